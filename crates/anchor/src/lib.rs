@@ -1,0 +1,1 @@
+//! Roots, ownership epochs and writer incarnations over the table.

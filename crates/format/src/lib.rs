@@ -1,0 +1,1 @@
+//! Bytes of objects, pointers, segments, checkpoints and journals. Pure: no I/O, no keys.

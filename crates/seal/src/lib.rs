@@ -1,0 +1,1 @@
+//! Keys, key ring, authenticated encryption, HPKE envelopes. Pure: no I/O.

@@ -1,0 +1,1 @@
+//! The table on Amazon DynamoDB: a leaf crate.

@@ -1,0 +1,1 @@
+//! The conditional-write table: one trait, the embedded engine, the conformance suite.

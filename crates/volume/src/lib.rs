@@ -1,0 +1,1 @@
+//! The log-structured file system engine.

@@ -1,0 +1,2 @@
+//! The edge proxy appliance.
+fn main() {}
