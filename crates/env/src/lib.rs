@@ -1,1 +1,161 @@
-//! Clock, randomness, disk, network and tasks: the real ones and the deterministic simulated ones, with fault points.
+//! Everything an engine may ask of the outside world, in one value: [`Env`].
+//!
+//! Firn's engines never touch the operating system themselves. Time, randomness, the local disk, the network and the
+//! spawning of tasks all come from an `Env`, which has two implementations: the real one (tokio, the kernel) and the
+//! simulated one (one thread, virtual time, a seeded scheduler, a disk that loses what was not synced). The same engine
+//! code runs on both, so a failing history is replayed from its seed (decision 0001).
+//!
+//! `tokio::sync` and `futures` combinators need no runtime and may be used freely; `tokio::time`, `tokio::spawn`,
+//! `std::time::*::now` and thread-local randomness may not, and clippy refuses them (`clippy.toml`).
+
+mod clock;
+mod disk;
+mod fault;
+mod network;
+mod random;
+mod real;
+mod tasks;
+
+pub use clock::{Clock, Elapsed, Monotonic, WallTime};
+pub use disk::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+pub use fault::{FaultAction, FaultPoints};
+pub use network::{ByteStream, Listener, Network};
+pub use random::Random;
+pub use real::{RealDisk, real};
+pub use tasks::{Task, TaskEnded, Tasks};
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+/// A handle on the outside world; cheap to clone.
+#[derive(Clone)]
+pub struct Env {
+    parts: Arc<Parts>,
+}
+
+/// The replaceable parts of an [`Env`].
+pub struct Parts {
+    /// Monotonic and wall time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness: the operating system's, or the simulation's seed.
+    pub random: Arc<dyn Random>,
+    /// Spawning of concurrent tasks.
+    pub tasks: Arc<dyn Tasks>,
+    /// The local disk, rooted at one directory.
+    pub disk: Arc<dyn Disk>,
+    /// Stream connections.
+    pub network: Arc<dyn Network>,
+    /// Named places where a test may crash or fail the process.
+    pub faults: Arc<FaultPoints>,
+}
+
+impl Env {
+    /// Assembles an environment from its parts.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            parts: Arc::new(parts),
+        }
+    }
+
+    /// Monotonic time: never goes back, unrelated to the calendar.
+    pub fn now(&self) -> Monotonic {
+        self.parts.clock.now()
+    }
+
+    /// Calendar time; may jump either way when an administrator sets the clock.
+    pub fn wall(&self) -> WallTime {
+        self.parts.clock.wall()
+    }
+
+    /// Completes once `duration` has passed on the monotonic clock.
+    pub async fn sleep(&self, duration: Duration) {
+        self.parts.clock.sleep(duration).await;
+    }
+
+    /// Runs `future` for at most `limit`; dropping it at the limit must be safe for the caller.
+    ///
+    /// # Errors
+    /// [`Elapsed`] when the limit came first.
+    pub async fn timeout<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T, Elapsed> {
+        let sleep = self.sleep(limit);
+        futures::pin_mut!(future, sleep);
+        match futures::future::select(future, sleep).await {
+            futures::future::Either::Left((value, _)) => Ok(value),
+            futures::future::Either::Right(((), _)) => Err(Elapsed { limit }),
+        }
+    }
+
+    /// `N` random bytes, fit for keys and salts under the real environment.
+    pub fn random_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.parts.random.fill(&mut bytes);
+        bytes
+    }
+
+    /// A uniformly random 64-bit number.
+    pub fn random_u64(&self) -> u64 {
+        u64::from_le_bytes(self.random_bytes())
+    }
+
+    /// A uniformly random number below `bound`.
+    ///
+    /// # Panics
+    /// If `bound` is zero.
+    pub fn random_below(&self, bound: u64) -> u64 {
+        assert!(bound > 0, "an empty range has no random element");
+        // The modulo bias at 64 bits is below 2^-32 for any bound a jitter or a choice uses.
+        ((u128::from(self.random_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Starts a task. Dropping the handle lets it run on; [`Task::abort`] ends it at its next await.
+    pub fn spawn<T, F>(&self, name: &'static str, future: F) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        Task::start(&*self.parts.tasks, name, future)
+    }
+
+    /// Runs CPU-bound work (sealing, hashing) where it does not hold up other tasks.
+    pub async fn compute<T, F>(&self, work: F) -> T
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        tasks::compute(&*self.parts.tasks, work).await
+    }
+
+    /// The local disk.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.parts.disk
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Arc<dyn Network> {
+        &self.parts.network
+    }
+
+    /// A named place at which a test may stop the machine or inject an error. Nothing happens in production.
+    ///
+    /// Under simulation a crash here never returns: the machine's tasks are dropped.
+    pub async fn fault_point(&self, name: &'static str) {
+        self.parts.faults.reach(name).await;
+    }
+
+    /// The fault points themselves, for tests that arm them and print the table of hits.
+    pub fn faults(&self) -> &Arc<FaultPoints> {
+        &self.parts.faults
+    }
+
+    /// The same environment with another disk, such as a subdirectory of this one.
+    #[must_use]
+    pub fn with_disk(&self, disk: Arc<dyn Disk>) -> Self {
+        Self::new(Parts {
+            clock: self.parts.clock.clone(),
+            random: self.parts.random.clone(),
+            tasks: self.parts.tasks.clone(),
+            disk,
+            network: self.parts.network.clone(),
+            faults: self.parts.faults.clone(),
+        })
+    }
+}

@@ -1,1 +1,21 @@
-//! The small trait between engine and protocols: file handles, attributes, errors, one lock table.
+//! What a file protocol asks of a file system, and nothing else.
+//!
+//! The engine implements [`Vfs`] and knows no protocol; NFS (later SMB and FUSE) calls it and knows no engine. Every call
+//! carries a [`Caller`]: who asks, and which request it is, so that permission checks happen at the same instant as the
+//! change and an answered request is recognised after a restart.
+//!
+//! Durability is named by [`Stability`]: a metadata call that returned is at level 1 (local journal) or better.
+
+mod attributes;
+mod error;
+mod filesystem;
+mod permission;
+
+pub use attributes::{Attributes, ChangedAttributes, FileKind, SetAttributes, SetTime, Timestamp};
+pub use error::VfsError;
+pub use filesystem::{
+    AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, FileHandle,
+    FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
+    XattrMode,
+};
+pub use permission::{Acl, AclEntry, AclTag, Credentials, access};

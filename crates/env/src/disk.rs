@@ -1,0 +1,101 @@
+//! The local disk: a directory of files with explicit durability.
+//!
+//! Contract, which the simulated disk enforces by losing everything else at a crash:
+//!
+//! - Written bytes are durable only after [`DiskFile::sync_data`] returned success; before that any subset of the written
+//!   512-byte sectors may survive, in any order.
+//! - A created, renamed or removed name is durable only after [`Disk::sync_directory`] of its directory.
+//! - A failed `sync_data` leaves the file's unsynced bytes undefined; calling it again proves nothing.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What the disk refused, with the path it was about.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DiskError {
+    /// No such file or directory.
+    #[error("{path}: no such file or directory")]
+    NotFound {
+        /// Relative to the disk's root.
+        path: String,
+    },
+    /// The name exists and was to be created.
+    #[error("{path}: already exists")]
+    AlreadyExists {
+        /// Relative to the disk's root.
+        path: String,
+    },
+    /// No space left on the device, or the quota is used up.
+    #[error("{path}: the disk is full")]
+    Full {
+        /// Relative to the disk's root.
+        path: String,
+    },
+    /// Another process holds the lock.
+    #[error("{path}: locked by another process")]
+    Locked {
+        /// Relative to the disk's root.
+        path: String,
+    },
+    /// Anything else the operating system said.
+    #[error("{path}: {message}")]
+    Io {
+        /// Relative to the disk's root.
+        path: String,
+        /// The operating system's words.
+        message: String,
+    },
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file must exist; writes are refused.
+    Read,
+    /// The file must exist.
+    ReadWrite,
+    /// The file must not exist.
+    CreateNew,
+}
+
+/// A directory tree; all paths are relative to it, separated by `/`, without `.` or `..`.
+#[async_trait]
+pub trait Disk: Send + Sync {
+    /// Opens a file.
+    async fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError>;
+    /// Makes a directory and its parents; one that exists is fine.
+    async fn create_directory(&self, path: &str) -> Result<(), DiskError>;
+    /// The names of plain files in a directory, sorted.
+    async fn list(&self, directory: &str) -> Result<Vec<String>, DiskError>;
+    /// Removes a file.
+    async fn remove(&self, path: &str) -> Result<(), DiskError>;
+    /// Renames a file within this disk, replacing what stood at `to`.
+    async fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
+    /// Makes the names in a directory durable.
+    async fn sync_directory(&self, path: &str) -> Result<(), DiskError>;
+    /// Bytes that can still be written.
+    async fn free_bytes(&self) -> Result<u64, DiskError>;
+    /// Takes an exclusive lock on `path` (created if absent), released when the guard drops or the process dies.
+    async fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, DiskError>;
+}
+
+/// Holds a [`Disk::lock`].
+pub trait DiskLock: Send + Sync {}
+
+/// An open file.
+#[async_trait]
+pub trait DiskFile: Send + Sync {
+    /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
+    async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, DiskError>;
+    /// Writes `parts` one after the other at `offset`, all of them or an error.
+    async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError>;
+    /// Makes everything written before this call durable (level 1).
+    async fn sync_data(&self) -> Result<(), DiskError>;
+    /// Reserves space so that later writes below `length` cannot fail for want of it; the file grows to `length`.
+    async fn allocate(&self, length: u64) -> Result<(), DiskError>;
+    /// Sets the length.
+    async fn truncate(&self, length: u64) -> Result<(), DiskError>;
+    /// The length in bytes.
+    async fn length(&self) -> Result<u64, DiskError>;
+}

@@ -1,0 +1,103 @@
+//! Named places in the code at which a test stops the machine.
+//!
+//! A fault point costs one relaxed atomic load while none is armed. Armed, the chosen hit of the chosen name acts: under
+//! simulation the machine crashes (its tasks are dropped, its disk loses what was not synced); under a real process,
+//! armed through `FIRN_FAULT=name[:hit]`, the process aborts as `kill -9` would.
+
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// What an armed point does.
+pub enum FaultAction {
+    /// Ends the process at once, as SIGKILL would.
+    AbortProcess,
+    /// Calls this (which crashes the simulated machine) and never returns to the code behind the point.
+    Crash(Box<dyn Fn() + Send + Sync>),
+}
+
+struct Armed {
+    name: String,
+    /// Counts down; acts at zero.
+    hits_left: u64,
+    action: FaultAction,
+}
+
+/// The fault points of one machine.
+#[derive(Default)]
+pub struct FaultPoints {
+    watching: AtomicBool,
+    armed: Mutex<Option<Armed>>,
+    hits: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl FaultPoints {
+    /// Reads `FIRN_FAULT=name[:hit]` (hit counts from 1).
+    pub fn from_environment() -> Self {
+        let points = Self::default();
+        if let Ok(text) = std::env::var("FIRN_FAULT") {
+            let (name, hit) = text.split_once(':').unwrap_or((&text, "1"));
+            points.arm(name, hit.parse().unwrap_or(1), FaultAction::AbortProcess);
+        }
+        points
+    }
+
+    /// Makes the `hit`th arrival (from 1) at `name` act.
+    pub fn arm(&self, name: &str, hit: u64, action: FaultAction) {
+        *self.armed.lock().expect("no panic under this lock") = Some(Armed {
+            name: name.to_owned(),
+            hits_left: hit.max(1),
+            action,
+        });
+        self.watching.store(true, Ordering::Relaxed);
+    }
+
+    /// Starts to count arrivals, for the table of hits.
+    pub fn count_hits(&self) {
+        self.watching.store(true, Ordering::Relaxed);
+    }
+
+    /// Arrivals by name since counting began.
+    pub fn hits(&self) -> BTreeMap<&'static str, u64> {
+        self.hits.lock().expect("no panic under this lock").clone()
+    }
+
+    pub(crate) async fn reach(&self, name: &'static str) {
+        if !self.watching.load(Ordering::Relaxed) {
+            return;
+        }
+        *self
+            .hits
+            .lock()
+            .expect("no panic under this lock")
+            .entry(name)
+            .or_default() += 1;
+        let action = {
+            let mut armed = self.armed.lock().expect("no panic under this lock");
+            match armed.as_mut() {
+                Some(point) if point.name == name => {
+                    point.hits_left -= 1;
+                    if point.hits_left == 0 {
+                        armed.take().map(|point| point.action)
+                    } else {
+                        None
+                    }
+                }
+                _ => None,
+            }
+        };
+        match action {
+            None => {}
+            Some(FaultAction::AbortProcess) => std::process::abort(),
+            Some(FaultAction::Crash(crash)) => {
+                crash();
+                pending().await
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The real environment: tokio for time, tasks and network, the kernel for the disk and randomness.
+
+mod disk;
+
+pub use disk::RealDisk;
+
+use crate::{
+    Clock, Env, FaultPoints, Listener, Monotonic, Network, Parts, Random, Tasks, WallTime,
+    network::ByteStream,
+};
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// The real environment with its disk rooted at `directory`, which must exist. Call it inside a tokio runtime.
+///
+/// # Errors
+/// If `directory` cannot be opened.
+pub fn real(directory: &Path) -> Result<Env, crate::DiskError> {
+    Ok(Env::new(Parts {
+        clock: Arc::new(RealClock {
+            start: Instant::now(),
+        }),
+        random: Arc::new(SystemRandom),
+        tasks: Arc::new(TokioTasks),
+        disk: Arc::new(RealDisk::open(directory)?),
+        network: Arc::new(TcpNetwork),
+        faults: Arc::new(FaultPoints::from_environment()),
+    }))
+}
+
+struct RealClock {
+    start: Instant,
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Monotonic {
+        Monotonic(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn wall(&self) -> WallTime {
+        let nanos = match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+        };
+        WallTime(nanos)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+struct SystemRandom;
+
+impl Random for SystemRandom {
+    fn fill(&self, bytes: &mut [u8]) {
+        // Without randomness no nonce is safe (I5): there is nothing sensible to go on with.
+        getrandom::fill(bytes).expect("the operating system provides randomness");
+    }
+}
+
+struct TokioTasks;
+
+impl Tasks for TokioTasks {
+    fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn Fn() + Send + Sync> {
+        let handle = tokio::spawn(future).abort_handle();
+        Box::new(move || handle.abort())
+    }
+
+    fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>) {
+        tokio::task::spawn_blocking(work);
+    }
+}
+
+struct TcpNetwork;
+
+#[async_trait]
+impl Network for TcpNetwork {
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listener>> {
+        Ok(Box::new(TcpListener(
+            tokio::net::TcpListener::bind(address).await?,
+        )))
+    }
+
+    async fn connect(&self, address: &str) -> io::Result<Box<dyn ByteStream>> {
+        let stream = tokio::net::TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    }
+}
+
+struct TcpListener(tokio::net::TcpListener);
+
+#[async_trait]
+impl Listener for TcpListener {
+    async fn accept(&self) -> io::Result<(Box<dyn ByteStream>, String)> {
+        let (stream, peer) = self.0.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok((Box::new(stream), peer.to_string()))
+    }
+
+    fn address(&self) -> String {
+        self.0
+            .local_addr()
+            .map(|address| address.to_string())
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,258 @@
+//! The real disk: plain files under one directory, each call on tokio's blocking pool.
+
+use crate::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, ErrorKind},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Plain files under one directory.
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// Roots a disk at an existing directory.
+    ///
+    /// # Errors
+    /// If the directory does not exist or cannot be read.
+    pub fn open(root: &Path) -> Result<Self, DiskError> {
+        let path = root.display().to_string();
+        match std::fs::metadata(root) {
+            Ok(metadata) if metadata.is_dir() => Ok(Self {
+                root: root.to_owned(),
+            }),
+            Ok(_) => Err(DiskError::Io {
+                path,
+                message: "not a directory".into(),
+            }),
+            Err(error) => Err(describe(&path, &error)),
+        }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        path: &str,
+        work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, DiskError> {
+        let full = self.root.join(path);
+        let path = path.to_owned();
+        blocking(path, move || work(&full)).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    path: String,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, DiskError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| describe(&path, &error)),
+        Err(error) => Err(DiskError::Io {
+            path,
+            message: error.to_string(),
+        }),
+    }
+}
+
+fn describe(path: &str, error: &io::Error) -> DiskError {
+    let path = path.to_owned();
+    match error.kind() {
+        ErrorKind::NotFound => DiskError::NotFound { path },
+        ErrorKind::AlreadyExists => DiskError::AlreadyExists { path },
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full { path },
+        _ => DiskError::Io {
+            path,
+            message: error.to_string(),
+        },
+    }
+}
+
+#[async_trait]
+impl Disk for RealDisk {
+    async fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let file = self
+            .run(path, move |full| {
+                let mut options = OpenOptions::new();
+                // Journal and cache hold sealed data, the state directory keys: nobody else needs to read them.
+                options.read(true).mode(0o600);
+                match mode {
+                    OpenMode::Read => {}
+                    OpenMode::ReadWrite => {
+                        options.write(true);
+                    }
+                    OpenMode::CreateNew => {
+                        options.write(true).create_new(true);
+                    }
+                }
+                options.open(full)
+            })
+            .await?;
+        Ok(Arc::new(RealFile {
+            path: path.to_owned(),
+            file: Arc::new(file),
+        }))
+    }
+
+    async fn create_directory(&self, path: &str) -> Result<(), DiskError> {
+        self.run(path, |full| std::fs::create_dir_all(full)).await
+    }
+
+    async fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
+        self.run(directory, |full| {
+            let mut names = Vec::new();
+            for entry in std::fs::read_dir(full)? {
+                let entry = entry?;
+                if entry.file_type()?.is_file()
+                    && let Ok(name) = entry.file_name().into_string()
+                {
+                    names.push(name);
+                }
+            }
+            names.sort();
+            Ok(names)
+        })
+        .await
+    }
+
+    async fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.run(path, |full| std::fs::remove_file(full)).await
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let target = self.root.join(to);
+        self.run(from, move |full| std::fs::rename(full, target)).await
+    }
+
+    async fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
+        self.run(path, |full| File::open(full)?.sync_all()).await
+    }
+
+    async fn free_bytes(&self) -> Result<u64, DiskError> {
+        self.run("", |full| {
+            let status = rustix::fs::statvfs(full)?;
+            Ok(status.f_bavail.saturating_mul(status.f_frsize))
+        })
+        .await
+    }
+
+    async fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, DiskError> {
+        let name = path.to_owned();
+        self.run(path, |full| {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(full)?;
+            match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Ok(Some(file)),
+                Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await?
+        .map_or(Err(DiskError::Locked { path: name }), |file| {
+            Ok(Box::new(RealLock { _file: file }) as Box<dyn DiskLock>)
+        })
+    }
+}
+
+/// The kernel releases the lock when the file closes.
+struct RealLock {
+    _file: File,
+}
+
+impl DiskLock for RealLock {}
+
+struct RealFile {
+    path: String,
+    file: Arc<File>,
+}
+
+impl RealFile {
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, DiskError> {
+        let file = self.file.clone();
+        blocking(self.path.clone(), move || work(&file)).await
+    }
+}
+
+#[async_trait]
+impl DiskFile for RealFile {
+    async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
+        self.run(move |file| {
+            let available = file.metadata()?.len().saturating_sub(offset);
+            let length = length.min(usize::try_from(available).unwrap_or(usize::MAX));
+            let mut buffer = vec![0; length];
+            let mut filled = 0;
+            while filled < length {
+                match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                    Ok(0) => break,
+                    Ok(count) => filled += count,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            buffer.truncate(filled);
+            Ok(Bytes::from(buffer))
+        })
+        .await
+    }
+
+    async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        self.run(move |file| write_parts(file, offset, &parts)).await
+    }
+
+    async fn sync_data(&self) -> Result<(), DiskError> {
+        self.run(|file| file.sync_data()).await
+    }
+
+    async fn allocate(&self, length: u64) -> Result<(), DiskError> {
+        self.run(move |file| {
+            match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
+                Ok(()) => Ok(()),
+                // A file system without fallocate still works; a full disk is then found at the write.
+                Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
+    }
+
+    async fn truncate(&self, length: u64) -> Result<(), DiskError> {
+        self.run(move |file| file.set_len(length)).await
+    }
+
+    async fn length(&self) -> Result<u64, DiskError> {
+        self.run(|file| Ok(file.metadata()?.len())).await
+    }
+}
+
+/// Gathers the parts into as few system calls as the kernel's limit of 1024 vectors allows.
+fn write_parts(file: &File, mut offset: u64, parts: &[Bytes]) -> io::Result<()> {
+    let mut slices: Vec<io::IoSlice<'_>> = parts
+        .iter()
+        .filter(|part| !part.is_empty())
+        .map(|part| io::IoSlice::new(part))
+        .collect();
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let batch = rest.len().min(1024);
+        let written = match rustix::io::pwritev(file, &rest[..batch], offset) {
+            Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero)),
+            Ok(written) => written,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        offset += written as u64;
+        io::IoSlice::advance_slices(&mut rest, written);
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Concurrent tasks, independent of the executor that runs them.
+
+use futures::{channel::oneshot, future::BoxFuture};
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// Something that runs futures.
+pub trait Tasks: Send + Sync {
+    /// Starts `future`; the returned closure ends it at its next await.
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn Fn() + Send + Sync>;
+    /// Runs blocking or CPU-bound work off the executor's own threads (in place, under simulation).
+    fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>);
+}
+
+/// The task was aborted, panicked, or its machine crashed before it returned a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the task ended without a result")]
+pub struct TaskEnded;
+
+/// A started task; awaiting it yields its result.
+pub struct Task<T> {
+    result: oneshot::Receiver<T>,
+    abort: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<T: Send + 'static> Task<T> {
+    pub(crate) fn start(
+        tasks: &dyn Tasks,
+        name: &'static str,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Self {
+        let (sender, result) = oneshot::channel();
+        let abort = tasks.spawn(
+            name,
+            Box::pin(async move {
+                // A dropped receiver means nobody wants the result; that is the caller's choice.
+                let _ = sender.send(future.await);
+            }),
+        );
+        Self { result, abort }
+    }
+}
+
+impl<T> Task<T> {
+    /// Ends the task at its next await. What it holds is dropped.
+    pub fn abort(&self) {
+        (self.abort)();
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Result<T, TaskEnded>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.result).poll(context).map_err(|_| TaskEnded)
+    }
+}
+
+pub(crate) async fn compute<T: Send + 'static>(
+    tasks: &dyn Tasks,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (sender, result) = oneshot::channel();
+    tasks.spawn_compute(Box::new(move || {
+        let _ = sender.send(work());
+    }));
+    result
+        .await
+        .expect("compute work neither panics nor is cancelled")
+}
