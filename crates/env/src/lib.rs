@@ -17,7 +17,7 @@ mod real;
 mod tasks;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
-pub use disk::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
 pub use fault::{FaultAction, FaultPoints};
 pub use network::{ByteStream, Listener, Network};
 pub use random::Random;
