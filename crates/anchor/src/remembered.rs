@@ -120,7 +120,7 @@ impl RememberedRoot {
     ///
     /// # Errors
     /// [`RolledBack`]; what is remembered stays as it was.
-    pub fn observe(&mut self, tuple: &VolumeTuple) -> Result<bool, RolledBack> {
+    pub fn observe(&mut self, tuple: &VolumeTuple) -> Result<bool, Box<RolledBack>> {
         let found = seen(tuple);
         let rolled_back = tuple.epoch < self.epoch
             || match (&self.root, &found) {
@@ -130,13 +130,13 @@ impl RememberedRoot {
                 (Some(seen), Some(found)) => found.version < seen.version || found.epoch < seen.epoch,
             };
         if rolled_back {
-            return Err(RolledBack {
+            return Err(Box::new(RolledBack {
                 volume: self.volume,
                 seen_epoch: self.epoch,
                 seen: self.root,
                 found_epoch: tuple.epoch,
                 found,
-            });
+            }));
         }
         let newest = Self::new(self.volume, tuple);
         let changed = newest != *self;
