@@ -10,6 +10,7 @@ mod attributes;
 mod error;
 mod filesystem;
 mod permission;
+pub mod rules;
 
 pub use attributes::{Attributes, ChangedAttributes, FileKind, SetAttributes, SetTime, Timestamp};
 pub use error::VfsError;
