@@ -18,7 +18,7 @@ pub mod sim;
 mod tasks;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
-pub use disk::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
 pub use fault::{FaultAction, FaultPoints};
 pub use network::{ByteStream, Listener, Network};
 pub use random::Random;

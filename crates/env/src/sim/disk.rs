@@ -12,7 +12,7 @@ pub(super) mod state;
 pub use image::{DiskImage, FileImage, Survival};
 
 use super::{machine::Handle, seeded::Seeded};
-use crate::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+use crate::{Clock, DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, FileStatus, OpenMode};
 use async_trait::async_trait;
 use bytes::Bytes;
 use state::{DiskState, NodeRef};
@@ -281,12 +281,13 @@ impl Disk for AttachedDisk {
     async fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
         let name = path.to_owned();
         let (disk, handle) = (self.disk.clone(), self.handle.clone());
+        let now = handle.wall();
         // The file is made inside the operation, so that its handle is given back even if nobody waits for it.
         let file = self
             .perform(move |inner| {
                 let node = match mode {
                     OpenMode::Read | OpenMode::ReadWrite => inner.state.open(&name)?,
-                    OpenMode::CreateNew => inner.state.create(&name)?,
+                    OpenMode::CreateNew => inner.state.create(&name, now)?,
                 };
                 Ok(AttachedFile {
                     disk,
@@ -313,6 +314,21 @@ impl Disk for AttachedDisk {
     async fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
         let directory = directory.to_owned();
         self.perform(move |inner| inner.state.list(&directory)).await
+    }
+
+    async fn entries(&self, directory: &str) -> Result<Vec<DirectoryEntry>, DiskError> {
+        let directory = directory.to_owned();
+        self.perform(move |inner| inner.state.entries(&directory)).await
+    }
+
+    async fn status(&self, path: &str) -> Result<FileStatus, DiskError> {
+        let path = path.to_owned();
+        self.perform(move |inner| inner.state.status(&path)).await
+    }
+
+    async fn link(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.perform(move |inner| inner.state.link(&from, &to)).await
     }
 
     async fn remove(&self, path: &str) -> Result<(), DiskError> {
@@ -342,12 +358,13 @@ impl Disk for AttachedDisk {
 
     async fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, DiskError> {
         let (name, disk) = (path.to_owned(), self.disk.clone());
+        let now = self.handle.wall();
         let lock = self
             .perform(move |inner| {
                 if inner.locks.contains_key(&name) {
                     return Err(DiskError::Locked { path: name });
                 }
-                match inner.state.create(&name) {
+                match inner.state.create(&name, now) {
                     Ok(node) => inner.state.close(&node),
                     Err(DiskError::AlreadyExists { .. }) => {}
                     Err(error) => return Err(error),
@@ -434,9 +451,9 @@ impl DiskFile for AttachedFile {
 
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         self.check_writable()?;
-        let (node, path) = (self.node.clone(), self.path.clone());
+        let (node, path, now) = (self.node.clone(), self.path.clone(), self.handle.wall());
         perform(&self.disk, &self.handle, false, move |inner| {
-            inner.state.write(&path, &node, offset, &parts)
+            inner.state.write(&path, &node, offset, &parts, now)
         })
         .await
     }
@@ -469,9 +486,9 @@ impl DiskFile for AttachedFile {
 
     async fn truncate(&self, length: u64) -> Result<(), DiskError> {
         self.check_writable()?;
-        let node = self.node.clone();
+        let (node, now) = (self.node.clone(), self.handle.wall());
         perform(&self.disk, &self.handle, false, move |inner| {
-            inner.state.truncate(&node, length);
+            inner.state.truncate(&node, length, now);
             Ok(())
         })
         .await

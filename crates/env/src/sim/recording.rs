@@ -12,7 +12,7 @@ use super::{
     },
     seeded::Seeded,
 };
-use crate::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+use crate::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, FileStatus, OpenMode, WallTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
@@ -40,6 +40,10 @@ enum Event {
         path: String,
     },
     Rename {
+        from: String,
+        to: String,
+    },
+    Link {
         from: String,
         to: String,
     },
@@ -187,7 +191,7 @@ impl Replay {
                 }
             }
             Event::Create { file, path } => {
-                if let Ok(node) = self.state.create(&path) {
+                if let Ok(node) = self.state.create(&path, WallTime::default()) {
                     self.files.insert(file, node);
                 }
             }
@@ -202,9 +206,12 @@ impl Replay {
             Event::Rename { from, to } => {
                 let _ = self.state.rename(&from, &to);
             }
+            Event::Link { from, to } => {
+                let _ = self.state.link(&from, &to);
+            }
             Event::Write { file, offset, parts } => {
                 if let Some(node) = self.files.get(&file) {
-                    let _ = self.state.write("", node, offset, &parts);
+                    let _ = self.state.write("", node, offset, &parts, WallTime::default());
                 }
             }
             Event::Allocate { file, length } => {
@@ -214,7 +221,7 @@ impl Replay {
             }
             Event::Truncate { file, length } => {
                 if let Some(node) = self.files.get(&file) {
-                    self.state.truncate(node, length);
+                    self.state.truncate(node, length, WallTime::default());
                 }
             }
             Event::SyncBegins { sync } => {
@@ -305,6 +312,23 @@ impl Disk for RecordingDisk {
             to: to.to_owned(),
         });
         Ok(())
+    }
+
+    async fn link(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.inner.link(from, to).await?;
+        self.recording.push(Event::Link {
+            from: from.to_owned(),
+            to: to.to_owned(),
+        });
+        Ok(())
+    }
+
+    async fn entries(&self, directory: &str) -> Result<Vec<DirectoryEntry>, DiskError> {
+        self.inner.entries(directory).await
+    }
+
+    async fn status(&self, path: &str) -> Result<FileStatus, DiskError> {
+        self.inner.status(path).await
     }
 
     async fn sync_directory(&self, path: &str) -> Result<(), DiskError> {

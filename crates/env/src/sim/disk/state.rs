@@ -8,7 +8,7 @@ use super::{
     content::Content,
     image::{DiskImage, Survival},
 };
-use crate::{DiskError, sim::seeded::Seeded};
+use crate::{DirectoryEntry, DiskError, EntryKind, FileStatus, WallTime, sim::seeded::Seeded};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,9 @@ use std::{
 pub(crate) struct Node {
     content: Content,
     handles: usize,
-    linked: bool,
+    /// Visible names.
+    links: usize,
+    modified: WallTime,
 }
 
 pub(crate) type NodeRef = Arc<Mutex<Node>>;
@@ -101,7 +103,8 @@ impl DiskState {
                 let node = Node {
                     content,
                     handles: 0,
-                    linked: true,
+                    links: 1,
+                    modified: WallTime::default(),
                 };
                 (path.clone(), Arc::new(Mutex::new(node)))
             })
@@ -169,7 +172,7 @@ impl DiskState {
         Ok(node)
     }
 
-    pub(crate) fn create(&mut self, path: &str) -> Result<NodeRef, DiskError> {
+    pub(crate) fn create(&mut self, path: &str, now: WallTime) -> Result<NodeRef, DiskError> {
         self.check_directory(path, parent(path))?;
         if self.current.files.contains_key(path) || self.current.directories.contains(path) {
             return Err(DiskError::AlreadyExists {
@@ -179,7 +182,8 @@ impl DiskState {
         let node = Arc::new(Mutex::new(Node {
             content: Content::default(),
             handles: 1,
-            linked: true,
+            links: 1,
+            modified: now,
         }));
         self.change(NameOperation::Link {
             path: path.to_owned(),
@@ -191,15 +195,15 @@ impl DiskState {
     pub(crate) fn close(&mut self, node: &NodeRef) {
         let mut node = lock(node);
         node.handles = node.handles.saturating_sub(1);
-        if !node.linked && node.handles == 0 {
+        if node.links == 0 && node.handles == 0 {
             self.used_bytes = self.used_bytes.saturating_sub(node.content.charged_bytes());
         }
     }
 
     fn unlinked(&mut self, node: &NodeRef) {
         let mut node = lock(node);
-        node.linked = false;
-        if node.handles == 0 {
+        node.links = node.links.saturating_sub(1);
+        if node.links == 0 && node.handles == 0 {
             self.used_bytes = self.used_bytes.saturating_sub(node.content.charged_bytes());
         }
     }
@@ -246,10 +250,11 @@ impl DiskState {
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
         let node = self.find(from)?;
         self.check_directory(to, parent(to))?;
-        if from == to {
+        let replaced = self.current.files.get(to).cloned();
+        if replaced.as_ref().is_some_and(|there| Arc::ptr_eq(there, &node)) {
+            // Two names of one file: POSIX leaves both.
             return Ok(());
         }
-        let replaced = self.current.files.get(to).cloned();
         self.change(NameOperation::Rename {
             from: from.to_owned(),
             to: to.to_owned(),
@@ -259,6 +264,66 @@ impl DiskState {
             self.unlinked(&replaced);
         }
         Ok(())
+    }
+
+    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        let node = self.find(from)?;
+        self.check_directory(to, parent(to))?;
+        if self.current.files.contains_key(to) || self.current.directories.contains(to) {
+            return Err(DiskError::AlreadyExists { path: to.to_owned() });
+        }
+        lock(&node).links += 1;
+        self.change(NameOperation::Link {
+            path: to.to_owned(),
+            node,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn status(&self, path: &str) -> Result<FileStatus, DiskError> {
+        if is_within(&self.current, path) {
+            return Ok(FileStatus {
+                kind: EntryKind::Directory,
+                length_bytes: 0,
+                modified: WallTime::default(),
+            });
+        }
+        let node = self.find(path)?;
+        let node = lock(&node);
+        Ok(FileStatus {
+            kind: EntryKind::File,
+            length_bytes: node.content.length(),
+            modified: node.modified,
+        })
+    }
+
+    pub(crate) fn entries(&self, directory: &str) -> Result<Vec<DirectoryEntry>, DiskError> {
+        let prefix = if directory.is_empty() {
+            String::new()
+        } else {
+            format!("{directory}/")
+        };
+        let mut entries: Vec<DirectoryEntry> = self
+            .list(directory)?
+            .into_iter()
+            .map(|name| DirectoryEntry {
+                name,
+                kind: EntryKind::File,
+            })
+            .collect();
+        entries.extend(
+            self.current
+                .directories
+                .range(prefix.clone()..)
+                .map_while(|path| path.strip_prefix(&prefix))
+                .filter(|name| !name.contains('/'))
+                .map(|name| DirectoryEntry {
+                    name: name.to_owned(),
+                    kind: EntryKind::Directory,
+                }),
+        );
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(entries)
     }
 
     /// Makes the name operations of a directory up to `sequence` durable, with whatever they build on.
@@ -309,12 +374,14 @@ impl DiskState {
         node: &NodeRef,
         offset: u64,
         parts: &[Bytes],
+        now: WallTime,
     ) -> Result<(), DiskError> {
         let sequence = self.tick();
         let mut node = lock(node);
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         self.reserve(path, &node, offset, offset + length)?;
         node.content.write(offset, parts, sequence);
+        node.modified = now;
         Ok(())
     }
 
@@ -326,12 +393,13 @@ impl DiskState {
         Ok(())
     }
 
-    pub(crate) fn truncate(&mut self, node: &NodeRef, length: u64) {
+    pub(crate) fn truncate(&mut self, node: &NodeRef, length: u64, now: WallTime) {
         let sequence = self.tick();
         let mut node = lock(node);
         let before = node.content.charged_bytes();
         node.content.truncate(length, sequence);
         let after = node.content.charged_bytes();
+        node.modified = now;
         self.used_bytes = (self.used_bytes + after).saturating_sub(before);
     }
 

@@ -2,7 +2,7 @@
 //! the wrong ones is found out within a few seeds, or the disk would be too kind to find such bugs in an engine.
 
 use crate::{
-    DiskError, Env, OpenMode,
+    DiskError, EntryKind, Env, OpenMode,
     sim::{DiskImage, FileImage, Simulation, Survival},
 };
 use bytes::Bytes;
@@ -255,6 +255,46 @@ fn an_unsynced_rename_leaves_the_file_at_one_of_its_names() {
         moved += u32::from(at[0] == "b/file");
     }
     assert!((20..80).contains(&moved));
+}
+
+#[test]
+fn a_linked_file_has_two_names_until_one_is_removed() {
+    let simulation = Simulation::new(0);
+    let env = simulation.machine("edge").env();
+    simulation
+        .run(async move {
+            let disk = env.disk();
+            disk.create_directory("objects/deep").await.expect("new");
+            let file = disk.open("new", OpenMode::CreateNew).await.expect("new");
+            file.write_at(0, vec![record(1)]).await.expect("space");
+            disk.link("new", "objects/one").await.expect("free name");
+            let taken = disk.link("new", "objects/one").await;
+            assert!(matches!(taken, Err(DiskError::AlreadyExists { .. })));
+            drop(file);
+            let free = disk.free_bytes().await.expect("open");
+            disk.remove("new").await.expect("exists");
+            assert_eq!(
+                disk.free_bytes().await.expect("open"),
+                free,
+                "the other name keeps the space"
+            );
+            let status = disk.status("objects/one").await.expect("exists");
+            assert_eq!(
+                (status.kind, status.length_bytes),
+                (EntryKind::File, RECORD_BYTES)
+            );
+            assert!(status.modified <= env.wall());
+            let entries = disk.entries("objects").await.expect("a directory");
+            let named: Vec<(&str, EntryKind)> = entries
+                .iter()
+                .map(|entry| (entry.name.as_str(), entry.kind))
+                .collect();
+            assert_eq!(named, [("deep", EntryKind::Directory), ("one", EntryKind::File)]);
+            disk.remove("objects/one").await.expect("exists");
+            assert_eq!(disk.free_bytes().await.expect("open"), free + 4096);
+            assert!(disk.status("objects/one").await.is_err());
+        })
+        .expect("ends");
 }
 
 #[test]
