@@ -14,6 +14,7 @@ mod fault;
 mod network;
 mod random;
 mod real;
+pub mod sim;
 mod tasks;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
