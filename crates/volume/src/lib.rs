@@ -1,1 +1,4 @@
 //! The log-structured file system engine.
+
+pub mod journal;
+pub mod mutants;
