@@ -13,7 +13,6 @@ mod filesystem;
 mod inode;
 pub mod journal;
 mod local;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod objects;
 mod open;
