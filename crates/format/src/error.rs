@@ -22,6 +22,8 @@ pub enum What {
     JournalHeader,
     /// A key ring.
     KeyRing,
+    /// A format that another crate defines.
+    Other(&'static str),
 }
 
 impl fmt::Display for What {
@@ -35,6 +37,7 @@ impl fmt::Display for What {
             Self::Checkpoint => "checkpoint",
             Self::JournalHeader => "journal header",
             Self::KeyRing => "key ring",
+            Self::Other(name) => name,
         })
     }
 }
