@@ -1,1 +1,8 @@
-//! ONC RPC, portmap, MOUNT, NFSv3, NLM and NSM over the vfs trait.
+//! Firn's NFSv3 service: ONC RPC, portmap, MOUNT and NFSv3 over the [`firn_vfs::Vfs`] trait.
+//!
+//! Written for Firn because no existing crate keeps NFS's promises (COMMIT, stable writes, exact READDIR, a duplicate
+//! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a
+//! [`rpc::Program`].
+
+pub mod rpc;
+pub mod xdr;
