@@ -4,9 +4,21 @@
 //! [`Reply`] or a [`Refusal`]. The server knows programs only through it, so NFS, MOUNT, portmap, NLM and NSM share one
 //! listener, one set of limits and one place where malformed input ends.
 
-#[allow(dead_code)] // the dispatcher that writes replies follows
+mod budget;
+mod client;
+mod connection;
+mod datagram;
+mod dispatch;
 mod message;
 mod program;
+mod record;
+mod server;
+mod statistics;
 
+pub use client::{CallError, CallRefused, Client, Target, call_datagram};
+pub use dispatch::Programs;
 pub use message::{AuthStatus, AuthSys, CallHeader, Credential, HeaderError};
 pub use program::{Peer, Program, Refusal, Reply, Request, Transport};
+pub use record::{Assembler, RecordError, Step};
+pub use server::{Server, ServerLimits};
+pub use statistics::{LATENCY_BUCKETS, ProcedureStatistics};
