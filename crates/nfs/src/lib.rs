@@ -4,5 +4,14 @@
 //! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a
 //! [`rpc::Program`].
 
+mod exports;
+mod handle;
+mod network;
 pub mod rpc;
 pub mod xdr;
+
+pub use exports::{
+    Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES, Squash,
+};
+pub use handle::{ExportId, HandleKey, SignedHandle, WireHandle};
+pub use network::{ClientNetwork, NetworkSyntax};
