@@ -6,7 +6,9 @@
 
 mod exports;
 mod handle;
+pub mod mount;
 mod network;
+pub mod portmap;
 pub mod rpc;
 pub mod xdr;
 
