@@ -4,12 +4,14 @@
 //! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a
 //! [`rpc::Program`].
 
+mod duplicates;
 mod exports;
 mod handle;
 pub mod mount;
 mod network;
 pub mod portmap;
 pub mod rpc;
+pub mod v3;
 pub mod xdr;
 
 pub use exports::{

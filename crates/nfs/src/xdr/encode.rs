@@ -88,6 +88,13 @@ impl Encoder {
         self.pad(length);
     }
 
+    /// XDR that was encoded before, by reference.
+    pub fn raw(&mut self, bytes: Bytes) {
+        self.seal_tail();
+        self.done_bytes += bytes.len();
+        self.done.push(bytes);
+    }
+
     /// What `other` holds, after what this one holds.
     pub fn append(&mut self, other: Self) {
         if other.done.is_empty() {
