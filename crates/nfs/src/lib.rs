@@ -4,6 +4,7 @@
 //! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a
 //! [`rpc::Program`].
 
+pub mod client;
 mod duplicates;
 mod exports;
 mod handle;
@@ -11,6 +12,7 @@ pub mod mount;
 mod network;
 pub mod portmap;
 pub mod rpc;
+mod service;
 pub mod v3;
 pub mod xdr;
 
@@ -19,3 +21,4 @@ pub use exports::{
 };
 pub use handle::{ExportId, HandleKey, SignedHandle, WireHandle};
 pub use network::{ClientNetwork, NetworkSyntax};
+pub use service::{NfsService, PortMapping, ServiceConfig, ServiceError};
