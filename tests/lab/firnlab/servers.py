@@ -38,13 +38,14 @@ class Server:
         """Once, before the first start."""
 
     def start(self):
+        if self.starts:
+            self.before_restart()
         self.starts += 1
         self.process = self._launch("server", self.command())
         self.wait_ready()
-        self.after_start()
 
-    def after_start(self):
-        """After each start, when it answers."""
+    def before_restart(self):
+        """What the system around the server would do."""
 
     def command(self):
         raise NotImplementedError
@@ -151,6 +152,9 @@ class Ganesha(Server):
             namespace.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root / target))
         for source, target in (("/proc", "proc"), ("/dev", "dev")):
             namespace.run("mount", "--rbind", source, str(root / target))
+        # sm-notify insists on a name for the address that it speaks from; the guest knows the same name.
+        (root / "run/hosts").write_text(f"127.0.0.1 localhost\n{HOST_ADDRESS} server\n")
+        namespace.run("mount", "--bind", str(root / "run/hosts"), str(root / "etc/hosts"))
         for name, source in (("export", self.exported), ("state", self.directory / "state")):
             target = root / "run" / name
             target.mkdir()
@@ -175,7 +179,7 @@ NFS_CORE_PARAM {{
   NFS_Port = {nfs_port}; MNT_Port = {mount_port}; NLM_Port = {nfs_port + 1}; Rquota_Port = {nfs_port + 2};
   Protocols = 3; Enable_UDP = false; mount_path_pseudo = true;
 }}
-NFSV4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = "/run/state"; }}
+NFSV4 {{ Grace_Period = 10; Lease_Lifetime = 5; RecoveryBackend = fs; RecoveryRoot = "/run/state"; }}
 NFS_KRB5 {{ Active_krb5 = false; }}
 EXPORT {{
   Export_Id = 1; Path = /run/export; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash;
@@ -188,10 +192,12 @@ LOG {{ Default_Log_Level = EVENT; }}
         return ["chroot", str(GUEST / "root"), "ganesha.nfsd", "-F", "-f", "/run/ganesha.conf",
                 "-L", "/run/state/ganesha.log", "-p", "/run/ganesha.pid"]
 
-    def after_start(self):
-        # Clients reclaim their locks when they hear of a restart. On a host, that is a reboot and statd's to tell.
-        if self.starts > 1:
-            namespace.run("chroot", str(GUEST / "root"), "sm-notify", "-f")
+    def before_restart(self):
+        # Clients reclaim their locks when they hear of a restart. On a host, that is a reboot and statd's to tell. It
+        # has to be told first: when Ganesha starts, it has statd forget all hosts.
+        command = ["chroot", str(GUEST / "root"), "sm-notify", "-d", "-f", "-v", "server"]
+        self.beside.append(self._launch("sm-notify", command))
+        time.sleep(0.5)
 
     def stop(self):
         status = super().stop()
@@ -199,7 +205,7 @@ LOG {{ Default_Log_Level = EVENT; }}
             process.kill()
             process.wait()
         self.beside = []
-        for target in ("run/export", "run/state", "run", "var/lib/nfs", "tmp", "dev", "proc"):
+        for target in ("etc/hosts", "run/export", "run/state", "run", "var/lib/nfs", "tmp", "dev", "proc"):
             subprocess.run(["umount", "-R", "-l", GUEST / "root" / target], stderr=subprocess.DEVNULL)
         return status
 
