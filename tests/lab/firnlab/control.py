@@ -1,6 +1,6 @@
 """The control line: how a job in the guest asks the host to kill or restart the server, and leaves a record here.
 
-One request a line over TCP, answered by one line, `ok …` or `error …`:
+One request a line over TCP, answered (except `note`) by one line, `ok …` or `error …`:
 
     kill                 SIGKILL to the server, start it again, answer when it is ready
     down                 SIGKILL only
@@ -30,7 +30,9 @@ class Control:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self):
                 for line in self.rfile:
-                    self.wfile.write((outer.answer(line.decode(errors="replace").strip()) + "\n").encode())
+                    answer = outer.answer(line.decode(errors="replace").strip())
+                    if answer:
+                        self.wfile.write(f"{answer}\n".encode())
 
         class Listener(socketserver.ThreadingTCPServer):
             allow_reuse_address = True
@@ -43,7 +45,7 @@ class Control:
         verb, _, rest = request.partition(" ")
         if verb == "note":
             self._log.write(f"{time.monotonic():.6f} {rest}\n")
-            return "ok"
+            return None
         with self._lock:
             started = time.monotonic()
             try:

@@ -44,6 +44,11 @@ class Server:
         self.process = self._launch("server", self.command())
         self.wait_ready()
 
+    def fixed_port_options(self):
+        """Mount options that need no portmap and no lock services."""
+        _, mount_port, nfs_port = self.ports
+        return f"{self.mount_options},nolock,port={nfs_port},mountport={mount_port}"
+
     def before_restart(self):
         """What the system around the server would do."""
 
@@ -135,7 +140,7 @@ class Ganesha(Server):
     name = "ganesha"
     # noacl: its answers to the ACL side protocol make `cp -a` fail with EIO.
     mount_options = Server.mount_options + ",noacl"
-    variables = {"COMPARE_IGNORES": "symlink-mtime"}
+    variables = {"COMPARE_IGNORES": "symlink-mtime", "FORGETS_REPLIES": "1"}
 
     def __init__(self, directory, exported=None, ports=(111, 20048, 2049)):
         super().__init__(directory)
@@ -205,9 +210,13 @@ LOG {{ Default_Log_Level = EVENT; }}
             process.kill()
             process.wait()
         self.beside = []
+        self.unmount()
+        return status
+
+    @staticmethod
+    def unmount():
         for target in ("etc/hosts", "run/export", "run/state", "run", "var/lib/nfs", "tmp", "dev", "proc"):
             subprocess.run(["umount", "-R", "-l", GUEST / "root" / target], stderr=subprocess.DEVNULL)
-        return status
 
 
 def wait_for_port(address, port, seconds=10):

@@ -19,6 +19,12 @@ class Control:
             raise RuntimeError(f"the host answers {request!r} with {answer!r}")
         return answer
 
+    def tell(self, notes):
+        """Lines for the host's log; not answered."""
+        if notes:
+            self.file.write("".join(f"note {note}\n" for note in notes))
+            self.file.flush()
+
 
 if __name__ == "__main__":
     print(Control().ask(" ".join(sys.argv[1:])))
