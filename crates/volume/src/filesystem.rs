@@ -74,8 +74,8 @@ impl Inner {
         mut plan: impl FnMut(&mut State, Timestamp) -> Result<Operation, Stop>,
     ) -> Result<Created, VfsError> {
         self.change(caller, request, |state, now| {
-            let before = state.see(directory)?.attributes;
             let operation = plan(state, now)?;
+            let before = state.see(directory)?.attributes;
             Ok(planned_create(directory, before, operation))
         })
         .await
@@ -397,8 +397,8 @@ impl Vfs for Volume {
         let (number, directory) = (inner.number(file)?, inner.number(directory)?);
         inner
             .change(caller, ChangeRequest::metadata(), |state, _| {
-                let before = state.see(directory)?.attributes;
                 let operation = state.plan_link(caller, number, directory, name)?;
+                let before = state.see(directory)?.attributes;
                 Ok(Planned::Change {
                     operation,
                     before: Before(vec![before]),
@@ -435,8 +435,9 @@ impl Vfs for Volume {
         let (from, to) = (inner.number(from_directory)?, inner.number(to_directory)?);
         inner
             .change(caller, ChangeRequest::metadata(), |state, _| {
+                let operation = state.plan_rename(caller, (from, from_name), (to, to_name))?;
                 let (from_before, to_before) = (state.see(from)?.attributes, state.see(to)?.attributes);
-                Ok(match state.plan_rename(caller, (from, from_name), (to, to_name))? {
+                Ok(match operation {
                     None => Planned::Unchanged(Renamed {
                         from: ChangedAttributes { before: Some(from_before.clone()), after: from_before },
                         to: ChangedAttributes { before: Some(to_before.clone()), after: to_before },
@@ -635,8 +636,8 @@ impl Volume {
         let directory = inner.number(directory)?;
         inner
             .change(caller, ChangeRequest::removal(), |state, _| {
-                let before = state.see(directory)?.attributes;
                 let operation = state.plan_unlink(caller, directory, name, want_directory)?;
+                let before = state.see(directory)?.attributes;
                 Ok(Planned::Change {
                     operation,
                     before: Before(vec![before]),

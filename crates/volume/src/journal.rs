@@ -214,6 +214,11 @@ impl Journal {
         config.check()?;
         env.fault_point("journal.open").await;
         env.disk().create_directory(directory).await?;
+        // The directory's own name, and its parents', must be as durable as the files in it.
+        for (end, _) in directory.rmatch_indices('/') {
+            env.disk().sync_directory(&directory[..end]).await?;
+        }
+        env.disk().sync_directory("").await?;
         let survey = Survey::take(env, keys, volume, directory, covered, recovery::Purpose::Serve).await?;
         survey.make_durable(env, directory).await?;
         survey.remove_useless(env).await?;

@@ -207,7 +207,8 @@ impl Volume {
         let journal_config = JournalConfig {
             file_bytes: config.journal_file_bytes,
             capacity_bytes: config.journal_bytes,
-            ..JournalConfig::default()
+            // Enough for thousands of removals, and always a small part of a file.
+            reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
         };
         let directory = journal_directory(tenure);
         let covered = loaded.payload.covered;
