@@ -71,8 +71,9 @@ impl Encoder {
         }
     }
 
-    pub fn length(&self) -> usize {
-        self.buffer.len()
+    /// What was written so far, for a checksum.
+    pub fn snapshot(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.buffer)
     }
 
     pub fn finish(self) -> Bytes {

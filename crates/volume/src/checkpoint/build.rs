@@ -29,6 +29,8 @@ pub type Built = (u64, Content, u64);
 pub struct BuiltCheckpoint {
     pub inode_map: Option<TreeRoot>,
     pub orphans: Option<TreeRoot>,
+    /// Where each unlinked but open inode is.
+    pub orphan_pointers: BTreeMap<u64, Pointer>,
     pub entries: Vec<Built>,
 }
 
@@ -38,29 +40,27 @@ pub struct BuiltCheckpoint {
 /// If old data that a change builds on cannot be read.
 pub async fn build(
     packer: &mut Packer,
-    journal: &Journal,
+    journal: Option<&Journal>,
     block_bytes: u64,
     inode_map: Option<TreeRoot>,
     mut frozen: Vec<FrozenEntry>,
-    all_orphans: Vec<(u64, Pointer)>,
+    mut orphans: BTreeMap<u64, Pointer>,
 ) -> Result<BuiltCheckpoint, CheckpointError> {
     frozen.sort_by_key(|entry| (locality(entry), entry.number));
     let mut entries = Vec::with_capacity(frozen.len());
     let mut map_changes = BTreeMap::new();
-    let mut orphan_changes: BTreeMap<u64, Option<Pointer>> =
-        all_orphans.into_iter().map(|(number, pointer)| (number, Some(pointer))).collect();
     let mut held: Vec<(FrozenEntry, Content, u64)> = Vec::new();
     let mut group = None;
     for entry in frozen {
         let here = locality(&entry);
         if group != Some(here) || held.len() >= INODES_HELD {
-            pack_inodes(packer, &mut held, &mut map_changes, &mut orphan_changes, &mut entries).await?;
+            pack_inodes(packer, &mut held, &mut map_changes, &mut orphans, &mut entries).await?;
             group = Some(here);
         }
         match &entry.inode {
             None => {
                 map_changes.insert(entry.number, None);
-                orphan_changes.remove(&entry.number);
+                orphans.remove(&entry.number);
                 entries.push((entry.number, Content::Empty, 0));
             }
             Some(_) => {
@@ -69,13 +69,14 @@ pub async fn build(
             }
         }
     }
-    pack_inodes(packer, &mut held, &mut map_changes, &mut orphan_changes, &mut entries).await?;
+    pack_inodes(packer, &mut held, &mut map_changes, &mut orphans, &mut entries).await?;
     let change = Update { leaves: map_changes, keep_below: u64::MAX };
     let inode_map = tree::update(packer, INODE_MAP, inode_map, change).await?.root;
     // Few inodes are unlinked and open at one time: their tree is written anew each time.
-    let change = Update { leaves: orphan_changes, keep_below: u64::MAX };
-    let orphans = tree::update(packer, ORPHAN_MAP, None, change).await?.root;
-    Ok(BuiltCheckpoint { inode_map, orphans, entries })
+    let leaves = orphans.iter().map(|(number, pointer)| (*number, Some(*pointer))).collect();
+    let change = Update { leaves, keep_below: u64::MAX };
+    let orphan_map = tree::update(packer, ORPHAN_MAP, None, change).await?.root;
+    Ok(BuiltCheckpoint { inode_map, orphans: orphan_map, orphan_pointers: orphans, entries })
 }
 
 /// Groups a directory with what is in it.
@@ -89,7 +90,7 @@ async fn pack_inodes(
     packer: &mut Packer,
     held: &mut Vec<(FrozenEntry, Content, u64)>,
     map_changes: &mut BTreeMap<u64, Option<Pointer>>,
-    orphan_changes: &mut BTreeMap<u64, Option<Pointer>>,
+    orphans: &mut BTreeMap<u64, Pointer>,
     entries: &mut Vec<Built>,
 ) -> Result<(), CheckpointError> {
     let mut batch = Vec::with_capacity(held.len());
@@ -104,10 +105,10 @@ async fn pack_inodes(
     for ((entry, content, used_bytes), pointer) in held.drain(..).zip(pointers) {
         if entry.orphan {
             map_changes.insert(entry.number, None);
-            orphan_changes.insert(entry.number, Some(pointer));
+            orphans.insert(entry.number, pointer);
         } else {
             map_changes.insert(entry.number, Some(pointer));
-            orphan_changes.remove(&entry.number);
+            orphans.remove(&entry.number);
         }
         entries.push((entry.number, content, used_bytes));
     }
@@ -129,7 +130,7 @@ pub fn inode_object(place: Place, inode: &crate::inode::Inode, content: &Content
 /// One entry being built.
 struct Source<'a> {
     packer: &'a mut Packer,
-    journal: &'a Journal,
+    journal: Option<&'a Journal>,
     block_bytes: u64,
     entry: &'a FrozenEntry,
 }
@@ -282,7 +283,8 @@ impl Source<'_> {
         if let Some(bytes) = extent.buffer.bytes() {
             return Ok(bytes.slice(range));
         }
-        let payload = self.journal.read(&extent.buffer.record).await?;
+        let journal = self.journal.expect("without a journal all data is kept in memory");
+        let payload = journal.read(&extent.buffer.record).await?;
         let from = extent.buffer.payload_offset;
         Ok(payload.slice(from + range.start..from + range.end))
     }

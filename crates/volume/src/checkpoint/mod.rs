@@ -7,10 +7,12 @@
 mod build;
 mod packer;
 mod payload;
+mod run;
 
 pub use build::{BuiltCheckpoint, build, inode_object};
 pub use packer::{Packer, PackerContext, ToPack, UploadProgress};
 pub use payload::CheckpointPayload;
+pub(crate) use run::{pack_checkpoint, run};
 
 use crate::{journal::JournalError, objects::ReadError};
 use firn_env::TaskEnded;

@@ -78,6 +78,10 @@ impl Packer {
         &self.context.objects
     }
 
+    pub fn writer(&self) -> WriterId {
+        self.context.writer
+    }
+
     pub fn env(&self) -> &Env {
         &self.context.env
     }
@@ -162,7 +166,7 @@ impl Packer {
         self.sealer();
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
-        let full = builder.bytes_used() >= self.context.segment_bytes;
+        let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
         self.objects_packed += 1;
         self.bytes_packed += u64::from(location.length);
         let pointer = Pointer { uid: encoded.uid, location };
@@ -180,7 +184,7 @@ impl Packer {
         {
             oldest.await?;
         }
-        let id = builder.segment();
+        let id = builder.id();
         let parts = builder.finish();
         let context = self.context.clone();
         self.uploads.push_back(self.context.env.spawn("checkpoint.upload", upload(context, id, parts)));

@@ -152,6 +152,12 @@ impl State {
         Ok(())
     }
 
+    /// Makes the root directory of a new volume, which no journal records: the first checkpoint has it.
+    pub fn create_root(&mut self, inode: &Inode, now: Timestamp) {
+        assert!(self.entries.is_empty() && self.inode_map.is_none(), "only an empty volume gets a root directory");
+        self.create(inode.number, &[], inode, now);
+    }
+
     fn require_for(&mut self, operation: &Operation) -> Result<(), Missing> {
         match operation {
             Operation::Create { directory, name, .. } => self.require_name(*directory, name),

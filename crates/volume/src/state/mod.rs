@@ -16,9 +16,11 @@
 mod apply;
 mod directory;
 mod entry;
+mod plan;
 
-pub use apply::Missing;
+pub use apply::{Missing, directory_size_bytes};
 pub use directory::{DirectoryPage, Entry as NamedInode, MAX_DEPTH, PagePlace, base_key};
+pub use plan::{NewKind, PlannedCreate, Seen, Stop, root_inode, LINKS_MAX};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
 
 use crate::{

@@ -1,0 +1,4 @@
+//! What the anchor promises, one sentence a test.
+
+mod support;
+mod volumes;
