@@ -67,10 +67,6 @@ impl ExtentMap {
         self.bytes
     }
 
-    pub fn count(&self) -> usize {
-        self.extents.len()
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Extent)> {
         self.extents.iter().map(|(start, extent)| (*start, extent))
     }

@@ -88,11 +88,6 @@ impl Inode {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
     }
 
-    /// An estimate of the memory it takes.
-    pub fn memory_bytes(&self) -> u64 {
-        (size_of::<Self>() + self.xattr_bytes() + self.symlink_target.len()) as u64 + 128
-    }
-
     /// The sealed payload; `inline` is the content of a small regular file.
     pub fn encode(&self, inline: Option<&[u8]>) -> Bytes {
         let mut out = Encoder::new(VERSION);

@@ -16,8 +16,7 @@ use crate::{
     tree,
     volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume, decode_inode},
 };
-use bytes::Bytes;
-use firn_anchor::{Anchor, AnchorError, Ownership, Root};
+use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root};
 use firn_env::Env;
 use firn_format::{
     Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId,
@@ -98,8 +97,6 @@ impl Default for FormatOptions {
 
 /// A root that was read.
 pub(crate) struct LoadedRoot {
-    pub pointer: Pointer,
-    pub checkpoint: Checkpoint,
     pub payload: CheckpointPayload,
     pub state: State,
     pub orphan_pointers: BTreeMap<u64, Pointer>,
@@ -152,7 +149,7 @@ impl Volume {
         let objects = parts.objects(config).await?;
         let writer = parts.anchor.next_writer().await?;
         let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
-        commit_branch(parts, config, ownership, packer, &mut state, BTreeMap::new(), base).await?;
+        commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
         Ok(())
     }
 
@@ -167,9 +164,9 @@ impl Volume {
         let ownership = match parts.anchor.acquire(parts.volume, local.owner, &config.owner_name).await {
             Ok(ownership) => ownership,
             Err(error @ AnchorError::OwnedByOther { .. }) => {
-                return Err(match local.epoch {
-                    Some(epoch) if crate::salvage::has_journal(&parts, &config, epoch).await? => {
-                        VolumeError::SalvageFirst { epoch }
+                return Err(match local.tenure {
+                    Some(tenure) if crate::salvage::has_journal(&parts, &config, tenure).await? => {
+                        VolumeError::SalvageFirst { tenure }
                     }
                     Some(_) | None => error.into(),
                 });
@@ -186,21 +183,25 @@ impl Volume {
         ownership: Ownership,
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
-        let epoch = ownership.epoch();
-        if let Some(old) = local.epoch.filter(|old| *old != epoch) {
+        let tenure = ownership.tenure();
+        if let Some(old) = local.tenure.filter(|old| *old != tenure) {
             if crate::salvage::has_journal(&parts, &config, old).await? {
-                return Err(VolumeError::SalvageFirst { epoch: old });
+                return Err(VolumeError::SalvageFirst { tenure: old });
             }
-            local.epoch = None;
+            local.tenure = None;
         }
+        match &mut local.seen {
+            Some(seen) => {
+                seen.observe(ownership.tuple())?;
+            }
+            None => local.seen = Some(RememberedRoot::new(parts.volume, ownership.tuple())),
+        }
+        let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
         let objects = parts.objects(&config).await?;
-        let (tuple, _) = parts.anchor.load(parts.volume).await?;
-        let root = tuple.root.ok_or(VolumeError::NotFormatted)?;
-        check_not_rolled_back(local, &root)?;
         let mut loaded = load_root(&objects, parts.volume, &root).await?;
         let verifier = local.clean_verifier.take().unwrap_or_else(|| env.random_bytes());
-        // The epoch is remembered before the first record of its journal can exist.
-        local.epoch = Some(epoch);
+        // The tenure is remembered before the first record of its journal can exist.
+        local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
         let writer = parts.anchor.next_writer().await?;
         let journal_config = JournalConfig {
@@ -208,7 +209,7 @@ impl Volume {
             capacity_bytes: config.journal_bytes,
             ..JournalConfig::default()
         };
-        let directory = journal_directory(epoch);
+        let directory = journal_directory(tenure);
         let covered = loaded.payload.covered;
         let (journal, mut replay) =
             Journal::open(&env, &parts.keys, parts.volume, writer, &directory, covered, journal_config).await?;
@@ -240,6 +241,7 @@ impl Volume {
             times: Mutex::new(CheckpointTimes {
                 dirty_since,
                 last_commit_ms: Some(root.committed_at_ms),
+                committed_to: covered,
                 ..CheckpointTimes::default()
             }),
             standing,
@@ -275,7 +277,8 @@ impl Volume {
                 let state = inner.lock();
                 !state.is_dirty() && !inner.times.lock().expect("no panic under this lock").building
             };
-            if clean || inner.journal.trimmed_to() >= target {
+            let committed_to = inner.times.lock().expect("no panic under this lock").committed_to;
+            if clean || committed_to >= target {
                 return Ok(());
             }
             inner.want_checkpoint();
@@ -290,7 +293,7 @@ impl Volume {
     pub async fn stop(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
         inner.set_standing(Standing::Stopping);
-        inner.journal.close().await?;
+        inner.close_journal().await?;
         let mut checkpointer = inner.checkpointer.lock().await;
         checkpointer.local.clean_verifier = Some(inner.verifier);
         checkpointer.local.save(&**inner.env.disk()).await?;
@@ -306,39 +309,34 @@ impl Volume {
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
         inner.set_standing(Standing::Stopping);
-        self.sync().await.map_err(|error| VolumeError::Undecodable { what: "the drain", detail: error.to_string() })?;
+        self.sync().await.map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let mut checkpointer = inner.checkpointer.lock().await;
-        inner.journal.close().await?;
+        inner.close_journal().await?;
         inner.env.fault_point("drain.before_release").await;
-        inner.anchor.release(&checkpointer.ownership).await?;
+        inner.anchor.drain(&mut checkpointer.ownership).await?;
         inner.env.fault_point("drain.after_release").await;
-        let epoch = checkpointer.ownership.epoch();
-        checkpointer.local.epoch = None;
+        let tenure = checkpointer.ownership.tenure();
+        checkpointer.local.tenure = None;
         checkpointer.local.save(&**inner.env.disk()).await?;
-        crate::salvage::remove_journal(&**inner.env.disk(), epoch).await?;
+        crate::salvage::remove_journal(&**inner.env.disk(), tenure).await?;
         inner.set_standing(Standing::Failed("the volume was drained".into()));
         Ok(())
+    }
+}
+
+impl Inner {
+    async fn close_journal(&self) -> Result<(), VolumeError> {
+        self.journal.close().await;
+        match self.journal.failed() {
+            None => Ok(()),
+            Some(reason) => Err(VolumeError::Stopped(reason)),
+        }
     }
 }
 
 /// The number by which protocols know a volume: stable, and different for different volumes.
 pub fn file_system_id(volume: VolumeId) -> u64 {
     u64::from_le_bytes(volume.0[..8].try_into().expect("sixteen bytes"))
-}
-
-/// A rolled-back anchor serves an older root than this edge has seen.
-fn check_not_rolled_back(local: &LocalState, root: &Root) -> Result<(), VolumeError> {
-    let Some((epoch, version, uid)) = local.seen else { return Ok(()) };
-    let older = root.epoch < epoch || root.version < version;
-    if older || (root.version == version && root.uid != uid) {
-        return Err(VolumeError::RolledBack {
-            seen_epoch: epoch,
-            seen_version: version,
-            found_epoch: root.epoch,
-            found_version: root.version,
-        });
-    }
-    Ok(())
 }
 
 /// Reads a root's checkpoint and its orphans.
@@ -361,7 +359,7 @@ pub(crate) async fn load_root(objects: &Objects, volume: VolumeId, root: &Root) 
             orphan_pointers.insert(number, pointer);
         }
     }
-    Ok(LoadedRoot { pointer, checkpoint, payload, state, orphan_pointers })
+    Ok(LoadedRoot { payload, state, orphan_pointers })
 }
 
 /// Applies every record of the journal to the state, loading what it misses.
@@ -428,7 +426,7 @@ async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
             .journal
             .wait_for_space(4096, ReserveClass::Reserved, Duration::from_secs(60))
             .await
-            .map_err(|error| VolumeError::Undecodable { what: "the journal", detail: error.to_string() })?;
+            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let now = inner.now();
         let record = Record { request: None, now, operation: Operation::FreeOrphan { inode } };
         inner.journal_and_apply(&mut inner.lock(), &record, reservation, &None);
@@ -465,7 +463,6 @@ pub(crate) async fn pack_dirty(
 /// Commits the first checkpoint of a branch outside the checkpointer, and gives the ownership up again.
 pub(crate) async fn commit_branch(
     parts: &Parts,
-    config: &VolumeConfig,
     mut ownership: Ownership,
     mut packer: Packer,
     state: &mut State,
@@ -497,17 +494,9 @@ pub(crate) async fn commit_branch(
     };
     let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     packer.finish().await?;
-    let root = Root {
-        uid: pointer.uid,
-        location: pointer.location,
-        version: branch.version,
-        epoch: ownership.epoch(),
-        owner: LocalState::load(&parts.env).await?.owner,
-        owner_name: config.owner_name.clone(),
-        commit_id: parts.env.random_bytes(),
-        committed_at_ms,
-    };
+    let commit_id = parts.env.random_bytes();
+    let root = ownership.next_root(pointer.uid, pointer.location, branch.version, commit_id, committed_at_ms);
     parts.anchor.commit(&mut ownership, root.clone()).await?;
-    parts.anchor.release(&ownership).await?;
+    parts.anchor.drain(&mut ownership).await?;
     Ok(root)
 }

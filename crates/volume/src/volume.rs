@@ -10,7 +10,7 @@
 //! task owns its files; the checkpointer owns the [`Ownership`] and the segment counter.
 
 use crate::{
-    checkpoint::{PackerContext, UploadProgress},
+    checkpoint::PackerContext,
     config::{Cadence, VolumeConfig},
     journal::{Journal, JournalError, Reservation, ReserveClass, Sequence},
     local::LocalState,
@@ -75,6 +75,8 @@ pub(crate) struct CheckpointTimes {
     /// The same for what the checkpoint under way has frozen.
     pub frozen_since: Option<Monotonic>,
     pub committed: u64,
+    /// The newest record under a committed root.
+    pub committed_to: Sequence,
     pub last_commit_ms: Option<i64>,
     pub last_error: Option<String>,
     pub building: bool,
@@ -173,30 +175,41 @@ impl Inner {
         let mut reservation = Some(self.reserve(size, request.class).await?);
         for _ in 0..LOADS_MAX {
             self.check_standing()?;
-            let missing = {
-                let mut state = self.lock();
-                let now = self.now();
-                match plan(&mut state, now) {
-                    Ok(Planned::Unchanged(answer)) => return Ok(answer),
-                    Ok(Planned::Change { operation, before, answer }) => {
-                        let record = Record { request: caller.request, now, operation };
-                        let reservation = reservation.take().expect("used once");
-                        let sequence = self.journal_and_apply(&mut state, &record, reservation, &request.data);
-                        let answer = answer(&mut state, before);
-                        drop(state);
-                        self.note_dirty();
-                        if request.stable {
-                            self.durable(sequence).await?;
-                        }
-                        return Ok(answer);
+            match self.attempt(caller, &request, &mut reservation, &mut plan) {
+                Ok((answer, None)) => return Ok(answer),
+                Ok((answer, Some(sequence))) => {
+                    self.note_dirty();
+                    if request.stable {
+                        self.durable(sequence).await?;
                     }
-                    Err(Stop::Refused(error)) => return Err(error),
-                    Err(Stop::Missing(missing)) => missing,
+                    return Ok(answer);
                 }
-            };
-            self.load(missing).await?;
+                Err(Stop::Refused(error)) => return Err(error),
+                Err(Stop::Missing(missing)) => self.load(missing).await?,
+            }
         }
         Err(VfsError::TryAgain { reason: "the memory cache is too small for this request" })
+    }
+
+    /// One try of a change, under the lock from plan to answer.
+    fn attempt<T>(
+        &self,
+        caller: &Caller,
+        request: &ChangeRequest,
+        reservation: &mut Option<Reservation>,
+        plan: &mut impl FnMut(&mut State, Timestamp) -> Result<Planned<T>, Stop>,
+    ) -> Result<(T, Option<Sequence>), Stop> {
+        let mut state = self.lock();
+        let now = self.now();
+        match plan(&mut state, now)? {
+            Planned::Unchanged(answer) => Ok((answer, None)),
+            Planned::Change { operation, before, answer } => {
+                let record = Record { request: caller.request, now, operation };
+                let reservation = reservation.take().expect("a request changes once");
+                let sequence = self.journal_and_apply(&mut state, &record, reservation, &request.data);
+                Ok((answer(&mut state, before), Some(sequence)))
+            }
+        }
     }
 
     /// Journals and applies a planned record under the state lock, so that both have one order.

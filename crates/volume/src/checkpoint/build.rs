@@ -116,7 +116,7 @@ async fn pack_inodes(
 }
 
 /// An inode object. Its plain section is the level of its map's root, so that the cleaner can find a place in it.
-pub fn inode_object(place: Place, inode: &crate::inode::Inode, content: &Content) -> ToPack {
+fn inode_object(place: Place, inode: &crate::inode::Inode, content: &Content) -> ToPack {
     let (inline, plain, children) = match content {
         Content::Empty => (None, Bytes::from_static(&[0]), Vec::new()),
         Content::Inline(bytes) => (Some(&bytes[..]), Bytes::from_static(&[0]), Vec::new()),

@@ -56,8 +56,6 @@ pub struct Packer {
     birth: Version,
     open: Option<(SegmentBuilder, Arc<ObjectSealer>)>,
     uploads: VecDeque<Task<()>>,
-    objects_packed: u64,
-    bytes_packed: u64,
 }
 
 /// One object to seal.
@@ -71,7 +69,7 @@ pub struct ToPack {
 
 impl Packer {
     pub fn new(context: PackerContext, birth: Version) -> Self {
-        Self { context, birth, open: None, uploads: VecDeque::new(), objects_packed: 0, bytes_packed: 0 }
+        Self { context, birth, open: None, uploads: VecDeque::new() }
     }
 
     pub fn objects(&self) -> &Objects {
@@ -84,11 +82,6 @@ impl Packer {
 
     pub fn env(&self) -> &Env {
         &self.context.env
-    }
-
-    /// Objects and bytes packed so far.
-    pub fn packed(&self) -> (u64, u64) {
-        (self.objects_packed, self.bytes_packed)
     }
 
     fn sealer(&mut self) -> Arc<ObjectSealer> {
@@ -167,8 +160,6 @@ impl Packer {
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
         let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
-        self.objects_packed += 1;
-        self.bytes_packed += u64::from(location.length);
         let pointer = Pointer { uid: encoded.uid, location };
         self.context.objects.insert(encoded.uid, Arc::new(Object { header: encoded.header, payload }));
         if full {

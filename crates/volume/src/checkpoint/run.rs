@@ -16,7 +16,7 @@ use crate::{
     config::Cadence,
     volume::{CheckpointerState, Inner, Standing},
 };
-use firn_anchor::{AnchorError, Root};
+use firn_anchor::{AnchorError, RememberedRoot};
 use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -150,10 +150,11 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         times.frozen_since = None;
         times.building = false;
         times.committed += 1;
+        times.committed_to = covered;
         times.last_commit_ms = Some(committed_at_ms);
         times.last_error = None;
     }
-    remember_root(inner, own, root, version).await;
+    remember_root(inner, own).await;
     inner.env.fault_point("checkpoint.before_trim").await;
     inner.journal.trim(covered).await?;
     inner.committed.notify_waiters();
@@ -181,16 +182,8 @@ async fn commit(
     version: Version,
     committed_at_ms: i64,
 ) -> Result<(), CheckpointError> {
-    let root = Root {
-        uid: pointer.uid,
-        location: pointer.location,
-        version,
-        epoch: own.ownership.epoch(),
-        owner: own.local.owner,
-        owner_name: inner.config.owner_name.clone(),
-        commit_id: inner.env.random_bytes(),
-        committed_at_ms,
-    };
+    let commit_id = inner.env.random_bytes();
+    let root = own.ownership.next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
     let mut wait = Duration::from_millis(200);
     loop {
         match inner.anchor.commit(&mut own.ownership, root.clone()).await {
@@ -207,8 +200,8 @@ async fn commit(
 }
 
 /// Remembers the root, so that a rolled-back anchor is noticed at the next start. Failing to is no reason to stop.
-async fn remember_root(inner: &Inner, own: &mut CheckpointerState, root: Pointer, version: Version) {
-    own.local.seen = Some((own.ownership.epoch(), version, root.uid));
+async fn remember_root(inner: &Inner, own: &mut CheckpointerState) {
+    own.local.seen = Some(RememberedRoot::new(inner.volume, own.ownership.tuple()));
     if let Err(error) = own.local.save(&**inner.env.disk()).await {
         tracing::warn!(%error, "cannot remember the newest root locally");
     }

@@ -310,10 +310,13 @@ impl State {
             entry.active.extents.remove(size_bytes, u64::MAX);
             entry.active.base_below = entry.active.base_below.min(size_bytes);
             let used = inode.used_bytes.min(size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN));
-            self.counters.used_bytes = self.counters.used_bytes.saturating_sub(inode.used_bytes - used);
+            let freed = inode.used_bytes - used;
             inode.used_bytes = used;
+            inode.size_bytes = size_bytes;
+            self.counters.used_bytes = self.counters.used_bytes.saturating_sub(freed);
+        } else {
+            inode.size_bytes = size_bytes;
         }
-        inode.size_bytes = size_bytes;
     }
 
     fn write(&mut self, number: u64, offset: u64, data: &Arc<WriteBuffer>) {
@@ -330,8 +333,9 @@ impl State {
         // An upper bound until the checkpoint knows which blocks were holes.
         let limit = inode.size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN);
         let used = (inode.used_bytes + added).min(limit).max(inode.used_bytes);
-        self.counters.used_bytes += used - inode.used_bytes;
+        let grown = used - inode.used_bytes;
         inode.used_bytes = used;
+        self.counters.used_bytes += grown;
         self.dirty_bytes += length;
     }
 }

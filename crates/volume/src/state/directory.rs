@@ -63,6 +63,12 @@ impl PagePlace {
         Self { start: key & !(Self { start: 0, depth }.span() - 1), depth }
     }
 
+    /// The place at `depth` with this index in the directory's block map.
+    pub fn at(depth: u8, index: u64) -> Self {
+        let prefix = (index + 1) & ((1 << depth) - 1);
+        Self { start: prefix << (KEY_BITS - depth), depth }
+    }
+
     /// How many keys it covers.
     pub fn span(self) -> u64 {
         1 << (KEY_BITS - self.depth)
@@ -133,16 +139,6 @@ impl DirectoryPage {
     pub fn remove(&mut self, key: u64) {
         let entry = self.entries.remove(&key).expect("callers found the entry under the same lock");
         self.bytes -= entry_bytes(&entry);
-    }
-
-    /// Points the entry at another inode.
-    pub fn replace(&mut self, key: u64, inode: u64) {
-        self.entries.get_mut(&key).expect("callers found the entry under the same lock").inode = inode;
-    }
-
-    /// An estimate of the memory it takes.
-    pub fn memory_bytes(&self) -> u64 {
-        (self.bytes + self.entries.len() * 72 + 128) as u64
     }
 
     fn must_split(&self, place: PagePlace) -> bool {
@@ -300,14 +296,6 @@ impl LoadedPages {
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
-
-    pub fn memory_bytes(&self) -> u64 {
-        self.pages.values().map(|loaded| loaded.page.memory_bytes()).sum()
-    }
-
-    pub fn dirty_count(&self) -> usize {
-        self.pages.values().filter(|loaded| loaded.dirty).count()
-    }
 }
 
 #[cfg(test)]
@@ -323,7 +311,9 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for depth in 0..=6 {
             for prefix in 0..1_u64 << depth {
-                assert!(seen.insert(PagePlace { start: prefix << (KEY_BITS - depth), depth }.index()));
+                let place = PagePlace { start: prefix << (KEY_BITS - depth), depth };
+                assert!(seen.insert(place.index()));
+                assert_eq!(PagePlace::at(depth, place.index()), place);
             }
         }
         assert_eq!(seen.len(), 127);

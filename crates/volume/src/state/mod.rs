@@ -20,8 +20,8 @@ mod plan;
 
 pub use apply::{Missing, directory_size_bytes};
 pub use directory::{DirectoryPage, Entry as NamedInode, MAX_DEPTH, PagePlace, base_key};
-pub use plan::{NewKind, PlannedCreate, Seen, Stop, root_inode, LINKS_MAX};
-pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
+pub use plan::{NewKind, PlannedCreate, Stop, root_inode, LINKS_MAX};
+pub use entry::{Content, Entry, FileLayer, FrozenEntry};
 
 use crate::{
     extents::WriteBuffer,
