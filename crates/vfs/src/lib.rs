@@ -9,6 +9,7 @@
 mod attributes;
 mod error;
 mod filesystem;
+mod memory;
 mod permission;
 pub mod rules;
 
@@ -18,5 +19,8 @@ pub use filesystem::{
     AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, FileHandle,
     FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
     XattrMode,
+};
+pub use memory::{
+    Compare, Difference, LossOrder, MemoryOptions, MemorySnapshot, MemoryVfs, UnstableFile, compare_trees,
 };
 pub use permission::{Acl, AclEntry, AclTag, Credentials, access};
