@@ -7,6 +7,7 @@
 mod checkpoint;
 mod codec;
 mod config;
+mod damage;
 mod error;
 mod extents;
 mod filesystem;

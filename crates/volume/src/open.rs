@@ -486,6 +486,7 @@ pub(crate) async fn commit_branch(
         cleaner_sequence: 0,
         committed_at_ms,
     };
+    // `pack_dirty` has installed what it built, so the state's sum is exact.
     let payload = CheckpointPayload {
         counters: state.counters.clone(),
         block_bytes: branch.block_bytes,

@@ -181,7 +181,8 @@ impl Walk<'_> {
             let mut children: BTreeMap<u16, Pointer> = match old {
                 None => BTreeMap::new(),
                 Some(pointer) => {
-                    let node = self.packer.objects().get(&pointer, node_place(self.inode, level, first)).await?;
+                    let (packer, place) = (&*self.packer, node_place(self.inode, level, first));
+                    let node = packer.patiently(|| packer.objects().get(&pointer, place)).await?;
                     node.header.children.iter().map(|child| (child.slot, child.pointer)).collect()
                 }
             };

@@ -269,8 +269,13 @@ impl Inner {
             futures::pin_mut!(committed);
             committed.as_mut().enable();
             self.check_standing()?;
-            if self.lock().records_since_freeze() < Cadence::RECORDS_HARD {
-                return Ok(());
+            {
+                let state = self.lock();
+                if state.records_since_freeze() < Cadence::RECORDS_HARD
+                    && state.dirty_inodes() < Cadence::INODES_HARD
+                {
+                    return Ok(());
+                }
             }
             self.want_checkpoint();
             let left = deadline.since(self.env.now());
@@ -291,12 +296,7 @@ impl Inner {
             }
             first
         };
-        let due = {
-            let state = self.lock();
-            state.dirty_bytes() >= self.config.cadence.busy_bytes
-                || state.records_since_freeze() >= Cadence::RECORDS_SOFT
-        };
-        if first || due {
+        if first || self.config.cadence.is_due(&self.lock()) {
             self.wake.notify_one();
         }
     }

@@ -6,7 +6,7 @@
 //! done before the commit.
 
 use super::CheckpointError;
-use crate::objects::{Object, Objects};
+use crate::objects::{Object, Objects, ReadError};
 use bytes::Bytes;
 use firn_env::{Env, Task};
 use firn_format::{
@@ -80,8 +80,21 @@ impl Packer {
         self.context.writer
     }
 
-    pub fn env(&self) -> &Env {
-        &self.context.env
+    /// Reads for as long as the store is out of reach: a checkpoint cannot go on without what it builds on, and the journal
+    /// keeps everything meanwhile (I7).
+    ///
+    /// # Errors
+    /// Whatever waiting does not mend.
+    pub async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(
+        &self,
+        mut read: impl FnMut() -> F,
+    ) -> Result<T, ReadError> {
+        loop {
+            match read().await {
+                Err(ReadError::Unavailable { .. }) => self.context.env.sleep(Duration::from_secs(2)).await,
+                done @ (Ok(_) | Err(ReadError::Corrupt { .. } | ReadError::Missing { .. })) => return done,
+            }
+        }
     }
 
     fn sealer(&mut self) -> Arc<ObjectSealer> {

@@ -13,7 +13,6 @@
 
 use super::{CheckpointError, CheckpointPayload, Packer, build};
 use crate::{
-    config::Cadence,
     volume::{CheckpointerState, Inner, Standing},
 };
 use firn_anchor::{AnchorError, RememberedRoot};
@@ -71,13 +70,10 @@ async fn wait_until_due(inner: &Inner) {
         let waited = since.map_or(Duration::ZERO, |since| inner.env.now().since(since));
         let limit = {
             let state = inner.lock();
-            let cadence = &inner.config.cadence;
-            if state.dirty_bytes() >= cadence.busy_bytes || state.records_since_freeze() >= Cadence::RECORDS_SOFT {
+            if inner.config.cadence.is_due(&state) {
                 return;
             }
-            let trickle = state.dirty_bytes() < Cadence::TRICKLE_BYTES
-                && state.records_since_freeze() < Cadence::TRICKLE_RECORDS;
-            if trickle { cadence.trickle } else { cadence.busy }
+            inner.config.cadence.limit(&state)
         };
         let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else { return };
         // Either the time is up, or a change made it due earlier.
@@ -88,7 +84,7 @@ async fn wait_until_due(inner: &Inner) {
 /// One checkpoint, from freeze to trim.
 async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), CheckpointError> {
     inner.env.fault_point("checkpoint.before_freeze").await;
-    let (covered, frozen, counters, completed, inode_map) = {
+    let (covered, frozen, mut counters, completed, inode_map) = {
         let mut state = inner.lock();
         {
             let mut times = inner.times.lock().expect("no panic under this lock");
@@ -134,6 +130,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         cleaner_sequence: 0,
         committed_at_ms,
     };
+    // The sum was an upper bound until the blocks were built.
+    counters.used_bytes = counters.used_bytes.saturating_add_signed(built.used_correction);
     let payload =
         CheckpointPayload { counters, block_bytes: block_bytes as u32, covered, completed };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;

@@ -191,11 +191,13 @@ impl State {
         self.pages_loaded = 0;
         let (orphans, retained) = (&self.orphans, &self.retained);
         self.entries.retain(|number, entry| {
-            if entry.dirty || entry.frozen.is_some() {
+            // What is frozen is not in the committed content yet, so its pages could not be loaded again.
+            if entry.frozen.is_some() {
                 return true;
             }
             entry.pages.sweep();
-            std::mem::take(&mut entry.referenced)
+            entry.dirty
+                || std::mem::take(&mut entry.referenced)
                 || !entry.pages.is_empty()
                 || orphans.contains_key(number)
                 || retained.contains_key(number)
