@@ -22,7 +22,8 @@ pub enum FaultAction {
 }
 
 struct Armed {
-    name: String,
+    /// `None`: any point.
+    name: Option<String>,
     /// Counts down; acts at zero.
     hits_left: u64,
     action: FaultAction,
@@ -49,8 +50,22 @@ impl FaultPoints {
 
     /// Makes the `hit`th arrival (from 1) at `name` act.
     pub fn arm(&self, name: &str, hit: u64, action: FaultAction) {
+        self.set(Some(name.to_owned()), hit, action);
+    }
+
+    /// Makes the `hit`th arrival (from 1) at any point act.
+    pub fn arm_any(&self, hit: u64, action: FaultAction) {
+        self.set(None, hit, action);
+    }
+
+    /// Takes back what was armed, if it has not acted.
+    pub fn disarm(&self) {
+        *self.armed.lock().expect("no panic under this lock") = None;
+    }
+
+    fn set(&self, name: Option<String>, hit: u64, action: FaultAction) {
         *self.armed.lock().expect("no panic under this lock") = Some(Armed {
-            name: name.to_owned(),
+            name,
             hits_left: hit.max(1),
             action,
         });
@@ -80,7 +95,7 @@ impl FaultPoints {
         let action = {
             let mut armed = self.armed.lock().expect("no panic under this lock");
             match armed.as_mut() {
-                Some(point) if point.name == name => {
+                Some(point) if point.name.as_deref().is_none_or(|armed| armed == name) => {
                     point.hits_left -= 1;
                     if point.hits_left == 0 {
                         armed.take().map(|point| point.action)
@@ -88,7 +103,7 @@ impl FaultPoints {
                         None
                     }
                 }
-                _ => None,
+                Some(_) | None => None,
             }
         };
         match action {

@@ -1,12 +1,17 @@
 //! The real environment: tokio for time, tasks and network, the kernel for the disk and randomness.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is where the outside world comes in; everything else asks Env"
+)]
+
 mod disk;
 
 pub use disk::RealDisk;
 
 use crate::{
     Clock, Env, FaultPoints, Listener, Monotonic, Network, Parts, Random, Tasks, WallTime,
-    network::ByteStream,
+    network::{ByteStream, DatagramSocket},
 };
 use async_trait::async_trait;
 use futures::future::BoxFuture;
@@ -44,16 +49,19 @@ impl Clock for RealClock {
     }
 
     fn wall(&self) -> WallTime {
-        let nanos = match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-            Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
-        };
-        WallTime(nanos)
+        wall_time(SystemTime::now())
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
+}
+
+fn wall_time(time: SystemTime) -> WallTime {
+    WallTime(match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+    })
 }
 
 struct SystemRandom;
@@ -89,9 +97,37 @@ impl Network for TcpNetwork {
     }
 
     async fn connect(&self, address: &str) -> io::Result<Box<dyn ByteStream>> {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return Ok(Box::new(tokio::net::UnixStream::connect(path).await?));
+        }
         let stream = tokio::net::TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Box::new(stream))
+    }
+
+    async fn bind_datagram(&self, address: &str) -> io::Result<Box<dyn DatagramSocket>> {
+        Ok(Box::new(UdpSocket(tokio::net::UdpSocket::bind(address).await?)))
+    }
+}
+
+struct UdpSocket(tokio::net::UdpSocket);
+
+#[async_trait]
+impl DatagramSocket for UdpSocket {
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, String)> {
+        let (length, peer) = self.0.recv_from(buffer).await?;
+        Ok((length, peer.to_string()))
+    }
+
+    async fn send(&self, bytes: &[u8], to: &str) -> io::Result<()> {
+        self.0.send_to(bytes, to).await.map(|_| ())
+    }
+
+    fn address(&self) -> String {
+        self.0
+            .local_addr()
+            .map(|address| address.to_string())
+            .unwrap_or_default()
     }
 }
 

@@ -22,6 +22,8 @@ pub enum What {
     JournalHeader,
     /// A key ring.
     KeyRing,
+    /// A format that another crate defines.
+    Other(&'static str),
 }
 
 impl fmt::Display for What {
@@ -35,6 +37,7 @@ impl fmt::Display for What {
             Self::Checkpoint => "checkpoint",
             Self::JournalHeader => "journal header",
             Self::KeyRing => "key ring",
+            Self::Other(name) => name,
         })
     }
 }
@@ -134,7 +137,8 @@ pub enum FormatError {
     /// The object is not the one that was asked for: it is damaged, or another was put in its stead.
     #[error("object at {place} is not the one asked for: uid {expected} expected, {found} found")]
     WrongUid {
-        /// Where the object found says that it stands (not to be trusted, but tells which file to look at).
+        /// Where it was reached; if that is not known, where the object found says that it stands (which then is all
+        /// there is to tell whose it is).
         place: Place,
         /// The uid asked for.
         expected: Uid,

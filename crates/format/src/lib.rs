@@ -24,6 +24,7 @@ mod segment;
 pub use checkpoint::{
     CHECKPOINT_VERSION, Checkpoint, ForkPoint, MAX_SNAPSHOTS, SnapshotRoot, TreeRoot, checkpoint_place,
 };
+pub use cursor::Cursor;
 pub use error::{FormatError, What};
 pub use features::Features;
 pub use ids::{

@@ -9,7 +9,10 @@
 mod attributes;
 mod error;
 mod filesystem;
+mod locks;
+mod memory;
 mod permission;
+pub mod rules;
 
 pub use attributes::{Attributes, ChangedAttributes, FileKind, SetAttributes, SetTime, Timestamp};
 pub use error::VfsError;
@@ -17,5 +20,12 @@ pub use filesystem::{
     AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, FileHandle,
     FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
     XattrMode,
+};
+pub use locks::{
+    ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
+    LockRequest, LockTable, LockWaiter, Locked, ShareMode,
+};
+pub use memory::{
+    Compare, Difference, LossOrder, MemoryOptions, MemorySnapshot, MemoryVfs, UnstableFile, compare_trees,
 };
 pub use permission::{Acl, AclEntry, AclTag, Credentials, access};
