@@ -1,1 +1,35 @@
 //! Roots, ownership epochs and writer incarnations over the table.
+//!
+//! The anchor is all that Firn needs a consistent store for. It holds one small tuple a family and one a volume; whoever
+//! holds a volume's current root can verify everything below it on any store, however stale or untrusted.
+//!
+//! - A **family** tuple hands out writer incarnations ([`Anchor::next_writer`]), so that a segment name never has two
+//!   contents.
+//! - A **volume** tuple ([`VolumeTuple`]) holds the root, who may replace it, and the roots retained at takeovers.
+//! - [`Ownership`] is the right to replace the root, until somebody takes it away. It never expires by time.
+//! - [`RememberedRoot`] is what an edge keeps on its own disk to notice a table that was rolled back.
+//!
+//! Nothing here runs in the background: a volume nobody uses costs no request.
+
+mod anchor;
+mod error;
+mod layout;
+mod ownership;
+mod planted;
+mod remembered;
+mod retry;
+mod tuple;
+
+pub use anchor::{Anchor, VolumeEntry};
+pub use error::{AnchorError, Fenced};
+pub use ownership::{Ownership, Takeover};
+#[cfg(any(test, feature = "planted-bugs"))]
+pub use planted::PlantedBug;
+pub use remembered::{AcceptedRollback, RememberedRoot, RolledBack, SeenRoot};
+pub use tuple::{
+    FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, RetainedRoot, Root,
+    TupleError, TupleVersion, VolumeTuple,
+};
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 //! - A created, renamed or removed name is durable only after [`Disk::sync_directory`] of its directory.
 //! - A failed `sync_data` leaves the file's unsynced bytes undefined; calling it again proves nothing.
 
+use crate::WallTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -48,6 +49,21 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// The same as [`DiskError::Io`], for operations after which "try again" would be wrong advice.
+    #[must_use]
+    pub fn into_io(self) -> Self {
+        let message = self.to_string();
+        match self {
+            Self::Io { .. } => self,
+            Self::NotFound { path }
+            | Self::AlreadyExists { path }
+            | Self::Full { path }
+            | Self::Locked { path } => Self::Io { path, message },
+        }
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
@@ -59,6 +75,35 @@ pub enum OpenMode {
     CreateNew,
 }
 
+/// What a name in a directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A plain file.
+    File,
+    /// A directory.
+    Directory,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// The name, without its directory.
+    pub name: String,
+    /// What it stands for.
+    pub kind: EntryKind,
+}
+
+/// What is known of a file without opening it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStatus {
+    /// File or directory.
+    pub kind: EntryKind,
+    /// The length of a file; of no meaning for a directory.
+    pub length_bytes: u64,
+    /// When its content last changed.
+    pub modified: WallTime,
+}
+
 /// A directory tree; all paths are relative to it, separated by `/`, without `.` or `..`.
 #[async_trait]
 pub trait Disk: Send + Sync {
@@ -68,10 +113,17 @@ pub trait Disk: Send + Sync {
     async fn create_directory(&self, path: &str) -> Result<(), DiskError>;
     /// The names of plain files in a directory, sorted.
     async fn list(&self, directory: &str) -> Result<Vec<String>, DiskError>;
+    /// The names of plain files and directories in a directory, sorted by name; anything else is left out.
+    async fn entries(&self, directory: &str) -> Result<Vec<DirectoryEntry>, DiskError>;
+    /// Length and time of a file or directory.
+    async fn status(&self, path: &str) -> Result<FileStatus, DiskError>;
     /// Removes a file.
     async fn remove(&self, path: &str) -> Result<(), DiskError>;
     /// Renames a file within this disk, replacing what stood at `to`.
     async fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
+    /// Gives a file a second name; `AlreadyExists` if there is anything at `to`, of concurrent callers exactly one wins.
+    /// The new name shows the whole file from its first moment on, and is durable after [`Disk::sync_directory`].
+    async fn link(&self, from: &str, to: &str) -> Result<(), DiskError>;
     /// Makes the names in a directory durable.
     async fn sync_directory(&self, path: &str) -> Result<(), DiskError>;
     /// Bytes that can still be written.
@@ -92,6 +144,15 @@ pub trait DiskFile: Send + Sync {
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError>;
     /// Makes everything written before this call durable (level 1).
     async fn sync_data(&self) -> Result<(), DiskError>;
+    /// [`write_at`](Self::write_at), then [`sync_data`](Self::sync_data), in one trip to the disk: a small durable write is
+    /// dominated by such trips.
+    ///
+    /// [`DiskError::Full`] means that the write was refused and nothing was synced, so it may be tried again; a sync that
+    /// fails, for whatever reason, is [`DiskError::Io`].
+    async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        self.write_at(offset, parts).await?;
+        self.sync_data().await.map_err(DiskError::into_io)
+    }
     /// Reserves space so that later writes below `length` cannot fail for want of it; the file grows to `length`.
     async fn allocate(&self, length: u64) -> Result<(), DiskError>;
     /// Sets the length.

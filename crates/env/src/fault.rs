@@ -3,12 +3,15 @@
 //! A fault point costs one relaxed atomic load while none is armed. Armed, the chosen hit of the chosen name acts: under
 //! simulation the machine crashes (its tasks are dropped, its disk loses what was not synced); under a real process,
 //! armed through `FIRN_FAULT=name[:hit]`, the process aborts as `kill -9` would.
+//!
+//! Beside them stand two more doors for tests: observations, by which an engine tells in which order things happened inside
+//! it, and planted bugs, by which a test takes out a guard to see whether the tests would notice.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::pending,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -21,8 +24,12 @@ pub enum FaultAction {
     Crash(Box<dyn Fn() + Send + Sync>),
 }
 
+/// What is told of each observation: its name and value.
+type Observer = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
+
 struct Armed {
-    name: String,
+    /// `None`: any point.
+    name: Option<String>,
     /// Counts down; acts at zero.
     hits_left: u64,
     action: FaultAction,
@@ -34,6 +41,11 @@ pub struct FaultPoints {
     watching: AtomicBool,
     armed: Mutex<Option<Armed>>,
     hits: Mutex<BTreeMap<&'static str, u64>>,
+    observed: AtomicBool,
+    observer: Mutex<Option<Observer>>,
+    /// Names of the bugs planted here.
+    planted: Mutex<BTreeSet<String>>,
+    any_planted: AtomicBool,
 }
 
 impl FaultPoints {
@@ -49,8 +61,22 @@ impl FaultPoints {
 
     /// Makes the `hit`th arrival (from 1) at `name` act.
     pub fn arm(&self, name: &str, hit: u64, action: FaultAction) {
+        self.set(Some(name.to_owned()), hit, action);
+    }
+
+    /// Makes the `hit`th arrival (from 1) at any point act.
+    pub fn arm_any(&self, hit: u64, action: FaultAction) {
+        self.set(None, hit, action);
+    }
+
+    /// Takes back what was armed, if it has not acted.
+    pub fn disarm(&self) {
+        *self.armed.lock().expect("no panic under this lock") = None;
+    }
+
+    fn set(&self, name: Option<String>, hit: u64, action: FaultAction) {
         *self.armed.lock().expect("no panic under this lock") = Some(Armed {
-            name: name.to_owned(),
+            name,
             hits_left: hit.max(1),
             action,
         });
@@ -67,6 +93,41 @@ impl FaultPoints {
         self.hits.lock().expect("no panic under this lock").clone()
     }
 
+    /// Calls `observer` at every [`Env::observe`](crate::Env::observe), in the middle of the engine's step: it must neither
+    /// block nor call the engine.
+    pub fn set_observer(&self, observer: impl Fn(&'static str, u64) + Send + Sync + 'static) {
+        *self.observer.lock().expect("no panic under this lock") = Some(Arc::new(observer));
+        self.observed.store(true, Ordering::Relaxed);
+    }
+
+    /// Plants a bug: engines built for this take the guard of that name out.
+    pub fn plant(&self, bug: &str) {
+        self.planted
+            .lock()
+            .expect("no panic under this lock")
+            .insert(bug.to_owned());
+        self.any_planted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_planted(&self, bug: &str) -> bool {
+        self.any_planted.load(Ordering::Relaxed)
+            && self
+                .planted
+                .lock()
+                .expect("no panic under this lock")
+                .contains(bug)
+    }
+
+    pub(crate) fn observe(&self, name: &'static str, value: u64) {
+        if !self.observed.load(Ordering::Relaxed) {
+            return;
+        }
+        let observer = self.observer.lock().expect("no panic under this lock").clone();
+        if let Some(observer) = observer {
+            observer(name, value);
+        }
+    }
+
     pub(crate) async fn reach(&self, name: &'static str) {
         if !self.watching.load(Ordering::Relaxed) {
             return;
@@ -80,7 +141,7 @@ impl FaultPoints {
         let action = {
             let mut armed = self.armed.lock().expect("no panic under this lock");
             match armed.as_mut() {
-                Some(point) if point.name == name => {
+                Some(point) if point.name.as_deref().is_none_or(|armed| armed == name) => {
                     point.hits_left -= 1;
                     if point.hits_left == 0 {
                         armed.take().map(|point| point.action)
@@ -88,7 +149,7 @@ impl FaultPoints {
                         None
                     }
                 }
-                _ => None,
+                Some(_) | None => None,
             }
         };
         match action {

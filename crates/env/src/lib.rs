@@ -14,10 +14,11 @@ mod fault;
 mod network;
 mod random;
 mod real;
+pub mod sim;
 mod tasks;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
-pub use disk::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
 pub use fault::{FaultAction, FaultPoints};
 pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
@@ -139,6 +140,16 @@ impl Env {
     /// Under simulation a crash here never returns: the machine's tasks are dropped.
     pub async fn fault_point(&self, name: &'static str) {
         self.parts.faults.reach(name).await;
+    }
+
+    /// Tells a test that something happened inside an engine, at the instant it happens. Nothing in production.
+    pub fn observe(&self, name: &'static str, value: u64) {
+        self.parts.faults.observe(name, value);
+    }
+
+    /// Whether a test planted this bug here. Engines ask only in builds made for such tests.
+    pub fn is_planted(&self, bug: &str) -> bool {
+        self.parts.faults.is_planted(bug)
     }
 
     /// The fault points themselves, for tests that arm them and print the table of hits.

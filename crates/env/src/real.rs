@@ -1,5 +1,10 @@
 //! The real environment: tokio for time, tasks and network, the kernel for the disk and randomness.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is where the outside world comes in; everything else asks Env"
+)]
+
 mod disk;
 
 pub use disk::RealDisk;
@@ -44,16 +49,19 @@ impl Clock for RealClock {
     }
 
     fn wall(&self) -> WallTime {
-        let nanos = match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-            Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
-        };
-        WallTime(nanos)
+        wall_time(SystemTime::now())
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
+}
+
+fn wall_time(time: SystemTime) -> WallTime {
+    WallTime(match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+    })
 }
 
 struct SystemRandom;

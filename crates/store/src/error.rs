@@ -50,6 +50,34 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// [`StoreError::Unavailable`].
+    pub fn unavailable(operation: &'static str, key: &ObjectKey, detail: impl Into<String>) -> Self {
+        Self::Unavailable {
+            operation,
+            key: key.clone(),
+            detail: detail.into(),
+        }
+    }
+
+    /// [`StoreError::Invalid`].
+    pub fn invalid(operation: &'static str, key: &ObjectKey, detail: impl Into<String>) -> Self {
+        Self::Invalid {
+            operation,
+            key: key.clone(),
+            detail: detail.into(),
+        }
+    }
+
+    /// [`StoreError::NotFound`].
+    pub fn not_found(key: &ObjectKey) -> Self {
+        Self::NotFound { key: key.clone() }
+    }
+
+    /// [`StoreError::AlreadyExists`].
+    pub fn already_exists(key: &ObjectKey) -> Self {
+        Self::AlreadyExists { key: key.clone() }
+    }
+
     /// Whether the same request may succeed later without anybody's help.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })

@@ -28,6 +28,20 @@ impl ObjectKey {
                 .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'/' | b'-'))
     }
 
+    /// A listing's prefix in a key's place, for errors about that listing; it need not be a valid key.
+    pub fn of_prefix(prefix: &str) -> Self {
+        Self(prefix.into())
+    }
+
+    /// Whether some key may start with `prefix`; no listing of any other finds anything.
+    pub fn may_start_with(prefix: &str) -> bool {
+        // An unfinished component can become a valid one, an empty or dotted one before a slash cannot.
+        let (finished, last) = prefix
+            .rsplit_once('/')
+            .map_or((None, prefix), |(finished, last)| (Some(finished), last));
+        finished.is_none_or(Self::is_valid) && (last.is_empty() || Self::is_valid(&format!("{last}x")))
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0

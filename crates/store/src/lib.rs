@@ -1,13 +1,39 @@
 //! Object stores behind one small trait, with every request counted and priced.
 //!
-//! A store is built in layers, each a [`Store`] over the next: `Retrying` (jitter, deadlines, bounded concurrency) over
-//! `Metered` (operations by class, bytes by direction: each *try* costs money, so metering is below retrying) over a
-//! backend (local directory, memory, cloud), with `Faulty` in between for tests.
+//! A store is built in layers, each a [`Store`] over the next: [`Retrying`] (jitter, deadlines, bounded concurrency, the
+//! upload limit) over [`Metered`] (operations by class, bytes by direction: each *try* costs money, so metering is below
+//! retrying) over a backend: [`DirectoryStore`], [`MemoryStore`], or a cloud's from the crate firn-store-cloud; in tests
+//! with [`Faulty`] between. [`Stack`] puts them together.
 
+mod bandwidth;
+pub mod conformance;
+mod directory;
 mod error;
+mod fault_config;
+mod faulty;
 mod key;
+mod memory;
+mod meter;
+mod money;
+mod prices;
+mod probe;
+mod retry;
+mod stack;
 mod store;
+mod url;
 
+pub use bandwidth::{RuleError, UploadLimit, UploadRule, UploadSchedule};
+pub use directory::DirectoryStore;
 pub use error::StoreError;
+pub use fault_config::{FaultConfig, FaultConfigError, Faults, Outage, Phase};
+pub use faulty::{FaultControl, Faulty, Remembered};
 pub use key::ObjectKey;
-pub use store::{ListPage, ObjectInfo, PutMode, Store};
+pub use memory::MemoryStore;
+pub use meter::{Meter, Metered, Usage};
+pub use money::{Money, Rate};
+pub use prices::{Cost, PriceBook, PriceError, Route};
+pub use probe::{ProbeError, ProbeReport, probe};
+pub use retry::{RetryPolicy, RetryStatistics, Retrying};
+pub use stack::{Stack, StackConfig};
+pub use store::{LIST_PAGE_OBJECTS, ListPage, ObjectInfo, PutMode, Store};
+pub use url::{StoreUrl, StoreUrlError};

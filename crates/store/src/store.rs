@@ -4,6 +4,9 @@ use crate::{ObjectKey, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 
+/// Objects in one page of a listing at most; what S3 returns at once.
+pub const LIST_PAGE_OBJECTS: usize = 1000;
+
 /// Whether a put may replace an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutMode {
@@ -29,7 +32,7 @@ pub struct ObjectInfo {
 pub struct ListPage {
     /// The objects.
     pub objects: Vec<ObjectInfo>,
-    /// Whether there may be more after the last one.
+    /// Whether there may be more after the last one; then the page is not empty.
     pub more: bool,
 }
 
@@ -42,7 +45,7 @@ pub trait Store: Send + Sync {
     async fn put(&self, key: &ObjectKey, parts: Vec<Bytes>, mode: PutMode) -> Result<(), StoreError>;
     /// The whole object.
     async fn get(&self, key: &ObjectKey) -> Result<Bytes, StoreError>;
-    /// `length` bytes at `offset`; fewer only where the object ends.
+    /// `length` bytes at `offset`; fewer only where the object ends, none behind its end.
     async fn get_range(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Bytes, StoreError>;
     /// Its size and time.
     async fn head(&self, key: &ObjectKey) -> Result<ObjectInfo, StoreError>;

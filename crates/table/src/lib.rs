@@ -1,11 +1,29 @@
 //! The one consistency primitive of Firn: a table with conditional transactions.
 //!
 //! Get, paginated query, and a transaction of puts, deletes and checks under the conditions "absent" and "version is v".
-//! The limits are DynamoDB's own, and every engine enforces them, so that what works on a laptop works on the service.
+//! The limits are DynamoDB's own, and every engine enforces them ([`limits`]), so that what works on a laptop works on the
+//! service. One [`conformance`] suite runs on all engines.
+//!
+//! - [`RedbTable`]: the embedded engine, one file on the local disk.
+//! - [`MemoryTable`]: a table for simulations, shared by all simulated machines, with faults on demand.
+//! - The DynamoDB engine is a crate of its own, so that nothing waits for the cloud SDK to compile.
+//! - [`Metered`] counts requests and money over any of them.
 
+pub mod conformance;
+pub mod limits;
+mod memory;
+mod metered;
+mod page;
+mod redb_table;
 mod table;
+mod url;
 
-pub use table::{
-    Condition, Item, ItemKey, MAX_ITEM_BYTES, MAX_PAGE_BYTES, MAX_TRANSACTION_BYTES,
-    MAX_TRANSACTION_OPERATIONS, Page, Table, TableError, Write,
+pub use limits::{
+    ITEM_OVERHEAD_BYTES, MAX_ITEM_BYTES, MAX_KEY_BYTES, MAX_PAGE_BYTES, MAX_TRANSACTION_BYTES,
+    MAX_TRANSACTION_OPERATIONS,
 };
+pub use memory::{Fault, FaultRates, MemoryTable, MemoryTableClient, MemoryTableImage, TableCounts};
+pub use metered::{Metered, TablePrices, TableUsage};
+pub use redb_table::RedbTable;
+pub use table::{Applied, Condition, Item, ItemKey, ItemVersion, Page, Table, TableError, Write};
+pub use url::{DynamoDbUrl, TableUrl, TableUrlError};

@@ -3,15 +3,6 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// Operations in one transaction (DynamoDB's limit).
-pub const MAX_TRANSACTION_OPERATIONS: usize = 100;
-/// Bytes of keys and values in one transaction (DynamoDB's limit).
-pub const MAX_TRANSACTION_BYTES: usize = 4 << 20;
-/// Bytes of one item: its key, its value and 100 bytes of overhead (DynamoDB's limit).
-pub const MAX_ITEM_BYTES: usize = 400 << 10;
-/// Bytes of items in one page of a query (DynamoDB's limit).
-pub const MAX_PAGE_BYTES: usize = 1 << 20;
-
 /// An item's name: items of one partition are sorted by `sort` (byte order) and can be queried together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemKey {
@@ -31,13 +22,23 @@ impl ItemKey {
     }
 }
 
+/// The identity of one put of one item: drawn anew at every put, never the same twice for an item, **not even after the
+/// item was deleted and created again**, nor after the whole table was restored from an older copy.
+///
+/// A counter per item would start over with the item, so that somebody who still holds version 1 of the old one could
+/// overwrite version 1 of the new one unseen (ABA). Keeping the counters of deleted items would need a tombstone for each,
+/// for ever. A number without order needs neither, and lets an engine recognise its own write after a lost reply.
+/// There is no order between versions: compare for equality only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ItemVersion(pub u64);
+
 /// A stored item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// Its name.
     pub key: ItemKey,
-    /// Drawn anew at every put from a per-item counter that starts at 1. A deleted and re-created item starts at 1 again.
-    pub version: u64,
+    /// Which put made it what it is.
+    pub version: ItemVersion,
     /// Its content.
     pub value: Bytes,
 }
@@ -48,13 +49,23 @@ pub enum Condition {
     /// The item does not exist.
     Absent,
     /// The item exists with this version.
-    Version(u64),
+    Version(ItemVersion),
+}
+
+impl Condition {
+    /// Whether it holds for an item whose version is `current` (`None`: there is no such item).
+    pub fn holds(self, current: Option<ItemVersion>) -> bool {
+        match self {
+            Self::Absent => current.is_none(),
+            Self::Version(version) => current == Some(version),
+        }
+    }
 }
 
 /// One operation of a transaction; a transaction names each item at most once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Stores a value; the version becomes 1, or v + 1.
+    /// Stores a value under a version never used before.
     Put {
         /// The item.
         key: ItemKey,
@@ -68,7 +79,7 @@ pub enum Write {
         /// The item.
         key: ItemKey,
         /// What must hold.
-        version: u64,
+        version: ItemVersion,
     },
     /// Changes nothing, but must hold for the others to happen.
     Check {
@@ -79,12 +90,29 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// The item it is about.
+    pub fn key(&self) -> &ItemKey {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key, .. } | Self::Check { key, .. } => key,
+        }
+    }
+
+    /// What must hold for it to happen.
+    pub fn condition(&self) -> Condition {
+        match self {
+            Self::Put { condition, .. } | Self::Check { condition, .. } => *condition,
+            Self::Delete { version, .. } => Condition::Version(*version),
+        }
+    }
+}
+
 /// A part of a query, in order of `sort`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The items.
     pub items: Vec<Item>,
-    /// Give this as `after` for the next page; `None`: there is no more.
+    /// Give this as `after` for the next page, which may turn out empty; `None`: there is no more.
     pub next: Option<String>,
 }
 
@@ -97,10 +125,12 @@ pub enum TableError {
         /// Which operation.
         index: usize,
     },
-    /// The limits above, an empty key, or one item named twice: a bug of the caller.
-    #[error("the transaction breaks a limit: {0}")]
+    /// The limits of [`limits`](crate::limits), an empty key, or one item named twice: a bug of the caller.
+    #[error("the request breaks a limit of the table: {0}")]
     Limit(String),
-    /// Throttled, timed out or unreachable, after the engine's own retries. **The transaction may have happened**: read back.
+    /// Throttled, timed out or unreachable, after the engine's own retries. **The transaction may have happened, or may
+    /// still happen later**: read back; if nothing changed, repeat it under the same conditions (only one of the two can
+    /// then succeed).
     #[error("the table is unavailable: {0}")]
     Unavailable(String),
     /// The credentials do not allow it, the table does not exist, or its schema is not ours.
@@ -108,12 +138,19 @@ pub enum TableError {
     Refused(String),
 }
 
-/// A table. All reads are strongly consistent; transactions are serialisable.
+/// What a transaction did: for each of its writes in order, the version a put stored; `None` for deletes and checks.
+pub type Applied = Vec<Option<ItemVersion>>;
+
+/// A table. All reads are strongly consistent; transactions are serialisable. What was acknowledged is durable.
 #[async_trait]
 pub trait Table: Send + Sync {
     /// One item.
     async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError>;
-    /// Items of a partition whose sort key starts with `prefix` and is greater than `after`, at most `limit`.
+    /// Items of a partition whose sort key starts with `prefix` and is greater than `after`, at most `limit` (from 1).
+    ///
+    /// A page may end early, at [`MAX_PAGE_BYTES`](crate::MAX_PAGE_BYTES); only `next` says whether there is more. Each item
+    /// is read as it is at some moment of the query, so a transaction of others may show in one item and not yet in the
+    /// next, even within a page. Whoever needs several items of one moment reads them and has a transaction check them.
     async fn query(
         &self,
         partition: &str,
@@ -122,5 +159,5 @@ pub trait Table: Send + Sync {
         limit: usize,
     ) -> Result<Page, TableError>;
     /// All of the writes, or none.
-    async fn transact(&self, writes: Vec<Write>) -> Result<(), TableError>;
+    async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError>;
 }

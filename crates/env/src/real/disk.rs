@@ -1,6 +1,7 @@
 //! The real disk: plain files under one directory, each call on tokio's blocking pool.
 
-use crate::{Disk, DiskError, DiskFile, DiskLock, OpenMode};
+use super::wall_time;
+use crate::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
@@ -62,7 +63,8 @@ async fn blocking<T: Send + 'static>(
 fn describe(path: &str, error: &io::Error) -> DiskError {
     let path = path.to_owned();
     match error.kind() {
-        ErrorKind::NotFound => DiskError::NotFound { path },
+        // Nothing can stand below a plain file.
+        ErrorKind::NotFound | ErrorKind::NotADirectory => DiskError::NotFound { path },
         ErrorKind::AlreadyExists => DiskError::AlreadyExists { path },
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full { path },
         _ => DiskError::Io {
@@ -119,6 +121,45 @@ impl Disk for RealDisk {
         .await
     }
 
+    async fn entries(&self, directory: &str) -> Result<Vec<DirectoryEntry>, DiskError> {
+        self.run(directory, |full| {
+            let mut entries = Vec::new();
+            for entry in std::fs::read_dir(full)? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                let kind = if kind.is_file() {
+                    EntryKind::File
+                } else if kind.is_dir() {
+                    EntryKind::Directory
+                } else {
+                    continue;
+                };
+                if let Ok(name) = entry.file_name().into_string() {
+                    entries.push(DirectoryEntry { name, kind });
+                }
+            }
+            entries.sort_by(|left, right| left.name.cmp(&right.name));
+            Ok(entries)
+        })
+        .await
+    }
+
+    async fn status(&self, path: &str) -> Result<FileStatus, DiskError> {
+        self.run(path, |full| {
+            let metadata = std::fs::metadata(full)?;
+            Ok(FileStatus {
+                kind: if metadata.is_dir() {
+                    EntryKind::Directory
+                } else {
+                    EntryKind::File
+                },
+                length_bytes: metadata.len(),
+                modified: wall_time(metadata.modified()?),
+            })
+        })
+        .await
+    }
+
     async fn remove(&self, path: &str) -> Result<(), DiskError> {
         self.run(path, |full| std::fs::remove_file(full)).await
     }
@@ -126,6 +167,15 @@ impl Disk for RealDisk {
     async fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         let target = self.root.join(to);
         self.run(from, move |full| std::fs::rename(full, target)).await
+    }
+
+    async fn link(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let target = self.root.join(to);
+        match self.run(from, move |full| std::fs::hard_link(full, target)).await {
+            // The name that is taken is the new one.
+            Err(DiskError::AlreadyExists { .. }) => Err(DiskError::AlreadyExists { path: to.to_owned() }),
+            other => other,
+        }
     }
 
     async fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
@@ -208,6 +258,22 @@ impl DiskFile for RealFile {
 
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         self.run(move |file| write_parts(file, offset, &parts)).await
+    }
+
+    async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        let path = self.path.clone();
+        let (written, synced) = self
+            .run(move |file| {
+                let written = write_parts(file, offset, &parts);
+                let synced = match &written {
+                    Ok(()) => file.sync_data(),
+                    Err(_) => Ok(()),
+                };
+                Ok((written, synced))
+            })
+            .await?;
+        written.map_err(|error| describe(&path, &error))?;
+        synced.map_err(|error| describe(&path, &error).into_io())
     }
 
     async fn sync_data(&self) -> Result<(), DiskError> {

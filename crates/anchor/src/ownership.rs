@@ -1,0 +1,540 @@
+//! Ownership of a volume: who may replace its root.
+//!
+//! ```text
+//!  state \ event    acquire by X     takeover by X        drain by owner   commit by owner   commit by anybody else
+//!  unowned          X, epoch + 1     X, epoch + 1         -                -                 fenced
+//!  owned by X       X, epoch + 1     X, epoch + 1, kept   unowned          new root          fenced
+//!  owned by Y       refused          X, epoch + 1, kept   unowned          new root          fenced
+//! ```
+//!
+//! ("kept": the root found there is retained for the fenced owner's journal.) No event is a time: ownership ends by drain or
+//! takeover only. Every giving of ownership raises the epoch and draws a new grant, the owner's own restart included, so an
+//! epoch belongs to one incarnation of one owner and what a dead or cloned one still sends is refused.
+//!
+//! **The fence** is the version of the tuple: every commit is conditional on the version that the ownership saw last, and
+//! taking the volume away changes it. So a writer that was stalled for an hour between deciding and sending fails, wherever
+//! its request was held up.
+//!
+//! **A lost reply** leaves a commit in doubt. It is read back: if the root (or, after a takeover, a retained root) carries
+//! our commit id, it happened. If the tuple is unchanged, the same put under the same condition is sent again; of the two at
+//! most one can succeed, and both say the same. If the doubt outlasts the tries, the ownership remembers the root and takes
+//! no other one before it is resolved.
+
+use crate::{
+    Anchor, AnchorError, Fenced, MAX_RETAINED_ROOTS, Owner, OwnerId, RetainedRoot, Root, TupleVersion,
+    VolumeTuple, anchor::volume_sort, retry, tuple::check_name,
+};
+use firn_format::{Location, OwnershipEpoch, Uid, Version, VolumeId};
+use firn_table::{Condition, TableError, Write};
+
+/// The right to commit roots of a volume. Not `Clone`: there is one committer.
+#[derive(Debug)]
+pub struct Ownership {
+    volume: VolumeId,
+    owner: Owner,
+    tuple: VolumeTuple,
+    version: TupleVersion,
+    epoch: OwnershipEpoch,
+    grant: [u8; 16],
+    unresolved: Option<Root>,
+}
+
+/// What a takeover found and made.
+#[derive(Debug)]
+pub struct Takeover {
+    /// The new ownership.
+    pub ownership: Ownership,
+    /// Who was fenced; `None`: nobody owned the volume.
+    pub previous_owner: Option<Owner>,
+    /// The last commit of anybody, milliseconds since 1970: what was written after it is not in the volume.
+    pub last_committed_ms: Option<i64>,
+    /// The root kept for the fenced owner's journal.
+    pub retained: Option<RetainedRoot>,
+}
+
+impl Ownership {
+    /// The volume.
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Who owns it.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The epoch to commit under; no other ownership ever has it.
+    pub fn epoch(&self) -> OwnershipEpoch {
+        self.epoch
+    }
+
+    /// Since which epoch this owner has held the volume with nobody in between. An edge writes it to its disk before it
+    /// acknowledges anything; a journal found at start is replayed into the volume only if this is still the same.
+    pub fn tenure(&self) -> OwnershipEpoch {
+        self.tuple.tenure
+    }
+
+    /// The tuple as this ownership last saw it.
+    pub fn tuple(&self) -> &VolumeTuple {
+        &self.tuple
+    }
+
+    /// The newest root known to be committed.
+    pub fn root(&self) -> Option<&Root> {
+        self.tuple.root.as_ref()
+    }
+
+    /// The root whose commit ended as unavailable; it must be committed again before any other.
+    pub fn unresolved(&self) -> Option<&Root> {
+        self.unresolved.as_ref()
+    }
+
+    /// A root of this owner under this epoch.
+    pub fn next_root(
+        &self,
+        uid: Uid,
+        location: Location,
+        version: Version,
+        commit_id: [u8; 16],
+        committed_at_ms: i64,
+    ) -> Root {
+        Root {
+            uid,
+            location,
+            version,
+            epoch: self.epoch,
+            owner: self.owner.id,
+            owner_name: self.owner.name.clone(),
+            commit_id,
+            committed_at_ms,
+        }
+    }
+
+    fn is_held_in(&self, tuple: &VolumeTuple) -> bool {
+        tuple.epoch == self.epoch
+            && tuple.grant == self.grant
+            && tuple
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.id == self.owner.id)
+    }
+
+    fn fenced_by(&self, tuple: &VolumeTuple) -> Fenced {
+        Fenced {
+            volume: self.volume,
+            our_epoch: self.epoch,
+            epoch: tuple.epoch,
+            owner: tuple.owner.clone(),
+            taken_at_ms: tuple.taken_at_ms,
+        }
+    }
+
+    /// Whether the ownership still stands in `tuple`, with the root that we left.
+    fn stands_in(&self, tuple: &VolumeTuple) -> Result<(), AnchorError> {
+        if !self.is_held_in(tuple) {
+            return Err(self.fenced_by(tuple).into());
+        }
+        if tuple.root != self.tuple.root {
+            return Err(AnchorError::Diverged {
+                volume: self.volume,
+                epoch: self.epoch,
+                expected: self.tuple.root.as_ref().map(|root| root.version),
+                found: tuple.root.as_ref().map(|root| root.version),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Anchor {
+    /// Takes a volume that nobody owns, or that is ours already (after a restart). What an earlier incarnation of ours may
+    /// still send is fenced.
+    ///
+    /// # Errors
+    /// [`AnchorError::OwnedByOther`]; otherwise as [`Anchor::load`], or [`AnchorError::Contended`]. After a transient error
+    /// the volume may be ours: call again.
+    pub async fn acquire(
+        &self,
+        volume: VolumeId,
+        owner: OwnerId,
+        name: &str,
+    ) -> Result<Ownership, AnchorError> {
+        check_name(name)?;
+        let owner = Owner {
+            id: owner,
+            name: name.to_owned(),
+        };
+        let grant = self.env.random_bytes();
+        let (tuple, version) = self
+            .change(volume, grant, |tuple| {
+                if let Some(other) = &tuple.owner
+                    && other.id != owner.id
+                    && !self.acquires_from_other()
+                {
+                    return Err(AnchorError::OwnedByOther {
+                        volume,
+                        owner: other.clone(),
+                        since_ms: tuple.taken_at_ms,
+                        last_committed_ms: tuple.last_committed_ms(),
+                    });
+                }
+                let mut given = self.give(volume, tuple, &owner, grant)?;
+                if self.restart_keeps_epoch() && tuple.owner.is_some() {
+                    given.epoch = tuple.epoch;
+                }
+                Ok(given)
+            })
+            .await?;
+        Ok(self.held(volume, owner, tuple, version))
+    }
+
+    /// Takes a volume whoever owns it. The fenced owner can never commit again; the root found here is retained, so that its
+    /// journal can be salvaged.
+    ///
+    /// # Errors
+    /// [`AnchorError::TooManyRetained`]; [`AnchorError::Contended`] if ownership changed hands meanwhile (look again who has
+    /// it); otherwise as [`Anchor::load`]. After a transient error the volume may be ours: call again.
+    pub async fn takeover(
+        &self,
+        volume: VolumeId,
+        owner: OwnerId,
+        name: &str,
+    ) -> Result<Takeover, AnchorError> {
+        check_name(name)?;
+        let owner = Owner {
+            id: owner,
+            name: name.to_owned(),
+        };
+        let grant = self.env.random_bytes();
+        let now_ms = self.env.wall().as_millis();
+        let mut taken_from: Option<VolumeTuple> = None;
+        let (tuple, version) = self
+            .change(volume, grant, |tuple| {
+                if let Some(first) = &taken_from
+                    && first.grant != tuple.grant
+                {
+                    // The operator decided on what stood there before; a newer owner is another decision.
+                    return Err(self.gave_up(&volume_sort(volume), None));
+                }
+                let mut given = self.give(volume, tuple, &owner, grant)?;
+                if let (Some(_), Some(root)) = (&tuple.owner, &tuple.root)
+                    && !self.takeover_drops_root()
+                {
+                    if given.retained.len() >= MAX_RETAINED_ROOTS {
+                        return Err(AnchorError::TooManyRetained {
+                            volume,
+                            retained: given.retained.len(),
+                        });
+                    }
+                    given.retained.push(RetainedRoot {
+                        fenced_epoch: tuple.epoch,
+                        retained_at_ms: now_ms,
+                        root: root.clone(),
+                    });
+                }
+                if self.takeover_keeps_epoch() {
+                    given.epoch = tuple.epoch;
+                }
+                taken_from = Some(tuple.clone());
+                Ok(given)
+            })
+            .await?;
+        // Set by the last decision, which is the one that was written.
+        let previous_owner = taken_from.and_then(|tuple| tuple.owner);
+        let retained = match &previous_owner {
+            Some(_) if tuple.root.is_some() => tuple.retained.last().cloned(),
+            _ => None,
+        };
+        Ok(Takeover {
+            previous_owner,
+            last_committed_ms: tuple.last_committed_ms(),
+            retained,
+            ownership: self.held(volume, owner, tuple, version),
+        })
+    }
+
+    /// Gives the volume up. Everything must be committed; afterwards this ownership is over.
+    ///
+    /// # Errors
+    /// [`AnchorError::Unresolved`] if a commit is in doubt, [`AnchorError::Fenced`], [`AnchorError::Diverged`], or as
+    /// [`Anchor::load`]. After a transient error the volume may be given up: call again.
+    pub async fn drain(&self, ownership: &mut Ownership) -> Result<(), AnchorError> {
+        if let Some(root) = &ownership.unresolved {
+            return Err(AnchorError::Unresolved {
+                volume: ownership.volume,
+                version: root.version,
+            });
+        }
+        let change_id = self.env.random_bytes();
+        let now_ms = self.env.wall().as_millis();
+        let volume = ownership.volume;
+        let held = &*ownership;
+        let (tuple, version) = self
+            .change(volume, change_id, |tuple| {
+                // An earlier call whose reply never came may have done it; then it is done once more.
+                let drained_by_us =
+                    tuple.epoch == held.epoch && tuple.grant == held.grant && tuple.owner.is_none();
+                if !drained_by_us {
+                    held.stands_in(tuple)?;
+                }
+                Ok(VolumeTuple {
+                    owner: None,
+                    drained: true,
+                    taken_at_ms: now_ms,
+                    ..tuple.clone()
+                })
+            })
+            .await?;
+        ownership.tuple = tuple;
+        ownership.version = version;
+        Ok(())
+    }
+
+    /// Replaces the root. On success it is the volume's root, or was it when a takeover came (which the next call tells).
+    ///
+    /// # Errors
+    /// [`AnchorError::Fenced`]: the ownership is over, and this root is not committed and never will be.
+    /// [`AnchorError::Diverged`]: the table was tampered with. [`AnchorError::UnfitRoot`]: nothing was tried. After a
+    /// transient error, commit the same root again.
+    pub async fn commit(&self, ownership: &mut Ownership, root: Root) -> Result<(), AnchorError> {
+        if !self.examine(ownership, &root)? {
+            return Ok(());
+        }
+        let mut last = None;
+        let mut read_back = ownership.unresolved.is_some();
+        for attempt in 0..retry::ATTEMPTS {
+            retry::pause(&self.env, attempt).await;
+            if read_back {
+                match self.load(ownership.volume).await {
+                    Ok((tuple, version)) => {
+                        if self.resolve(ownership, &root, tuple, version)? {
+                            return Ok(());
+                        }
+                    }
+                    Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                        last = Some(error);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let changed = VolumeTuple {
+                root: Some(root.clone()),
+                change_id: root.commit_id,
+                ..ownership.tuple.clone()
+            };
+            // Set before the request leaves: if this future is dropped meanwhile, the doubt stays known.
+            ownership.unresolved = Some(root.clone());
+            match self.put(ownership.volume, &changed, ownership.version).await {
+                Ok(version) => {
+                    ownership.tuple = changed;
+                    ownership.version = version;
+                    ownership.unresolved = None;
+                    return Ok(());
+                }
+                Err(TableError::ConditionFailed { .. }) => {
+                    if self.takes_failure_for_fence() {
+                        return Err(ownership.fenced_by(&ownership.tuple).into());
+                    }
+                    last = None;
+                }
+                Err(error @ TableError::Unavailable(_)) => {
+                    if self.takes_silence_for_success() {
+                        ownership.unresolved = None;
+                        return Ok(());
+                    }
+                    last = Some(error);
+                }
+                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+            }
+            read_back = true;
+        }
+        Err(self.gave_up(&volume_sort(ownership.volume), last))
+    }
+
+    /// Looks whether the ownership still stands. One read; nothing is kept alive by it.
+    ///
+    /// # Errors
+    /// [`AnchorError::Fenced`], or as [`Anchor::load`].
+    pub async fn check(&self, ownership: &Ownership) -> Result<(), AnchorError> {
+        let (tuple, _) = self.load(ownership.volume).await?;
+        if ownership.is_held_in(&tuple) {
+            Ok(())
+        } else {
+            Err(ownership.fenced_by(&tuple).into())
+        }
+    }
+
+    /// Forgets the root retained for a fenced ownership, once its journal was salvaged or given up. One that is not there is
+    /// fine.
+    ///
+    /// # Errors
+    /// As [`Anchor::load`], or [`AnchorError::Contended`].
+    pub async fn forget_retained(&self, volume: VolumeId, fenced: OwnershipEpoch) -> Result<(), AnchorError> {
+        let change_id = self.env.random_bytes();
+        self.change(volume, change_id, |tuple| {
+            let mut changed = tuple.clone();
+            changed
+                .retained
+                .retain(|retained| retained.fenced_epoch != fenced);
+            Ok(changed)
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Whether the commit has to be tried: `false` if this very root is committed already.
+    fn examine(&self, ownership: &Ownership, root: &Root) -> Result<bool, AnchorError> {
+        if ownership.root() == Some(root) {
+            return Ok(false);
+        }
+        if !ownership.is_held_in(&ownership.tuple) {
+            return Err(ownership.fenced_by(&ownership.tuple).into());
+        }
+        let unfit = |why| AnchorError::UnfitRoot {
+            volume: ownership.volume,
+            offered: root.version,
+            current: ownership.root().map(|root| root.version),
+            why,
+        };
+        if root.epoch != ownership.epoch || root.owner != ownership.owner.id {
+            return Err(unfit("it names another owner or epoch"));
+        }
+        check_name(&root.owner_name)?;
+        if let Some(unresolved) = &ownership.unresolved
+            && unresolved != root
+        {
+            return Err(AnchorError::Unresolved {
+                volume: ownership.volume,
+                version: unresolved.version,
+            });
+        }
+        if let Some(current) = ownership.root()
+            && root.version <= current.version
+            && !self.versions_may_repeat()
+        {
+            return Err(unfit("versions only grow"));
+        }
+        Ok(true)
+    }
+
+    /// Settles a commit in doubt by what the table holds: `true` if it happened, `false` if it has to be sent again.
+    fn resolve(
+        &self,
+        ownership: &mut Ownership,
+        root: &Root,
+        tuple: VolumeTuple,
+        version: TupleVersion,
+    ) -> Result<bool, AnchorError> {
+        if tuple.records_commit(&root.commit_id) {
+            ownership.tuple = tuple;
+            ownership.version = version;
+            ownership.unresolved = None;
+            return Ok(true);
+        }
+        if !self.commits_without_fence() {
+            ownership.stands_in(&tuple)?;
+        }
+        ownership.tuple = tuple;
+        ownership.version = version;
+        Ok(false)
+    }
+
+    /// The tuple after ownership was given to `owner`.
+    fn give(
+        &self,
+        volume: VolumeId,
+        tuple: &VolumeTuple,
+        owner: &Owner,
+        grant: [u8; 16],
+    ) -> Result<VolumeTuple, AnchorError> {
+        let epoch = tuple.epoch.0.checked_add(1).ok_or_else(|| AnchorError::Damaged {
+            what: volume_sort(volume),
+            why: crate::TupleError::Malformed {
+                what: "an epoch at its end",
+                offset: 3,
+            },
+        })?;
+        let same_tenure = tuple.tenure_owner == owner.id && tuple.tenure.0 > 0;
+        Ok(VolumeTuple {
+            epoch: OwnershipEpoch(epoch),
+            tenure: if same_tenure != self.tenure_follows_nobody() {
+                tuple.tenure
+            } else {
+                OwnershipEpoch(epoch)
+            },
+            tenure_owner: owner.id,
+            grant,
+            owner: Some(owner.clone()),
+            taken_at_ms: self.env.wall().as_millis(),
+            drained: false,
+            ..tuple.clone()
+        })
+    }
+
+    fn held(&self, volume: VolumeId, owner: Owner, tuple: VolumeTuple, version: TupleVersion) -> Ownership {
+        Ownership {
+            volume,
+            owner,
+            epoch: tuple.epoch,
+            grant: tuple.grant,
+            tuple,
+            version,
+            unresolved: None,
+        }
+    }
+
+    async fn put(
+        &self,
+        volume: VolumeId,
+        tuple: &VolumeTuple,
+        version: TupleVersion,
+    ) -> Result<TupleVersion, TableError> {
+        let put = Write::Put {
+            key: self.key(&volume_sort(volume)),
+            value: tuple.to_bytes(),
+            condition: Condition::Version(version),
+        };
+        let applied = self.table.transact(vec![put]).await?;
+        match applied[..] {
+            [Some(version)] => Ok(version),
+            _ => unreachable!("a put yields a version"),
+        }
+    }
+
+    /// Changes a volume's tuple as `decide` says, which sees the tuple of each try and may refuse. After a lost reply the
+    /// tuple is recognised by `change_id`.
+    async fn change(
+        &self,
+        volume: VolumeId,
+        change_id: [u8; 16],
+        mut decide: impl FnMut(&VolumeTuple) -> Result<VolumeTuple, AnchorError>,
+    ) -> Result<(VolumeTuple, TupleVersion), AnchorError> {
+        let mut last = None;
+        for attempt in 0..retry::ATTEMPTS {
+            retry::pause(&self.env, attempt).await;
+            let (tuple, version) = match self.load(volume).await {
+                Ok(loaded) => loaded,
+                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                    last = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if tuple.change_id == change_id {
+                return Ok((tuple, version));
+            }
+            let changed = VolumeTuple {
+                change_id,
+                ..decide(&tuple)?
+            };
+            match self.put(volume, &changed, version).await {
+                Ok(version) => return Ok((changed, version)),
+                Err(TableError::ConditionFailed { .. }) => last = None,
+                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+            }
+        }
+        Err(self.gave_up(&volume_sort(volume), last))
+    }
+}

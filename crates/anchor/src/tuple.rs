@@ -1,0 +1,390 @@
+//! The tuples: what the anchor keeps in the table, and their bytes.
+//!
+//! ```text
+//! partition "family/<family>"      sort "family"            one family tuple
+//!                                  sort "volume/<volume>"   one volume tuple each
+//!                                  sort "name/<name>"       the 16 bytes of the volume that has the name
+//!
+//! family   = version u8 (1) | kind u8 'F' | next_writer u64 | created_at_ms i64 | change_id [16]
+//! volume   = version u8 (1) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
+//!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained*
+//! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit: refused)
+//! owner    = id [16] | name text
+//! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
+//!          | owner | commit_id [16] | committed_at_ms i64
+//! retained = fenced_epoch u64 | retained_at_ms i64 | root
+//! text     = length u8 | UTF-8                                  integers are little-endian
+//! ```
+//!
+//! A volume tuple without retained roots takes about 350 bytes, so a commit costs one write unit.
+
+use crate::layout::{Reader, Writer};
+use bytes::Bytes;
+use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, WriterId};
+use firn_table::ItemVersion;
+use std::fmt;
+
+/// Bytes of a volume's or an owner's name.
+pub const MAX_NAME_BYTES: usize = 255;
+/// Roots one volume retains from takeovers at most; each stands for a journal that may still have to be salvaged.
+pub const MAX_RETAINED_ROOTS: usize = 32;
+
+const LAYOUT_VERSION: u8 = 1;
+const FAMILY_KIND: u8 = b'F';
+const VOLUME_KIND: u8 = b'V';
+const HAS_OWNER: u8 = 1;
+const HAS_ROOT: u8 = 2;
+const DRAINED: u8 = 4;
+
+/// Which write made a tuple what it is.
+pub type TupleVersion = ItemVersion;
+
+/// An edge as the anchor knows it: random, made once, kept in the edge's state directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(pub [u8; 16]);
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "OwnerId({self})")
+    }
+}
+
+/// An edge and what people call it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Which edge.
+    pub id: OwnerId,
+    /// What people call it; 1 to 255 bytes.
+    pub name: String,
+}
+
+/// A committed state of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The checkpoint object.
+    pub uid: Uid,
+    /// Where it was when it was committed.
+    pub location: Location,
+    /// Strictly greater than the one before.
+    pub version: Version,
+    /// The ownership it was committed under.
+    pub epoch: OwnershipEpoch,
+    /// Who committed it.
+    pub owner: OwnerId,
+    /// What people call who committed it.
+    pub owner_name: String,
+    /// Random, drawn for this commit: tells it from every other after a lost reply.
+    pub commit_id: [u8; 16],
+    /// By the committer's wall clock, milliseconds since 1970.
+    pub committed_at_ms: i64,
+}
+
+/// A root that a takeover found, kept for the journal that the fenced owner may still hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetainedRoot {
+    /// The ownership that the takeover ended.
+    pub fenced_epoch: OwnershipEpoch,
+    /// By the wall clock of who took over, milliseconds since 1970.
+    pub retained_at_ms: i64,
+    /// The root.
+    pub root: Root,
+}
+
+/// All the anchor knows of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeTuple {
+    /// What people call it, unique in the family.
+    pub name: String,
+    /// The current root; `None` until the first commit.
+    pub root: Option<Root>,
+    /// Raised whenever ownership is given: a commit under a lower one is refused.
+    pub epoch: OwnershipEpoch,
+    /// The epoch at which [`tenure_owner`](Self::tenure_owner) began to hold the volume with nobody in between, over any
+    /// number of its restarts and drains. A journal belongs to a tenure: under another one it must not be replayed into
+    /// the volume, only salvaged.
+    pub tenure: OwnershipEpoch,
+    /// Whose tenure it is: the owner, or after a drain the last one.
+    pub tenure_owner: OwnerId,
+    /// Random, drawn for each giving of ownership: two incarnations of a table that was rolled back may reach one epoch.
+    pub grant: [u8; 16],
+    /// Who may commit; `None` before the first owner and after a drain.
+    pub owner: Option<Owner>,
+    /// When ownership was last given or given up, by the wall clock of who did; milliseconds since 1970.
+    pub taken_at_ms: i64,
+    /// Whether the last owner gave the volume up with everything committed.
+    pub drained: bool,
+    /// Roots kept from takeovers, the oldest first.
+    pub retained: Vec<RetainedRoot>,
+    /// Random, drawn for this state of the tuple: recognised after a lost reply.
+    pub change_id: [u8; 16],
+}
+
+/// All the anchor knows of a family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FamilyTuple {
+    /// The writer incarnation given next.
+    pub next_writer: WriterId,
+    /// By the creator's wall clock, milliseconds since 1970.
+    pub created_at_ms: i64,
+    /// Random, drawn for this state of the tuple: recognised after a lost reply.
+    pub change_id: [u8; 16],
+}
+
+/// Why bytes are no tuple.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TupleError {
+    /// Written by a newer build.
+    #[error("layout {found} is unknown; this build reads layout {LAYOUT_VERSION}")]
+    UnknownVersion {
+        /// What its first byte says.
+        found: u8,
+    },
+    /// A flag this build does not know, so it cannot know what it would lose by rewriting the tuple.
+    #[error("flags {found:#04x} are unknown")]
+    UnknownFlags {
+        /// All flags.
+        found: u8,
+    },
+    /// It ends too early.
+    #[error("it is cut short at byte {offset}")]
+    Truncated {
+        /// Where more was needed.
+        offset: usize,
+    },
+    /// Something no build writes.
+    #[error("{what} at byte {offset}")]
+    Malformed {
+        /// What it is.
+        what: &'static str,
+        /// Where.
+        offset: usize,
+    },
+}
+
+/// A name that is empty, too long, or would garble a terminal or a path.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no name: 1 to {MAX_NAME_BYTES} bytes without '/' and control characters")]
+pub struct NameError {
+    /// What was given.
+    pub name: String,
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), NameError> {
+    let valid = (1..=MAX_NAME_BYTES).contains(&name.len())
+        && !name.contains(['/'])
+        && !name.contains(char::is_control);
+    if valid {
+        Ok(())
+    } else {
+        Err(NameError {
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl VolumeTuple {
+    /// The retained root that the journal of a fenced ownership continues.
+    pub fn retained_for(&self, fenced: OwnershipEpoch) -> Option<&RetainedRoot> {
+        self.retained
+            .iter()
+            .find(|retained| retained.fenced_epoch == fenced)
+    }
+
+    /// When anything was last committed, milliseconds since 1970.
+    pub fn last_committed_ms(&self) -> Option<i64> {
+        self.root.as_ref().map(|root| root.committed_at_ms)
+    }
+
+    /// Whether this commit is the current root or was it when a takeover came.
+    pub(crate) fn records_commit(&self, commit_id: &[u8; 16]) -> bool {
+        let retained = self.retained.iter().map(|retained| &retained.root);
+        self.root
+            .iter()
+            .chain(retained)
+            .any(|root| root.commit_id == *commit_id)
+    }
+
+    /// Encodes.
+    ///
+    /// # Panics
+    /// If a name or the number of retained roots is over its bound, which the anchor checks before it builds a tuple.
+    pub fn to_bytes(&self) -> Bytes {
+        assert!(
+            self.retained.len() <= MAX_RETAINED_ROOTS,
+            "takeovers are refused before"
+        );
+        let mut writer = Writer::default();
+        writer.u8(LAYOUT_VERSION);
+        writer.u8(VOLUME_KIND);
+        let mut flags = 0;
+        if self.owner.is_some() {
+            flags |= HAS_OWNER;
+        }
+        if self.root.is_some() {
+            flags |= HAS_ROOT;
+        }
+        if self.drained {
+            flags |= DRAINED;
+        }
+        writer.u8(flags);
+        writer.u64(self.epoch.0);
+        writer.u64(self.tenure.0);
+        writer.array(&self.tenure_owner.0);
+        writer.array(&self.grant);
+        writer.i64(self.taken_at_ms);
+        writer.array(&self.change_id);
+        writer.text(&self.name);
+        if let Some(owner) = &self.owner {
+            writer.array(&owner.id.0);
+            writer.text(&owner.name);
+        }
+        if let Some(root) = &self.root {
+            write_root(&mut writer, root);
+        }
+        writer.u16(u16::try_from(self.retained.len()).expect("checked above"));
+        for retained in &self.retained {
+            writer.u64(retained.fenced_epoch.0);
+            writer.i64(retained.retained_at_ms);
+            write_root(&mut writer, &retained.root);
+        }
+        writer.finish()
+    }
+
+    /// Decodes.
+    ///
+    /// # Errors
+    /// [`TupleError`] if the bytes are not exactly one volume tuple of a layout this build knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
+        let mut reader = open(bytes, VOLUME_KIND)?;
+        let flags = reader.u8()?;
+        if flags & !(HAS_OWNER | HAS_ROOT | DRAINED) != 0 {
+            return Err(TupleError::UnknownFlags { found: flags });
+        }
+        let epoch = OwnershipEpoch(reader.u64()?);
+        let tenure = OwnershipEpoch(reader.u64()?);
+        let tenure_owner = OwnerId(reader.array()?);
+        let grant = reader.array()?;
+        let taken_at_ms = reader.i64()?;
+        let change_id = reader.array()?;
+        let name = reader.text()?;
+        let owner = if flags & HAS_OWNER == 0 {
+            None
+        } else {
+            Some(Owner {
+                id: OwnerId(reader.array()?),
+                name: reader.text()?,
+            })
+        };
+        let root = if flags & HAS_ROOT == 0 {
+            None
+        } else {
+            Some(read_root(&mut reader)?)
+        };
+        let count = usize::from(reader.u16()?);
+        if count > MAX_RETAINED_ROOTS {
+            return Err(reader.malformed("too many retained roots"));
+        }
+        let mut retained = Vec::with_capacity(count);
+        for _ in 0..count {
+            retained.push(RetainedRoot {
+                fenced_epoch: OwnershipEpoch(reader.u64()?),
+                retained_at_ms: reader.i64()?,
+                root: read_root(&mut reader)?,
+            });
+        }
+        reader.finish()?;
+        Ok(Self {
+            name,
+            root,
+            epoch,
+            tenure,
+            tenure_owner,
+            grant,
+            owner,
+            taken_at_ms,
+            drained: flags & DRAINED != 0,
+            retained,
+            change_id,
+        })
+    }
+}
+
+impl FamilyTuple {
+    /// Encodes.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut writer = Writer::default();
+        writer.u8(LAYOUT_VERSION);
+        writer.u8(FAMILY_KIND);
+        writer.u64(self.next_writer.0);
+        writer.i64(self.created_at_ms);
+        writer.array(&self.change_id);
+        writer.finish()
+    }
+
+    /// Decodes.
+    ///
+    /// # Errors
+    /// [`TupleError`] if the bytes are not exactly one family tuple of a layout this build knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
+        let mut reader = open(bytes, FAMILY_KIND)?;
+        let tuple = Self {
+            next_writer: WriterId(reader.u64()?),
+            created_at_ms: reader.i64()?,
+            change_id: reader.array()?,
+        };
+        reader.finish()?;
+        Ok(tuple)
+    }
+}
+
+fn open(bytes: &[u8], kind: u8) -> Result<Reader<'_>, TupleError> {
+    let mut reader = Reader::new(bytes);
+    match reader.u8()? {
+        LAYOUT_VERSION => {}
+        found => return Err(TupleError::UnknownVersion { found }),
+    }
+    if reader.u8()? != kind {
+        return Err(reader.malformed("the kind of another tuple"));
+    }
+    Ok(reader)
+}
+
+fn write_root(writer: &mut Writer, root: &Root) {
+    writer.array(&root.uid.0);
+    writer.u64(root.location.segment.writer.0);
+    writer.u64(root.location.segment.sequence);
+    writer.u32(root.location.offset);
+    writer.u32(root.location.length);
+    writer.u64(root.version.0);
+    writer.u64(root.epoch.0);
+    writer.array(&root.owner.0);
+    writer.text(&root.owner_name);
+    writer.array(&root.commit_id);
+    writer.i64(root.committed_at_ms);
+}
+
+fn read_root(reader: &mut Reader<'_>) -> Result<Root, TupleError> {
+    Ok(Root {
+        uid: Uid(reader.array()?),
+        location: Location {
+            segment: SegmentId {
+                writer: WriterId(reader.u64()?),
+                sequence: reader.u64()?,
+            },
+            offset: reader.u32()?,
+            length: reader.u32()?,
+        },
+        version: Version(reader.u64()?),
+        epoch: OwnershipEpoch(reader.u64()?),
+        owner: OwnerId(reader.array()?),
+        owner_name: reader.text()?,
+        commit_id: reader.array()?,
+        committed_at_ms: reader.i64()?,
+    })
+}

@@ -1,0 +1,259 @@
+//! A machine: what crashes as one. It has tasks, a disk, a clock that may be wrong, and fault points.
+//!
+//! Each start is an *incarnation*. A handle knows which one it belongs to; when that is over, its timers and disk calls
+//! never complete and what it spawns never runs, exactly as for a process that was killed.
+
+use super::{
+    disk::SimulatedDisk,
+    executor::{Shared, Sleep},
+    seeded::Seeded,
+};
+use crate::{Clock, Env, FaultAction, FaultPoints, Monotonic, Parts, Random, Tasks, WallTime};
+use futures::future::BoxFuture;
+use std::{sync::Arc, time::Duration};
+
+/// Where wall clocks start: 2026-01-01T00:00:00Z.
+const WALL_START_NANOS: i64 = 1_767_225_600_000_000_000;
+/// Compute work runs in place; one in this many runs as a task of its own, so that others may come in between.
+const COMPUTE_LATER_IN: u64 = 4;
+
+pub(super) struct MachineState {
+    pub(super) name: String,
+    pub(super) running: bool,
+    pub(super) incarnation: u64,
+    pub(super) disk: SimulatedDisk,
+    pub(super) faults: Arc<FaultPoints>,
+    pub(super) random: Seeded,
+    /// Subtracted from the simulation's time: a monotonic clock means nothing after a restart.
+    boot_nanos: u64,
+    wall_offset_nanos: i64,
+    pub(super) may_panic: bool,
+    pub(super) panics: Vec<String>,
+}
+
+/// A simulated machine; cheap to clone.
+#[derive(Clone)]
+pub struct Machine {
+    shared: Arc<Shared>,
+    id: usize,
+}
+
+impl Machine {
+    pub(super) fn add(shared: &Arc<Shared>, name: &str) -> Self {
+        let mut core = shared.core();
+        let id = core.machines.len();
+        let seed = core.seed;
+        let faults = Arc::new(FaultPoints::default());
+        faults.count_hits();
+        core.machines.push(MachineState {
+            name: name.to_owned(),
+            running: true,
+            incarnation: 1,
+            disk: SimulatedDisk::new(Seeded::new(seed, 1000 + id as u64)),
+            faults,
+            random: Seeded::new(seed, 2000 + id as u64),
+            boot_nanos: 0,
+            wall_offset_nanos: 0,
+            may_panic: false,
+            panics: Vec::new(),
+        });
+        core.network.add_machine(name);
+        drop(core);
+        Self {
+            shared: shared.clone(),
+            id,
+        }
+    }
+
+    /// Its name, which is also its host name.
+    pub fn name(&self) -> String {
+        self.shared.core().machines[self.id].name.clone()
+    }
+
+    /// Its address on the simulated network.
+    pub fn address(&self) -> String {
+        super::network::address_of(self.id)
+    }
+
+    /// The environment of the running incarnation.
+    ///
+    /// # Panics
+    /// If the machine is down.
+    pub fn env(&self) -> Env {
+        let core = self.shared.core();
+        let state = &core.machines[self.id];
+        assert!(state.running, "machine {} is down", state.name);
+        let handle = Arc::new(Handle {
+            shared: self.shared.clone(),
+            machine: self.id,
+            incarnation: state.incarnation,
+        });
+        Env::new(Parts {
+            clock: handle.clone(),
+            random: handle.clone(),
+            tasks: handle.clone(),
+            disk: Arc::new(state.disk.attach(handle.clone())),
+            network: handle,
+            faults: state.faults.clone(),
+        })
+    }
+
+    /// Cuts the power: all tasks of this machine end at their await, and its disk loses what the contract lets it lose.
+    /// Takes effect at once; the tasks are dropped before any other runs. On a machine that is down it does nothing.
+    pub fn crash(&self) {
+        self.shared.core().crash(self.id);
+    }
+
+    /// Ends the processes but not the operating system (`kill -9`): the disk keeps every completed write.
+    pub fn kill(&self) {
+        let mut core = self.shared.core();
+        let disk = core.machines[self.id].disk.clone();
+        disk.settle();
+        core.crash(self.id);
+    }
+
+    /// Starts a machine that is down, with the disk it was left with.
+    ///
+    /// # Panics
+    /// If it is running.
+    pub fn restart(&self) -> Env {
+        {
+            let mut core = self.shared.core();
+            let now = core.now;
+            let state = &mut core.machines[self.id];
+            assert!(!state.running, "machine {} is running", state.name);
+            state.running = true;
+            state.incarnation += 1;
+            // An arbitrary start, so that a time kept over a restart shows as the nonsense it is.
+            state.boot_nanos = now.saturating_sub(state.random.below(1_000_000_000_000));
+        }
+        self.env()
+    }
+
+    /// Whether it is running.
+    pub fn is_running(&self) -> bool {
+        self.shared.core().machines[self.id].running
+    }
+
+    /// How often it was started.
+    pub fn incarnation(&self) -> u64 {
+        self.shared.core().machines[self.id].incarnation
+    }
+
+    /// Its disk, for faults and inspection.
+    pub fn disk(&self) -> SimulatedDisk {
+        self.shared.core().machines[self.id].disk.clone()
+    }
+
+    /// Its fault points; hits are counted over all incarnations.
+    pub fn faults(&self) -> Arc<FaultPoints> {
+        self.shared.core().machines[self.id].faults.clone()
+    }
+
+    /// Makes the `hit`th arrival (from 1) at the fault point `name` crash this machine.
+    pub fn crash_at(&self, name: &str, hit: u64) {
+        let machine = self.clone();
+        self.faults()
+            .arm(name, hit, FaultAction::Crash(Box::new(move || machine.crash())));
+    }
+
+    /// Makes the `hit`th arrival (from 1) at any fault point crash this machine.
+    pub fn crash_at_any(&self, hit: u64) {
+        let machine = self.clone();
+        self.faults()
+            .arm_any(hit, FaultAction::Crash(Box::new(move || machine.crash())));
+    }
+
+    /// Moves the wall clock, as an administrator or a bad time server would.
+    pub fn jump_wall(&self, nanos: i64) {
+        let mut core = self.shared.core();
+        let state = &mut core.machines[self.id];
+        state.wall_offset_nanos = state.wall_offset_nanos.saturating_add(nanos);
+    }
+
+    /// Whether a panic in one of its tasks is a crash of this machine (as after a failed fsync) rather than the end of the
+    /// simulation with an error.
+    pub fn may_panic(&self, allowed: bool) {
+        self.shared.core().machines[self.id].may_panic = allowed;
+    }
+
+    /// The panics that crashed it, oldest first.
+    pub fn panics(&self) -> Vec<String> {
+        self.shared.core().machines[self.id].panics.clone()
+    }
+
+    pub(super) fn id(&self) -> usize {
+        self.id
+    }
+}
+
+/// One incarnation's access to the simulation.
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) machine: usize,
+    pub(super) incarnation: u64,
+}
+
+impl Handle {
+    pub(super) fn is_alive(&self) -> bool {
+        self.shared.core().is_alive(self.machine, self.incarnation)
+    }
+
+    pub(super) fn sleep_for(&self, duration: Duration) -> Sleep {
+        Sleep::new(self.shared.clone(), self.machine, self.incarnation, duration)
+    }
+
+    /// Runs `future` beside its caller, which may be gone before it ends.
+    pub(super) fn detach(&self, name: &'static str, future: BoxFuture<'static, ()>) {
+        self.shared.spawn(self.machine, self.incarnation, name, future);
+    }
+}
+
+impl Clock for Handle {
+    fn now(&self) -> Monotonic {
+        let core = self.shared.core();
+        Monotonic(core.now - core.machines[self.machine].boot_nanos.min(core.now))
+    }
+
+    fn wall(&self) -> WallTime {
+        let core = self.shared.core();
+        let passed = i64::try_from(core.now).unwrap_or(i64::MAX);
+        WallTime(
+            WALL_START_NANOS
+                .saturating_add(passed)
+                .saturating_add(core.machines[self.machine].wall_offset_nanos),
+        )
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(self.sleep_for(duration))
+    }
+}
+
+impl Random for Handle {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.shared.core().machines[self.machine].random.fill(bytes);
+    }
+}
+
+impl Tasks for Handle {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn Fn() + Send + Sync> {
+        let task = self.shared.spawn(self.machine, self.incarnation, name, future);
+        let shared = Arc::downgrade(&self.shared);
+        Box::new(move || {
+            if let (Some(task), Some(shared)) = (task, shared.upgrade()) {
+                shared.abort(task);
+            }
+        })
+    }
+
+    fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>) {
+        // On a dead machine nothing may run, and the work must not be dropped at once: whoever awaits it would notice.
+        let later = !self.is_alive() || self.shared.core().scheduler.chance(1, COMPUTE_LATER_IN);
+        if later {
+            self.detach("compute", Box::pin(async move { work() }));
+        } else {
+            work();
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What the simulation promises to those who trust its verdicts.
+
+mod disk;
+mod executor;
+mod network;
+mod recording;

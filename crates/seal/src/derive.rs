@@ -1,0 +1,115 @@
+//! Derived keys: AES-256-GCM under HKDF-SHA256(epoch key, salt, purpose and family), with the slot as the nonce.
+//!
+//! A derived key lives as long as one segment or one journal file, so its nonces can simply count. The salt decides the
+//! key; it is hedged: hashed from entropy *and* from the name of what will be sealed, which no writer uses twice. So even
+//! a machine whose random numbers repeat (a cloned one, or a broken one) draws another salt for another name.
+
+use crate::{EpochKey, SealError};
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hkdf::{HKDF_SHA256, Salt},
+};
+use firn_format::{FamilyId, SEAL_TAG_BYTES};
+
+/// The key of one segment or file.
+pub(crate) struct DerivedKey(LessSafeKey);
+
+/// The bytes were not sealed with this key, in this slot, with this authenticated data.
+pub(crate) struct NotAuthentic;
+
+impl DerivedKey {
+    pub(crate) fn new(key: &EpochKey, salt: &[u8; 32], purpose: &str, family: &FamilyId) -> Self {
+        let info = [purpose.as_bytes(), &family.0];
+        let prk = Salt::new(HKDF_SHA256, salt).extract(key.expose());
+        let okm = prk
+            .expand(&info, &AES_256_GCM)
+            .expect("32 bytes are within what HKDF-SHA256 can give");
+        Self(LessSafeKey::new(UnboundKey::from(okm)))
+    }
+
+    /// Seals `opened` into `sealed`, which has room for it and the tag.
+    pub(crate) fn seal_into(&self, slot: u32, authenticated: &[u8], opened: &[u8], sealed: &mut [u8]) {
+        let (ciphertext, tag) = sealed.split_at_mut(opened.len());
+        self.0
+            .seal_out_of_place_scatter(
+                nonce(slot),
+                Aad::from(authenticated),
+                opened,
+                ciphertext,
+                &[],
+                tag,
+            )
+            .expect("lengths agree and are far below what AES-GCM can seal");
+    }
+
+    /// Seals in place; the last bytes of `buffer` are room for the tag.
+    pub(crate) fn seal_in_place(&self, slot: u32, authenticated: &[u8], buffer: &mut [u8]) {
+        let opened_bytes = buffer.len() - SEAL_TAG_BYTES;
+        let (payload, room) = buffer.split_at_mut(opened_bytes);
+        let tag = self
+            .0
+            .seal_in_place_separate_tag(nonce(slot), Aad::from(authenticated), payload)
+            .expect("lengths are far below what AES-GCM can seal");
+        room.copy_from_slice(tag.as_ref());
+    }
+
+    /// Opens `sealed` into `opened`, which is exactly a tag shorter.
+    pub(crate) fn open_into(
+        &self,
+        slot: u32,
+        authenticated: &[u8],
+        sealed: &[u8],
+        opened: &mut [u8],
+    ) -> Result<(), NotAuthentic> {
+        let (ciphertext, tag) = sealed.split_at(opened.len());
+        self.0
+            .open_separate_gather(nonce(slot), Aad::from(authenticated), ciphertext, tag, opened)
+            .map_err(|_| NotAuthentic)
+    }
+
+    /// Opens in place; the payload is what precedes the tag.
+    pub(crate) fn open_in_place(
+        &self,
+        slot: u32,
+        authenticated: &[u8],
+        buffer: &mut [u8],
+    ) -> Result<(), NotAuthentic> {
+        self.0
+            .open_in_place(nonce(slot), Aad::from(authenticated), buffer)
+            .map(drop)
+            .map_err(|_| NotAuthentic)
+    }
+}
+
+fn nonce(slot: u32) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[..4].copy_from_slice(&slot.to_le_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// A salt that repeats only if both the entropy and the name do.
+pub(crate) fn hedged_salt(entropy: &[u8; 32], purpose: &str, family: &FamilyId, name: &[&[u8]]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_keyed(entropy);
+    for part in [purpose.as_bytes(), &family.0].iter().chain(name) {
+        // Lengths keep parts apart: ("ab", "c") must not hash like ("a", "bc").
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// `seal_into` and `open_into` work on sealed bytes that are longer than opened ones by this.
+pub(crate) fn opened_bytes(sealed: usize) -> Option<usize> {
+    sealed.checked_sub(SEAL_TAG_BYTES)
+}
+
+/// Refuses payloads beyond a limit.
+pub(crate) fn check_size(found_bytes: usize, limit_bytes: usize) -> Result<(), SealError> {
+    if found_bytes > limit_bytes {
+        return Err(SealError::PayloadTooLarge {
+            found_bytes,
+            limit_bytes,
+        });
+    }
+    Ok(())
+}

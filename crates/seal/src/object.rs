@@ -1,0 +1,273 @@
+//! Sealing objects, and opening them.
+//!
+//! One [`ObjectSealer`] serves one segment: it draws a salt, derives a key, and hands out slots, each of which seals once.
+//! The seal authenticates, beside the payload, the family and all that the object says of itself but its children's
+//! locations. So a payload opens only as the kind it was, at its place, with its birth and its children.
+//!
+//! Payloads are compressed first where that saves at least a sixteenth; a block that does not shrink is stored as it is,
+//! and reading it then costs no decompression. Neither way is a byte copied that is not also transformed.
+
+use crate::{
+    Keys, SealError,
+    derive::{DerivedKey, check_size, hedged_salt, opened_bytes},
+};
+use bytes::{Bytes, BytesMut};
+use firn_format::{
+    Child, Codec, EncodedObject, FamilyId, Features, KeyEpoch, Kind, MAX_PAYLOAD_BYTES, ObjectDraft,
+    ObjectHeader, Place, SEAL_TAG_BYTES, SealHeader, SegmentId, VerifiedObject, Version,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+const PURPOSE: &str = "firn 1 object";
+
+/// Whether payloads are compressed before they are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Never.
+    None,
+    /// With LZ4, where it saves at least a sixteenth.
+    #[default]
+    Lz4,
+}
+
+/// Seals the objects of one segment. May be shared by threads that seal in parallel.
+pub struct ObjectSealer {
+    family: FamilyId,
+    key_epoch: KeyEpoch,
+    salt: [u8; 32],
+    key: DerivedKey,
+    slots: Mutex<Slots>,
+}
+
+/// Which nonces were handed out and not used yet.
+#[derive(Default)]
+struct Slots {
+    next: u32,
+    reserved: BTreeSet<u32>,
+}
+
+impl ObjectSealer {
+    /// Draws a salt for a segment and derives its key from the family's current one.
+    ///
+    /// `fresh_entropy` must be drawn for this call; the segment's name hedges it, as no name is used twice.
+    pub fn new(keys: &Keys, fresh_entropy: [u8; 32], hedge: &SegmentId) -> Self {
+        let family = keys.family();
+        let name = [&hedge.writer.0.to_le_bytes()[..], &hedge.sequence.to_le_bytes()];
+        let salt = hedged_salt(&fresh_entropy, PURPOSE, &family, &name);
+        Self {
+            family,
+            key_epoch: keys.current(),
+            salt,
+            key: DerivedKey::new(keys.current_key(), &salt, PURPOSE, &family),
+            slots: Mutex::default(),
+        }
+    }
+
+    /// The salt that was drawn; every object sealed here carries it.
+    pub fn salt(&self) -> [u8; 32] {
+        self.salt
+    }
+
+    /// Hands out a slot for one object. Reserving in the order of the objects, before sealing in parallel, makes the
+    /// bytes independent of which thread is faster.
+    ///
+    /// # Panics
+    /// If 2^32 slots were handed out; a segment holds some hundred objects.
+    pub fn reserve_slot(&self) -> u32 {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = slots.next;
+        slots.next = slot.checked_add(1).expect("a segment holds fewer objects");
+        slots.reserved.insert(slot);
+        slot
+    }
+
+    fn spend(&self, slot: u32) -> Result<(), SealError> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.reserved.remove(&slot) {
+            Ok(())
+        } else {
+            Err(SealError::SlotSpent { slot })
+        }
+    }
+
+    /// Compresses, seals and encodes an object. Its header says how to undo it.
+    ///
+    /// # Errors
+    /// If the slot is not a reserved one (or was used), or the payload exceeds 1 MiB.
+    ///
+    /// # Panics
+    /// As [`ObjectDraft::new`]: if the object is one no decoder would accept.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "an object has this many independent parts"
+    )]
+    pub fn seal(
+        &self,
+        slot: u32,
+        kind: Kind,
+        place: Place,
+        birth: Version,
+        plain: Bytes,
+        children: Vec<Child>,
+        payload: &[u8],
+        compression: Compression,
+    ) -> Result<EncodedObject, SealError> {
+        check_size(payload.len(), MAX_PAYLOAD_BYTES)?;
+        self.spend(slot)?;
+        let compressed = match compression {
+            Compression::None => None,
+            Compression::Lz4 => compress(payload),
+        };
+        let (codec, to_seal) = match &compressed {
+            None => (Codec::Raw, payload),
+            Some(smaller) => (Codec::Lz4, &smaller[..]),
+        };
+        let header = ObjectHeader {
+            kind,
+            features: Features::NONE,
+            place,
+            birth,
+            seal: SealHeader {
+                key_epoch: self.key_epoch,
+                salt: self.salt,
+                slot,
+                codec,
+                opened_bytes: payload.len() as u32,
+            },
+            plain,
+            children,
+        };
+        let mut draft = ObjectDraft::new(header, to_seal.len() + SEAL_TAG_BYTES);
+        let (authenticated, sealed) = draft.parts();
+        let authenticated = with_family(&self.family, authenticated);
+        self.key.seal_into(slot, &authenticated, to_seal, sealed);
+        Ok(draft.finish())
+    }
+}
+
+/// What the seal authenticates: which key space, and all that the object says of itself.
+fn with_family(family: &FamilyId, authenticated: &[u8]) -> Vec<u8> {
+    [&family.0[..], authenticated].concat()
+}
+
+/// The compressed payload, if it saves at least a sixteenth: less would not pay for decompressing at every read.
+fn compress(payload: &[u8]) -> Option<Vec<u8>> {
+    let mut compressed = vec![0; lz4_flex::block::get_maximum_output_size(payload.len())];
+    let compressed_bytes = lz4_flex::block::compress_into(payload, &mut compressed).ok()?;
+    compressed.truncate(compressed_bytes);
+    (compressed_bytes <= payload.len() - payload.len().div_ceil(16)).then_some(compressed)
+}
+
+/// An object whose payload is authentic and readable.
+#[derive(Debug, Clone)]
+pub struct OpenedObject {
+    /// What the object says of itself; the seal vouches for it.
+    pub header: ObjectHeader,
+    /// Its payload.
+    pub payload: Bytes,
+}
+
+/// Derived keys kept at hand: as many segments as a cold walk through a tree touches at a time. A key is derived anew in
+/// some microseconds, so a small number will do.
+const CACHED_KEYS: usize = 1024;
+
+/// Opens objects of a family. May be shared by threads.
+pub struct ObjectOpener {
+    keys: Keys,
+    derived: Mutex<DerivedKeys>,
+}
+
+/// Derived keys by epoch and salt; the one derived first is dropped first.
+#[derive(Default)]
+struct DerivedKeys {
+    by_salt: BTreeMap<(KeyEpoch, [u8; 32]), Arc<DerivedKey>>,
+    order: VecDeque<(KeyEpoch, [u8; 32])>,
+}
+
+impl DerivedKeys {
+    fn insert(&mut self, name: (KeyEpoch, [u8; 32]), key: &Arc<DerivedKey>) {
+        if self.by_salt.insert(name, key.clone()).is_none() {
+            self.order.push_back(name);
+        }
+        while self.order.len() > CACHED_KEYS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_salt.remove(&oldest);
+        }
+    }
+}
+
+impl ObjectOpener {
+    /// Opens with these keys; after a rotation, make another opener with the new ones.
+    pub fn new(keys: Keys) -> Self {
+        Self {
+            keys,
+            derived: Mutex::default(),
+        }
+    }
+
+    /// Opens and decompresses an object's payload.
+    ///
+    /// # Errors
+    /// If its key is not at hand, it was altered or sealed for another family, or its codec is not known.
+    pub fn open(&self, object: &VerifiedObject) -> Result<OpenedObject, SealError> {
+        let header = object.header.clone();
+        let payload = self.open_payload(object)?;
+        Ok(OpenedObject { header, payload })
+    }
+
+    fn open_payload(&self, object: &VerifiedObject) -> Result<Bytes, SealError> {
+        let seal = &object.header.seal;
+        let place = object.header.place;
+        let not_authentic = SealError::ObjectNotAuthentic { place };
+        let sealed = &object.sealed_payload;
+        let compressed_bytes = opened_bytes(sealed.len()).ok_or(not_authentic)?;
+        let key = self.derived_key(seal)?;
+        let authenticated = with_family(&self.keys.family(), object.authenticated());
+        let mut opened = BytesMut::zeroed(compressed_bytes);
+        key.open_into(seal.slot, &authenticated, sealed, &mut opened)
+            .map_err(|_| not_authentic)?;
+
+        let size_error = SealError::DoesNotDecompress {
+            place,
+            opened_bytes: seal.opened_bytes,
+        };
+        match seal.codec {
+            Codec::Raw if opened.len() == seal.opened_bytes as usize => Ok(opened.freeze()),
+            Codec::Raw => Err(size_error),
+            Codec::Lz4 => {
+                // At most 1 MiB: the decoder of the header saw to it.
+                let mut decompressed = BytesMut::zeroed(seal.opened_bytes as usize);
+                match lz4_flex::block::decompress_into(&opened, &mut decompressed) {
+                    Ok(bytes) if bytes == decompressed.len() => Ok(decompressed.freeze()),
+                    Ok(_) | Err(_) => Err(size_error),
+                }
+            }
+            codec @ Codec::Zstd => Err(SealError::UnsupportedCodec { place, codec }),
+        }
+    }
+
+    fn derived_key(&self, seal: &SealHeader) -> Result<Arc<DerivedKey>, SealError> {
+        let name = (seal.key_epoch, seal.salt);
+        let cached = self.lock().by_salt.get(&name).cloned();
+        if let Some(key) = cached {
+            return Ok(key);
+        }
+        let epoch_key = self.keys.epoch(seal.key_epoch)?;
+        let key = Arc::new(DerivedKey::new(
+            epoch_key,
+            &seal.salt,
+            PURPOSE,
+            &self.keys.family(),
+        ));
+        self.lock().insert(name, &key);
+        Ok(key)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, DerivedKeys> {
+        self.derived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,270 @@
+//! Packing: sealed objects into segments, segments into the store.
+//!
+//! Objects are packed children first, because a pointer holds its target's place in the log. A full segment is uploaded by
+//! a task of its own while the next is filled; the number under way is bounded, so a slow cloud holds the packer, not memory.
+//! Segments are garbage until a root that names them is committed, so no order is needed between uploads, only that all are
+//! done before the commit.
+
+use super::CheckpointError;
+use crate::objects::{Object, Objects, ReadError};
+use bytes::Bytes;
+use firn_env::{Env, Task};
+use firn_format::{
+    Child, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, Version, WriterId,
+};
+use firn_seal::{Compression, Keys, ObjectSealer};
+use firn_store::{ObjectKey, PutMode, Store, StoreError};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// What a packer needs to know of its volume.
+#[derive(Clone)]
+pub struct PackerContext {
+    pub env: Env,
+    pub store: Arc<dyn Store>,
+    pub objects: Objects,
+    pub keys: Keys,
+    pub family: FamilyId,
+    pub writer: WriterId,
+    /// The next segment's sequence; shared by all checkpoints of this incarnation of the writer.
+    pub next_segment: Arc<AtomicU64>,
+    pub segment_bytes: u64,
+    pub uploads_max: usize,
+    pub compression: Compression,
+    pub progress: Arc<UploadProgress>,
+}
+
+/// What the uploads are doing, for `status`.
+#[derive(Default)]
+pub struct UploadProgress {
+    pub segments: AtomicU64,
+    pub bytes: AtomicU64,
+    /// Failed tries since the last success.
+    pub failures: AtomicU64,
+    pub last_error: std::sync::Mutex<Option<String>>,
+}
+
+/// Packs the objects of one checkpoint.
+pub struct Packer {
+    context: PackerContext,
+    birth: Version,
+    open: Option<(SegmentBuilder, Arc<ObjectSealer>)>,
+    uploads: VecDeque<Task<()>>,
+}
+
+/// One object to seal.
+pub struct ToPack {
+    pub kind: Kind,
+    pub place: Place,
+    pub plain: Bytes,
+    pub children: Vec<Child>,
+    pub payload: Bytes,
+}
+
+impl Packer {
+    pub fn new(context: PackerContext, birth: Version) -> Self {
+        Self {
+            context,
+            birth,
+            open: None,
+            uploads: VecDeque::new(),
+        }
+    }
+
+    pub fn objects(&self) -> &Objects {
+        &self.context.objects
+    }
+
+    pub fn writer(&self) -> WriterId {
+        self.context.writer
+    }
+
+    /// Reads for as long as the store is out of reach: a checkpoint cannot go on without what it builds on, and the journal
+    /// keeps everything meanwhile (I7).
+    ///
+    /// # Errors
+    /// Whatever waiting does not mend.
+    pub async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(
+        &self,
+        mut read: impl FnMut() -> F,
+    ) -> Result<T, ReadError> {
+        loop {
+            match read().await {
+                Err(ReadError::Unavailable { .. }) => self.context.env.sleep(Duration::from_secs(2)).await,
+                done @ (Ok(_) | Err(ReadError::Corrupt { .. } | ReadError::Missing { .. })) => return done,
+            }
+        }
+    }
+
+    fn sealer(&mut self) -> Arc<ObjectSealer> {
+        if self.open.is_none() {
+            let sequence = self.context.next_segment.fetch_add(1, Ordering::Relaxed);
+            let id = SegmentId {
+                writer: self.context.writer,
+                sequence,
+            };
+            let entropy = self.context.env.random_bytes();
+            let sealer = Arc::new(ObjectSealer::new(&self.context.keys, entropy, &id));
+            self.open = Some((SegmentBuilder::new(self.context.family, id), sealer));
+        }
+        self.open.as_ref().expect("just opened").1.clone()
+    }
+
+    /// Seals and packs one object.
+    ///
+    /// # Errors
+    /// If it cannot be sealed, or an upload before it failed for good.
+    pub async fn pack(
+        &mut self,
+        kind: Kind,
+        place: Place,
+        plain: Bytes,
+        children: Vec<Child>,
+        payload: Bytes,
+    ) -> Result<Pointer, CheckpointError> {
+        let sealer = self.sealer();
+        let slot = sealer.reserve_slot();
+        let encoded = sealer.seal(
+            slot,
+            kind,
+            place,
+            self.birth,
+            plain,
+            children,
+            &payload,
+            self.context.compression,
+        )?;
+        self.push(encoded, payload).await
+    }
+
+    /// Seals many objects on the compute threads and packs them in the given order.
+    ///
+    /// # Errors
+    /// As [`Packer::pack`].
+    pub async fn pack_all(&mut self, batch: Vec<ToPack>) -> Result<Vec<Pointer>, CheckpointError> {
+        let sealer = self.sealer();
+        let (birth, compression) = (self.birth, self.context.compression);
+        let sealed = self.context.env.compute(move || {
+            batch
+                .into_iter()
+                .map(|one| {
+                    let slot = sealer.reserve_slot();
+                    let encoded = sealer.seal(
+                        slot,
+                        one.kind,
+                        one.place,
+                        birth,
+                        one.plain,
+                        one.children,
+                        &one.payload,
+                        compression,
+                    )?;
+                    Ok((encoded, one.payload))
+                })
+                .collect::<Result<Vec<_>, firn_seal::SealError>>()
+        });
+        let mut pointers = Vec::new();
+        for (encoded, payload) in sealed.await? {
+            pointers.push(self.push(encoded, payload).await?);
+        }
+        Ok(pointers)
+    }
+
+    async fn push(&mut self, encoded: EncodedObject, payload: Bytes) -> Result<Pointer, CheckpointError> {
+        self.sealer();
+        let (builder, _) = self.open.as_mut().expect("just opened");
+        let location = builder.push(&encoded);
+        let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
+        let pointer = Pointer {
+            uid: encoded.uid,
+            location,
+        };
+        self.context.objects.insert(
+            encoded.uid,
+            Arc::new(Object {
+                header: encoded.header,
+                payload,
+            }),
+        );
+        if full {
+            self.upload_open().await?;
+        }
+        Ok(pointer)
+    }
+
+    async fn upload_open(&mut self) -> Result<(), CheckpointError> {
+        let Some((builder, _)) = self.open.take() else {
+            return Ok(());
+        };
+        while self.uploads.len() >= self.context.uploads_max
+            && let Some(oldest) = self.uploads.pop_front()
+        {
+            oldest.await?;
+        }
+        let id = builder.id();
+        let parts = builder.finish();
+        let context = self.context.clone();
+        self.uploads.push_back(
+            self.context
+                .env
+                .spawn("checkpoint.upload", upload(context, id, parts)),
+        );
+        Ok(())
+    }
+
+    /// Uploads what is left and waits until every segment is stored (level 2).
+    ///
+    /// # Errors
+    /// If an upload task died.
+    pub async fn finish(&mut self) -> Result<(), CheckpointError> {
+        self.upload_open().await?;
+        while let Some(upload) = self.uploads.pop_front() {
+            upload.await?;
+        }
+        Ok(())
+    }
+}
+
+/// Stores one segment, trying for as long as it takes: the data is safe in the journal meanwhile (I7).
+async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
+    let key = ObjectKey::new(&id.key(&context.family));
+    let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
+    let mut wait = Duration::from_millis(500);
+    context.env.fault_point("checkpoint.before_upload").await;
+    loop {
+        match context.store.put(&key, parts.clone(), PutMode::Create).await {
+            // The name is new with this incarnation of the writer: only an earlier try of ours can have put it.
+            Ok(()) | Err(StoreError::AlreadyExists { .. }) => break,
+            Err(error) => {
+                let failures = context.progress.failures.fetch_add(1, Ordering::Relaxed) + 1;
+                if failures == 1 || failures.is_power_of_two() {
+                    tracing::warn!(%key, %error, failures, "segment not uploaded yet; its data is safe in the journal");
+                }
+                *context
+                    .progress
+                    .last_error
+                    .lock()
+                    .expect("no panic under this lock") = Some(error.to_string());
+                let jitter = context.env.random_below(wait.as_millis() as u64 + 1);
+                context.env.sleep(wait / 2 + Duration::from_millis(jitter)).await;
+                wait = (wait * 2).min(Duration::from_secs(30));
+            }
+        }
+    }
+    context.env.fault_point("checkpoint.after_upload").await;
+    context.progress.failures.store(0, Ordering::Relaxed);
+    *context
+        .progress
+        .last_error
+        .lock()
+        .expect("no panic under this lock") = None;
+    context.progress.segments.fetch_add(1, Ordering::Relaxed);
+    context.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
+    context.objects.insert_segment(id, &parts).await;
+}

@@ -1,0 +1,222 @@
+//! The checkpointer: one task that decides when, and carries a checkpoint through to its commit.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | idle | first change | waiting (for the cadence) |
+//! | waiting | time, bytes, records, or somebody wants one | building |
+//! | building | all segments stored | committing |
+//! | committing | root committed | idle, or waiting if more changed meanwhile |
+//! | committing | no answer | committing (the same root again: our commit id tells whether it happened) |
+//! | any | fenced | ended |
+//!
+//! An idle volume has no timer and makes no request (I9).
+
+use super::{CheckpointError, CheckpointPayload, Packer, build};
+use crate::volume::{CheckpointerState, Inner, Standing};
+use firn_anchor::{AnchorError, RememberedRoot};
+use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// Runs until the volume stops serving.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    loop {
+        if !serving(&inner) {
+            return;
+        }
+        if !inner.lock().is_dirty() {
+            // A sync of a clean volume is done as it is asked for.
+            inner.wanted.store(false, Ordering::Release);
+            inner.committed.notify_waiters();
+            inner.wake.notified().await;
+            continue;
+        }
+        wait_until_due(&inner).await;
+        if !serving(&inner) {
+            return;
+        }
+        inner.wanted.store(false, Ordering::Release);
+        let mut checkpointer = inner.checkpointer.lock().await;
+        if let Err(error) = checkpoint(&inner, &mut checkpointer).await {
+            // What was frozen stays in the journal and in the frozen layer; only a restart builds it anew.
+            let reason = format!("a checkpoint failed and cannot be retried in place: {error}");
+            tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
+            inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
+            let fenced = matches!(error, CheckpointError::Anchor(AnchorError::Fenced(_)));
+            inner.set_standing(if fenced {
+                Standing::Fenced
+            } else {
+                Standing::Failed(reason)
+            });
+            return;
+        }
+    }
+}
+
+fn serving(inner: &Inner) -> bool {
+    matches!(*inner.standing.borrow(), Standing::Serving | Standing::Stopping)
+}
+
+/// Waits until the next checkpoint should start.
+async fn wait_until_due(inner: &Inner) {
+    loop {
+        let wake = inner.wake.notified();
+        futures::pin_mut!(wake);
+        wake.as_mut().enable();
+        if inner.wanted.load(Ordering::Acquire) || !serving(inner) {
+            return;
+        }
+        let since = inner.times.lock().expect("no panic under this lock").dirty_since;
+        let waited = since.map_or(Duration::ZERO, |since| inner.env.now().since(since));
+        let limit = {
+            let state = inner.lock();
+            if inner.config.cadence.is_due(&state) {
+                return;
+            }
+            inner.config.cadence.limit(&state)
+        };
+        let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
+            return;
+        };
+        // Either the time is up, or a change made it due earlier.
+        let _ = inner.env.timeout(left.min(inner.config.cadence.busy), wake).await;
+    }
+}
+
+/// One checkpoint, from freeze to trim.
+async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), CheckpointError> {
+    inner.env.fault_point("checkpoint.before_freeze").await;
+    let (covered, frozen, mut counters, completed, inode_map) = {
+        let mut state = inner.lock();
+        {
+            let mut times = inner.times.lock().expect("no panic under this lock");
+            times.frozen_since = times.dirty_since.take();
+            times.building = true;
+        }
+        let frozen = state.freeze();
+        (
+            state.applied,
+            frozen,
+            state.counters.clone(),
+            state.completed_with_times(),
+            state.inode_map,
+        )
+    };
+    inner.env.fault_point("checkpoint.after_freeze").await;
+    let version = Version(own.version.0 + 1);
+    let mut packer = Packer::new(inner.packer.clone(), version);
+    let block_bytes = inner.block_bytes;
+    let built = build(
+        &mut packer,
+        Some(&inner.journal),
+        block_bytes,
+        inode_map,
+        frozen,
+        own.orphan_pointers.clone(),
+    )
+    .await?;
+    inner.env.fault_point("checkpoint.after_build").await;
+    let committed_at_ms = inner.env.wall().as_millis();
+    let checkpoint = Checkpoint {
+        family: inner.packer.family,
+        volume: inner.volume,
+        version,
+        epoch: own.ownership.epoch(),
+        writer: inner.packer.writer,
+        previous: Some(own.root),
+        fork: None,
+        inode_map: built.inode_map,
+        orphans: built.orphans,
+        usage: None,
+        snapshots: Vec::new(),
+        cleaner_sequence: 0,
+        committed_at_ms,
+    };
+    // The sum was an upper bound until the blocks were built.
+    counters.used_bytes = counters.used_bytes.saturating_add_signed(built.used_correction);
+    let payload = CheckpointPayload {
+        counters,
+        block_bytes: block_bytes as u32,
+        covered,
+        completed,
+    };
+    let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
+    packer.finish().await?;
+    inner.env.fault_point("checkpoint.before_commit").await;
+    commit(inner, own, root, version, committed_at_ms).await?;
+    inner.env.fault_point("checkpoint.after_commit").await;
+    own.version = version;
+    own.root = root.uid;
+    own.orphan_pointers = built.orphan_pointers;
+    inner.lock().install(built.inode_map, built.entries);
+    {
+        let mut times = inner.times.lock().expect("no panic under this lock");
+        times.frozen_since = None;
+        times.building = false;
+        times.committed += 1;
+        times.committed_to = covered;
+        times.last_commit_ms = Some(committed_at_ms);
+        times.last_error = None;
+    }
+    remember_root(inner, own).await;
+    inner.env.fault_point("checkpoint.before_trim").await;
+    inner.journal.trim(covered).await?;
+    inner.committed.notify_waiters();
+    Ok(())
+}
+
+/// Packs the checkpoint object itself.
+pub(crate) async fn pack_checkpoint(
+    packer: &mut Packer,
+    checkpoint: &Checkpoint,
+    payload: &CheckpointPayload,
+) -> Result<Pointer, CheckpointError> {
+    let (plain, children) = checkpoint.to_plain_and_children();
+    packer
+        .pack(
+            Kind::Checkpoint,
+            checkpoint_place(checkpoint.version),
+            plain,
+            children,
+            payload.encode(),
+        )
+        .await
+}
+
+/// Commits the root, for as long as it takes: an answer that was lost is asked for again, and our commit id found there
+/// means that it happened.
+async fn commit(
+    inner: &Inner,
+    own: &mut CheckpointerState,
+    pointer: Pointer,
+    version: Version,
+    committed_at_ms: i64,
+) -> Result<(), CheckpointError> {
+    let commit_id = inner.env.random_bytes();
+    let root = own
+        .ownership
+        .next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
+    let mut wait = Duration::from_millis(200);
+    loop {
+        match inner.anchor.commit(&mut own.ownership, root.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_transient() => {
+                tracing::warn!(%error, "root not committed yet; its data is safe in the journal");
+                inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
+                inner.env.sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(30));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Remembers the root, so that a rolled-back anchor is noticed at the next start. Failing to is no reason to stop.
+async fn remember_root(inner: &Inner, own: &mut CheckpointerState) {
+    own.local.seen = Some(RememberedRoot::new(inner.volume, own.ownership.tuple()));
+    if let Err(error) = own.local.save(&**inner.env.disk()).await {
+        tracing::warn!(%error, "cannot remember the newest root locally");
+    }
+}

@@ -1,0 +1,83 @@
+//! Why a volume cannot be made, opened, taken over or checked.
+
+use crate::{
+    checkpoint::CheckpointError,
+    codec::DecodeError,
+    journal::JournalError,
+    objects::{ObjectsError, ReadError},
+};
+use firn_anchor::AnchorError;
+use firn_env::DiskError;
+use firn_format::{FormatError, OwnershipEpoch};
+
+/// Why a volume cannot be made, opened, taken over or checked.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The local state directory cannot be used.
+    #[error("the state directory cannot be used: {0}")]
+    Disk(#[from] DiskError),
+    /// The local state file is damaged.
+    #[error(
+        "the local state file is damaged ({0}); nothing was changed. Restore it from a backup, or take the volume over with an empty state directory: what is only in this journal would be lost"
+    )]
+    LocalState(DecodeError),
+    /// The anchor refused or is out of reach.
+    #[error("{0}")]
+    Anchor(#[from] AnchorError),
+    /// The journal cannot be used.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+    /// The cache cannot be used.
+    #[error("{0}")]
+    Objects(#[from] ObjectsError),
+    /// Something of the committed state cannot be read.
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    /// A committed object decrypts but does not decode: written by a newer build, or by a bug.
+    #[error("{what} is not what this build can read: {detail}")]
+    Undecodable {
+        /// Which object.
+        what: &'static str,
+        /// How it fails.
+        detail: String,
+    },
+    /// The first or a salvage checkpoint failed.
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// The anchor shows an older root than this edge has seen.
+    #[error("{0}")]
+    RolledBack(#[from] Box<firn_anchor::RolledBack>),
+    /// The volume stopped serving before this was done.
+    #[error("not done: {0}; what was acknowledged is safe in the journal")]
+    Stopped(String),
+    /// The volume was never formatted.
+    #[error("the volume has no root; run `firn-edge format` first")]
+    NotFormatted,
+    /// This edge was fenced and its journal has writes that the volume has not.
+    #[error(
+        "another edge took the volume over while this one (which had it since epoch {tenure}) had writes in its journal; \
+         nothing is lost: salvage them into a clone before this edge serves again"
+    )]
+    SalvageFirst {
+        /// The tenure the journal belongs to.
+        tenure: OwnershipEpoch,
+    },
+}
+
+impl From<FormatError> for VolumeError {
+    fn from(error: FormatError) -> Self {
+        Self::Undecodable {
+            what: "the checkpoint",
+            detail: error.to_string(),
+        }
+    }
+}
+
+impl From<DecodeError> for VolumeError {
+    fn from(error: DecodeError) -> Self {
+        Self::Undecodable {
+            what: error.what,
+            detail: error.to_string(),
+        }
+    }
+}

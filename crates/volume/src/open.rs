@@ -1,0 +1,591 @@
+//! Making, opening and stopping a volume: format, recovery, drain.
+//!
+//! Recovery = newest root + journal replay (I6). The journal is bound to the ownership epoch under which it was written: on
+//! any other owner's root it is never replayed but salvaged (I8).
+
+use crate::{
+    checkpoint::{self, CheckpointPayload, Packer, PackerContext, UploadProgress, build, pack_checkpoint},
+    config::VolumeConfig,
+    error::VolumeError,
+    extents::WriteBuffer,
+    journal::{Journal, JournalConfig, Replay, ReserveClass},
+    local::{LocalState, journal_directory},
+    objects::{Objects, ObjectsConfig},
+    record::{Operation, Record},
+    state::{Missing, State, VolumeCounters, root_inode},
+    tree,
+    volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume, decode_inode},
+};
+use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root};
+use firn_env::Env;
+use firn_format::{
+    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId, WriterId,
+    checkpoint_place,
+};
+use firn_seal::Keys;
+use firn_store::Store;
+use firn_vfs::Timestamp;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, atomic::AtomicBool, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::sync::{Notify, watch};
+
+/// What a volume is made of, outside this crate.
+#[derive(Clone)]
+pub struct Parts {
+    /// Clock, randomness, tasks, and the state directory as disk.
+    pub env: Env,
+    /// The bucket.
+    pub store: Arc<dyn Store>,
+    /// The anchor of the family.
+    pub anchor: Anchor,
+    /// The opened key ring.
+    pub keys: Keys,
+    /// Which volume of the family.
+    pub volume: VolumeId,
+}
+
+impl Parts {
+    pub(crate) fn family(&self) -> FamilyId {
+        self.anchor.family()
+    }
+
+    pub(crate) async fn objects(&self, config: &VolumeConfig) -> Result<Objects, VolumeError> {
+        let objects = ObjectsConfig {
+            memory_cache_bytes: config.memory_cache_bytes,
+            disk_cache_bytes: config.disk_cache_bytes,
+            fetch: config.fetch,
+            ..ObjectsConfig::default()
+        };
+        let (env, store) = (&self.env, self.store.clone());
+        Ok(Objects::open(env, store, self.family(), self.keys.clone(), "cache", objects).await?)
+    }
+
+    pub(crate) fn packer(&self, config: &VolumeConfig, objects: &Objects, writer: WriterId) -> PackerContext {
+        PackerContext {
+            env: self.env.clone(),
+            store: self.store.clone(),
+            objects: objects.clone(),
+            keys: self.keys.clone(),
+            family: self.family(),
+            writer,
+            next_segment: Arc::new(AtomicU64::new(0)),
+            segment_bytes: config.segment_bytes,
+            uploads_max: config.uploads_max,
+            compression: config.compression,
+            progress: Arc::new(UploadProgress::default()),
+        }
+    }
+}
+
+/// How a new volume is laid out; fixed for its life.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    /// Bytes of a data block: a power of two from 4 KiB to 1 MiB.
+    pub block_bytes: u32,
+    /// Mode of the root directory.
+    pub root_mode: u32,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            block_bytes: 32 << 10,
+            root_mode: 0o755,
+        }
+    }
+}
+
+/// A root that was read.
+pub(crate) struct LoadedRoot {
+    pub payload: CheckpointPayload,
+    pub state: State,
+    pub orphan_pointers: BTreeMap<u64, Pointer>,
+}
+
+/// What recovery did, for the log and for tests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The committed version that recovery began with.
+    pub version: u64,
+    /// Records replayed from the journal on top of it.
+    pub records: u64,
+    /// Bytes of file data among them.
+    pub data_bytes: u64,
+    /// Unlinked files that were open at the stop and are now freed.
+    pub orphans_freed: u64,
+    /// What was found torn at the end of the journal, and dropped: it was never acknowledged.
+    pub torn_tail: Option<String>,
+}
+
+impl Volume {
+    /// Makes a new volume in a family that exists: its tuple, and a first checkpoint with an empty root directory.
+    ///
+    /// # Errors
+    /// If the volume exists, or store or anchor fail. A volume that was made only in part can be formatted again.
+    pub async fn format(
+        parts: &Parts,
+        name: &str,
+        options: FormatOptions,
+        config: &VolumeConfig,
+    ) -> Result<(), VolumeError> {
+        let local = LocalState::load(&parts.env).await?;
+        match parts.anchor.create_volume(parts.volume, name).await {
+            Ok(()) => {}
+            Err(AnchorError::VolumeExists { .. }) => {
+                let (tuple, _) = parts.anchor.load(parts.volume).await?;
+                if tuple.root.is_some() {
+                    return Err(AnchorError::VolumeExists { volume: parts.volume }.into());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let ownership = parts
+            .anchor
+            .acquire(parts.volume, local.owner, &config.owner_name)
+            .await?;
+        let now = Timestamp::from_nanos(parts.env.wall().0);
+        let mut state = State::new(
+            file_system_id(parts.volume),
+            VolumeCounters::new(parts.env.random_bytes()),
+            None,
+        );
+        state.create_root(&root_inode(ROOT_DIRECTORY, options.root_mode, now), now);
+        let block_bytes = options.block_bytes;
+        let base = NewBranch {
+            version: Version(1),
+            previous: None,
+            fork: None,
+            block_bytes,
+        };
+        let objects = parts.objects(config).await?;
+        let writer = parts.anchor.next_writer().await?;
+        let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
+        commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
+        Ok(())
+    }
+
+    /// Opens the volume: takes ownership, reads the newest root, replays the journal, and starts to serve.
+    ///
+    /// # Errors
+    /// `OwnedByOther` if another edge has it; `SalvageFirst` if this edge was fenced with writes in its journal; whatever
+    /// keeps root or journal from being read. Nothing was changed then.
+    pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
+        let env = parts.env.clone();
+        let mut local = LocalState::load(&env).await?;
+        let ownership = match parts
+            .anchor
+            .acquire(parts.volume, local.owner, &config.owner_name)
+            .await
+        {
+            Ok(ownership) => ownership,
+            Err(error @ AnchorError::OwnedByOther { .. }) => {
+                return Err(match local.tenure {
+                    Some(tenure) if crate::salvage::has_journal(&parts, &config, tenure).await? => {
+                        VolumeError::SalvageFirst { tenure }
+                    }
+                    Some(_) | None => error.into(),
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Self::open_owned(parts, config, &mut local, ownership).await
+    }
+
+    pub(crate) async fn open_owned(
+        parts: Parts,
+        config: VolumeConfig,
+        local: &mut LocalState,
+        ownership: Ownership,
+    ) -> Result<(Self, RecoveryReport), VolumeError> {
+        let env = parts.env.clone();
+        let tenure = ownership.tenure();
+        if let Some(old) = local.tenure.filter(|old| *old != tenure) {
+            if crate::salvage::has_journal(&parts, &config, old).await? {
+                return Err(VolumeError::SalvageFirst { tenure: old });
+            }
+            local.tenure = None;
+        }
+        match &mut local.seen {
+            Some(seen) => {
+                seen.observe(ownership.tuple())?;
+            }
+            None => local.seen = Some(RememberedRoot::new(parts.volume, ownership.tuple())),
+        }
+        let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
+        let objects = parts.objects(&config).await?;
+        let mut loaded = load_root(&objects, parts.volume, &root).await?;
+        let verifier = local.clean_verifier.take().unwrap_or_else(|| env.random_bytes());
+        // The tenure is remembered before the first record of its journal can exist.
+        local.tenure = Some(tenure);
+        local.save(&**env.disk()).await?;
+        let writer = parts.anchor.next_writer().await?;
+        let journal_config = JournalConfig {
+            file_bytes: config.journal_file_bytes,
+            capacity_bytes: config.journal_bytes,
+            // Enough for thousands of removals, and always a small part of a file.
+            reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
+        };
+        let directory = journal_directory(tenure);
+        let covered = loaded.payload.covered;
+        let (journal, mut replay) = Journal::open(
+            &env,
+            &parts.keys,
+            parts.volume,
+            writer,
+            &directory,
+            covered,
+            journal_config,
+        )
+        .await?;
+        let mut report = RecoveryReport {
+            version: root.version.0,
+            ..RecoveryReport::default()
+        };
+        env.fault_point("recover.before_replay").await;
+        replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
+        env.fault_point("recover.after_replay").await;
+        let replayed = loaded.state.completed();
+        let packer = parts.packer(&config, &objects, writer);
+        let dirty_since = loaded.state.is_dirty().then(|| env.now());
+        let (standing, _) = watch::channel(Standing::Serving);
+        let inner = Arc::new(Inner {
+            volume: parts.volume,
+            block_bytes: u64::from(loaded.payload.block_bytes),
+            state: Mutex::new(loaded.state),
+            journal,
+            objects,
+            anchor: parts.anchor,
+            packer,
+            verifier,
+            replayed,
+            checkpointer: tokio::sync::Mutex::new(CheckpointerState {
+                ownership,
+                version: root.version,
+                root: root.uid,
+                orphan_pointers: loaded.orphan_pointers,
+                local: local.clone(),
+            }),
+            times: Mutex::new(CheckpointTimes {
+                dirty_since,
+                last_commit_ms: Some(root.committed_at_ms),
+                committed_to: covered,
+                ..CheckpointTimes::default()
+            }),
+            standing,
+            wake: Notify::new(),
+            wanted: AtomicBool::new(false),
+            committed: Notify::new(),
+            started: env.now(),
+            config,
+            env,
+        });
+        report.orphans_freed = free_orphans(&inner).await?;
+        inner.env.spawn("checkpointer", checkpoint::run(inner.clone()));
+        Ok((Self { inner }, report))
+    }
+
+    /// Waits until everything changed before this call is committed (level 2), however long the cloud takes.
+    ///
+    /// # Errors
+    /// If the volume is fenced or has failed.
+    pub async fn sync(&self) -> Result<(), firn_vfs::VfsError> {
+        let inner = &self.inner;
+        let target = inner.lock().applied;
+        loop {
+            let committed = inner.committed.notified();
+            futures::pin_mut!(committed);
+            committed.as_mut().enable();
+            match &*inner.standing.borrow() {
+                Standing::Serving | Standing::Stopping => {}
+                Standing::Fenced => return Err(firn_vfs::VfsError::Fenced),
+                Standing::Failed(reason) => return Err(firn_vfs::VfsError::Io(reason.clone())),
+            }
+            let clean = {
+                let state = inner.lock();
+                !state.is_dirty() && !inner.times.lock().expect("no panic under this lock").building
+            };
+            let committed_to = inner.times.lock().expect("no panic under this lock").committed_to;
+            if clean || committed_to >= target {
+                return Ok(());
+            }
+            inner.want_checkpoint();
+            committed.await;
+        }
+    }
+
+    /// Stops serving with the journal synced (level 1): the next start on this disk replays it and keeps the write verifier.
+    ///
+    /// # Errors
+    /// If the journal cannot be synced.
+    pub async fn stop(&self) -> Result<(), VolumeError> {
+        let inner = &self.inner;
+        inner.set_standing(Standing::Stopping);
+        inner.close_journal().await?;
+        let mut checkpointer = inner.checkpointer.lock().await;
+        checkpointer.local.clean_verifier = Some(inner.verifier);
+        checkpointer.local.save(&**inner.env.disk()).await?;
+        // Ends the checkpointer; a checkpoint under way is simply not finished.
+        inner.set_standing(Standing::Failed("the edge has stopped".into()));
+        Ok(())
+    }
+
+    /// Commits everything (level 2) and gives the ownership up, so that any other edge can open the volume.
+    ///
+    /// # Errors
+    /// If the volume is fenced or has failed, or the anchor refuses.
+    pub async fn drain(&self) -> Result<(), VolumeError> {
+        let inner = &self.inner;
+        inner.set_standing(Standing::Stopping);
+        self.sync()
+            .await
+            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
+        let mut checkpointer = inner.checkpointer.lock().await;
+        inner.close_journal().await?;
+        inner.env.fault_point("drain.before_release").await;
+        inner.anchor.drain(&mut checkpointer.ownership).await?;
+        inner.env.fault_point("drain.after_release").await;
+        let tenure = checkpointer.ownership.tenure();
+        checkpointer.local.tenure = None;
+        checkpointer.local.save(&**inner.env.disk()).await?;
+        crate::salvage::remove_journal(&**inner.env.disk(), tenure).await?;
+        inner.set_standing(Standing::Failed("the volume was drained".into()));
+        Ok(())
+    }
+}
+
+impl Inner {
+    async fn close_journal(&self) -> Result<(), VolumeError> {
+        self.journal.close().await;
+        match self.journal.failed() {
+            None => Ok(()),
+            Some(reason) => Err(VolumeError::Stopped(reason)),
+        }
+    }
+}
+
+/// The number by which protocols know a volume: stable, and different for different volumes.
+pub fn file_system_id(volume: VolumeId) -> u64 {
+    u64::from_le_bytes(volume.0[..8].try_into().expect("sixteen bytes"))
+}
+
+/// Reads a root's checkpoint and its orphans.
+pub(crate) async fn load_root(
+    objects: &Objects,
+    volume: VolumeId,
+    root: &Root,
+) -> Result<LoadedRoot, VolumeError> {
+    let pointer = Pointer {
+        uid: root.uid,
+        location: root.location,
+    };
+    let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
+    let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
+    let payload = CheckpointPayload::decode(object.payload.clone())?;
+    let mut state = State::new(
+        file_system_id(volume),
+        payload.counters.clone(),
+        checkpoint.inode_map,
+    );
+    state.applied = payload.covered;
+    state.restore_completed(payload.completed.clone());
+    let mut orphan_pointers = BTreeMap::new();
+    if let Some(orphans) = &checkpoint.orphans {
+        for (number, pointer) in tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await? {
+            let place = Place {
+                inode: ORPHAN_MAP,
+                level: 0,
+                index: number,
+            };
+            let object = objects.get(&pointer, place).await?;
+            let (inode, content) = decode_inode(&object).map_err(|detail| VolumeError::Undecodable {
+                what: "an unlinked inode",
+                detail,
+            })?;
+            state.install_orphan(inode, content);
+            orphan_pointers.insert(number, pointer);
+        }
+    }
+    Ok(LoadedRoot {
+        payload,
+        state,
+        orphan_pointers,
+    })
+}
+
+/// Applies every record of the journal to the state, loading what it misses.
+pub(crate) async fn replay_into(
+    state: &mut State,
+    objects: &Objects,
+    replay: &mut Replay,
+    report: &mut RecoveryReport,
+) -> Result<(), VolumeError> {
+    while let Some(found) = replay.next().await? {
+        let payload_bytes = found.payload.len();
+        let (record, data) = Record::decode(found.payload)?;
+        let buffer = match &record.operation {
+            Operation::Write { .. } => {
+                report.data_bytes += data.len() as u64;
+                Some(WriteBuffer::on_disk(
+                    data.len(),
+                    payload_bytes - data.len(),
+                    found.record.clone(),
+                ))
+            }
+            _ => None,
+        };
+        while let Err(missing) = state.apply(found.sequence, &record, buffer.as_ref()) {
+            load_for_replay(state, objects, missing).await?;
+        }
+        report.records += 1;
+    }
+    report.torn_tail = replay.torn_tail();
+    Ok(())
+}
+
+/// As a request's loading, but with the state to oneself.
+pub(crate) async fn load_for_replay(
+    state: &mut State,
+    objects: &Objects,
+    missing: Missing,
+) -> Result<(), VolumeError> {
+    let broken = |detail: String| VolumeError::Undecodable {
+        what: "what the journal changes",
+        detail,
+    };
+    match missing {
+        Missing::Inode(number) => {
+            let root = state
+                .inode_map
+                .ok_or_else(|| broken(format!("inode {number} in an empty volume")))?;
+            let pointer = tree::lookup(objects, firn_format::INODE_MAP, &root, number).await?;
+            let pointer = pointer.ok_or_else(|| broken(format!("inode {number} is not in the root")))?;
+            let place = Place {
+                inode: firn_format::INODE_MAP,
+                level: 0,
+                index: number,
+            };
+            let object = objects.get(&pointer, place).await?;
+            let (inode, content) = decode_inode(&object).map_err(broken)?;
+            state.install_inode(number, inode, content);
+        }
+        Missing::Page { directory, key } => {
+            let (content, shape) = match state.entry(directory) {
+                Ok(Some(entry)) => (
+                    entry.content.clone(),
+                    entry.inode.as_ref().expect("no tombstone").directory,
+                ),
+                Ok(None) | Err(_) => return Err(broken(format!("directory {directory} does not exist"))),
+            };
+            let (place, page) = crate::volume::find_page(objects, directory, &content, shape, key)
+                .await?
+                .ok_or_else(|| broken(format!("directory {directory} has no page for {key:016x}")))?;
+            state.install_page(directory, &content, place, page);
+        }
+    }
+    Ok(())
+}
+
+/// Frees what was unlinked and open when the edge stopped; nobody can have it open now.
+async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
+    let orphans = inner.lock().orphans();
+    let freed = orphans.len() as u64;
+    for inode in orphans {
+        let reservation = inner
+            .journal
+            .wait_for_space(4096, ReserveClass::Reserved, Duration::from_secs(60))
+            .await
+            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
+        let now = inner.now();
+        let record = Record {
+            request: None,
+            now,
+            operation: Operation::FreeOrphan { inode },
+        };
+        inner.journal_and_apply(&mut inner.lock(), &record, reservation, &None);
+    }
+    if freed > 0 {
+        inner.note_dirty();
+    }
+    Ok(freed)
+}
+
+/// Where a new branch begins.
+pub(crate) struct NewBranch {
+    pub version: Version,
+    pub previous: Option<firn_format::Uid>,
+    pub fork: Option<firn_format::ForkPoint>,
+    pub block_bytes: u32,
+}
+
+/// Packs what is dirty in `state` outside the checkpointer and installs it there; nothing is committed.
+pub(crate) async fn pack_dirty(
+    packer: &mut Packer,
+    state: &mut State,
+    orphans: &mut BTreeMap<u64, Pointer>,
+    block_bytes: u32,
+) -> Result<Option<firn_format::TreeRoot>, VolumeError> {
+    let frozen = state.freeze();
+    let built = build(
+        packer,
+        None,
+        u64::from(block_bytes),
+        state.inode_map,
+        frozen,
+        std::mem::take(orphans),
+    )
+    .await?;
+    *orphans = built.orphan_pointers;
+    state.install(built.inode_map, built.entries);
+    Ok(built.orphans)
+}
+
+/// Commits the first checkpoint of a branch outside the checkpointer, and gives the ownership up again.
+pub(crate) async fn commit_branch(
+    parts: &Parts,
+    mut ownership: Ownership,
+    mut packer: Packer,
+    state: &mut State,
+    mut orphans: BTreeMap<u64, Pointer>,
+    branch: NewBranch,
+) -> Result<Root, VolumeError> {
+    let orphan_map = pack_dirty(&mut packer, state, &mut orphans, branch.block_bytes).await?;
+    let committed_at_ms = parts.env.wall().as_millis();
+    let checkpoint = Checkpoint {
+        family: parts.family(),
+        volume: parts.volume,
+        version: branch.version,
+        epoch: ownership.epoch(),
+        writer: packer.writer(),
+        previous: branch.previous,
+        fork: branch.fork,
+        inode_map: state.inode_map,
+        orphans: orphan_map,
+        usage: None,
+        snapshots: Vec::new(),
+        cleaner_sequence: 0,
+        committed_at_ms,
+    };
+    // `pack_dirty` has installed what it built, so the state's sum is exact.
+    let payload = CheckpointPayload {
+        counters: state.counters.clone(),
+        block_bytes: branch.block_bytes,
+        covered: state.applied,
+        completed: Vec::new(),
+    };
+    let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
+    packer.finish().await?;
+    let commit_id = parts.env.random_bytes();
+    let root = ownership.next_root(
+        pointer.uid,
+        pointer.location,
+        branch.version,
+        commit_id,
+        committed_at_ms,
+    );
+    parts.anchor.commit(&mut ownership, root.clone()).await?;
+    parts.anchor.drain(&mut ownership).await?;
+    Ok(root)
+}

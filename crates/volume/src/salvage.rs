@@ -1,0 +1,252 @@
+//! Takeover, and what becomes of the fenced edge's journal.
+//!
+//! A takeover raises the epoch in the root and retains the old owner's last root. When the old owner comes back it finds
+//! itself fenced, serves nothing, and replays its journal not on the volume but on the retained root, as a **salvage clone**:
+//! a new volume of the same family that has every write it ever acknowledged (I8). Nothing is dropped, nothing is merged
+//! behind anybody's back.
+
+use crate::{
+    checkpoint::Packer,
+    config::VolumeConfig,
+    error::VolumeError,
+    extents::WriteBuffer,
+    journal::{Journal, Replay, Sequence},
+    local::{LocalState, journal_directory},
+    open::{NewBranch, Parts, RecoveryReport, commit_branch, load_for_replay, load_root, pack_dirty},
+    record::{Operation, Record},
+    volume::Volume,
+};
+use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple};
+use firn_env::{Disk, DiskError};
+use firn_format::{ForkPoint, OwnershipEpoch, Version, VolumeId};
+
+/// Data held in memory before it is packed.
+const PACK_BYTES: u64 = 32 << 20;
+
+/// What a takeover did.
+#[derive(Clone, Debug)]
+pub struct TakeoverReport {
+    /// Who had the volume.
+    pub previous_owner: Option<String>,
+    /// When it last committed: what it acknowledged after that is in its journal only.
+    pub last_committed_ms: Option<i64>,
+    /// The new epoch.
+    pub epoch: OwnershipEpoch,
+}
+
+/// What a salvage made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// The clone.
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// What was replayed into it.
+    pub recovery: RecoveryReport,
+}
+
+impl Volume {
+    /// Takes the volume away from its owner, whoever that is, without serving it yet: the next [`Volume::open`] on this state
+    /// directory does.
+    ///
+    /// # Errors
+    /// If the anchor refuses.
+    pub async fn takeover(parts: &Parts, config: &VolumeConfig) -> Result<TakeoverReport, VolumeError> {
+        let local = LocalState::load(&parts.env).await?;
+        let taken = parts
+            .anchor
+            .takeover(parts.volume, local.owner, &config.owner_name)
+            .await?;
+        parts.env.fault_point("takeover.after_anchor").await;
+        Ok(TakeoverReport {
+            previous_owner: taken.previous_owner.as_ref().map(|owner| owner.name.clone()),
+            last_committed_ms: taken.last_committed_ms,
+            epoch: taken.ownership.epoch(),
+        })
+    }
+
+    /// Replays the journal of an ended tenure into a clone and then removes it. `None` if there is nothing to salvage.
+    /// Can be stopped and run again at any point.
+    ///
+    /// # Errors
+    /// If the journal, the retained root or the anchor cannot be read or written; the journal is then still there.
+    pub async fn salvage(parts: &Parts, config: &VolumeConfig) -> Result<Option<SalvageReport>, VolumeError> {
+        let mut local = LocalState::load(&parts.env).await?;
+        let Some(tenure) = local.tenure else {
+            return Ok(None);
+        };
+        let (tuple, _) = parts.anchor.load(parts.volume).await?;
+        if tuple.tenure == tenure && tuple.owner.as_ref().is_some_and(|owner| owner.id == local.owner) {
+            return Ok(None); // Not fenced: the journal belongs to the head and is replayed there.
+        }
+        let mut report = None;
+        if let Some(root) = base_root(&tuple, tenure) {
+            report = salvage_onto(parts, config, &local, tenure, &root).await?;
+        }
+        parts.env.fault_point("salvage.before_remove").await;
+        local.tenure = None;
+        local.save(&**parts.env.disk()).await?;
+        remove_journal(&**parts.env.disk(), tenure).await?;
+        Ok(report)
+    }
+}
+
+/// The root on which the journal of `tenure` continues: the one retained when the tenure was ended by a takeover. Every
+/// restart within a tenure raises the epoch, so the fenced epoch is the first retained one that is not before the tenure.
+fn base_root(tuple: &VolumeTuple, tenure: OwnershipEpoch) -> Option<Root> {
+    tuple
+        .retained
+        .iter()
+        .filter(|retained| retained.fenced_epoch >= tenure)
+        .min_by_key(|retained| retained.fenced_epoch)
+        .map(|retained| retained.root.clone())
+}
+
+async fn salvage_onto(
+    parts: &Parts,
+    config: &VolumeConfig,
+    local: &LocalState,
+    tenure: OwnershipEpoch,
+    root: &Root,
+) -> Result<Option<SalvageReport>, VolumeError> {
+    let objects = parts.objects(config).await?;
+    let mut loaded = load_root(&objects, parts.volume, root).await?;
+    let covered = loaded.payload.covered;
+    let mut replay = read_journal(parts, tenure, covered).await?;
+    let volume = salvage_volume(parts.volume, local.owner, tenure);
+    let name = format!("salvage-{}-{}", tenure.0, &volume.to_string()[..8]);
+    let clone = Parts {
+        volume,
+        ..parts.clone()
+    };
+    let block_bytes = loaded.payload.block_bytes;
+    let mut packer: Option<Packer> = None;
+    let mut recovery = RecoveryReport {
+        version: root.version.0,
+        ..RecoveryReport::default()
+    };
+    let mut pending_bytes = 0;
+    while let Some(found) = replay.next().await? {
+        let payload_bytes = found.payload.len();
+        let (record, data) = Record::decode(found.payload)?;
+        let buffer = matches!(record.operation, Operation::Write { .. })
+            .then(|| WriteBuffer::new(data.clone(), payload_bytes - data.len(), found.record.clone()));
+        while let Err(missing) = loaded.state.apply(found.sequence, &record, buffer.as_ref()) {
+            load_for_replay(&mut loaded.state, &objects, missing).await?;
+        }
+        recovery.records += 1;
+        recovery.data_bytes += data.len() as u64;
+        pending_bytes += data.len() as u64;
+        if pending_bytes >= PACK_BYTES {
+            pending_bytes = 0;
+            let packer = open_packer(&mut packer, parts, config, &objects).await?;
+            pack_dirty(
+                packer,
+                &mut loaded.state,
+                &mut loaded.orphan_pointers,
+                block_bytes,
+            )
+            .await?;
+        }
+    }
+    recovery.torn_tail = replay.torn_tail();
+    if recovery.records == 0 {
+        return Ok(None);
+    }
+    parts.env.fault_point("salvage.before_create").await;
+    match parts.anchor.create_volume(volume, &name).await {
+        Ok(()) | Err(AnchorError::VolumeExists { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if parts.anchor.load(volume).await?.0.root.is_none() {
+        let ownership = clone
+            .anchor
+            .acquire(volume, local.owner, &config.owner_name)
+            .await?;
+        open_packer(&mut packer, parts, config, &objects).await?;
+        let packer = packer.expect("just opened");
+        let branch = NewBranch {
+            version: Version(1),
+            previous: Some(root.uid),
+            fork: Some(ForkPoint {
+                volume: parts.volume,
+                version: root.version,
+                uid: root.uid,
+            }),
+            block_bytes,
+        };
+        let (state, orphans) = (&mut loaded.state, loaded.orphan_pointers);
+        commit_branch(&clone, ownership, packer, state, orphans, branch).await?;
+    }
+    Ok(Some(SalvageReport {
+        volume,
+        name,
+        recovery,
+    }))
+}
+
+async fn open_packer<'a>(
+    packer: &'a mut Option<Packer>,
+    parts: &Parts,
+    config: &VolumeConfig,
+    objects: &crate::objects::Objects,
+) -> Result<&'a mut Packer, VolumeError> {
+    if packer.is_none() {
+        let writer = parts.anchor.next_writer().await?;
+        *packer = Some(Packer::new(parts.packer(config, objects, writer), Version(1)));
+    }
+    Ok(packer.as_mut().expect("just opened"))
+}
+
+/// The clone's id follows from what it salvages, so that a salvage that was interrupted finds what it began.
+fn salvage_volume(volume: VolumeId, owner: OwnerId, tenure: OwnershipEpoch) -> VolumeId {
+    let mut hasher = blake3::Hasher::new_derive_key("firn salvage clone volume id v1");
+    hasher
+        .update(&volume.0)
+        .update(&owner.0)
+        .update(&tenure.0.to_le_bytes());
+    VolumeId(
+        hasher.finalize().as_bytes()[..16]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    )
+}
+
+async fn read_journal(
+    parts: &Parts,
+    tenure: OwnershipEpoch,
+    covered: Sequence,
+) -> Result<Replay, VolumeError> {
+    let directory = journal_directory(tenure);
+    Ok(Journal::read_only(&parts.env, &parts.keys, parts.volume, &directory, covered).await?)
+}
+
+/// Whether the journal of `tenure` has records that the root it continues has not.
+pub(crate) async fn has_journal(
+    parts: &Parts,
+    config: &VolumeConfig,
+    tenure: OwnershipEpoch,
+) -> Result<bool, VolumeError> {
+    let (tuple, _) = parts.anchor.load(parts.volume).await?;
+    let Some(root) = base_root(&tuple, tenure) else {
+        return Ok(false);
+    };
+    let objects = parts.objects(config).await?;
+    let loaded = load_root(&objects, parts.volume, &root).await?;
+    let mut replay = read_journal(parts, tenure, loaded.payload.covered).await?;
+    Ok(replay.next().await?.is_some())
+}
+
+/// Removes the journal files of a tenure.
+pub(crate) async fn remove_journal(disk: &dyn Disk, tenure: OwnershipEpoch) -> Result<(), DiskError> {
+    let directory = journal_directory(tenure);
+    let names = match disk.list(&directory).await {
+        Ok(names) => names,
+        Err(DiskError::NotFound { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for name in names {
+        disk.remove(&format!("{directory}/{name}")).await?;
+    }
+    disk.sync_directory(&directory).await
+}

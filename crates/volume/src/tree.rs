@@ -1,0 +1,311 @@
+//! Radix trees of pointers: a file's block map, a directory's page map, the inode map (design §3).
+//!
+//! A tree belongs to one inode number (real or reserved) and maps indices to the objects at its leaves. Nodes are
+//! immutable; an update rewrites the nodes on the paths to what changed and nothing else.
+
+use crate::{
+    checkpoint::{CheckpointError, Packer},
+    objects::{Objects, ReadError},
+};
+use bytes::Bytes;
+use firn_format::{Child, Kind, Place, Pointer, TreeRoot, radix};
+use futures::{FutureExt, future::BoxFuture};
+use std::collections::BTreeMap;
+
+/// The place of the node at `level` above leaf `index`.
+fn node_place(inode: u64, level: u8, index: u64) -> Place {
+    Place {
+        inode,
+        level,
+        index: radix::node_index(index, level),
+    }
+}
+
+/// Finds the object at leaf `index`; `None` is a hole.
+///
+/// # Errors
+/// If a node on the path cannot be read.
+pub async fn lookup(
+    objects: &Objects,
+    inode: u64,
+    root: &TreeRoot,
+    index: u64,
+) -> Result<Option<Pointer>, ReadError> {
+    if radix::levels_for(index) > root.level {
+        return Ok(None);
+    }
+    let mut pointer = root.pointer;
+    for level in (1..=root.level).rev() {
+        let node = objects.get(&pointer, node_place(inode, level, index)).await?;
+        let slot = radix::slot(index, level);
+        match node
+            .header
+            .children
+            .binary_search_by_key(&slot, |child| child.slot)
+        {
+            Ok(found) => pointer = node.header.children[found].pointer,
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(pointer))
+}
+
+/// The leaves of `root` in `from..to` that exist, at most `limit`, in order.
+///
+/// # Errors
+/// If a node cannot be read.
+pub async fn range(
+    objects: &Objects,
+    inode: u64,
+    root: &TreeRoot,
+    from: u64,
+    to: u64,
+    limit: usize,
+) -> Result<Vec<(u64, Pointer)>, ReadError> {
+    let mut found = Vec::new();
+    collect(
+        objects,
+        inode,
+        root.pointer,
+        root.level,
+        0,
+        (from, to),
+        limit,
+        &mut found,
+    )
+    .await?;
+    Ok(found)
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a recursion that carries its whole position"
+)]
+fn collect<'a>(
+    objects: &'a Objects,
+    inode: u64,
+    pointer: Pointer,
+    level: u8,
+    first: u64,
+    span: (u64, u64),
+    limit: usize,
+    found: &'a mut Vec<(u64, Pointer)>,
+) -> BoxFuture<'a, Result<(), ReadError>> {
+    async move {
+        let node = objects.get(&pointer, node_place(inode, level, first)).await?;
+        let width = leaves_below(level - 1);
+        for child in &node.header.children {
+            let Some(start) = width
+                .checked_mul(u64::from(child.slot))
+                .and_then(|skip| first.checked_add(skip))
+            else {
+                break;
+            };
+            if start >= span.1 || found.len() >= limit {
+                break;
+            }
+            if start.saturating_add(width - 1) < span.0 {
+                continue;
+            }
+            if level == 1 {
+                found.push((start, child.pointer));
+            } else {
+                collect(
+                    objects,
+                    inode,
+                    child.pointer,
+                    level - 1,
+                    start,
+                    span,
+                    limit,
+                    found,
+                )
+                .await?;
+            }
+        }
+        Ok(())
+    }
+    .boxed()
+}
+
+/// How many leaves a node at `level` covers (saturating: 128^9 is 2^63).
+fn leaves_below(level: u8) -> u64 {
+    u64::from(radix::FANOUT)
+        .checked_pow(u32::from(level))
+        .unwrap_or(u64::MAX)
+}
+
+/// Changes to one tree.
+pub struct Update {
+    /// New objects at leaves, or holes.
+    pub leaves: BTreeMap<u64, Option<Pointer>>,
+    /// Leaves at and beyond this index are dropped first.
+    pub keep_below: u64,
+}
+
+/// What an update did.
+pub struct Updated {
+    pub root: Option<TreeRoot>,
+    /// Leaves that exist now and did not (dropped ranges are not counted).
+    pub added: u64,
+    /// Leaves named in the update that existed and no longer do.
+    pub removed: u64,
+}
+
+/// Applies `update` to the tree of `inode`, packing the new nodes.
+///
+/// # Errors
+/// If an old node cannot be read, or a new one not be packed.
+pub async fn update(
+    packer: &mut Packer,
+    inode: u64,
+    root: Option<TreeRoot>,
+    update: Update,
+) -> Result<Updated, CheckpointError> {
+    let highest = update
+        .leaves
+        .iter()
+        .rev()
+        .find(|(_, leaf)| leaf.is_some())
+        .map(|(index, _)| *index);
+    let needed = highest.map_or(1, radix::levels_for);
+    let (mut level, mut pointer) = root.map_or((needed, None), |root| (root.level, Some(root.pointer)));
+    let mut walk = Walk {
+        packer,
+        inode,
+        keep_below: update.keep_below,
+        added: 0,
+        removed: 0,
+    };
+    // A higher tree has the old root at its leftmost place.
+    while level < needed {
+        level += 1;
+        if let Some(old) = pointer {
+            pointer = Some(
+                walk.pack(
+                    level,
+                    0,
+                    vec![Child {
+                        slot: 0,
+                        pointer: old,
+                    }],
+                )
+                .await?,
+            );
+        }
+    }
+    let leaves: Vec<_> = update.leaves.into_iter().collect();
+    // Clearing a leaf that a low tree cannot even reach changes nothing.
+    let reachable = leaves.partition_point(|(index, _)| radix::levels_for(*index) <= level);
+    let pointer = walk.node(level, 0, pointer, &leaves[..reachable]).await?;
+    Ok(Updated {
+        root: pointer.map(|pointer| TreeRoot { pointer, level }),
+        added: walk.added,
+        removed: walk.removed,
+    })
+}
+
+struct Walk<'a> {
+    packer: &'a mut Packer,
+    inode: u64,
+    keep_below: u64,
+    added: u64,
+    removed: u64,
+}
+
+impl Walk<'_> {
+    async fn pack(
+        &mut self,
+        level: u8,
+        first: u64,
+        children: Vec<Child>,
+    ) -> Result<Pointer, CheckpointError> {
+        let place = node_place(self.inode, level, first);
+        self.packer
+            .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
+            .await
+    }
+
+    /// Rewrites the node at `level` whose first leaf is `first`; returns its new pointer, or `None` if nothing is left.
+    fn node<'b>(
+        &'b mut self,
+        level: u8,
+        first: u64,
+        old: Option<Pointer>,
+        leaves: &'b [(u64, Option<Pointer>)],
+    ) -> BoxFuture<'b, Result<Option<Pointer>, CheckpointError>> {
+        async move {
+            let width = leaves_below(level - 1);
+            let ends_behind_cut =
+                first.saturating_add(width.saturating_mul(u64::from(radix::FANOUT)) - 1) >= self.keep_below;
+            if leaves.is_empty() && (old.is_none() || !ends_behind_cut) {
+                return Ok(old);
+            }
+            let mut children: BTreeMap<u16, Pointer> = match old {
+                None => BTreeMap::new(),
+                Some(pointer) => {
+                    let (packer, place) = (&*self.packer, node_place(self.inode, level, first));
+                    let node = packer.patiently(|| packer.objects().get(&pointer, place)).await?;
+                    node.header
+                        .children
+                        .iter()
+                        .map(|child| (child.slot, child.pointer))
+                        .collect()
+                }
+            };
+            let before = children.clone();
+            let start_of = |slot: u16| first.saturating_add(width.saturating_mul(u64::from(slot)));
+            children.retain(|slot, _| start_of(*slot) < self.keep_below);
+            // The child that straddles the cut is rewritten even if no leaf in it is named.
+            let straddling = children
+                .keys()
+                .next_back()
+                .copied()
+                .filter(|slot| level > 1 && start_of(*slot).saturating_add(width - 1) >= self.keep_below);
+            let mut rest = leaves;
+            let mut visited_straddling = straddling.is_none();
+            while let Some((index, _)) = rest.first() {
+                let slot = radix::slot(*index, level);
+                let start = start_of(slot);
+                let count = rest.partition_point(|(index, _)| *index - start < width);
+                let (these, others) = rest.split_at(count);
+                rest = others;
+                visited_straddling |= straddling == Some(slot);
+                let old_child = children.get(&slot).copied();
+                let new_child = if level == 1 {
+                    let leaf = these[0].1;
+                    self.added += u64::from(old_child.is_none() && leaf.is_some());
+                    self.removed += u64::from(old_child.is_some() && leaf.is_none());
+                    leaf
+                } else {
+                    self.node(level - 1, start, old_child, these).await?
+                };
+                match new_child {
+                    Some(pointer) => children.insert(slot, pointer),
+                    None => children.remove(&slot),
+                };
+            }
+            if let Some(slot) = straddling
+                && !visited_straddling
+            {
+                let old_child = children.get(&slot).copied();
+                match self.node(level - 1, start_of(slot), old_child, &[]).await? {
+                    Some(pointer) => children.insert(slot, pointer),
+                    None => children.remove(&slot),
+                };
+            }
+            if children == before {
+                return Ok(old);
+            }
+            if children.is_empty() {
+                return Ok(None);
+            }
+            let children = children
+                .into_iter()
+                .map(|(slot, pointer)| Child { slot, pointer })
+                .collect();
+            self.pack(level, first, children).await.map(Some)
+        }
+        .boxed()
+    }
+}
