@@ -20,7 +20,7 @@ mod tasks;
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
 pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
 pub use fault::{FaultAction, FaultPoints};
-pub use network::{ByteStream, Listener, Network};
+pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
 pub use real::{RealDisk, real};
 pub use tasks::{Task, TaskEnded, Tasks};

@@ -11,7 +11,7 @@ pub use disk::RealDisk;
 
 use crate::{
     Clock, Env, FaultPoints, Listener, Monotonic, Network, Parts, Random, Tasks, WallTime,
-    network::ByteStream,
+    network::{ByteStream, DatagramSocket},
 };
 use async_trait::async_trait;
 use futures::future::BoxFuture;
@@ -97,9 +97,37 @@ impl Network for TcpNetwork {
     }
 
     async fn connect(&self, address: &str) -> io::Result<Box<dyn ByteStream>> {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return Ok(Box::new(tokio::net::UnixStream::connect(path).await?));
+        }
         let stream = tokio::net::TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Box::new(stream))
+    }
+
+    async fn bind_datagram(&self, address: &str) -> io::Result<Box<dyn DatagramSocket>> {
+        Ok(Box::new(UdpSocket(tokio::net::UdpSocket::bind(address).await?)))
+    }
+}
+
+struct UdpSocket(tokio::net::UdpSocket);
+
+#[async_trait]
+impl DatagramSocket for UdpSocket {
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, String)> {
+        let (length, peer) = self.0.recv_from(buffer).await?;
+        Ok((length, peer.to_string()))
+    }
+
+    async fn send(&self, bytes: &[u8], to: &str) -> io::Result<()> {
+        self.0.send_to(bytes, to).await.map(|_| ())
+    }
+
+    fn address(&self) -> String {
+        self.0
+            .local_addr()
+            .map(|address| address.to_string())
+            .unwrap_or_default()
     }
 }
 

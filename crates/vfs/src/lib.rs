@@ -9,6 +9,7 @@
 mod attributes;
 mod error;
 mod filesystem;
+mod locks;
 mod memory;
 mod permission;
 pub mod rules;
@@ -19,6 +20,10 @@ pub use filesystem::{
     AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, FileHandle,
     FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
     XattrMode,
+};
+pub use locks::{
+    ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
+    LockRequest, LockTable, LockWaiter, Locked, ShareMode,
 };
 pub use memory::{
     Compare, Difference, LossOrder, MemoryOptions, MemorySnapshot, MemoryVfs, UnstableFile, compare_trees,

@@ -1,9 +1,14 @@
 //! Why a volume cannot be made, opened, taken over or checked.
 
-use crate::{checkpoint::CheckpointError, codec::DecodeError, journal::JournalError, objects::{ObjectsError, ReadError}};
+use crate::{
+    checkpoint::CheckpointError,
+    codec::DecodeError,
+    journal::JournalError,
+    objects::{ObjectsError, ReadError},
+};
 use firn_anchor::AnchorError;
 use firn_env::DiskError;
-use firn_format::{FormatError, OwnershipEpoch, Version};
+use firn_format::{FormatError, OwnershipEpoch};
 
 /// Why a volume cannot be made, opened, taken over or checked.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +17,9 @@ pub enum VolumeError {
     #[error("the state directory cannot be used: {0}")]
     Disk(#[from] DiskError),
     /// The local state file is damaged.
-    #[error("the local state file is damaged ({0}); nothing was changed. Restore it from a backup, or take the volume over with an empty state directory: what is only in this journal would be lost")]
+    #[error(
+        "the local state file is damaged ({0}); nothing was changed. Restore it from a backup, or take the volume over with an empty state directory: what is only in this journal would be lost"
+    )]
     LocalState(DecodeError),
     /// The anchor refused or is out of reach.
     #[error("{0}")]
@@ -38,40 +45,39 @@ pub enum VolumeError {
     #[error("{0}")]
     Checkpoint(#[from] CheckpointError),
     /// The anchor shows an older root than this edge has seen.
-    #[error(
-        "the anchor was rolled back: it shows version {found_version:?} of epoch {found_epoch:?}, but this edge has seen version \
-         {seen_version:?} of epoch {seen_epoch:?}. Nothing was changed. If the table was restored from a backup on purpose, \
-         start once with --accept-rollback; what was committed since is then given up"
-    )]
-    RolledBack {
-        /// Newest epoch seen.
-        seen_epoch: OwnershipEpoch,
-        /// Newest version seen.
-        seen_version: Version,
-        /// What the anchor shows.
-        found_epoch: OwnershipEpoch,
-        /// What the anchor shows.
-        found_version: Version,
-    },
+    #[error("{0}")]
+    RolledBack(#[from] Box<firn_anchor::RolledBack>),
+    /// The volume stopped serving before this was done.
+    #[error("not done: {0}; what was acknowledged is safe in the journal")]
+    Stopped(String),
     /// The volume was never formatted.
     #[error("the volume has no root; run `firn-edge format` first")]
     NotFormatted,
     /// This edge was fenced and its journal has writes that the volume has not.
-    #[error("another edge took the volume over while this one (epoch {epoch:?}) had writes in its journal; nothing is lost: salvage them into a clone before this edge serves again")]
+    #[error(
+        "another edge took the volume over while this one (which had it since epoch {tenure}) had writes in its journal; \
+         nothing is lost: salvage them into a clone before this edge serves again"
+    )]
     SalvageFirst {
-        /// The epoch the journal belongs to.
-        epoch: OwnershipEpoch,
+        /// The tenure the journal belongs to.
+        tenure: OwnershipEpoch,
     },
 }
 
 impl From<FormatError> for VolumeError {
     fn from(error: FormatError) -> Self {
-        Self::Undecodable { what: "the checkpoint", detail: error.to_string() }
+        Self::Undecodable {
+            what: "the checkpoint",
+            detail: error.to_string(),
+        }
     }
 }
 
 impl From<DecodeError> for VolumeError {
     fn from(error: DecodeError) -> Self {
-        Self::Undecodable { what: error.what, detail: error.to_string() }
+        Self::Undecodable {
+            what: error.what,
+            detail: error.to_string(),
+        }
     }
 }

@@ -1,1 +1,38 @@
-//! The log-structured file system engine.
+//! The log-structured file system engine: a volume that journals on the local disk and lives in an object store.
+//!
+//! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path), then `state` (what is
+//! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
+//! it comes back), `open` and `salvage` (start, stop, takeover).
+
+mod checkpoint;
+mod codec;
+mod config;
+mod damage;
+mod error;
+mod extents;
+mod filesystem;
+mod inode;
+pub mod journal;
+mod local;
+pub mod mutants;
+pub mod objects;
+mod open;
+mod read;
+mod record;
+mod salvage;
+mod state;
+mod status;
+mod tree;
+mod verify;
+mod volume;
+
+pub use config::{Cadence, VolumeConfig};
+pub use error::VolumeError;
+pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
+pub use salvage::{SalvageReport, TakeoverReport};
+pub use status::VolumeStatus;
+pub use verify::{Damage, VerifyReport};
+pub use volume::{Standing, Volume};
+
+/// Space is counted in units of this; no block is smaller.
+pub(crate) const BLOCK_BYTES_MIN: u64 = 4096;

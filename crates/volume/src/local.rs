@@ -1,7 +1,8 @@
 //! What an edge remembers of its volume on its own disk, besides journal and cache: one small file, replaced atomically.
 //!
 //! - who it is (`owner`, drawn once), so that after a restart the anchor knows it again;
-//! - the ownership epoch its journal belongs to, so that a journal is never replayed on another owner's root (I8);
+//! - the tenure (the epoch since which it has owned the volume without a break) its journal belongs to, so that a journal is
+//!   never replayed on another owner's root (I8);
 //! - the newest root it saw, so that a rolled-back anchor is noticed;
 //! - after a clean stop the write verifier, so that clients need not send their unstable writes again.
 
@@ -10,9 +11,9 @@ use crate::{
     error::VolumeError,
 };
 use bytes::Bytes;
-use firn_anchor::OwnerId;
+use firn_anchor::{OwnerId, RememberedRoot};
 use firn_env::{Disk, DiskError, Env, OpenMode};
-use firn_format::{OwnershipEpoch, Uid, Version};
+use firn_format::OwnershipEpoch;
 
 const VERSION: u8 = 1;
 const FILE: &str = "state";
@@ -22,10 +23,10 @@ const NEW_FILE: &str = "state.new";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalState {
     pub owner: OwnerId,
-    /// The epoch the journal directory belongs to; `None`: no journal.
-    pub epoch: Option<OwnershipEpoch>,
+    /// The tenure the journal directory belongs to; `None`: no journal.
+    pub tenure: Option<OwnershipEpoch>,
     /// The newest root seen.
-    pub seen: Option<(OwnershipEpoch, Version, Uid)>,
+    pub seen: Option<RememberedRoot>,
     /// Set by a clean stop, cleared at the next start.
     pub clean_verifier: Option<[u8; 8]>,
 }
@@ -39,8 +40,12 @@ impl LocalState {
                 Self::decode(bytes).map_err(VolumeError::LocalState)
             }
             Err(DiskError::NotFound { .. }) => {
-                let state =
-                    Self { owner: OwnerId(env.random_bytes()), epoch: None, seen: None, clean_verifier: None };
+                let state = Self {
+                    owner: OwnerId(env.random_bytes()),
+                    tenure: None,
+                    seen: None,
+                    clean_verifier: None,
+                };
                 state.save(&**env.disk()).await?;
                 Ok(state)
             }
@@ -64,11 +69,11 @@ impl LocalState {
     fn encode(&self) -> Bytes {
         let mut out = Encoder::new(VERSION);
         out.raw(&self.owner.0);
-        out.option(self.epoch, |out, epoch| {
+        out.option(self.tenure, |out, epoch| {
             out.u64(epoch.0);
         });
-        out.option(self.seen, |out, (epoch, version, uid)| {
-            out.u64(epoch.0).u64(version.0).raw(&uid.0);
+        out.option(self.seen.as_ref(), |out, seen| {
+            out.bytes(&seen.to_bytes());
         });
         out.option(self.clean_verifier, |out, verifier| {
             out.raw(&verifier);
@@ -87,17 +92,23 @@ impl LocalState {
             return Err(input.error());
         }
         let owner = OwnerId(input.array()?);
-        let epoch = input.option(|input| Ok(OwnershipEpoch(input.u64()?)))?;
+        let tenure = input.option(|input| Ok(OwnershipEpoch(input.u64()?)))?;
         let seen = input.option(|input| {
-            Ok((OwnershipEpoch(input.u64()?), Version(input.u64()?), Uid(input.array()?)))
+            let bytes = input.bytes()?;
+            RememberedRoot::from_bytes(&bytes).map_err(|_| input.error())
         })?;
         let clean_verifier = input.option(Decoder::array)?;
         input.finish()?;
-        Ok(Self { owner, epoch, seen, clean_verifier })
+        Ok(Self {
+            owner,
+            tenure,
+            seen,
+            clean_verifier,
+        })
     }
 }
 
-/// Where the journal of an epoch is.
-pub fn journal_directory(epoch: OwnershipEpoch) -> String {
-    format!("journal/{:016x}", epoch.0)
+/// Where the journal of a tenure is.
+pub fn journal_directory(tenure: OwnershipEpoch) -> String {
+    format!("journal/{:016x}", tenure.0)
 }

@@ -16,12 +16,11 @@ use crate::{
     tree,
     volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume, decode_inode},
 };
-use bytes::Bytes;
-use firn_anchor::{Anchor, AnchorError, Ownership, Root};
+use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root};
 use firn_env::Env;
 use firn_format::{
-    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId,
-    WriterId, checkpoint_place,
+    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId, WriterId,
+    checkpoint_place,
 };
 use firn_seal::Keys;
 use firn_store::Store;
@@ -92,14 +91,15 @@ pub struct FormatOptions {
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { block_bytes: 32 << 10, root_mode: 0o755 }
+        Self {
+            block_bytes: 32 << 10,
+            root_mode: 0o755,
+        }
     }
 }
 
 /// A root that was read.
 pub(crate) struct LoadedRoot {
-    pub pointer: Pointer,
-    pub checkpoint: Checkpoint,
     pub payload: CheckpointPayload,
     pub state: State,
     pub orphan_pointers: BTreeMap<u64, Pointer>,
@@ -142,17 +142,28 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         }
-        let ownership = parts.anchor.acquire(parts.volume, local.owner, &config.owner_name).await?;
+        let ownership = parts
+            .anchor
+            .acquire(parts.volume, local.owner, &config.owner_name)
+            .await?;
         let now = Timestamp::from_nanos(parts.env.wall().0);
-        let mut state =
-            State::new(file_system_id(parts.volume), VolumeCounters::new(parts.env.random_bytes()), None);
+        let mut state = State::new(
+            file_system_id(parts.volume),
+            VolumeCounters::new(parts.env.random_bytes()),
+            None,
+        );
         state.create_root(&root_inode(ROOT_DIRECTORY, options.root_mode, now), now);
         let block_bytes = options.block_bytes;
-        let base = NewBranch { version: Version(1), previous: None, fork: None, block_bytes };
+        let base = NewBranch {
+            version: Version(1),
+            previous: None,
+            fork: None,
+            block_bytes,
+        };
         let objects = parts.objects(config).await?;
         let writer = parts.anchor.next_writer().await?;
         let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
-        commit_branch(parts, config, ownership, packer, &mut state, BTreeMap::new(), base).await?;
+        commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
         Ok(())
     }
 
@@ -164,12 +175,16 @@ impl Volume {
     pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
-        let ownership = match parts.anchor.acquire(parts.volume, local.owner, &config.owner_name).await {
+        let ownership = match parts
+            .anchor
+            .acquire(parts.volume, local.owner, &config.owner_name)
+            .await
+        {
             Ok(ownership) => ownership,
             Err(error @ AnchorError::OwnedByOther { .. }) => {
-                return Err(match local.epoch {
-                    Some(epoch) if crate::salvage::has_journal(&parts, &config, epoch).await? => {
-                        VolumeError::SalvageFirst { epoch }
+                return Err(match local.tenure {
+                    Some(tenure) if crate::salvage::has_journal(&parts, &config, tenure).await? => {
+                        VolumeError::SalvageFirst { tenure }
                     }
                     Some(_) | None => error.into(),
                 });
@@ -186,33 +201,49 @@ impl Volume {
         ownership: Ownership,
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
-        let epoch = ownership.epoch();
-        if let Some(old) = local.epoch.filter(|old| *old != epoch) {
+        let tenure = ownership.tenure();
+        if let Some(old) = local.tenure.filter(|old| *old != tenure) {
             if crate::salvage::has_journal(&parts, &config, old).await? {
-                return Err(VolumeError::SalvageFirst { epoch: old });
+                return Err(VolumeError::SalvageFirst { tenure: old });
             }
-            local.epoch = None;
+            local.tenure = None;
         }
+        match &mut local.seen {
+            Some(seen) => {
+                seen.observe(ownership.tuple())?;
+            }
+            None => local.seen = Some(RememberedRoot::new(parts.volume, ownership.tuple())),
+        }
+        let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
         let objects = parts.objects(&config).await?;
-        let (tuple, _) = parts.anchor.load(parts.volume).await?;
-        let root = tuple.root.ok_or(VolumeError::NotFormatted)?;
-        check_not_rolled_back(local, &root)?;
         let mut loaded = load_root(&objects, parts.volume, &root).await?;
         let verifier = local.clean_verifier.take().unwrap_or_else(|| env.random_bytes());
-        // The epoch is remembered before the first record of its journal can exist.
-        local.epoch = Some(epoch);
+        // The tenure is remembered before the first record of its journal can exist.
+        local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
         let writer = parts.anchor.next_writer().await?;
         let journal_config = JournalConfig {
             file_bytes: config.journal_file_bytes,
             capacity_bytes: config.journal_bytes,
-            ..JournalConfig::default()
+            // Enough for thousands of removals, and always a small part of a file.
+            reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
         };
-        let directory = journal_directory(epoch);
+        let directory = journal_directory(tenure);
         let covered = loaded.payload.covered;
-        let (journal, mut replay) =
-            Journal::open(&env, &parts.keys, parts.volume, writer, &directory, covered, journal_config).await?;
-        let mut report = RecoveryReport { version: root.version.0, ..RecoveryReport::default() };
+        let (journal, mut replay) = Journal::open(
+            &env,
+            &parts.keys,
+            parts.volume,
+            writer,
+            &directory,
+            covered,
+            journal_config,
+        )
+        .await?;
+        let mut report = RecoveryReport {
+            version: root.version.0,
+            ..RecoveryReport::default()
+        };
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;
@@ -240,6 +271,7 @@ impl Volume {
             times: Mutex::new(CheckpointTimes {
                 dirty_since,
                 last_commit_ms: Some(root.committed_at_ms),
+                committed_to: covered,
                 ..CheckpointTimes::default()
             }),
             standing,
@@ -275,7 +307,8 @@ impl Volume {
                 let state = inner.lock();
                 !state.is_dirty() && !inner.times.lock().expect("no panic under this lock").building
             };
-            if clean || inner.journal.trimmed_to() >= target {
+            let committed_to = inner.times.lock().expect("no panic under this lock").committed_to;
+            if clean || committed_to >= target {
                 return Ok(());
             }
             inner.want_checkpoint();
@@ -290,7 +323,7 @@ impl Volume {
     pub async fn stop(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
         inner.set_standing(Standing::Stopping);
-        inner.journal.close().await?;
+        inner.close_journal().await?;
         let mut checkpointer = inner.checkpointer.lock().await;
         checkpointer.local.clean_verifier = Some(inner.verifier);
         checkpointer.local.save(&**inner.env.disk()).await?;
@@ -306,18 +339,30 @@ impl Volume {
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
         inner.set_standing(Standing::Stopping);
-        self.sync().await.map_err(|error| VolumeError::Undecodable { what: "the drain", detail: error.to_string() })?;
+        self.sync()
+            .await
+            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let mut checkpointer = inner.checkpointer.lock().await;
-        inner.journal.close().await?;
+        inner.close_journal().await?;
         inner.env.fault_point("drain.before_release").await;
-        inner.anchor.release(&checkpointer.ownership).await?;
+        inner.anchor.drain(&mut checkpointer.ownership).await?;
         inner.env.fault_point("drain.after_release").await;
-        let epoch = checkpointer.ownership.epoch();
-        checkpointer.local.epoch = None;
+        let tenure = checkpointer.ownership.tenure();
+        checkpointer.local.tenure = None;
         checkpointer.local.save(&**inner.env.disk()).await?;
-        crate::salvage::remove_journal(&**inner.env.disk(), epoch).await?;
+        crate::salvage::remove_journal(&**inner.env.disk(), tenure).await?;
         inner.set_standing(Standing::Failed("the volume was drained".into()));
         Ok(())
+    }
+}
+
+impl Inner {
+    async fn close_journal(&self) -> Result<(), VolumeError> {
+        self.journal.close().await;
+        match self.journal.failed() {
+            None => Ok(()),
+            Some(reason) => Err(VolumeError::Stopped(reason)),
+        }
     }
 }
 
@@ -326,42 +371,48 @@ pub fn file_system_id(volume: VolumeId) -> u64 {
     u64::from_le_bytes(volume.0[..8].try_into().expect("sixteen bytes"))
 }
 
-/// A rolled-back anchor serves an older root than this edge has seen.
-fn check_not_rolled_back(local: &LocalState, root: &Root) -> Result<(), VolumeError> {
-    let Some((epoch, version, uid)) = local.seen else { return Ok(()) };
-    let older = root.epoch < epoch || root.version < version;
-    if older || (root.version == version && root.uid != uid) {
-        return Err(VolumeError::RolledBack {
-            seen_epoch: epoch,
-            seen_version: version,
-            found_epoch: root.epoch,
-            found_version: root.version,
-        });
-    }
-    Ok(())
-}
-
 /// Reads a root's checkpoint and its orphans.
-pub(crate) async fn load_root(objects: &Objects, volume: VolumeId, root: &Root) -> Result<LoadedRoot, VolumeError> {
-    let pointer = Pointer { uid: root.uid, location: root.location };
+pub(crate) async fn load_root(
+    objects: &Objects,
+    volume: VolumeId,
+    root: &Root,
+) -> Result<LoadedRoot, VolumeError> {
+    let pointer = Pointer {
+        uid: root.uid,
+        location: root.location,
+    };
     let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
     let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
     let payload = CheckpointPayload::decode(object.payload.clone())?;
-    let mut state = State::new(file_system_id(volume), payload.counters.clone(), checkpoint.inode_map);
+    let mut state = State::new(
+        file_system_id(volume),
+        payload.counters.clone(),
+        checkpoint.inode_map,
+    );
     state.applied = payload.covered;
     state.restore_completed(payload.completed.clone());
     let mut orphan_pointers = BTreeMap::new();
     if let Some(orphans) = &checkpoint.orphans {
         for (number, pointer) in tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await? {
-            let place = Place { inode: ORPHAN_MAP, level: 0, index: number };
+            let place = Place {
+                inode: ORPHAN_MAP,
+                level: 0,
+                index: number,
+            };
             let object = objects.get(&pointer, place).await?;
-            let (inode, content) = decode_inode(&object)
-                .map_err(|detail| VolumeError::Undecodable { what: "an unlinked inode", detail })?;
+            let (inode, content) = decode_inode(&object).map_err(|detail| VolumeError::Undecodable {
+                what: "an unlinked inode",
+                detail,
+            })?;
             state.install_orphan(inode, content);
             orphan_pointers.insert(number, pointer);
         }
     }
-    Ok(LoadedRoot { pointer, checkpoint, payload, state, orphan_pointers })
+    Ok(LoadedRoot {
+        payload,
+        state,
+        orphan_pointers,
+    })
 }
 
 /// Applies every record of the journal to the state, loading what it misses.
@@ -377,7 +428,11 @@ pub(crate) async fn replay_into(
         let buffer = match &record.operation {
             Operation::Write { .. } => {
                 report.data_bytes += data.len() as u64;
-                Some(WriteBuffer::on_disk(data.len(), payload_bytes - data.len(), found.record.clone()))
+                Some(WriteBuffer::on_disk(
+                    data.len(),
+                    payload_bytes - data.len(),
+                    found.record.clone(),
+                ))
             }
             _ => None,
         };
@@ -391,23 +446,37 @@ pub(crate) async fn replay_into(
 }
 
 /// As a request's loading, but with the state to oneself.
-pub(crate) async fn load_for_replay(state: &mut State, objects: &Objects, missing: Missing) -> Result<(), VolumeError> {
-    let broken = |detail: String| VolumeError::Undecodable { what: "what the journal changes", detail };
+pub(crate) async fn load_for_replay(
+    state: &mut State,
+    objects: &Objects,
+    missing: Missing,
+) -> Result<(), VolumeError> {
+    let broken = |detail: String| VolumeError::Undecodable {
+        what: "what the journal changes",
+        detail,
+    };
     match missing {
         Missing::Inode(number) => {
-            let root = state.inode_map.ok_or_else(|| broken(format!("inode {number} in an empty volume")))?;
+            let root = state
+                .inode_map
+                .ok_or_else(|| broken(format!("inode {number} in an empty volume")))?;
             let pointer = tree::lookup(objects, firn_format::INODE_MAP, &root, number).await?;
             let pointer = pointer.ok_or_else(|| broken(format!("inode {number} is not in the root")))?;
-            let place = Place { inode: firn_format::INODE_MAP, level: 0, index: number };
+            let place = Place {
+                inode: firn_format::INODE_MAP,
+                level: 0,
+                index: number,
+            };
             let object = objects.get(&pointer, place).await?;
             let (inode, content) = decode_inode(&object).map_err(broken)?;
             state.install_inode(number, inode, content);
         }
         Missing::Page { directory, key } => {
             let (content, shape) = match state.entry(directory) {
-                Ok(Some(entry)) => {
-                    (entry.content.clone(), entry.inode.as_ref().expect("no tombstone").directory)
-                }
+                Ok(Some(entry)) => (
+                    entry.content.clone(),
+                    entry.inode.as_ref().expect("no tombstone").directory,
+                ),
                 Ok(None) | Err(_) => return Err(broken(format!("directory {directory} does not exist"))),
             };
             let (place, page) = crate::volume::find_page(objects, directory, &content, shape, key)
@@ -428,9 +497,13 @@ async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
             .journal
             .wait_for_space(4096, ReserveClass::Reserved, Duration::from_secs(60))
             .await
-            .map_err(|error| VolumeError::Undecodable { what: "the journal", detail: error.to_string() })?;
+            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let now = inner.now();
-        let record = Record { request: None, now, operation: Operation::FreeOrphan { inode } };
+        let record = Record {
+            request: None,
+            now,
+            operation: Operation::FreeOrphan { inode },
+        };
         inner.journal_and_apply(&mut inner.lock(), &record, reservation, &None);
     }
     if freed > 0 {
@@ -455,8 +528,15 @@ pub(crate) async fn pack_dirty(
     block_bytes: u32,
 ) -> Result<Option<firn_format::TreeRoot>, VolumeError> {
     let frozen = state.freeze();
-    let built =
-        build(packer, None, u64::from(block_bytes), state.inode_map, frozen, std::mem::take(orphans)).await?;
+    let built = build(
+        packer,
+        None,
+        u64::from(block_bytes),
+        state.inode_map,
+        frozen,
+        std::mem::take(orphans),
+    )
+    .await?;
     *orphans = built.orphan_pointers;
     state.install(built.inode_map, built.entries);
     Ok(built.orphans)
@@ -465,7 +545,6 @@ pub(crate) async fn pack_dirty(
 /// Commits the first checkpoint of a branch outside the checkpointer, and gives the ownership up again.
 pub(crate) async fn commit_branch(
     parts: &Parts,
-    config: &VolumeConfig,
     mut ownership: Ownership,
     mut packer: Packer,
     state: &mut State,
@@ -489,6 +568,7 @@ pub(crate) async fn commit_branch(
         cleaner_sequence: 0,
         committed_at_ms,
     };
+    // `pack_dirty` has installed what it built, so the state's sum is exact.
     let payload = CheckpointPayload {
         counters: state.counters.clone(),
         block_bytes: branch.block_bytes,
@@ -497,17 +577,15 @@ pub(crate) async fn commit_branch(
     };
     let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     packer.finish().await?;
-    let root = Root {
-        uid: pointer.uid,
-        location: pointer.location,
-        version: branch.version,
-        epoch: ownership.epoch(),
-        owner: LocalState::load(&parts.env).await?.owner,
-        owner_name: config.owner_name.clone(),
-        commit_id: parts.env.random_bytes(),
+    let commit_id = parts.env.random_bytes();
+    let root = ownership.next_root(
+        pointer.uid,
+        pointer.location,
+        branch.version,
+        commit_id,
         committed_at_ms,
-    };
+    );
     parts.anchor.commit(&mut ownership, root.clone()).await?;
-    parts.anchor.release(&ownership).await?;
+    parts.anchor.drain(&mut ownership).await?;
     Ok(root)
 }

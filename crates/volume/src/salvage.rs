@@ -16,7 +16,7 @@ use crate::{
     record::{Operation, Record},
     volume::Volume,
 };
-use firn_anchor::{AnchorError, OwnerId, Root};
+use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple};
 use firn_env::{Disk, DiskError};
 use firn_format::{ForkPoint, OwnershipEpoch, Version, VolumeId};
 
@@ -53,7 +53,10 @@ impl Volume {
     /// If the anchor refuses.
     pub async fn takeover(parts: &Parts, config: &VolumeConfig) -> Result<TakeoverReport, VolumeError> {
         let local = LocalState::load(&parts.env).await?;
-        let taken = parts.anchor.takeover(parts.volume, local.owner, &config.owner_name).await?;
+        let taken = parts
+            .anchor
+            .takeover(parts.volume, local.owner, &config.owner_name)
+            .await?;
         parts.env.fault_point("takeover.after_anchor").await;
         Ok(TakeoverReport {
             previous_owner: taken.previous_owner.as_ref().map(|owner| owner.name.clone()),
@@ -62,57 +65,66 @@ impl Volume {
         })
     }
 
-    /// Replays the journal of a fenced epoch into a clone and then removes it. `None` if there is nothing to salvage.
+    /// Replays the journal of an ended tenure into a clone and then removes it. `None` if there is nothing to salvage.
     /// Can be stopped and run again at any point.
     ///
     /// # Errors
     /// If the journal, the retained root or the anchor cannot be read or written; the journal is then still there.
     pub async fn salvage(parts: &Parts, config: &VolumeConfig) -> Result<Option<SalvageReport>, VolumeError> {
         let mut local = LocalState::load(&parts.env).await?;
-        let Some(epoch) = local.epoch else { return Ok(None) };
+        let Some(tenure) = local.tenure else {
+            return Ok(None);
+        };
         let (tuple, _) = parts.anchor.load(parts.volume).await?;
-        if tuple.epoch == epoch && tuple.owner.as_ref().is_some_and(|owner| owner.id == local.owner) {
+        if tuple.tenure == tenure && tuple.owner.as_ref().is_some_and(|owner| owner.id == local.owner) {
             return Ok(None); // Not fenced: the journal belongs to the head and is replayed there.
         }
         let mut report = None;
-        if let Some(root) = base_root(&tuple, epoch) {
-            report = salvage_onto(parts, config, &local, epoch, &root).await?;
+        if let Some(root) = base_root(&tuple, tenure) {
+            report = salvage_onto(parts, config, &local, tenure, &root).await?;
         }
         parts.env.fault_point("salvage.before_remove").await;
-        local.epoch = None;
+        local.tenure = None;
         local.save(&**parts.env.disk()).await?;
-        remove_journal(&**parts.env.disk(), epoch).await?;
+        remove_journal(&**parts.env.disk(), tenure).await?;
         Ok(report)
     }
 }
 
-/// The root on which the journal of `epoch` continues: the one retained when the epoch was fenced.
-fn base_root(tuple: &firn_anchor::VolumeTuple, epoch: OwnershipEpoch) -> Option<Root> {
+/// The root on which the journal of `tenure` continues: the one retained when the tenure was ended by a takeover. Every
+/// restart within a tenure raises the epoch, so the fenced epoch is the first retained one that is not before the tenure.
+fn base_root(tuple: &VolumeTuple, tenure: OwnershipEpoch) -> Option<Root> {
     tuple
         .retained
         .iter()
-        .find(|retained| retained.fenced_epoch == epoch)
+        .filter(|retained| retained.fenced_epoch >= tenure)
+        .min_by_key(|retained| retained.fenced_epoch)
         .map(|retained| retained.root.clone())
-        .or_else(|| tuple.root.clone().filter(|root| root.epoch <= epoch))
 }
 
 async fn salvage_onto(
     parts: &Parts,
     config: &VolumeConfig,
     local: &LocalState,
-    epoch: OwnershipEpoch,
+    tenure: OwnershipEpoch,
     root: &Root,
 ) -> Result<Option<SalvageReport>, VolumeError> {
     let objects = parts.objects(config).await?;
     let mut loaded = load_root(&objects, parts.volume, root).await?;
     let covered = loaded.payload.covered;
-    let mut replay = read_journal(parts, epoch, covered).await?;
-    let volume = salvage_volume(parts.volume, local.owner, epoch);
-    let name = format!("salvage-{}-{}", epoch.0, &volume.to_string()[..8]);
-    let clone = Parts { volume, ..parts.clone() };
+    let mut replay = read_journal(parts, tenure, covered).await?;
+    let volume = salvage_volume(parts.volume, local.owner, tenure);
+    let name = format!("salvage-{}-{}", tenure.0, &volume.to_string()[..8]);
+    let clone = Parts {
+        volume,
+        ..parts.clone()
+    };
     let block_bytes = loaded.payload.block_bytes;
     let mut packer: Option<Packer> = None;
-    let mut recovery = RecoveryReport { version: root.version.0, ..RecoveryReport::default() };
+    let mut recovery = RecoveryReport {
+        version: root.version.0,
+        ..RecoveryReport::default()
+    };
     let mut pending_bytes = 0;
     while let Some(found) = replay.next().await? {
         let payload_bytes = found.payload.len();
@@ -128,7 +140,13 @@ async fn salvage_onto(
         if pending_bytes >= PACK_BYTES {
             pending_bytes = 0;
             let packer = open_packer(&mut packer, parts, config, &objects).await?;
-            pack_dirty(packer, &mut loaded.state, &mut loaded.orphan_pointers, block_bytes).await?;
+            pack_dirty(
+                packer,
+                &mut loaded.state,
+                &mut loaded.orphan_pointers,
+                block_bytes,
+            )
+            .await?;
         }
     }
     recovery.torn_tail = replay.torn_tail();
@@ -141,19 +159,30 @@ async fn salvage_onto(
         Err(error) => return Err(error.into()),
     }
     if parts.anchor.load(volume).await?.0.root.is_none() {
-        let ownership = clone.anchor.acquire(volume, local.owner, &config.owner_name).await?;
+        let ownership = clone
+            .anchor
+            .acquire(volume, local.owner, &config.owner_name)
+            .await?;
         open_packer(&mut packer, parts, config, &objects).await?;
         let packer = packer.expect("just opened");
         let branch = NewBranch {
             version: Version(1),
             previous: Some(root.uid),
-            fork: Some(ForkPoint { volume: parts.volume, version: root.version, uid: root.uid }),
+            fork: Some(ForkPoint {
+                volume: parts.volume,
+                version: root.version,
+                uid: root.uid,
+            }),
             block_bytes,
         };
         let (state, orphans) = (&mut loaded.state, loaded.orphan_pointers);
-        commit_branch(&clone, config, ownership, packer, state, orphans, branch).await?;
+        commit_branch(&clone, ownership, packer, state, orphans, branch).await?;
     }
-    Ok(Some(SalvageReport { volume, name, recovery }))
+    Ok(Some(SalvageReport {
+        volume,
+        name,
+        recovery,
+    }))
 }
 
 async fn open_packer<'a>(
@@ -170,34 +199,47 @@ async fn open_packer<'a>(
 }
 
 /// The clone's id follows from what it salvages, so that a salvage that was interrupted finds what it began.
-fn salvage_volume(volume: VolumeId, owner: OwnerId, epoch: OwnershipEpoch) -> VolumeId {
+fn salvage_volume(volume: VolumeId, owner: OwnerId, tenure: OwnershipEpoch) -> VolumeId {
     let mut hasher = blake3::Hasher::new_derive_key("firn salvage clone volume id v1");
-    hasher.update(&volume.0).update(&owner.0).update(&epoch.0.to_le_bytes());
-    VolumeId(hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes"))
+    hasher
+        .update(&volume.0)
+        .update(&owner.0)
+        .update(&tenure.0.to_le_bytes());
+    VolumeId(
+        hasher.finalize().as_bytes()[..16]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    )
 }
 
-async fn read_journal(parts: &Parts, epoch: OwnershipEpoch, covered: Sequence) -> Result<Replay, VolumeError> {
-    let directory = journal_directory(epoch);
+async fn read_journal(
+    parts: &Parts,
+    tenure: OwnershipEpoch,
+    covered: Sequence,
+) -> Result<Replay, VolumeError> {
+    let directory = journal_directory(tenure);
     Ok(Journal::read_only(&parts.env, &parts.keys, parts.volume, &directory, covered).await?)
 }
 
-/// Whether the journal of `epoch` has records that the root it continues has not.
+/// Whether the journal of `tenure` has records that the root it continues has not.
 pub(crate) async fn has_journal(
     parts: &Parts,
     config: &VolumeConfig,
-    epoch: OwnershipEpoch,
+    tenure: OwnershipEpoch,
 ) -> Result<bool, VolumeError> {
     let (tuple, _) = parts.anchor.load(parts.volume).await?;
-    let Some(root) = base_root(&tuple, epoch) else { return Ok(false) };
+    let Some(root) = base_root(&tuple, tenure) else {
+        return Ok(false);
+    };
     let objects = parts.objects(config).await?;
     let loaded = load_root(&objects, parts.volume, &root).await?;
-    let mut replay = read_journal(parts, epoch, loaded.payload.covered).await?;
+    let mut replay = read_journal(parts, tenure, loaded.payload.covered).await?;
     Ok(replay.next().await?.is_some())
 }
 
-/// Removes the journal files of an epoch.
-pub(crate) async fn remove_journal(disk: &dyn Disk, epoch: OwnershipEpoch) -> Result<(), DiskError> {
-    let directory = journal_directory(epoch);
+/// Removes the journal files of a tenure.
+pub(crate) async fn remove_journal(disk: &dyn Disk, tenure: OwnershipEpoch) -> Result<(), DiskError> {
+    let directory = journal_directory(tenure);
     let names = match disk.list(&directory).await {
         Ok(names) => names,
         Err(DiskError::NotFound { .. }) => return Ok(()),
@@ -208,4 +250,3 @@ pub(crate) async fn remove_journal(disk: &dyn Disk, epoch: OwnershipEpoch) -> Re
     }
     disk.sync_directory(&directory).await
 }
-

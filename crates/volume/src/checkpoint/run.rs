@@ -12,11 +12,8 @@
 //! An idle volume has no timer and makes no request (I9).
 
 use super::{CheckpointError, CheckpointPayload, Packer, build};
-use crate::{
-    config::Cadence,
-    volume::{CheckpointerState, Inner, Standing},
-};
-use firn_anchor::{AnchorError, Root};
+use crate::volume::{CheckpointerState, Inner, Standing};
+use firn_anchor::{AnchorError, RememberedRoot};
 use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -48,7 +45,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
             inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
             let fenced = matches!(error, CheckpointError::Anchor(AnchorError::Fenced(_)));
-            inner.set_standing(if fenced { Standing::Fenced } else { Standing::Failed(reason) });
+            inner.set_standing(if fenced {
+                Standing::Fenced
+            } else {
+                Standing::Failed(reason)
+            });
             return;
         }
     }
@@ -71,15 +72,14 @@ async fn wait_until_due(inner: &Inner) {
         let waited = since.map_or(Duration::ZERO, |since| inner.env.now().since(since));
         let limit = {
             let state = inner.lock();
-            let cadence = &inner.config.cadence;
-            if state.dirty_bytes() >= cadence.busy_bytes || state.records_since_freeze() >= Cadence::RECORDS_SOFT {
+            if inner.config.cadence.is_due(&state) {
                 return;
             }
-            let trickle = state.dirty_bytes() < Cadence::TRICKLE_BYTES
-                && state.records_since_freeze() < Cadence::TRICKLE_RECORDS;
-            if trickle { cadence.trickle } else { cadence.busy }
+            inner.config.cadence.limit(&state)
         };
-        let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else { return };
+        let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
+            return;
+        };
         // Either the time is up, or a change made it due earlier.
         let _ = inner.env.timeout(left.min(inner.config.cadence.busy), wake).await;
     }
@@ -88,7 +88,7 @@ async fn wait_until_due(inner: &Inner) {
 /// One checkpoint, from freeze to trim.
 async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), CheckpointError> {
     inner.env.fault_point("checkpoint.before_freeze").await;
-    let (covered, frozen, counters, completed, inode_map) = {
+    let (covered, frozen, mut counters, completed, inode_map) = {
         let mut state = inner.lock();
         {
             let mut times = inner.times.lock().expect("no panic under this lock");
@@ -134,8 +134,14 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         cleaner_sequence: 0,
         committed_at_ms,
     };
-    let payload =
-        CheckpointPayload { counters, block_bytes: block_bytes as u32, covered, completed };
+    // The sum was an upper bound until the blocks were built.
+    counters.used_bytes = counters.used_bytes.saturating_add_signed(built.used_correction);
+    let payload = CheckpointPayload {
+        counters,
+        block_bytes: block_bytes as u32,
+        covered,
+        completed,
+    };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     packer.finish().await?;
     inner.env.fault_point("checkpoint.before_commit").await;
@@ -150,10 +156,11 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         times.frozen_since = None;
         times.building = false;
         times.committed += 1;
+        times.committed_to = covered;
         times.last_commit_ms = Some(committed_at_ms);
         times.last_error = None;
     }
-    remember_root(inner, own, root, version).await;
+    remember_root(inner, own).await;
     inner.env.fault_point("checkpoint.before_trim").await;
     inner.journal.trim(covered).await?;
     inner.committed.notify_waiters();
@@ -168,7 +175,13 @@ pub(crate) async fn pack_checkpoint(
 ) -> Result<Pointer, CheckpointError> {
     let (plain, children) = checkpoint.to_plain_and_children();
     packer
-        .pack(Kind::Checkpoint, checkpoint_place(checkpoint.version), plain, children, payload.encode())
+        .pack(
+            Kind::Checkpoint,
+            checkpoint_place(checkpoint.version),
+            plain,
+            children,
+            payload.encode(),
+        )
         .await
 }
 
@@ -181,16 +194,10 @@ async fn commit(
     version: Version,
     committed_at_ms: i64,
 ) -> Result<(), CheckpointError> {
-    let root = Root {
-        uid: pointer.uid,
-        location: pointer.location,
-        version,
-        epoch: own.ownership.epoch(),
-        owner: own.local.owner,
-        owner_name: inner.config.owner_name.clone(),
-        commit_id: inner.env.random_bytes(),
-        committed_at_ms,
-    };
+    let commit_id = inner.env.random_bytes();
+    let root = own
+        .ownership
+        .next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
     let mut wait = Duration::from_millis(200);
     loop {
         match inner.anchor.commit(&mut own.ownership, root.clone()).await {
@@ -207,8 +214,8 @@ async fn commit(
 }
 
 /// Remembers the root, so that a rolled-back anchor is noticed at the next start. Failing to is no reason to stop.
-async fn remember_root(inner: &Inner, own: &mut CheckpointerState, root: Pointer, version: Version) {
-    own.local.seen = Some((own.ownership.epoch(), version, root.uid));
+async fn remember_root(inner: &Inner, own: &mut CheckpointerState) {
+    own.local.seen = Some(RememberedRoot::new(inner.volume, own.ownership.tuple()));
     if let Err(error) = own.local.save(&**inner.env.disk()).await {
         tracing::warn!(%error, "cannot remember the newest root locally");
     }

@@ -1,0 +1,327 @@
+//! What is served to whom: export paths, client rules, and the way from a handle in a call to a file and a user.
+//!
+//! An export is a path name for a volume, and rules for client networks. Of the rules that contain a client's address the
+//! narrowest counts, whatever their order. [`Exports::admit`] is the one door: every protocol that takes a file handle
+//! (NFS, NLM) passes it with each call, so that neither a forged handle, nor one carried to a client outside the export's
+//! networks, nor an unsquashed root gets any further.
+
+use crate::{
+    handle::{ExportId, HandleKey, SignedHandle, WireHandle},
+    network::ClientNetwork,
+    rpc::{Credential, Peer},
+};
+use firn_vfs::{Credentials, FileHandle, Vfs};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// RFC 1813 §5.1.4 (MNTPATHLEN).
+pub const PATH_MAX_BYTES: usize = 1024;
+/// The user and group that Linux gives to nobody.
+pub const NOBODY: u32 = 65_534;
+
+/// Which users of a client are turned into the anonymous one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Squash {
+    /// None: a client's root is root here.
+    None,
+    /// Root, as user and in groups. What every ordinary export wants.
+    #[default]
+    Root,
+    /// Everyone.
+    All,
+}
+
+/// What the clients of a network may do with an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRule {
+    /// Whom the rule is about.
+    pub network: ClientNetwork,
+    /// Whether changes are refused.
+    pub read_only: bool,
+    /// Who becomes anonymous.
+    pub squash: Squash,
+    /// The anonymous user.
+    pub anonymous_uid: u32,
+    /// The anonymous group.
+    pub anonymous_gid: u32,
+    /// Whether calls must come from a port below 1024, which on a trusted client only the kernel and root can use.
+    pub require_privileged_port: bool,
+}
+
+impl ClientRule {
+    /// Read and write for `network`, root squashed, privileged port required: what Linux exports by default.
+    pub fn read_write(network: ClientNetwork) -> Self {
+        Self {
+            network,
+            read_only: false,
+            squash: Squash::Root,
+            anonymous_uid: NOBODY,
+            anonymous_gid: NOBODY,
+            require_privileged_port: true,
+        }
+    }
+
+    /// On whose behalf a call with `credential` is made.
+    fn credentials(&self, credential: &Credential) -> Credentials {
+        let anonymous = Credentials {
+            uid: self.anonymous_uid,
+            gid: self.anonymous_gid,
+            groups: Vec::new(),
+        };
+        let Credential::Sys(sys) = credential else {
+            // Who does not say who he is, is nobody.
+            return anonymous;
+        };
+        match self.squash {
+            Squash::All => anonymous,
+            Squash::None => Credentials {
+                uid: sys.uid,
+                gid: sys.gid,
+                groups: sys.groups.0.clone(),
+            },
+            Squash::Root => {
+                let group = |gid: u32| if gid == 0 { self.anonymous_gid } else { gid };
+                Credentials {
+                    uid: if sys.uid == 0 { self.anonymous_uid } else { sys.uid },
+                    gid: group(sys.gid),
+                    groups: sys.groups.0.iter().copied().map(group).collect(),
+                }
+            }
+        }
+    }
+}
+
+/// A volume served under a path.
+pub struct Export {
+    id: ExportId,
+    path: String,
+    vfs: Arc<dyn Vfs>,
+    rules: Vec<ClientRule>,
+}
+
+/// An export that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    /// The path is not what clients can mount.
+    #[error(
+        "export path `{0}` must be absolute, without `.`, `..` or empty parts, and at most {PATH_MAX_BYTES} bytes"
+    )]
+    Path(String),
+    /// Two exports under one path.
+    #[error("`{0}` is exported twice")]
+    Twice(String),
+    /// No client could use it.
+    #[error("`{0}` is exported to no network; name at least one (`*` for everyone)")]
+    NoClients(String),
+}
+
+impl Export {
+    /// Serves `vfs` under `path` to the networks of `rules`.
+    ///
+    /// # Errors
+    /// If the path cannot be mounted, or no rule is given.
+    pub fn new(path: &str, vfs: Arc<dyn Vfs>, mut rules: Vec<ClientRule>) -> Result<Self, ExportError> {
+        let path = if path.len() > 1 {
+            path.strip_suffix('/').unwrap_or(path)
+        } else {
+            path
+        };
+        let parts_are_names =
+            |path: &str| path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+        if !path.starts_with('/') || path.len() > PATH_MAX_BYTES || !parts_are_names(path) {
+            return Err(ExportError::Path(path.to_owned()));
+        }
+        if rules.is_empty() {
+            return Err(ExportError::NoClients(path.to_owned()));
+        }
+        rules.sort_by_key(|rule| std::cmp::Reverse(rule.network.specificity()));
+        let hash = blake3::hash(path.as_bytes());
+        Ok(Self {
+            id: ExportId(u64::from_be_bytes(std::array::from_fn(|byte| {
+                hash.as_bytes()[byte]
+            }))),
+            path: path.to_owned(),
+            vfs,
+            rules,
+        })
+    }
+
+    /// The path, without a slash at the end (unless it is `/`).
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The number handles carry: a hash of the path, so that it outlives a change of order in the configuration.
+    pub fn id(&self) -> ExportId {
+        self.id
+    }
+
+    /// The volume.
+    pub fn vfs(&self) -> &Arc<dyn Vfs> {
+        &self.vfs
+    }
+
+    /// The rules, narrowest network first.
+    pub fn rules(&self) -> &[ClientRule] {
+        &self.rules
+    }
+
+    /// The rule for a client; `None` if it may not use the export at all.
+    pub fn rule_for(&self, peer: &Peer) -> Option<&ClientRule> {
+        let rule = self
+            .rules
+            .iter()
+            .find(|rule| rule.network.contains(peer.address))?;
+        (!rule.require_privileged_port || peer.has_privileged_port()).then_some(rule)
+    }
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Export")
+            .field("path", &self.path)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A handle that leads nowhere for this caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// Not one of ours, or damaged.
+    #[error("the file handle was not made by this server")]
+    Forged,
+    /// Ours, for an export that is no longer served.
+    #[error("the file handle's export is gone")]
+    ExportGone,
+    /// The caller's address (or port) is not one the export is served to.
+    #[error("the client may not use this export")]
+    ClientDenied,
+}
+
+/// A file of an export, and the caller as the export's rules see it.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// The export.
+    pub export: Arc<Export>,
+    /// The file.
+    pub file: FileHandle,
+    /// On whose behalf the call is made, squashed.
+    pub credentials: Credentials,
+    /// Whether changes must be refused.
+    pub read_only: bool,
+}
+
+impl Admitted {
+    /// The volume the file is in.
+    pub fn vfs(&self) -> &dyn Vfs {
+        &*self.export.vfs
+    }
+}
+
+/// All exports of a server, and the key of their handles.
+#[derive(Debug)]
+pub struct Exports {
+    key: HandleKey,
+    by_id: BTreeMap<ExportId, Arc<Export>>,
+}
+
+impl Exports {
+    /// Serves `exports` with handles signed by `key`.
+    ///
+    /// # Errors
+    /// If two have the same path.
+    pub fn new(key: HandleKey, exports: impl IntoIterator<Item = Export>) -> Result<Self, ExportError> {
+        let mut by_id = BTreeMap::new();
+        for export in exports {
+            if let Some(other) = by_id.insert(export.id, Arc::new(export)) {
+                return Err(ExportError::Twice(other.path.clone()));
+            }
+        }
+        Ok(Self { key, by_id })
+    }
+
+    /// The exports, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
+        self.by_id.values()
+    }
+
+    /// The export with the longest path that is `path` or a parent of it, and the rest of `path`.
+    pub fn find<'a>(&self, path: &'a str) -> Option<(&Arc<Export>, &'a str)> {
+        let below = |export: &str| match export {
+            "/" => path.strip_prefix('/'),
+            export => path
+                .strip_prefix(export)
+                .filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        };
+        self.iter()
+            .filter_map(|export| Some((export, below(&export.path)?)))
+            .max_by_key(|(export, _)| export.path.len())
+    }
+
+    /// The handle under which a client may name `file` of `export`.
+    pub fn sign(&self, export: &Export, file: FileHandle) -> WireHandle {
+        self.key.sign(SignedHandle {
+            export: export.id,
+            file,
+        })
+    }
+
+    /// The file a handle names, if `peer` may use its export.
+    ///
+    /// # Errors
+    /// If the handle is not authentic, or not for this client.
+    pub fn admit(
+        &self,
+        handle: &[u8],
+        peer: &Peer,
+        credential: &Credential,
+    ) -> Result<Admitted, HandleError> {
+        let SignedHandle { export, file } = self.key.open(handle).ok_or(HandleError::Forged)?;
+        let export = self.by_id.get(&export).ok_or(HandleError::ExportGone)?;
+        let rule = export.rule_for(peer).ok_or(HandleError::ClientDenied)?;
+        Ok(Admitted {
+            export: export.clone(),
+            file,
+            credentials: rule.credentials(credential),
+            read_only: rule.read_only,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(squash: Squash) -> ClientRule {
+        ClientRule {
+            squash,
+            anonymous_uid: 99,
+            anonymous_gid: 98,
+            ..ClientRule::read_write(ClientNetwork::Everyone)
+        }
+    }
+
+    fn squashed(squash: Squash, uid: u32, gid: u32, groups: Vec<u32>) -> (u32, u32, Vec<u32>) {
+        let credentials = rule(squash).credentials(&Credential::sys("client", uid, gid, groups));
+        (credentials.uid, credentials.gid, credentials.groups)
+    }
+
+    #[test]
+    fn root_squash_takes_root_out_of_user_and_groups_and_leaves_others() {
+        assert_eq!(squashed(Squash::Root, 0, 0, vec![0, 5]), (99, 98, vec![98, 5]));
+        assert_eq!(squashed(Squash::Root, 7, 0, vec![0]), (7, 98, vec![98]));
+        assert_eq!(squashed(Squash::Root, 7, 8, vec![9]), (7, 8, vec![9]));
+    }
+
+    #[test]
+    fn all_squash_makes_everyone_anonymous_and_no_squash_nobody() {
+        assert_eq!(squashed(Squash::All, 7, 8, vec![9]), (99, 98, vec![]));
+        assert_eq!(squashed(Squash::None, 0, 0, vec![0]), (0, 0, vec![0]));
+    }
+
+    #[test]
+    fn a_caller_without_credentials_is_anonymous_even_where_root_is_not_squashed() {
+        let credentials = rule(Squash::None).credentials(&Credential::None);
+        assert_eq!((credentials.uid, credentials.gid), (99, 98));
+    }
+}

@@ -1,0 +1,158 @@
+//! From a message to the program it calls, and from its answer to the bytes of a reply.
+
+use super::{
+    CallHeader, HeaderError, Peer, ProcedureStatistics, Program, Reply, Request,
+    message::ReplyStatus,
+    statistics::{Counters, Ending, Statistics},
+};
+use crate::xdr::{Decoder, Encoder};
+use bytes::Bytes;
+use firn_env::Env;
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+use tracing::debug;
+
+/// A set of programs served together, with their statistics.
+pub struct Programs {
+    by_number: BTreeMap<u32, Vec<Arc<dyn Program>>>,
+    statistics: Statistics,
+}
+
+/// A message as the server received it.
+pub(super) enum Accepted {
+    /// To be executed.
+    Call(AcceptedCall),
+    /// Answered without being executed.
+    Answered(Encoder),
+    /// No RPC call: there is nobody to answer.
+    NotACall,
+}
+
+/// A call whose program is known.
+pub(super) struct AcceptedCall {
+    program: Arc<dyn Program>,
+    counters: Option<Arc<Counters>>,
+    request: Request,
+    message_bytes: usize,
+}
+
+impl Programs {
+    /// A set of programs; one number may occur several times with different versions.
+    pub fn new(programs: impl IntoIterator<Item = Arc<dyn Program>>) -> Self {
+        let mut by_number: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        for program in programs {
+            by_number.entry(program.number()).or_default().push(program);
+        }
+        let statistics = Statistics::new(by_number.values().flatten());
+        Self {
+            by_number,
+            statistics,
+        }
+    }
+
+    /// Number and versions of each program.
+    pub fn list(&self) -> impl Iterator<Item = (u32, RangeInclusive<u32>)> {
+        self.by_number
+            .values()
+            .flatten()
+            .map(|program| (program.number(), program.versions()))
+    }
+
+    /// What was counted for each procedure.
+    pub fn statistics(&self) -> Vec<ProcedureStatistics> {
+        self.statistics.snapshot()
+    }
+
+    pub(super) fn accept(&self, message: Bytes, peer: Peer) -> Accepted {
+        let answered = |transaction, status: ReplyStatus| {
+            debug!(?peer, ?status, "call refused");
+            let mut out = Encoder::new();
+            status.encode(transaction, &mut out);
+            Accepted::Answered(out)
+        };
+        let mut input = Decoder::new(message.clone());
+        let header = match CallHeader::decode(&mut input) {
+            Ok(header) => header,
+            Err(HeaderError::NotACall(error)) => {
+                debug!(?peer, %error, "not an RPC call");
+                return Accepted::NotACall;
+            }
+            Err(HeaderError::RpcMismatch { transaction }) => {
+                return answered(transaction, ReplyStatus::RpcMismatch);
+            }
+            Err(HeaderError::Authentication { transaction, status }) => {
+                return answered(transaction, ReplyStatus::Authentication(status));
+            }
+        };
+        let Some(candidates) = self.by_number.get(&header.program) else {
+            return answered(header.transaction, ReplyStatus::ProgramUnavailable);
+        };
+        let chosen = candidates
+            .iter()
+            .find(|program| program.versions().contains(&header.version));
+        let Some(program) = chosen else {
+            let low = candidates.iter().map(|program| *program.versions().start()).min();
+            let high = candidates.iter().map(|program| *program.versions().end()).max();
+            let range = low.unwrap_or(0)..=high.unwrap_or(0);
+            return answered(header.transaction, ReplyStatus::ProgramMismatch(range));
+        };
+        Accepted::Call(AcceptedCall {
+            program: program.clone(),
+            counters: self
+                .statistics
+                .counters(header.program, header.version, header.procedure)
+                .cloned(),
+            message_bytes: message.len(),
+            request: Request {
+                peer,
+                transaction: header.transaction,
+                version: header.version,
+                procedure: header.procedure,
+                credential: header.credential,
+                arguments: input,
+                // A header was decoded, so there are at least the four bytes of the transaction id.
+                message: message.slice(4..),
+            },
+        })
+    }
+}
+
+impl AcceptedCall {
+    pub(super) fn reply_bytes(&self) -> usize {
+        self.program.reply_bytes(&self.request)
+    }
+
+    /// Executes the call; `None` if there is to be no reply.
+    pub(super) async fn execute(self, env: &Env) -> Option<Encoder> {
+        let began = env.now();
+        let (transaction, procedure, peer) = (
+            self.request.transaction,
+            self.request.procedure,
+            self.request.peer,
+        );
+        let mut out = Encoder::with_capacity(32);
+        let ending = match self.program.call(self.request).await {
+            Ok(Reply { body, failed }) => {
+                ReplyStatus::Success.encode(transaction, &mut out);
+                out.append(body);
+                if failed { Ending::Failed } else { Ending::Success }
+            }
+            Err(refusal) => {
+                debug!(
+                    ?peer,
+                    program = self.program.name(),
+                    procedure,
+                    ?refusal,
+                    "call refused"
+                );
+                if let Some(status) = ReplyStatus::from_refusal(refusal) {
+                    status.encode(transaction, &mut out);
+                }
+                Ending::Refused
+            }
+        };
+        if let Some(counters) = self.counters {
+            counters.record(ending, self.message_bytes, out.len(), env.now().since(began));
+        }
+        (!out.is_empty()).then_some(out)
+    }
+}

@@ -1,0 +1,187 @@
+//! Reading file data: looking down through the layers, fetching what is committed.
+//!
+//! What a read shows is decided under the lock, in one instant; the bytes themselves come afterwards, from memory, the
+//! journal or the cache and cloud. That is safe because none of them changes: extents and blocks are immutable.
+
+use crate::{
+    damage::LostRanges,
+    extents::Extent,
+    journal::JournalError,
+    state::{Content, FileLayer},
+    tree,
+    volume::{Inner, read_failed},
+};
+use bytes::Bytes;
+use firn_format::{Place, TreeRoot};
+use firn_vfs::VfsError;
+use futures::future::try_join_all;
+
+/// Zeros for holes, shared by all readers.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A part of what a read shows.
+pub enum Piece {
+    /// A hole.
+    Zeros(u64),
+    /// Written since the last commit.
+    Extent(Extent),
+    /// In the inode.
+    Inline(Bytes),
+    /// In the block map, from this file offset on.
+    Committed { root: TreeRoot, start: u64, length: u64 },
+}
+
+/// What `start..end` of a file shows: the active layer, where it is open the frozen one, where that is open the committed
+/// content.
+pub fn plan(layers: &[&FileLayer], content: &Content, start: u64, end: u64) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    descend(layers, content, start, end, &mut pieces);
+    pieces
+}
+
+fn descend(layers: &[&FileLayer], content: &Content, start: u64, end: u64, pieces: &mut Vec<Piece>) {
+    if start >= end {
+        return;
+    }
+    let Some((top, below)) = layers.split_first() else {
+        return committed(content, start, end, pieces);
+    };
+    let gap = |from: u64, to: u64, pieces: &mut Vec<Piece>| {
+        let open_to = to.min(top.base_below).max(from);
+        descend(below, content, from, open_to, pieces);
+        zeros(to - open_to, pieces);
+    };
+    let mut at = start;
+    for (extent_start, extent) in top.extents.overlapping(start, end) {
+        gap(at, extent_start, pieces);
+        at = extent_start + extent.length;
+        pieces.push(Piece::Extent(extent));
+    }
+    gap(at, end, pieces);
+}
+
+fn committed(content: &Content, start: u64, end: u64, pieces: &mut Vec<Piece>) {
+    match content {
+        Content::Empty => zeros(end - start, pieces),
+        Content::Inline(bytes) => {
+            let length = bytes.len() as u64;
+            let (from, to) = (start.min(length), end.min(length));
+            if from < to {
+                pieces.push(Piece::Inline(bytes.slice(from as usize..to as usize)));
+            }
+            zeros((end - start) - (to - from), pieces);
+        }
+        Content::Map(root) => pieces.push(Piece::Committed {
+            root: *root,
+            start,
+            length: end - start,
+        }),
+    }
+}
+
+fn zeros(length: u64, pieces: &mut Vec<Piece>) {
+    if length > 0 {
+        pieces.push(Piece::Zeros(length));
+    }
+}
+
+impl Inner {
+    /// The bytes of the pieces, in order.
+    pub async fn resolve(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
+        let mut data = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match piece {
+                Piece::Zeros(length) => push_zeros(length, &mut data),
+                Piece::Inline(bytes) => data.push(bytes),
+                Piece::Extent(extent) => data.push(self.extent_bytes(&extent).await?),
+                Piece::Committed { root, start, length } => {
+                    self.committed_bytes(inode, &root, start, length, &mut data)
+                        .await?;
+                }
+            }
+        }
+        Ok(data)
+    }
+
+    async fn extent_bytes(&self, extent: &Extent) -> Result<Bytes, VfsError> {
+        let range = extent.skip..extent.skip + extent.length as usize;
+        if let Some(bytes) = extent.buffer.bytes() {
+            return Ok(bytes.slice(range));
+        }
+        let payload = self.journal.read(&extent.buffer.record).await;
+        let payload = payload.map_err(|error: JournalError| VfsError::Io(error.to_string()))?;
+        let from = extent.buffer.payload_offset;
+        Ok(payload.slice(from + range.start..from + range.end))
+    }
+
+    /// Committed blocks, fetched side by side; the caller bounds the length.
+    async fn committed_bytes(
+        &self,
+        inode: u64,
+        root: &TreeRoot,
+        start: u64,
+        length: u64,
+        data: &mut Vec<Bytes>,
+    ) -> Result<(), VfsError> {
+        let end = start + length;
+        let first = start / self.block_bytes;
+        let last = (end - 1) / self.block_bytes;
+        let parts = (first..=last).map(|index| {
+            let block_start = index * self.block_bytes;
+            let from = start.max(block_start) - block_start;
+            let to = end.min(block_start + self.block_bytes) - block_start;
+            self.block_bytes_at(inode, root, index, (from, to))
+        });
+        for mut part in try_join_all(parts).await? {
+            data.append(&mut part);
+        }
+        Ok(())
+    }
+
+    /// The bytes `range` of one block.
+    async fn block_bytes_at(
+        &self,
+        inode: u64,
+        root: &TreeRoot,
+        index: u64,
+        range: (u64, u64),
+    ) -> Result<Vec<Bytes>, VfsError> {
+        let (from, to) = range;
+        let mut data = Vec::with_capacity(1);
+        let found = tree::lookup(&self.objects, inode, root, index)
+            .await
+            .map_err(read_failed)?;
+        let Some(pointer) = found else {
+            push_zeros(to - from, &mut data);
+            return Ok(data);
+        };
+        let place = Place {
+            inode,
+            level: 0,
+            index,
+        };
+        let block = self.objects.get(&pointer, place).await.map_err(read_failed)?;
+        if !block.header.plain.is_empty() {
+            let lost = LostRanges::decode(&block.header.plain);
+            if lost.is_none_or(|lost| lost.touch(from as u32, to as u32)) {
+                let detail = format!("bytes of block {index} were already lost when it was last changed");
+                return Err(VfsError::Corrupt { inode, detail });
+            }
+        }
+        let have = block.payload.len() as u64;
+        let (have_from, have_to) = (from.min(have), to.min(have));
+        if have_from < have_to {
+            data.push(block.payload.slice(have_from as usize..have_to as usize));
+        }
+        push_zeros((to - from) - (have_to - have_from), &mut data);
+        Ok(data)
+    }
+}
+
+fn push_zeros(mut length: u64, data: &mut Vec<Bytes>) {
+    while length > 0 {
+        let some = length.min(ZEROS.len() as u64);
+        data.push(Bytes::from_static(&ZEROS[..some as usize]));
+        length -= some;
+    }
+}

@@ -1,0 +1,110 @@
+//! What `status`, `top` and `/metrics` show of a volume.
+
+use crate::{
+    journal::JournalStatistics,
+    objects::ObjectsStatistics,
+    volume::{Standing, Volume},
+};
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// A moment of a volume. Sizes in bytes.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// How it stands.
+    pub standing: Standing,
+    /// Since it was opened.
+    pub up: Duration,
+    /// Inodes.
+    pub files: u64,
+    /// Data, as `df` counts it.
+    pub used_bytes: u64,
+    /// What `df` shows as the size.
+    pub quota_bytes: u64,
+    /// Written since the last freeze: level 1 (journal) only.
+    pub dirty_bytes: u64,
+    /// Inodes changed since the last freeze.
+    pub dirty_inodes: u64,
+    /// Written data kept in memory.
+    pub dirty_memory_bytes: u64,
+    /// Inodes in memory.
+    pub loaded_inodes: u64,
+    /// Age of the oldest change that is not yet at level 2 (cloud).
+    pub oldest_uncommitted: Option<Duration>,
+    /// Checkpoints committed since the start.
+    pub checkpoints: u64,
+    /// When the newest root was committed, milliseconds since 1970.
+    pub last_commit_ms: Option<i64>,
+    /// A checkpoint is being built or uploaded.
+    pub building: bool,
+    /// Segments uploaded since the start.
+    pub uploaded_segments: u64,
+    /// Bytes of them.
+    pub uploaded_bytes: u64,
+    /// Failed upload tries since the last success.
+    pub upload_failures: u64,
+    /// Why the last try failed, if it did.
+    pub last_error: Option<String>,
+    /// The journal.
+    pub journal: JournalStatistics,
+    /// Caches and fetches.
+    pub objects: ObjectsStatistics,
+}
+
+impl Volume {
+    /// A moment of the volume; takes no request and no I/O.
+    pub fn status(&self) -> VolumeStatus {
+        let inner = &self.inner;
+        let now = inner.env.now();
+        let times = inner.times.lock().expect("no panic under this lock").clone();
+        let oldest = times.frozen_since.into_iter().chain(times.dirty_since).min();
+        let progress = &inner.packer.progress;
+        let upload_error = progress
+            .last_error
+            .lock()
+            .expect("no panic under this lock")
+            .clone();
+        let standing = inner.standing.borrow().clone();
+        let state = inner.lock();
+        VolumeStatus {
+            standing,
+            up: now.since(inner.started),
+            files: state.counters.files,
+            used_bytes: state.counters.used_bytes,
+            quota_bytes: inner.config.quota_bytes,
+            dirty_bytes: state.dirty_bytes(),
+            dirty_inodes: state.dirty_inodes() as u64,
+            dirty_memory_bytes: state.resident_bytes(),
+            loaded_inodes: state.loaded_inodes() as u64,
+            oldest_uncommitted: oldest.map(|since| now.since(since)),
+            checkpoints: times.committed,
+            last_commit_ms: times.last_commit_ms,
+            building: times.building,
+            uploaded_segments: progress.segments.load(Ordering::Relaxed),
+            uploaded_bytes: progress.bytes.load(Ordering::Relaxed),
+            upload_failures: progress.failures.load(Ordering::Relaxed),
+            last_error: upload_error.or(times.last_error),
+            journal: inner.journal.statistics(),
+            objects: inner.objects.statistics(),
+        }
+    }
+
+    /// Waits until the volume stops serving for good, and says why: fenced, failed or stopped.
+    pub async fn ended(&self) -> Standing {
+        let mut standing = self.inner.standing.subscribe();
+        loop {
+            let now = standing.borrow_and_update().clone();
+            if matches!(now, Standing::Fenced | Standing::Failed(_)) {
+                return now;
+            }
+            if standing.changed().await.is_err() {
+                return now;
+            }
+        }
+    }
+
+    /// Drops every cached copy of what is committed, in memory and on disk, as after a long time: for tests and benchmarks.
+    pub async fn drop_caches(&self) {
+        self.inner.lock().drop_clean();
+        self.inner.objects.drop_caches().await;
+    }
+}
