@@ -8,6 +8,7 @@ use crate::{
     extents::{Extent, WriteBuffer},
     inode::Inode,
     journal::Sequence,
+    mutants::{Mutant, active},
     record::{Operation, Record},
 };
 use firn_vfs::{Acl, CompletedRequest, FileHandle, Timestamp};
@@ -377,7 +378,9 @@ impl State {
             .expect("a record changes an inode that exists");
         if size_bytes < inode.size_bytes {
             entry.active.extents.remove(size_bytes, u64::MAX);
-            entry.active.base_below = entry.active.base_below.min(size_bytes);
+            if !active(Mutant::ForgetTruncation) {
+                entry.active.base_below = entry.active.base_below.min(size_bytes);
+            }
             let used = inode
                 .used_bytes
                 .min(size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN));
