@@ -339,7 +339,7 @@ impl Vfs for Volume {
                 Ok((seen.attributes, state.applied))
             })
             .await?;
-        if !active(Mutant::CommitWithoutSync) {
+        if !active(&inner.env, Mutant::CommitWithoutSync) {
             inner.durable(applied).await?;
         }
         Ok(ChangedAttributes {

@@ -203,7 +203,10 @@ impl Volume {
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let tenure = ownership.tenure();
-        if let Some(old) = local.tenure.filter(|old| *old != tenure && !active(Mutant::ReplayOnAnyRoot)) {
+        if let Some(old) = local
+            .tenure
+            .filter(|old| *old != tenure && !active(&env, Mutant::ReplayOnAnyRoot))
+        {
             if crate::salvage::has_journal(&parts, &config, old).await? {
                 return Err(VolumeError::SalvageFirst { tenure: old });
             }
@@ -219,7 +222,7 @@ impl Volume {
         let objects = parts.objects(&config).await?;
         let mut loaded = load_root(&objects, parts.volume, &root).await?;
         let verifier = match local.clean_verifier.take() {
-            _ if active(Mutant::KeepWriteVerifier) => [7; 8],
+            _ if active(&env, Mutant::KeepWriteVerifier) => [7; 8],
             clean => clean.unwrap_or_else(|| env.random_bytes()),
         };
         let old_tenure = local.tenure;
@@ -227,7 +230,7 @@ impl Volume {
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
         let writer = match parts.anchor.next_writer().await? {
-            _ if active(Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
+            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
             writer => writer,
         };
         let journal_config = JournalConfig {
@@ -237,7 +240,7 @@ impl Volume {
             reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
         };
         let directory = match old_tenure {
-            Some(old) if active(Mutant::ReplayOnAnyRoot) => journal_directory(old),
+            Some(old) if active(&env, Mutant::ReplayOnAnyRoot) => journal_directory(old),
             _ => journal_directory(tenure),
         };
         let covered = loaded.payload.covered;
@@ -255,6 +258,7 @@ impl Volume {
             version: root.version.0,
             ..RecoveryReport::default()
         };
+        loaded.state.forgets_truncation = active(&env, Mutant::ForgetTruncation);
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;

@@ -81,7 +81,9 @@ impl Volume {
             return Ok(None); // Not fenced: the journal belongs to the head and is replayed there.
         }
         let mut report = None;
-        if let Some(root) = base_root(&tuple, tenure).filter(|_| !active(Mutant::DropFencedJournal)) {
+        if let Some(root) =
+            base_root(&tuple, tenure).filter(|_| !active(&parts.env, Mutant::DropFencedJournal))
+        {
             report = salvage_onto(parts, config, &local, tenure, &root).await?;
         }
         parts.env.fault_point("salvage.before_remove").await;

@@ -263,7 +263,7 @@ impl Source<'_> {
         }
         blocks.sort_unstable();
         blocks.dedup();
-        if active(Mutant::DropLastBlock) && blocks.len() > 1 {
+        if active(self.packer.env(), Mutant::DropLastBlock) && blocks.len() > 1 {
             blocks.pop();
         }
         let mut leaves = BTreeMap::new();

@@ -146,16 +146,16 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         completed,
     };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
-    if !active(Mutant::CommitBeforeUpload) {
+    if !active(&inner.env, Mutant::CommitBeforeUpload) {
         packer.finish().await?;
     }
     inner.env.fault_point("checkpoint.before_commit").await;
-    if active(Mutant::TrimBeforeCommit) {
+    if active(&inner.env, Mutant::TrimBeforeCommit) {
         inner.journal.trim(covered).await?;
     }
     commit(inner, own, root, version, committed_at_ms).await?;
     inner.env.fault_point("checkpoint.after_commit").await;
-    if active(Mutant::CommitBeforeUpload) {
+    if active(&inner.env, Mutant::CommitBeforeUpload) {
         packer.finish().await?;
     }
     own.version = version;

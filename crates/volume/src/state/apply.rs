@@ -8,7 +8,6 @@ use crate::{
     extents::{Extent, WriteBuffer},
     inode::Inode,
     journal::Sequence,
-    mutants::{Mutant, active},
     record::{Operation, Record},
 };
 use firn_vfs::{Acl, CompletedRequest, FileHandle, Timestamp};
@@ -371,6 +370,7 @@ impl State {
     }
 
     fn set_size(&mut self, number: u64, size_bytes: u64) {
+        let forgets_truncation = self.forgets_truncation;
         let entry = self.changed(number);
         let inode = entry
             .inode
@@ -378,7 +378,7 @@ impl State {
             .expect("a record changes an inode that exists");
         if size_bytes < inode.size_bytes {
             entry.active.extents.remove(size_bytes, u64::MAX);
-            if !active(Mutant::ForgetTruncation) {
+            if !forgets_truncation {
                 entry.active.base_below = entry.active.base_below.min(size_bytes);
             }
             let used = inode
