@@ -12,7 +12,7 @@
 //! owner    = id [16] | name text
 //! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
 //!          | owner | commit_id [16] | committed_at_ms i64
-//! retained = fenced_epoch u64 | retained_at_ms i64 | root
+//! retained = fenced_epoch u64 | tenure u64 | retained_at_ms i64 | root
 //! text     = length u8 | UTF-8                                  integers are little-endian
 //! ```
 //!
@@ -90,6 +90,8 @@ pub struct Root {
 pub struct RetainedRoot {
     /// The ownership that the takeover ended.
     pub fenced_epoch: OwnershipEpoch,
+    /// The tenure that it ended: the one the fenced owner's journal belongs to.
+    pub tenure: OwnershipEpoch,
     /// By the wall clock of who took over, milliseconds since 1970.
     pub retained_at_ms: i64,
     /// The root.
@@ -189,11 +191,9 @@ pub(crate) fn check_name(name: &str) -> Result<(), NameError> {
 }
 
 impl VolumeTuple {
-    /// The retained root that the journal of a fenced ownership continues.
-    pub fn retained_for(&self, fenced: OwnershipEpoch) -> Option<&RetainedRoot> {
-        self.retained
-            .iter()
-            .find(|retained| retained.fenced_epoch == fenced)
+    /// The retained root that the journal of an ended tenure continues.
+    pub fn retained_for(&self, tenure: OwnershipEpoch) -> Option<&RetainedRoot> {
+        self.retained.iter().find(|retained| retained.tenure == tenure)
     }
 
     /// When anything was last committed, milliseconds since 1970.
@@ -250,6 +250,7 @@ impl VolumeTuple {
         writer.u16(u16::try_from(self.retained.len()).expect("checked above"));
         for retained in &self.retained {
             writer.u64(retained.fenced_epoch.0);
+            writer.u64(retained.tenure.0);
             writer.i64(retained.retained_at_ms);
             write_root(&mut writer, &retained.root);
         }
@@ -294,6 +295,7 @@ impl VolumeTuple {
         for _ in 0..count {
             retained.push(RetainedRoot {
                 fenced_epoch: OwnershipEpoch(reader.u64()?),
+                tenure: OwnershipEpoch(reader.u64()?),
                 retained_at_ms: reader.i64()?,
                 root: read_root(&mut reader)?,
             });

@@ -1,4 +1,8 @@
-//! The DynamoDB engine against Amazon's own DynamoDB Local.
+//! The DynamoDB engine against Amazon's own DynamoDB Local, which `make test` starts:
+//!
+//! ```text
+//! tests/lab/cloud/with dynamodb -- cargo test -p firn-table-dynamodb -- --ignored real_
+//! ```
 
 mod support;
 
@@ -38,16 +42,18 @@ fn key(sort: &str) -> ItemKey {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dynamodb_conforms() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_dynamodb_conforms() {
+    let server = server();
     let env = environment();
     let table = fresh(&env, &server).await;
     conformance::run(Arc::new(table), &env, "suite").await;
 }
 
 #[tokio::test]
-async fn a_table_is_created_only_on_request_and_found_again() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_table_is_created_only_on_request_and_found_again() {
+    let server = server();
     let env = environment();
     let name = format!("firn-test-{:016x}", env.random_u64());
     let refused = open(&env, &address(&server, &name, false)).await.err().unwrap();
@@ -68,8 +74,9 @@ async fn a_table_is_created_only_on_request_and_found_again() {
 }
 
 #[tokio::test]
-async fn many_that_create_a_table_at_once_all_find_it() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_many_that_create_a_table_at_once_all_find_it() {
+    let server = server();
     let env = environment();
     let name = format!("firn-test-{:016x}", env.random_u64());
     let url = address(&server, &name, true);
@@ -80,8 +87,9 @@ async fn many_that_create_a_table_at_once_all_find_it() {
 }
 
 #[tokio::test]
-async fn a_table_with_another_schema_is_refused() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_table_with_another_schema_is_refused() {
+    let server = server();
     let env = environment();
     let name = format!("firn-test-{:016x}", env.random_u64());
     let given = support::credentials();
@@ -130,8 +138,9 @@ async fn a_table_with_another_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn one_write_is_a_conditional_put_and_only_several_are_a_transaction() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_one_write_is_a_conditional_put_and_only_several_are_a_transaction() {
+    let server = server();
     let env = environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -160,8 +169,9 @@ async fn one_write_is_a_conditional_put_and_only_several_are_a_transaction() {
 }
 
 #[tokio::test]
-async fn what_metering_computes_is_what_dynamodb_reports() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_what_metering_computes_is_what_dynamodb_reports() {
+    let server = server();
     let env = environment();
     let table = fresh(&env, &server).await;
     let metered = Metered::new(Arc::new(table.clone()), TablePrices::DYNAMODB_ON_DEMAND);
@@ -217,8 +227,9 @@ async fn what_metering_computes_is_what_dynamodb_reports() {
 }
 
 #[tokio::test]
-async fn a_write_whose_reply_was_lost_is_recognised_as_done() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_write_whose_reply_was_lost_is_recognised_as_done() {
+    let server = server();
     let (env, _) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -250,8 +261,9 @@ async fn a_write_whose_reply_was_lost_is_recognised_as_done() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_arrived_is_sent_again() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_request_that_never_arrived_is_sent_again() {
+    let server = server();
     let (env, _) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -270,8 +282,9 @@ async fn a_request_that_never_arrived_is_sent_again() {
 }
 
 #[tokio::test]
-async fn what_stays_in_doubt_is_unavailable_and_never_a_failed_condition() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_what_stays_in_doubt_is_unavailable_and_never_a_failed_condition() {
+    let server = server();
     let (env, _) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -316,8 +329,9 @@ async fn what_stays_in_doubt_is_unavailable_and_never_a_failed_condition() {
 }
 
 #[tokio::test]
-async fn throttling_is_waited_out_with_growing_jittered_pauses_within_a_bound() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_throttling_is_waited_out_with_growing_jittered_pauses_within_a_bound() {
+    let server = server();
     let (env, sleeps) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
