@@ -3,7 +3,9 @@
 //! A simulation that finds no bug proves nothing until it has found the ones put there. Each [`Mutant`] takes out one guard
 //! the engine's promises rest on; the simulation must catch every one of them. Without the cargo feature `mutants` the
 //! question [`active`] is the constant `false` and the broken branch is not compiled in. With it, the choice belongs to the
-//! thread: a simulated world runs on one thread, so worlds with different mutants run side by side.
+//! machine's environment: machines and worlds with different mutants run side by side.
+
+use firn_env::Env;
 
 /// One guard that can be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,27 +62,16 @@ impl Mutant {
     }
 }
 
+/// Whether `mutant` is planted in this environment ([`firn_env::FaultPoints::plant`]).
 #[cfg(feature = "mutants")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
-}
-
-/// Plants `mutant` in everything that runs on this thread from now on; `None` heals it.
-#[cfg(feature = "mutants")]
-pub fn plant(mutant: Option<Mutant>) {
-    PLANTED.set(mutant);
-}
-
-/// Whether `mutant` is planted on this thread.
-#[cfg(feature = "mutants")]
-pub fn active(mutant: Mutant) -> bool {
-    PLANTED.get() == Some(mutant)
+pub fn active(env: &Env, mutant: Mutant) -> bool {
+    env.is_planted(mutant.name())
 }
 
 /// Whether `mutant` is planted: never, in this build.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
-pub const fn active(_mutant: Mutant) -> bool {
+pub const fn active(_env: &Env, _mutant: Mutant) -> bool {
     false
 }
 
