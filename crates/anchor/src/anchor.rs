@@ -205,7 +205,7 @@ impl Anchor {
                 what: FAMILY.to_owned(),
                 why: TupleError::Malformed {
                     what: "a writer count at its end",
-                    offset: 2,
+                    offset: 3,
                 },
             };
             let after_floor = floor.0.checked_add(1).ok_or_else(exhausted)?;

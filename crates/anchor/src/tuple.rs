@@ -5,10 +5,10 @@
 //!                                  sort "volume/<volume>"   one volume tuple each
 //!                                  sort "name/<name>"       the 16 bytes of the volume that has the name
 //!
-//! family   = version u8 (1) | kind u8 'F' | next_writer u64 | created_at_ms i64 | change_id [16]
+//! family   = version u8 (1) | kind u8 'F' | flags u8 | next_writer u64 | created_at_ms i64 | change_id [16]
 //! volume   = version u8 (1) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
 //!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained*
-//! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit: refused)
+//! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit, and any in a family: refused)
 //! owner    = id [16] | name text
 //! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
 //!          | owner | commit_id [16] | committed_at_ms i64
@@ -323,6 +323,7 @@ impl FamilyTuple {
         let mut writer = Writer::default();
         writer.u8(LAYOUT_VERSION);
         writer.u8(FAMILY_KIND);
+        writer.u8(0);
         writer.u64(self.next_writer.0);
         writer.i64(self.created_at_ms);
         writer.array(&self.change_id);
@@ -335,6 +336,10 @@ impl FamilyTuple {
     /// [`TupleError`] if the bytes are not exactly one family tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let mut reader = open(bytes, FAMILY_KIND)?;
+        let flags = reader.u8()?;
+        if flags != 0 {
+            return Err(TupleError::UnknownFlags { found: flags });
+        }
         let tuple = Self {
             next_writer: WriterId(reader.u64()?),
             created_at_ms: reader.i64()?,

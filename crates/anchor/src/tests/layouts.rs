@@ -75,7 +75,7 @@ fn the_layouts_of_version_one_are_these_bytes() {
         change_id: [3; 16],
     };
     let expected = [
-        "0146",
+        "014600",
         "0100000000000000",
         "0200000000000000",
         "03030303030303030303030303030303",
