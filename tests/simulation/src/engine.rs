@@ -126,11 +126,20 @@ impl Engine {
         }
     }
 
-    /// The same with a guard of the anchor taken out.
+    /// The same with a guard taken out.
     #[cfg(feature = "mutants")]
     #[must_use]
-    pub fn with_planted_bug(mut self, bug: Option<firn_anchor::PlantedBug>) -> Self {
-        self.planted = bug;
+    pub fn with_planted(
+        mut self,
+        volume: Option<firn_volume::mutants::Mutant>,
+        anchor: Option<firn_anchor::PlantedBug>,
+    ) -> Self {
+        self.planted = anchor;
+        for edge in &self.edges {
+            if let Some(mutant) = volume {
+                edge.machine.faults().plant(mutant.name());
+            }
+        }
         self
     }
 

@@ -5,7 +5,7 @@ use crate::{
     runner::{Plan, run_many},
 };
 use firn_anchor::PlantedBug;
-use firn_volume::mutants::{Mutant, plant};
+use firn_volume::mutants::Mutant;
 use std::sync::Arc;
 
 /// Seeds within which each must be caught.
