@@ -247,6 +247,8 @@ impl Inner {
         if let Err(missing) = state.apply(appended.sequence, record, buffer.as_ref()) {
             unreachable!("planned with everything in memory under the same lock, yet {missing:?}");
         }
+        // Tests follow the order of changes by this.
+        self.env.observe("volume.applied", appended.sequence.0);
         if let Some(buffer) = buffer {
             let limit = self.config.dirty_memory_bytes;
             state.keep_in_memory(buffer, limit, |buffer| self.journal.is_written(&buffer.record));

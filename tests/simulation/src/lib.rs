@@ -8,8 +8,11 @@
 //! What is tested is behind a small trait ([`system`]). A toy ([`toy`]) with eight planted bugs tests the tests.
 
 mod client;
+pub mod engine;
 pub mod history;
 mod life;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 pub mod operation;
 pub mod oracle;
 pub mod outcome;

@@ -3,8 +3,9 @@
 use clap::Parser;
 use firn_env::sim::{Seeded, Simulation};
 use firn_simulation::{
+    engine::Engine,
     history,
-    runner::{Summary, run_many},
+    runner::{Plan, Summary, run_many},
     system::System,
     toy::Toy,
 };
@@ -28,6 +29,12 @@ struct Arguments {
     /// Failures printed at most.
     #[arg(long, default_value_t = 10)]
     show: usize,
+    /// Plant each bug in turn and require that it is caught (needs `--features mutants`).
+    #[arg(long)]
+    mutants: bool,
+    /// With `--mutants`: only those whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Test the toy that tests the tests.
     #[arg(long)]
     toy: bool,
@@ -37,20 +44,68 @@ type Builder = Box<dyn Fn(&Simulation, &mut Seeded) -> Arc<dyn System> + Sync>;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let build: Builder = Box::new(|simulation, _| Arc::new(Toy::new(simulation, None)));
+    let build: Builder = if arguments.toy {
+        Box::new(|simulation, _| Arc::new(Toy::new(simulation, None)))
+    } else {
+        Box::new(|simulation, random| Arc::new(Engine::new(simulation, random)))
+    };
+    if arguments.mutants {
+        return mutants(&arguments);
+    }
     if let Some(seed) = arguments.trace {
         return trace(&build, seed);
     }
-    let summary = run_many(
-        &build,
-        arguments.first_seed,
-        arguments.seeds,
-        arguments.threads,
-        false,
-    );
+    let plan = Plan {
+        first: arguments.first_seed,
+        count: arguments.seeds,
+        threads: arguments.threads,
+        stop_at_failure: false,
+    };
+    let summary = run_many(&build, plan);
     print(&summary, &arguments);
     println!("{} passed, {} failed", summary.passed, summary.failed.len());
     if summary.failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(not(feature = "mutants"))]
+fn mutants(_: &Arguments) -> ExitCode {
+    eprintln!("this build has no planted bugs: build with --features mutants");
+    ExitCode::FAILURE
+}
+
+#[cfg(feature = "mutants")]
+fn mutants(arguments: &Arguments) -> ExitCode {
+    use firn_simulation::mutants::{Planted, SEEDS_MAX};
+    let (mut caught, mut missed) = (0, 0);
+    println!("{:<44} {:>6}  caught by", "planted bug", "seed");
+    for planted in Planted::all() {
+        if !planted.name().contains(&arguments.only) {
+            continue;
+        }
+        match planted.caught(arguments.threads) {
+            Some((seed, failure)) => {
+                caught += 1;
+                let line: String = failure
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .chars()
+                    .take(150)
+                    .collect();
+                println!("{:<44} {seed:>6}  {line}", planted.name());
+            }
+            None => {
+                missed += 1;
+                println!("{:<44} {:>6}  not within {SEEDS_MAX} seeds", planted.name(), "-");
+            }
+        }
+    }
+    println!("{caught} caught, {missed} missed");
+    if missed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -50,8 +50,21 @@ impl Summary {
     }
 }
 
-/// Runs `count` histories from seed `first` on, on `threads` threads. `stop_at_failure`: no more are begun after one failed.
-pub fn run_many(build: Build<'_>, first: u64, count: u64, threads: usize, stop_at_failure: bool) -> Summary {
+/// Which histories are run, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The first seed.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// On how many threads.
+    pub threads: usize,
+    /// No more are begun after one failed.
+    pub stop_at_failure: bool,
+}
+
+/// Runs many histories.
+pub fn run_many(build: Build<'_>, plan: Plan) -> Summary {
     quiet_panics();
     let next = AtomicU64::new(0);
     let summary = Mutex::new(Summary::default());
@@ -61,18 +74,18 @@ pub fn run_many(build: Build<'_>, first: u64, count: u64, threads: usize, stop_a
         reason = "whole simulations side by side, not tasks of one"
     )]
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        for _ in 0..plan.threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let enough = stop_at_failure && !lock(&summary).failed.is_empty();
-                    if number >= count || enough {
+                    let enough = plan.stop_at_failure && !lock(&summary).failed.is_empty();
+                    if number >= plan.count || enough {
                         return;
                     }
                     IN_A_HISTORY.set(true);
-                    let report = run(first + number, build, false);
+                    let report = run(plan.first + number, build, false);
                     IN_A_HISTORY.set(false);
-                    lock(&summary).add(first + number, report);
+                    lock(&summary).add(plan.first + number, report);
                 }
             });
         }

@@ -13,6 +13,10 @@ pub trait System: Send + Sync {
     fn edge(&self, edge: usize) -> Machine;
     /// How many machines can serve.
     fn edges(&self) -> usize;
+    /// A machine on which clones are looked at.
+    fn clone_reader(&self) -> usize {
+        self.edges()
+    }
     /// How the model must be set up to be like it.
     fn model_options(&self) -> MemoryOptions;
     /// Makes the empty file system. Runs on the edge's machine.

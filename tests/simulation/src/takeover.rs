@@ -7,7 +7,10 @@ use crate::{
     oracle::Stop,
     system::{Branch, Running, StartError, Weather},
 };
-use firn_env::{TaskEnded, sim::Seeded};
+use firn_env::{
+    TaskEnded,
+    sim::{DiskImage, Seeded},
+};
 use firn_vfs::VfsError;
 use std::{
     sync::{Arc, Mutex},
@@ -227,9 +230,13 @@ async fn salvaged(history: &Arc<History>, home: &Home, taken_over_at: usize, ran
 }
 
 async fn judge_clone(history: &Arc<History>, home: &Home, branch: Branch) -> bool {
-    // Any edge may open it; the loser itself does.
-    let machine = history.system.edge(home.edge);
-    let (system, edge) = (history.system.clone(), home.edge);
+    // On a machine that never saw it: the clone is in the cloud.
+    let edge = history.system.clone_reader();
+    let machine = history.system.edge(edge);
+    machine.crash();
+    machine.disk().restore(&DiskImage::default());
+    machine.restart();
+    let system = history.system.clone();
     let opened = on(
         &machine,
         "open clone",
@@ -258,6 +265,6 @@ async fn judge_clone(history: &Arc<History>, home: &Home, branch: Branch) -> boo
         }
     }
     history.collect(&home.oracle);
-    machine.kill();
+    machine.crash();
     true
 }

@@ -1,5 +1,6 @@
 //! A whole file system read through [`Vfs`], as a value that can be compared.
 
+use crate::outcome::near;
 use bytes::Bytes;
 use firn_vfs::{Caller, Credentials, FileHandle, FileKind, Name, Timestamp, Vfs, VfsError};
 use std::collections::BTreeMap;
@@ -30,6 +31,14 @@ pub struct Node {
 }
 
 impl Node {
+    fn equals(&self, other: &Self) -> bool {
+        let same = |one: &Self| Self {
+            changed: one.born,
+            ..one.clone()
+        };
+        near(self.changed, other.changed) && same(self) == same(other)
+    }
+
     fn differs_from(&self, expected: &Self) -> String {
         let mut parts = Vec::new();
         let mut compare = |what: &str, found: String, expected: String| {
@@ -131,7 +140,7 @@ impl Tree {
             let shown = String::from_utf8_lossy(path);
             match expected.nodes.get(path) {
                 None => lines.push(format!("{shown}: should not be there")),
-                Some((_, other)) if other != node => {
+                Some((_, other)) if !node.equals(other) => {
                     lines.push(format!("{shown}: {}", node.differs_from(other)));
                 }
                 Some(_) => {}
@@ -155,7 +164,7 @@ impl Tree {
                 .nodes
                 .iter()
                 .zip(&other.nodes)
-                .all(|((path, (_, node)), (other_path, (_, other)))| path == other_path && node == other)
+                .all(|((path, (_, node)), (other_path, (_, other)))| path == other_path && node.equals(other))
     }
 }
 

@@ -3,7 +3,7 @@
 use firn_env::sim::{Seeded, Simulation};
 use firn_simulation::{
     history::run,
-    runner::run_many,
+    runner::{Plan, run_many},
     system::System,
     toy::{Toy, ToyBug},
 };
@@ -13,9 +13,18 @@ fn toy(bug: Option<ToyBug>) -> impl Fn(&Simulation, &mut Seeded) -> Arc<dyn Syst
     move |simulation, _| Arc::new(Toy::new(simulation, bug))
 }
 
+fn plan(count: u64, stop_at_failure: bool) -> Plan {
+    Plan {
+        first: 0,
+        count,
+        threads: 2,
+        stop_at_failure,
+    }
+}
+
 #[test]
 fn a_right_system_passes() {
-    let summary = run_many(&toy(None), 0, 300, 2, false);
+    let summary = run_many(&toy(None), plan(300, false));
     assert!(summary.failed.is_empty(), "{:#?}", summary.failed);
     assert!(summary.counts["answered"] > 20_000, "{:?}", summary.counts);
 }
@@ -23,7 +32,7 @@ fn a_right_system_passes() {
 #[test]
 fn every_planted_bug_is_caught() {
     for bug in ToyBug::ALL {
-        let summary = run_many(&toy(Some(bug)), 0, 500, 2, true);
+        let summary = run_many(&toy(Some(bug)), plan(500, true));
         assert!(!summary.failed.is_empty(), "{bug:?} was not caught");
     }
 }

@@ -172,6 +172,12 @@ impl State {
         if self.find(directory, name.as_bytes())?.is_some() {
             return Err(VfsError::Exists.into());
         }
+        if !matches!(
+            new.kind,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        ) {
+            rules::may_make_node(new.kind, &caller.credentials)?;
+        }
         rules::may_create(seen.subject(), &caller.credentials)?;
         if new.kind == FileKind::Directory && seen.attributes.links >= LINKS_MAX {
             return Err(VfsError::TooManyLinks.into());
