@@ -83,6 +83,30 @@ fn claims_are_not_believed() {
     }
 }
 
+/// A footer whose checksum is right, of a segment with `entry_count` objects.
+fn footer_claiming(entry_count: u32) -> Vec<u8> {
+    let id = SegmentId {
+        writer: WriterId(1),
+        sequence: 1,
+    };
+    let mut bytes = SegmentBuilder::new(FamilyId([1; 16]), id).finish().concat();
+    let mut footer = bytes.split_off(SEGMENT_HEADER_BYTES);
+    footer[8..12].copy_from_slice(&entry_count.to_le_bytes());
+    let checksum = crc32c::crc32c(&footer[..52]);
+    footer[52..56].copy_from_slice(&checksum.to_le_bytes());
+    footer
+}
+
+#[test]
+fn a_footer_with_a_right_checksum_is_not_believed_either() {
+    for entry_count in [1, 1000, 200_000, 240_000] {
+        let footer = decode_footer(&footer_claiming(entry_count)).unwrap();
+        assert_eq!(footer.entry_count, entry_count);
+        let index = [0; 2 * INDEX_ENTRY_BYTES];
+        assert!(allocated_by(|| footer.decode_index(&index)) <= allowed(index.len()));
+    }
+}
+
 proptest! {
     #[test]
     fn damage_does_not_make_it_allocate(bytes in object().prop_flat_map(|object| damaged(object.bytes))) {

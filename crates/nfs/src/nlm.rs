@@ -20,6 +20,8 @@ mod service;
 #[cfg(test)]
 mod tests;
 mod types;
+#[cfg(test)]
+pub(crate) mod world;
 
 pub use procedure::NlmProgram;
 pub use service::{LockService, LockServiceStatus};

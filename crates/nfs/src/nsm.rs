@@ -3,7 +3,7 @@
 //! Locks live in memory, on both sides. When we restart, every client that held some must reclaim them; when a client
 //! restarts, its locks must go. So three things happen here:
 //!
-//! - a client is put on the durable [list](list) before its first lock is granted, and taken off once it has held nothing
+//! - a client is put on the durable list before its first lock is granted, and taken off once it has held nothing
 //!   for a while;
 //! - at a start with clients on the list, the lock table opens a grace period in which only reclaims are served, and each
 //!   client's status monitor gets SM_NOTIFY with our new state number (it rises by 2 at each start and is odd), upon which

@@ -1,6 +1,7 @@
 //! The volume as a [`Vfs`]: each call is a plan, a change and an answer.
 
 use crate::{
+    mutants::{Mutant, active},
     read,
     record::Operation,
     state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
@@ -338,7 +339,9 @@ impl Vfs for Volume {
                 Ok((seen.attributes, state.applied))
             })
             .await?;
-        inner.durable(applied).await?;
+        if !active(&inner.env, Mutant::CommitWithoutSync) {
+            inner.durable(applied).await?;
+        }
         Ok(ChangedAttributes {
             before: Some(attributes.clone()),
             after: attributes,

@@ -213,19 +213,14 @@ impl Journal {
     ) -> Result<(Self, Replay), JournalError> {
         config.check()?;
         env.fault_point("journal.open").await;
-        env.disk().create_directory(directory).await?;
-        // The directory's own name, and its parents', must be as durable as the files in it.
-        for (end, _) in directory.rmatch_indices('/') {
-            env.disk().sync_directory(&directory[..end]).await?;
-        }
-        env.disk().sync_directory("").await?;
+        make_directory(env, directory).await?;
         let survey = Survey::take(env, keys, volume, directory, covered, recovery::Purpose::Serve).await?;
         survey.make_durable(env, directory).await?;
         survey.remove_useless(env).await?;
         env.fault_point("journal.after_recovery").await;
 
         let last = survey.last;
-        let number = if active(Mutant::ReuseFoundJournalFile) {
+        let number = if active(env, Mutant::ReuseFoundJournalFile) {
             survey.highest_number.max(1)
         } else {
             survey.highest_number + 1
@@ -350,7 +345,7 @@ impl Journal {
     /// # Panics
     /// If no record with that number was appended.
     pub async fn durable(&self, sequence: Sequence) -> Result<(), JournalError> {
-        if active(Mutant::AcknowledgeBeforeFsync) {
+        if active(&self.shared.env, Mutant::AcknowledgeBeforeFsync) {
             return Ok(());
         }
         self.shared.wait_for(sequence, true).await
@@ -454,5 +449,19 @@ impl Journal {
             // A writer that was aborted has nothing more to say.
             let _ = task.await;
         }
+    }
+}
+
+/// Makes a directory with its parents, all of their names durable: a durable file in a directory that is gone is gone too.
+async fn make_directory(env: &Env, directory: &str) -> Result<(), JournalError> {
+    env.disk().create_directory(directory).await?;
+    let mut path = directory;
+    loop {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        env.disk().sync_directory(parent).await?;
+        if parent.is_empty() {
+            return Ok(());
+        }
+        path = parent;
     }
 }

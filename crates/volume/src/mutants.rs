@@ -3,7 +3,9 @@
 //! A simulation that finds no bug proves nothing until it has found the ones put there. Each [`Mutant`] takes out one guard
 //! the engine's promises rest on; the simulation must catch every one of them. Without the cargo feature `mutants` the
 //! question [`active`] is the constant `false` and the broken branch is not compiled in. With it, the choice belongs to the
-//! thread: a simulated world runs on one thread, so worlds with different mutants run side by side.
+//! machine's environment: machines and worlds with different mutants run side by side.
+
+use firn_env::Env;
 
 /// One guard that can be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,11 +27,29 @@ pub enum Mutant {
     TrimOneRecordEarly,
     /// An object from the disk cache is used without comparing its hash.
     TrustTheDiskCache,
+    /// The root is committed while its segments are still being uploaded.
+    CommitBeforeUpload,
+    /// The journal is trimmed before the root that covers it is committed.
+    TrimBeforeCommit,
+    /// A truncation drops the extents but lets the committed bytes behind it show again when the file grows.
+    ForgetTruncation,
+    /// A checkpoint leaves out the last changed block of a file.
+    DropLastBlock,
+    /// A start takes the same writer incarnation as the one before, so segment names are used twice.
+    ReuseWriterIncarnation,
+    /// A journal is replayed on whatever root there is, also another owner's.
+    ReplayOnAnyRoot,
+    /// After a crash the write verifier stays the same, so clients never send lost unstable writes again.
+    KeepWriteVerifier,
+    /// A fenced epoch's journal is thrown away instead of being salvaged.
+    DropFencedJournal,
+    /// COMMIT answers without waiting for the journal.
+    CommitWithoutSync,
 }
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 17] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -38,6 +58,15 @@ impl Mutant {
         Self::SkipSyncBeforeRotation,
         Self::TrimOneRecordEarly,
         Self::TrustTheDiskCache,
+        Self::CommitBeforeUpload,
+        Self::TrimBeforeCommit,
+        Self::ForgetTruncation,
+        Self::DropLastBlock,
+        Self::ReuseWriterIncarnation,
+        Self::ReplayOnAnyRoot,
+        Self::KeepWriteVerifier,
+        Self::DropFencedJournal,
+        Self::CommitWithoutSync,
     ];
 
     /// The name used on command lines and in reports.
@@ -51,6 +80,15 @@ impl Mutant {
             Self::SkipSyncBeforeRotation => "skip_sync_before_rotation",
             Self::TrimOneRecordEarly => "trim_one_record_early",
             Self::TrustTheDiskCache => "trust_the_disk_cache",
+            Self::CommitBeforeUpload => "commit_before_upload",
+            Self::TrimBeforeCommit => "trim_before_commit",
+            Self::ForgetTruncation => "forget_truncation",
+            Self::DropLastBlock => "drop_last_block",
+            Self::ReuseWriterIncarnation => "reuse_writer_incarnation",
+            Self::ReplayOnAnyRoot => "replay_on_any_root",
+            Self::KeepWriteVerifier => "keep_write_verifier",
+            Self::DropFencedJournal => "drop_fenced_journal",
+            Self::CommitWithoutSync => "commit_without_sync",
         }
     }
 
@@ -60,27 +98,16 @@ impl Mutant {
     }
 }
 
+/// Whether `mutant` is planted in this environment ([`firn_env::FaultPoints::plant`]).
 #[cfg(feature = "mutants")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
-}
-
-/// Plants `mutant` in everything that runs on this thread from now on; `None` heals it.
-#[cfg(feature = "mutants")]
-pub fn plant(mutant: Option<Mutant>) {
-    PLANTED.set(mutant);
-}
-
-/// Whether `mutant` is planted on this thread.
-#[cfg(feature = "mutants")]
-pub fn active(mutant: Mutant) -> bool {
-    PLANTED.get() == Some(mutant)
+pub fn active(env: &Env, mutant: Mutant) -> bool {
+    env.is_planted(mutant.name())
 }
 
 /// Whether `mutant` is planted: never, in this build.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
-pub const fn active(_mutant: Mutant) -> bool {
+pub const fn active(_env: &Env, _mutant: Mutant) -> bool {
     false
 }
 

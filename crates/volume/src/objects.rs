@@ -374,7 +374,7 @@ impl Inner {
     async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
         let location = pointer.location;
         let bytes = self.disk.read(&location).await?;
-        let opened = if active(Mutant::TrustTheDiskCache) {
+        let opened = if active(&self.env, Mutant::TrustTheDiskCache) {
             trusting(&self.opener, bytes)
         } else {
             self.open(bytes, pointer, place).await

@@ -10,6 +10,7 @@ use crate::{
     extents::WriteBuffer,
     journal::{Journal, JournalConfig, Replay, ReserveClass},
     local::{LocalState, journal_directory},
+    mutants::{Mutant, active},
     objects::{Objects, ObjectsConfig},
     record::{Operation, Record},
     state::{Missing, State, VolumeCounters, root_inode},
@@ -202,7 +203,10 @@ impl Volume {
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let tenure = ownership.tenure();
-        if let Some(old) = local.tenure.filter(|old| *old != tenure) {
+        if let Some(old) = local
+            .tenure
+            .filter(|old| *old != tenure && !active(&env, Mutant::ReplayOnAnyRoot))
+        {
             if crate::salvage::has_journal(&parts, &config, old).await? {
                 return Err(VolumeError::SalvageFirst { tenure: old });
             }
@@ -217,18 +221,28 @@ impl Volume {
         let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
         let objects = parts.objects(&config).await?;
         let mut loaded = load_root(&objects, parts.volume, &root).await?;
-        let verifier = local.clean_verifier.take().unwrap_or_else(|| env.random_bytes());
+        let verifier = match local.clean_verifier.take() {
+            _ if active(&env, Mutant::KeepWriteVerifier) => [7; 8],
+            clean => clean.unwrap_or_else(|| env.random_bytes()),
+        };
+        let old_tenure = local.tenure;
         // The tenure is remembered before the first record of its journal can exist.
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
-        let writer = parts.anchor.next_writer().await?;
+        let writer = match parts.anchor.next_writer().await? {
+            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
+            writer => writer,
+        };
         let journal_config = JournalConfig {
             file_bytes: config.journal_file_bytes,
             capacity_bytes: config.journal_bytes,
             // Enough for thousands of removals, and always a small part of a file.
             reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
         };
-        let directory = journal_directory(tenure);
+        let directory = match old_tenure {
+            Some(old) if active(&env, Mutant::ReplayOnAnyRoot) => journal_directory(old),
+            _ => journal_directory(tenure),
+        };
         let covered = loaded.payload.covered;
         let (journal, mut replay) = Journal::open(
             &env,
@@ -244,6 +258,7 @@ impl Volume {
             version: root.version.0,
             ..RecoveryReport::default()
         };
+        loaded.state.forgets_truncation = active(&env, Mutant::ForgetTruncation);
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;

@@ -12,6 +12,7 @@ use crate::{
     extents::WriteBuffer,
     journal::{Journal, Replay, Sequence},
     local::{LocalState, journal_directory},
+    mutants::{Mutant, active},
     open::{NewBranch, Parts, RecoveryReport, commit_branch, load_for_replay, load_root, pack_dirty},
     record::{Operation, Record},
     volume::Volume,
@@ -80,7 +81,9 @@ impl Volume {
             return Ok(None); // Not fenced: the journal belongs to the head and is replayed there.
         }
         let mut report = None;
-        if let Some(root) = base_root(&tuple, tenure) {
+        if let Some(root) =
+            base_root(&tuple, tenure).filter(|_| !active(&parts.env, Mutant::DropFencedJournal))
+        {
             report = salvage_onto(parts, config, &local, tenure, &root).await?;
         }
         parts.env.fault_point("salvage.before_remove").await;

@@ -118,8 +118,9 @@ class Firn(Server):
         self.config.write_text(
             template.replace("@DIRECTORY@", str(self.directory)).replace("@ADDRESS@", HOST_ADDRESS) + self.settings
         )
+        (self.directory / "store").mkdir(exist_ok=True)
         done = subprocess.run(
-            [self.binary, "format", "--config", self.config],
+            [self.binary, "format", "--config", self.config, "--phrase-file", self.directory / "phrase"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
         )
         (self.directory / "format.log").write_text(done.stdout)

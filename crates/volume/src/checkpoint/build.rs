@@ -9,6 +9,7 @@ use crate::{
     extents::Extent,
     inode::INLINE_BYTES,
     journal::Journal,
+    mutants::{Mutant, active},
     state::{Content, FrozenEntry},
     tree::{self, Update},
 };
@@ -262,6 +263,9 @@ impl Source<'_> {
         }
         blocks.sort_unstable();
         blocks.dedup();
+        if active(self.packer.env(), Mutant::DropLastBlock) && blocks.len() > 1 {
+            blocks.pop();
+        }
         let mut leaves = BTreeMap::new();
         let per_batch = (BATCH_BYTES / block_bytes as usize).max(1);
         for some in blocks.chunks(per_batch) {

@@ -12,7 +12,10 @@
 //! An idle volume has no timer and makes no request (I9).
 
 use super::{CheckpointError, CheckpointPayload, Packer, build};
-use crate::volume::{CheckpointerState, Inner, Standing};
+use crate::{
+    mutants::{Mutant, active},
+    volume::{CheckpointerState, Inner, Standing},
+};
 use firn_anchor::{AnchorError, RememberedRoot};
 use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
 use std::{
@@ -143,10 +146,18 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         completed,
     };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
-    packer.finish().await?;
+    if !active(&inner.env, Mutant::CommitBeforeUpload) {
+        packer.finish().await?;
+    }
     inner.env.fault_point("checkpoint.before_commit").await;
+    if active(&inner.env, Mutant::TrimBeforeCommit) {
+        inner.journal.trim(covered).await?;
+    }
     commit(inner, own, root, version, committed_at_ms).await?;
     inner.env.fault_point("checkpoint.after_commit").await;
+    if active(&inner.env, Mutant::CommitBeforeUpload) {
+        packer.finish().await?;
+    }
     own.version = version;
     own.root = root.uid;
     own.orphan_pointers = built.orphan_pointers;

@@ -108,7 +108,7 @@ impl JournalFile {
             let _ = env.disk().remove(&path).await;
             return Err(error.into());
         }
-        if !crate::mutants::active(crate::mutants::Mutant::SkipJournalDirectorySync) {
+        if !crate::mutants::active(env, crate::mutants::Mutant::SkipJournalDirectorySync) {
             env.disk().sync_directory(directory).await?;
         }
         env.fault_point("journal.after_file_create").await;

@@ -213,7 +213,7 @@ impl Survey {
 
     /// Records that are about to be built upon may so far be in the kernel's memory only.
     pub(super) async fn make_durable(&self, env: &Env, directory: &str) -> Result<(), JournalError> {
-        if active(Mutant::SkipResyncOfFoundFiles) {
+        if active(env, Mutant::SkipResyncOfFoundFiles) {
             return Ok(());
         }
         for found in self.files.iter().filter(|found| found.last > self.covered) {

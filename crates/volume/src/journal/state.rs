@@ -505,7 +505,7 @@ impl Shared {
         let mut state = self.lock();
         let (number, entry) = state.files.first_key_value()?;
         let last = entry.last?.0;
-        let last = if active(Mutant::TrimOneRecordEarly) {
+        let last = if active(&self.env, Mutant::TrimOneRecordEarly) {
             last.saturating_sub(1)
         } else {
             last

@@ -1,5 +1,6 @@
-//! The journal on a real disk: what its users rely on, one sentence a test.
+//! The journal on a real disk and on a simulated one: what its users rely on, one sentence a test.
 
+mod crash;
 mod damage;
 mod space;
 

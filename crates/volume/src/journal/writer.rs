@@ -255,7 +255,7 @@ impl Writer {
             if self.sync.is_some() {
                 return false;
             }
-            if self.written > self.durable && !active(Mutant::SkipSyncBeforeRotation) {
+            if self.written > self.durable && !active(&self.shared.env, Mutant::SkipSyncBeforeRotation) {
                 self.start_sync();
                 return false;
             }
@@ -363,7 +363,7 @@ impl Writer {
         if let Some((last, batch)) = self.ahead.take() {
             self.note_written(last, batch);
         }
-        self.durable = if active(Mutant::FsyncCoversLaterWrites) {
+        self.durable = if active(&self.shared.env, Mutant::FsyncCoversLaterWrites) {
             self.written
         } else {
             synced.covers

@@ -370,6 +370,7 @@ impl State {
     }
 
     fn set_size(&mut self, number: u64, size_bytes: u64) {
+        let forgets_truncation = self.forgets_truncation;
         let entry = self.changed(number);
         let inode = entry
             .inode
@@ -377,7 +378,9 @@ impl State {
             .expect("a record changes an inode that exists");
         if size_bytes < inode.size_bytes {
             entry.active.extents.remove(size_bytes, u64::MAX);
-            entry.active.base_below = entry.active.base_below.min(size_bytes);
+            if !forgets_truncation {
+                entry.active.base_below = entry.active.base_below.min(size_bytes);
+            }
             let used = inode
                 .used_bytes
                 .min(size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN));

@@ -93,6 +93,8 @@ pub struct State {
     resident: VecDeque<Arc<WriteBuffer>>,
     resident_bytes: u64,
     pages_loaded: usize,
+    /// A planted bug (see `mutants`); always false in what ships.
+    pub forgets_truncation: bool,
 }
 
 impl State {
@@ -112,6 +114,7 @@ impl State {
             resident: VecDeque::new(),
             resident_bytes: 0,
             pages_loaded: 0,
+            forgets_truncation: false,
         }
     }
 
