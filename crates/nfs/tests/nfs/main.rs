@@ -16,6 +16,7 @@ mod duplicates;
 mod foreign_client;
 mod malformed;
 mod mounting;
+mod names;
 mod procedures;
 mod retransmission;
 mod served;
