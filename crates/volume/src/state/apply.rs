@@ -25,6 +25,8 @@ pub enum Missing {
         /// A key in the page.
         key: u64,
     },
+    /// Inode numbers that may be given out.
+    InodeNumbers,
 }
 
 impl State {
@@ -155,6 +157,7 @@ impl State {
                 self.orphans.remove(inode);
                 self.forget(*inode);
             }
+            Operation::ReserveInodes { below } => self.reserved_below = self.reserved_below.max(*below),
         }
         if let Some(request) = record.request {
             let created = match &record.operation {
@@ -169,7 +172,8 @@ impl State {
                 | Operation::Write { .. }
                 | Operation::SetXattr { .. }
                 | Operation::SetAcl { .. }
-                | Operation::FreeOrphan { .. } => None,
+                | Operation::FreeOrphan { .. }
+                | Operation::ReserveInodes { .. } => None,
             };
             self.remember(now, CompletedRequest { request, created });
         }
@@ -223,6 +227,7 @@ impl State {
             | Operation::SetXattr { inode, .. }
             | Operation::SetAcl { inode, .. }
             | Operation::FreeOrphan { inode } => self.require_inode(*inode),
+            Operation::ReserveInodes { .. } => Ok(()),
         }
     }
 
