@@ -49,6 +49,21 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// The same as [`DiskError::Io`], for operations after which "try again" would be wrong advice.
+    #[must_use]
+    pub fn into_io(self) -> Self {
+        let message = self.to_string();
+        match self {
+            Self::Io { .. } => self,
+            Self::NotFound { path }
+            | Self::AlreadyExists { path }
+            | Self::Full { path }
+            | Self::Locked { path } => Self::Io { path, message },
+        }
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
@@ -129,6 +144,15 @@ pub trait DiskFile: Send + Sync {
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError>;
     /// Makes everything written before this call durable (level 1).
     async fn sync_data(&self) -> Result<(), DiskError>;
+    /// [`write_at`](Self::write_at), then [`sync_data`](Self::sync_data), in one trip to the disk: a small durable write is
+    /// dominated by such trips.
+    ///
+    /// [`DiskError::Full`] means that the write was refused and nothing was synced, so it may be tried again; a sync that
+    /// fails, for whatever reason, is [`DiskError::Io`].
+    async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        self.write_at(offset, parts).await?;
+        self.sync_data().await.map_err(DiskError::into_io)
+    }
     /// Reserves space so that later writes below `length` cannot fail for want of it; the file grows to `length`.
     async fn allocate(&self, length: u64) -> Result<(), DiskError>;
     /// Sets the length.

@@ -3,12 +3,15 @@
 //! A fault point costs one relaxed atomic load while none is armed. Armed, the chosen hit of the chosen name acts: under
 //! simulation the machine crashes (its tasks are dropped, its disk loses what was not synced); under a real process,
 //! armed through `FIRN_FAULT=name[:hit]`, the process aborts as `kill -9` would.
+//!
+//! Beside them stand two more doors for tests: observations, by which an engine tells in which order things happened inside
+//! it, and planted bugs, by which a test takes out a guard to see whether the tests would notice.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::pending,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -20,6 +23,9 @@ pub enum FaultAction {
     /// Calls this (which crashes the simulated machine) and never returns to the code behind the point.
     Crash(Box<dyn Fn() + Send + Sync>),
 }
+
+/// What is told of each observation: its name and value.
+type Observer = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
 
 struct Armed {
     /// `None`: any point.
@@ -35,6 +41,11 @@ pub struct FaultPoints {
     watching: AtomicBool,
     armed: Mutex<Option<Armed>>,
     hits: Mutex<BTreeMap<&'static str, u64>>,
+    observed: AtomicBool,
+    observer: Mutex<Option<Observer>>,
+    /// Names of the bugs planted here.
+    planted: Mutex<BTreeSet<String>>,
+    any_planted: AtomicBool,
 }
 
 impl FaultPoints {
@@ -80,6 +91,41 @@ impl FaultPoints {
     /// Arrivals by name since counting began.
     pub fn hits(&self) -> BTreeMap<&'static str, u64> {
         self.hits.lock().expect("no panic under this lock").clone()
+    }
+
+    /// Calls `observer` at every [`Env::observe`](crate::Env::observe), in the middle of the engine's step: it must neither
+    /// block nor call the engine.
+    pub fn set_observer(&self, observer: impl Fn(&'static str, u64) + Send + Sync + 'static) {
+        *self.observer.lock().expect("no panic under this lock") = Some(Arc::new(observer));
+        self.observed.store(true, Ordering::Relaxed);
+    }
+
+    /// Plants a bug: engines built for this take the guard of that name out.
+    pub fn plant(&self, bug: &str) {
+        self.planted
+            .lock()
+            .expect("no panic under this lock")
+            .insert(bug.to_owned());
+        self.any_planted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_planted(&self, bug: &str) -> bool {
+        self.any_planted.load(Ordering::Relaxed)
+            && self
+                .planted
+                .lock()
+                .expect("no panic under this lock")
+                .contains(bug)
+    }
+
+    pub(crate) fn observe(&self, name: &'static str, value: u64) {
+        if !self.observed.load(Ordering::Relaxed) {
+            return;
+        }
+        let observer = self.observer.lock().expect("no panic under this lock").clone();
+        if let Some(observer) = observer {
+            observer(name, value);
+        }
     }
 
     pub(crate) async fn reach(&self, name: &'static str) {

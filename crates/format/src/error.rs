@@ -137,7 +137,8 @@ pub enum FormatError {
     /// The object is not the one that was asked for: it is damaged, or another was put in its stead.
     #[error("object at {place} is not the one asked for: uid {expected} expected, {found} found")]
     WrongUid {
-        /// Where the object found says that it stands (not to be trusted, but tells which file to look at).
+        /// Where it was reached; if that is not known, where the object found says that it stands (which then is all
+        /// there is to tell whose it is).
         place: Place,
         /// The uid asked for.
         expected: Uid,

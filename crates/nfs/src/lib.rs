@@ -7,6 +7,7 @@
 pub mod client;
 mod duplicates;
 mod exports;
+mod fuzz;
 mod handle;
 pub mod mount;
 mod network;
@@ -22,6 +23,7 @@ pub mod xdr;
 pub use exports::{
     Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES, Squash,
 };
+pub use fuzz::fuzz_rpc_message;
 pub use handle::{ExportId, HandleKey, SignedHandle, WireHandle};
 pub use network::{ClientNetwork, NetworkSyntax};
 pub use service::{NfsService, PortMapping, ServiceConfig, ServiceError};

@@ -19,6 +19,9 @@ use firn_env::Env;
 use std::{io, sync::Arc};
 use tracing::{info, warn};
 
+/// The most that a WRITE has beside its data: RPC head, credential, verifier, handle.
+const CALL_HEAD_BYTES: usize = 4096;
+
 /// How clients find our ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortMapping {
@@ -104,7 +107,14 @@ impl NfsService {
         exports: Arc<Exports>,
         further: Vec<Arc<dyn Program>>,
     ) -> Result<Self, ServiceError> {
-        let server = Server::new(env, config.limits);
+        let limits = ServerLimits {
+            record_bytes: config
+                .limits
+                .record_bytes
+                .max(config.io_max_bytes as usize + CALL_HEAD_BYTES),
+            ..config.limits
+        };
+        let server = Server::new(env, limits);
         let nfs: Arc<dyn Program> = Arc::new(NfsProgram::new(env, exports.clone(), config.io_max_bytes));
         let mount = Arc::new(MountProgram::new(env, exports));
         let mut service = Self {

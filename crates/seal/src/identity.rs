@@ -1,5 +1,6 @@
 //! Identities: who may read (recipients, X25519) and who may say so (the tenant's signing key, Ed25519).
 
+use crate::secret::Secret;
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use hpke::{Deserializable, Kem as _, Serializable, kem::X25519HkdfSha256};
 use std::fmt;
@@ -14,17 +15,17 @@ pub enum IdentityError {
 }
 
 /// What a recipient opens its envelopes with. Wiped when dropped, never printed.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct RecipientSecret([u8; 32]);
+#[derive(Clone)]
+pub struct RecipientSecret(Secret);
 
 impl RecipientSecret {
     /// Derives a secret from 32 bytes of fresh entropy (RFC 9180, DeriveKeyPair).
     pub fn derive(entropy: &[u8; 32]) -> Self {
         let (secret, _) = X25519HkdfSha256::derive_keypair(entropy);
         let mut bytes = secret.to_bytes();
-        let secret = Self(bytes.into());
+        let secret = Secret::filled(|secret| secret.copy_from_slice(&bytes));
         bytes.as_mut_slice().zeroize();
-        secret
+        Self(secret)
     }
 
     /// Takes a secret as [`RecipientSecret::to_bytes`] gave it.
@@ -32,13 +33,13 @@ impl RecipientSecret {
     /// # Errors
     /// If the bytes are no key.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self, IdentityError> {
-        let secret = Self(*bytes);
+        let secret = Self(Secret::new(*bytes));
         secret.hpke().map(|_| secret)
     }
 
     /// The secret itself, to be stored where only its owner reads.
     pub fn to_bytes(&self) -> Zeroizing<[u8; 32]> {
-        Zeroizing::new(self.0)
+        Zeroizing::new(*self.0.expose())
     }
 
     /// The public key to list in a key ring.
@@ -48,9 +49,11 @@ impl RecipientSecret {
     }
 
     pub(crate) fn hpke(&self) -> Result<<X25519HkdfSha256 as hpke::Kem>::PrivateKey, IdentityError> {
-        Deserializable::from_bytes(&self.0).map_err(|_| IdentityError::NotARecipientKey)
+        Deserializable::from_bytes(self.0.expose()).map_err(|_| IdentityError::NotARecipientKey)
     }
 }
+
+impl ZeroizeOnDrop for RecipientSecret {}
 
 impl fmt::Debug for RecipientSecret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,13 +86,13 @@ impl RecipientPublic {
 }
 
 /// What the tenant vouches with for its recipients. Made from the recovery phrase; wiped when dropped, never printed.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct TenantSigningKey([u8; 32]);
+#[derive(Clone)]
+pub struct TenantSigningKey(Secret);
 
 impl TenantSigningKey {
     /// Takes an Ed25519 seed.
     pub fn from_seed(seed: [u8; 32]) -> Self {
-        Self(seed)
+        Self(Secret::new(seed))
     }
 
     /// The public key that signatures are checked with.
@@ -106,9 +109,11 @@ impl TenantSigningKey {
     }
 
     fn key_pair(&self) -> Ed25519KeyPair {
-        Ed25519KeyPair::from_seed_unchecked(&self.0).expect("any 32 bytes are a seed")
+        Ed25519KeyPair::from_seed_unchecked(self.0.expose()).expect("any 32 bytes are a seed")
     }
 }
+
+impl ZeroizeOnDrop for TenantSigningKey {}
 
 impl fmt::Debug for TenantSigningKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -23,7 +23,6 @@ use bytes::Bytes;
 use envelope::Envelope;
 use firn_format::{FamilyId, FormatError, KeyEpoch};
 use std::collections::{BTreeMap, BTreeSet};
-use zeroize::Zeroizing;
 
 /// The most recipients of a ring: a large customer has some hundred offices.
 pub const MAX_RECIPIENTS: usize = 1024;
@@ -500,9 +499,7 @@ impl Draft {
 }
 
 fn fresh_key(entropy: Entropy<'_>) -> EpochKey {
-    let mut bytes = Zeroizing::new([0; 32]);
-    entropy(&mut *bytes);
-    EpochKey::from_bytes(*bytes)
+    EpochKey::filled(|bytes| entropy(bytes))
 }
 
 fn wrap_to_all(

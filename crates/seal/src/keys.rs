@@ -1,22 +1,27 @@
 //! Opened keys: what a family's objects are sealed with. Wiped when the last handle is dropped, and never printed.
 
-use crate::SealError;
+use crate::{SealError, secret::Secret};
 use firn_format::{FamilyId, KeyEpoch};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// The key of one epoch.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct EpochKey([u8; 32]);
+#[derive(Clone)]
+pub struct EpochKey(Secret);
 
 impl EpochKey {
     /// Takes 32 bytes of key.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self(Secret::new(bytes))
+    }
+
+    /// Lets `fill` write the key where it will stay.
+    pub(crate) fn filled(fill: impl FnOnce(&mut [u8; 32])) -> Self {
+        Self(Secret::filled(fill))
     }
 
     pub(crate) fn expose(&self) -> &[u8; 32] {
-        &self.0
+        self.0.expose()
     }
 
     /// A value that only this key has and that tells nothing of it; the key ring lists it, so that a recipient notices
@@ -25,10 +30,14 @@ impl EpochKey {
         let mut hasher = blake3::Hasher::new_derive_key("firn 1 epoch key commitment");
         hasher.update(&family.0);
         hasher.update(&epoch.0.to_le_bytes());
-        hasher.update(&self.0);
-        *hasher.finalize().as_bytes()
+        hasher.update(self.0.expose());
+        let commitment = *hasher.finalize().as_bytes();
+        hasher.zeroize();
+        commitment
     }
 }
+
+impl ZeroizeOnDrop for EpochKey {}
 
 impl fmt::Debug for EpochKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

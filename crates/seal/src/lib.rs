@@ -19,6 +19,7 @@ mod keys;
 mod object;
 mod phrase;
 mod record;
+mod secret;
 
 pub use error::SealError;
 pub use identity::{IdentityError, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};

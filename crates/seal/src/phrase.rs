@@ -4,7 +4,7 @@
 //! HKDF-SHA256 derives the tenant's signing key and the recovery recipient, under labels of their own. There is no
 //! password stretching, since there is nothing to guess: the entropy has 256 bits.
 
-use crate::{RecipientSecret, TenantSigningKey};
+use crate::{RecipientSecret, TenantSigningKey, secret::Secret};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use bip39::{Language, Mnemonic};
 use std::fmt;
@@ -34,13 +34,13 @@ pub enum PhraseError {
 }
 
 /// A recovery phrase. Wiped when dropped, never printed unless asked for.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct RecoveryPhrase([u8; 32]);
+#[derive(Clone)]
+pub struct RecoveryPhrase(Secret);
 
 impl RecoveryPhrase {
     /// Makes a phrase of 32 bytes of fresh entropy.
     pub fn from_entropy(entropy: [u8; 32]) -> Self {
-        Self(entropy)
+        Self(Secret::new(entropy))
     }
 
     /// Reads a phrase as a person types it: any case, any white space.
@@ -52,7 +52,7 @@ impl RecoveryPhrase {
         if found != WORDS {
             return Err(PhraseError::WrongLength { found });
         }
-        let text = Zeroizing::new(text.to_lowercase());
+        let text = Zeroizing::new(text.to_ascii_lowercase());
         let mnemonic =
             Mnemonic::parse_in_normalized(Language::English, &text).map_err(|error| match error {
                 bip39::Error::UnknownWord(index) => PhraseError::UnknownWord { position: index + 1 },
@@ -64,16 +64,16 @@ impl RecoveryPhrase {
                 }
             })?;
         let (mut bytes, length) = mnemonic.to_entropy_array();
-        let mut entropy = [0; 32];
-        entropy.copy_from_slice(&bytes[..32]);
-        bytes.zeroize();
         assert_eq!(length, 32, "24 words are 32 bytes");
+        let entropy = Secret::filled(|entropy| entropy.copy_from_slice(&bytes[..32]));
+        bytes.zeroize();
         Ok(Self(entropy))
     }
 
     /// The words, to be shown once to the person who writes them down.
     pub fn expose_words(&self) -> Zeroizing<String> {
-        let mnemonic = Mnemonic::from_entropy_in(Language::English, &self.0).expect("32 bytes make 24 words");
+        let mnemonic =
+            Mnemonic::from_entropy_in(Language::English, self.0.expose()).expect("32 bytes make 24 words");
         let mut words = Zeroizing::new(String::with_capacity(WORDS * 9));
         for word in mnemonic.words() {
             if !words.is_empty() {
@@ -97,7 +97,7 @@ impl RecoveryPhrase {
     fn derive(&self, label: &str) -> Zeroizing<[u8; 32]> {
         let mut derived = Zeroizing::new([0; 32]);
         Salt::new(HKDF_SHA256, b"firn 1 recovery phrase")
-            .extract(&self.0)
+            .extract(self.0.expose())
             .expand(&[label.as_bytes()], Length32)
             .and_then(|okm| okm.fill(&mut *derived))
             .expect("32 bytes are within what HKDF-SHA256 can give");
@@ -112,6 +112,8 @@ impl KeyType for Length32 {
         32
     }
 }
+
+impl ZeroizeOnDrop for RecoveryPhrase {}
 
 impl fmt::Debug for RecoveryPhrase {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -62,7 +62,13 @@ impl RecordContext {
 
 const AUTHENTICATED_BYTES: usize = 52;
 
-/// Opens the records of one file.
+/// Opens the records of one file. It cannot seal:
+///
+/// ```compile_fail,E0599
+/// # fn resume(found: &firn_seal::RecordOpener) {
+/// found.seal(7, &[b"over a torn record"]);
+/// # }
+/// ```
 pub struct RecordOpener {
     family: FamilyId,
     key: DerivedKey,

@@ -2,13 +2,14 @@
 //!
 //! Get, paginated query, and a transaction of puts, deletes and checks under the conditions "absent" and "version is v".
 //! The limits are DynamoDB's own, and every engine enforces them ([`limits`]), so that what works on a laptop works on the
-//! service.
+//! service. One [`conformance`] suite runs on all engines.
 //!
 //! - [`RedbTable`]: the embedded engine, one file on the local disk.
 //! - [`MemoryTable`]: a table for simulations, shared by all simulated machines, with faults on demand.
 //! - The DynamoDB engine is a crate of its own, so that nothing waits for the cloud SDK to compile.
 //! - [`Metered`] counts requests and money over any of them.
 
+pub mod conformance;
 pub mod limits;
 mod memory;
 mod metered;

@@ -42,8 +42,21 @@ pub fn check_key(key: &ItemKey) -> Result<(), TableError> {
 ///
 /// # Errors
 /// [`TableError::Limit`] if the partition is no key, the prefix is too long, or nothing is asked for.
-pub fn check_query(partition: &str, prefix: &str, limit: usize) -> Result<(), TableError> {
+pub fn check_query(
+    partition: &str,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(), TableError> {
     check_half("partition", partition)?;
+    if let Some(after) = after
+        && after.len() > MAX_KEY_BYTES
+    {
+        return Err(limit_error(format!(
+            "a start of {} bytes, {MAX_KEY_BYTES} are allowed",
+            after.len()
+        )));
+    }
     if prefix.len() > MAX_KEY_BYTES {
         return Err(limit_error(format!(
             "a prefix of {} bytes, {MAX_KEY_BYTES} are allowed",

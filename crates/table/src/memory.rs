@@ -64,7 +64,11 @@ struct State {
     puts: u64,
     late: Vec<LateWrite>,
     counts: TableCounts,
+    watcher: Option<Watcher>,
 }
+
+/// Sees each item put (with its new value) or deleted (with none), in the order in which it happens.
+type Watcher = Box<dyn Fn(&ItemKey, Option<&Bytes>) + Send>;
 
 /// A transaction whose sender was told "unavailable" and that is still on its way.
 struct LateWrite {
@@ -95,6 +99,12 @@ impl MemoryTable {
             // Its sender stopped listening long ago.
             let _ = state.apply(&late.writes);
         }
+    }
+
+    /// Shows `watcher` each put (with the value) and each delete (without), in the order in which they happen: what an
+    /// executable model compares itself with. It must not use the table.
+    pub fn watch(&self, watcher: impl Fn(&ItemKey, Option<&Bytes>) + Send + 'static) {
+        self.lock().watcher = Some(Box::new(watcher));
     }
 
     /// A copy of the items, as a backup would hold them.
@@ -188,6 +198,11 @@ impl State {
         }
         let mut applied = Applied::with_capacity(writes.len());
         for write in writes {
+            match (&self.watcher, write) {
+                (Some(watcher), Write::Put { key, value, .. }) => watcher(key, Some(value)),
+                (Some(watcher), Write::Delete { key, .. }) => watcher(key, None),
+                (Some(_), Write::Check { .. }) | (None, _) => {}
+            }
             applied.push(match write {
                 Write::Put { key, value, .. } => {
                     self.puts += 1;

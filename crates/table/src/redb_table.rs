@@ -220,7 +220,7 @@ impl Table for RedbTable {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Page, TableError> {
-        limits::check_query(partition, prefix, limit)?;
+        limits::check_query(partition, prefix, after, limit)?;
         let (partition, prefix) = (partition.to_owned(), prefix.to_owned());
         let after = after.map(str::to_owned);
         self.run(move |database| {

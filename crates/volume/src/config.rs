@@ -1,6 +1,6 @@
 //! What an administrator may set, with defaults that suit a branch office.
 
-use crate::objects::FetchPolicy;
+use crate::{objects::FetchPolicy, state::State};
 use firn_seal::Compression;
 use std::time::Duration;
 
@@ -48,7 +48,11 @@ pub struct Cadence {
 
 impl Default for Cadence {
     fn default() -> Self {
-        Self { busy: Duration::from_secs(5), busy_bytes: 32 << 20, trickle: Duration::from_secs(30) }
+        Self {
+            busy: Duration::from_secs(5),
+            busy_bytes: 32 << 20,
+            trickle: Duration::from_secs(30),
+        }
     }
 }
 
@@ -57,10 +61,30 @@ impl Cadence {
     pub const TRICKLE_BYTES: u64 = 1 << 20;
     /// See [`Cadence::TRICKLE_BYTES`].
     pub const TRICKLE_RECORDS: u64 = 256;
-    /// A checkpoint starts at once beyond this many records: their inodes and pages take up to about 200 MiB of memory.
-    pub const RECORDS_SOFT: u64 = 40_000;
+    /// A checkpoint starts at once beyond this many changed inodes, of about 1 KiB of memory each.
+    pub const INODES_SOFT: usize = 20_000;
     /// Writers wait beyond this many.
-    pub const RECORDS_HARD: u64 = 120_000;
+    pub const INODES_HARD: usize = 60_000;
+    /// A checkpoint starts at once beyond this many records, of about 200 bytes of memory each besides their data.
+    pub const RECORDS_SOFT: u64 = 200_000;
+    /// Writers wait beyond this many.
+    pub const RECORDS_HARD: u64 = 600_000;
+}
+
+impl Cadence {
+    /// Whether so much has changed that the next checkpoint starts at once.
+    pub(crate) fn is_due(&self, state: &State) -> bool {
+        state.dirty_bytes() >= self.busy_bytes
+            || state.records_since_freeze() >= Self::RECORDS_SOFT
+            || state.dirty_inodes() >= Self::INODES_SOFT
+    }
+
+    /// How long the first change may wait, by how much has changed since.
+    pub(crate) fn limit(&self, state: &State) -> Duration {
+        let trickle =
+            state.dirty_bytes() < Self::TRICKLE_BYTES && state.records_since_freeze() < Self::TRICKLE_RECORDS;
+        if trickle { self.trickle } else { self.busy }
+    }
 }
 
 impl Default for VolumeConfig {

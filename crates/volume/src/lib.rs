@@ -7,13 +7,13 @@
 mod checkpoint;
 mod codec;
 mod config;
+mod damage;
 mod error;
 mod extents;
 mod filesystem;
 mod inode;
 pub mod journal;
 mod local;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod objects;
 mod open;
@@ -28,6 +28,7 @@ mod volume;
 
 pub use config::{Cadence, VolumeConfig};
 pub use error::VolumeError;
+pub use objects::FetchPolicy;
 pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use status::VolumeStatus;

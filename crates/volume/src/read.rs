@@ -4,6 +4,7 @@
 //! journal or the cache and cloud. That is safe because none of them changes: extents and blocks are immutable.
 
 use crate::{
+    damage::LostRanges,
     extents::Extent,
     journal::JournalError,
     state::{Content, FileLayer},
@@ -70,7 +71,11 @@ fn committed(content: &Content, start: u64, end: u64, pieces: &mut Vec<Piece>) {
             }
             zeros((end - start) - (to - from), pieces);
         }
-        Content::Map(root) => pieces.push(Piece::Committed { root: *root, start, length: end - start }),
+        Content::Map(root) => pieces.push(Piece::Committed {
+            root: *root,
+            start,
+            length: end - start,
+        }),
     }
 }
 
@@ -90,7 +95,8 @@ impl Inner {
                 Piece::Inline(bytes) => data.push(bytes),
                 Piece::Extent(extent) => data.push(self.extent_bytes(&extent).await?),
                 Piece::Committed { root, start, length } => {
-                    self.committed_bytes(inode, &root, start, length, &mut data).await?;
+                    self.committed_bytes(inode, &root, start, length, &mut data)
+                        .await?;
                 }
             }
         }
@@ -120,29 +126,55 @@ impl Inner {
         let end = start + length;
         let first = start / self.block_bytes;
         let last = (end - 1) / self.block_bytes;
-        let blocks = try_join_all((first..=last).map(|index| self.block(inode, root, index))).await?;
-        for (index, block) in (first..=last).zip(blocks) {
+        let parts = (first..=last).map(|index| {
             let block_start = index * self.block_bytes;
             let from = start.max(block_start) - block_start;
             let to = end.min(block_start + self.block_bytes) - block_start;
-            let have = block.as_ref().map_or(0, |bytes| bytes.len() as u64);
-            let (have_from, have_to) = (from.min(have), to.min(have));
-            if let Some(block) = block
-                && have_from < have_to
-            {
-                data.push(block.slice(have_from as usize..have_to as usize));
-            }
-            push_zeros((to - from) - (have_to - have_from), data);
+            self.block_bytes_at(inode, root, index, (from, to))
+        });
+        for mut part in try_join_all(parts).await? {
+            data.append(&mut part);
         }
         Ok(())
     }
 
-    async fn block(&self, inode: u64, root: &TreeRoot, index: u64) -> Result<Option<Bytes>, VfsError> {
-        let found = tree::lookup(&self.objects, inode, root, index).await.map_err(read_failed)?;
-        let Some(pointer) = found else { return Ok(None) };
-        let place = Place { inode, level: 0, index };
-        let object = self.objects.get(&pointer, place).await.map_err(read_failed)?;
-        Ok(Some(object.payload.clone()))
+    /// The bytes `range` of one block.
+    async fn block_bytes_at(
+        &self,
+        inode: u64,
+        root: &TreeRoot,
+        index: u64,
+        range: (u64, u64),
+    ) -> Result<Vec<Bytes>, VfsError> {
+        let (from, to) = range;
+        let mut data = Vec::with_capacity(1);
+        let found = tree::lookup(&self.objects, inode, root, index)
+            .await
+            .map_err(read_failed)?;
+        let Some(pointer) = found else {
+            push_zeros(to - from, &mut data);
+            return Ok(data);
+        };
+        let place = Place {
+            inode,
+            level: 0,
+            index,
+        };
+        let block = self.objects.get(&pointer, place).await.map_err(read_failed)?;
+        if !block.header.plain.is_empty() {
+            let lost = LostRanges::decode(&block.header.plain);
+            if lost.is_none_or(|lost| lost.touch(from as u32, to as u32)) {
+                let detail = format!("bytes of block {index} were already lost when it was last changed");
+                return Err(VfsError::Corrupt { inode, detail });
+            }
+        }
+        let have = block.payload.len() as u64;
+        let (have_from, have_to) = (from.min(have), to.min(have));
+        if have_from < have_to {
+            data.push(block.payload.slice(have_from as usize..have_to as usize));
+        }
+        push_zeros((to - from) - (have_to - have_from), &mut data);
+        Ok(data)
     }
 }
 

@@ -24,6 +24,11 @@ impl Dice {
         })
     }
 
+    /// A number from 0, below `sides`.
+    pub(crate) fn roll(&self, sides: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(sides)) >> 64) as u64
+    }
+
     fn next(&self) -> u64 {
         let mut state = self.state.lock().unwrap();
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

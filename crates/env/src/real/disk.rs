@@ -260,6 +260,22 @@ impl DiskFile for RealFile {
         self.run(move |file| write_parts(file, offset, &parts)).await
     }
 
+    async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        let path = self.path.clone();
+        let (written, synced) = self
+            .run(move |file| {
+                let written = write_parts(file, offset, &parts);
+                let synced = match &written {
+                    Ok(()) => file.sync_data(),
+                    Err(_) => Ok(()),
+                };
+                Ok((written, synced))
+            })
+            .await?;
+        written.map_err(|error| describe(&path, &error))?;
+        synced.map_err(|error| describe(&path, &error).into_io())
+    }
+
     async fn sync_data(&self) -> Result<(), DiskError> {
         self.run(|file| file.sync_data()).await
     }

@@ -151,7 +151,7 @@ impl FetchedObject {
         let place = self.header.place;
         if uid != *expected {
             return Err(FormatError::WrongUid {
-                place,
+                place: expected_place.unwrap_or(place),
                 expected: *expected,
                 found: uid,
             });

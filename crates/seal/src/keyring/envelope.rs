@@ -71,8 +71,8 @@ impl Envelope {
             &[],
         );
         let opened = Zeroizing::new(opened.ok()?);
-        let bytes = Zeroizing::new(<[u8; 32]>::try_from(&opened[..]).ok()?);
-        Some(EpochKey::from_bytes(*bytes))
+        let bytes: &[u8; 32] = opened[..].try_into().ok()?;
+        Some(EpochKey::filled(|key| key.copy_from_slice(bytes)))
     }
 
     pub(super) fn to_bytes(&self) -> [u8; Self::BYTES] {

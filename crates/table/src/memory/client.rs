@@ -181,7 +181,7 @@ impl Table for MemoryTableClient {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Page, TableError> {
-        limits::check_query(partition, prefix, limit)?;
+        limits::check_query(partition, prefix, after, limit)?;
         self.count(|counts| counts.queries += 1);
         self.read(|| self.table.query(partition, prefix, after, limit))
             .await

@@ -5,10 +5,11 @@
 
 use super::{CheckpointError, Packer, packer::ToPack};
 use crate::{
+    damage::LostRanges,
     extents::Extent,
     inode::INLINE_BYTES,
     journal::Journal,
-    objects::ReadError,
+    mutants::{Mutant, active},
     state::{Content, FrozenEntry},
     tree::{self, Update},
 };
@@ -32,6 +33,8 @@ pub struct BuiltCheckpoint {
     /// Where each unlinked but open inode is.
     pub orphan_pointers: BTreeMap<u64, Pointer>,
     pub entries: Vec<Built>,
+    /// What to add to the sum of used bytes that was estimated when the entries were frozen.
+    pub used_correction: i64,
 }
 
 /// Packs everything that changed.
@@ -49,6 +52,7 @@ pub async fn build(
     frozen.sort_by_key(|entry| (locality(entry), entry.number));
     let mut entries = Vec::with_capacity(frozen.len());
     let mut map_changes = BTreeMap::new();
+    let mut used_correction = 0;
     let mut held: Vec<(FrozenEntry, Content, u64)> = Vec::new();
     let mut group = None;
     for entry in frozen {
@@ -64,25 +68,52 @@ pub async fn build(
                 entries.push((entry.number, Content::Empty, 0));
             }
             Some(_) => {
-                let (content, used_bytes) = Source { packer, journal, block_bytes, entry: &entry }.build().await?;
+                let (content, used_bytes) = Source {
+                    packer,
+                    journal,
+                    block_bytes,
+                    entry: &entry,
+                }
+                .build()
+                .await?;
+                used_correction += used_bytes as i64 - entry.layer.used_bytes as i64;
                 held.push((entry, content, used_bytes));
             }
         }
     }
     pack_inodes(packer, &mut held, &mut map_changes, &mut orphans, &mut entries).await?;
-    let change = Update { leaves: map_changes, keep_below: u64::MAX };
+    let change = Update {
+        leaves: map_changes,
+        keep_below: u64::MAX,
+    };
     let inode_map = tree::update(packer, INODE_MAP, inode_map, change).await?.root;
     // Few inodes are unlinked and open at one time: their tree is written anew each time.
-    let leaves = orphans.iter().map(|(number, pointer)| (*number, Some(*pointer))).collect();
-    let change = Update { leaves, keep_below: u64::MAX };
+    let leaves = orphans
+        .iter()
+        .map(|(number, pointer)| (*number, Some(*pointer)))
+        .collect();
+    let change = Update {
+        leaves,
+        keep_below: u64::MAX,
+    };
     let orphan_map = tree::update(packer, ORPHAN_MAP, None, change).await?.root;
-    Ok(BuiltCheckpoint { inode_map, orphans: orphan_map, orphan_pointers: orphans, entries })
+    Ok(BuiltCheckpoint {
+        inode_map,
+        orphans: orphan_map,
+        orphan_pointers: orphans,
+        entries,
+        used_correction,
+    })
 }
 
 /// Groups a directory with what is in it.
 fn locality(entry: &FrozenEntry) -> u64 {
     entry.inode.as_ref().map_or(entry.number, |inode| {
-        if inode.is_directory() { inode.number } else { inode.parent }
+        if inode.is_directory() {
+            inode.number
+        } else {
+            inode.parent
+        }
     })
 }
 
@@ -98,7 +129,11 @@ async fn pack_inodes(
         let mut inode = entry.inode.clone().expect("only existing inodes are held");
         inode.used_bytes = *used_bytes;
         let map = if entry.orphan { ORPHAN_MAP } else { INODE_MAP };
-        let place = Place { inode: map, level: 0, index: entry.number };
+        let place = Place {
+            inode: map,
+            level: 0,
+            index: entry.number,
+        };
         batch.push(inode_object(place, &inode, content));
     }
     let pointers = packer.pack_all(batch).await?;
@@ -120,11 +155,22 @@ fn inode_object(place: Place, inode: &crate::inode::Inode, content: &Content) ->
     let (inline, plain, children) = match content {
         Content::Empty => (None, Bytes::from_static(&[0]), Vec::new()),
         Content::Inline(bytes) => (Some(&bytes[..]), Bytes::from_static(&[0]), Vec::new()),
-        Content::Map(root) => {
-            (None, Bytes::copy_from_slice(&[root.level]), vec![Child { slot: 0, pointer: root.pointer }])
-        }
+        Content::Map(root) => (
+            None,
+            Bytes::copy_from_slice(&[root.level]),
+            vec![Child {
+                slot: 0,
+                pointer: root.pointer,
+            }],
+        ),
     };
-    ToPack { kind: Kind::Inode, place, plain, children, payload: inode.encode(inline) }
+    ToPack {
+        kind: Kind::Inode,
+        place,
+        plain,
+        children,
+        payload: inode.encode(inline),
+    }
 }
 
 /// One entry being built.
@@ -146,12 +192,14 @@ impl Source<'_> {
         }
         let size_bytes = inode.size_bytes;
         if size_bytes <= INLINE_BYTES {
-            let content = self.assemble(0, size_bytes).await?;
-            return Ok(if content.iter().all(|byte| *byte == 0) {
-                (Content::Empty, 0)
-            } else {
-                (Content::Inline(content), size_bytes)
-            });
+            let (content, lost) = self.assemble(0, size_bytes).await?;
+            if lost.is_empty() {
+                return Ok(if content.iter().all(|byte| *byte == 0) {
+                    (Content::Empty, 0)
+                } else {
+                    (Content::Inline(content), size_bytes)
+                });
+            }
         }
         self.build_map(size_bytes).await
     }
@@ -165,7 +213,11 @@ impl Source<'_> {
             .iter()
             .map(|(place, page)| ToPack {
                 kind: Kind::Block,
-                place: Place { inode: self.entry.number, level: 0, index: place.index() },
+                place: Place {
+                    inode: self.entry.number,
+                    level: 0,
+                    index: place.index(),
+                },
                 plain: Bytes::new(),
                 children: Vec::new(),
                 payload: page.encode(),
@@ -178,7 +230,10 @@ impl Source<'_> {
         if leaves.is_empty() {
             return Ok(self.entry.content.clone());
         }
-        let change = Update { leaves, keep_below: u64::MAX };
+        let change = Update {
+            leaves,
+            keep_below: u64::MAX,
+        };
         let updated = tree::update(self.packer, self.entry.number, self.map_root(), change).await?;
         Ok(updated.root.map_or(Content::Empty, Content::Map))
     }
@@ -208,6 +263,9 @@ impl Source<'_> {
         }
         blocks.sort_unstable();
         blocks.dedup();
+        if active(self.packer.env(), Mutant::DropLastBlock) && blocks.len() > 1 {
+            blocks.pop();
+        }
         let mut leaves = BTreeMap::new();
         let per_batch = (BATCH_BYTES / block_bytes as usize).max(1);
         for some in blocks.chunks(per_batch) {
@@ -218,18 +276,23 @@ impl Source<'_> {
                 if start >= end {
                     continue;
                 }
-                let payload = self.assemble(start, end).await?;
+                let (payload, lost) = self.assemble(start, end).await?;
                 // A block of zeros is a hole, and holes cost nothing.
-                if payload.iter().all(|byte| *byte == 0) {
+                if lost.is_empty() && payload.iter().all(|byte| *byte == 0) {
                     leaves.insert(index, None);
                     continue;
                 }
-                let place = Place { inode: self.entry.number, level: 0, index };
+                let place = Place {
+                    inode: self.entry.number,
+                    level: 0,
+                    index,
+                };
+                let (plain, children) = (lost.encode(), Vec::new());
                 batch.push(ToPack {
                     kind: Kind::Block,
                     place,
-                    plain: Bytes::new(),
-                    children: Vec::new(),
+                    plain,
+                    children,
                     payload,
                 });
             }
@@ -240,7 +303,10 @@ impl Source<'_> {
         let old = self.map_root();
         let used_before = match (&self.entry.content, layer.base_below) {
             (Content::Map(_), u64::MAX) => self.entry.committed_used_bytes,
-            (Content::Map(_), cut) => self.entry.committed_used_bytes.min(cut.next_multiple_of(block_bytes)),
+            (Content::Map(_), cut) => self
+                .entry
+                .committed_used_bytes
+                .min(cut.next_multiple_of(block_bytes)),
             (Content::Empty | Content::Inline(_), _) => 0,
         };
         let change = Update { leaves, keep_below };
@@ -254,28 +320,32 @@ impl Source<'_> {
         })
     }
 
-    /// The bytes of `start..end` as the frozen state shows them; the range lies in one block (or in a small file).
-    async fn assemble(&mut self, start: u64, end: u64) -> Result<Bytes, CheckpointError> {
+    /// The bytes of `start..end` as the frozen state shows them, and what of them is lost; the range lies in one block (or in
+    /// a small file) and starts where the block starts.
+    async fn assemble(&mut self, start: u64, end: u64) -> Result<(Bytes, LostRanges), CheckpointError> {
         let extents = self.entry.layer.extents.overlapping(start, end);
         if let [(only_start, extent)] = &extents[..]
             && *only_start == start
             && extent.length == end - start
         {
-            return self.extent_bytes(extent).await;
+            return Ok((self.extent_bytes(extent).await?, LostRanges::default()));
         }
         let mut buffer = BytesMut::zeroed((end - start) as usize);
+        let mut lost = LostRanges::default();
         let covered: u64 = extents.iter().map(|(_, extent)| extent.length).sum();
         if covered < end - start {
-            let base = self.base(start, end.min(self.entry.layer.base_below)).await?;
+            let (base, base_lost) = self.base(start, end.min(self.entry.layer.base_below)).await?;
             let length = base.len().min(buffer.len());
             buffer[..length].copy_from_slice(&base[..length]);
+            lost = base_lost;
         }
         for (at, extent) in &extents {
             let bytes = self.extent_bytes(extent).await?;
             let at = (at - start) as usize;
             buffer[at..at + bytes.len()].copy_from_slice(&bytes);
+            lost.heal(at as u32, (at + bytes.len()) as u32);
         }
-        Ok(buffer.freeze())
+        Ok((buffer.freeze(), lost))
     }
 
     async fn extent_bytes(&self, extent: &Extent) -> Result<Bytes, CheckpointError> {
@@ -283,48 +353,57 @@ impl Source<'_> {
         if let Some(bytes) = extent.buffer.bytes() {
             return Ok(bytes.slice(range));
         }
-        let journal = self.journal.expect("without a journal all data is kept in memory");
+        let journal = self
+            .journal
+            .expect("without a journal all data is kept in memory");
         let payload = journal.read(&extent.buffer.record).await?;
         let from = extent.buffer.payload_offset;
         Ok(payload.slice(from + range.start..from + range.end))
     }
 
-    /// What the committed content shows at `start..end`, possibly shorter where it ends.
-    async fn base(&mut self, start: u64, end: u64) -> Result<Bytes, CheckpointError> {
+    /// What the committed content shows at `start..end`, possibly shorter where it ends, and what of it is lost.
+    async fn base(&mut self, start: u64, end: u64) -> Result<(Bytes, LostRanges), CheckpointError> {
+        let whole = |bytes: Bytes| Ok((bytes, LostRanges::default()));
         if start >= end {
-            return Ok(Bytes::new());
+            return whole(Bytes::new());
         }
         match &self.entry.content {
-            Content::Empty => Ok(Bytes::new()),
+            Content::Empty => whole(Bytes::new()),
             Content::Inline(bytes) => {
                 let from = bytes.len().min(start as usize);
-                Ok(bytes.slice(from..bytes.len().min(end as usize)))
+                whole(bytes.slice(from..bytes.len().min(end as usize)))
             }
             Content::Map(root) => {
-                // A shrinking file can go from a map to inline: then the range starts in block 0 and stays within it.
+                let number = self.entry.number;
                 let index = start / self.block_bytes;
-                let place = Place { inode: self.entry.number, level: 0, index };
-                let objects = self.packer.objects();
-                let Some(pointer) = tree::lookup(objects, self.entry.number, root, index).await? else {
-                    return Ok(Bytes::new());
+                let place = Place {
+                    inode: number,
+                    level: 0,
+                    index,
                 };
-                let block = read_block(self.packer, &pointer, place).await?;
-                let skip = (start - index * self.block_bytes) as usize;
-                let from = block.len().min(skip);
-                Ok(block.slice(from..block.len().min(skip + (end - start) as usize)))
+                let packer = &*self.packer;
+                let found = packer
+                    .patiently(|| tree::lookup(packer.objects(), number, root, index))
+                    .await?;
+                let Some(pointer) = found else {
+                    return whole(Bytes::new());
+                };
+                let length = (end - start) as u32;
+                let block = match packer.patiently(|| packer.objects().get(&pointer, place)).await {
+                    Ok(block) => block,
+                    Err(error) => {
+                        tracing::error!(inode = number, index, %error, "part of a changed block is lost");
+                        return Ok((Bytes::new(), LostRanges::one(0, length)));
+                    }
+                };
+                let mut lost = LostRanges::decode(&block.header.plain)
+                    .unwrap_or_else(|| LostRanges::one(0, block.payload.len() as u32));
+                lost.truncate(length);
+                Ok((
+                    block.payload.slice(..block.payload.len().min(length as usize)),
+                    lost,
+                ))
             }
-        }
-    }
-}
-
-/// Reads a block, waiting for as long as the store is out of reach: the checkpoint cannot go on without it, and the journal
-/// keeps everything meanwhile.
-async fn read_block(packer: &Packer, pointer: &Pointer, place: Place) -> Result<Bytes, CheckpointError> {
-    loop {
-        match packer.objects().get(pointer, place).await {
-            Ok(object) => return Ok(object.payload.clone()),
-            Err(ReadError::Unavailable { .. }) => packer.env().sleep(std::time::Duration::from_secs(2)).await,
-            Err(error) => return Err(error.into()),
         }
     }
 }

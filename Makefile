@@ -1,0 +1,64 @@
+# Firn's front door. Each target is one script or one binary; the logic, and its explanation, is there.
+#
+#   make demo            build, run and check an edge on this machine's disk, from set-up to a table of figures
+#   make test            everything that must hold before a change is merged
+#   make lint            formatting, clippy, licences and advisories, forbidden dependencies
+#   make bench           figures of this machine, at most 25 minutes    (bench-full: the paper's tables, resumable)
+#   make bench-build     what building Firn costs, against its budget
+#   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
+#   make simulate-mutants  every planted bug must be caught
+#   make fuzz            SECONDS=n: each fuzz target for n seconds
+#   make setup           LEVEL=demo|test|bench: install what that level needs
+
+FIRN_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firn
+export FIRN_CACHE
+# Outside the tree, so that a fresh clone on the same machine starts with the dependencies built.
+export CARGO_TARGET_DIR ?= $(FIRN_CACHE)/target
+
+SEEDS ?= 10000
+FIRST_SEED ?= 1
+SECONDS ?= 60
+LEVEL ?= test
+
+.PHONY: demo test lint bench bench-full bench-build simulate simulate-mutants fuzz setup setup-test clean
+
+demo:
+	@scripts/setup demo
+	@cargo run --locked --quiet --release -p firn-demo
+
+test:
+	@scripts/setup test
+	@scripts/test
+
+lint:
+	@scripts/lint
+
+bench:
+	@scripts/setup bench
+	@cargo run --locked --quiet --release -p firn-bench -- quick
+
+bench-full:
+	@scripts/setup bench
+	@cargo run --locked --quiet --release -p firn-bench -- full
+
+bench-build:
+	@scripts/bench-build
+
+simulate:
+	@cargo run --locked --quiet --release -p firn-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+simulate-mutants:
+	@cargo run --locked --quiet --release -p firn-simulation -- --mutants
+
+fuzz:
+	@scripts/fuzz $(SECONDS)
+
+setup:
+	@scripts/setup $(LEVEL)
+
+setup-test:
+	@scripts/setup-test
+
+# Only what this tree built; the caches under $(FIRN_CACHE) serve other clones too.
+clean:
+	@rm -rf target fuzz/target

@@ -1,0 +1,266 @@
+//! Golden vectors: what this build writes, byte for byte, and what every later build must still read.
+//!
+//! After a deliberate change of a format (a new version, hence a new folder) write them anew with
+//! `cargo test -p firn-format --test vectors -- --ignored`; the vectors of earlier versions stay as they are.
+
+mod hexfile;
+
+use bytes::Bytes;
+use firn_format::*;
+use std::path::PathBuf;
+
+const FAMILY: FamilyId = FamilyId([0xf0; 16]);
+const VOLUME: VolumeId = VolumeId([0x70; 16]);
+const SEGMENT: SegmentId = SegmentId {
+    writer: WriterId(0x0102_0304_0506_0708),
+    sequence: 0x1112_1314_1516_1718,
+};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v1/{name}.hex"))
+}
+
+fn vector(name: &str) -> Bytes {
+    hexfile::read(&path(name)).into()
+}
+
+fn seal_header(slot: u32) -> SealHeader {
+    let mut salt = [0; 32];
+    salt.iter_mut()
+        .zip(0xa0..)
+        .for_each(|(byte, value)| *byte = value);
+    SealHeader {
+        key_epoch: KeyEpoch(0x2122_2324),
+        salt,
+        slot,
+        codec: Codec::Lz4,
+        opened_bytes: 0x0001_2345,
+    }
+}
+
+fn child(slot: u16) -> Child {
+    Child {
+        slot,
+        pointer: Pointer {
+            uid: Uid([slot as u8; 32]),
+            location: Location {
+                segment: SEGMENT,
+                offset: 0x3132_3334,
+                length: 0x4142_4344,
+            },
+        },
+    }
+}
+
+fn block() -> EncodedObject {
+    let header = ObjectHeader {
+        kind: Kind::Block,
+        features: Features::NONE,
+        place: Place {
+            inode: 0x5152_5354_5556_5758,
+            level: 0,
+            index: 0x6162_6364_6566_6768,
+        },
+        birth: Version(0x7172_7374_7576_7778),
+        seal: seal_header(1),
+        plain: Bytes::new(),
+        children: Vec::new(),
+    };
+    encode_object(header, b"a sealed payload is opaque here")
+}
+
+fn node() -> EncodedObject {
+    let header = ObjectHeader {
+        kind: Kind::Node,
+        place: Place {
+            level: 2,
+            ..block().header.place
+        },
+        seal: seal_header(2),
+        children: vec![child(0), child(5), child(127)],
+        ..block().header
+    };
+    encode_object(header, &[0xee; SEAL_TAG_BYTES])
+}
+
+fn root(slot: u16, level: u8) -> TreeRoot {
+    TreeRoot {
+        pointer: child(slot).pointer,
+        level,
+    }
+}
+
+fn checkpoint() -> Checkpoint {
+    Checkpoint {
+        family: FAMILY,
+        volume: VOLUME,
+        version: Version(9),
+        epoch: OwnershipEpoch(2),
+        writer: SEGMENT.writer,
+        previous: Some(Uid([0x99; 32])),
+        fork: Some(ForkPoint {
+            volume: VolumeId([0x71; 16]),
+            version: Version(4),
+            uid: Uid([0x44; 32]),
+        }),
+        inode_map: Some(root(0, 3)),
+        orphans: None,
+        usage: Some(root(2, 1)),
+        snapshots: vec![SnapshotRoot {
+            id: 1,
+            version: Version(7),
+            created_ms: 1_700_000_000_000,
+            protected_until_ms: -1,
+            inode_map: root(3, 2),
+            orphans: Some(root(4, 1)),
+        }],
+        cleaner_sequence: 6,
+        committed_at_ms: 1_700_000_001_000,
+    }
+}
+
+fn checkpoint_object() -> EncodedObject {
+    let (plain, children) = checkpoint().to_plain_and_children();
+    let header = ObjectHeader {
+        kind: Kind::Checkpoint,
+        features: Features::NONE,
+        place: checkpoint().place(),
+        birth: checkpoint().version,
+        seal: seal_header(3),
+        plain,
+        children,
+    };
+    encode_object(header, b"the engine's own state, sealed")
+}
+
+fn objects() -> [EncodedObject; 3] {
+    [block(), node(), checkpoint_object()]
+}
+
+fn segment() -> Vec<u8> {
+    let mut builder = SegmentBuilder::new(FAMILY, SEGMENT);
+    for object in objects() {
+        builder.push(&object);
+    }
+    builder.finish().concat()
+}
+
+fn journal_header() -> JournalFileHeader {
+    JournalFileHeader {
+        volume: VOLUME,
+        writer: SEGMENT.writer,
+        number: 5,
+        key_epoch: seal_header(0).key_epoch,
+        salt: seal_header(0).salt,
+    }
+}
+
+const RECORDS: [&[u8]; 2] = [b"first sealed record", b"second"];
+
+fn journal() -> Vec<u8> {
+    let mut file = journal_header().encode().to_vec();
+    for (slot, sealed) in (0..).zip(RECORDS) {
+        let frame = frame_record(slot, sealed);
+        file.extend([&frame.head[..], sealed, &frame.tail].concat());
+    }
+    file.resize(file.len() + 16, 0);
+    file
+}
+
+fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    vec![
+        ("block", "An object of kind Block", block().bytes.to_vec()),
+        (
+            "node",
+            "An object of kind Node with three children",
+            node().bytes.to_vec(),
+        ),
+        (
+            "checkpoint",
+            "An object of kind Checkpoint",
+            checkpoint_object().bytes.to_vec(),
+        ),
+        ("segment", "A segment of those three objects", segment()),
+        (
+            "journal",
+            "A journal file of two records, preallocated further",
+            journal(),
+        ),
+        (
+            "pointer",
+            "A pointer on its own",
+            child(0xab).pointer.to_bytes().to_vec(),
+        ),
+    ]
+}
+
+#[test]
+#[ignore = "writes the vectors of the current version"]
+fn regenerate() {
+    for (name, title, bytes) in current() {
+        hexfile::write(&path(name), title, &bytes);
+    }
+}
+
+#[test]
+fn this_build_writes_what_it_always_wrote() {
+    for (name, _, bytes) in current() {
+        assert_eq!(
+            vector(name),
+            bytes,
+            "{name}: a format changed without a new version"
+        );
+    }
+}
+
+#[test]
+fn objects_of_version_1_are_read() {
+    for (name, expected) in ["block", "node", "checkpoint"].into_iter().zip(objects()) {
+        let bytes = vector(name);
+        let hashed_bytes = bytes.len() - 4 - 24 * expected.header.children.len();
+        assert_eq!(expected.uid.0, *blake3::hash(&bytes[..hashed_bytes]).as_bytes());
+        let fetched = decode_object(bytes).unwrap();
+        let verified = fetched
+            .verify(&expected.uid, Some(expected.header.place))
+            .unwrap();
+        assert_eq!(verified.into_encoded(), expected, "{name}");
+    }
+    let fetched = decode_object(vector("checkpoint")).unwrap();
+    let uid = fetched.uid();
+    assert_eq!(
+        Checkpoint::from_verified(&fetched.verify(&uid, None).unwrap()),
+        Ok(checkpoint())
+    );
+}
+
+#[test]
+fn segments_of_version_1_are_read() {
+    let segment = decode_segment(vector("segment")).unwrap();
+    assert_eq!((segment.family, segment.id), (FAMILY, SEGMENT));
+    assert_eq!(segment.entries.len(), 3);
+    for (entry, object) in segment.entries.iter().zip(objects()) {
+        assert_eq!(segment.object(entry), object.bytes);
+        assert_eq!(entry.uid, object.uid);
+    }
+}
+
+#[test]
+fn journals_of_version_1_are_read() {
+    let file = vector("journal");
+    assert_eq!(JournalFileHeader::decode(&file), Ok(journal_header()));
+    let mut rest = &file[JOURNAL_HEADER_BYTES..];
+    for (slot, sealed) in (0..).zip(RECORDS) {
+        let RecordScan::Record { payload, total_bytes } = next_record(rest, slot) else {
+            panic!("record {slot} is there");
+        };
+        assert_eq!(&rest[payload], sealed);
+        rest = &rest[total_bytes..];
+    }
+    assert_eq!(next_record(rest, 2), RecordScan::End);
+}
+
+#[test]
+fn pointers_of_version_1_are_read() {
+    let bytes: [u8; Pointer::BYTES] = vector("pointer")[..].try_into().unwrap();
+    assert_eq!(Pointer::from_bytes(&bytes), child(0xab).pointer);
+}

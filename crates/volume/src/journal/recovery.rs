@@ -1,0 +1,259 @@
+//! What a start finds: which files there are, where their whole records end, and whether they form one history.
+//!
+//! | found | next file's first sequence | verdict |
+//! |---|---|---|
+//! | records end cleanly or torn at s | s + 1 | fine: a crash tore the tail, the start after it went on from s |
+//! | records end cleanly or torn at s | above s + 1, above covered | damage: durable records are gone |
+//! | records end at s | above s + 1, all missing ones covered | fine: files between were trimmed |
+//! | records end at s | at most s | damage: two histories |
+//! | blank, or no opening record | | never used, passed over |
+//!
+//! Checksums are checked here, seals only by the replay (and for each file's opening record).
+
+use super::{
+    JournalError, Sequence,
+    file::{FoundHeader, JournalFile, number_of, path_of},
+    scan::{FileEnd, Scanned, Scanner},
+};
+use crate::mutants::{Mutant, active};
+use firn_env::{Disk, DiskError, Env, OpenMode};
+use firn_format::VolumeId;
+use firn_seal::Keys;
+use std::sync::Arc;
+
+/// What the survey is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The journal goes on after it.
+    Serve,
+    /// Nothing may change.
+    Inspect,
+}
+
+/// A file that holds records, or held covered ones.
+pub(super) struct FoundFile {
+    pub(super) file: Arc<JournalFile>,
+    /// Its last record; the one before its first if it has none.
+    pub(super) last: Sequence,
+    /// Where its whole records end.
+    pub(super) end: FileEnd,
+    /// What it takes on the disk.
+    pub(super) bytes: u64,
+}
+
+/// All files of a directory, in order.
+pub(super) struct Survey {
+    pub(super) files: Vec<FoundFile>,
+    /// Paths of files that were never used.
+    unused: Vec<String>,
+    /// The last record that stands, at least what is covered.
+    pub(super) last: Sequence,
+    covered: Sequence,
+    pub(super) highest_number: u64,
+    /// How the last file ends, if not cleanly.
+    pub(super) torn_tail: Option<String>,
+}
+
+struct Candidate {
+    scanner: Scanner,
+    file: Arc<JournalFile>,
+}
+
+impl Survey {
+    pub(super) async fn take(
+        env: &Env,
+        keys: &Keys,
+        volume: VolumeId,
+        directory: &str,
+        covered: Sequence,
+        purpose: Purpose,
+    ) -> Result<Self, JournalError> {
+        let mode = match purpose {
+            Purpose::Serve => OpenMode::ReadWrite,
+            Purpose::Inspect => OpenMode::Read,
+        };
+        let mut survey = Self {
+            files: Vec::new(),
+            unused: Vec::new(),
+            last: covered,
+            covered,
+            highest_number: 0,
+            torn_tail: None,
+        };
+        let mut candidates = Vec::new();
+        for number in numbers(env, directory).await? {
+            survey.highest_number = number;
+            let file = match JournalFile::found(env, keys, volume, directory, number, mode).await? {
+                FoundHeader::Ours(file) => Arc::new(file),
+                FoundHeader::Blank => {
+                    survey.unused.push(path_of(directory, number));
+                    continue;
+                }
+            };
+            match Scanner::start(file.clone()).await? {
+                (Some(scanner), _) => {
+                    survey.torn_tail = None;
+                    candidates.push(Candidate { scanner, file });
+                }
+                (None, torn) => {
+                    survey.torn_tail = torn.map(|torn| format!("{}: {torn}", file.path));
+                    survey.unused.push(file.path.clone());
+                }
+            }
+        }
+        let firsts: Vec<Sequence> = candidates
+            .iter()
+            .map(|candidate| candidate.scanner.first())
+            .collect();
+        let mut expected: Option<Sequence> = None;
+        for (index, candidate) in candidates.into_iter().enumerate() {
+            let next_first = firsts.get(index + 1).copied();
+            expected = Some(survey.examine(candidate, expected, next_first, purpose).await?);
+        }
+        if let Some(expected) = expected {
+            survey.last = survey.last.max(Sequence(expected.0 - 1));
+        }
+        Ok(survey)
+    }
+
+    /// Checks that a file continues the history, finds its end, and returns the sequence that must follow it.
+    async fn examine(
+        &mut self,
+        candidate: Candidate,
+        expected: Option<Sequence>,
+        next_first: Option<Sequence>,
+        purpose: Purpose,
+    ) -> Result<Sequence, JournalError> {
+        let Candidate { mut scanner, file } = candidate;
+        let first = scanner.first();
+        self.check_continuity(&file, first, expected)?;
+        let allocated = file.handle.length().await?;
+        // What a committed root covers wholly is only passed over.
+        if let Some(next) = next_first.filter(|next| next.0 <= self.covered.0 + 1 && *next >= first) {
+            self.files.push(FoundFile {
+                file,
+                last: Sequence(next.0 - 1),
+                end: FileEnd {
+                    offset: 0,
+                    torn: None,
+                },
+                bytes: allocated,
+            });
+            return Ok(next);
+        }
+        let mut last = Sequence(first.0 - 1);
+        let end = loop {
+            match scanner.next().await? {
+                Scanned::Record { record, .. } => last = record.sequence(),
+                Scanned::End(end) => break end,
+            }
+        };
+        let mut bytes = allocated;
+        if let Some(torn) = &end.torn {
+            if next_first.is_none() && self.torn_tail.is_none() {
+                self.torn_tail = Some(torn.clone());
+            }
+        } else if purpose == Purpose::Serve && end.offset < allocated && file.is_zero_from(end.offset).await?
+        {
+            // Preallocated and never used: returned, so that a hundred crashes in a row do not fill the disk.
+            file.handle.truncate(end.offset).await?;
+            bytes = end.offset;
+        }
+        self.files.push(FoundFile {
+            file,
+            last,
+            end,
+            bytes,
+        });
+        Ok(Sequence(last.0 + 1))
+    }
+
+    fn check_continuity(
+        &self,
+        file: &JournalFile,
+        first: Sequence,
+        expected: Option<Sequence>,
+    ) -> Result<(), JournalError> {
+        // The oldest file continues from what the root covers, or overlaps it.
+        let before = expected.unwrap_or(Sequence(self.covered.0 + 1));
+        if first.0 > before.0 && first.0 - 1 > self.covered.0 {
+            let torn = self
+                .files
+                .last()
+                .and_then(|found| found.end.torn.as_ref().map(|_| found));
+            return Err(match torn {
+                Some(found) => JournalError::Damaged {
+                    path: found.file.path.clone(),
+                    offset: found.end.offset,
+                    detail: format!(
+                        "the file after it proves that records {} to {} were durable, and they are not whole",
+                        before.0,
+                        first.0 - 1
+                    ),
+                },
+                None => JournalError::Missing {
+                    path: file.path.clone(),
+                    first: before.0.max(self.covered.0 + 1),
+                    last: first.0 - 1,
+                    covered: self.covered.0,
+                },
+            });
+        }
+        if expected.is_some_and(|expected| first < expected) {
+            return Err(JournalError::Damaged {
+                path: file.path.clone(),
+                offset: 0,
+                detail: format!(
+                    "it starts at record {first}, which the file before holds already: two histories in one directory"
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Records that are about to be built upon may so far be in the kernel's memory only.
+    pub(super) async fn make_durable(&self, env: &Env, directory: &str) -> Result<(), JournalError> {
+        if active(env, Mutant::SkipResyncOfFoundFiles) {
+            return Ok(());
+        }
+        for found in self.files.iter().filter(|found| found.last > self.covered) {
+            env.fault_point("journal.before_resync").await;
+            found.file.handle.sync_data().await?;
+        }
+        if !self.files.is_empty() {
+            env.disk().sync_directory(directory).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes files that were never used, that have no record, or that the root covers.
+    pub(super) async fn remove_useless(&self, env: &Env) -> Result<(), JournalError> {
+        let covered = self
+            .files
+            .iter()
+            .filter(|found| found.last <= self.covered)
+            .map(|found| &found.file.path);
+        for path in self.unused.iter().chain(covered) {
+            env.fault_point("journal.before_recovery_remove").await;
+            match env.disk().remove(path).await {
+                Ok(()) | Err(DiskError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of the journal files in a directory, ascending; other files are not ours to judge.
+async fn numbers(env: &Env, directory: &str) -> Result<Vec<u64>, JournalError> {
+    let disk: &dyn Disk = &**env.disk();
+    let mut numbers = Vec::new();
+    for name in disk.list(directory).await? {
+        match number_of(&name) {
+            Some(number) => numbers.push(number),
+            None => tracing::warn!(directory, name, "not a journal file; left alone"),
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}

@@ -1,0 +1,469 @@
+//! Reading objects: from a pointer to an opened object, by the cheapest way there is.
+//!
+//! ```text
+//! memory (opened, by uid) → a load of the same object under way → bytes fetched a moment ago → disk cache → store
+//!                                                                  └──── decode → verify uid and place → open ────┘
+//! ```
+//!
+//! The uid decides, not where bytes come from: whatever does not verify is a miss of that place and is looked for in the next.
+//! Before the store's own bytes are believed to be damaged they are asked for once more, exactly. Each object is loaded by
+//! one task at a time, whoever and how many ask for it; a reader that gives up leaves the load running for the next.
+//!
+//! Everything is bounded: opened objects and bytes just fetched by memory, the disk cache by its capacity, GETs under way by
+//! their bytes.
+
+mod disk;
+mod error;
+mod fetch;
+mod locality;
+mod memory;
+mod plan;
+mod ranges;
+#[cfg(test)]
+mod tests;
+mod windows;
+
+pub use error::{ObjectsError, ReadError};
+pub use fetch::FetchPolicy;
+pub use plan::FetchPrices;
+
+use crate::mutants::{Mutant, active};
+use bytes::Bytes;
+use disk::DiskCache;
+use fetch::{Fetcher, Refusal};
+use firn_env::Env;
+use firn_format::{
+    FamilyId, FormatError, Location, ObjectHeader, Place, Pointer, SegmentId, Uid, decode_object,
+};
+use firn_seal::{Keys, ObjectOpener};
+use firn_store::{Store, StoreError};
+use futures::{FutureExt, channel::oneshot, future::Shared};
+use memory::MemoryCache;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// Larger objects are verified and opened where they hold nobody up; smaller ones take less than the trip there.
+const OPEN_INLINE_BYTES: u32 = 128 << 10;
+
+/// What a walk past the caches may remember, so that it does not fetch each node once for each of its children.
+const UNCACHED_BYTES: usize = 16 << 20;
+
+/// Sizes and policy of the caches.
+#[derive(Clone, Debug)]
+pub struct ObjectsConfig {
+    /// Opened objects in memory.
+    pub memory_cache_bytes: u64,
+    /// Sealed ranges of segments on the local disk.
+    pub disk_cache_bytes: u64,
+    /// How much a miss fetches.
+    pub fetch: FetchPolicy,
+    /// What the adaptive policy reckons with.
+    pub prices: FetchPrices,
+}
+
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        Self {
+            memory_cache_bytes: 128 << 20,
+            disk_cache_bytes: 32 << 30,
+            fetch: FetchPolicy::default(),
+            prices: FetchPrices::default(),
+        }
+    }
+}
+
+/// An object, verified and opened.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// What it says of itself, and its children.
+    pub header: ObjectHeader,
+    /// Its payload.
+    pub payload: Bytes,
+}
+
+/// Counters since the start, and the present sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectsStatistics {
+    /// Served from memory, opened.
+    pub memory_hits: u64,
+    /// Waited for a load that was under way.
+    pub shared_loads: u64,
+    /// Opened from bytes that had been fetched a moment before.
+    pub window_hits: u64,
+    /// Opened from the disk cache.
+    pub disk_hits: u64,
+    /// Had to ask the store.
+    pub misses: u64,
+    /// Bytes of the objects that were opened from anywhere but memory.
+    pub asked_bytes: u64,
+    /// GETs sent.
+    pub gets: u64,
+    /// Bytes they returned.
+    pub fetched_bytes: u64,
+    /// Misses that shared a GET with others.
+    pub shared_gets: u64,
+    /// Damaged bytes found in the disk cache.
+    pub cache_damages: u64,
+    /// Damaged bytes got from the store that were right the second time.
+    pub store_damages: u64,
+    /// Objects in memory.
+    pub memory_objects: u64,
+    /// What they take.
+    pub memory_bytes: u64,
+    /// Segments in the disk cache.
+    pub disk_segments: u64,
+    /// What they take.
+    pub disk_bytes: u64,
+    /// Cache writes the disk refused.
+    pub disk_failures: u64,
+}
+
+type Loading = Shared<oneshot::Receiver<Result<Arc<Object>, ReadError>>>;
+
+struct State {
+    memory: MemoryCache,
+    loads: BTreeMap<Uid, Loading>,
+    counters: ObjectsStatistics,
+}
+
+struct Inner {
+    env: Env,
+    opener: Arc<ObjectOpener>,
+    disk: Arc<DiskCache>,
+    fetcher: Arc<Fetcher>,
+    state: Mutex<State>,
+}
+
+/// The objects of one family; cheap to clone.
+#[derive(Clone)]
+pub struct Objects {
+    inner: Arc<Inner>,
+}
+
+impl Objects {
+    /// Opens the caches; `cache_directory` (made if absent) belongs to this volume on this machine.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or listed.
+    pub async fn open(
+        env: &Env,
+        store: Arc<dyn Store>,
+        family: FamilyId,
+        keys: Keys,
+        cache_directory: &str,
+        config: ObjectsConfig,
+    ) -> Result<Self, ObjectsError> {
+        let disk = Arc::new(DiskCache::open(env, cache_directory, config.disk_cache_bytes).await?);
+        // An eighth of the memory, at least one segment and at most eight.
+        let window_bytes = (config.memory_cache_bytes / 8).clamp(4 << 20, 32 << 20);
+        let fetcher = Fetcher::new(
+            env,
+            store,
+            family,
+            disk.clone(),
+            config.fetch,
+            config.prices,
+            window_bytes as usize,
+        );
+        Ok(Self {
+            inner: Arc::new(Inner {
+                env: env.clone(),
+                opener: Arc::new(ObjectOpener::new(keys)),
+                disk,
+                fetcher: Arc::new(fetcher),
+                state: Mutex::new(State {
+                    memory: MemoryCache::new(config.memory_cache_bytes),
+                    loads: BTreeMap::new(),
+                    counters: ObjectsStatistics::default(),
+                }),
+            }),
+        })
+    }
+
+    /// The same objects read from the store alone, for verification: nothing comes from the caches, and nothing goes there.
+    #[must_use]
+    pub fn uncached(&self) -> Self {
+        let disk = Arc::new(DiskCache::none(&self.inner.env));
+        let fetcher = self.inner.fetcher.past_the_cache(disk.clone(), UNCACHED_BYTES);
+        Self {
+            inner: Arc::new(Inner {
+                env: self.inner.env.clone(),
+                opener: self.inner.opener.clone(),
+                disk,
+                fetcher: Arc::new(fetcher),
+                state: Mutex::new(State {
+                    memory: MemoryCache::new(UNCACHED_BYTES as u64),
+                    loads: BTreeMap::new(),
+                    counters: ObjectsStatistics::default(),
+                }),
+            }),
+        }
+    }
+
+    /// The object a trusted pointer names, which must stand at `place`. Cancel-safe: a load goes on without its reader.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`] is worth trying again; the others are damage.
+    pub async fn get(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+        let loading = {
+            let mut state = self.inner.lock();
+            if let Some(object) = state.memory.get(&pointer.uid) {
+                state.counters.memory_hits += 1;
+                drop(state);
+                return at_place(object, pointer, place);
+            }
+            match state.loads.get(&pointer.uid).cloned() {
+                Some(loading) => {
+                    state.counters.shared_loads += 1;
+                    loading
+                }
+                None => self.start_load(&mut state, pointer, place),
+            }
+        };
+        match loading.await {
+            Ok(Ok(object)) => at_place(object, pointer, place),
+            Ok(Err(error)) => Err(error),
+            Err(oneshot::Canceled) => Err(ReadError::Unavailable {
+                segment: pointer.location.segment,
+                detail: "the load was ended".into(),
+            }),
+        }
+    }
+
+    fn start_load(&self, state: &mut State, pointer: &Pointer, place: Place) -> Loading {
+        let (sender, receiver) = oneshot::channel();
+        let loading = receiver.shared();
+        state.loads.insert(pointer.uid, loading.clone());
+        let inner = self.inner.clone();
+        let pointer = *pointer;
+        drop(self.inner.env.spawn("object load", async move {
+            let result = inner.load(&pointer, place).await;
+            {
+                let mut state = inner.lock();
+                state.loads.remove(&pointer.uid);
+                if let Ok(object) = &result {
+                    state.counters.asked_bytes += u64::from(pointer.location.length);
+                    state.memory.insert(pointer.uid, object.clone());
+                }
+            }
+            // Nobody may be waiting any more.
+            let _ = sender.send(result);
+        }));
+        loading
+    }
+
+    /// The object, if it is in memory.
+    pub fn cached(&self, uid: &Uid) -> Option<Arc<Object>> {
+        self.inner.lock().memory.get(uid)
+    }
+
+    /// Keeps an object just built in memory.
+    pub fn insert(&self, uid: Uid, object: Arc<Object>) {
+        self.inner.lock().memory.insert(uid, object);
+    }
+
+    /// Keeps a segment just built in the disk cache.
+    pub async fn insert_segment(&self, segment: SegmentId, parts: &[Bytes]) {
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        if let Ok(end) = u32::try_from(length) {
+            self.inner.fetcher.note_end(segment, end);
+        }
+        self.inner.disk.write(segment, 0, parts.to_vec()).await;
+    }
+
+    /// Counters and sizes.
+    pub fn statistics(&self) -> ObjectsStatistics {
+        let fetched = self.inner.fetcher.counters();
+        let state = self.inner.lock();
+        ObjectsStatistics {
+            gets: fetched.gets,
+            fetched_bytes: fetched.fetched_bytes,
+            shared_gets: fetched.shared_gets,
+            memory_objects: state.memory.len() as u64,
+            memory_bytes: state.memory.bytes(),
+            disk_segments: self.inner.disk.segments(),
+            disk_bytes: self.inner.disk.bytes(),
+            disk_failures: self.inner.disk.write_failures(),
+            ..state.counters
+        }
+    }
+
+    /// Changes how much a miss fetches, from the next one on.
+    pub fn set_policy(&self, policy: FetchPolicy) {
+        self.inner.fetcher.set_policy(policy);
+    }
+
+    /// Forgets the bytes fetched last.
+    #[cfg(test)]
+    fn drop_windows(&self) {
+        self.inner.fetcher.drop_windows();
+    }
+
+    /// Forgets everything that is cached, in memory and on the disk.
+    pub async fn drop_caches(&self) {
+        self.inner.lock().memory.clear();
+        self.inner.fetcher.drop_windows();
+        self.inner.disk.clear().await;
+    }
+}
+
+/// A uid is the right one for one place only.
+fn at_place(object: Arc<Object>, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+    if object.header.place == place {
+        return Ok(object);
+    }
+    Err(ReadError::Corrupt {
+        place,
+        location: pointer.location,
+        detail: format!("the object belongs at {}", object.header.place),
+    })
+}
+
+/// What is wrong with bytes that were to be an object.
+enum Misfit {
+    /// They are not the object: others may be.
+    Damaged(String),
+    /// They are the object, and it cannot be used: no other bytes will do.
+    Unusable(String),
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the object cache's lock")
+    }
+
+    async fn load(self: &Arc<Self>, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+        let location = pointer.location;
+        let corrupt = |detail: String| ReadError::Corrupt {
+            place,
+            location,
+            detail,
+        };
+        let (arrival, window) = self.fetcher.touch(&location);
+        if let Some(bytes) = window
+            && let Ok(object) = self.open(bytes, pointer, place).await
+        {
+            self.lock().counters.window_hits += 1;
+            return Ok(object);
+        }
+        if let Some(object) = self.load_from_disk(pointer, place).await {
+            self.lock().counters.disk_hits += 1;
+            return Ok(object);
+        }
+        self.lock().counters.misses += 1;
+        let first = match self.fetcher.fetch(&location, arrival).await {
+            Ok(bytes) => match self.open(bytes, pointer, place).await {
+                Ok(object) => return Ok(object),
+                Err(Misfit::Unusable(detail)) => return Err(corrupt(detail)),
+                Err(Misfit::Damaged(detail)) => detail,
+            },
+            Err(refusal) => read_error(refusal, &location, place)?,
+        };
+        // Not believed before it was asked for once more, by itself and past everything that is cached.
+        let bytes = match self.fetcher.fetch_exactly(&location).await {
+            Ok(bytes) => bytes,
+            Err(refusal) => return Err(corrupt(read_error(refusal, &location, place)?)),
+        };
+        match self.open(bytes.clone(), pointer, place).await {
+            Ok(object) => {
+                tracing::warn!(%place, segment = %location.segment, first, "the store gave damaged bytes, and the right ones when asked again");
+                self.lock().counters.store_damages += 1;
+                self.disk
+                    .write(location.segment, location.offset, vec![bytes])
+                    .await;
+                Ok(object)
+            }
+            Err(Misfit::Unusable(detail) | Misfit::Damaged(detail)) => Err(corrupt(detail)),
+        }
+    }
+
+    async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
+        let location = pointer.location;
+        let bytes = self.disk.read(&location).await?;
+        let opened = if active(&self.env, Mutant::TrustTheDiskCache) {
+            trusting(&self.opener, bytes)
+        } else {
+            self.open(bytes, pointer, place).await
+        };
+        match opened {
+            Ok(object) => {
+                self.disk.confirm(&location);
+                Some(object)
+            }
+            Err(_) => {
+                if self.disk.reject(&location) {
+                    tracing::warn!(%place, segment = %location.segment, "damaged bytes in the disk cache; fetched anew");
+                    self.lock().counters.cache_damages += 1;
+                }
+                None
+            }
+        }
+    }
+
+    async fn open(
+        self: &Inner,
+        bytes: Bytes,
+        pointer: &Pointer,
+        place: Place,
+    ) -> Result<Arc<Object>, Misfit> {
+        if pointer.location.length <= OPEN_INLINE_BYTES {
+            return open_object(&self.opener, bytes, &pointer.uid, Some(place));
+        }
+        let (opener, uid) = (self.opener.clone(), pointer.uid);
+        self.env
+            .compute(move || open_object(&opener, bytes, &uid, Some(place)))
+            .await
+    }
+}
+
+fn open_object(
+    opener: &ObjectOpener,
+    bytes: Bytes,
+    uid: &Uid,
+    place: Option<Place>,
+) -> Result<Arc<Object>, Misfit> {
+    let verified = decode_object(bytes)
+        .and_then(|fetched| fetched.verify(uid, place))
+        .map_err(|error| match error {
+            FormatError::WrongPlace { .. } => Misfit::Unusable(error.to_string()),
+            other => Misfit::Damaged(other.to_string()),
+        })?;
+    let opened = opener
+        .open(&verified)
+        .map_err(|error| Misfit::Unusable(error.to_string()))?;
+    let mut header = opened.header;
+    // A slice would keep the whole window alive that the object came in.
+    header.plain = Bytes::copy_from_slice(&header.plain);
+    Ok(Arc::new(Object {
+        header,
+        payload: opened.payload,
+    }))
+}
+
+/// What a build without verification would do (a planted bug).
+fn trusting(opener: &ObjectOpener, bytes: Bytes) -> Result<Arc<Object>, Misfit> {
+    let uid = decode_object(bytes.clone())
+        .map_err(|error| Misfit::Damaged(error.to_string()))?
+        .uid();
+    open_object(opener, bytes, &uid, None)
+}
+
+/// Why a fetch failed, for the reader; `Ok` is a reason to try once more.
+fn read_error(refusal: Refusal, location: &Location, place: Place) -> Result<String, ReadError> {
+    let segment = location.segment;
+    match refusal {
+        Refusal::Short | Refusal::Skipped => Ok("the segment ends before the object does".into()),
+        Refusal::Store(StoreError::NotFound { .. }) => Err(ReadError::Missing { segment, place }),
+        Refusal::Store(error @ StoreError::Invalid { .. }) => Ok(error.to_string()),
+        Refusal::Store(
+            error @ (StoreError::Unavailable { .. }
+            | StoreError::Denied { .. }
+            | StoreError::AlreadyExists { .. }),
+        ) => Err(ReadError::Unavailable {
+            segment,
+            detail: error.to_string(),
+        }),
+    }
+}

@@ -1,0 +1,399 @@
+//! The disk cache: one sparse file per segment, holding whichever of its ranges were fetched or uploaded.
+//!
+//! ```text
+//! <directory>/<writer, 16 hex>-<sequence, 16 hex>      bytes stand at the offset they have in the segment
+//! ```
+//!
+//! Nothing in it is trusted or durable: every object read from it is verified by its uid, so bit rot, a torn write or a file
+//! somebody else put there is a miss; no write is ever synced; and whatever the disk refuses (it is full, it fails) only means
+//! that something is not cached. Which ranges are present is known for what this process wrote. Files found at the start are
+//! probed: the object is read, and if it verifies it was there.
+//!
+//! Whole segments are dropped, the least recently used first. A found file counts with its length, which for a sparse file is
+//! more than it takes: the cache may be smaller than allowed, never larger.
+
+use super::ranges::RangeSet;
+use bytes::Bytes;
+use firn_env::{DiskError, DiskFile, Env, OpenMode};
+use firn_format::{Location, SegmentId, WriterId};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// Files held open at a time: enough for all that is read at once, far below the usual limit of 1,024 descriptors.
+const OPEN_FILES_MAX: usize = 128;
+
+struct CachedSegment {
+    used_at: u64,
+    /// What is known to be present.
+    ranges: RangeSet,
+    /// Found at the start: more may be present than is known.
+    probe: bool,
+    /// Counted against the capacity.
+    bytes: u64,
+    file: Option<Arc<dyn DiskFile>>,
+}
+
+#[derive(Default)]
+struct State {
+    segments: BTreeMap<SegmentId, CachedSegment>,
+    /// By time of last use.
+    order: BTreeMap<u64, SegmentId>,
+    /// Those whose file is open, by time of last use.
+    open: BTreeMap<u64, SegmentId>,
+    uses: u64,
+    bytes: u64,
+    write_failures: u64,
+    /// The last failure was said in the log; the next is said only after a success.
+    complained: bool,
+}
+
+/// The disk cache of one volume.
+pub(super) struct DiskCache {
+    env: Env,
+    directory: String,
+    capacity_bytes: u64,
+    state: Mutex<State>,
+}
+
+fn name_of(segment: SegmentId) -> String {
+    format!("{:016x}-{:016x}", segment.writer.0, segment.sequence)
+}
+
+fn segment_of(name: &str) -> Option<SegmentId> {
+    let (writer, sequence) = name.split_once('-')?;
+    let number = |digits: &str| {
+        let plain = digits.len() == 16
+            && digits
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+    };
+    Some(SegmentId {
+        writer: WriterId(number(writer)?),
+        sequence: number(sequence)?,
+    })
+}
+
+fn range_of(location: &Location) -> Option<std::ops::Range<u32>> {
+    Some(location.offset..location.offset.checked_add(location.length)?)
+}
+
+impl State {
+    fn touch(&mut self, segment: SegmentId) {
+        self.uses += 1;
+        let now = self.uses;
+        if let Some(cached) = self.segments.get_mut(&segment) {
+            let before = std::mem::replace(&mut cached.used_at, now);
+            self.order.remove(&before);
+            self.order.insert(now, segment);
+            if self.open.remove(&before).is_some() {
+                self.open.insert(now, segment);
+            }
+        }
+    }
+
+    /// The segment's entry, made if there is none.
+    fn entry(&mut self, segment: SegmentId) -> &mut CachedSegment {
+        if !self.segments.contains_key(&segment) {
+            self.uses += 1;
+            self.order.insert(self.uses, segment);
+        }
+        let used_at = self.uses;
+        self.segments.entry(segment).or_insert_with(|| CachedSegment {
+            used_at,
+            ranges: RangeSet::default(),
+            probe: false,
+            bytes: 0,
+            file: None,
+        })
+    }
+
+    fn hold_open(&mut self, segment: SegmentId, file: Arc<dyn DiskFile>) {
+        let Some(cached) = self.segments.get_mut(&segment) else {
+            return;
+        };
+        cached.file = Some(file);
+        self.open.insert(cached.used_at, segment);
+        while self.open.len() > OPEN_FILES_MAX
+            && let Some((_, oldest)) = self.open.pop_first()
+        {
+            if let Some(cached) = self.segments.get_mut(&oldest) {
+                cached.file = None;
+            }
+        }
+    }
+
+    fn forget(&mut self, segment: SegmentId) {
+        if let Some(cached) = self.segments.remove(&segment) {
+            self.order.remove(&cached.used_at);
+            self.open.remove(&cached.used_at);
+            self.bytes -= cached.bytes;
+        }
+    }
+}
+
+impl DiskCache {
+    /// Takes over what an earlier process left in the directory.
+    pub(super) async fn open(env: &Env, directory: &str, capacity_bytes: u64) -> Result<Self, DiskError> {
+        env.disk().create_directory(directory).await?;
+        let cache = Self {
+            env: env.clone(),
+            directory: directory.to_owned(),
+            capacity_bytes,
+            state: Mutex::default(),
+        };
+        for name in env.disk().list(directory).await? {
+            let Some(segment) = segment_of(&name) else {
+                tracing::warn!(directory, name, "not a cached segment; left alone");
+                continue;
+            };
+            let path = format!("{directory}/{name}");
+            // One that cannot be looked at is not used.
+            let Ok(status) = env.disk().status(&path).await else {
+                continue;
+            };
+            let mut state = cache.lock();
+            let found = state.entry(segment);
+            found.probe = true;
+            found.bytes = status.length_bytes;
+            state.bytes += status.length_bytes;
+        }
+        cache.evict(None).await;
+        Ok(cache)
+    }
+
+    /// A cache that holds nothing.
+    pub(super) fn none(env: &Env) -> Self {
+        Self {
+            env: env.clone(),
+            directory: String::new(),
+            capacity_bytes: 0,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the cache's lock")
+    }
+
+    fn path(&self, segment: SegmentId) -> String {
+        format!("{}/{}", self.directory, name_of(segment))
+    }
+
+    /// Bytes that may be the object, to be verified.
+    pub(super) async fn read(&self, location: &Location) -> Option<Bytes> {
+        let segment = location.segment;
+        let open = {
+            let mut state = self.lock();
+            let cached = state.segments.get(&segment)?;
+            if !cached.probe && !cached.ranges.contains(&range_of(location)?) {
+                return None;
+            }
+            let open = cached.file.clone();
+            state.touch(segment);
+            open
+        };
+        let file = match open {
+            Some(file) => file,
+            None => match self
+                .env
+                .disk()
+                .open(&self.path(segment), OpenMode::ReadWrite)
+                .await
+            {
+                Ok(file) => {
+                    self.lock().hold_open(segment, file.clone());
+                    file
+                }
+                Err(_) => {
+                    self.lock().forget(segment);
+                    return None;
+                }
+            },
+        };
+        let bytes = file
+            .read_at(u64::from(location.offset), location.length as usize)
+            .await
+            .ok()?;
+        (bytes.len() == location.length as usize).then_some(bytes)
+    }
+
+    /// The object read there was the right one.
+    pub(super) fn confirm(&self, location: &Location) {
+        if let Some(range) = range_of(location)
+            && let Some(cached) = self.lock().segments.get_mut(&location.segment)
+            && cached.probe
+        {
+            cached.ranges.insert(range);
+        }
+    }
+
+    /// The object read there was not the right one. Returns whether it should have been.
+    pub(super) fn reject(&self, location: &Location) -> bool {
+        let mut state = self.lock();
+        let Some(range) = range_of(location) else {
+            return false;
+        };
+        let Some(cached) = state.segments.get_mut(&location.segment) else {
+            return false;
+        };
+        let claimed = cached.ranges.contains(&range);
+        let removed = cached.ranges.remove(range);
+        if !cached.probe {
+            cached.bytes -= removed;
+            state.bytes -= removed;
+        }
+        claimed
+    }
+
+    /// The ranges known to be present in `within`.
+    pub(super) fn present(
+        &self,
+        segment: SegmentId,
+        within: &std::ops::Range<u32>,
+    ) -> Vec<std::ops::Range<u32>> {
+        self.lock()
+            .segments
+            .get(&segment)
+            .map(|cached| cached.ranges.overlaps(within))
+            .unwrap_or_default()
+    }
+
+    /// Keeps bytes of a segment. What the disk refuses is not cached.
+    pub(super) async fn write(&self, segment: SegmentId, offset: u32, parts: Vec<Bytes>) {
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        let Some(end) = u32::try_from(length)
+            .ok()
+            .and_then(|length| offset.checked_add(length))
+        else {
+            return;
+        };
+        if length == 0 || length as u64 > self.capacity_bytes {
+            return;
+        }
+        self.env.fault_point("objects.before_cache_write").await;
+        match self.try_write(segment, offset, parts).await {
+            Ok(()) => {
+                let mut state = self.lock();
+                state.complained = false;
+                let cached = state.entry(segment);
+                let new_bytes = cached.ranges.insert(offset..end);
+                // A found file's length may count these bytes already; better too much than too little.
+                cached.bytes += new_bytes;
+                state.bytes += new_bytes;
+                state.touch(segment);
+            }
+            Err(error) => {
+                let mut state = self.lock();
+                state.write_failures += 1;
+                if !std::mem::replace(&mut state.complained, true) {
+                    tracing::warn!(%error, "the disk cache cannot take more; reads go to the store");
+                }
+            }
+        }
+        self.evict(Some(segment)).await;
+    }
+
+    async fn try_write(&self, segment: SegmentId, offset: u32, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        let open = self
+            .lock()
+            .segments
+            .get(&segment)
+            .and_then(|cached| cached.file.clone());
+        let file = match open {
+            Some(file) => file,
+            None => {
+                let path = self.path(segment);
+                let disk = self.env.disk();
+                let file = match disk.open(&path, OpenMode::ReadWrite).await {
+                    Err(DiskError::NotFound { .. }) => match disk.open(&path, OpenMode::CreateNew).await {
+                        // Somebody made it between the two.
+                        Err(DiskError::AlreadyExists { .. }) => disk.open(&path, OpenMode::ReadWrite).await?,
+                        other => other?,
+                    },
+                    other => other?,
+                };
+                let mut state = self.lock();
+                state.entry(segment);
+                state.hold_open(segment, file.clone());
+                file
+            }
+        };
+        file.write_at(u64::from(offset), parts).await
+    }
+
+    /// Drops segments until the rest fits, but not `spare`.
+    async fn evict(&self, spare: Option<SegmentId>) {
+        loop {
+            let victim = {
+                let mut state = self.lock();
+                if state.bytes <= self.capacity_bytes {
+                    return;
+                }
+                let oldest = state
+                    .order
+                    .values()
+                    .find(|segment| Some(**segment) != spare)
+                    .copied();
+                let Some(victim) = oldest else { return };
+                state.forget(victim);
+                victim
+            };
+            // A file that cannot be removed takes its space, and is found again by the next start.
+            let _ = self.env.disk().remove(&self.path(victim)).await;
+        }
+    }
+
+    /// Forgets and removes everything.
+    pub(super) async fn clear(&self) {
+        loop {
+            let victim = {
+                let mut state = self.lock();
+                let Some(victim) = state.order.values().next().copied() else {
+                    return;
+                };
+                state.forget(victim);
+                victim
+            };
+            let _ = self.env.disk().remove(&self.path(victim)).await;
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    pub(super) fn segments(&self) -> u64 {
+        self.lock().segments.len() as u64
+    }
+
+    pub(super) fn write_failures(&self) -> u64 {
+        self.lock().write_failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{name_of, segment_of};
+    use firn_format::{SegmentId, WriterId};
+
+    #[test]
+    fn a_file_name_gives_back_its_segment_and_foreign_names_give_none() {
+        let segment = SegmentId {
+            writer: WriterId(0xfedc),
+            sequence: 77,
+        };
+        assert_eq!(segment_of(&name_of(segment)), Some(segment));
+        for name in [
+            "",
+            "-",
+            "lock",
+            "000000000000fedc-4d",
+            "000000000000FEDC-000000000000004d",
+        ] {
+            assert_eq!(segment_of(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,590 @@
+//! Fetching ranges of segments: who needs the same bytes shares one GET, and the policy decides how much it asks for.
+//!
+//! ```text
+//! need ─ covered by a GET under way ───────────────────────────────→ wait for it
+//!      └ gathered with the needs of the same moment → widened, joined → one GET or a few → windows in memory → disk cache
+//! ```
+//!
+//! GETs run as tasks of their own, so a reader that gives up does not throw away what is on its way. Their bytes in memory are
+//! bounded by [`IN_FLIGHT_KIB`]; who comes later waits. On a line so slow that a wide window would delay the object that is
+//! waited for, the window is cut in pieces, and the piece with the object comes first.
+
+use super::{
+    disk::DiskCache,
+    locality::{Arrival, Locality},
+    plan::{FetchPrices, Terms},
+    ranges::RangeSet,
+    windows::{Windows, slice_of},
+};
+use bytes::Bytes;
+use firn_env::Env;
+use firn_format::{FamilyId, Location, MAX_SEGMENT_BYTES, SegmentId};
+use firn_store::{ObjectKey, Store, StoreError};
+use futures::{FutureExt, channel::oneshot, future::Shared};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard},
+    task::Poll,
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+
+/// How much a miss fetches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FetchPolicy {
+    /// The object and nothing else.
+    Exact,
+    /// The whole segment.
+    FullSegment,
+    /// As much as is worth its price.
+    #[default]
+    Adaptive,
+}
+
+/// Bytes being fetched or written to the disk cache at a time, in KiB.
+const IN_FLIGHT_KIB: u32 = 64 << 10;
+
+/// How often a segment that is not there is looked for again, and after what first wait; it doubles. Together 3 s: longer
+/// than any store takes that calls itself eventually consistent, short enough for a client to wait.
+const NOT_FOUND_TRIES: u32 = 5;
+const NOT_FOUND_WAIT: Duration = Duration::from_millis(100);
+
+/// A window is cut so that its first piece takes about this many times as long as a small GET.
+const PIECE_LATENCIES: f64 = 2.0;
+/// No piece is smaller.
+const PIECE_BYTES_MIN: f64 = 262_144.0;
+
+/// Why a range could not be had.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    /// The store said so.
+    Store(StoreError),
+    /// The segment ends before the range does.
+    Short,
+    /// It was not asked for after all.
+    Skipped,
+}
+
+/// Bytes of a segment from `offset` on.
+#[derive(Clone, Debug)]
+struct Fetched {
+    offset: u32,
+    bytes: Bytes,
+}
+
+type Outcome = Result<Fetched, Refusal>;
+type Waiting = Shared<oneshot::Receiver<Outcome>>;
+
+struct Flight {
+    number: u64,
+    range: Range<u32>,
+    outcome: Waiting,
+}
+
+/// An object that is waited for.
+struct Need {
+    range: Range<u32>,
+    arrival: Arrival,
+    flight: oneshot::Sender<Waiting>,
+}
+
+/// A flight that was promised and not started.
+struct Takeoff {
+    number: u64,
+    range: Range<u32>,
+    outcome: oneshot::Sender<Outcome>,
+}
+
+struct State {
+    policy: FetchPolicy,
+    flights: BTreeMap<SegmentId, Vec<Flight>>,
+    next_flight: u64,
+    gathering: BTreeMap<SegmentId, Vec<Need>>,
+    locality: Locality,
+    windows: Windows,
+    line: Line,
+    counters: FetchCounters,
+}
+
+/// What was fetched since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FetchCounters {
+    pub(super) gets: u64,
+    pub(super) fetched_bytes: u64,
+    pub(super) shared_gets: u64,
+}
+
+/// What is known of the line to the store.
+struct Line {
+    latency_ms: f64,
+    /// Zero: not known.
+    bytes_per_ms: f64,
+}
+
+impl Line {
+    fn observe(&mut self, bytes: usize, took: Duration) {
+        let took_ms = took.as_secs_f64() * 1000.0;
+        if bytes <= 64 << 10 {
+            self.latency_ms += (took_ms - self.latency_ms) / 8.0;
+        } else {
+            // What a GET of no bytes takes says nothing of the line's width.
+            let rate = bytes as f64 / (took_ms - self.latency_ms).max(took_ms / 16.0).max(0.01);
+            self.bytes_per_ms = if self.bytes_per_ms == 0.0 {
+                rate
+            } else {
+                self.bytes_per_ms + (rate - self.bytes_per_ms) / 8.0
+            };
+        }
+    }
+
+    fn piece_bytes(&self) -> u32 {
+        if self.bytes_per_ms == 0.0 {
+            return MAX_SEGMENT_BYTES as u32;
+        }
+        let bytes = PIECE_LATENCIES * self.latency_ms * self.bytes_per_ms;
+        bytes.clamp(PIECE_BYTES_MIN, MAX_SEGMENT_BYTES as f64) as u32
+    }
+}
+
+/// Fetches from the store.
+pub(super) struct Fetcher {
+    env: Env,
+    store: Arc<dyn Store>,
+    family: FamilyId,
+    prices: FetchPrices,
+    disk: Arc<DiskCache>,
+    budget: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+impl Fetcher {
+    pub(super) fn new(
+        env: &Env,
+        store: Arc<dyn Store>,
+        family: FamilyId,
+        disk: Arc<DiskCache>,
+        policy: FetchPolicy,
+        prices: FetchPrices,
+        window_bytes: usize,
+    ) -> Self {
+        Self {
+            env: env.clone(),
+            store,
+            family,
+            prices,
+            disk,
+            budget: Arc::new(Semaphore::new(IN_FLIGHT_KIB as usize)),
+            state: Mutex::new(State {
+                policy,
+                flights: BTreeMap::new(),
+                next_flight: 0,
+                gathering: BTreeMap::new(),
+                locality: Locality::new(),
+                windows: Windows::new(window_bytes),
+                line: Line {
+                    latency_ms: 20.0,
+                    bytes_per_ms: 0.0,
+                },
+                counters: FetchCounters::default(),
+            }),
+        }
+    }
+
+    /// Fetches from the same store, past the disk cache and with a memory of its own.
+    pub(super) fn past_the_cache(&self, disk: Arc<DiskCache>, window_bytes: usize) -> Self {
+        let policy = self.lock().policy;
+        Self::new(
+            &self.env,
+            self.store.clone(),
+            self.family,
+            disk,
+            policy,
+            self.prices,
+            window_bytes,
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the fetcher's lock")
+    }
+
+    pub(super) fn set_policy(&self, policy: FetchPolicy) {
+        self.lock().policy = policy;
+    }
+
+    pub(super) fn counters(&self) -> FetchCounters {
+        self.lock().counters
+    }
+
+    pub(super) fn drop_windows(&self) {
+        self.lock().windows.clear();
+    }
+
+    /// Notes that an object was asked for, and returns its bytes if they were fetched a moment ago.
+    pub(super) fn touch(&self, location: &Location) -> (Arrival, Option<Bytes>) {
+        let mut state = self.lock();
+        let arrival = state.locality.touch(location.segment, &range_of(location));
+        (arrival, state.windows.get(location))
+    }
+
+    /// A segment of this length was written here.
+    pub(super) fn note_end(&self, segment: SegmentId, end: u32) {
+        self.lock().locality.note_end(segment, end);
+    }
+
+    /// Fetches exactly one object's bytes, whatever the policy and whatever is under way.
+    pub(super) async fn fetch_exactly(&self, location: &Location) -> Result<Bytes, Refusal> {
+        let fetched = self.get(location.segment, &range_of(location), false).await?;
+        slice_of(fetched.offset, &fetched.bytes, location).ok_or(Refusal::Short)
+    }
+
+    /// Fetches an object's bytes, and what is worth fetching with it.
+    pub(super) async fn fetch(
+        self: &Arc<Self>,
+        location: &Location,
+        arrival: Arrival,
+    ) -> Result<Bytes, Refusal> {
+        let need = range_of(location);
+        let waiting = match self.join(location.segment, &need) {
+            Joined::Flight(waiting) => waiting,
+            Joined::Alone => {
+                let policy = self.lock().policy;
+                match policy {
+                    FetchPolicy::Exact => self.launch(location.segment, need.clone(), Vec::new()),
+                    FetchPolicy::FullSegment => self.launch(location.segment, 0..u32::MAX, Vec::new()),
+                    FetchPolicy::Adaptive => self.gather(location.segment, need.clone(), arrival).await,
+                }
+            }
+        };
+        match waiting.await {
+            Ok(Ok(fetched)) => match slice_of(fetched.offset, &fetched.bytes, location) {
+                Some(bytes) => Ok(bytes),
+                // The window ended early, or was cut between pieces: asked for by itself.
+                None => self.fetch_exactly(location).await,
+            },
+            Ok(Err(Refusal::Store(error))) => Err(Refusal::Store(error)),
+            Ok(Err(Refusal::Short | Refusal::Skipped)) | Err(oneshot::Canceled) => {
+                self.fetch_exactly(location).await
+            }
+        }
+    }
+
+    fn join(&self, segment: SegmentId, need: &Range<u32>) -> Joined {
+        let mut state = self.lock();
+        let covering = state
+            .flights
+            .get(&segment)
+            .and_then(|flights| flights.iter().find(|flight| covers(&flight.range, need)))
+            .map(|flight| flight.outcome.clone());
+        match covering {
+            Some(waiting) => {
+                state.counters.shared_gets += 1;
+                Joined::Flight(waiting)
+            }
+            None => Joined::Alone,
+        }
+    }
+
+    /// Waits for the needs of the same moment; the first of them plans for all.
+    async fn gather(self: &Arc<Self>, segment: SegmentId, need: Range<u32>, arrival: Arrival) -> Waiting {
+        let (sender, receiver) = oneshot::channel();
+        let first = {
+            let mut state = self.lock();
+            let needs = state.gathering.entry(segment).or_default();
+            needs.push(Need {
+                range: need.clone(),
+                arrival,
+                flight: sender,
+            });
+            needs.len() == 1
+        };
+        if first {
+            yield_once().await;
+            self.plan(segment);
+        }
+        match receiver.await {
+            Ok(waiting) => waiting,
+            Err(oneshot::Canceled) => self.launch(segment, need, Vec::new()),
+        }
+    }
+
+    fn plan(self: &Arc<Self>, segment: SegmentId) {
+        let Some(needs) = self.lock().gathering.remove(&segment) else {
+            return;
+        };
+        let mut present = RangeSet::default();
+        for range in self.disk.present(segment, &(0..u32::MAX)) {
+            present.insert(range);
+        }
+        let (windows, piece_bytes) = {
+            let mut state = self.lock();
+            for flight in state.flights.get(&segment).into_iter().flatten() {
+                present.insert(flight.range.clone());
+            }
+            let present = present.overlaps(&(0..u32::MAX));
+            let terms = Terms {
+                prices: self.prices,
+                latency_ms: state.line.latency_ms,
+            };
+            let mut windows = Vec::with_capacity(needs.len());
+            for need in &needs {
+                let chances = state.locality.chances(need.arrival);
+                let end = state.locality.end_of(segment, need.range.end);
+                windows.push(terms.widen(&need.range, &chances, &present, end));
+                state.locality.anchor(segment, &need.range, need.arrival);
+            }
+            (terms.join(windows), state.line.piece_bytes())
+        };
+        let mut started: Vec<(Range<u32>, Waiting)> = Vec::new();
+        for window in windows {
+            let first_need = needs
+                .iter()
+                .map(|need| &need.range)
+                .filter(|need| covers(&window, need))
+                .min_by_key(|need| need.start)
+                .cloned()
+                .unwrap_or_else(|| window.clone());
+            let mut pieces = cut(&window, &first_need, piece_bytes).into_iter();
+            let Some(first) = pieces.next() else { continue };
+            let rest: Vec<(Takeoff, Waiting)> = pieces.map(|piece| self.promise(segment, piece)).collect();
+            let (takeoffs, waits): (Vec<Takeoff>, Vec<Waiting>) = rest.into_iter().unzip();
+            started.extend(takeoffs.iter().map(|takeoff| takeoff.range.clone()).zip(waits));
+            started.push((first.clone(), self.launch(segment, first, takeoffs)));
+        }
+        for need in needs {
+            let waiting = started
+                .iter()
+                .find(|(range, _)| covers(range, &need.range))
+                .map(|(_, waiting)| waiting.clone());
+            // A need across two pieces is fetched by itself: dropping the sender says so.
+            if let Some(waiting) = waiting {
+                let _ = need.flight.send(waiting);
+            }
+        }
+    }
+
+    /// Announces a flight, so that others wait for it rather than fetch the same.
+    fn promise(&self, segment: SegmentId, range: Range<u32>) -> (Takeoff, Waiting) {
+        let (outcome, receiver) = oneshot::channel();
+        let waiting = receiver.shared();
+        let mut state = self.lock();
+        state.next_flight += 1;
+        let number = state.next_flight;
+        state.flights.entry(segment).or_default().push(Flight {
+            number,
+            range: range.clone(),
+            outcome: waiting.clone(),
+        });
+        (
+            Takeoff {
+                number,
+                range,
+                outcome,
+            },
+            waiting,
+        )
+    }
+
+    /// Starts a GET; `rest` are the other pieces of its window, which follow if the segment does not end before.
+    fn launch(self: &Arc<Self>, segment: SegmentId, range: Range<u32>, rest: Vec<Takeoff>) -> Waiting {
+        let (takeoff, waiting) = self.promise(segment, range);
+        self.start(segment, takeoff, rest);
+        waiting
+    }
+
+    fn start(self: &Arc<Self>, segment: SegmentId, takeoff: Takeoff, rest: Vec<Takeoff>) {
+        let fetcher = self.clone();
+        drop(self.env.spawn("segment fetch", async move {
+            fetcher.fly(segment, takeoff, rest).await;
+        }));
+    }
+
+    async fn fly(self: Arc<Self>, segment: SegmentId, takeoff: Takeoff, rest: Vec<Takeoff>) {
+        let whole = takeoff.range.end == u32::MAX;
+        let kib = if whole {
+            4 << 10
+        } else {
+            (takeoff.range.end - takeoff.range.start)
+                .div_ceil(1024)
+                .min(IN_FLIGHT_KIB)
+        };
+        // The semaphore is never closed; if it were, the fetch would go on unbounded rather than fail.
+        let _permit = self.budget.clone().acquire_many_owned(kib).await.ok();
+        let outcome = self.get(segment, &takeoff.range, whole).await;
+        let fetched = outcome.as_ref().ok().cloned();
+        let short = fetched
+            .as_ref()
+            .is_none_or(|fetched| fetched.bytes.len() < (takeoff.range.end - takeoff.range.start) as usize);
+        {
+            let mut state = self.lock();
+            if let Some(fetched) = &fetched {
+                state
+                    .windows
+                    .insert(segment, fetched.offset, fetched.bytes.clone());
+                if short {
+                    let end = fetched.offset + fetched.bytes.len() as u32;
+                    state.locality.note_end(segment, end);
+                }
+            }
+            land(&mut state, segment, takeoff.number);
+        }
+        let _ = takeoff.outcome.send(outcome);
+        for piece in rest {
+            let behind = piece.range.start >= takeoff.range.end;
+            if fetched.is_none() || (short && behind) {
+                land(&mut self.lock(), segment, piece.number);
+                let _ = piece.outcome.send(Err(Refusal::Skipped));
+            } else {
+                self.start(segment, piece, Vec::new());
+            }
+        }
+        if let Some(fetched) = fetched {
+            self.disk
+                .write(segment, fetched.offset, vec![fetched.bytes])
+                .await;
+        }
+    }
+
+    /// One GET, repeated only if the segment is not there (yet).
+    async fn get(&self, segment: SegmentId, range: &Range<u32>, whole: bool) -> Result<Fetched, Refusal> {
+        let key = ObjectKey::new(&segment.key(&self.family));
+        let mut wait = NOT_FOUND_WAIT;
+        let mut tries = 0;
+        loop {
+            self.env.fault_point("objects.before_get").await;
+            let started = self.env.now();
+            let result = if whole {
+                self.store.get(&key).await
+            } else {
+                let length = u64::from(range.end - range.start);
+                self.store.get_range(&key, u64::from(range.start), length).await
+            };
+            self.env.fault_point("objects.after_get").await;
+            tries += 1;
+            self.lock().counters.gets += 1;
+            match result {
+                Ok(bytes) => {
+                    let mut state = self.lock();
+                    state.counters.fetched_bytes += bytes.len() as u64;
+                    state.line.observe(bytes.len(), self.env.now().since(started));
+                    return Ok(Fetched {
+                        offset: range.start,
+                        bytes,
+                    });
+                }
+                Err(StoreError::NotFound { .. }) if tries < NOT_FOUND_TRIES => {}
+                Err(error) => return Err(Refusal::Store(error)),
+            }
+            self.env.sleep(wait).await;
+            wait *= 2;
+        }
+    }
+}
+
+enum Joined {
+    Flight(Waiting),
+    Alone,
+}
+
+fn land(state: &mut State, segment: SegmentId, number: u64) {
+    if let Some(flights) = state.flights.get_mut(&segment) {
+        flights.retain(|flight| flight.number != number);
+        if flights.is_empty() {
+            state.flights.remove(&segment);
+        }
+    }
+}
+
+/// The bytes a location names; an impossible one (from damaged data) names as many as there can be.
+fn range_of(location: &Location) -> Range<u32> {
+    location.offset..location.offset.saturating_add(location.length)
+}
+
+fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// Cuts a window into pieces of about `piece_bytes`, the one with `need` first, then those behind, then those before it.
+fn cut(window: &Range<u32>, need: &Range<u32>, piece_bytes: u32) -> Vec<Range<u32>> {
+    if window.end - window.start <= piece_bytes.saturating_add(piece_bytes / 2) {
+        return vec![window.clone()];
+    }
+    let start = need.start.saturating_sub(piece_bytes / 8).max(window.start);
+    let end = start.saturating_add(piece_bytes).max(need.end).min(window.end);
+    let mut pieces = Vec::new();
+    pieces.push(start..end);
+    let mut at = end;
+    while at < window.end {
+        let next = at.saturating_add(piece_bytes).min(window.end);
+        pieces.push(at..next);
+        at = next;
+    }
+    let mut at = start;
+    while at > window.start {
+        let next = at.saturating_sub(piece_bytes).max(window.start);
+        pieces.push(next..at);
+        at = next;
+    }
+    pieces
+}
+
+/// Lets every task that is ready run before this one goes on.
+async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, cut};
+    use std::time::Duration;
+
+    #[test]
+    fn the_piece_with_the_needed_object_comes_first_and_the_pieces_cover_the_window() {
+        for (window, need) in [
+            (0..4_000_000, 1_000_000..1_030_000),
+            (500..900_000, 500..600),
+            (0..10, 3..4),
+        ] {
+            let pieces = cut(&window, &need, 300_000);
+            assert!(pieces[0].start <= need.start && need.end <= pieces[0].end);
+            let mut sorted = pieces.clone();
+            sorted.sort_by_key(|piece| piece.start);
+            assert_eq!(
+                (sorted[0].start, sorted[sorted.len() - 1].end),
+                (window.start, window.end)
+            );
+            assert!(sorted.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
+    }
+
+    #[test]
+    fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
+        let mut line = Line {
+            latency_ms: 20.0,
+            bytes_per_ms: 0.0,
+        };
+        for _ in 0..50 {
+            line.observe(1000, Duration::from_millis(12));
+            line.observe(1_250_000, Duration::from_millis(112));
+        }
+        // 100 Mbit/s and 12 ms.
+        assert!(
+            (262_144..400_000).contains(&line.piece_bytes()),
+            "{}",
+            line.piece_bytes()
+        );
+        for _ in 0..50 {
+            line.observe(4_000_000, Duration::from_millis(14));
+        }
+        assert!(line.piece_bytes() > 4 << 20, "{}", line.piece_bytes());
+    }
+}

@@ -1,0 +1,235 @@
+"""Servers under test: how each is started, made ready, killed and mounted.
+
+Both kinds listen on the standard ports inside the namespace, so that a client finds every service through portmap as
+it would in an office.
+"""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+from . import GUEST, HOST_ADDRESS, LAB, LabError, namespace
+
+# How long a server may take until it answers: recovery of a full journal, on a loaded machine.
+READY_S = 60
+
+
+class Server:
+    """A process that serves NFSv3 at HOST_ADDRESS. Subclasses say how to start it and what to mount."""
+
+    export = "/export"
+    # Ports that must accept before the server counts as ready: portmap, MOUNT, NFS.
+    ports = (111, 20048, 2049)
+    mount_options = "vers=3,proto=tcp,mountproto=tcp"
+    name = "server"
+    # What its jobs get in addition; a peer's known deviations, for example.
+    variables = {}
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.process = None
+        self.starts = 0
+
+    def prepare(self):
+        """Once, before the first start."""
+
+    def start(self):
+        if self.starts:
+            self.before_restart()
+        self.starts += 1
+        self.process = self._launch("server", self.command())
+        self.wait_ready()
+
+    def fixed_port_options(self):
+        """Mount options that need no portmap and no lock services."""
+        _, mount_port, nfs_port = self.ports
+        return f"{self.mount_options},nolock,port={nfs_port},mountport={mount_port}"
+
+    def before_restart(self):
+        """What the system around the server would do."""
+
+    def command(self):
+        raise NotImplementedError
+
+    def _launch(self, name, command):
+        log = open(self.directory / f"{name}.log", "ab")
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_ready(self):
+        deadline = time.monotonic() + READY_S
+        for port in self.ports:
+            while True:
+                try:
+                    socket.create_connection((HOST_ADDRESS, port), 1).close()
+                    break
+                except OSError:
+                    if self.process.poll() is not None:
+                        raise LabError(f"{self.name} ended with status {self.process.returncode}:\n{self.log_tail()}")
+                    if time.monotonic() > deadline:
+                        raise LabError(f"{self.name} does not listen on port {port}:\n{self.log_tail()}")
+                    time.sleep(0.01)
+
+    def kill(self):
+        """SIGKILL: no handler, no flush, no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self):
+        """A clean stop; returns the exit status."""
+        if not self.alive():
+            return self.process.returncode if self.process else None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def log_tail(self, lines=30):
+        tail = []
+        for log in sorted(self.directory.glob("*.log")):
+            text = log.read_text(errors="replace").splitlines()[-lines:]
+            tail += [f"  {log.name}: {line}" for line in text]
+        return "\n".join(tail)
+
+
+class Firn(Server):
+    """firn-edge with a directory as its store; `binary` is the program, `settings` extra lines of configuration."""
+
+    name = "firn"
+
+    def __init__(self, directory, binary, settings=""):
+        super().__init__(directory)
+        self.binary = str(pathlib.Path(binary).resolve())
+        if not os.access(self.binary, os.X_OK):
+            raise LabError(f"{binary} is not a program; build it with: cargo build --release -p firn-edge")
+        self.settings = settings
+        self.config = self.directory / "firn-edge.toml"
+
+    def prepare(self):
+        template = (LAB / "firn-edge.toml.in").read_text()
+        self.config.write_text(
+            template.replace("@DIRECTORY@", str(self.directory)).replace("@ADDRESS@", HOST_ADDRESS) + self.settings
+        )
+        (self.directory / "store").mkdir(exist_ok=True)
+        done = subprocess.run(
+            [self.binary, "format", "--config", self.config, "--phrase-file", self.directory / "phrase"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+        )
+        (self.directory / "format.log").write_text(done.stdout)
+        if done.returncode != 0:
+            raise LabError(f"firn-edge format failed:\n{done.stdout}")
+
+    def command(self):
+        return [self.binary, "run", "--config", str(self.config)]
+
+
+class Ganesha(Server):
+    """NFS-Ganesha of Debian with its back end on a local file system: the peer.
+
+    It runs from the guest's root tree by chroot, in this namespace's view of it, with its own /run, state and logs;
+    rpcbind and statd are started beside it, as on a host. They stay up when it is killed. While its grace period lasts
+    it also holds back ordinary writes, so it has one only where locks are to be reclaimed.
+    """
+
+    name = "ganesha"
+    # noacl: its answers to the ACL side protocol make `cp -a` fail with EIO.
+    mount_options = Server.mount_options + ",noacl"
+    variables = {"COMPARE_IGNORES": "symlink-mtime", "FORGETS_REPLIES": "1"}
+
+    def __init__(self, directory, exported=None, ports=(111, 20048, 2049), grace_s=0):
+        super().__init__(directory)
+        self.grace_s = grace_s
+        self.exported = pathlib.Path(exported or self.directory / "export")
+        self.ports = ports
+        self.beside = []
+
+    def prepare(self):
+        root = GUEST / "root"
+        self.exported.mkdir(parents=True, exist_ok=True)
+        self.exported.chmod(0o777)
+        (self.directory / "state").mkdir(exist_ok=True)
+        for target in ("tmp", "run", "var/lib/nfs"):
+            namespace.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root / target))
+        for source, target in (("/proc", "proc"), ("/dev", "dev")):
+            namespace.run("mount", "--rbind", source, str(root / target))
+        # sm-notify insists on a name for the address that it speaks from; the guest knows the same name.
+        (root / "run/hosts").write_text(f"127.0.0.1 localhost\n{HOST_ADDRESS} server\n")
+        namespace.run("mount", "--bind", str(root / "run/hosts"), str(root / "etc/hosts"))
+        for name, source in (("export", self.exported), ("state", self.directory / "state")):
+            target = root / "run" / name
+            target.mkdir()
+            namespace.run("mount", "--bind", str(source), str(target))
+        (root / "var/lib/nfs/sm").mkdir()
+        (root / "var/lib/nfs/sm.bak").mkdir()
+        (root / "var/lib/nfs/ganesha").mkdir()
+        (root / "run/rpcbind").mkdir()
+        (root / "run/ganesha").mkdir()
+        (root / "run/ganesha.conf").write_text(self.configuration())
+        chroot = ["chroot", str(root)]
+        # rpcbind without -h: given an address, the one of Debian 12 dies of a double free.
+        self.beside.append(self._launch("rpcbind", chroot + ["rpcbind", "-f", "-w"]))
+        wait_for_port("127.0.0.1", 111)
+        # Ganesha grants NLM locks only with a statd beside it.
+        self.beside.append(self._launch("statd", chroot + ["rpc.statd", "-F", "--no-notify"]))
+
+    def configuration(self):
+        _, mount_port, nfs_port = self.ports
+        grace = f"Grace_Period = {self.grace_s}; Lease_Lifetime = 5" if self.grace_s else "Graceless = true"
+        return f"""
+NFS_CORE_PARAM {{
+  NFS_Port = {nfs_port}; MNT_Port = {mount_port}; NLM_Port = {nfs_port + 1}; Rquota_Port = {nfs_port + 2};
+  Protocols = 3; Enable_UDP = false; mount_path_pseudo = true;
+}}
+NFSV4 {{ {grace}; RecoveryBackend = fs; RecoveryRoot = "/run/state"; }}
+NFS_KRB5 {{ Active_krb5 = false; }}
+EXPORT {{
+  Export_Id = 1; Path = /run/export; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash;
+  SecType = sys; Protocols = 3; Transports = TCP; PrivilegedPort = false; FSAL {{ Name = VFS; }}
+}}
+LOG {{ Default_Log_Level = EVENT; }}
+"""
+
+    def command(self):
+        return ["chroot", str(GUEST / "root"), "ganesha.nfsd", "-F", "-f", "/run/ganesha.conf",
+                "-L", "/run/state/ganesha.log", "-p", "/run/ganesha.pid"]
+
+    def before_restart(self):
+        # Clients reclaim their locks when they hear of a restart. On a host, that is a reboot and statd's to tell. It
+        # has to be told first: when Ganesha starts, it has statd forget all hosts.
+        command = ["chroot", str(GUEST / "root"), "sm-notify", "-d", "-f", "-v", "server"]
+        self.beside.append(self._launch("sm-notify", command))
+        time.sleep(0.5)
+
+    def stop(self):
+        status = super().stop()
+        for process in self.beside:
+            process.kill()
+            process.wait()
+        self.beside = []
+        self.unmount()
+        return status
+
+    @staticmethod
+    def unmount():
+        for target in ("etc/hosts", "run/export", "run/state", "run", "var/lib/nfs", "tmp", "dev", "proc"):
+            subprocess.run(["umount", "-R", "-l", GUEST / "root" / target], stderr=subprocess.DEVNULL)
+
+
+def wait_for_port(address, port, seconds=10):
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((address, port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise LabError(f"nothing listens on {address}:{port}")
+            time.sleep(0.02)

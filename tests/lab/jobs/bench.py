@@ -1,0 +1,170 @@
+"""bench.py DIRECTORY TAR: measures DIRECTORY and prints lines `row NAME VALUE UNIT SECONDS`.
+
+The same program measures a mount, in the guest, and the local file system, on the host: the limit. COLD in the
+environment is a command that empties the caches between writing and reading. BENCH_SCALE shrinks or grows all rows;
+BENCH_PARTS names the groups of rows to measure.
+"""
+
+import hashlib
+import mmap
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+
+MIB = 1 << 20
+SCALE = float(os.environ.get("BENCH_SCALE", "1"))
+SEQUENTIAL_MIB = int(256 * SCALE)
+RANDOM_FILE_MIB, RANDOM_SECONDS = 64, 3 * SCALE
+CREATES, CREATES_OF_16 = int(300 * SCALE), int(60 * SCALE)
+ENTRIES = int(3000 * SCALE)
+
+directory, archive = (os.path.abspath(argument) for argument in sys.argv[1:3])  # cold() leaves this directory
+
+
+def cold():
+    os.chdir("/")
+    subprocess.run(os.environ["COLD"], shell=True, check=True)
+
+
+def row(name, amount, unit, seconds):
+    print(f"row {name} {amount / seconds:.2f} {unit} {seconds:.3f}", flush=True)
+
+
+def timed(call):
+    start = time.monotonic()
+    result = call()
+    return result, time.monotonic() - start
+
+
+def in_threads(count, call):
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def sequential():
+    chunks = [os.urandom(MIB) for _ in range(8)]  # not compressible, not all alike
+
+    def write():
+        with open(f"{directory}/big", "wb", buffering=0) as file:
+            for number in range(SEQUENTIAL_MIB):
+                file.write(chunks[number % 8])
+            os.fsync(file.fileno())
+
+    def read():
+        with open(f"{directory}/big", "rb", buffering=0) as file:
+            while file.read(MIB):
+                pass
+
+    row("write-sequential", SEQUENTIAL_MIB, "MiB/s", timed(write)[1])
+    cold()
+    row("read-sequential", SEQUENTIAL_MIB, "MiB/s", timed(read)[1])
+    os.unlink(f"{directory}/big")
+
+
+def random_4k(what, flags, operate, threads):
+    path = f"{directory}/random"
+    counts = [0] * threads
+    deadline = time.monotonic() + RANDOM_SECONDS
+
+    def work(number):
+        order = random.Random(number)
+        buffer = mmap.mmap(-1, 4096)
+        buffer.write(os.urandom(4096))
+        file = os.open(path, flags | os.O_DIRECT)
+        while time.monotonic() < deadline:
+            operate(file, [buffer], order.randrange(RANDOM_FILE_MIB * 256) * 4096)
+            counts[number] += 1
+        os.close(file)
+
+    seconds = timed(lambda: in_threads(threads, work))[1]
+    row(f"{what}-random-4k-{threads}", sum(counts), "operations/s", seconds)
+
+
+def random_rows():
+    with open(f"{directory}/random", "wb") as file:
+        for _ in range(RANDOM_FILE_MIB):
+            file.write(os.urandom(MIB))
+        os.fsync(file.fileno())
+    for threads in (1, 16):
+        random_4k("write", os.O_WRONLY | os.O_DSYNC, os.pwritev, threads)
+    cold()
+    for threads in (1, 16):
+        random_4k("read", os.O_RDONLY, os.preadv, threads)
+    os.unlink(f"{directory}/random")
+
+
+def creates(clients, each):
+    data = os.urandom(4096)
+    os.mkdir(f"{directory}/create-{clients}")
+
+    def work(client):
+        for number in range(each):
+            file = os.open(f"{directory}/create-{clients}/{client}-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            os.write(file, data)
+            os.fsync(file)
+            os.close(file)
+
+    row(f"create-commit-{clients}", clients * each, "files/s", timed(lambda: in_threads(clients, work))[1])
+
+
+def listing():
+    os.mkdir(f"{directory}/many")
+    for number in range(ENTRIES):
+        os.close(os.open(f"{directory}/many/entry-{number:06}", os.O_CREAT | os.O_WRONLY))
+    cold()
+    row("stat", ENTRIES, "files/s",
+        timed(lambda: [os.lstat(f"{directory}/many/entry-{number:06}") for number in range(ENTRIES)])[1])
+    cold()
+
+    def read_plus():
+        with os.scandir(f"{directory}/many") as entries:
+            return sum(1 for entry in entries if entry.stat(follow_symlinks=False))
+
+    found, seconds = timed(read_plus)
+    assert found == ENTRIES, f"{found} of {ENTRIES} entries"
+    row("readdirplus", found, "entries/s", seconds)
+
+
+def tree():
+    with tarfile.open(archive) as tar:
+        files = sum(1 for _ in tar)
+    os.mkdir(f"{directory}/tree")
+    start = time.monotonic()
+    subprocess.run(["tar", "xf", archive, "-C", f"{directory}/tree"], check=True)
+    subprocess.run(["sync", "-f", f"{directory}/tree"], check=True)  # only that file system
+    row("untar", files, "files/s", time.monotonic() - start)
+    cold()
+
+    def checksum():
+        total, sum_of_all = 0, hashlib.blake2b()
+        for place, names, found in os.walk(f"{directory}/tree"):
+            names.sort()
+            for name in sorted(found):
+                if not os.path.islink(os.path.join(place, name)):
+                    with open(os.path.join(place, name), "rb", buffering=0) as file:
+                        data = file.read()
+                    sum_of_all.update(data)
+                    total += len(data)
+        return total, sum_of_all.hexdigest()[:16]
+
+    (total, digest), seconds = timed(checksum)
+    row("checksum", total / MIB, "MiB/s", seconds)
+    print(f"digest {digest}", flush=True)
+
+
+PARTS = {
+    "sequential": sequential,
+    "random": random_rows,
+    "creates": lambda: (creates(1, CREATES), creates(16, CREATES_OF_16)),
+    "listing": listing,
+    "tree": tree,
+}
+for part in os.environ.get("BENCH_PARTS", " ".join(PARTS)).split():
+    PARTS[part]()

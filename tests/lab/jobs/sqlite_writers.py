@@ -1,0 +1,43 @@
+"""sqlite_writers.py PATH…: two writers a path, each adding 1 to the same row 40 times; the sum must come out."""
+
+import multiprocessing
+import sqlite3
+import sys
+
+TRANSACTIONS = 40
+
+
+def connect(path):
+    connection = sqlite3.connect(path, timeout=120, isolation_level=None)
+    connection.execute("pragma synchronous=full")
+    return connection
+
+
+def writer(path, name):
+    connection = connect(path)
+    for number in range(TRANSACTIONS):
+        connection.execute("begin immediate")
+        (value,) = connection.execute("select value from counter").fetchone()
+        connection.execute("update counter set value = ?", (value + 1,))
+        connection.execute("insert into history values (?, ?, ?)", (name, number, value + 1))
+        connection.execute("commit")
+
+
+connection = connect(sys.argv[1])
+connection.executescript(
+    "create table counter(value); insert into counter values(0); create table history(name, number, value unique);"
+)
+connection.close()
+processes = [
+    multiprocessing.Process(target=writer, args=(path, f"{path}-{n}")) for n in range(2) for path in sys.argv[1:]
+]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+connection = connect(sys.argv[-1])
+(value,) = connection.execute("select value from counter").fetchone()
+(rows,) = connection.execute("select count(*) from history").fetchone()
+expected = TRANSACTIONS * len(processes)
+print(f"{value} counted, {rows} rows, {expected} expected, exits {[p.exitcode for p in processes]}")
+sys.exit(not (value == rows == expected and all(p.exitcode == 0 for p in processes)))
