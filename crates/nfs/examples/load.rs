@@ -3,6 +3,8 @@
 //! ADDRESS (`host:port`) must serve MOUNT too. One line per kind of call: calls a second, and MiB/s where data moves.
 //! Nothing is cached on this side, so the figures are the server's; what it makes in EXPORT it removes again.
 
+#![allow(clippy::disallowed_methods, reason = "it measures real time")]
+
 use bytes::Bytes;
 use firn_nfs::{
     WireHandle,

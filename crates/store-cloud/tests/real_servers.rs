@@ -215,6 +215,52 @@ async fn real_azurite_conforms() {
     a_wrong_key_is_denied(&server, Credentials::AzureKey("d3Jvbmc=".into())).await;
 }
 
+/// Where the test below starts itself again with other variables, since a process must not change its own.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn child_that_takes_credentials_from_the_environment() {
+    let Ok(url) = std::env::var("FIRN_TEST_CHILD_URL") else {
+        return;
+    };
+    let (_directory, env) = environment();
+    let url = url.parse().expect("a valid URL");
+    let store = open(&env, &url, &Credentials::Environment)
+        .await
+        .expect("a right configuration");
+    match probe(&env, &*store).await {
+        Ok(_) => println!("the store is fit"),
+        Err(error) => println!("{error}"),
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a server: make test"]
+async fn real_versitygw_takes_credentials_from_the_environment() {
+    let server = Server::versitygw().await;
+    let child = |secret: String| {
+        let child = std::process::Command::new(std::env::current_exe().expect("this test's own path"))
+            .args([
+                "--ignored",
+                "--exact",
+                "--nocapture",
+                "child_that_takes_credentials_from_the_environment",
+            ])
+            .env("FIRN_TEST_CHILD_URL", &server.url)
+            .env("AWS_ACCESS_KEY_ID", variable("FIRN_TEST_VERSITYGW_KEY"))
+            .env("AWS_SECRET_ACCESS_KEY", secret)
+            .output()
+            .expect("it starts");
+        String::from_utf8_lossy(&child.stdout).into_owned()
+    };
+    let right = child(variable("FIRN_TEST_VERSITYGW_SECRET"));
+    assert!(right.contains("the store is fit"), "{right}");
+    let wrong = child("wrong".into());
+    assert!(
+        wrong.contains("SignatureDoesNotMatch") && wrong.contains("check the secret key"),
+        "{wrong}"
+    );
+}
+
 /// No server needed: nobody listens.
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unavailable() {

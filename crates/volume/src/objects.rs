@@ -19,6 +19,8 @@ mod locality;
 mod memory;
 mod plan;
 mod ranges;
+#[cfg(test)]
+mod tests;
 mod windows;
 
 pub use error::{ObjectsError, ReadError};
@@ -291,6 +293,12 @@ impl Objects {
     /// Changes how much a miss fetches, from the next one on.
     pub fn set_policy(&self, policy: FetchPolicy) {
         self.inner.fetcher.set_policy(policy);
+    }
+
+    /// Forgets the bytes fetched last.
+    #[cfg(test)]
+    fn drop_windows(&self) {
+        self.inner.fetcher.drop_windows();
     }
 
     /// Forgets everything that is cached, in memory and on the disk.

@@ -8,7 +8,7 @@ use firn_nfs::{
     rpc::Credential,
     v3::{
         Status,
-        types::{CreateHow, Failed, Made, NewAttributes},
+        types::{CreateHow, Failed, Made, NewAttributes, WccData},
     },
 };
 use firn_vfs::{MemoryOptions, MemoryVfs, Vfs};
@@ -165,4 +165,27 @@ pub fn status<S: std::fmt::Debug, F>(answer: Result<S, Failed<F>>) -> Status {
 #[track_caller]
 pub fn handle(made: Made) -> WireHandle {
     made.file.expect("a handle comes with the new file")
+}
+
+/// The directory did not change, and the client can see so.
+#[track_caller]
+pub fn shows_no_change(wcc: &WccData) {
+    let (before, after) = (
+        wcc.before.as_ref().expect("before"),
+        wcc.after.as_ref().expect("after"),
+    );
+    assert_eq!(
+        (before.size_bytes, before.modified, before.changed),
+        (after.size_bytes, after.modified, after.changed)
+    );
+}
+
+/// One change, told from the instant before to the instant after.
+#[track_caller]
+pub fn shows_change(wcc: &WccData) {
+    let (before, after) = (
+        wcc.before.as_ref().expect("before"),
+        wcc.after.as_ref().expect("after"),
+    );
+    assert!(before.changed < after.changed, "{wcc:?}");
 }

@@ -1,4 +1,8 @@
 //! DynamoDB Local behind a proxy that misbehaves on request.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the proxy and the real client run on tokio's own clock and network"
+)]
 
 use firn_env::{Clock, Env, Monotonic, Parts, WallTime};
 use firn_table::{DynamoDbUrl, TableError};
@@ -7,7 +11,10 @@ use futures::future::BoxFuture;
 use std::{
     collections::VecDeque,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -15,18 +22,10 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// The server under test, or `None` with a word on how to get it; a silent skip must not pass for a test where it counts.
-pub fn server() -> Option<String> {
-    match std::env::var("FIRN_TEST_DYNAMODB") {
-        Ok(endpoint) => Some(endpoint),
-        Err(_) if std::env::var("FIRN_TEST_REAL").is_ok_and(|value| value == "1") => {
-            panic!("FIRN_TEST_REAL=1 but FIRN_TEST_DYNAMODB does not name a server")
-        }
-        Err(_) => {
-            println!("not run: needs DynamoDB Local in FIRN_TEST_DYNAMODB, as `make test` starts it");
-            None
-        }
-    }
+/// The server under test.
+pub fn server() -> String {
+    std::env::var("FIRN_TEST_DYNAMODB")
+        .expect("FIRN_TEST_DYNAMODB names DynamoDB Local, as `make test` starts it")
 }
 
 /// Any credentials will do.
@@ -140,6 +139,37 @@ pub struct Proxy {
     script: Arc<Mutex<VecDeque<Trouble>>>,
     /// The operations that were asked for, such as `PutItem`.
     operations: Arc<Mutex<Vec<String>>>,
+    chance: Arc<Chance>,
+}
+
+/// Loses one message of so many, by a fixed sequence.
+#[derive(Default)]
+struct Chance {
+    one_in: AtomicU64,
+    drawn: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Chance {
+    fn draw(&self) -> Trouble {
+        let one_in = self.one_in.load(Ordering::Relaxed);
+        if one_in == 0 {
+            return Trouble::None;
+        }
+        let drawn = self
+            .drawn
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            >> 33;
+        if !drawn.is_multiple_of(one_in) {
+            return Trouble::None;
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        match drawn / one_in % 3 {
+            0 => Trouble::LoseRequest,
+            _ => Trouble::LoseReply,
+        }
+    }
 }
 
 impl Proxy {
@@ -152,18 +182,31 @@ impl Proxy {
             .trim_start_matches("http://")
             .trim_end_matches('/')
             .to_owned();
-        let (scripted, seen) = (script.clone(), operations.clone());
+        let chance = Arc::new(Chance::default());
+        let (scripted, seen, drawn) = (script.clone(), operations.clone(), chance.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (upstream, scripted, seen) = (upstream.clone(), scripted.clone(), seen.clone());
-                tokio::spawn(async move { serve(client, &upstream, &scripted, &seen).await });
+                let drawn = drawn.clone();
+                tokio::spawn(async move { serve(client, &upstream, &scripted, &seen, &drawn).await });
             }
         });
         Self {
             endpoint,
             script,
             operations,
+            chance,
         }
+    }
+
+    /// Loses one message of `one_in` from now on; 0: none.
+    pub fn lose_at_random(&self, one_in: u64) {
+        self.chance.one_in.store(one_in, Ordering::Relaxed);
+    }
+
+    /// Messages lost by chance so far.
+    pub fn lost(&self) -> u64 {
+        self.chance.lost.load(Ordering::Relaxed)
     }
 
     pub fn script(&self, troubles: impl IntoIterator<Item = Trouble>) {
@@ -185,6 +228,7 @@ async fn serve(
     upstream: &str,
     script: &Mutex<VecDeque<Trouble>>,
     operations: &Mutex<Vec<String>>,
+    chance: &Chance,
 ) {
     while let Some(request) = read_message(&mut client).await {
         let head = String::from_utf8_lossy(&request).into_owned();
@@ -192,7 +236,8 @@ async fn serve(
             let operation = target.rsplit('.').next().unwrap_or_default();
             operations.lock().unwrap().push(operation.to_owned());
         }
-        let trouble = script.lock().unwrap().pop_front().unwrap_or(Trouble::None);
+        let scripted = script.lock().unwrap().pop_front();
+        let trouble = scripted.unwrap_or_else(|| chance.draw());
         let answer = match trouble {
             Trouble::LoseRequest => return,
             Trouble::Throttle => error_answer("400 Bad Request", "ThrottlingException"),

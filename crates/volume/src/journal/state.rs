@@ -35,8 +35,8 @@ use tokio::sync::Notify;
 /// to the server's memory.
 pub(super) const QUEUE_BYTES: u64 = 32 << 20;
 
-/// Queued bytes that are worth a write though nobody waits.
-pub(super) const WRITE_BYTES: u64 = 1 << 20;
+/// Queued bytes that are worth a write though nobody waits; a sixteenth of a file if that is less.
+const BULK_BYTES: u64 = 1 << 20;
 
 /// Cancelled waiters are swept once so many wait.
 const SWEEP_WAITERS: usize = 64;
@@ -210,6 +210,11 @@ impl Shared {
         self.state.lock().expect("no panic under the journal's lock")
     }
 
+    /// Queued bytes that are worth a write though nobody waits.
+    pub(super) fn bulk_bytes(&self) -> u64 {
+        BULK_BYTES.min(self.config.file_bytes / 16)
+    }
+
     pub(super) fn reserve(self: &Arc<Self>, payload: u64, class: ReserveClass) -> Option<Reservation> {
         let framed_bytes = framed(payload);
         let mut state = self.lock();
@@ -376,7 +381,7 @@ impl Shared {
             parts,
             appended_at,
         });
-        let wake = before == 0 || (before < WRITE_BYTES && state.queued_bytes >= WRITE_BYTES);
+        let wake = before == 0 || (before < self.bulk_bytes() && state.queued_bytes >= self.bulk_bytes());
         drop(state);
         if wake {
             self.wake.notify_one();

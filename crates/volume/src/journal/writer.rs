@@ -19,7 +19,7 @@
 use super::{
     JournalError, Sequence,
     file::JournalFile,
-    state::{BatchNote, FileEntry, Pending, Shared, State, WRITE_BYTES},
+    state::{BatchNote, FileEntry, Pending, Shared, State},
 };
 use crate::mutants::{Mutant, active};
 use bytes::{Bytes, BytesMut};
@@ -38,7 +38,8 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// Batches up to this size are sealed on the writer's own thread (20 µs); larger ones where they hold nobody up.
 const SEAL_INLINE_BYTES: u64 = 64 << 10;
 
-/// Written and unsynced bytes that start a sync though nobody waits, so that no later sync has much more than this to do.
+/// Written and unsynced bytes that start a sync though nobody waits, so that no later sync has much more than this to do;
+/// a quarter of a file if that is less.
 const SYNC_BYTES: u64 = 16 << 20;
 
 /// How long a small record nobody waits for stays in memory: long enough for its COMMIT to come and share the write.
@@ -233,7 +234,10 @@ impl Writer {
         let asked = first_waiter(&state).is_some_and(|first| first <= self.written);
         let unsynced = self.written > self.durable;
         let ending = state.closing && state.queue.is_empty();
-        if self.sync.is_none() && unsynced && (asked || ending || self.unsynced_bytes >= SYNC_BYTES) {
+        if self.sync.is_none()
+            && unsynced
+            && (asked || ending || self.unsynced_bytes >= SYNC_BYTES.min(shared.config.file_bytes / 4))
+        {
             self.start_sync();
         }
         if ending && !unsynced && self.write.is_none() && self.sync.is_none() {
@@ -271,7 +275,7 @@ impl Writer {
         let last_waiter = state.durable_waiters.last_key_value().map(|((last, _), _)| *last);
         let asked =
             last_waiter.is_some_and(|last| last > self.written.0) || !state.written_waiters.is_empty();
-        let bulk = state.queued_bytes >= WRITE_BYTES;
+        let bulk = state.queued_bytes >= self.shared.bulk_bytes();
         if self.sync.is_some() {
             if bulk {
                 self.start_plain_write(state);

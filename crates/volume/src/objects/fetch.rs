@@ -323,24 +323,17 @@ impl Fetcher {
                 present.insert(flight.range.clone());
             }
             let present = present.overlaps(&(0..u32::MAX));
+            let terms = Terms {
+                prices: self.prices,
+                latency_ms: state.line.latency_ms,
+            };
             let mut windows = Vec::with_capacity(needs.len());
             for need in &needs {
                 let chances = state.locality.chances(need.arrival);
-                let length = f64::from(need.range.end - need.range.start);
-                let terms = Terms {
-                    prices: self.prices,
-                    latency_ms: state.line.latency_ms,
-                    object_bytes: state.locality.object_bytes().min(length.max(256.0)),
-                };
                 let end = state.locality.end_of(segment, need.range.end);
                 windows.push(terms.widen(&need.range, &chances, &present, end));
                 state.locality.anchor(segment, &need.range, need.arrival);
             }
-            let terms = Terms {
-                prices: self.prices,
-                latency_ms: 0.0,
-                object_bytes: 1.0,
-            };
             (terms.join(windows), state.line.piece_bytes())
         };
         let mut started: Vec<(Range<u32>, Waiting)> = Vec::new();

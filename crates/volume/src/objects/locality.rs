@@ -1,10 +1,11 @@
 //! What reads have been like lately: how likely bytes near a fetched object are to be asked for soon.
 //!
 //! Every fetch drops an *anchor* at the object that made it necessary. The bytes around an anchor, before and behind, are
-//! divided into distances that double (16 KiB, 16 KiB, 32 KiB … 2 MiB). What is asked for later in the same segment *touches*
-//! 16 KiB cells; the share of untouched cells at some distance of recent anchors that are touched by now estimates the
-//! chance that bytes at this distance will be used. It is measured whether or not they were fetched, so the estimate finds
-//! its way up from exact fetching as well as down from whole segments:
+//! divided into bands that double (16 KiB, 16 KiB, 32 KiB … 2 MiB). What is asked for later in the same segment *touches*
+//! 16 KiB cells. Of the cells in some band of recent anchors that had not been touched before, the share that is touched by
+//! now estimates the chance that bytes at this distance will be used, and the mean number of touches how many requests it
+//! would save to have them. Both are measured whether or not the bytes were fetched, so the estimate finds its way up from
+//! exact fetching as well as down from whole segments:
 //!
 //! - Bytes used count at once; bytes not used count in full only after eight further fetches (a walk needs time).
 //! - Old anchors fade (a tenth per fetch), so a change of behaviour is followed within some ten fetches.
@@ -34,11 +35,11 @@ const ANCHORS_MAX: usize = 32;
 const PATIENCE: f64 = 8.0;
 /// Weight of an anchor relative to the one after it.
 const FADING: f64 = 0.9;
-/// How many anchors the initial belief is worth.
+/// How many anchors an initial belief is worth.
 const BELIEF_WEIGHT: f64 = 0.5;
 
-/// Distances from an anchor, in cells: each band is twice the one before.
-pub(super) const BANDS: usize = 8;
+/// Distances from an anchor, in cells: each band is twice the one before, together they reach over a segment.
+pub(super) const BANDS: usize = 9;
 
 const fn band(index: usize) -> Range<usize> {
     match index {
@@ -76,6 +77,7 @@ impl Arrival {
     }
 }
 
+/// A set of cells.
 #[derive(Clone, Copy)]
 struct Cells([u64; CELLS / 64]);
 
@@ -101,6 +103,8 @@ impl Cells {
 
 struct Segment {
     touched: Cells,
+    /// How many objects that begin in a cell were asked for.
+    touches: Box<[u8; CELLS]>,
     /// Its length, once a fetch came back short.
     end: Option<u32>,
     touched_at: u64,
@@ -121,15 +125,22 @@ pub(super) struct Locality {
     touches: u64,
     fetches: u64,
     anchors: [VecDeque<Anchor>; 3],
-    /// Mean length of the objects asked for.
-    object_bytes: f64,
 }
 
-/// The chance of use by band, before and behind an anchor.
+/// What is to be expected of a band.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Expected {
+    /// The share of its bytes that will be used.
+    pub(super) used: f64,
+    /// Requests for objects in it.
+    pub(super) touches: f64,
+}
+
+/// What is to be expected of the bands behind an anchor and before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Chances {
-    pub(super) forward: [f64; BANDS],
-    pub(super) backward: [f64; BANDS],
+    pub(super) forward: [Expected; BANDS],
+    pub(super) backward: [Expected; BANDS],
 }
 
 fn cells_of(range: &Range<u32>) -> Range<usize> {
@@ -144,17 +155,16 @@ impl Locality {
             touches: 0,
             fetches: 0,
             anchors: Default::default(),
-            object_bytes: 16384.0,
         }
     }
 
     /// An object was asked for that no cache of opened objects had.
     pub(super) fn touch(&mut self, segment: SegmentId, range: &Range<u32>) -> Arrival {
-        self.object_bytes += (f64::from(range.end - range.start) - self.object_bytes) / 64.0;
         self.touches += 1;
         let now = self.touches;
         let entry = self.segments.entry(segment).or_insert(Segment {
             touched: Cells::NONE,
+            touches: Box::new([0; CELLS]),
             end: None,
             touched_at: 0,
         });
@@ -171,6 +181,9 @@ impl Locality {
         } else {
             Arrival::Jump
         };
+        if let Some(touches) = entry.touches.get_mut(cells.start) {
+            *touches = touches.saturating_add(1);
+        }
         for cell in cells {
             entry.touched.set(cell);
         }
@@ -218,18 +231,39 @@ impl Locality {
             .max(at_least)
     }
 
-    /// Mean length of the objects asked for lately.
-    pub(super) fn object_bytes(&self) -> f64 {
-        self.object_bytes.max(256.0)
+    /// Judges by what became of recent anchors of the same kind, and a little by those of the others.
+    pub(super) fn chances(&self, arrival: Arrival) -> Chances {
+        let mut own = Evidence::default();
+        let mut all = Evidence::default();
+        for (kind, anchors) in self.anchors.iter().enumerate() {
+            let evidence = self.evidence(anchors);
+            if kind == arrival as usize {
+                own = evidence;
+            }
+            all.add(&evidence);
+        }
+        let judge = |own: &[Band; BANDS], all: &[Band; BANDS]| {
+            std::array::from_fn(|index| {
+                let cells = band(index).len() as f64;
+                let first = arrival.belief(index);
+                let guess = all[index].judge(first, first, BELIEF_WEIGHT * cells);
+                let (used, touches) = own[index].judge(guess.0, guess.1, BELIEF_WEIGHT * cells);
+                Expected {
+                    used,
+                    touches: touches * cells,
+                }
+            })
+        };
+        Chances {
+            forward: judge(&own.forward, &all.forward),
+            backward: judge(&own.backward, &all.backward),
+        }
     }
 
-    /// Judges by what became of recent anchors of the same kind.
-    pub(super) fn chances(&self, arrival: Arrival) -> Chances {
-        // Used and all cells by band, the anchors weighted.
-        let mut forward = [(0.0, 0.0); BANDS];
-        let mut backward = [(0.0, 0.0); BANDS];
+    fn evidence(&self, anchors: &VecDeque<Anchor>) -> Evidence {
+        let mut evidence = Evidence::default();
         let mut weight = 1.0;
-        for anchor in &self.anchors[arrival as usize] {
+        for anchor in anchors {
             let Some(entry) = self.segments.get(&anchor.segment) else {
                 continue;
             };
@@ -237,32 +271,55 @@ impl Locality {
             let seen = Seen {
                 entry,
                 before: &anchor.touched_before,
-                unused_weight: weight * (later / PATIENCE).min(1.0),
                 weight,
+                unused_weight: weight * (later / PATIENCE).min(1.0),
             };
             let end = (entry.end.unwrap_or(USUAL_SEGMENT_BYTES)).div_ceil(CELL_BYTES) as usize;
             for index in 0..BANDS {
                 let distances = band(index);
-                let ahead = distances
-                    .clone()
-                    .map(|distance| anchor.cells.end + distance)
-                    .filter(|cell| *cell < end);
-                seen.count(ahead, &mut forward[index]);
+                let ahead = distances.clone().map(|distance| anchor.cells.end + distance);
+                seen.count(ahead.filter(|cell| *cell < end), &mut evidence.forward[index]);
                 let behind = distances.filter_map(|distance| anchor.cells.start.checked_sub(distance + 1));
-                seen.count(behind, &mut backward[index]);
+                seen.count(behind, &mut evidence.backward[index]);
             }
             weight *= FADING;
         }
-        let judge = |counts: [(f64, f64); BANDS]| {
-            std::array::from_fn(|index| {
-                let belief_weight = BELIEF_WEIGHT * band(index).len() as f64;
-                let (used, all) = counts[index];
-                (used + arrival.belief(index) * belief_weight) / (all + belief_weight)
-            })
-        };
-        Chances {
-            forward: judge(forward),
-            backward: judge(backward),
+        evidence
+    }
+}
+
+/// Weighted counts of cells that had not been touched before their anchor.
+#[derive(Clone, Copy, Default)]
+struct Band {
+    used: f64,
+    all: f64,
+    touches: f64,
+}
+
+impl Band {
+    /// Share of used cells and mean touches of a cell, starting from a guess that is worth `weight` cells.
+    fn judge(&self, used: f64, touches: f64, weight: f64) -> (f64, f64) {
+        let all = self.all + weight;
+        (
+            (self.used + used * weight) / all,
+            (self.touches + touches * weight) / all,
+        )
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Evidence {
+    forward: [Band; BANDS],
+    backward: [Band; BANDS],
+}
+
+impl Evidence {
+    fn add(&mut self, other: &Self) {
+        let bands = self.forward.iter_mut().chain(&mut self.backward);
+        for (band, more) in bands.zip(other.forward.iter().chain(&other.backward)) {
+            band.used += more.used;
+            band.all += more.all;
+            band.touches += more.touches;
         }
     }
 }
@@ -276,13 +333,14 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    fn count(&self, cells: impl Iterator<Item = usize>, (used, all): &mut (f64, f64)) {
+    fn count(&self, cells: impl Iterator<Item = usize>, band: &mut Band) {
         for cell in cells.filter(|cell| !self.before.get(*cell)) {
             if self.entry.touched.get(cell) {
-                *used += self.weight;
-                *all += self.weight;
+                band.used += self.weight;
+                band.all += self.weight;
+                band.touches += self.weight * self.entry.touches.get(cell).copied().map_or(0.0, f64::from);
             } else {
-                *all += self.unused_weight;
+                band.all += self.unused_weight;
             }
         }
     }
@@ -309,8 +367,8 @@ mod tests {
     }
 
     #[test]
-    fn the_bands_cover_two_mebibytes_without_gap() {
-        assert_eq!((0..BANDS).map(band_bytes).sum::<u32>(), 2 << 20);
+    fn the_bands_cover_a_segment_without_gap() {
+        assert_eq!((0..BANDS).map(band_bytes).sum::<u32>(), 4 << 20);
         assert!((1..BANDS).all(|index| band(index).start == band(index - 1).end));
     }
 
@@ -322,13 +380,18 @@ mod tests {
                 read(&mut locality, sequence, cell);
             }
         }
-        let chances = locality.chances(Arrival::Run);
+        let run = locality.chances(Arrival::Run);
         assert!(
-            chances.forward[..6].iter().all(|chance| *chance > 0.7),
-            "{chances:?}"
+            run.forward[..6].iter().all(|expected| expected.used > 0.7),
+            "{run:?}"
         );
         let first = locality.chances(Arrival::First);
-        assert!(first.forward.iter().all(|chance| *chance > 0.7), "{first:?}");
+        assert!(
+            first.forward.iter().all(|expected| expected.used > 0.7),
+            "{first:?}"
+        );
+        let touches = first.forward[2].touches;
+        assert!((1.8..2.2).contains(&touches), "two cells, two objects: {first:?}");
     }
 
     #[test]
@@ -351,11 +414,11 @@ mod tests {
                 .forward
                 .iter()
                 .chain(&chances.backward)
-                .all(|chance| *chance < 0.2),
+                .all(|expected| expected.used < 0.2),
             "{chances:?}"
         );
         // The walk's own estimate stays: it may go on at any time.
-        assert!(locality.chances(Arrival::Run).forward[3] > 0.5);
+        assert!(locality.chances(Arrival::Run).forward[3].used > 0.5);
     }
 
     #[test]
@@ -369,7 +432,7 @@ mod tests {
         }
         let chances = locality.chances(Arrival::First);
         assert!(
-            chances.forward[..3].iter().all(|chance| *chance > 0.8),
+            chances.forward[..3].iter().all(|expected| expected.used > 0.8),
             "{chances:?}"
         );
     }

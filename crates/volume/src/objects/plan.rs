@@ -4,15 +4,15 @@
 //! expected to waste:
 //!
 //! ```text
-//! saved   = chance · (bytes / mean object) · (price of a GET + price of the time one takes)
-//! wasted  = (1 − chance) · bytes · price of a byte           (used bytes would have been paid for later anyway)
+//! saved   = objects expected to be asked for · (price of a GET + price of the time one takes)
+//! wasted  = bytes not expected to be used · price of a byte            (used ones would have been paid for later anyway)
 //! ```
 //!
 //! The window goes out band by band to where the sum of saved − wasted is greatest. Ranges that are present already are not
 //! fetched again, unless passing over them would cost more than their bytes. Needs of the same moment whose gap is cheaper
 //! than a GET become one.
 
-use super::locality::{BANDS, Chances, band_bytes};
+use super::locality::{BANDS, Chances, Expected, band_bytes};
 use std::ops::Range;
 
 /// What things cost, in nano-dollars.
@@ -44,8 +44,6 @@ pub(super) struct Terms {
     pub(super) prices: FetchPrices,
     /// How long a small GET takes.
     pub(super) latency_ms: f64,
-    /// Mean length of an object.
-    pub(super) object_bytes: f64,
 }
 
 impl Terms {
@@ -55,14 +53,13 @@ impl Terms {
     }
 
     /// How far the window reaches.
-    fn reach(&self, chances: &[f64; BANDS]) -> u32 {
+    fn reach(&self, bands: &[Expected; BANDS]) -> u32 {
         let mut reach = 0;
         let mut best = (0.0, 0);
         let mut gain = 0.0;
-        for (index, chance) in chances.iter().enumerate() {
-            let bytes = f64::from(band_bytes(index));
-            let saved = chance * (bytes / self.object_bytes) * self.later_get();
-            let wasted = (1.0 - chance) * bytes * self.prices.byte_nanodollars;
+        for (index, expected) in bands.iter().enumerate() {
+            let saved = expected.touches * self.later_get();
+            let wasted = (1.0 - expected.used) * f64::from(band_bytes(index)) * self.prices.byte_nanodollars;
             gain += saved - wasted;
             reach += band_bytes(index);
             if gain > best.0 {
@@ -138,29 +135,33 @@ impl Terms {
 
 #[cfg(test)]
 mod tests {
-    use super::{BANDS, Chances, FetchPrices, Terms};
+    use super::{Chances, Expected, FetchPrices, Terms, band_bytes};
 
     fn terms() -> Terms {
         Terms {
             prices: FetchPrices::default(),
             latency_ms: 20.0,
-            object_bytes: 16384.0,
         }
     }
 
-    fn all(chance: f64) -> Chances {
+    /// Every byte is used with this chance; objects are this long.
+    fn all(used: f64, object_bytes: f64) -> Chances {
+        let bands = std::array::from_fn(|index| Expected {
+            used,
+            touches: used * f64::from(band_bytes(index)) / object_bytes,
+        });
         Chances {
-            forward: [chance; BANDS],
-            backward: [chance; BANDS],
+            forward: bands,
+            backward: bands,
         }
     }
 
     #[test]
     fn what_is_surely_used_is_fetched_whole_and_what_surely_is_not_exactly() {
         let need = 1_000_000..1_016_384;
-        let whole = terms().widen(&need, &all(1.0), &[], 2_000_000);
+        let whole = terms().widen(&need, &all(1.0, 16384.0), &[], 2_000_000);
         assert_eq!(whole, 0..2_000_000);
-        assert_eq!(terms().widen(&need, &all(0.02), &[], 2_000_000), need);
+        assert_eq!(terms().widen(&need, &all(0.02, 16384.0), &[], 2_000_000), need);
     }
 
     #[test]
@@ -173,23 +174,16 @@ mod tests {
             ..terms()
         };
         assert_eq!(
-            near_the_bucket.widen(&(0..1000), &all(0.02), &[], 1 << 20),
+            near_the_bucket.widen(&(0..1000), &all(0.02, 16384.0), &[], 1 << 20),
             0..1 << 20
         );
     }
 
     #[test]
-    fn small_objects_are_fetched_with_their_neighbours() {
-        let inodes = Terms {
-            object_bytes: 300.0,
-            ..terms()
-        };
-        let near = Chances {
-            forward: std::array::from_fn(|band| if band < 2 { 0.1 } else { 0.0 }),
-            backward: [0.0; BANDS],
-        };
-        assert_eq!(inodes.widen(&(0..300), &near, &[], 4 << 20), 0..300 + (32 << 10));
-        assert_eq!(terms().widen(&(0..300), &near, &[], 4 << 20), 0..300);
+    fn many_small_objects_are_worth_a_smaller_chance_than_few_large_ones() {
+        let window = |object_bytes| terms().widen(&(0..300), &all(0.1, object_bytes), &[], 4 << 20);
+        assert_eq!(window(300.0).end, 4 << 20);
+        assert_eq!(window(32_768.0), 0..300);
     }
 
     #[test]
@@ -197,11 +191,14 @@ mod tests {
         let need = 500_000..510_000;
         let long = [100_000..200_000, 800_000..900_000];
         assert_eq!(
-            terms().widen(&need, &all(1.0), &long, 2_000_000),
+            terms().widen(&need, &all(1.0, 16384.0), &long, 2_000_000),
             200_000..800_000
         );
         let short = [400_000..401_000, 600_000..601_000];
-        assert_eq!(terms().widen(&need, &all(1.0), &short, 2_000_000), 0..2_000_000);
+        assert_eq!(
+            terms().widen(&need, &all(1.0, 16384.0), &short, 2_000_000),
+            0..2_000_000
+        );
     }
 
     #[test]

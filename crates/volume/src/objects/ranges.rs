@@ -35,6 +35,9 @@ impl RangeSet {
 
     /// Takes a range out; returns how many bytes that were.
     pub(super) fn remove(&mut self, range: Range<u32>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
         let touched = self.overlaps(&range);
         let mut removed = 0;
         for Range { start, end } in touched {
@@ -62,6 +65,9 @@ impl RangeSet {
 
     /// The ranges that share bytes with `range`, in order.
     pub(super) fn overlaps(&self, range: &Range<u32>) -> Vec<Range<u32>> {
+        if range.is_empty() {
+            return Vec::new();
+        }
         let mut found: Vec<Range<u32>> = self
             .ranges
             .range(..range.end)

@@ -1,14 +1,20 @@
-//! The DynamoDB engine against Amazon's own DynamoDB Local.
+//! The DynamoDB engine against Amazon's own DynamoDB Local, which `make test` starts:
+//!
+//! ```text
+//! tests/lab/cloud/with dynamodb -- cargo test -p firn-table-dynamodb -- --ignored real_
+//! ```
 
 mod support;
 
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
+use firn_anchor::{Anchor, AnchorError, OwnerId};
+use firn_format::{FamilyId, Location, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_table::{
     Condition, ItemKey, ItemVersion, Metered, Table, TableError, TablePrices, Write, conformance,
 };
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, process::Command, sync::Arc, time::Duration};
 use support::{Proxy, Trouble, address, eager_environment, environment, fresh, open, server};
 
 fn put(key: &ItemKey, value: &[u8], condition: Condition) -> Write {
@@ -38,16 +44,18 @@ fn key(sort: &str) -> ItemKey {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dynamodb_conforms() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_dynamodb_conforms() {
+    let server = server();
     let env = environment();
     let table = fresh(&env, &server).await;
     conformance::run(Arc::new(table), &env, "suite").await;
 }
 
 #[tokio::test]
-async fn a_table_is_created_only_on_request_and_found_again() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_table_is_created_only_on_request_and_found_again() {
+    let server = server();
     let env = environment();
     let name = format!("firn-test-{:016x}", env.random_u64());
     let refused = open(&env, &address(&server, &name, false)).await.err().unwrap();
@@ -68,8 +76,9 @@ async fn a_table_is_created_only_on_request_and_found_again() {
 }
 
 #[tokio::test]
-async fn many_that_create_a_table_at_once_all_find_it() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_many_that_create_a_table_at_once_all_find_it() {
+    let server = server();
     let env = environment();
     let name = format!("firn-test-{:016x}", env.random_u64());
     let url = address(&server, &name, true);
@@ -80,8 +89,9 @@ async fn many_that_create_a_table_at_once_all_find_it() {
 }
 
 #[tokio::test]
-async fn a_table_with_another_schema_is_refused() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_table_with_another_schema_is_refused() {
+    let server = server();
     let env = environment();
     let name = format!("firn-test-{:016x}", env.random_u64());
     let given = support::credentials();
@@ -130,8 +140,9 @@ async fn a_table_with_another_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn one_write_is_a_conditional_put_and_only_several_are_a_transaction() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_one_write_is_a_conditional_put_and_only_several_are_a_transaction() {
+    let server = server();
     let env = environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -160,8 +171,9 @@ async fn one_write_is_a_conditional_put_and_only_several_are_a_transaction() {
 }
 
 #[tokio::test]
-async fn what_metering_computes_is_what_dynamodb_reports() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_what_metering_computes_is_what_dynamodb_reports() {
+    let server = server();
     let env = environment();
     let table = fresh(&env, &server).await;
     let metered = Metered::new(Arc::new(table.clone()), TablePrices::DYNAMODB_ON_DEMAND);
@@ -217,8 +229,9 @@ async fn what_metering_computes_is_what_dynamodb_reports() {
 }
 
 #[tokio::test]
-async fn a_write_whose_reply_was_lost_is_recognised_as_done() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_write_whose_reply_was_lost_is_recognised_as_done() {
+    let server = server();
     let (env, _) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -250,8 +263,9 @@ async fn a_write_whose_reply_was_lost_is_recognised_as_done() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_arrived_is_sent_again() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_a_request_that_never_arrived_is_sent_again() {
+    let server = server();
     let (env, _) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -270,8 +284,9 @@ async fn a_request_that_never_arrived_is_sent_again() {
 }
 
 #[tokio::test]
-async fn what_stays_in_doubt_is_unavailable_and_never_a_failed_condition() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_what_stays_in_doubt_is_unavailable_and_never_a_failed_condition() {
+    let server = server();
     let (env, _) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -316,8 +331,9 @@ async fn what_stays_in_doubt_is_unavailable_and_never_a_failed_condition() {
 }
 
 #[tokio::test]
-async fn throttling_is_waited_out_with_growing_jittered_pauses_within_a_bound() {
-    let Some(server) = server() else { return };
+#[ignore = "needs a server: make test"]
+async fn real_throttling_is_waited_out_with_growing_jittered_pauses_within_a_bound() {
+    let server = server();
     let (env, sleeps) = eager_environment();
     let proxy = Proxy::start(&server).await;
     let table = fresh(&env, &proxy.endpoint).await;
@@ -412,5 +428,103 @@ fn missing_credentials_and_a_missing_region_are_named() {
     assert!(
         words.contains("no AWS region is known") && words.contains("?region="),
         "{words}"
+    );
+}
+
+/// Several edges over connections that lose requests and replies at random: whatever each was told must be true.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server: make test"]
+async fn real_edges_that_fight_over_lossy_connections_share_no_writer_and_lose_no_commit() {
+    const EDGES: u8 = 4;
+    const COMMITS: u64 = 12;
+    let (env, _) = eager_environment();
+    let proxy = Arc::new(Proxy::start(&server()).await);
+    let table = fresh(&env, &proxy.endpoint).await;
+    let (family, volume) = (FamilyId([1; 16]), VolumeId([2; 16]));
+    let anchor = Anchor::new(Arc::new(table), env.clone(), family);
+    anchor.create_family().await.unwrap();
+    anchor.create_volume(volume, "contended").await.unwrap();
+    proxy.lose_at_random(6);
+
+    let edges = (0..EDGES).map(|number| {
+        let (anchor, env) = (anchor.clone(), env.clone());
+        async move {
+            let name = format!("edge {number}");
+            let (mut writers, mut committed, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
+            while committed.len() < COMMITS as usize {
+                if let Ok(writer) = anchor.next_writer().await {
+                    writers.push(writer);
+                }
+                let Ok(taken) = anchor.takeover(volume, OwnerId([number; 16]), &name).await else {
+                    continue;
+                };
+                let mut ownership = taken.ownership;
+                epochs.push(ownership.epoch());
+                for _ in 0..3 {
+                    let version = Version(ownership.root().map_or(1, |root| root.version.0 + 1));
+                    let location = Location {
+                        segment: SegmentId {
+                            writer: WriterId(1),
+                            sequence: version.0,
+                        },
+                        offset: 0,
+                        length: 1,
+                    };
+                    let root =
+                        ownership.next_root(Uid([number; 32]), location, version, env.random_bytes(), 0);
+                    let mut result = anchor.commit(&mut ownership, root.clone()).await;
+                    for _ in 0..20 {
+                        if !matches!(&result, Err(error) if error.is_transient()) {
+                            break;
+                        }
+                        result = anchor.commit(&mut ownership, root.clone()).await;
+                    }
+                    match result {
+                        Ok(()) => committed.push((version, root.commit_id)),
+                        Err(AnchorError::Fenced(_)) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                let retained: Vec<_> = ownership
+                    .tuple()
+                    .retained
+                    .iter()
+                    .map(|one| one.fenced_epoch)
+                    .collect();
+                for fenced in retained {
+                    // Room for further takeovers; one that fails is done by another edge.
+                    let _ = anchor.forget_retained(volume, fenced).await;
+                }
+            }
+            (writers, committed, epochs)
+        }
+    });
+    let tasks: Vec<_> = edges.map(|edge| env.spawn("edge", edge)).collect();
+    let (mut writers, mut committed, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
+    for told in futures::future::join_all(tasks).await {
+        let (some_writers, some_committed, some_epochs) = told.expect("an edge ends");
+        writers.extend(some_writers);
+        committed.extend(some_committed);
+        epochs.extend(some_epochs);
+    }
+    proxy.lose_at_random(0);
+    fn all_differ<T: Ord>(values: &[T]) -> bool {
+        values.iter().collect::<BTreeSet<_>>().len() == values.len()
+    }
+    assert!(all_differ(&writers), "a writer was given twice: {writers:?}");
+    assert!(all_differ(&epochs), "an epoch was given twice: {epochs:?}");
+    let versions: Vec<_> = committed.iter().map(|(version, _)| *version).collect();
+    assert!(
+        all_differ(&versions),
+        "two commits of one version were reported: {committed:?}"
+    );
+    let newest = anchor.load(volume).await.unwrap().0.root.unwrap();
+    assert!(versions.iter().all(|version| *version <= newest.version));
+    assert!(proxy.lost() > 20, "only {} messages were lost", proxy.lost());
+    println!(
+        "{} commits, {} takeovers, {} messages lost",
+        committed.len(),
+        epochs.len(),
+        proxy.lost()
     );
 }

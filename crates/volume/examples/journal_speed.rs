@@ -1,0 +1,113 @@
+//! How fast the journal is on a directory: `cargo run --release -p firn-volume --example journal_speed -- [directory]`.
+//!
+//! Prints the rate of 1 MiB records nobody waits for (level 0, then one sync), and of 256-byte and 4 KiB records each of
+//! which is waited for (level 1), with 1 and 16 waiters, and the syncs they shared.
+
+use bytes::Bytes;
+use firn_format::{FamilyId, KeyEpoch, VolumeId, WriterId};
+use firn_seal::{EpochKey, Keys};
+use firn_volume::journal::{Journal, JournalConfig, ReserveClass, Sequence};
+use std::{collections::BTreeMap, error::Error, path::PathBuf, time::Duration};
+
+/// What one figure takes; enough to average over the disk's moods.
+const SECONDS: f64 = 2.0;
+
+#[tokio::main(flavor = "multi_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let base = std::env::args()
+        .nth(1)
+        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = tempfile::tempdir_in(base)?;
+    let env = firn_env::real(directory.path())?;
+    let epochs = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([1; 32]))]);
+    let keys = Keys::new(FamilyId([1; 16]), epochs);
+    let config = JournalConfig {
+        capacity_bytes: 1 << 30,
+        ..JournalConfig::default()
+    };
+    let (volume, writer) = (VolumeId([2; 16]), WriterId(3));
+    let (journal, _) = Journal::open(&env, &keys, volume, writer, "journal", Sequence(0), config).await?;
+
+    unstable(&journal, &env).await?;
+    for (length, waiters) in [(256, 1), (256, 16), (4096, 1), (4096, 16)] {
+        durable(&journal, &env, length, waiters).await?;
+    }
+    journal.close().await;
+    Ok(())
+}
+
+async fn append(journal: &Journal, payload: &Bytes) -> Result<Sequence, Box<dyn Error + Send + Sync>> {
+    let reservation = journal
+        .wait_for_space(
+            payload.len() as u64,
+            ReserveClass::Ordinary,
+            Duration::from_secs(30),
+        )
+        .await?;
+    Ok(journal.append(reservation, vec![payload.clone()]).sequence)
+}
+
+async fn unstable(journal: &Journal, env: &firn_env::Env) -> Result<(), Box<dyn Error>> {
+    let payload = Bytes::from(vec![0x5a; 1 << 20]);
+    let started = env.now();
+    let mut count = 0;
+    let mut last = Sequence(0);
+    while env.now().since(started).as_secs_f64() < SECONDS {
+        last = append(journal, &payload)
+            .await
+            .map_err(|error| error.to_string())?;
+        count += 1;
+        if count % 128 == 0 {
+            journal.trim(journal.durable_to()).await?;
+        }
+    }
+    journal.durable(last).await?;
+    let seconds = env.now().since(started).as_secs_f64();
+    println!(
+        "1 MiB records, not waited for: {:.0} MiB/s",
+        f64::from(count) / seconds
+    );
+    Ok(())
+}
+
+async fn durable(
+    journal: &Journal,
+    env: &firn_env::Env,
+    length: usize,
+    waiters: usize,
+) -> Result<(), Box<dyn Error>> {
+    let before = journal.statistics();
+    let started = env.now();
+    let tasks: Vec<_> = (0..waiters)
+        .map(|_| {
+            let (journal, env) = (journal.clone(), env.clone());
+            env.clone().spawn("waiter", async move {
+                let payload = Bytes::from(vec![0x5a; length]);
+                while env.now().since(started).as_secs_f64() < SECONDS {
+                    let sequence = append(&journal, &payload)
+                        .await
+                        .map_err(|error| error.to_string())?;
+                    journal
+                        .durable(sequence)
+                        .await
+                        .map_err(|error| error.to_string())?;
+                }
+                Ok::<_, String>(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    let seconds = env.now().since(started).as_secs_f64();
+    let after = journal.statistics();
+    let (records, syncs) = (after.records - before.records, after.syncs - before.syncs);
+    println!(
+        "{length} B records, {waiters} waiters: {:.0} records/s, {:.1} records a sync, {:.0} µs a sync",
+        records as f64 / seconds,
+        records as f64 / syncs as f64,
+        seconds * 1e6 / syncs as f64,
+    );
+    journal.trim(journal.durable_to()).await?;
+    Ok(())
+}
