@@ -99,9 +99,15 @@ impl Default for FormatOptions {
     }
 }
 
+/// Inode numbers set aside for each start: more than can be made without a commit (`Cadence::RECORDS_HARD` in the frozen
+/// and in the active state), so that what one start loses is never in the range of another.
+const INODES_A_START: u64 = 1 << 21;
+
 /// A root that was read.
 pub(crate) struct LoadedRoot {
     pub payload: CheckpointPayload,
+    /// The incarnation that committed it.
+    pub writer: WriterId,
     pub state: State,
     pub orphan_pointers: BTreeMap<u64, Pointer>,
 }
@@ -263,6 +269,13 @@ impl Volume {
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         loaded.state.pass_over_reserved();
         env.fault_point("recover.after_replay").await;
+        // Handles of files that an earlier start made and lost (or another edge has only in its journal) are still about; no
+        // other file may get their numbers. Starts from one root differ in their writer, so each has numbers of its own.
+        let starts = writer.0.saturating_sub(loaded.writer.0);
+        let counters = &mut loaded.state.counters;
+        counters.next_inode = counters
+            .next_inode
+            .saturating_add(starts.saturating_mul(INODES_A_START));
         let replayed = loaded.state.completed();
         let packer = parts.packer(&config, &objects, writer);
         let dirty_since = loaded.state.is_dirty().then(|| env.now());
@@ -425,6 +438,7 @@ pub(crate) async fn load_root(
         }
     }
     Ok(LoadedRoot {
+        writer: checkpoint.writer,
         payload,
         state,
         orphan_pointers,
