@@ -16,9 +16,9 @@ use super::{
     ranges::RangeSet,
     windows::{Windows, slice_of},
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use firn_env::Env;
-use firn_format::{FamilyId, Location, MAX_SEGMENT_BYTES, SegmentId};
+use firn_format::{FamilyId, Location, MAX_OBJECT_BYTES, MAX_SEGMENT_BYTES, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
 use futures::{FutureExt, channel::oneshot, future::Shared};
 use std::{
@@ -86,7 +86,7 @@ struct Flight {
 struct Need {
     range: Range<u32>,
     arrival: Arrival,
-    flight: oneshot::Sender<Waiting>,
+    flights: oneshot::Sender<Vec<Waiting>>,
 }
 
 /// A flight that was promised and not started.
@@ -115,34 +115,39 @@ pub(super) struct FetchCounters {
     pub(super) shared_gets: u64,
 }
 
+/// What is taken for the time of a small GET before one was seen.
+const USUAL_LATENCY_MS: f64 = 20.0;
+
 /// What is known of the line to the store.
+#[derive(Default)]
 struct Line {
-    latency_ms: f64,
-    /// Zero: not known.
-    bytes_per_ms: f64,
+    /// Time of a small GET.
+    latency_ms: Option<f64>,
+    bytes_per_ms: Option<f64>,
 }
 
 impl Line {
+    fn latency_ms(&self) -> f64 {
+        self.latency_ms.unwrap_or(USUAL_LATENCY_MS)
+    }
+
     fn observe(&mut self, bytes: usize, took: Duration) {
         let took_ms = took.as_secs_f64() * 1000.0;
-        if bytes <= 64 << 10 {
-            self.latency_ms += (took_ms - self.latency_ms) / 8.0;
+        let (known, value) = if bytes <= 64 << 10 {
+            (&mut self.latency_ms, took_ms)
         } else {
-            // What a GET of no bytes takes says nothing of the line's width.
-            let rate = bytes as f64 / (took_ms - self.latency_ms).max(took_ms / 16.0).max(0.01);
-            self.bytes_per_ms = if self.bytes_per_ms == 0.0 {
-                rate
-            } else {
-                self.bytes_per_ms + (rate - self.bytes_per_ms) / 8.0
-            };
-        }
+            // The time of a GET of no bytes says nothing of the line's width.
+            let transfer_ms = took_ms - self.latency_ms.unwrap_or(took_ms / 2.0);
+            let rate = bytes as f64 / transfer_ms.max(took_ms / 16.0).max(0.01);
+            (&mut self.bytes_per_ms, rate)
+        };
+        *known = Some(known.map_or(value, |mean| mean + (value - mean) / 8.0));
     }
 
     fn piece_bytes(&self) -> u32 {
-        if self.bytes_per_ms == 0.0 {
-            return MAX_SEGMENT_BYTES as u32;
-        }
-        let bytes = PIECE_LATENCIES * self.latency_ms * self.bytes_per_ms;
+        let bytes = self
+            .bytes_per_ms
+            .map_or(f64::INFINITY, |rate| PIECE_LATENCIES * self.latency_ms() * rate);
         bytes.clamp(PIECE_BYTES_MIN, MAX_SEGMENT_BYTES as f64) as u32
     }
 }
@@ -182,10 +187,7 @@ impl Fetcher {
                 gathering: BTreeMap::new(),
                 locality: Locality::new(),
                 windows: Windows::new(window_bytes),
-                line: Line {
-                    latency_ms: 20.0,
-                    bytes_per_ms: 0.0,
-                },
+                line: Line::default(),
                 counters: FetchCounters::default(),
             }),
         }
@@ -246,48 +248,54 @@ impl Fetcher {
         arrival: Arrival,
     ) -> Result<Bytes, Refusal> {
         let need = range_of(location);
-        let waiting = match self.join(location.segment, &need) {
-            Joined::Flight(waiting) => waiting,
-            Joined::Alone => {
-                let policy = self.lock().policy;
-                match policy {
-                    FetchPolicy::Exact => self.launch(location.segment, need.clone(), Vec::new()),
-                    FetchPolicy::FullSegment => self.launch(location.segment, 0..u32::MAX, Vec::new()),
-                    FetchPolicy::Adaptive => self.gather(location.segment, need.clone(), arrival).await,
-                }
+        let mut waiting = self.join(location.segment, &need);
+        if waiting.is_empty() {
+            let policy = self.lock().policy;
+            waiting = match policy {
+                FetchPolicy::Exact => vec![self.launch(location.segment, need.clone(), Vec::new())],
+                FetchPolicy::FullSegment => vec![self.launch(location.segment, 0..u32::MAX, Vec::new())],
+                FetchPolicy::Adaptive => self.gather(location.segment, need.clone(), arrival).await,
+            };
+        }
+        let mut parts = Vec::with_capacity(waiting.len());
+        for outcome in futures::future::join_all(waiting).await {
+            match outcome {
+                Ok(Ok(fetched)) => parts.push((fetched.offset, fetched.bytes)),
+                Ok(Err(Refusal::Store(error))) => return Err(Refusal::Store(error)),
+                Ok(Err(Refusal::Short | Refusal::Skipped)) | Err(oneshot::Canceled) => {}
             }
-        };
-        match waiting.await {
-            Ok(Ok(fetched)) => match slice_of(fetched.offset, &fetched.bytes, location) {
-                Some(bytes) => Ok(bytes),
-                // The window ended early, or was cut between pieces: asked for by itself.
-                None => self.fetch_exactly(location).await,
-            },
-            Ok(Err(Refusal::Store(error))) => Err(Refusal::Store(error)),
-            Ok(Err(Refusal::Short | Refusal::Skipped)) | Err(oneshot::Canceled) => {
-                self.fetch_exactly(location).await
-            }
+        }
+        match assemble(&mut parts, location) {
+            Some(bytes) => Ok(bytes),
+            // What was under way ended early or was not started after all: asked for by itself.
+            None => self.fetch_exactly(location).await,
         }
     }
 
-    fn join(&self, segment: SegmentId, need: &Range<u32>) -> Joined {
+    /// The GETs under way that together bring what is needed; none if they do not.
+    fn join(&self, segment: SegmentId, need: &Range<u32>) -> Vec<Waiting> {
         let mut state = self.lock();
-        let covering = state
+        let flights = state
             .flights
             .get(&segment)
-            .and_then(|flights| flights.iter().find(|flight| covers(&flight.range, need)))
-            .map(|flight| flight.outcome.clone());
-        match covering {
-            Some(waiting) => {
-                state.counters.shared_gets += 1;
-                Joined::Flight(waiting)
-            }
-            None => Joined::Alone,
+            .map_or(&[][..], |flights| &flights[..]);
+        let waiting = cover(
+            flights.iter().map(|flight| (&flight.range, &flight.outcome)),
+            need,
+        );
+        if !waiting.is_empty() {
+            state.counters.shared_gets += 1;
         }
+        waiting
     }
 
     /// Waits for the needs of the same moment; the first of them plans for all.
-    async fn gather(self: &Arc<Self>, segment: SegmentId, need: Range<u32>, arrival: Arrival) -> Waiting {
+    async fn gather(
+        self: &Arc<Self>,
+        segment: SegmentId,
+        need: Range<u32>,
+        arrival: Arrival,
+    ) -> Vec<Waiting> {
         let (sender, receiver) = oneshot::channel();
         let first = {
             let mut state = self.lock();
@@ -295,7 +303,7 @@ impl Fetcher {
             needs.push(Need {
                 range: need.clone(),
                 arrival,
-                flight: sender,
+                flights: sender,
             });
             needs.len() == 1
         };
@@ -305,7 +313,7 @@ impl Fetcher {
         }
         match receiver.await {
             Ok(waiting) => waiting,
-            Err(oneshot::Canceled) => self.launch(segment, need, Vec::new()),
+            Err(oneshot::Canceled) => vec![self.launch(segment, need, Vec::new())],
         }
     }
 
@@ -322,10 +330,13 @@ impl Fetcher {
             for flight in state.flights.get(&segment).into_iter().flatten() {
                 present.insert(flight.range.clone());
             }
+            for range in state.windows.ranges(segment) {
+                present.insert(range);
+            }
             let present = present.overlaps(&(0..u32::MAX));
             let terms = Terms {
                 prices: self.prices,
-                latency_ms: state.line.latency_ms,
+                latency_ms: state.line.latency_ms(),
             };
             let mut windows = Vec::with_capacity(needs.len());
             for need in &needs {
@@ -353,14 +364,12 @@ impl Fetcher {
             started.push((first.clone(), self.launch(segment, first, takeoffs)));
         }
         for need in needs {
-            let waiting = started
-                .iter()
-                .find(|(range, _)| covers(range, &need.range))
-                .map(|(_, waiting)| waiting.clone());
-            // A need across two pieces is fetched by itself: dropping the sender says so.
-            if let Some(waiting) = waiting {
-                let _ = need.flight.send(waiting);
-            }
+            let waiting = cover(
+                started.iter().map(|(range, waiting)| (range, waiting)),
+                &need.range,
+            );
+            // Its load may have ended with its machine.
+            let _ = need.flights.send(waiting);
         }
     }
 
@@ -482,11 +491,6 @@ impl Fetcher {
     }
 }
 
-enum Joined {
-    Flight(Waiting),
-    Alone,
-}
-
 fn land(state: &mut State, segment: SegmentId, number: u64) {
     if let Some(flights) = state.flights.get_mut(&segment) {
         flights.retain(|flight| flight.number != number);
@@ -503,6 +507,54 @@ fn range_of(location: &Location) -> Range<u32> {
 
 fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// Those of `flights` that together cover `need`, in order; none if there is a gap.
+fn cover<'f>(
+    flights: impl Iterator<Item = (&'f Range<u32>, &'f Waiting)>,
+    need: &Range<u32>,
+) -> Vec<Waiting> {
+    let mut flights: Vec<(&Range<u32>, &Waiting)> = flights
+        .filter(|(range, _)| range.start < need.end && need.start < range.end)
+        .collect();
+    if let Some((_, whole)) = flights.iter().find(|(range, _)| covers(range, need)) {
+        return vec![(*whole).clone()];
+    }
+    flights.sort_by_key(|(range, _)| range.start);
+    let mut reached = need.start;
+    for (range, _) in &flights {
+        if range.start > reached {
+            return Vec::new();
+        }
+        reached = reached.max(range.end);
+    }
+    if reached < need.end {
+        return Vec::new();
+    }
+    flights.into_iter().map(|(_, waiting)| waiting.clone()).collect()
+}
+
+/// Puts the object at `location` together from parts read at these offsets.
+fn assemble(parts: &mut [(u32, Bytes)], location: &Location) -> Option<Bytes> {
+    if let Some(bytes) = parts
+        .iter()
+        .find_map(|(offset, bytes)| slice_of(*offset, bytes, location))
+    {
+        return Some(bytes);
+    }
+    parts.sort_by_key(|(offset, _)| *offset);
+    let (start, end) = (u64::from(location.offset), location.end());
+    let mut reached = start;
+    let mut object = BytesMut::with_capacity(location.length.min(MAX_OBJECT_BYTES as u32) as usize);
+    for (offset, bytes) in parts.iter() {
+        let offset = u64::from(*offset);
+        let until = (offset + bytes.len() as u64).min(end);
+        if offset <= reached && reached < until {
+            object.extend_from_slice(&bytes[(reached - offset) as usize..(until - offset) as usize]);
+            reached = until;
+        }
+    }
+    (reached == end).then(|| object.freeze())
 }
 
 /// Cuts a window into pieces of about `piece_bytes`, the one with `need` first, then those behind, then those before it.
@@ -544,7 +596,9 @@ async fn yield_once() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, cut};
+    use super::{Line, assemble, cut};
+    use bytes::Bytes;
+    use firn_format::{Location, SegmentId, WriterId};
     use std::time::Duration;
 
     #[test]
@@ -567,11 +621,33 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
-        let mut line = Line {
-            latency_ms: 20.0,
-            bytes_per_ms: 0.0,
+    fn an_object_across_pieces_is_put_together_and_one_with_a_gap_is_not() {
+        let segment = SegmentId {
+            writer: WriterId(1),
+            sequence: 1,
         };
+        let location = Location {
+            segment,
+            offset: 100,
+            length: 50,
+        };
+        let all = Bytes::from((0..200).collect::<Vec<u8>>());
+        let part = |from: usize, to: usize| (from as u32, all.slice(from..to));
+        let object = Some(all.slice(100..150));
+        assert_eq!(assemble(&mut [part(0, 200)], &location), object);
+        assert_eq!(assemble(&mut [part(120, 180), part(90, 120)], &location), object);
+        assert_eq!(
+            assemble(&mut [part(120, 130), part(130, 200), part(50, 125)], &location),
+            object
+        );
+        assert_eq!(assemble(&mut [part(121, 180), part(90, 120)], &location), None);
+        assert_eq!(assemble(&mut [part(90, 149)], &location), None);
+        assert_eq!(assemble(&mut [], &location), None);
+    }
+
+    #[test]
+    fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
+        let mut line = Line::default();
         for _ in 0..50 {
             line.observe(1000, Duration::from_millis(12));
             line.observe(1_250_000, Duration::from_millis(112));
