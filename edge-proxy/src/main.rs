@@ -1,2 +1,90 @@
-//! The edge proxy appliance.
-fn main() {}
+//! `firn-edge`: the appliance in a branch office. To its clients a file server, to the cloud one writer of a volume.
+
+mod config;
+mod failure;
+mod format;
+mod identity;
+mod parts;
+mod quantity;
+mod run;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::{path::PathBuf, process::ExitCode};
+
+/// Serves a Firn volume to a branch office over NFS.
+#[derive(Parser)]
+#[command(name = "firn-edge", version, after_help = EXIT_CODES)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, short, global = true, default_value = "/etc/firn/firn-edge.toml")]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, safe to try again; 2 the command line or the configuration is wrong; \
+3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Makes a new volume: keys, first checkpoint, this edge's identity. Prints the recovery phrase once.
+    Format {
+        /// Writes the recovery phrase into this new file instead of showing it.
+        #[arg(long, value_name = "FILE")]
+        phrase_file: Option<PathBuf>,
+        /// Mode of the root directory, in octal.
+        #[arg(long, default_value = "755")]
+        root_mode: String,
+    },
+    /// Serves the volume until SIGTERM.
+    Run {
+        /// Injects the faults described in this file into the store; for tests.
+        #[arg(long, value_name = "FILE")]
+        fault: Option<PathBuf>,
+    },
+    /// Checks the configuration file and says what is wrong with it.
+    CheckConfig,
+    /// Takes the volume away from the edge that owns it. What that edge acknowledged but had not committed goes into a
+    /// salvage clone when it comes back.
+    Takeover {
+        /// Does not ask.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match execute(arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("firn-edge: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+async fn execute(arguments: Arguments) -> Result<(), Failure> {
+    let config = config::Config::load(&arguments.config)?;
+    match arguments.command {
+        Command::CheckConfig => {
+            println!("{}: fine", arguments.config.display());
+            Ok(())
+        }
+        Command::Format {
+            phrase_file,
+            root_mode,
+        } => {
+            let mode = u32::from_str_radix(&root_mode, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o7777);
+            let mode =
+                mode.ok_or_else(|| Failure::usage(format!("--root-mode {root_mode} is no octal mode")))?;
+            format::format(&config, phrase_file.as_deref(), mode).await
+        }
+        Command::Run { fault } => run::run(&config, fault.as_deref()).await,
+        Command::Takeover { force } => format::takeover(&config, force).await,
+    }
+}

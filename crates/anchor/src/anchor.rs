@@ -1,5 +1,6 @@
 //! Families, volumes and writer incarnations.
 
+use crate::mutants::{Mutant, active};
 use crate::{
     AnchorError, FamilyTuple, OwnerId, TupleError, TupleVersion, VolumeTuple, retry, tuple::check_name,
 };
@@ -21,8 +22,6 @@ pub struct Anchor {
     pub(crate) table: Arc<dyn Table>,
     pub(crate) env: Env,
     family: FamilyId,
-    #[cfg(any(test, feature = "planted-bugs"))]
-    planted: Option<crate::PlantedBug>,
 }
 
 /// A volume as [`Anchor::volumes`] lists it.
@@ -37,21 +36,7 @@ pub struct VolumeEntry {
 impl Anchor {
     /// An anchor that keeps the tuples of `family` in `table`. Makes no request.
     pub fn new(table: Arc<dyn Table>, env: Env, family: FamilyId) -> Self {
-        Self {
-            table,
-            env,
-            family,
-            #[cfg(any(test, feature = "planted-bugs"))]
-            planted: None,
-        }
-    }
-
-    /// The same anchor with a guard taken out.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    #[must_use]
-    pub fn with_planted_bug(mut self, bug: crate::PlantedBug) -> Self {
-        self.planted = Some(bug);
-        self
+        Self { table, env, family }
     }
 
     /// The family.
@@ -220,7 +205,7 @@ impl Anchor {
                 what: FAMILY.to_owned(),
                 why: TupleError::Malformed {
                     what: "a writer count at its end",
-                    offset: 2,
+                    offset: 3,
                 },
             };
             let after_floor = floor.0.checked_add(1).ok_or_else(exhausted)?;
@@ -238,7 +223,7 @@ impl Anchor {
             match self.table.transact(vec![put]).await {
                 Ok(_) => return Ok(WriterId(writer)),
                 Err(TableError::ConditionFailed { .. }) => last = None,
-                Err(TableError::Unavailable(_)) if self.takes_writer_unconfirmed() => {
+                Err(TableError::Unavailable(_)) if active(Mutant::WriterWithoutReply) => {
                     return Ok(WriterId(writer));
                 }
                 // If it happened, that number is lost and the next try takes the one after.
@@ -317,11 +302,6 @@ impl Anchor {
 
     pub(crate) fn key(&self, sort: &str) -> ItemKey {
         ItemKey::new(self.partition(), sort)
-    }
-
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub(crate) fn bug(&self, bug: crate::PlantedBug) -> bool {
-        self.planted == Some(bug)
     }
 }
 

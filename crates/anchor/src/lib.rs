@@ -14,8 +14,8 @@
 mod anchor;
 mod error;
 mod layout;
+pub mod mutants;
 mod ownership;
-mod planted;
 mod remembered;
 mod retry;
 mod tuple;
@@ -23,8 +23,6 @@ mod tuple;
 pub use anchor::{Anchor, VolumeEntry};
 pub use error::{AnchorError, Fenced};
 pub use ownership::{Ownership, Takeover};
-#[cfg(any(test, feature = "planted-bugs"))]
-pub use planted::PlantedBug;
 pub use remembered::{AcceptedRollback, RememberedRoot, RolledBack, SeenRoot};
 pub use tuple::{
     FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, RetainedRoot, Root,

@@ -3,7 +3,7 @@
 //! ```text
 //!  state \ event    acquire by X     takeover by X        drain by owner   commit by owner   commit by anybody else
 //!  unowned          X, epoch + 1     X, epoch + 1         -                -                 fenced
-//!  owned by X       X, epoch + 1     X, epoch + 1, kept   unowned          new root          fenced
+//!  owned by X       X, epoch + 1     X, epoch + 1         unowned          new root          fenced
 //!  owned by Y       refused          X, epoch + 1, kept   unowned          new root          fenced
 //! ```
 //!
@@ -22,7 +22,11 @@
 
 use crate::{
     Anchor, AnchorError, Fenced, MAX_RETAINED_ROOTS, Owner, OwnerId, RetainedRoot, Root, TupleVersion,
-    VolumeTuple, anchor::volume_sort, retry, tuple::check_name,
+    VolumeTuple,
+    anchor::volume_sort,
+    mutants::{Mutant, active},
+    retry,
+    tuple::check_name,
 };
 use firn_format::{Location, OwnershipEpoch, Uid, Version, VolumeId};
 use firn_table::{Condition, TableError, Write};
@@ -169,7 +173,7 @@ impl Anchor {
             .change(volume, grant, |tuple| {
                 if let Some(other) = &tuple.owner
                     && other.id != owner.id
-                    && !self.acquires_from_other()
+                    && !active(Mutant::AcquireFromOther)
                 {
                     return Err(AnchorError::OwnedByOther {
                         volume,
@@ -179,7 +183,7 @@ impl Anchor {
                     });
                 }
                 let mut given = self.give(volume, tuple, &owner, grant)?;
-                if self.restart_keeps_epoch() && tuple.owner.is_some() {
+                if active(Mutant::RestartKeepsEpoch) && tuple.owner.is_some() {
                     given.epoch = tuple.epoch;
                 }
                 Ok(given)
@@ -189,7 +193,7 @@ impl Anchor {
     }
 
     /// Takes a volume whoever owns it. The fenced owner can never commit again; the root found here is retained, so that its
-    /// journal can be salvaged.
+    /// journal can be salvaged. (Our own volume is taken as by [`Anchor::acquire`]: our journal still continues it.)
     ///
     /// # Errors
     /// [`AnchorError::TooManyRetained`]; [`AnchorError::Contended`] if ownership changed hands meanwhile (look again who has
@@ -217,8 +221,9 @@ impl Anchor {
                     return Err(self.gave_up(&volume_sort(volume), None));
                 }
                 let mut given = self.give(volume, tuple, &owner, grant)?;
-                if let (Some(_), Some(root)) = (&tuple.owner, &tuple.root)
-                    && !self.takeover_drops_root()
+                if let (Some(fenced), Some(root)) = (&tuple.owner, &tuple.root)
+                    && fenced.id != owner.id
+                    && !active(Mutant::TakeoverDropsRoot)
                 {
                     if given.retained.len() >= MAX_RETAINED_ROOTS {
                         return Err(AnchorError::TooManyRetained {
@@ -228,11 +233,12 @@ impl Anchor {
                     }
                     given.retained.push(RetainedRoot {
                         fenced_epoch: tuple.epoch,
+                        tenure: tuple.tenure,
                         retained_at_ms: now_ms,
                         root: root.clone(),
                     });
                 }
-                if self.takeover_keeps_epoch() {
+                if active(Mutant::TakeoverKeepsEpoch) {
                     given.epoch = tuple.epoch;
                 }
                 taken_from = Some(tuple.clone());
@@ -242,7 +248,7 @@ impl Anchor {
         // Set by the last decision, which is the one that was written.
         let previous_owner = taken_from.and_then(|tuple| tuple.owner);
         let retained = match &previous_owner {
-            Some(_) if tuple.root.is_some() => tuple.retained.last().cloned(),
+            Some(fenced) if fenced.id != owner.id && tuple.root.is_some() => tuple.retained.last().cloned(),
             _ => None,
         };
         Ok(Takeover {
@@ -333,13 +339,13 @@ impl Anchor {
                     return Ok(());
                 }
                 Err(TableError::ConditionFailed { .. }) => {
-                    if self.takes_failure_for_fence() {
+                    if active(Mutant::LostReplyIsFailure) {
                         return Err(ownership.fenced_by(&ownership.tuple).into());
                     }
                     last = None;
                 }
                 Err(error @ TableError::Unavailable(_)) => {
-                    if self.takes_silence_for_success() {
+                    if active(Mutant::LostReplyIsSuccess) {
                         ownership.unresolved = None;
                         return Ok(());
                     }
@@ -411,7 +417,7 @@ impl Anchor {
         }
         if let Some(current) = ownership.root()
             && root.version <= current.version
-            && !self.versions_may_repeat()
+            && !active(Mutant::VersionsMayRepeat)
         {
             return Err(unfit("versions only grow"));
         }
@@ -432,7 +438,7 @@ impl Anchor {
             ownership.unresolved = None;
             return Ok(true);
         }
-        if !self.commits_without_fence() {
+        if !active(Mutant::CommitWithoutFence) {
             ownership.stands_in(&tuple)?;
         }
         ownership.tuple = tuple;
@@ -458,7 +464,7 @@ impl Anchor {
         let same_tenure = tuple.tenure_owner == owner.id && tuple.tenure.0 > 0;
         Ok(VolumeTuple {
             epoch: OwnershipEpoch(epoch),
-            tenure: if same_tenure != self.tenure_follows_nobody() {
+            tenure: if same_tenure != active(Mutant::TenureFollowsNobody) {
                 tuple.tenure
             } else {
                 OwnershipEpoch(epoch)

@@ -5,14 +5,14 @@
 //!                                  sort "volume/<volume>"   one volume tuple each
 //!                                  sort "name/<name>"       the 16 bytes of the volume that has the name
 //!
-//! family   = version u8 (1) | kind u8 'F' | next_writer u64 | created_at_ms i64 | change_id [16]
+//! family   = version u8 (1) | kind u8 'F' | flags u8 | next_writer u64 | created_at_ms i64 | change_id [16]
 //! volume   = version u8 (1) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
 //!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained*
-//! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit: refused)
+//! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit, and any in a family: refused)
 //! owner    = id [16] | name text
 //! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
 //!          | owner | commit_id [16] | committed_at_ms i64
-//! retained = fenced_epoch u64 | retained_at_ms i64 | root
+//! retained = fenced_epoch u64 | tenure u64 | retained_at_ms i64 | root
 //! text     = length u8 | UTF-8                                  integers are little-endian
 //! ```
 //!
@@ -90,6 +90,8 @@ pub struct Root {
 pub struct RetainedRoot {
     /// The ownership that the takeover ended.
     pub fenced_epoch: OwnershipEpoch,
+    /// The tenure that it ended: the one the fenced owner's journal belongs to.
+    pub tenure: OwnershipEpoch,
     /// By the wall clock of who took over, milliseconds since 1970.
     pub retained_at_ms: i64,
     /// The root.
@@ -189,11 +191,9 @@ pub(crate) fn check_name(name: &str) -> Result<(), NameError> {
 }
 
 impl VolumeTuple {
-    /// The retained root that the journal of a fenced ownership continues.
-    pub fn retained_for(&self, fenced: OwnershipEpoch) -> Option<&RetainedRoot> {
-        self.retained
-            .iter()
-            .find(|retained| retained.fenced_epoch == fenced)
+    /// The retained root that the journal of an ended tenure continues.
+    pub fn retained_for(&self, tenure: OwnershipEpoch) -> Option<&RetainedRoot> {
+        self.retained.iter().find(|retained| retained.tenure == tenure)
     }
 
     /// When anything was last committed, milliseconds since 1970.
@@ -250,6 +250,7 @@ impl VolumeTuple {
         writer.u16(u16::try_from(self.retained.len()).expect("checked above"));
         for retained in &self.retained {
             writer.u64(retained.fenced_epoch.0);
+            writer.u64(retained.tenure.0);
             writer.i64(retained.retained_at_ms);
             write_root(&mut writer, &retained.root);
         }
@@ -294,6 +295,7 @@ impl VolumeTuple {
         for _ in 0..count {
             retained.push(RetainedRoot {
                 fenced_epoch: OwnershipEpoch(reader.u64()?),
+                tenure: OwnershipEpoch(reader.u64()?),
                 retained_at_ms: reader.i64()?,
                 root: read_root(&mut reader)?,
             });
@@ -321,6 +323,7 @@ impl FamilyTuple {
         let mut writer = Writer::default();
         writer.u8(LAYOUT_VERSION);
         writer.u8(FAMILY_KIND);
+        writer.u8(0);
         writer.u64(self.next_writer.0);
         writer.i64(self.created_at_ms);
         writer.array(&self.change_id);
@@ -333,6 +336,10 @@ impl FamilyTuple {
     /// [`TupleError`] if the bytes are not exactly one family tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let mut reader = open(bytes, FAMILY_KIND)?;
+        let flags = reader.u8()?;
+        if flags != 0 {
+            return Err(TupleError::UnknownFlags { found: flags });
+        }
         let tuple = Self {
             next_writer: WriterId(reader.u64()?),
             created_at_ms: reader.i64()?,

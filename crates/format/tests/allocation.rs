@@ -1,47 +1,13 @@
 //! No decoder allocates more than a small multiple of what it was given, whatever the bytes claim.
 
+mod counting;
 mod strategies;
 
 use bytes::Bytes;
+use counting::allocated_by;
 use firn_format::*;
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
 use strategies::*;
-
-thread_local! {
-    static ALLOCATED_BYTES: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-/// Bytes allocated, in all, by a call.
-fn allocated_by<T>(call: impl FnOnce() -> T) -> usize {
-    let before = ALLOCATED_BYTES.get();
-    let kept = call();
-    let allocated = ALLOCATED_BYTES.get() - before;
-    drop(kept);
-    allocated
-}
 
 /// Twice the input (a decoded child is larger than an encoded one), and something for the handles.
 fn allowed(input_bytes: usize) -> usize {
@@ -114,6 +80,30 @@ fn claims_are_not_believed() {
             check(&bytes);
             boasts(&bytes).iter().for_each(check);
         }
+    }
+}
+
+/// A footer whose checksum is right, of a segment with `entry_count` objects.
+fn footer_claiming(entry_count: u32) -> Vec<u8> {
+    let id = SegmentId {
+        writer: WriterId(1),
+        sequence: 1,
+    };
+    let mut bytes = SegmentBuilder::new(FamilyId([1; 16]), id).finish().concat();
+    let mut footer = bytes.split_off(SEGMENT_HEADER_BYTES);
+    footer[8..12].copy_from_slice(&entry_count.to_le_bytes());
+    let checksum = crc32c::crc32c(&footer[..52]);
+    footer[52..56].copy_from_slice(&checksum.to_le_bytes());
+    footer
+}
+
+#[test]
+fn a_footer_with_a_right_checksum_is_not_believed_either() {
+    for entry_count in [1, 1000, 200_000, 240_000] {
+        let footer = decode_footer(&footer_claiming(entry_count)).unwrap();
+        assert_eq!(footer.entry_count, entry_count);
+        let index = [0; 2 * INDEX_ENTRY_BYTES];
+        assert!(allocated_by(|| footer.decode_index(&index)) <= allowed(index.len()));
     }
 }
 

@@ -107,11 +107,28 @@ proptest! {
 
 #[test]
 fn a_length_that_is_none_is_torn_not_believed() {
-    for length in [0, MAX_RECORD_BYTES as u32 + 1, u32::MAX] {
-        let mut bytes = framed(5, &[1, 2, 3]);
-        bytes[..4].copy_from_slice(&length.to_le_bytes());
-        assert_eq!(next_record(&bytes, 5), RecordScan::Torn);
+    // With the right checksum, as only a faulty writer would.
+    let framed = |length: usize| {
+        let head = [(length as u32).to_le_bytes(), 5u32.to_le_bytes()].concat();
+        let record = [head, vec![7; length]].concat();
+        [&record[..], &crc32c::crc32c(&record).to_le_bytes()].concat()
+    };
+    for (length, is_one) in [
+        (0, false),
+        (1, true),
+        (MAX_RECORD_BYTES, true),
+        (MAX_RECORD_BYTES + 1, false),
+    ] {
+        let scan = next_record(&framed(length), 5);
+        assert_eq!(
+            matches!(scan, RecordScan::Record { .. }),
+            is_one,
+            "{length}: {scan:?}"
+        );
     }
+    let mut endless = framed(3);
+    endless[..4].fill(0xff);
+    assert_eq!(next_record(&endless, 5), RecordScan::Torn);
     assert_eq!(next_record(&[], 0), RecordScan::End);
     assert_eq!(next_record(&[0; 7], 0), RecordScan::End);
     assert_eq!(next_record(&[1; 7], 0), RecordScan::Torn);

@@ -158,6 +158,41 @@ fn a_footer_whose_numbers_are_absurd_is_refused_before_they_are_used() {
 }
 
 #[test]
+fn an_index_whose_objects_do_not_follow_each_other_is_refused_though_its_checksums_are_right() {
+    let (whole, _) = pack(&two_objects());
+    let footer = whole.len() - FOOTER_BYTES;
+    let second_entry = footer - INDEX_ENTRY_BYTES;
+    let with_field = |at: usize, change: fn(u32) -> u32| {
+        let mut bytes = whole.to_vec();
+        let field = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        bytes[at..at + 4].copy_from_slice(&change(field).to_le_bytes());
+        let index = footer - 2 * INDEX_ENTRY_BYTES..footer;
+        let checksum = crc32c::crc32c(&bytes[index]);
+        bytes[footer + 16..footer + 20].copy_from_slice(&checksum.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[footer..footer + 52]);
+        bytes[footer + 52..footer + 56].copy_from_slice(&checksum.to_le_bytes());
+        match decode_segment(bytes.into()) {
+            Ok(_) => "accepted",
+            Err(FormatError::Invalid { field, .. }) => field,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(with_field(second_entry, |uid| uid ^ 1), "accepted");
+    assert_eq!(with_field(second_entry + 56, |offset| offset + 1), "offset");
+    assert_eq!(with_field(second_entry + 56, |offset| offset - 1), "offset");
+    assert_eq!(with_field(second_entry + 60, |_| 0), "length");
+    assert_eq!(with_field(second_entry + 60, |_| u32::MAX), "length");
+    assert_eq!(
+        with_field(second_entry + 60, |length| length - 1),
+        "end of the last object"
+    );
+    assert_eq!(
+        with_field(second_entry + 60, |length| length + 1),
+        "end of the last object"
+    );
+}
+
+#[test]
 #[should_panic(expected = "is full")]
 fn a_segment_cannot_outgrow_its_bound() {
     let mut header = two_objects().remove(0).header;

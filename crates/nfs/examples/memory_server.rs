@@ -1,4 +1,6 @@
-//! Serves an empty file system in memory, to try clients against: `memory_server PORT [PORTMAP_PORT]`.
+//! Serves an empty file system in memory, to try clients against: `memory_server PORT [PORTMAP_PORT | unix:SOCKET]`.
+//!
+//! With PORTMAP_PORT it answers itself where its programs are; with `unix:/run/rpcbind.sock` it tells the rpcbind there.
 //!
 //! Exports `/` to everyone with root as root and any source port. Without a port mapper, mount with
 //! `mount -t nfs -o vers=3,tcp,nolock,port=PORT,mountport=PORT,mountproto=tcp HOST:/ /mnt`.
@@ -12,12 +14,14 @@ use std::sync::Arc;
 #[tokio::main]
 async fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut port = || {
-        arguments
-            .next()
-            .map(|text| text.parse::<u16>().expect("a port number"))
+    let nfs_port: u16 = arguments
+        .next()
+        .map_or(2049, |text| text.parse().expect("a port number"));
+    let port_mapping = match arguments.next() {
+        None => PortMapping::None,
+        Some(socket) if socket.starts_with("unix:") => PortMapping::Register(socket),
+        Some(port) => PortMapping::Serve(format!("[::]:{port}")),
     };
-    let (nfs_port, mapper_port) = (port().unwrap_or(2049), port());
     let env = firn_env::real(&std::env::temp_dir()).expect("the temporary directory opens");
     let vfs = Arc::new(MemoryVfs::new(&env, MemoryOptions::default()));
     let rule = ClientRule {
@@ -30,9 +34,7 @@ async fn main() {
     let exports = Exports::new(HandleKey::new(&[0; 32]), [export]).expect("one export");
     let config = ServiceConfig {
         address: format!("[::]:{nfs_port}"),
-        port_mapping: mapper_port.map_or(PortMapping::None, |port| {
-            PortMapping::Serve(format!("[::]:{port}"))
-        }),
+        port_mapping,
         ..ServiceConfig::default()
     };
     let service = NfsService::start(&env, config, Arc::new(exports), Vec::new()).await;

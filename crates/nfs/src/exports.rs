@@ -120,10 +120,9 @@ impl Export {
     /// # Errors
     /// If the path cannot be mounted, or no rule is given.
     pub fn new(path: &str, vfs: Arc<dyn Vfs>, mut rules: Vec<ClientRule>) -> Result<Self, ExportError> {
-        let path = if path.len() > 1 {
-            path.strip_suffix('/').unwrap_or(path)
-        } else {
-            path
+        let path = match path.strip_suffix('/') {
+            Some(shorter) if !shorter.is_empty() && !shorter.ends_with('/') => shorter,
+            _ => path,
         };
         let parts_are_names =
             |path: &str| path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));

@@ -1,4 +1,4 @@
-//! Firn's NFSv3 service: ONC RPC, portmap, MOUNT and NFSv3 over the [`firn_vfs::Vfs`] trait.
+//! Firn's NFSv3 service: ONC RPC, portmap, MOUNT, NFSv3, and its locks (NLM and NSM) over the [`firn_vfs::Vfs`] trait.
 //!
 //! Written for Firn because no existing crate keeps NFS's promises (COMMIT, stable writes, exact READDIR, a duplicate
 //! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a
@@ -7,10 +7,14 @@
 pub mod client;
 mod duplicates;
 mod exports;
+mod fuzz;
 mod handle;
 pub mod mount;
 mod network;
+pub mod nlm;
+pub mod nsm;
 pub mod portmap;
+mod remote;
 pub mod rpc;
 mod service;
 pub mod v3;
@@ -19,6 +23,7 @@ pub mod xdr;
 pub use exports::{
     Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES, Squash,
 };
+pub use fuzz::fuzz_rpc_message;
 pub use handle::{ExportId, HandleKey, SignedHandle, WireHandle};
 pub use network::{ClientNetwork, NetworkSyntax};
 pub use service::{NfsService, PortMapping, ServiceConfig, ServiceError};

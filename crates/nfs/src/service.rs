@@ -4,7 +4,7 @@
 //! mapper's). NFS itself is served by stream only: over datagrams it corrupts data when fragment numbers wrap.
 //!
 //! ```text
-//! port 2049 tcp: nfs mount + further   udp: mount + further
+//! port 2049 tcp: nfs mount + further   udp: mount + further   (MOUNT on a port of its own as well, if wanted)
 //! port 111  tcp, udp: portmap          or the same told to a running rpcbind, or neither (clients name the ports)
 //! ```
 
@@ -18,6 +18,9 @@ use crate::{
 use firn_env::Env;
 use std::{io, sync::Arc};
 use tracing::{info, warn};
+
+/// The most that a WRITE has beside its data: RPC head, credential, verifier, handle.
+const CALL_HEAD_BYTES: usize = 4096;
 
 /// How clients find our ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub enum PortMapping {
 pub struct ServiceConfig {
     /// Where everything but the port mapper listens, such as `[::]:2049`.
     pub address: String,
+    /// Where MOUNT listens as well, for sites whose firewalls and mount options name a port of its own (20048).
+    pub mount_address: Option<String>,
     /// How clients find it.
     pub port_mapping: PortMapping,
     /// What clients may use.
@@ -49,6 +54,7 @@ impl Default for ServiceConfig {
     fn default() -> Self {
         Self {
             address: "[::]:2049".into(),
+            mount_address: None,
             port_mapping: PortMapping::Auto("[::]:111".into()),
             limits: ServerLimits::default(),
             io_max_bytes: 1 << 20,
@@ -101,39 +107,89 @@ impl NfsService {
         exports: Arc<Exports>,
         further: Vec<Arc<dyn Program>>,
     ) -> Result<Self, ServiceError> {
-        let server = Server::new(env, config.limits);
+        let limits = ServerLimits {
+            record_bytes: config
+                .limits
+                .record_bytes
+                .max(config.io_max_bytes as usize + CALL_HEAD_BYTES),
+            ..config.limits
+        };
+        let server = Server::new(env, limits);
         let nfs: Arc<dyn Program> = Arc::new(NfsProgram::new(env, exports.clone(), config.io_max_bytes));
         let mount = Arc::new(MountProgram::new(env, exports));
-        let by_datagram: Vec<Arc<dyn Program>> = [mount.clone() as Arc<dyn Program>]
-            .into_iter()
-            .chain(further)
-            .collect();
+        let mut service = Self {
+            server,
+            mount: mount.clone(),
+            registration: None,
+            programs: Vec::new(),
+            address: config.address,
+        };
+        let mut mappings = Vec::new();
+        if let Some(address) = config.mount_address {
+            // First, since port mappers name the first port of a program.
+            let programs = Arc::new(Programs::new([mount.clone() as Arc<dyn Program>]));
+            service
+                .listen(&address, programs.clone(), programs, &mut mappings)
+                .await?;
+        }
+        let by_datagram: Vec<Arc<dyn Program>> =
+            [mount as Arc<dyn Program>].into_iter().chain(further).collect();
         let streams = Arc::new(Programs::new(
             [nfs].into_iter().chain(by_datagram.iter().cloned()),
         ));
         let datagrams = Arc::new(Programs::new(by_datagram));
-
-        let refused = |address: &str| {
-            let address = address.to_owned();
-            move |error| ServiceError::Listen { address, error }
-        };
-        let listening = server.listen(&config.address, streams.clone()).await;
-        let address = listening.map_err(refused(&config.address))?;
-        // The same port, also where the configuration left it to the system.
-        let bound = server.listen_datagram(&address, datagrams.clone()).await;
-        let bound = bound.map_err(refused(&address))?;
-        let mut service = Self {
-            server,
-            mount,
-            registration: None,
-            programs: vec![streams.clone(), datagrams.clone()],
-            address,
-        };
-        let mut mappings = mappings(&streams, Transport::Tcp, port(&service.address));
-        mappings.extend(self::mappings(&datagrams, Transport::Udp, port(&bound)));
+        let address = std::mem::take(&mut service.address);
+        service.address = service
+            .listen(&address, streams, datagrams, &mut mappings)
+            .await?;
         service.map_ports(env, config.port_mapping, mappings).await?;
         info!(address = service.address, "serving NFS");
         Ok(service)
+    }
+
+    /// Serves by stream and by datagram on one port, adds to `mappings` what is not there yet, and returns the address.
+    async fn listen(
+        &mut self,
+        address: &str,
+        streams: Arc<Programs>,
+        datagrams: Arc<Programs>,
+        mappings: &mut Vec<Mapping>,
+    ) -> Result<String, ServiceError> {
+        let refused = |error| ServiceError::Listen {
+            address: address.to_owned(),
+            error,
+        };
+        let bound = self
+            .server
+            .listen(address, streams.clone())
+            .await
+            .map_err(refused)?;
+        // The same port, also where the configuration left its choice to the system.
+        self.server
+            .listen_datagram(&bound, datagrams.clone())
+            .await
+            .map_err(refused)?;
+        for (programs, transport) in [(&streams, Transport::Tcp), (&datagrams, Transport::Udp)] {
+            for mapping in mappings_of(programs, transport, port(&bound)) {
+                let same = |known: &Mapping| (known.program, known.transport) == (mapping.program, transport);
+                let known = mappings
+                    .iter()
+                    .any(|known| same(known) && known.port != mapping.port);
+                if !known {
+                    mappings.push(mapping);
+                }
+            }
+        }
+        for programs in [streams, datagrams] {
+            if !self
+                .programs
+                .iter()
+                .any(|counted| Arc::ptr_eq(counted, &programs))
+            {
+                self.programs.push(programs);
+            }
+        }
+        Ok(bound)
     }
 
     async fn map_ports(
@@ -172,26 +228,11 @@ impl NfsService {
         address: &str,
         mut mappings: Vec<Mapping>,
     ) -> Result<(), ServiceError> {
-        let refused = |error| ServiceError::Listen {
-            address: address.to_owned(),
-            error,
-        };
         let mapper = Arc::new(PortMapper::new(env, Vec::new()));
         let programs = Arc::new(Programs::new([mapper.clone() as Arc<dyn Program>]));
-        let bound = self
-            .server
-            .listen(address, programs.clone())
-            .await
-            .map_err(refused)?;
-        self.server
-            .listen_datagram(&bound, programs.clone())
-            .await
-            .map_err(refused)?;
-        for transport in [Transport::Tcp, Transport::Udp] {
-            mappings.extend(self::mappings(&programs, transport, port(&bound)));
-        }
+        self.listen(address, programs.clone(), programs, &mut mappings)
+            .await?;
         mapper.set(mappings);
-        self.programs.push(programs);
         Ok(())
     }
 
@@ -228,7 +269,7 @@ impl NfsService {
     }
 }
 
-fn mappings(programs: &Programs, transport: Transport, port: u16) -> Vec<Mapping> {
+fn mappings_of(programs: &Programs, transport: Transport, port: u16) -> Vec<Mapping> {
     let of_program = |(program, versions): (u32, std::ops::RangeInclusive<u32>)| {
         versions.map(move |version| Mapping {
             program,

@@ -271,3 +271,35 @@ impl ObjectOpener {
         self.derived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_of_derived_keys_is_bounded_and_drops_the_oldest() {
+        let key = Arc::new(DerivedKey::new(
+            &crate::EpochKey::from_bytes([1; 32]),
+            &[0; 32],
+            PURPOSE,
+            &FamilyId([1; 16]),
+        ));
+        let name = |number: usize| {
+            let mut salt = [0; 32];
+            salt[..8].copy_from_slice(&number.to_le_bytes());
+            (KeyEpoch(1), salt)
+        };
+        let mut derived = DerivedKeys::default();
+        for number in 0..CACHED_KEYS + 10 {
+            derived.insert(name(number), &key);
+            // What two threads derive at a time is kept once.
+            derived.insert(name(number), &key);
+        }
+        assert_eq!(
+            (derived.by_salt.len(), derived.order.len()),
+            (CACHED_KEYS, CACHED_KEYS)
+        );
+        assert!(!derived.by_salt.contains_key(&name(9)));
+        assert!(derived.by_salt.contains_key(&name(10)));
+    }
+}

@@ -1,9 +1,8 @@
-//! 32 secret bytes: wiped when dropped, never printed, and on the heap, so that moving the value leaves no copy behind.
+//! 32 secret bytes: wiped when dropped, and on the heap, so that moving the value leaves no copy behind.
 
-use std::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// What every key here is made of.
+/// What every key here is made of. It has no `Debug`, so that a type which holds one must say how it prints.
 #[derive(Clone)]
 pub(crate) struct Secret(Box<[u8; 32]>);
 
@@ -39,9 +38,3 @@ impl Drop for Secret {
 }
 
 impl ZeroizeOnDrop for Secret {}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("secret")
-    }
-}

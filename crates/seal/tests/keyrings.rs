@@ -1,5 +1,6 @@
 //! Key rings: who is listed can read, who was removed cannot read what came after, and nobody but the tenant can list.
 
+use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
 use firn_format::*;
 use firn_seal::*;
@@ -176,6 +177,33 @@ fn a_removed_recipient_reads_nothing_new() {
 }
 
 #[test]
+fn removing_one_recipient_leaves_the_others_their_own_envelopes() {
+    let mut entropy = entropy();
+    let (mut ring, mut keys) = ring(&mut entropy);
+    let signer = phrase().signing_key();
+    for name in ["paris", "rome", "lima"] {
+        ring = verified(
+            &ring
+                .add_recipient(&keys, edge(name), &signer, &mut entropy)
+                .unwrap(),
+        );
+    }
+    for removed in ["paris", "oslo"] {
+        let (next, rotated) = ring
+            .remove_recipient(&keys, removed, &signer, &mut entropy)
+            .unwrap();
+        (ring, keys) = (verified(&next), rotated);
+        assert!(ring.open(&secret(removed)).is_err());
+        for kept in [secret("rome"), secret("lima"), phrase().recovery_secret()] {
+            assert!(
+                ring.open(&kept).unwrap().epochs().eq(keys.epochs()),
+                "without {removed}"
+            );
+        }
+    }
+}
+
+#[test]
 fn only_the_tenant_can_vouch_for_a_ring() {
     let (ring, _) = ring(&mut entropy());
     let stranger = RecoveryPhrase::from_entropy([0x22; 32]).signing_key();
@@ -209,6 +237,46 @@ fn every_flipped_bit_is_noticed() {
         assert!(KeyRing::decode(bytes.slice(..length)).is_err(), "cut to {length}");
     }
     assert!(KeyRing::decode([&bytes[..], &[0]].concat().into()).is_err());
+}
+
+#[test]
+fn an_envelope_that_does_not_hold_the_promised_key_is_refused() {
+    // Signed by the tenant all the same: a faulty tool of its own, or a signing key in wrong hands.
+    let seed = [0x33; 32];
+    let signer = TenantSigningKey::from_seed(seed);
+    let recipients = vec![recovery(), edge("oslo")];
+    let (ring, _) = KeyRing::create(FAMILY, recipients, &signer, &mut entropy()).unwrap();
+    let sign = |mut body: Vec<u8>| {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
+        let signature = pair.sign(&[b"firn 1 key ring signature", &body[..]].concat());
+        body.extend(signature.as_ref());
+        KeyRing::decode(body.into())
+            .unwrap()
+            .verify(&signer.public())
+            .unwrap()
+    };
+    let body = ring.encode();
+    let body = &body[..body.len() - 64];
+    assert!(sign(body.to_vec()).open(&secret("oslo")).is_ok());
+
+    // From the end: oslo's envelope of 80 bytes, that of recovery, the commitment of 32 bytes.
+    let refused = KeyRingError::BadEnvelope {
+        epoch: KeyEpoch(1),
+        recipient: "oslo".to_owned(),
+    };
+    for (from_end, what) in [(1, "sealed key"), (80, "encapsulated key"), (161, "commitment")] {
+        let mut altered = body.to_vec();
+        altered[body.len() - from_end] ^= 1;
+        assert_eq!(
+            sign(altered).open(&secret("oslo")).unwrap_err(),
+            refused,
+            "{what}"
+        );
+    }
+    // Envelopes of two recipients exchanged.
+    let (start, envelopes) = body.split_at(body.len() - 160);
+    let exchanged = [start, &envelopes[80..], &envelopes[..80]].concat();
+    assert_eq!(sign(exchanged).open(&secret("oslo")).unwrap_err(), refused);
 }
 
 #[test]

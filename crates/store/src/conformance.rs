@@ -307,6 +307,7 @@ impl Suite {
             "list/a/2",
             "list/ab",
             "list/b",
+            "list/a0",
             "list/none",
             "lis",
         ] {

@@ -60,7 +60,7 @@ impl DirectoryStore {
         let disk = env.disk();
         let incoming = store.path(INCOMING);
         disk.create_directory(&incoming).await?;
-        for directory in ancestors(&incoming) {
+        for directory in above(&incoming) {
             disk.sync_directory(directory).await?;
         }
         store.remove_abandoned(&incoming).await?;
@@ -118,7 +118,7 @@ impl DirectoryStore {
                 None => failure("put", key, error),
             });
         }
-        for ancestor in ancestors(directory) {
+        for ancestor in above(directory) {
             self.sync_directory("put", key, ancestor).await?;
         }
         let mut known = self.durable_directories.lock().expect("no panic under this lock");
@@ -407,11 +407,10 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The directories above `path`, the disk's own first, and `path` itself last.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+/// The directories that hold the names `path` is made of, the disk's own first.
+fn above(path: &str) -> impl Iterator<Item = &str> {
     let inner = path.match_indices('/').map(|(end, _)| &path[..end]);
-    let own = (!path.is_empty()).then_some(path);
-    std::iter::once("").chain(inner).chain(own)
+    std::iter::once("").chain(inner)
 }
 
 fn failure(operation: &'static str, key: &ObjectKey, error: DiskError) -> StoreError {

@@ -12,9 +12,11 @@
 //! from_ms = 10_000
 //! faults = { outage = "hang", timeout_ms = 5_000 }
 //! ```
+//!
+//! On a command line, where faults hold for the whole run, the short form does: `latency_ms=30,unavailable=0.01,seed=7`.
 
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 /// Faults from a start on, and a timetable of others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -116,9 +118,17 @@ impl Default for Faults {
     }
 }
 
-/// A figure that makes no sense.
+/// A configuration that makes no sense.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FaultConfigError {
+    /// It cannot be read.
+    #[error("faults {text:?}: {detail}; write for example latency_ms=30,unavailable=0.01,seed=7")]
+    Malformed {
+        /// What was written.
+        text: String,
+        /// Where and what.
+        detail: String,
+    },
     /// A chance is not between 0 and 1.
     #[error("fault {name} = {value}: a chance is a number from 0 (never) to 1 (always)")]
     Chance {
@@ -141,6 +151,39 @@ pub enum FaultConfigError {
         /// The phase.
         from_ms: u64,
     },
+}
+
+/// The short form, or the whole TOML text (which has lines).
+impl FromStr for FaultConfig {
+    type Err = FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, FaultConfigError> {
+        let malformed = |detail: String| FaultConfigError::Malformed {
+            text: text.to_owned(),
+            detail,
+        };
+        let config: Self = if text.contains('\n') {
+            toml::from_str(text).map_err(|error| malformed(error.message().to_owned()))?
+        } else {
+            let (mut seed, mut faults) = (String::new(), String::from("[faults]\n"));
+            for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+                let Some((name, value)) = part.split_once('=') else {
+                    return Err(malformed(format!("{part:?} has no value")));
+                };
+                // Only numbers and the words of an outage can follow; words are strings in TOML.
+                let quote = if value.starts_with(|first: char| first.is_ascii_alphabetic()) {
+                    "\""
+                } else {
+                    ""
+                };
+                let lines = if name == "seed" { &mut seed } else { &mut faults };
+                lines.push_str(&format!("{name}={quote}{value}{quote}\n"));
+            }
+            toml::from_str(&(seed + &faults)).map_err(|error| malformed(error.message().to_owned()))?
+        };
+        config.check()?;
+        Ok(config)
+    }
 }
 
 impl FaultConfig {
@@ -221,6 +264,31 @@ mod tests {
         let second = config.at(Duration::from_millis(10_000));
         assert_eq!((second.outage, second.latency_ms), (Outage::Hang, 0));
         assert_eq!(config.at(Duration::from_secs(3600)), &Faults::default());
+    }
+
+    #[test]
+    fn the_short_form_is_for_command_lines() {
+        let config: FaultConfig = "latency_ms=30, unavailable=0.01,outage=hang,seed=7"
+            .parse()
+            .expect("valid");
+        assert_eq!((config.seed, config.faults.latency_ms), (7, 30));
+        assert_eq!(
+            (config.faults.unavailable, config.faults.outage),
+            (0.01, Outage::Hang)
+        );
+        assert_eq!(EXAMPLE.parse::<FaultConfig>().expect("valid").phases.len(), 2);
+        assert_eq!("".parse::<FaultConfig>(), Ok(FaultConfig::default()));
+        for (text, problem) in [
+            ("latency=3", "unknown field"),
+            ("latency_ms", "has no value"),
+            ("latency_ms=soon", "expected u64"),
+            ("torn=7", "from 0 (never)"),
+            ("outage=maybe", "unknown variant"),
+            ("seed=1\nfaults=2", "invalid type"),
+        ] {
+            let error = text.parse::<FaultConfig>().expect_err(text).to_string();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! for each KiB begun, and twice that inside a transaction of several operations, where a check counts as a write. A put
 //! whose condition failed is charged like one that held. A single check is served as a read.
 //!
-//! Sizes are those the caller sees. The old value that a put replaces, or that a delete removes, is charged by DynamoDB if
-//! it is the larger one; it is not known here, so a delete counts one unit. Requests that ended as unavailable are counted
-//! but not charged: throttled and undelivered ones are free, and only the bill knows about the rest.
+//! Sizes are those the caller sees. The old value that a put replaces, that a delete removes or that a check looks at is
+//! charged by DynamoDB if it is the larger one; it is not known here, so deletes and checks count one unit. Requests that
+//! ended as unavailable are counted but not charged: throttled and undelivered ones are free, and only the bill knows about
+//! the rest.
 
 use crate::{Applied, Item, ItemKey, Page, Table, TableError, Write};
 use async_trait::async_trait;

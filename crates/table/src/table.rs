@@ -148,8 +148,9 @@ pub trait Table: Send + Sync {
     async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError>;
     /// Items of a partition whose sort key starts with `prefix` and is greater than `after`, at most `limit` (from 1).
     ///
-    /// A page may end early, at [`MAX_PAGE_BYTES`](crate::MAX_PAGE_BYTES); only `next` says whether there is more. Each
-    /// page is a state of its own: pages of one query may fall before and after a transaction.
+    /// A page may end early, at [`MAX_PAGE_BYTES`](crate::MAX_PAGE_BYTES); only `next` says whether there is more. Each item
+    /// is read as it is at some moment of the query, so a transaction of others may show in one item and not yet in the
+    /// next, even within a page. Whoever needs several items of one moment reads them and has a transaction check them.
     async fn query(
         &self,
         partition: &str,

@@ -167,9 +167,13 @@ async fn passes(flaw: Flaw) -> bool {
         shown: Mutex::default(),
         seen: Mutex::default(),
     };
-    tokio::spawn(async move { conformance::run(Arc::new(broken), &env, "broken").await })
-        .await
-        .is_ok()
+    let inside = env.clone();
+    // A task that panics ends without a result.
+    env.spawn("suite", async move {
+        conformance::run(Arc::new(broken), &inside, "broken").await
+    })
+    .await
+    .is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -186,7 +186,7 @@ impl ShareMode {
 /// Bounds of a [`LockTable`].
 #[derive(Clone, Copy, Debug)]
 pub struct LockLimits {
-    /// Locked ranges and shares in all. At ~200 bytes each the default stays under 64 MiB.
+    /// Locked ranges and shares in all. At some 200 bytes each the default stays under 32 MiB.
     pub locks: usize,
     /// Locked ranges and shares of one client.
     pub locks_per_client: usize,
@@ -201,7 +201,7 @@ pub struct LockLimits {
 impl Default for LockLimits {
     fn default() -> Self {
         Self {
-            locks: 262_144,
+            locks: 131_072,
             locks_per_client: 65_536,
             waiters: 16_384,
             waiters_per_client: 4096,
@@ -302,6 +302,11 @@ impl LockTable {
     /// Ends the waiting of exactly this request; false if it does not wait (any more).
     pub fn cancel(&self, request: &LockRequest) -> bool {
         self.table().cancel(request)
+    }
+
+    /// Whether exactly this request waits.
+    pub fn is_waiting(&self, request: &LockRequest) -> bool {
+        self.table().is_waiting(request)
     }
 
     /// Unlocks what `owner` holds of `range`, and serves those who waited for it. Works for files that are gone, too.

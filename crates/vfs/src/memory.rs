@@ -229,8 +229,8 @@ impl Vfs for MemoryVfs {
             .write(caller, file, offset, &data, stability, self.now())
     }
 
-    async fn commit(&self, _caller: &Caller, file: FileHandle) -> Result<ChangedAttributes, VfsError> {
-        self.state().commit(file)
+    async fn commit(&self, caller: &Caller, file: FileHandle) -> Result<ChangedAttributes, VfsError> {
+        self.state().commit(caller, file)
     }
 
     async fn create(

@@ -91,11 +91,19 @@ impl Decoder {
     /// Starts to read `what`; the version byte must be `version`.
     pub fn new(bytes: Bytes, version: u8, what: &'static str) -> Result<Self, DecodeError> {
         let mut decoder = Self { rest: bytes, what };
-        if decoder.u8()? == version { Ok(decoder) } else { Err(DecodeError { what }) }
+        if decoder.u8()? == version {
+            Ok(decoder)
+        } else {
+            Err(DecodeError { what })
+        }
     }
 
     fn need(&self, count: usize) -> Result<(), DecodeError> {
-        if self.rest.len() >= count { Ok(()) } else { Err(DecodeError { what: self.what }) }
+        if self.rest.len() >= count {
+            Ok(())
+        } else {
+            Err(DecodeError { what: self.what })
+        }
     }
 
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
@@ -159,7 +167,11 @@ impl Decoder {
 
     /// Nothing may be left.
     pub fn finish(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(self.error()) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(self.error())
+        }
     }
 
     pub fn error(&self) -> DecodeError {

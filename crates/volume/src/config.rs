@@ -48,7 +48,11 @@ pub struct Cadence {
 
 impl Default for Cadence {
     fn default() -> Self {
-        Self { busy: Duration::from_secs(5), busy_bytes: 32 << 20, trickle: Duration::from_secs(30) }
+        Self {
+            busy: Duration::from_secs(5),
+            busy_bytes: 32 << 20,
+            trickle: Duration::from_secs(30),
+        }
     }
 }
 
@@ -77,8 +81,8 @@ impl Cadence {
 
     /// How long the first change may wait, by how much has changed since.
     pub(crate) fn limit(&self, state: &State) -> Duration {
-        let trickle = state.dirty_bytes() < Self::TRICKLE_BYTES
-            && state.records_since_freeze() < Self::TRICKLE_RECORDS;
+        let trickle =
+            state.dirty_bytes() < Self::TRICKLE_BYTES && state.records_since_freeze() < Self::TRICKLE_RECORDS;
         if trickle { self.trickle } else { self.busy }
     }
 }

@@ -27,7 +27,9 @@ impl LostRanges {
 
     /// Whether any lost byte is in `from..to`.
     pub fn touch(&self, from: u32, to: u32) -> bool {
-        self.0.iter().any(|(lost_from, lost_to)| *lost_from < to && from < *lost_to)
+        self.0
+            .iter()
+            .any(|(lost_from, lost_to)| *lost_from < to && from < *lost_to)
     }
 
     /// Takes `from..to` out: it has new content.
@@ -60,8 +62,10 @@ impl LostRanges {
             return None;
         }
         let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-        let ranges: Vec<_> =
-            plain.chunks_exact(8).map(|pair| (number(&pair[..4]), number(&pair[4..]))).collect();
+        let ranges: Vec<_> = plain
+            .chunks_exact(8)
+            .map(|pair| (number(&pair[..4]), number(&pair[4..])))
+            .collect();
         let mut end = 0;
         for (from, to) in &ranges {
             if *from < end || from >= to {
@@ -95,7 +99,10 @@ mod tests {
         let lost = LostRanges(vec![(0, 5), (9, 4096)]);
         assert_eq!(LostRanges::decode(&lost.encode()), Some(lost));
         assert_eq!(LostRanges::decode(&[1, 2, 3]), None);
-        assert_eq!(LostRanges::decode(&LostRanges(vec![(5, 9), (3, 4)]).encode()), None);
+        assert_eq!(
+            LostRanges::decode(&LostRanges(vec![(5, 9), (3, 4)]).encode()),
+            None
+        );
         assert_eq!(LostRanges::decode(&LostRanges(vec![(5, 5)]).encode()), None);
     }
 }

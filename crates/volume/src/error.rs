@@ -1,6 +1,11 @@
 //! Why a volume cannot be made, opened, taken over or checked.
 
-use crate::{checkpoint::CheckpointError, codec::DecodeError, journal::JournalError, objects::{ObjectsError, ReadError}};
+use crate::{
+    checkpoint::CheckpointError,
+    codec::DecodeError,
+    journal::JournalError,
+    objects::{ObjectsError, ReadError},
+};
 use firn_anchor::AnchorError;
 use firn_env::DiskError;
 use firn_format::{FormatError, OwnershipEpoch};
@@ -12,7 +17,9 @@ pub enum VolumeError {
     #[error("the state directory cannot be used: {0}")]
     Disk(#[from] DiskError),
     /// The local state file is damaged.
-    #[error("the local state file is damaged ({0}); nothing was changed. Restore it from a backup, or take the volume over with an empty state directory: what is only in this journal would be lost")]
+    #[error(
+        "the local state file is damaged ({0}); nothing was changed. Restore it from a backup, or take the volume over with an empty state directory: what is only in this journal would be lost"
+    )]
     LocalState(DecodeError),
     /// The anchor refused or is out of reach.
     #[error("{0}")]
@@ -59,12 +66,18 @@ pub enum VolumeError {
 
 impl From<FormatError> for VolumeError {
     fn from(error: FormatError) -> Self {
-        Self::Undecodable { what: "the checkpoint", detail: error.to_string() }
+        Self::Undecodable {
+            what: "the checkpoint",
+            detail: error.to_string(),
+        }
     }
 }
 
 impl From<DecodeError> for VolumeError {
     fn from(error: DecodeError) -> Self {
-        Self::Undecodable { what: error.what, detail: error.to_string() }
+        Self::Undecodable {
+            what: error.what,
+            detail: error.to_string(),
+        }
     }
 }

@@ -22,12 +22,22 @@ pub struct WriteBuffer {
 
 impl WriteBuffer {
     pub fn new(data: Bytes, payload_offset: usize, record: RecordRef) -> Arc<Self> {
-        Arc::new(Self { length: data.len(), memory: Mutex::new(Some(data)), payload_offset, record })
+        Arc::new(Self {
+            length: data.len(),
+            memory: Mutex::new(Some(data)),
+            payload_offset,
+            record,
+        })
     }
 
     /// A buffer whose bytes are only in the journal, as after a restart.
     pub fn on_disk(length: usize, payload_offset: usize, record: RecordRef) -> Arc<Self> {
-        Arc::new(Self { length, memory: Mutex::new(None), payload_offset, record })
+        Arc::new(Self {
+            length,
+            memory: Mutex::new(None),
+            payload_offset,
+            record,
+        })
     }
 
     pub fn bytes(&self) -> Option<Bytes> {
@@ -89,12 +99,18 @@ impl ExtentMap {
         {
             let end = start + extent.length;
             let extent = extent.clone();
-            let kept = Extent { length: from - start, ..extent.clone() };
+            let kept = Extent {
+                length: from - start,
+                ..extent.clone()
+            };
             self.extents.insert(start, kept);
             self.bytes -= end - from;
             if end > to {
-                let tail =
-                    Extent { length: end - to, skip: extent.skip + (to - start) as usize, buffer: extent.buffer };
+                let tail = Extent {
+                    length: end - to,
+                    skip: extent.skip + (to - start) as usize,
+                    buffer: extent.buffer,
+                };
                 self.bytes += tail.length;
                 self.extents.insert(to, tail);
                 return;
@@ -107,7 +123,14 @@ impl ExtentMap {
             if end > to {
                 let skip = extent.skip + (to - start) as usize;
                 self.bytes += end - to;
-                self.extents.insert(to, Extent { length: end - to, skip, buffer: extent.buffer });
+                self.extents.insert(
+                    to,
+                    Extent {
+                        length: end - to,
+                        skip,
+                        buffer: extent.buffer,
+                    },
+                );
             }
         }
     }
@@ -118,7 +141,11 @@ impl ExtentMap {
         if from >= to {
             return found;
         }
-        let first = self.extents.range(..=from).next_back().map_or(from, |(start, _)| *start);
+        let first = self
+            .extents
+            .range(..=from)
+            .next_back()
+            .map_or(from, |(start, _)| *start);
         for (&start, extent) in self.extents.range(first..to) {
             let end = start + extent.length;
             let (clipped_start, clipped_end) = (start.max(from), end.min(to));
@@ -126,7 +153,11 @@ impl ExtentMap {
                 let skip = extent.skip + (clipped_start - start) as usize;
                 found.push((
                     clipped_start,
-                    Extent { length: clipped_end - clipped_start, skip, buffer: extent.buffer.clone() },
+                    Extent {
+                        length: clipped_end - clipped_start,
+                        skip,
+                        buffer: extent.buffer.clone(),
+                    },
                 ));
             }
         }

@@ -1,6 +1,7 @@
 //! The volume as a [`Vfs`]: each call is a plan, a change and an answer.
 
 use crate::{
+    mutants::{Mutant, active},
     read,
     record::Operation,
     state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
@@ -31,11 +32,18 @@ const SYMLINK_BYTES_MAX: usize = 4095;
 
 impl Inner {
     fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
-        if handle.file_system == self.lock().file_system { Ok(handle.inode) } else { Err(VfsError::Stale) }
+        if handle.file_system == self.lock().file_system {
+            Ok(handle.inode)
+        } else {
+            Err(VfsError::Stale)
+        }
     }
 
     fn handle(&self, inode: u64) -> FileHandle {
-        FileHandle { file_system: self.lock().file_system, inode }
+        FileHandle {
+            file_system: self.lock().file_system,
+            inode,
+        }
     }
 
     async fn see(&self, handle: FileHandle) -> Result<Attributes, VfsError> {
@@ -54,11 +62,16 @@ impl Inner {
         self.change(caller, request, |state, now| {
             let before = state.see(number)?.attributes;
             Ok(match plan(state, now)? {
-                None => Planned::Unchanged(ChangedAttributes { before: Some(before.clone()), after: before }),
+                None => Planned::Unchanged(ChangedAttributes {
+                    before: Some(before.clone()),
+                    after: before,
+                }),
                 Some(operation) => Planned::Change {
                     operation,
                     before: Before(vec![before]),
-                    answer: Box::new(move |state, before| changed(state, number, before.0.into_iter().next())),
+                    answer: Box::new(move |state, before| {
+                        changed(state, number, before.0.into_iter().next())
+                    }),
                 },
             })
         })
@@ -74,8 +87,8 @@ impl Inner {
         mut plan: impl FnMut(&mut State, Timestamp) -> Result<Operation, Stop>,
     ) -> Result<Created, VfsError> {
         self.change(caller, request, |state, now| {
-            let before = state.see(directory)?.attributes;
             let operation = plan(state, now)?;
+            let before = state.see(directory)?.attributes;
             Ok(planned_create(directory, before, operation))
         })
         .await
@@ -91,7 +104,10 @@ fn after(state: &mut State, number: u64) -> Attributes {
 }
 
 fn changed(state: &mut State, number: u64, before: Option<Attributes>) -> ChangedAttributes {
-    ChangedAttributes { before, after: after(state, number) }
+    ChangedAttributes {
+        before,
+        after: after(state, number),
+    }
 }
 
 fn planned_create(directory: u64, before: Attributes, operation: Operation) -> Planned<Created> {
@@ -103,7 +119,10 @@ fn planned_create(directory: u64, before: Attributes, operation: Operation) -> P
         operation,
         before: Before(vec![before]),
         answer: Box::new(move |state, before| Created {
-            handle: FileHandle { file_system: state.file_system, inode: number },
+            handle: FileHandle {
+                file_system: state.file_system,
+                inode: number,
+            },
             attributes: after(state, number),
             directory: changed(state, directory, before.0.into_iter().next()),
         }),
@@ -165,12 +184,22 @@ impl Vfs for Volume {
             .ask(|state| {
                 let number = state.plan_lookup(caller, directory, name)?;
                 let seen = state.see(number)?;
-                Ok((FileHandle { file_system: state.file_system, inode: number }, seen.attributes))
+                Ok((
+                    FileHandle {
+                        file_system: state.file_system,
+                        inode: number,
+                    },
+                    seen.attributes,
+                ))
             })
             .await
     }
 
-    async fn parent(&self, caller: &Caller, directory: FileHandle) -> Result<(FileHandle, Attributes), VfsError> {
+    async fn parent(
+        &self,
+        caller: &Caller,
+        directory: FileHandle,
+    ) -> Result<(FileHandle, Attributes), VfsError> {
         let inner = &self.inner;
         let directory = inner.number(directory)?;
         inner
@@ -179,7 +208,13 @@ impl Vfs for Volume {
                 rules::may_search(seen.subject(), &caller.credentials)?;
                 let parent = state.inode(directory)?.ok_or(VfsError::Stale)?.parent;
                 let seen = state.see(parent)?;
-                Ok((FileHandle { file_system: state.file_system, inode: parent }, seen.attributes))
+                Ok((
+                    FileHandle {
+                        file_system: state.file_system,
+                        inode: parent,
+                    },
+                    seen.attributes,
+                ))
             })
             .await
     }
@@ -194,7 +229,10 @@ impl Vfs for Volume {
         self.inner
             .ask(|state| {
                 let seen = state.see(number)?;
-                Ok((rules::granted(seen.subject(), &caller.credentials, asked), seen.attributes))
+                Ok((
+                    rules::granted(seen.subject(), &caller.credentials, asked),
+                    seen.attributes,
+                ))
             })
             .await
     }
@@ -207,7 +245,11 @@ impl Vfs for Volume {
                 if attributes.kind != FileKind::Symlink {
                     return Err(VfsError::InvalidArgument.into());
                 }
-                let target = state.inode(number)?.ok_or(VfsError::Stale)?.symlink_target.clone();
+                let target = state
+                    .inode(number)?
+                    .ok_or(VfsError::Stale)?
+                    .symlink_target
+                    .clone();
                 Ok((target, attributes))
             })
             .await
@@ -228,7 +270,10 @@ impl Vfs for Volume {
                 rules::may_read(seen.subject(), &caller.credentials)?;
                 let size = seen.attributes.size_bytes;
                 let start = offset.min(size);
-                let end = offset.saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX))).min(size).max(start);
+                let end = offset
+                    .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
+                    .min(size)
+                    .max(start);
                 let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
                 let pieces = match &entry.frozen {
                     Some(frozen) => read::plan(&[&entry.active, frozen], &entry.content, start, end),
@@ -238,7 +283,11 @@ impl Vfs for Volume {
             })
             .await?;
         let data = inner.resolve(number, pieces).await?;
-        Ok(ReadReply { data, end_of_file: end >= attributes.size_bytes, attributes })
+        Ok(ReadReply {
+            data,
+            end_of_file: end >= attributes.size_bytes,
+            attributes,
+        })
     }
 
     async fn write(
@@ -272,7 +321,11 @@ impl Vfs for Volume {
                 state.plan_write(caller, number, offset, length, quota).map(Some)
             })
             .await?;
-        let stability = if stability == Stability::Unstable { stability } else { Stability::FileSync };
+        let stability = if stability == Stability::Unstable {
+            stability
+        } else {
+            Stability::FileSync
+        };
         Ok(WriteReply { stability, file })
     }
 
@@ -286,8 +339,13 @@ impl Vfs for Volume {
                 Ok((seen.attributes, state.applied))
             })
             .await?;
-        inner.durable(applied).await?;
-        Ok(ChangedAttributes { before: Some(attributes.clone()), after: attributes })
+        if !active(&inner.env, Mutant::CommitWithoutSync) {
+            inner.durable(applied).await?;
+        }
+        Ok(ChangedAttributes {
+            before: Some(attributes.clone()),
+            after: attributes,
+        })
     }
 
     async fn create(
@@ -305,15 +363,24 @@ impl Vfs for Volume {
                 match state.plan_create(caller, directory, name, &mode, now)? {
                     PlannedCreate::New(operation) => Ok(planned_create(directory, before, operation)),
                     PlannedCreate::Existing(number, None) => Ok(Planned::Unchanged(Created {
-                        handle: FileHandle { file_system: state.file_system, inode: number },
+                        handle: FileHandle {
+                            file_system: state.file_system,
+                            inode: number,
+                        },
                         attributes: state.see(number)?.attributes,
-                        directory: ChangedAttributes { before: Some(before.clone()), after: before },
+                        directory: ChangedAttributes {
+                            before: Some(before.clone()),
+                            after: before,
+                        },
                     })),
                     PlannedCreate::Existing(number, Some(operation)) => Ok(Planned::Change {
                         operation,
                         before: Before(vec![before]),
                         answer: Box::new(move |state, before| Created {
-                            handle: FileHandle { file_system: state.file_system, inode: number },
+                            handle: FileHandle {
+                                file_system: state.file_system,
+                                inode: number,
+                            },
                             attributes: after(state, number),
                             directory: changed(state, directory, before.0.into_iter().next()),
                         }),
@@ -358,11 +425,18 @@ impl Vfs for Volume {
             return Err(VfsError::NameTooLong);
         }
         let directory = self.inner.number(directory)?;
-        let request = ChangeRequest { extra_bytes: target.len() as u64, ..ChangeRequest::metadata() };
+        let request = ChangeRequest {
+            extra_bytes: target.len() as u64,
+            ..ChangeRequest::metadata()
+        };
         self.inner
             .change_new(caller, directory, request, |state, now| {
                 let symlink_target = Bytes::copy_from_slice(&target);
-                let new = NewKind { kind: FileKind::Symlink, symlink_target, exclusive_verifier: None };
+                let new = NewKind {
+                    kind: FileKind::Symlink,
+                    symlink_target,
+                    exclusive_verifier: None,
+                };
                 state.plan_new(caller, directory, name, new, &attributes, now)
             })
             .await
@@ -377,10 +451,13 @@ impl Vfs for Volume {
         attributes: SetAttributes,
     ) -> Result<Created, VfsError> {
         let directory = self.inner.number(directory)?;
-        rules::may_make_node(kind, &caller.credentials)?;
         self.inner
             .change_new(caller, directory, ChangeRequest::metadata(), |state, now| {
-                let new = NewKind { kind, symlink_target: Bytes::new(), exclusive_verifier: None };
+                let new = NewKind {
+                    kind,
+                    symlink_target: Bytes::new(),
+                    exclusive_verifier: None,
+                };
                 state.plan_new(caller, directory, name, new, &attributes, now)
             })
             .await
@@ -397,13 +474,16 @@ impl Vfs for Volume {
         let (number, directory) = (inner.number(file)?, inner.number(directory)?);
         inner
             .change(caller, ChangeRequest::metadata(), |state, _| {
-                let before = state.see(directory)?.attributes;
                 let operation = state.plan_link(caller, number, directory, name)?;
+                let before = state.see(directory)?.attributes;
                 Ok(Planned::Change {
                     operation,
                     before: Before(vec![before]),
                     answer: Box::new(move |state, before| {
-                        (after(state, number), changed(state, directory, before.0.into_iter().next()))
+                        (
+                            after(state, number),
+                            changed(state, directory, before.0.into_iter().next()),
+                        )
                     }),
                 })
             })
@@ -435,11 +515,18 @@ impl Vfs for Volume {
         let (from, to) = (inner.number(from_directory)?, inner.number(to_directory)?);
         inner
             .change(caller, ChangeRequest::metadata(), |state, _| {
+                let operation = state.plan_rename(caller, (from, from_name), (to, to_name))?;
                 let (from_before, to_before) = (state.see(from)?.attributes, state.see(to)?.attributes);
-                Ok(match state.plan_rename(caller, (from, from_name), (to, to_name))? {
+                Ok(match operation {
                     None => Planned::Unchanged(Renamed {
-                        from: ChangedAttributes { before: Some(from_before.clone()), after: from_before },
-                        to: ChangedAttributes { before: Some(to_before.clone()), after: to_before },
+                        from: ChangedAttributes {
+                            before: Some(from_before.clone()),
+                            after: from_before,
+                        },
+                        to: ChangedAttributes {
+                            before: Some(to_before.clone()),
+                            after: to_before,
+                        },
                     }),
                     Some(operation) => Planned::Change {
                         operation,
@@ -477,7 +564,11 @@ impl Vfs for Volume {
                 rules::may_list(seen.subject(), &caller.credentials)?;
                 let parent = state.inode(number)?.ok_or(VfsError::Stale)?.parent;
                 let (entries, end) = entries_after(state, number, parent, cookie, limit)?;
-                Ok(DirectoryPage { entries, end, directory: seen.attributes })
+                Ok(DirectoryPage {
+                    entries,
+                    end,
+                    directory: seen.attributes,
+                })
             })
             .await?;
         if with_attributes {
@@ -527,7 +618,10 @@ impl Vfs for Volume {
         if !inner.lock().release(number) {
             return Ok(());
         }
-        let caller = Caller { credentials: firn_vfs::Credentials::root(), request: None };
+        let caller = Caller {
+            credentials: firn_vfs::Credentials::root(),
+            request: None,
+        };
         inner
             .change(&caller, ChangeRequest::removal(), |_, _| {
                 Ok(Planned::Change {
@@ -545,7 +639,10 @@ impl Vfs for Volume {
             .ask(|state| {
                 let inode = state.inode(number)?.ok_or(VfsError::Stale)?;
                 let seen = inode.xattrs.keys();
-                Ok(seen.filter(|name| rules::xattr_is_listed(&caller.credentials, name)).cloned().collect())
+                Ok(seen
+                    .filter(|name| rules::xattr_is_listed(&caller.credentials, name))
+                    .cloned()
+                    .collect())
             })
             .await
     }
@@ -573,10 +670,15 @@ impl Vfs for Volume {
     ) -> Result<ChangedAttributes, VfsError> {
         let inner = &self.inner;
         let number = inner.number(file)?;
-        let request = ChangeRequest { extra_bytes: value.len() as u64, ..ChangeRequest::metadata() };
+        let request = ChangeRequest {
+            extra_bytes: value.len() as u64,
+            ..ChangeRequest::metadata()
+        };
         inner
             .change_inode(caller, number, request, |state, _| {
-                state.plan_xattr(caller, number, name, Some(value.clone()), mode).map(Some)
+                state
+                    .plan_xattr(caller, number, name, Some(value.clone()), mode)
+                    .map(Some)
             })
             .await
     }
@@ -591,7 +693,9 @@ impl Vfs for Volume {
         let number = inner.number(file)?;
         inner
             .change_inode(caller, number, ChangeRequest::removal(), |state, _| {
-                state.plan_xattr(caller, number, name, None, XattrMode::Replace).map(Some)
+                state
+                    .plan_xattr(caller, number, name, None, XattrMode::Replace)
+                    .map(Some)
             })
             .await
     }
@@ -617,7 +721,9 @@ impl Vfs for Volume {
         let number = inner.number(file)?;
         inner
             .change_inode(caller, number, ChangeRequest::metadata(), |state, _| {
-                state.plan_acl(caller, number, access.clone(), default.clone()).map(Some)
+                state
+                    .plan_acl(caller, number, access.clone(), default.clone())
+                    .map(Some)
             })
             .await
     }
@@ -635,8 +741,8 @@ impl Volume {
         let directory = inner.number(directory)?;
         inner
             .change(caller, ChangeRequest::removal(), |state, _| {
-                let before = state.see(directory)?.attributes;
                 let operation = state.plan_unlink(caller, directory, name, want_directory)?;
+                let before = state.see(directory)?.attributes;
                 Ok(Planned::Change {
                     operation,
                     before: Before(vec![before]),
@@ -688,7 +794,10 @@ fn entries_after(
             Err(missing) => return Err(missing.into()),
         };
         entries.extend(
-            page.entries.range(key..).take(room).map(|(key, named)| entry(named.name.clone(), named.inode, *key)),
+            page.entries
+                .range(key..)
+                .take(room)
+                .map(|(key, named)| entry(named.name.clone(), named.inode, *key)),
         );
         if entries.len() < limit {
             key = place.end();

@@ -80,12 +80,19 @@ impl Inode {
     /// Marks a change at `now`: the change time strictly increases even when the clock does not.
     pub fn touch(&mut self, now: Timestamp) {
         self.change += 1;
-        self.changed = if now > self.changed { now } else { next_nanosecond(self.changed) };
+        self.changed = if now > self.changed {
+            now
+        } else {
+            next_nanosecond(self.changed)
+        };
     }
 
     /// Bytes its xattrs take.
     pub fn xattr_bytes(&self) -> usize {
-        self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
+        self.xattrs
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + 8)
+            .sum()
     }
 
     /// The sealed payload; `inline` is the content of a small regular file.
@@ -109,7 +116,9 @@ impl Inode {
         }
         encode_acl(&mut out, &self.access_acl);
         encode_acl(&mut out, &self.default_acl);
-        out.u64(self.directory.entries).u8(self.directory.min_depth).u8(self.directory.max_depth);
+        out.u64(self.directory.entries)
+            .u8(self.directory.min_depth)
+            .u8(self.directory.max_depth);
         out.option(inline, |out, content| {
             out.bytes(content);
         });
@@ -137,8 +146,11 @@ impl Inode {
         }
         let access_acl = decode_acl(&mut input)?;
         let default_acl = decode_acl(&mut input)?;
-        let directory =
-            DirectoryShape { entries: input.u64()?, min_depth: input.u8()?, max_depth: input.u8()? };
+        let directory = DirectoryShape {
+            entries: input.u64()?,
+            min_depth: input.u8()?,
+            max_depth: input.u8()?,
+        };
         let inline = input.option(Decoder::bytes)?;
         input.finish()?;
         let inode = Self {
@@ -169,9 +181,15 @@ impl Inode {
 
 fn next_nanosecond(time: Timestamp) -> Timestamp {
     if time.nanoseconds == 999_999_999 {
-        Timestamp { seconds: time.seconds.saturating_add(1), nanoseconds: 0 }
+        Timestamp {
+            seconds: time.seconds.saturating_add(1),
+            nanoseconds: 0,
+        }
     } else {
-        Timestamp { seconds: time.seconds, nanoseconds: time.nanoseconds + 1 }
+        Timestamp {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds + 1,
+        }
     }
 }
 
@@ -180,8 +198,15 @@ pub(crate) fn encode_time(out: &mut Encoder, time: Timestamp) {
 }
 
 pub(crate) fn decode_time(input: &mut Decoder) -> Result<Timestamp, DecodeError> {
-    let time = Timestamp { seconds: input.i64()?, nanoseconds: input.u32()? };
-    if time.nanoseconds < 1_000_000_000 { Ok(time) } else { Err(input.error()) }
+    let time = Timestamp {
+        seconds: input.i64()?,
+        nanoseconds: input.u32()?,
+    };
+    if time.nanoseconds < 1_000_000_000 {
+        Ok(time)
+    } else {
+        Err(input.error())
+    }
 }
 
 pub(crate) fn encode_kind(out: &mut Encoder, kind: FileKind) {

@@ -28,6 +28,7 @@ mod volume;
 
 pub use config::{Cadence, VolumeConfig};
 pub use error::VolumeError;
+pub use objects::FetchPolicy;
 pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use status::VolumeStatus;

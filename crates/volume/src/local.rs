@@ -40,8 +40,12 @@ impl LocalState {
                 Self::decode(bytes).map_err(VolumeError::LocalState)
             }
             Err(DiskError::NotFound { .. }) => {
-                let state =
-                    Self { owner: OwnerId(env.random_bytes()), tenure: None, seen: None, clean_verifier: None };
+                let state = Self {
+                    owner: OwnerId(env.random_bytes()),
+                    tenure: None,
+                    seen: None,
+                    clean_verifier: None,
+                };
                 state.save(&**env.disk()).await?;
                 Ok(state)
             }
@@ -95,7 +99,12 @@ impl LocalState {
         })?;
         let clean_verifier = input.option(Decoder::array)?;
         input.finish()?;
-        Ok(Self { owner, tenure, seen, clean_verifier })
+        Ok(Self {
+            owner,
+            tenure,
+            seen,
+            clean_verifier,
+        })
     }
 }
 

@@ -27,11 +27,29 @@ pub enum Mutant {
     TrimOneRecordEarly,
     /// An object from the disk cache is used without comparing its hash.
     TrustTheDiskCache,
+    /// The root is committed while its segments are still being uploaded.
+    CommitBeforeUpload,
+    /// The journal is trimmed before the root that covers it is committed.
+    TrimBeforeCommit,
+    /// A truncation drops the extents but lets the committed bytes behind it show again when the file grows.
+    ForgetTruncation,
+    /// A checkpoint leaves out the last changed block of a file.
+    DropLastBlock,
+    /// A start takes the same writer incarnation as the one before, so segment names are used twice.
+    ReuseWriterIncarnation,
+    /// A journal is replayed on whatever root there is, also another owner's.
+    ReplayOnAnyRoot,
+    /// After a crash the write verifier stays the same, so clients never send lost unstable writes again.
+    KeepWriteVerifier,
+    /// A fenced epoch's journal is thrown away instead of being salvaged.
+    DropFencedJournal,
+    /// COMMIT answers without waiting for the journal.
+    CommitWithoutSync,
 }
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 17] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -40,6 +58,15 @@ impl Mutant {
         Self::SkipSyncBeforeRotation,
         Self::TrimOneRecordEarly,
         Self::TrustTheDiskCache,
+        Self::CommitBeforeUpload,
+        Self::TrimBeforeCommit,
+        Self::ForgetTruncation,
+        Self::DropLastBlock,
+        Self::ReuseWriterIncarnation,
+        Self::ReplayOnAnyRoot,
+        Self::KeepWriteVerifier,
+        Self::DropFencedJournal,
+        Self::CommitWithoutSync,
     ];
 
     /// The name used on command lines and in reports.
@@ -53,6 +80,15 @@ impl Mutant {
             Self::SkipSyncBeforeRotation => "skip_sync_before_rotation",
             Self::TrimOneRecordEarly => "trim_one_record_early",
             Self::TrustTheDiskCache => "trust_the_disk_cache",
+            Self::CommitBeforeUpload => "commit_before_upload",
+            Self::TrimBeforeCommit => "trim_before_commit",
+            Self::ForgetTruncation => "forget_truncation",
+            Self::DropLastBlock => "drop_last_block",
+            Self::ReuseWriterIncarnation => "reuse_writer_incarnation",
+            Self::ReplayOnAnyRoot => "replay_on_any_root",
+            Self::KeepWriteVerifier => "keep_write_verifier",
+            Self::DropFencedJournal => "drop_fenced_journal",
+            Self::CommitWithoutSync => "commit_without_sync",
         }
     }
 

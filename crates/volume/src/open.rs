@@ -10,6 +10,7 @@ use crate::{
     extents::WriteBuffer,
     journal::{Journal, JournalConfig, Replay, ReserveClass},
     local::{LocalState, journal_directory},
+    mutants::{Mutant, active},
     objects::{Objects, ObjectsConfig},
     record::{Operation, Record},
     state::{Missing, State, VolumeCounters, root_inode},
@@ -19,8 +20,8 @@ use crate::{
 use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root};
 use firn_env::Env;
 use firn_format::{
-    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId,
-    WriterId, checkpoint_place,
+    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId, WriterId,
+    checkpoint_place,
 };
 use firn_seal::Keys;
 use firn_store::Store;
@@ -91,7 +92,10 @@ pub struct FormatOptions {
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { block_bytes: 32 << 10, root_mode: 0o755 }
+        Self {
+            block_bytes: 32 << 10,
+            root_mode: 0o755,
+        }
     }
 }
 
@@ -139,13 +143,24 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         }
-        let ownership = parts.anchor.acquire(parts.volume, local.owner, &config.owner_name).await?;
+        let ownership = parts
+            .anchor
+            .acquire(parts.volume, local.owner, &config.owner_name)
+            .await?;
         let now = Timestamp::from_nanos(parts.env.wall().0);
-        let mut state =
-            State::new(file_system_id(parts.volume), VolumeCounters::new(parts.env.random_bytes()), None);
+        let mut state = State::new(
+            file_system_id(parts.volume),
+            VolumeCounters::new(parts.env.random_bytes()),
+            None,
+        );
         state.create_root(&root_inode(ROOT_DIRECTORY, options.root_mode, now), now);
         let block_bytes = options.block_bytes;
-        let base = NewBranch { version: Version(1), previous: None, fork: None, block_bytes };
+        let base = NewBranch {
+            version: Version(1),
+            previous: None,
+            fork: None,
+            block_bytes,
+        };
         let objects = parts.objects(config).await?;
         let writer = parts.anchor.next_writer().await?;
         let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
@@ -161,7 +176,11 @@ impl Volume {
     pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
-        let ownership = match parts.anchor.acquire(parts.volume, local.owner, &config.owner_name).await {
+        let ownership = match parts
+            .anchor
+            .acquire(parts.volume, local.owner, &config.owner_name)
+            .await
+        {
             Ok(ownership) => ownership,
             Err(error @ AnchorError::OwnedByOther { .. }) => {
                 return Err(match local.tenure {
@@ -184,7 +203,10 @@ impl Volume {
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let tenure = ownership.tenure();
-        if let Some(old) = local.tenure.filter(|old| *old != tenure) {
+        if let Some(old) = local
+            .tenure
+            .filter(|old| *old != tenure && !active(&env, Mutant::ReplayOnAnyRoot))
+        {
             if crate::salvage::has_journal(&parts, &config, old).await? {
                 return Err(VolumeError::SalvageFirst { tenure: old });
             }
@@ -199,21 +221,44 @@ impl Volume {
         let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
         let objects = parts.objects(&config).await?;
         let mut loaded = load_root(&objects, parts.volume, &root).await?;
-        let verifier = local.clean_verifier.take().unwrap_or_else(|| env.random_bytes());
+        let verifier = match local.clean_verifier.take() {
+            _ if active(&env, Mutant::KeepWriteVerifier) => [7; 8],
+            clean => clean.unwrap_or_else(|| env.random_bytes()),
+        };
+        let old_tenure = local.tenure;
         // The tenure is remembered before the first record of its journal can exist.
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
-        let writer = parts.anchor.next_writer().await?;
+        let writer = match parts.anchor.next_writer().await? {
+            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
+            writer => writer,
+        };
         let journal_config = JournalConfig {
             file_bytes: config.journal_file_bytes,
             capacity_bytes: config.journal_bytes,
-            ..JournalConfig::default()
+            // Enough for thousands of removals, and always a small part of a file.
+            reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
         };
-        let directory = journal_directory(tenure);
+        let directory = match old_tenure {
+            Some(old) if active(&env, Mutant::ReplayOnAnyRoot) => journal_directory(old),
+            _ => journal_directory(tenure),
+        };
         let covered = loaded.payload.covered;
-        let (journal, mut replay) =
-            Journal::open(&env, &parts.keys, parts.volume, writer, &directory, covered, journal_config).await?;
-        let mut report = RecoveryReport { version: root.version.0, ..RecoveryReport::default() };
+        let (journal, mut replay) = Journal::open(
+            &env,
+            &parts.keys,
+            parts.volume,
+            writer,
+            &directory,
+            covered,
+            journal_config,
+        )
+        .await?;
+        let mut report = RecoveryReport {
+            version: root.version.0,
+            ..RecoveryReport::default()
+        };
+        loaded.state.forgets_truncation = active(&env, Mutant::ForgetTruncation);
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;
@@ -309,7 +354,9 @@ impl Volume {
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
         inner.set_standing(Standing::Stopping);
-        self.sync().await.map_err(|error| VolumeError::Stopped(error.to_string()))?;
+        self.sync()
+            .await
+            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let mut checkpointer = inner.checkpointer.lock().await;
         inner.close_journal().await?;
         inner.env.fault_point("drain.before_release").await;
@@ -340,26 +387,47 @@ pub fn file_system_id(volume: VolumeId) -> u64 {
 }
 
 /// Reads a root's checkpoint and its orphans.
-pub(crate) async fn load_root(objects: &Objects, volume: VolumeId, root: &Root) -> Result<LoadedRoot, VolumeError> {
-    let pointer = Pointer { uid: root.uid, location: root.location };
+pub(crate) async fn load_root(
+    objects: &Objects,
+    volume: VolumeId,
+    root: &Root,
+) -> Result<LoadedRoot, VolumeError> {
+    let pointer = Pointer {
+        uid: root.uid,
+        location: root.location,
+    };
     let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
     let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
     let payload = CheckpointPayload::decode(object.payload.clone())?;
-    let mut state = State::new(file_system_id(volume), payload.counters.clone(), checkpoint.inode_map);
+    let mut state = State::new(
+        file_system_id(volume),
+        payload.counters.clone(),
+        checkpoint.inode_map,
+    );
     state.applied = payload.covered;
     state.restore_completed(payload.completed.clone());
     let mut orphan_pointers = BTreeMap::new();
     if let Some(orphans) = &checkpoint.orphans {
         for (number, pointer) in tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await? {
-            let place = Place { inode: ORPHAN_MAP, level: 0, index: number };
+            let place = Place {
+                inode: ORPHAN_MAP,
+                level: 0,
+                index: number,
+            };
             let object = objects.get(&pointer, place).await?;
-            let (inode, content) = decode_inode(&object)
-                .map_err(|detail| VolumeError::Undecodable { what: "an unlinked inode", detail })?;
+            let (inode, content) = decode_inode(&object).map_err(|detail| VolumeError::Undecodable {
+                what: "an unlinked inode",
+                detail,
+            })?;
             state.install_orphan(inode, content);
             orphan_pointers.insert(number, pointer);
         }
     }
-    Ok(LoadedRoot { payload, state, orphan_pointers })
+    Ok(LoadedRoot {
+        payload,
+        state,
+        orphan_pointers,
+    })
 }
 
 /// Applies every record of the journal to the state, loading what it misses.
@@ -375,7 +443,11 @@ pub(crate) async fn replay_into(
         let buffer = match &record.operation {
             Operation::Write { .. } => {
                 report.data_bytes += data.len() as u64;
-                Some(WriteBuffer::on_disk(data.len(), payload_bytes - data.len(), found.record.clone()))
+                Some(WriteBuffer::on_disk(
+                    data.len(),
+                    payload_bytes - data.len(),
+                    found.record.clone(),
+                ))
             }
             _ => None,
         };
@@ -389,23 +461,37 @@ pub(crate) async fn replay_into(
 }
 
 /// As a request's loading, but with the state to oneself.
-pub(crate) async fn load_for_replay(state: &mut State, objects: &Objects, missing: Missing) -> Result<(), VolumeError> {
-    let broken = |detail: String| VolumeError::Undecodable { what: "what the journal changes", detail };
+pub(crate) async fn load_for_replay(
+    state: &mut State,
+    objects: &Objects,
+    missing: Missing,
+) -> Result<(), VolumeError> {
+    let broken = |detail: String| VolumeError::Undecodable {
+        what: "what the journal changes",
+        detail,
+    };
     match missing {
         Missing::Inode(number) => {
-            let root = state.inode_map.ok_or_else(|| broken(format!("inode {number} in an empty volume")))?;
+            let root = state
+                .inode_map
+                .ok_or_else(|| broken(format!("inode {number} in an empty volume")))?;
             let pointer = tree::lookup(objects, firn_format::INODE_MAP, &root, number).await?;
             let pointer = pointer.ok_or_else(|| broken(format!("inode {number} is not in the root")))?;
-            let place = Place { inode: firn_format::INODE_MAP, level: 0, index: number };
+            let place = Place {
+                inode: firn_format::INODE_MAP,
+                level: 0,
+                index: number,
+            };
             let object = objects.get(&pointer, place).await?;
             let (inode, content) = decode_inode(&object).map_err(broken)?;
             state.install_inode(number, inode, content);
         }
         Missing::Page { directory, key } => {
             let (content, shape) = match state.entry(directory) {
-                Ok(Some(entry)) => {
-                    (entry.content.clone(), entry.inode.as_ref().expect("no tombstone").directory)
-                }
+                Ok(Some(entry)) => (
+                    entry.content.clone(),
+                    entry.inode.as_ref().expect("no tombstone").directory,
+                ),
                 Ok(None) | Err(_) => return Err(broken(format!("directory {directory} does not exist"))),
             };
             let (place, page) = crate::volume::find_page(objects, directory, &content, shape, key)
@@ -428,7 +514,11 @@ async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
             .await
             .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         let now = inner.now();
-        let record = Record { request: None, now, operation: Operation::FreeOrphan { inode } };
+        let record = Record {
+            request: None,
+            now,
+            operation: Operation::FreeOrphan { inode },
+        };
         inner.journal_and_apply(&mut inner.lock(), &record, reservation, &None);
     }
     if freed > 0 {
@@ -453,8 +543,15 @@ pub(crate) async fn pack_dirty(
     block_bytes: u32,
 ) -> Result<Option<firn_format::TreeRoot>, VolumeError> {
     let frozen = state.freeze();
-    let built =
-        build(packer, None, u64::from(block_bytes), state.inode_map, frozen, std::mem::take(orphans)).await?;
+    let built = build(
+        packer,
+        None,
+        u64::from(block_bytes),
+        state.inode_map,
+        frozen,
+        std::mem::take(orphans),
+    )
+    .await?;
     *orphans = built.orphan_pointers;
     state.install(built.inode_map, built.entries);
     Ok(built.orphans)
@@ -496,7 +593,13 @@ pub(crate) async fn commit_branch(
     let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     packer.finish().await?;
     let commit_id = parts.env.random_bytes();
-    let root = ownership.next_root(pointer.uid, pointer.location, branch.version, commit_id, committed_at_ms);
+    let root = ownership.next_root(
+        pointer.uid,
+        pointer.location,
+        branch.version,
+        commit_id,
+        committed_at_ms,
+    );
     parts.anchor.commit(&mut ownership, root.clone()).await?;
     parts.anchor.drain(&mut ownership).await?;
     Ok(root)

@@ -71,7 +71,11 @@ fn committed(content: &Content, start: u64, end: u64, pieces: &mut Vec<Piece>) {
             }
             zeros((end - start) - (to - from), pieces);
         }
-        Content::Map(root) => pieces.push(Piece::Committed { root: *root, start, length: end - start }),
+        Content::Map(root) => pieces.push(Piece::Committed {
+            root: *root,
+            start,
+            length: end - start,
+        }),
     }
 }
 
@@ -91,7 +95,8 @@ impl Inner {
                 Piece::Inline(bytes) => data.push(bytes),
                 Piece::Extent(extent) => data.push(self.extent_bytes(&extent).await?),
                 Piece::Committed { root, start, length } => {
-                    self.committed_bytes(inode, &root, start, length, &mut data).await?;
+                    self.committed_bytes(inode, &root, start, length, &mut data)
+                        .await?;
                 }
             }
         }
@@ -143,12 +148,18 @@ impl Inner {
     ) -> Result<Vec<Bytes>, VfsError> {
         let (from, to) = range;
         let mut data = Vec::with_capacity(1);
-        let found = tree::lookup(&self.objects, inode, root, index).await.map_err(read_failed)?;
+        let found = tree::lookup(&self.objects, inode, root, index)
+            .await
+            .map_err(read_failed)?;
         let Some(pointer) = found else {
             push_zeros(to - from, &mut data);
             return Ok(data);
         };
-        let place = Place { inode, level: 0, index };
+        let place = Place {
+            inode,
+            level: 0,
+            index,
+        };
         let block = self.objects.get(&pointer, place).await.map_err(read_failed)?;
         if !block.header.plain.is_empty() {
             let lost = LostRanges::decode(&block.header.plain);

@@ -17,11 +17,20 @@ const VERSION: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A new inode under a new name.
-    Create { directory: u64, name: Bytes, inode: Box<Inode> },
+    Create {
+        directory: u64,
+        name: Bytes,
+        inode: Box<Inode>,
+    },
     /// A new name for an existing inode.
     Link { inode: u64, directory: u64, name: Bytes },
     /// A name removed; the inode goes with its last name, unless it is retained as an orphan.
-    Unlink { directory: u64, name: Bytes, inode: u64, orphan: bool },
+    Unlink {
+        directory: u64,
+        name: Bytes,
+        inode: u64,
+        orphan: bool,
+    },
     /// A name moved; what stood at the target goes as by `Unlink`.
     Rename {
         from_directory: u64,
@@ -46,9 +55,18 @@ pub enum Operation {
     /// Data written at an offset; the data is the rest of the record.
     Write { inode: u64, offset: u64, mode: u32 },
     /// An extended attribute set, or removed.
-    SetXattr { inode: u64, name: Bytes, value: Option<Bytes> },
+    SetXattr {
+        inode: u64,
+        name: Bytes,
+        value: Option<Bytes>,
+    },
     /// Access control lists after a change.
-    SetAcl { inode: u64, mode: u32, access: Option<Acl>, default: Option<Acl> },
+    SetAcl {
+        inode: u64,
+        mode: u32,
+        access: Option<Acl>,
+        default: Option<Acl>,
+    },
     /// The last user of an unlinked inode is gone.
     FreeOrphan { inode: u64 },
 }
@@ -68,14 +86,31 @@ impl Record {
         out.option(self.request, encode_request);
         encode_time(&mut out, self.now);
         match &self.operation {
-            Operation::Create { directory, name, inode } => {
+            Operation::Create {
+                directory,
+                name,
+                inode,
+            } => {
                 out.u8(1).u64(*directory).bytes(name).bytes(&inode.encode(None));
             }
-            Operation::Link { inode, directory, name } => {
+            Operation::Link {
+                inode,
+                directory,
+                name,
+            } => {
                 out.u8(2).u64(*inode).u64(*directory).bytes(name);
             }
-            Operation::Unlink { directory, name, inode, orphan } => {
-                out.u8(3).u64(*directory).bytes(name).u64(*inode).u8(u8::from(*orphan));
+            Operation::Unlink {
+                directory,
+                name,
+                inode,
+                orphan,
+            } => {
+                out.u8(3)
+                    .u64(*directory)
+                    .bytes(name)
+                    .u64(*inode)
+                    .u8(u8::from(*orphan));
             }
             Operation::Rename {
                 from_directory,
@@ -86,7 +121,12 @@ impl Record {
                 replaced,
                 orphan,
             } => {
-                out.u8(4).u64(*from_directory).bytes(from_name).u64(*to_directory).bytes(to_name).u64(*inode);
+                out.u8(4)
+                    .u64(*from_directory)
+                    .bytes(from_name)
+                    .u64(*to_directory)
+                    .bytes(to_name)
+                    .u64(*inode);
                 out.option(*replaced, |out, replaced| {
                     out.u64(replaced);
                 });
@@ -119,7 +159,12 @@ impl Record {
                     out.bytes(value);
                 });
             }
-            Operation::SetAcl { inode, mode, access, default } => {
+            Operation::SetAcl {
+                inode,
+                mode,
+                access,
+                default,
+            } => {
                 out.u8(8).u64(*inode).u32(*mode);
                 out.option(access.as_ref(), encode_acl);
                 out.option(default.as_ref(), encode_acl);
@@ -140,9 +185,17 @@ impl Record {
             1 => {
                 let (directory, name) = (input.u64()?, input.bytes()?);
                 let (inode, _) = Inode::decode(input.bytes()?)?;
-                Operation::Create { directory, name, inode: Box::new(inode) }
+                Operation::Create {
+                    directory,
+                    name,
+                    inode: Box::new(inode),
+                }
             }
-            2 => Operation::Link { inode: input.u64()?, directory: input.u64()?, name: input.bytes()? },
+            2 => Operation::Link {
+                inode: input.u64()?,
+                directory: input.u64()?,
+                name: input.bytes()?,
+            },
             3 => Operation::Unlink {
                 directory: input.u64()?,
                 name: input.bytes()?,
@@ -168,7 +221,11 @@ impl Record {
                 modified: input.option(decode_time)?,
                 access_acl: input.option(decode_acl)?,
             },
-            6 => Operation::Write { inode: input.u64()?, offset: input.u64()?, mode: input.u32()? },
+            6 => Operation::Write {
+                inode: input.u64()?,
+                offset: input.u64()?,
+                mode: input.u32()?,
+            },
             7 => Operation::SetXattr {
                 inode: input.u64()?,
                 name: input.bytes()?,
@@ -183,7 +240,11 @@ impl Record {
             9 => Operation::FreeOrphan { inode: input.u64()? },
             _ => return Err(input.error()),
         };
-        let record = Self { request, now, operation };
+        let record = Self {
+            request,
+            now,
+            operation,
+        };
         if matches!(record.operation, Operation::Write { .. }) {
             return Ok((record, input.rest()));
         }
@@ -193,9 +254,15 @@ impl Record {
 }
 
 pub(crate) fn encode_request(out: &mut Encoder, request: RequestId) {
-    out.u64(request.client).u32(request.transaction).u32(request.checksum);
+    out.u64(request.client)
+        .u32(request.transaction)
+        .u32(request.checksum);
 }
 
 pub(crate) fn decode_request(input: &mut Decoder) -> Result<RequestId, DecodeError> {
-    Ok(RequestId { client: input.u64()?, transaction: input.u32()?, checksum: input.u32()? })
+    Ok(RequestId {
+        client: input.u64()?,
+        transaction: input.u32()?,
+        checksum: input.u32()?,
+    })
 }

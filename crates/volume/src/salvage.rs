@@ -12,6 +12,7 @@ use crate::{
     extents::WriteBuffer,
     journal::{Journal, Replay, Sequence},
     local::{LocalState, journal_directory},
+    mutants::{Mutant, active},
     open::{NewBranch, Parts, RecoveryReport, commit_branch, load_for_replay, load_root, pack_dirty},
     record::{Operation, Record},
     volume::Volume,
@@ -53,7 +54,10 @@ impl Volume {
     /// If the anchor refuses.
     pub async fn takeover(parts: &Parts, config: &VolumeConfig) -> Result<TakeoverReport, VolumeError> {
         let local = LocalState::load(&parts.env).await?;
-        let taken = parts.anchor.takeover(parts.volume, local.owner, &config.owner_name).await?;
+        let taken = parts
+            .anchor
+            .takeover(parts.volume, local.owner, &config.owner_name)
+            .await?;
         parts.env.fault_point("takeover.after_anchor").await;
         Ok(TakeoverReport {
             previous_owner: taken.previous_owner.as_ref().map(|owner| owner.name.clone()),
@@ -69,13 +73,17 @@ impl Volume {
     /// If the journal, the retained root or the anchor cannot be read or written; the journal is then still there.
     pub async fn salvage(parts: &Parts, config: &VolumeConfig) -> Result<Option<SalvageReport>, VolumeError> {
         let mut local = LocalState::load(&parts.env).await?;
-        let Some(tenure) = local.tenure else { return Ok(None) };
+        let Some(tenure) = local.tenure else {
+            return Ok(None);
+        };
         let (tuple, _) = parts.anchor.load(parts.volume).await?;
         if tuple.tenure == tenure && tuple.owner.as_ref().is_some_and(|owner| owner.id == local.owner) {
             return Ok(None); // Not fenced: the journal belongs to the head and is replayed there.
         }
         let mut report = None;
-        if let Some(root) = base_root(&tuple, tenure) {
+        if let Some(root) =
+            base_root(&tuple, tenure).filter(|_| !active(&parts.env, Mutant::DropFencedJournal))
+        {
             report = salvage_onto(parts, config, &local, tenure, &root).await?;
         }
         parts.env.fault_point("salvage.before_remove").await;
@@ -110,10 +118,16 @@ async fn salvage_onto(
     let mut replay = read_journal(parts, tenure, covered).await?;
     let volume = salvage_volume(parts.volume, local.owner, tenure);
     let name = format!("salvage-{}-{}", tenure.0, &volume.to_string()[..8]);
-    let clone = Parts { volume, ..parts.clone() };
+    let clone = Parts {
+        volume,
+        ..parts.clone()
+    };
     let block_bytes = loaded.payload.block_bytes;
     let mut packer: Option<Packer> = None;
-    let mut recovery = RecoveryReport { version: root.version.0, ..RecoveryReport::default() };
+    let mut recovery = RecoveryReport {
+        version: root.version.0,
+        ..RecoveryReport::default()
+    };
     let mut pending_bytes = 0;
     while let Some(found) = replay.next().await? {
         let payload_bytes = found.payload.len();
@@ -129,7 +143,13 @@ async fn salvage_onto(
         if pending_bytes >= PACK_BYTES {
             pending_bytes = 0;
             let packer = open_packer(&mut packer, parts, config, &objects).await?;
-            pack_dirty(packer, &mut loaded.state, &mut loaded.orphan_pointers, block_bytes).await?;
+            pack_dirty(
+                packer,
+                &mut loaded.state,
+                &mut loaded.orphan_pointers,
+                block_bytes,
+            )
+            .await?;
         }
     }
     recovery.torn_tail = replay.torn_tail();
@@ -142,19 +162,30 @@ async fn salvage_onto(
         Err(error) => return Err(error.into()),
     }
     if parts.anchor.load(volume).await?.0.root.is_none() {
-        let ownership = clone.anchor.acquire(volume, local.owner, &config.owner_name).await?;
+        let ownership = clone
+            .anchor
+            .acquire(volume, local.owner, &config.owner_name)
+            .await?;
         open_packer(&mut packer, parts, config, &objects).await?;
         let packer = packer.expect("just opened");
         let branch = NewBranch {
             version: Version(1),
             previous: Some(root.uid),
-            fork: Some(ForkPoint { volume: parts.volume, version: root.version, uid: root.uid }),
+            fork: Some(ForkPoint {
+                volume: parts.volume,
+                version: root.version,
+                uid: root.uid,
+            }),
             block_bytes,
         };
         let (state, orphans) = (&mut loaded.state, loaded.orphan_pointers);
         commit_branch(&clone, ownership, packer, state, orphans, branch).await?;
     }
-    Ok(Some(SalvageReport { volume, name, recovery }))
+    Ok(Some(SalvageReport {
+        volume,
+        name,
+        recovery,
+    }))
 }
 
 async fn open_packer<'a>(
@@ -173,11 +204,22 @@ async fn open_packer<'a>(
 /// The clone's id follows from what it salvages, so that a salvage that was interrupted finds what it began.
 fn salvage_volume(volume: VolumeId, owner: OwnerId, tenure: OwnershipEpoch) -> VolumeId {
     let mut hasher = blake3::Hasher::new_derive_key("firn salvage clone volume id v1");
-    hasher.update(&volume.0).update(&owner.0).update(&tenure.0.to_le_bytes());
-    VolumeId(hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes"))
+    hasher
+        .update(&volume.0)
+        .update(&owner.0)
+        .update(&tenure.0.to_le_bytes());
+    VolumeId(
+        hasher.finalize().as_bytes()[..16]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    )
 }
 
-async fn read_journal(parts: &Parts, tenure: OwnershipEpoch, covered: Sequence) -> Result<Replay, VolumeError> {
+async fn read_journal(
+    parts: &Parts,
+    tenure: OwnershipEpoch,
+    covered: Sequence,
+) -> Result<Replay, VolumeError> {
     let directory = journal_directory(tenure);
     Ok(Journal::read_only(&parts.env, &parts.keys, parts.volume, &directory, covered).await?)
 }
@@ -189,7 +231,9 @@ pub(crate) async fn has_journal(
     tenure: OwnershipEpoch,
 ) -> Result<bool, VolumeError> {
     let (tuple, _) = parts.anchor.load(parts.volume).await?;
-    let Some(root) = base_root(&tuple, tenure) else { return Ok(false) };
+    let Some(root) = base_root(&tuple, tenure) else {
+        return Ok(false);
+    };
     let objects = parts.objects(config).await?;
     let loaded = load_root(&objects, parts.volume, &root).await?;
     let mut replay = read_journal(parts, tenure, loaded.payload.covered).await?;
@@ -209,4 +253,3 @@ pub(crate) async fn remove_journal(disk: &dyn Disk, tenure: OwnershipEpoch) -> R
     }
     disk.sync_directory(&directory).await
 }
-

@@ -58,7 +58,11 @@ impl Volume {
         let times = inner.times.lock().expect("no panic under this lock").clone();
         let oldest = times.frozen_since.into_iter().chain(times.dirty_since).min();
         let progress = &inner.packer.progress;
-        let upload_error = progress.last_error.lock().expect("no panic under this lock").clone();
+        let upload_error = progress
+            .last_error
+            .lock()
+            .expect("no panic under this lock")
+            .clone();
         let standing = inner.standing.borrow().clone();
         let state = inner.lock();
         VolumeStatus {

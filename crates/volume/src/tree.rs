@@ -14,7 +14,11 @@ use std::collections::BTreeMap;
 
 /// The place of the node at `level` above leaf `index`.
 fn node_place(inode: u64, level: u8, index: u64) -> Place {
-    Place { inode, level, index: radix::node_index(index, level) }
+    Place {
+        inode,
+        level,
+        index: radix::node_index(index, level),
+    }
 }
 
 /// Finds the object at leaf `index`; `None` is a hole.
@@ -34,7 +38,11 @@ pub async fn lookup(
     for level in (1..=root.level).rev() {
         let node = objects.get(&pointer, node_place(inode, level, index)).await?;
         let slot = radix::slot(index, level);
-        match node.header.children.binary_search_by_key(&slot, |child| child.slot) {
+        match node
+            .header
+            .children
+            .binary_search_by_key(&slot, |child| child.slot)
+        {
             Ok(found) => pointer = node.header.children[found].pointer,
             Err(_) => return Ok(None),
         }
@@ -55,11 +63,24 @@ pub async fn range(
     limit: usize,
 ) -> Result<Vec<(u64, Pointer)>, ReadError> {
     let mut found = Vec::new();
-    collect(objects, inode, root.pointer, root.level, 0, (from, to), limit, &mut found).await?;
+    collect(
+        objects,
+        inode,
+        root.pointer,
+        root.level,
+        0,
+        (from, to),
+        limit,
+        &mut found,
+    )
+    .await?;
     Ok(found)
 }
 
-#[expect(clippy::too_many_arguments, reason = "a recursion that carries its whole position")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a recursion that carries its whole position"
+)]
 fn collect<'a>(
     objects: &'a Objects,
     inode: u64,
@@ -74,7 +95,9 @@ fn collect<'a>(
         let node = objects.get(&pointer, node_place(inode, level, first)).await?;
         let width = leaves_below(level - 1);
         for child in &node.header.children {
-            let Some(start) = width.checked_mul(u64::from(child.slot)).and_then(|skip| first.checked_add(skip))
+            let Some(start) = width
+                .checked_mul(u64::from(child.slot))
+                .and_then(|skip| first.checked_add(skip))
             else {
                 break;
             };
@@ -87,7 +110,17 @@ fn collect<'a>(
             if level == 1 {
                 found.push((start, child.pointer));
             } else {
-                collect(objects, inode, child.pointer, level - 1, start, span, limit, found).await?;
+                collect(
+                    objects,
+                    inode,
+                    child.pointer,
+                    level - 1,
+                    start,
+                    span,
+                    limit,
+                    found,
+                )
+                .await?;
             }
         }
         Ok(())
@@ -97,7 +130,9 @@ fn collect<'a>(
 
 /// How many leaves a node at `level` covers (saturating: 128^9 is 2^63).
 fn leaves_below(level: u8) -> u64 {
-    u64::from(radix::FANOUT).checked_pow(u32::from(level)).unwrap_or(u64::MAX)
+    u64::from(radix::FANOUT)
+        .checked_pow(u32::from(level))
+        .unwrap_or(u64::MAX)
 }
 
 /// Changes to one tree.
@@ -127,15 +162,36 @@ pub async fn update(
     root: Option<TreeRoot>,
     update: Update,
 ) -> Result<Updated, CheckpointError> {
-    let highest = update.leaves.iter().rev().find(|(_, leaf)| leaf.is_some()).map(|(index, _)| *index);
+    let highest = update
+        .leaves
+        .iter()
+        .rev()
+        .find(|(_, leaf)| leaf.is_some())
+        .map(|(index, _)| *index);
     let needed = highest.map_or(1, radix::levels_for);
     let (mut level, mut pointer) = root.map_or((needed, None), |root| (root.level, Some(root.pointer)));
-    let mut walk = Walk { packer, inode, keep_below: update.keep_below, added: 0, removed: 0 };
+    let mut walk = Walk {
+        packer,
+        inode,
+        keep_below: update.keep_below,
+        added: 0,
+        removed: 0,
+    };
     // A higher tree has the old root at its leftmost place.
     while level < needed {
         level += 1;
         if let Some(old) = pointer {
-            pointer = Some(walk.pack(level, 0, vec![Child { slot: 0, pointer: old }]).await?);
+            pointer = Some(
+                walk.pack(
+                    level,
+                    0,
+                    vec![Child {
+                        slot: 0,
+                        pointer: old,
+                    }],
+                )
+                .await?,
+            );
         }
     }
     let leaves: Vec<_> = update.leaves.into_iter().collect();
@@ -158,9 +214,16 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    async fn pack(&mut self, level: u8, first: u64, children: Vec<Child>) -> Result<Pointer, CheckpointError> {
+    async fn pack(
+        &mut self,
+        level: u8,
+        first: u64,
+        children: Vec<Child>,
+    ) -> Result<Pointer, CheckpointError> {
         let place = node_place(self.inode, level, first);
-        self.packer.pack(Kind::Node, place, Bytes::new(), children, Bytes::new()).await
+        self.packer
+            .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
+            .await
     }
 
     /// Rewrites the node at `level` whose first leaf is `first`; returns its new pointer, or `None` if nothing is left.
@@ -173,8 +236,8 @@ impl Walk<'_> {
     ) -> BoxFuture<'b, Result<Option<Pointer>, CheckpointError>> {
         async move {
             let width = leaves_below(level - 1);
-            let ends_behind_cut = first.saturating_add(width.saturating_mul(u64::from(radix::FANOUT)) - 1)
-                >= self.keep_below;
+            let ends_behind_cut =
+                first.saturating_add(width.saturating_mul(u64::from(radix::FANOUT)) - 1) >= self.keep_below;
             if leaves.is_empty() && (old.is_none() || !ends_behind_cut) {
                 return Ok(old);
             }
@@ -183,16 +246,22 @@ impl Walk<'_> {
                 Some(pointer) => {
                     let (packer, place) = (&*self.packer, node_place(self.inode, level, first));
                     let node = packer.patiently(|| packer.objects().get(&pointer, place)).await?;
-                    node.header.children.iter().map(|child| (child.slot, child.pointer)).collect()
+                    node.header
+                        .children
+                        .iter()
+                        .map(|child| (child.slot, child.pointer))
+                        .collect()
                 }
             };
             let before = children.clone();
             let start_of = |slot: u16| first.saturating_add(width.saturating_mul(u64::from(slot)));
             children.retain(|slot, _| start_of(*slot) < self.keep_below);
             // The child that straddles the cut is rewritten even if no leaf in it is named.
-            let straddling = children.keys().next_back().copied().filter(|slot| {
-                level > 1 && start_of(*slot).saturating_add(width - 1) >= self.keep_below
-            });
+            let straddling = children
+                .keys()
+                .next_back()
+                .copied()
+                .filter(|slot| level > 1 && start_of(*slot).saturating_add(width - 1) >= self.keep_below);
             let mut rest = leaves;
             let mut visited_straddling = straddling.is_none();
             while let Some((index, _)) = rest.first() {
@@ -231,7 +300,10 @@ impl Walk<'_> {
             if children.is_empty() {
                 return Ok(None);
             }
-            let children = children.into_iter().map(|(slot, pointer)| Child { slot, pointer }).collect();
+            let children = children
+                .into_iter()
+                .map(|(slot, pointer)| Child { slot, pointer })
+                .collect();
             self.pack(level, first, children).await.map(Some)
         }
         .boxed()

@@ -77,20 +77,40 @@ impl Volume {
             let checkpointer = self.inner.checkpointer.lock().await;
             (self.inner.lock().inode_map, checkpointer.orphan_pointers.clone())
         };
-        let mut walk =
-            Walk { objects: &objects, report: VerifyReport::default(), links: BTreeMap::new(), progress };
+        let mut walk = Walk {
+            objects: &objects,
+            report: VerifyReport::default(),
+            links: BTreeMap::new(),
+            progress,
+        };
         if let Some(root) = &inode_map {
             walk.inodes(root).await?;
         }
         for (number, pointer) in orphans {
             // An orphan has no names and says so.
-            walk.inode(Place { inode: ORPHAN_MAP, level: 0, index: number }, &pointer).await?;
+            walk.inode(
+                Place {
+                    inode: ORPHAN_MAP,
+                    level: 0,
+                    index: number,
+                },
+                &pointer,
+            )
+            .await?;
         }
         // The root directory has no name of its own.
         *walk.links.entry(ROOT_DIRECTORY).or_default() += 1;
-        let wrong: Vec<_> = walk.links.iter().filter(|(_, sum)| **sum != 0).map(|(n, s)| (*n, *s)).collect();
+        let wrong: Vec<_> = walk
+            .links
+            .iter()
+            .filter(|(_, sum)| **sum != 0)
+            .map(|(n, s)| (*n, *s))
+            .collect();
         for (number, sum) in wrong {
-            walk.damage(number, format!("its link count is off by {} from its names", -sum));
+            walk.damage(
+                number,
+                format!("its link count is off by {} from its names", -sum),
+            );
         }
         if !walk.report.damages.is_empty()
             && let Some(root) = &inode_map
@@ -104,7 +124,11 @@ impl Volume {
 impl Walk<'_> {
     fn damage(&mut self, inode: u64, detail: String) {
         if self.report.damages.len() < DAMAGES_MAX {
-            self.report.damages.push(Damage { inode, path: None, detail });
+            self.report.damages.push(Damage {
+                inode,
+                path: None,
+                detail,
+            });
         } else {
             self.report.more_damages += 1;
         }
@@ -126,11 +150,23 @@ impl Walk<'_> {
         let mut from = 0;
         loop {
             let found = tree::range(self.objects, INODE_MAP, root, from, u64::MAX, STEP).await;
-            let Some(step) = self.check(INODE_MAP, found)? else { return Ok(()) };
-            let Some((last, _)) = step.last() else { return Ok(()) };
+            let Some(step) = self.check(INODE_MAP, found)? else {
+                return Ok(());
+            };
+            let Some((last, _)) = step.last() else {
+                return Ok(());
+            };
             from = last + 1;
             for (number, pointer) in step {
-                self.inode(Place { inode: INODE_MAP, level: 0, index: number }, &pointer).await?;
+                self.inode(
+                    Place {
+                        inode: INODE_MAP,
+                        level: 0,
+                        index: number,
+                    },
+                    &pointer,
+                )
+                .await?;
             }
             (self.progress)(&self.report);
         }
@@ -139,7 +175,9 @@ impl Walk<'_> {
     async fn inode(&mut self, place: Place, pointer: &Pointer) -> Result<(), ReadError> {
         let number = place.index;
         let found = self.objects.get(pointer, place).await;
-        let Some(object) = self.check(number, found)? else { return Ok(()) };
+        let Some(object) = self.check(number, found)? else {
+            return Ok(());
+        };
         let (inode, content) = match decode_inode(&object) {
             Ok(decoded) => decoded,
             Err(detail) => {
@@ -148,7 +186,11 @@ impl Walk<'_> {
             }
         };
         self.report.inodes += 1;
-        let names = if inode.is_directory() { 1 } else { i64::from(inode.links) };
+        let names = if inode.is_directory() {
+            1
+        } else {
+            i64::from(inode.links)
+        };
         *self.links.entry(number).or_default() -= names;
         self.content(&inode, &content).await
     }
@@ -160,11 +202,17 @@ impl Walk<'_> {
             let mut from = 0;
             loop {
                 let found = tree::range(self.objects, inode.number, root, from, u64::MAX, STEP).await;
-                let Some(step) = self.check(inode.number, found)? else { return Ok(()) };
+                let Some(step) = self.check(inode.number, found)? else {
+                    return Ok(());
+                };
                 let Some((last, _)) = step.last() else { break };
                 from = last + 1;
                 for (index, pointer) in step {
-                    let place = Place { inode: inode.number, level: 0, index };
+                    let place = Place {
+                        inode: inode.number,
+                        level: 0,
+                        index,
+                    };
                     let found = self.objects.get(&pointer, place).await;
                     let Some(object) = self.check(inode.number, found)? else {
                         subdirectories_unknown = true;
@@ -190,7 +238,10 @@ impl Walk<'_> {
             }
         }
         if inode.is_directory() && !subdirectories_unknown && entries != inode.directory.entries {
-            let detail = format!("the directory has {entries} entries but counts {}", inode.directory.entries);
+            let detail = format!(
+                "the directory has {entries} entries but counts {}",
+                inode.directory.entries
+            );
             self.damage(inode.number, detail);
         }
         Ok(())
@@ -253,21 +304,43 @@ impl Walk<'_> {
             // What cannot be read here was reported by the walk before.
             let step = readable(tree::range(self.objects, INODE_MAP, root, from, u64::MAX, STEP).await)?;
             let step = step.unwrap_or_default();
-            let Some((last, _)) = step.last() else { return Ok(names) };
+            let Some((last, _)) = step.last() else {
+                return Ok(names);
+            };
             from = last + 1;
             for (number, pointer) in step {
-                let place = Place { inode: INODE_MAP, level: 0, index: number };
-                let Some(object) = readable(self.objects.get(&pointer, place).await)? else { continue };
-                let Ok((inode, Content::Map(map))) = decode_inode(&object) else { continue };
+                let place = Place {
+                    inode: INODE_MAP,
+                    level: 0,
+                    index: number,
+                };
+                let Some(object) = readable(self.objects.get(&pointer, place).await)? else {
+                    continue;
+                };
+                let Ok((inode, Content::Map(map))) = decode_inode(&object) else {
+                    continue;
+                };
                 if !inode.is_directory() {
                     continue;
                 }
                 let all = tree::range(self.objects, number, &map, 0, u64::MAX, usize::MAX).await;
                 for (index, pointer) in readable(all)?.unwrap_or_default() {
-                    let place = Place { inode: number, level: 0, index };
-                    let Some(object) = readable(self.objects.get(&pointer, place).await)? else { continue };
-                    let Ok(page) = DirectoryPage::decode(object.payload.clone(), place_of(index)) else { continue };
-                    for entry in page.entries.values().filter(|entry| wanted.contains(&entry.inode)) {
+                    let place = Place {
+                        inode: number,
+                        level: 0,
+                        index,
+                    };
+                    let Some(object) = readable(self.objects.get(&pointer, place).await)? else {
+                        continue;
+                    };
+                    let Ok(page) = DirectoryPage::decode(object.payload.clone(), place_of(index)) else {
+                        continue;
+                    };
+                    for entry in page
+                        .entries
+                        .values()
+                        .filter(|entry| wanted.contains(&entry.inode))
+                    {
                         let name = String::from_utf8_lossy(&entry.name).into_owned();
                         names.insert(entry.inode, (number, name));
                     }

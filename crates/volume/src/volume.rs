@@ -12,10 +12,10 @@
 use crate::{
     checkpoint::PackerContext,
     config::{Cadence, VolumeConfig},
+    extents::WriteBuffer,
     journal::{Journal, JournalError, Reservation, ReserveClass, Sequence},
     local::LocalState,
     objects::{Objects, ReadError},
-    extents::WriteBuffer,
     record::{Operation, Record},
     state::{Content, DirectoryPage, Missing, PagePlace, State, Stop},
     tree,
@@ -23,7 +23,7 @@ use crate::{
 use bytes::{Bytes, BytesMut};
 use firn_anchor::{Anchor, Ownership};
 use firn_env::{Env, Monotonic};
-use firn_format::{INODE_MAP, Pointer, Place, Version, VolumeId, Uid};
+use firn_format::{INODE_MAP, Place, Pointer, Uid, Version, VolumeId};
 use firn_vfs::{Caller, Timestamp, VfsError};
 use std::{
     collections::BTreeMap,
@@ -107,7 +107,9 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("a panic under the state lock ends the process")
+        self.state
+            .lock()
+            .expect("a panic under the state lock ends the process")
     }
 
     pub fn now(&self) -> Timestamp {
@@ -118,7 +120,9 @@ impl Inner {
     pub fn check_standing(&self) -> Result<(), VfsError> {
         match &*self.standing.borrow() {
             Standing::Serving => Ok(()),
-            Standing::Stopping => Err(VfsError::TryAgain { reason: "the edge is stopping" }),
+            Standing::Stopping => Err(VfsError::TryAgain {
+                reason: "the edge is stopping",
+            }),
             Standing::Fenced => Err(VfsError::Fenced),
             Standing::Failed(reason) => Err(VfsError::Io(reason.clone())),
         }
@@ -157,7 +161,9 @@ impl Inner {
             };
             self.load(missing).await?;
         }
-        Err(VfsError::TryAgain { reason: "the memory cache is too small for this request" })
+        Err(VfsError::TryAgain {
+            reason: "the memory cache is too small for this request",
+        })
     }
 
     /// Runs a request that may change the volume: plans it, journals it and applies it in one step, then waits until it is
@@ -188,7 +194,9 @@ impl Inner {
                 Err(Stop::Missing(missing)) => self.load(missing).await?,
             }
         }
-        Err(VfsError::TryAgain { reason: "the memory cache is too small for this request" })
+        Err(VfsError::TryAgain {
+            reason: "the memory cache is too small for this request",
+        })
     }
 
     /// One try of a change, under the lock from plan to answer.
@@ -203,8 +211,16 @@ impl Inner {
         let now = self.now();
         match plan(&mut state, now)? {
             Planned::Unchanged(answer) => Ok((answer, None)),
-            Planned::Change { operation, before, answer } => {
-                let record = Record { request: caller.request, now, operation };
+            Planned::Change {
+                operation,
+                before,
+                answer,
+            } => {
+                let record = Record {
+                    request: caller.request,
+                    now,
+                    operation,
+                };
                 let reservation = reservation.take().expect("a request changes once");
                 let sequence = self.journal_and_apply(&mut state, &record, reservation, &request.data);
                 Ok((answer(&mut state, before), Some(sequence)))
@@ -225,11 +241,14 @@ impl Inner {
         let mut parts = vec![head];
         parts.extend(data.clone());
         let appended = self.journal.append(reservation, parts);
-        let buffer =
-            data.as_ref().map(|data| WriteBuffer::new(data.clone(), payload_offset, appended.record.clone()));
+        let buffer = data
+            .as_ref()
+            .map(|data| WriteBuffer::new(data.clone(), payload_offset, appended.record.clone()));
         if let Err(missing) = state.apply(appended.sequence, record, buffer.as_ref()) {
             unreachable!("planned with everything in memory under the same lock, yet {missing:?}");
         }
+        // Tests follow the order of changes by this.
+        self.env.observe("volume.applied", appended.sequence.0);
         if let Some(buffer) = buffer {
             let limit = self.config.dirty_memory_bytes;
             state.keep_in_memory(buffer, limit, |buffer| self.journal.is_written(&buffer.record));
@@ -239,7 +258,10 @@ impl Inner {
 
     /// Waits until the journal holds everything up to `sequence`.
     pub async fn durable(&self, sequence: Sequence) -> Result<(), VfsError> {
-        self.journal.durable(sequence).await.map_err(|error| self.journal_failed(&error))
+        self.journal
+            .durable(sequence)
+            .await
+            .map_err(|error| self.journal_failed(&error))
     }
 
     fn journal_failed(&self, error: &JournalError) -> VfsError {
@@ -258,7 +280,9 @@ impl Inner {
         self.journal
             .wait_for_space(bytes, class, self.config.patience)
             .await
-            .map_err(|_| VfsError::TryAgain { reason: "the journal is full until the cloud takes its data" })
+            .map_err(|_| VfsError::TryAgain {
+                reason: "the journal is full until the cloud takes its data",
+            })
     }
 
     /// Holds writers back while more is dirty than memory is meant for.
@@ -280,7 +304,9 @@ impl Inner {
             self.want_checkpoint();
             let left = deadline.since(self.env.now());
             if left.is_zero() || self.env.timeout(left, committed).await.is_err() {
-                return Err(VfsError::TryAgain { reason: "too many changes wait for the cloud" });
+                return Err(VfsError::TryAgain {
+                    reason: "too many changes wait for the cloud",
+                });
             }
         }
     }
@@ -317,7 +343,11 @@ impl Inner {
                 Err(error) => return Err(read_failed(error)),
                 Ok(None) => None,
                 Ok(Some(pointer)) => {
-                    let place = Place { inode: INODE_MAP, level: 0, index: number };
+                    let place = Place {
+                        inode: INODE_MAP,
+                        level: 0,
+                        index: number,
+                    };
                     Some(read_inode(&self.objects, &pointer, place).await?)
                 }
             },
@@ -363,7 +393,10 @@ impl Inner {
                 let unchanged = matches!(state.entry(directory), Ok(Some(entry)) if entry.content == content);
                 if unchanged && state.page(directory, key).is_err() {
                     let detail = format!("no page of the directory covers key {key:016x}");
-                    return Err(VfsError::Corrupt { inode: directory, detail });
+                    return Err(VfsError::Corrupt {
+                        inode: directory,
+                        detail,
+                    });
                 }
                 Ok(())
             }
@@ -379,18 +412,30 @@ pub(crate) async fn find_page(
     shape: crate::inode::DirectoryShape,
     key: u64,
 ) -> Result<Option<(PagePlace, DirectoryPage)>, ReadError> {
-    let Content::Map(root) = content else { return Ok(None) };
+    let Content::Map(root) = content else {
+        return Ok(None);
+    };
     let deepest = shape.max_depth.min(crate::state::MAX_DEPTH);
     for depth in (0..=deepest).rev() {
         let place = PagePlace::covering(key, depth);
-        let Some(pointer) = tree::lookup(objects, directory, root, place.index()).await? else { continue };
-        let at = Place { inode: directory, level: 0, index: place.index() };
+        let Some(pointer) = tree::lookup(objects, directory, root, place.index()).await? else {
+            continue;
+        };
+        let at = Place {
+            inode: directory,
+            level: 0,
+            index: place.index(),
+        };
         let object = objects.get(&pointer, at).await?;
         return match DirectoryPage::decode(object.payload.clone(), place) {
             Ok(page) => Ok(Some((place, page))),
             Err(error) => {
                 let (location, detail) = (pointer.location, error.to_string());
-                Err(ReadError::Corrupt { place: at, location, detail })
+                Err(ReadError::Corrupt {
+                    place: at,
+                    location,
+                    detail,
+                })
             }
         };
     }
@@ -404,19 +449,33 @@ pub(crate) async fn read_inode(
     place: Place,
 ) -> Result<(crate::inode::Inode, Content), VfsError> {
     let object = objects.get(pointer, place).await.map_err(read_failed)?;
-    decode_inode(&object).map_err(|detail| VfsError::Corrupt { inode: place.index, detail })
+    decode_inode(&object).map_err(|detail| VfsError::Corrupt {
+        inode: place.index,
+        detail,
+    })
 }
 
-pub(crate) fn decode_inode(object: &crate::objects::Object) -> Result<(crate::inode::Inode, Content), String> {
-    let (inode, inline) = crate::inode::Inode::decode(object.payload.clone()).map_err(|error| error.to_string())?;
+pub(crate) fn decode_inode(
+    object: &crate::objects::Object,
+) -> Result<(crate::inode::Inode, Content), String> {
+    let (inode, inline) =
+        crate::inode::Inode::decode(object.payload.clone()).map_err(|error| error.to_string())?;
     if inode.number != object.header.place.index {
-        return Err(format!("the object of inode {} says it is {}", object.header.place.index, inode.number));
+        return Err(format!(
+            "the object of inode {} says it is {}",
+            object.header.place.index, inode.number
+        ));
     }
-    let content = match (inline, object.header.children.first(), object.header.plain.first()) {
+    let content = match (
+        inline,
+        object.header.children.first(),
+        object.header.plain.first(),
+    ) {
         (Some(bytes), None, _) => Content::Inline(bytes),
-        (None, Some(child), Some(level)) if *level > 0 => {
-            Content::Map(firn_format::TreeRoot { pointer: child.pointer, level: *level })
-        }
+        (None, Some(child), Some(level)) if *level > 0 => Content::Map(firn_format::TreeRoot {
+            pointer: child.pointer,
+            level: *level,
+        }),
         (None, None, _) => Content::Empty,
         (Some(_), Some(_), _) | (None, Some(_), _) => {
             return Err("its content is neither inline nor a map".into());
@@ -428,10 +487,19 @@ pub(crate) fn decode_inode(object: &crate::objects::Object) -> Result<(crate::in
 /// What the client is told when something committed cannot be read.
 pub(crate) fn read_failed(error: ReadError) -> VfsError {
     match error {
-        ReadError::Unavailable { .. } => VfsError::TryAgain { reason: "the object store is out of reach" },
+        ReadError::Unavailable { .. } => VfsError::TryAgain {
+            reason: "the object store is out of reach",
+        },
         ReadError::Corrupt { place, .. } => {
-            let inode = if place.inode == INODE_MAP && place.level == 0 { place.index } else { place.inode };
-            VfsError::Corrupt { inode, detail: error.to_string() }
+            let inode = if place.inode == INODE_MAP && place.level == 0 {
+                place.index
+            } else {
+                place.inode
+            };
+            VfsError::Corrupt {
+                inode,
+                detail: error.to_string(),
+            }
         }
         ReadError::Missing { .. } => VfsError::Io(error.to_string()),
     }
@@ -455,12 +523,22 @@ pub struct ChangeRequest {
 impl ChangeRequest {
     /// A change of metadata: stable before the reply.
     pub fn metadata() -> Self {
-        Self { data: None, extra_bytes: 0, stable: true, class: ReserveClass::Ordinary }
+        Self {
+            data: None,
+            extra_bytes: 0,
+            stable: true,
+            class: ReserveClass::Ordinary,
+        }
     }
 
     /// A change that frees something.
     pub fn removal() -> Self {
-        Self { data: None, extra_bytes: 0, stable: true, class: ReserveClass::Reserved }
+        Self {
+            data: None,
+            extra_bytes: 0,
+            stable: true,
+            class: ReserveClass::Reserved,
+        }
     }
 }
 

@@ -19,8 +19,10 @@ PORT = 7700
 
 
 class Control:
-    def __init__(self, server, log_path):
+    def __init__(self, server, log_path, on_failure=lambda: None):
+        """`on_failure` is called when the server cannot be brought up again: the job then waits for it in vain."""
         self.server = server
+        self.on_failure = on_failure
         self.kills = 0
         self.failure = None
         self._log = open(log_path, "a", buffering=1)
@@ -61,8 +63,9 @@ class Control:
                     return f"error unknown request {verb}"
                 if verb != "down":
                     self.server.start()
-            except LabError as error:
-                self.failure = str(error)
+            except Exception as error:  # whatever it was, the guest must not wait for an answer for ever
+                self.failure = str(error) or repr(error)
+                self.on_failure()
                 return "error " + self.failure.splitlines()[0]
             self._log.write(f"{time.monotonic():.6f} {verb} done\n")
             return f"ok {1000 * (time.monotonic() - started):.0f} ms"

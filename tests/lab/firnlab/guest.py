@@ -23,6 +23,11 @@ class Guest:
         self.number = number
         self.address = f"192.168.77.{2 + number}"
         self.memory_mib = memory_mib
+        self.process = None
+
+    def end_in(self, seconds):
+        """Pulls the plug after that time: processes in it may wait for ever for a server that is gone."""
+        return signal_after(self.process, seconds)
 
     def run(self, job, files=(), variables=None, timeout_s=600, on_line=print):
         """Runs the shell script `job` with `files` beside it; returns its exit status, 125 if the guest died.
@@ -49,12 +54,12 @@ class Guest:
                 f"firn.address={self.address}/24", f"firn.host={HOST_ADDRESS}",
                 f"firn.name=guest{self.number}", f"firn.timeout={timeout_s}",
             ]
-            process = subprocess.Popen(
+            process = self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 env=dict(os.environ, TMPDIR="/dev/shm"), start_new_session=True, text=True, errors="replace",
             )
             status, boot = 125, []
-            watchdog = signal_after(process, timeout_s + 60)
+            watchdog = self.end_in(timeout_s + 60)
             try:
                 for line in process.stdout:
                     line = line.rstrip("\r\n")

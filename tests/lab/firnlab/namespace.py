@@ -1,6 +1,8 @@
 """Private namespaces, and the bridge with tap devices that guests are plugged into."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,9 +13,14 @@ MARK = "FIRN_LAB_NAMESPACE"
 # Taps made at start; each takes one guest. Two are enough for any test (two clients), four leave room.
 TAPS = 4
 
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
-def enter():
+
+def enter(tied=False):
     """Re-executes this program in fresh namespaces, unless it already runs in such.
+
+    `tied`: all of it is killed when the parent process ends. `unshare` by itself ignores the signals that end a
+    program, so a driver that is interrupted would leave guests and servers behind.
 
     As root nothing else is needed. Another user gets a user namespace, in which they are root: enough for the guest
     and for our own server, but not for the peer, which opens files by handle.
@@ -27,6 +34,8 @@ def enter():
         if probe.returncode != 0 or not os.access("/dev/net/tun", os.R_OK | os.W_OK):
             raise LabError("this needs root, or user namespaces and a /dev/net/tun open to all; try sudo")
     os.environ[MARK] = "fresh"
+    if tied:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.execvp("unshare", command + [sys.executable] + sys.argv)
 
 

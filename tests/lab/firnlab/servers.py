@@ -118,8 +118,9 @@ class Firn(Server):
         self.config.write_text(
             template.replace("@DIRECTORY@", str(self.directory)).replace("@ADDRESS@", HOST_ADDRESS) + self.settings
         )
+        (self.directory / "store").mkdir(exist_ok=True)
         done = subprocess.run(
-            [self.binary, "format", "--config", self.config],
+            [self.binary, "format", "--config", self.config, "--phrase-file", self.directory / "phrase"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
         )
         (self.directory / "format.log").write_text(done.stdout)
@@ -134,7 +135,8 @@ class Ganesha(Server):
     """NFS-Ganesha of Debian with its back end on a local file system: the peer.
 
     It runs from the guest's root tree by chroot, in this namespace's view of it, with its own /run, state and logs;
-    rpcbind and statd are started beside it, as on a host. They stay up when it is killed.
+    rpcbind and statd are started beside it, as on a host. They stay up when it is killed. While its grace period lasts
+    it also holds back ordinary writes, so it has one only where locks are to be reclaimed.
     """
 
     name = "ganesha"
@@ -142,8 +144,9 @@ class Ganesha(Server):
     mount_options = Server.mount_options + ",noacl"
     variables = {"COMPARE_IGNORES": "symlink-mtime", "FORGETS_REPLIES": "1"}
 
-    def __init__(self, directory, exported=None, ports=(111, 20048, 2049)):
+    def __init__(self, directory, exported=None, ports=(111, 20048, 2049), grace_s=0):
         super().__init__(directory)
+        self.grace_s = grace_s
         self.exported = pathlib.Path(exported or self.directory / "export")
         self.ports = ports
         self.beside = []
@@ -179,12 +182,13 @@ class Ganesha(Server):
 
     def configuration(self):
         _, mount_port, nfs_port = self.ports
+        grace = f"Grace_Period = {self.grace_s}; Lease_Lifetime = 5" if self.grace_s else "Graceless = true"
         return f"""
 NFS_CORE_PARAM {{
   NFS_Port = {nfs_port}; MNT_Port = {mount_port}; NLM_Port = {nfs_port + 1}; Rquota_Port = {nfs_port + 2};
   Protocols = 3; Enable_UDP = false; mount_path_pseudo = true;
 }}
-NFSV4 {{ Grace_Period = 10; Lease_Lifetime = 5; RecoveryBackend = fs; RecoveryRoot = "/run/state"; }}
+NFSV4 {{ {grace}; RecoveryBackend = fs; RecoveryRoot = "/run/state"; }}
 NFS_KRB5 {{ Active_krb5 = false; }}
 EXPORT {{
   Export_Id = 1; Path = /run/export; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash;

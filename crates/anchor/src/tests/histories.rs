@@ -14,7 +14,10 @@
 //! gives the same history. Each planted bug must be found, or the test proves nothing.
 
 use super::support::{Dice, step, world};
-use crate::{Anchor, AnchorError, OwnerId, Ownership, PlantedBug, RetainedRoot, Root, VolumeTuple};
+use crate::{
+    Anchor, AnchorError, OwnerId, Ownership, RetainedRoot, Root, VolumeTuple,
+    mutants::{Mutant, plant},
+};
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
 use futures::future::BoxFuture;
@@ -297,18 +300,12 @@ impl Edge {
 }
 
 /// Runs one history and returns what it went through, or what is wrong with it.
-fn history(seed: u64, bug: Option<PlantedBug>) -> Result<Log, String> {
+fn history(seed: u64) -> Result<Log, String> {
     let dice = Dice::new(seed);
     let env = world(dice.clone());
     let table = MemoryTable::new();
     let log = Arc::new(Mutex::new(Log::default()));
-    let make_anchor = |client: Arc<MemoryTableClient>| {
-        let anchor = Anchor::new(client, env.clone(), FAMILY);
-        match bug {
-            Some(bug) => anchor.with_planted_bug(bug),
-            None => anchor,
-        }
-    };
+    let make_anchor = |client: Arc<MemoryTableClient>| Anchor::new(client, env.clone(), FAMILY);
 
     let watched = log.clone();
     table.watch(move |key, value| {
@@ -413,6 +410,7 @@ fn check_step(before: &VolumeTuple, after: &VolumeTuple, log: &Log) -> Result<()
         if let (true, Some(root)) = (from_other.is_some(), &before.root) {
             retained.push(RetainedRoot {
                 fenced_epoch: before.epoch,
+                tenure: before.tenure,
                 retained_at_ms: after.retained.last().map_or(0, |last| last.retained_at_ms),
                 root: root.clone(),
             });
@@ -470,8 +468,11 @@ fn check_told(log: &Log) -> Result<(), String> {
     Ok(())
 }
 
-fn first_failure(bug: PlantedBug, histories: u64) -> Option<(u64, String)> {
-    (0..histories).find_map(|seed| history(seed, Some(bug)).err().map(|violation| (seed, violation)))
+fn first_failure(mutant: Mutant, histories: u64) -> Option<(u64, String)> {
+    plant(Some(mutant));
+    let found = (0..histories).find_map(|seed| history(seed).err().map(|violation| (seed, violation)));
+    plant(None);
+    found
 }
 
 #[test]
@@ -479,7 +480,7 @@ fn histories_with_lost_and_late_replies_stalls_crashes_and_takeovers_are_sound()
     const HISTORIES: u64 = 1500;
     let mut total = Counts::default();
     for seed in 0..HISTORIES {
-        let log = history(seed, None).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        let log = history(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let Counts {
             commits,
             fenced,
@@ -520,30 +521,22 @@ fn histories_with_lost_and_late_replies_stalls_crashes_and_takeovers_are_sound()
 #[test]
 fn the_same_seed_gives_the_same_history() {
     for seed in [3, 77, 4096] {
-        let (one, two) = (history(seed, None).unwrap(), history(seed, None).unwrap());
+        let (one, two) = (history(seed).unwrap(), history(seed).unwrap());
         assert_eq!(one.truth, two.truth);
         assert_eq!(one.told, two.told);
     }
-    assert_ne!(history(1, None).unwrap().truth, history(2, None).unwrap().truth);
+    assert_ne!(history(1).unwrap().truth, history(2).unwrap().truth);
 }
 
 #[test]
 fn every_planted_bug_is_found() {
-    for bug in [
-        PlantedBug::CommitWithoutFence,
-        PlantedBug::LostReplyIsFailure,
-        PlantedBug::LostReplyIsSuccess,
-        PlantedBug::TakeoverKeepsEpoch,
-        PlantedBug::TakeoverDropsRoot,
-        PlantedBug::RestartKeepsEpoch,
-        PlantedBug::AcquireFromOther,
-        PlantedBug::VersionsMayRepeat,
-        PlantedBug::WriterWithoutCondition,
-        PlantedBug::TenureFollowsNobody,
-    ] {
-        let (seed, violation) = first_failure(bug, 500).unwrap_or_else(|| panic!("{bug:?} was not found"));
+    for mutant in Mutant::ALL {
+        assert_eq!(Mutant::from_name(mutant.name()), Some(mutant));
+        let (seed, violation) =
+            first_failure(mutant, 500).unwrap_or_else(|| panic!("{} was not found", mutant.name()));
         println!(
-            "{bug:?}: seed {seed}: {}",
+            "{}: seed {seed}: {}",
+            mutant.name(),
             violation.lines().next().unwrap_or_default()
         );
     }

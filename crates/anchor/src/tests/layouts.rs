@@ -45,6 +45,7 @@ fn volume() -> VolumeTuple {
         drained: false,
         retained: vec![RetainedRoot {
             fenced_epoch: OwnershipEpoch(7),
+            tenure: OwnershipEpoch(6),
             retained_at_ms: 10,
             root: root(),
         }],
@@ -74,7 +75,7 @@ fn the_layouts_of_version_one_are_these_bytes() {
         change_id: [3; 16],
     };
     let expected = [
-        "0146",
+        "014600",
         "0100000000000000",
         "0200000000000000",
         "03030303030303030303030303030303",
@@ -95,6 +96,7 @@ fn the_layouts_of_version_one_are_these_bytes() {
         ROOT,
         "0100",
         "0700000000000000",
+        "0600000000000000",
         "0a00000000000000",
         ROOT,
     ]

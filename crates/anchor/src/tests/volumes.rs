@@ -227,7 +227,7 @@ fn a_takeover_fences_the_owner_and_retains_the_root_its_journal_continues() {
     ));
     run(office.anchor.check(&bob)).unwrap();
 
-    let kept = bob.tuple().retained_for(alice.epoch()).unwrap();
+    let kept = bob.tuple().retained_for(alice.tenure()).unwrap();
     assert_eq!(kept.root, alices_root);
     run(office.anchor.forget_retained(VOLUME, alice.epoch())).unwrap();
     assert!(run(office.anchor.load(VOLUME)).unwrap().0.retained.is_empty());
@@ -248,6 +248,21 @@ fn after_a_takeover_the_first_owner_begins_a_new_tenure() {
         alice.tenure(),
         "its old journal must not be replayed into the volume"
     );
+}
+
+#[test]
+fn taking_over_the_own_volume_is_a_restart_and_retains_nothing() {
+    let office = office();
+    let mut alice = office.acquire(ALICE).unwrap();
+    office.commit(&mut alice, 1).unwrap();
+    let again = run(office.anchor.takeover(VOLUME, ALICE, "alice")).unwrap();
+    assert_eq!(again.retained, None);
+    assert_eq!(again.ownership.tenure(), alice.tenure());
+    assert!(again.ownership.tuple().retained.is_empty());
+    assert!(matches!(
+        office.commit(&mut alice, 2),
+        Err(AnchorError::Fenced(_))
+    ));
 }
 
 #[test]
@@ -429,10 +444,15 @@ fn takeovers_that_nobody_salvages_are_bounded_and_nothing_is_dropped() {
     let office = office();
     let mut alice = office.acquire(ALICE).unwrap();
     office.commit(&mut alice, 1).unwrap();
-    for _ in 0..MAX_RETAINED_ROOTS {
-        run(office.anchor.takeover(VOLUME, BOB, "bob")).unwrap();
+    for number in 0..MAX_RETAINED_ROOTS {
+        let (owner, name) = if number % 2 == 0 {
+            (BOB, "bob")
+        } else {
+            (ALICE, "alice")
+        };
+        run(office.anchor.takeover(VOLUME, owner, name)).unwrap();
     }
-    let refused = run(office.anchor.takeover(VOLUME, ALICE, "alice"));
+    let refused = run(office.anchor.takeover(VOLUME, BOB, "bob"));
     assert!(
         matches!(refused, Err(AnchorError::TooManyRetained { .. })),
         "{refused:?}"
@@ -441,7 +461,7 @@ fn takeovers_that_nobody_salvages_are_bounded_and_nothing_is_dropped() {
     assert_eq!(tuple.retained.len(), MAX_RETAINED_ROOTS);
     assert_eq!(tuple.retained[0].fenced_epoch, alice.epoch());
     run(office.anchor.forget_retained(VOLUME, alice.epoch())).unwrap();
-    run(office.anchor.takeover(VOLUME, ALICE, "alice")).unwrap();
+    run(office.anchor.takeover(VOLUME, BOB, "bob")).unwrap();
 }
 
 #[test]

@@ -112,8 +112,13 @@ impl SimulatedDisk {
         inner.replace(&image);
     }
 
-    /// Makes everything visible durable.
-    pub(super) fn settle(&self) {
+    /// The processes that held locks are gone.
+    pub(super) fn unlock_all(&self) {
+        self.inner().locks.clear();
+    }
+
+    /// Makes everything visible durable, as the kernel does in time.
+    pub fn settle(&self) {
         let mut inner = self.inner();
         let image = inner.state.visible();
         inner.replace(&image);

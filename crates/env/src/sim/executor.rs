@@ -365,16 +365,30 @@ impl Core {
         state.running && state.incarnation == incarnation
     }
 
-    /// Stops a machine. Its tasks end before anything else runs; its disk keeps what the contract promises.
+    /// Cuts the power of a machine.
     pub(super) fn crash(&mut self, machine: usize) {
-        if !self.machines[machine].running {
+        self.stop(machine, true);
+    }
+
+    /// Stops a machine. Its tasks end before anything else runs; if the power was cut, its disk keeps what the contract
+    /// promises, also when its processes had ended before.
+    pub(super) fn stop(&mut self, machine: usize, power_cut: bool) {
+        let running = self.machines[machine].running;
+        if !running && !power_cut {
             return;
         }
         self.mix(machine as u64);
-        self.trace(|| format!("machine {machine} crashes"));
+        self.trace(|| format!("machine {machine} stops, power cut: {power_cut}"));
         let state = &mut self.machines[machine];
+        if power_cut {
+            state.disk.crash();
+        } else {
+            state.disk.unlock_all();
+        }
+        if !running {
+            return;
+        }
         state.running = false;
-        state.disk.crash();
         self.reap = true;
         self.network.machine_stopped(machine);
     }

@@ -99,17 +99,15 @@ impl Machine {
     }
 
     /// Cuts the power: all tasks of this machine end at their await, and its disk loses what the contract lets it lose.
-    /// Takes effect at once; the tasks are dropped before any other runs. On a machine that is down it does nothing.
+    /// Takes effect at once; the tasks are dropped before any other runs. On a machine whose processes have ended it only loses what was not synced.
     pub fn crash(&self) {
         self.shared.core().crash(self.id);
     }
 
-    /// Ends the processes but not the operating system (`kill -9`): the disk keeps every completed write.
+    /// Ends the processes but not the operating system (`kill -9`): the disk shows every write that was made, but what was
+    /// not synced is still not durable, and a later [`Machine::crash`] may lose it.
     pub fn kill(&self) {
-        let mut core = self.shared.core();
-        let disk = core.machines[self.id].disk.clone();
-        disk.settle();
-        core.crash(self.id);
+        self.shared.core().stop(self.id, false);
     }
 
     /// Starts a machine that is down, with the disk it was left with.
@@ -180,6 +178,11 @@ impl Machine {
     /// The panics that crashed it, oldest first.
     pub fn panics(&self) -> Vec<String> {
         self.shared.core().machines[self.id].panics.clone()
+    }
+
+    /// The same, and forgets them.
+    pub fn take_panics(&self) -> Vec<String> {
+        std::mem::take(&mut self.shared.core().machines[self.id].panics)
     }
 
     pub(super) fn id(&self) -> usize {

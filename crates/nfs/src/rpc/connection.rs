@@ -27,7 +27,7 @@ use std::{
     io::IoSlice,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -73,11 +73,22 @@ struct Held {
 /// Progress as the watchdog sees it, in nanoseconds of the monotonic clock.
 #[derive(Default)]
 struct Activity {
-    last_read: AtomicU64,
+    last_call: AtomicU64,
     last_reply: AtomicU64,
-    inside_record: AtomicBool,
+    /// Since when the rest of a record has been awaited; zero while none is.
+    record_began: AtomicU64,
     /// Zero while nothing is being written.
     write_began: AtomicU64,
+}
+
+impl Activity {
+    fn awaits_rest_of_record(&self, inside: bool, now: Monotonic) {
+        if !inside {
+            self.record_began.store(0, Relaxed);
+        } else if self.record_began.load(Relaxed) == 0 {
+            self.record_began.store(now.0.max(1), Relaxed);
+        }
+    }
 }
 
 /// Serves a connection until it ends or `stop` becomes true, then lets the calls in flight end and their replies leave.
@@ -90,11 +101,11 @@ pub(super) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let activity = Arc::new(Activity::default());
-    activity.last_read.store(env.now().0, Relaxed);
+    activity.last_call.store(env.now().0, Relaxed);
     let (read_half, write_half) = tokio::io::split(stream);
     // Each reply in the queue holds a slot, so sending never finds it full; two more for refusals in between.
     let (queue, outgoing) = mpsc::channel(allowance.calls + 2);
-    let writer = env.spawn(
+    let mut writer = env.spawn(
         "rpc writer",
         write_replies(env.clone(), write_half, outgoing, activity.clone()),
     );
@@ -121,9 +132,9 @@ pub(super) async fn serve(
         }
     }
     // The reader's end of the queue is gone; the writer ends after the last call in flight.
-    let abort = env.timeout(allowance.drain, writer).await;
-    if abort.is_err() {
+    if env.timeout(allowance.drain, &mut writer).await.is_err() {
         debug!(?peer, "replies left unsent");
+        writer.abort();
     }
 }
 
@@ -144,9 +155,11 @@ async fn read_calls(
     let mut records = RecordReader::new(stream, allowance.record_bytes);
     let mut charges = Vec::new();
     loop {
-        let step = records.next().await?;
-        activity.last_read.store(env.now().0, Relaxed);
-        activity.inside_record.store(records.is_inside_record(), Relaxed);
+        let step = records
+            .next(|inside| activity.awaits_rest_of_record(inside, env.now()))
+            .await?;
+        // What follows may wait for other calls to end, which is our doing and not the client's.
+        activity.record_began.store(0, Relaxed);
         let message = match step {
             None => return Ok(()),
             Some(Step::NeedInput) => continue,
@@ -156,6 +169,7 @@ async fn read_calls(
             }
             Some(Step::Record(message)) => message,
         };
+        activity.last_call.store(env.now().0, Relaxed);
         let slot = slots
             .clone()
             .acquire_owned()
@@ -264,16 +278,16 @@ async fn watch_activity(
         if write_began != 0 && age(write_began) > allowance.stall {
             return "the client takes no replies";
         }
-        let last_read = activity.last_read.load(Relaxed);
-        let in_flight = allowance.calls - slots.available_permits();
-        if in_flight > 0 {
-            // Reading may be held back by calls in flight; that is our doing.
-            continue;
-        }
-        if activity.inside_record.load(Relaxed) && age(last_read) > allowance.stall {
+        let record_began = activity.record_began.load(Relaxed);
+        if record_began != 0 && age(record_began) > allowance.stall {
             return "a record was not completed in time";
         }
-        if age(last_read.max(activity.last_reply.load(Relaxed))) > allowance.idle {
+        let in_flight = allowance.calls - slots.available_permits();
+        let last = activity
+            .last_call
+            .load(Relaxed)
+            .max(activity.last_reply.load(Relaxed));
+        if in_flight == 0 && record_began == 0 && age(last) > allowance.idle {
             return "idle";
         }
     }

@@ -11,6 +11,11 @@ use firn_env::Env;
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 use tracing::debug;
 
+/// The head of a reply that tells of success.
+const HEAD_BYTES: usize = 24;
+/// What results without file data mostly fit in.
+const COPIED_BYTES: usize = 1024;
+
 /// A set of programs served together, with their statistics.
 pub struct Programs {
     by_number: BTreeMap<u32, Vec<Arc<dyn Program>>>,
@@ -129,12 +134,13 @@ impl AcceptedCall {
             self.request.procedure,
             self.request.peer,
         );
-        let mut out = Encoder::with_capacity(32);
-        let ending = match self.program.call(self.request).await {
+        let (out, ending) = match self.program.call(self.request).await {
             Ok(Reply { body, failed }) => {
+                // Small results are copied behind the head; of large ones most is by reference.
+                let mut out = Encoder::with_capacity(HEAD_BYTES + body.len().min(COPIED_BYTES));
                 ReplyStatus::Success.encode(transaction, &mut out);
                 out.append(body);
-                if failed { Ending::Failed } else { Ending::Success }
+                (out, if failed { Ending::Failed } else { Ending::Success })
             }
             Err(refusal) => {
                 debug!(
@@ -144,10 +150,11 @@ impl AcceptedCall {
                     ?refusal,
                     "call refused"
                 );
+                let mut out = Encoder::with_capacity(HEAD_BYTES);
                 if let Some(status) = ReplyStatus::from_refusal(refusal) {
                     status.encode(transaction, &mut out);
                 }
-                Ending::Refused
+                (out, Ending::Refused)
             }
         };
         if let Some(counters) = self.counters {

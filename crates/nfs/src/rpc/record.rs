@@ -188,12 +188,10 @@ impl<S: AsyncRead + Unpin> RecordReader<S> {
         }
     }
 
-    pub(crate) fn is_inside_record(&self) -> bool {
-        self.assembler.is_inside_record()
-    }
-
     /// The next event: a fragment that begins, or a whole record. `None` at the orderly end of the stream.
-    pub(crate) async fn next(&mut self) -> Result<Option<Step>, RecordError> {
+    ///
+    /// Before each wait for input, `waits` is told whether it is in the middle of a record.
+    pub(crate) async fn next(&mut self, mut waits: impl FnMut(bool)) -> Result<Option<Step>, RecordError> {
         loop {
             let mut input = &self.staging[self.start..self.end];
             let step = self.assembler.step(&mut input)?;
@@ -201,6 +199,7 @@ impl<S: AsyncRead + Unpin> RecordReader<S> {
             if step != Step::NeedInput {
                 return Ok(Some(step));
             }
+            waits(self.assembler.is_inside_record());
             let received = if let Some(mut rest) = self.assembler.direct() {
                 let received = self.stream.read_buf(&mut rest).await?;
                 self.assembler.received(received);

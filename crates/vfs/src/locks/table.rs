@@ -112,9 +112,7 @@ impl Table {
     ) -> Result<Place, LockError> {
         self.check_grace(false)?;
         self.check_lock_limits(&request.owner.client)?;
-        let is_same = |number: &u64| self.waiting[number].request == *request;
-        let of_owner = self.waiting_by_owner.get(&request.owner);
-        if of_owner.is_some_and(|numbers| numbers.iter().any(is_same)) {
+        if self.is_waiting(request) {
             return Ok(Place::AlreadyWaiting);
         }
         if self.check_held(request).is_ok() && !self.must_queue(request, self.next_number) {
@@ -137,19 +135,22 @@ impl Table {
     }
 
     pub(super) fn cancel(&mut self, request: &LockRequest) -> bool {
-        let of_owner = self.waiting_by_owner.get(&request.owner);
-        let number = of_owner.and_then(|numbers| {
-            numbers
-                .iter()
-                .copied()
-                .find(|number| self.waiting[number].request == *request)
-        });
-        let Some(number) = number else {
+        let Some(number) = self.number_of(request) else {
             return false;
         };
         self.dequeue(number);
         self.serve(BTreeSet::from([request.file]));
         true
+    }
+
+    pub(super) fn is_waiting(&self, request: &LockRequest) -> bool {
+        self.number_of(request).is_some()
+    }
+
+    fn number_of(&self, request: &LockRequest) -> Option<u64> {
+        let of_owner = self.waiting_by_owner.get(&request.owner);
+        let mut numbers = of_owner.into_iter().flatten().copied();
+        numbers.find(|number| self.waiting[number].request == *request)
     }
 
     /// A waiter was dropped: takes it out of the queue, or gives back what it got.

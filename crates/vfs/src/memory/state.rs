@@ -316,11 +316,13 @@ impl State {
         Ok(WriteReply { stability, file })
     }
 
-    pub(super) fn commit(&mut self, file: FileHandle) -> Result<ChangedAttributes, VfsError> {
+    pub(super) fn commit(
+        &mut self,
+        caller: &Caller,
+        file: FileHandle,
+    ) -> Result<ChangedAttributes, VfsError> {
         let inode = self.get(file)?;
-        if inode.content().is_none() {
-            return Err(VfsError::InvalidArgument);
-        }
+        rules::may_write(inode.subject(), &caller.credentials)?;
         let changed = unchanged(&inode.attributes);
         self.edit(file.inode).commit();
         Ok(changed)

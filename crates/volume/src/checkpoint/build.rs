@@ -9,6 +9,7 @@ use crate::{
     extents::Extent,
     inode::INLINE_BYTES,
     journal::Journal,
+    mutants::{Mutant, active},
     state::{Content, FrozenEntry},
     tree::{self, Update},
 };
@@ -67,26 +68,52 @@ pub async fn build(
                 entries.push((entry.number, Content::Empty, 0));
             }
             Some(_) => {
-                let (content, used_bytes) = Source { packer, journal, block_bytes, entry: &entry }.build().await?;
+                let (content, used_bytes) = Source {
+                    packer,
+                    journal,
+                    block_bytes,
+                    entry: &entry,
+                }
+                .build()
+                .await?;
                 used_correction += used_bytes as i64 - entry.layer.used_bytes as i64;
                 held.push((entry, content, used_bytes));
             }
         }
     }
     pack_inodes(packer, &mut held, &mut map_changes, &mut orphans, &mut entries).await?;
-    let change = Update { leaves: map_changes, keep_below: u64::MAX };
+    let change = Update {
+        leaves: map_changes,
+        keep_below: u64::MAX,
+    };
     let inode_map = tree::update(packer, INODE_MAP, inode_map, change).await?.root;
     // Few inodes are unlinked and open at one time: their tree is written anew each time.
-    let leaves = orphans.iter().map(|(number, pointer)| (*number, Some(*pointer))).collect();
-    let change = Update { leaves, keep_below: u64::MAX };
+    let leaves = orphans
+        .iter()
+        .map(|(number, pointer)| (*number, Some(*pointer)))
+        .collect();
+    let change = Update {
+        leaves,
+        keep_below: u64::MAX,
+    };
     let orphan_map = tree::update(packer, ORPHAN_MAP, None, change).await?.root;
-    Ok(BuiltCheckpoint { inode_map, orphans: orphan_map, orphan_pointers: orphans, entries, used_correction })
+    Ok(BuiltCheckpoint {
+        inode_map,
+        orphans: orphan_map,
+        orphan_pointers: orphans,
+        entries,
+        used_correction,
+    })
 }
 
 /// Groups a directory with what is in it.
 fn locality(entry: &FrozenEntry) -> u64 {
     entry.inode.as_ref().map_or(entry.number, |inode| {
-        if inode.is_directory() { inode.number } else { inode.parent }
+        if inode.is_directory() {
+            inode.number
+        } else {
+            inode.parent
+        }
     })
 }
 
@@ -102,7 +129,11 @@ async fn pack_inodes(
         let mut inode = entry.inode.clone().expect("only existing inodes are held");
         inode.used_bytes = *used_bytes;
         let map = if entry.orphan { ORPHAN_MAP } else { INODE_MAP };
-        let place = Place { inode: map, level: 0, index: entry.number };
+        let place = Place {
+            inode: map,
+            level: 0,
+            index: entry.number,
+        };
         batch.push(inode_object(place, &inode, content));
     }
     let pointers = packer.pack_all(batch).await?;
@@ -124,11 +155,22 @@ fn inode_object(place: Place, inode: &crate::inode::Inode, content: &Content) ->
     let (inline, plain, children) = match content {
         Content::Empty => (None, Bytes::from_static(&[0]), Vec::new()),
         Content::Inline(bytes) => (Some(&bytes[..]), Bytes::from_static(&[0]), Vec::new()),
-        Content::Map(root) => {
-            (None, Bytes::copy_from_slice(&[root.level]), vec![Child { slot: 0, pointer: root.pointer }])
-        }
+        Content::Map(root) => (
+            None,
+            Bytes::copy_from_slice(&[root.level]),
+            vec![Child {
+                slot: 0,
+                pointer: root.pointer,
+            }],
+        ),
     };
-    ToPack { kind: Kind::Inode, place, plain, children, payload: inode.encode(inline) }
+    ToPack {
+        kind: Kind::Inode,
+        place,
+        plain,
+        children,
+        payload: inode.encode(inline),
+    }
 }
 
 /// One entry being built.
@@ -171,7 +213,11 @@ impl Source<'_> {
             .iter()
             .map(|(place, page)| ToPack {
                 kind: Kind::Block,
-                place: Place { inode: self.entry.number, level: 0, index: place.index() },
+                place: Place {
+                    inode: self.entry.number,
+                    level: 0,
+                    index: place.index(),
+                },
                 plain: Bytes::new(),
                 children: Vec::new(),
                 payload: page.encode(),
@@ -184,7 +230,10 @@ impl Source<'_> {
         if leaves.is_empty() {
             return Ok(self.entry.content.clone());
         }
-        let change = Update { leaves, keep_below: u64::MAX };
+        let change = Update {
+            leaves,
+            keep_below: u64::MAX,
+        };
         let updated = tree::update(self.packer, self.entry.number, self.map_root(), change).await?;
         Ok(updated.root.map_or(Content::Empty, Content::Map))
     }
@@ -214,6 +263,9 @@ impl Source<'_> {
         }
         blocks.sort_unstable();
         blocks.dedup();
+        if active(self.packer.env(), Mutant::DropLastBlock) && blocks.len() > 1 {
+            blocks.pop();
+        }
         let mut leaves = BTreeMap::new();
         let per_batch = (BATCH_BYTES / block_bytes as usize).max(1);
         for some in blocks.chunks(per_batch) {
@@ -230,9 +282,19 @@ impl Source<'_> {
                     leaves.insert(index, None);
                     continue;
                 }
-                let place = Place { inode: self.entry.number, level: 0, index };
+                let place = Place {
+                    inode: self.entry.number,
+                    level: 0,
+                    index,
+                };
                 let (plain, children) = (lost.encode(), Vec::new());
-                batch.push(ToPack { kind: Kind::Block, place, plain, children, payload });
+                batch.push(ToPack {
+                    kind: Kind::Block,
+                    place,
+                    plain,
+                    children,
+                    payload,
+                });
             }
             let places: Vec<u64> = batch.iter().map(|one| one.place.index).collect();
             let pointers = self.packer.pack_all(batch).await?;
@@ -241,7 +303,10 @@ impl Source<'_> {
         let old = self.map_root();
         let used_before = match (&self.entry.content, layer.base_below) {
             (Content::Map(_), u64::MAX) => self.entry.committed_used_bytes,
-            (Content::Map(_), cut) => self.entry.committed_used_bytes.min(cut.next_multiple_of(block_bytes)),
+            (Content::Map(_), cut) => self
+                .entry
+                .committed_used_bytes
+                .min(cut.next_multiple_of(block_bytes)),
             (Content::Empty | Content::Inline(_), _) => 0,
         };
         let change = Update { leaves, keep_below };
@@ -288,7 +353,9 @@ impl Source<'_> {
         if let Some(bytes) = extent.buffer.bytes() {
             return Ok(bytes.slice(range));
         }
-        let journal = self.journal.expect("without a journal all data is kept in memory");
+        let journal = self
+            .journal
+            .expect("without a journal all data is kept in memory");
         let payload = journal.read(&extent.buffer.record).await?;
         let from = extent.buffer.payload_offset;
         Ok(payload.slice(from + range.start..from + range.end))
@@ -309,10 +376,18 @@ impl Source<'_> {
             Content::Map(root) => {
                 let number = self.entry.number;
                 let index = start / self.block_bytes;
-                let place = Place { inode: number, level: 0, index };
+                let place = Place {
+                    inode: number,
+                    level: 0,
+                    index,
+                };
                 let packer = &*self.packer;
-                let found = packer.patiently(|| tree::lookup(packer.objects(), number, root, index)).await?;
-                let Some(pointer) = found else { return whole(Bytes::new()) };
+                let found = packer
+                    .patiently(|| tree::lookup(packer.objects(), number, root, index))
+                    .await?;
+                let Some(pointer) = found else {
+                    return whole(Bytes::new());
+                };
                 let length = (end - start) as u32;
                 let block = match packer.patiently(|| packer.objects().get(&pointer, place)).await {
                     Ok(block) => block,
@@ -324,7 +399,10 @@ impl Source<'_> {
                 let mut lost = LostRanges::decode(&block.header.plain)
                     .unwrap_or_else(|| LostRanges::one(0, block.payload.len() as u32));
                 lost.truncate(length);
-                Ok((block.payload.slice(..block.payload.len().min(length as usize)), lost))
+                Ok((
+                    block.payload.slice(..block.payload.len().min(length as usize)),
+                    lost,
+                ))
             }
         }
     }

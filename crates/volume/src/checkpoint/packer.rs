@@ -69,7 +69,12 @@ pub struct ToPack {
 
 impl Packer {
     pub fn new(context: PackerContext, birth: Version) -> Self {
-        Self { context, birth, open: None, uploads: VecDeque::new() }
+        Self {
+            context,
+            birth,
+            open: None,
+            uploads: VecDeque::new(),
+        }
     }
 
     pub fn objects(&self) -> &Objects {
@@ -78,6 +83,10 @@ impl Packer {
 
     pub fn writer(&self) -> WriterId {
         self.context.writer
+    }
+
+    pub fn env(&self) -> &Env {
+        &self.context.env
     }
 
     /// Reads for as long as the store is out of reach: a checkpoint cannot go on without what it builds on, and the journal
@@ -100,7 +109,10 @@ impl Packer {
     fn sealer(&mut self) -> Arc<ObjectSealer> {
         if self.open.is_none() {
             let sequence = self.context.next_segment.fetch_add(1, Ordering::Relaxed);
-            let id = SegmentId { writer: self.context.writer, sequence };
+            let id = SegmentId {
+                writer: self.context.writer,
+                sequence,
+            };
             let entropy = self.context.env.random_bytes();
             let sealer = Arc::new(ObjectSealer::new(&self.context.keys, entropy, &id));
             self.open = Some((SegmentBuilder::new(self.context.family, id), sealer));
@@ -173,8 +185,17 @@ impl Packer {
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
         let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
-        let pointer = Pointer { uid: encoded.uid, location };
-        self.context.objects.insert(encoded.uid, Arc::new(Object { header: encoded.header, payload }));
+        let pointer = Pointer {
+            uid: encoded.uid,
+            location,
+        };
+        self.context.objects.insert(
+            encoded.uid,
+            Arc::new(Object {
+                header: encoded.header,
+                payload,
+            }),
+        );
         if full {
             self.upload_open().await?;
         }
@@ -182,7 +203,9 @@ impl Packer {
     }
 
     async fn upload_open(&mut self) -> Result<(), CheckpointError> {
-        let Some((builder, _)) = self.open.take() else { return Ok(()) };
+        let Some((builder, _)) = self.open.take() else {
+            return Ok(());
+        };
         while self.uploads.len() >= self.context.uploads_max
             && let Some(oldest) = self.uploads.pop_front()
         {
@@ -191,7 +214,11 @@ impl Packer {
         let id = builder.id();
         let parts = builder.finish();
         let context = self.context.clone();
-        self.uploads.push_back(self.context.env.spawn("checkpoint.upload", upload(context, id, parts)));
+        self.uploads.push_back(
+            self.context
+                .env
+                .spawn("checkpoint.upload", upload(context, id, parts)),
+        );
         Ok(())
     }
 
@@ -223,7 +250,11 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
                 if failures == 1 || failures.is_power_of_two() {
                     tracing::warn!(%key, %error, failures, "segment not uploaded yet; its data is safe in the journal");
                 }
-                *context.progress.last_error.lock().expect("no panic under this lock") = Some(error.to_string());
+                *context
+                    .progress
+                    .last_error
+                    .lock()
+                    .expect("no panic under this lock") = Some(error.to_string());
                 let jitter = context.env.random_below(wait.as_millis() as u64 + 1);
                 context.env.sleep(wait / 2 + Duration::from_millis(jitter)).await;
                 wait = (wait * 2).min(Duration::from_secs(30));
@@ -232,7 +263,11 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
     }
     context.env.fault_point("checkpoint.after_upload").await;
     context.progress.failures.store(0, Ordering::Relaxed);
-    *context.progress.last_error.lock().expect("no panic under this lock") = None;
+    *context
+        .progress
+        .last_error
+        .lock()
+        .expect("no panic under this lock") = None;
     context.progress.segments.fetch_add(1, Ordering::Relaxed);
     context.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
     context.objects.insert_segment(id, &parts).await;

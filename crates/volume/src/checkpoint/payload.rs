@@ -28,8 +28,13 @@ impl CheckpointPayload {
     pub fn encode(&self) -> Bytes {
         let mut out = Encoder::new(VERSION);
         let counters = &self.counters;
-        out.u64(counters.next_inode).u64(counters.files).u64(counters.used_bytes).raw(&counters.directory_key);
-        out.u32(self.block_bytes).u64(self.covered.0).u32(self.completed.len() as u32);
+        out.u64(counters.next_inode)
+            .u64(counters.files)
+            .u64(counters.used_bytes)
+            .raw(&counters.directory_key);
+        out.u32(self.block_bytes)
+            .u64(self.covered.0)
+            .u32(self.completed.len() as u32);
         for (time, completed) in &self.completed {
             encode_time(&mut out, *time);
             encode_request(&mut out, completed.request);
@@ -58,11 +63,20 @@ impl CheckpointPayload {
         for _ in 0..count {
             let time = decode_time(&mut input)?;
             let request = decode_request(&mut input)?;
-            let created =
-                input.option(|input| Ok(FileHandle { file_system: input.u64()?, inode: input.u64()? }))?;
+            let created = input.option(|input| {
+                Ok(FileHandle {
+                    file_system: input.u64()?,
+                    inode: input.u64()?,
+                })
+            })?;
             completed.push((time, CompletedRequest { request, created }));
         }
         input.finish()?;
-        Ok(Self { counters, block_bytes, covered, completed })
+        Ok(Self {
+            counters,
+            block_bytes,
+            covered,
+            completed,
+        })
     }
 }

@@ -13,6 +13,7 @@
 
 use super::{CheckpointError, CheckpointPayload, Packer, build};
 use crate::{
+    mutants::{Mutant, active},
     volume::{CheckpointerState, Inner, Standing},
 };
 use firn_anchor::{AnchorError, RememberedRoot};
@@ -47,7 +48,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
             inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
             let fenced = matches!(error, CheckpointError::Anchor(AnchorError::Fenced(_)));
-            inner.set_standing(if fenced { Standing::Fenced } else { Standing::Failed(reason) });
+            inner.set_standing(if fenced {
+                Standing::Fenced
+            } else {
+                Standing::Failed(reason)
+            });
             return;
         }
     }
@@ -75,7 +80,9 @@ async fn wait_until_due(inner: &Inner) {
             }
             inner.config.cadence.limit(&state)
         };
-        let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else { return };
+        let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
+            return;
+        };
         // Either the time is up, or a change made it due earlier.
         let _ = inner.env.timeout(left.min(inner.config.cadence.busy), wake).await;
     }
@@ -132,13 +139,25 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     };
     // The sum was an upper bound until the blocks were built.
     counters.used_bytes = counters.used_bytes.saturating_add_signed(built.used_correction);
-    let payload =
-        CheckpointPayload { counters, block_bytes: block_bytes as u32, covered, completed };
+    let payload = CheckpointPayload {
+        counters,
+        block_bytes: block_bytes as u32,
+        covered,
+        completed,
+    };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
-    packer.finish().await?;
+    if !active(&inner.env, Mutant::CommitBeforeUpload) {
+        packer.finish().await?;
+    }
     inner.env.fault_point("checkpoint.before_commit").await;
+    if active(&inner.env, Mutant::TrimBeforeCommit) {
+        inner.journal.trim(covered).await?;
+    }
     commit(inner, own, root, version, committed_at_ms).await?;
     inner.env.fault_point("checkpoint.after_commit").await;
+    if active(&inner.env, Mutant::CommitBeforeUpload) {
+        packer.finish().await?;
+    }
     own.version = version;
     own.root = root.uid;
     own.orphan_pointers = built.orphan_pointers;
@@ -167,7 +186,13 @@ pub(crate) async fn pack_checkpoint(
 ) -> Result<Pointer, CheckpointError> {
     let (plain, children) = checkpoint.to_plain_and_children();
     packer
-        .pack(Kind::Checkpoint, checkpoint_place(checkpoint.version), plain, children, payload.encode())
+        .pack(
+            Kind::Checkpoint,
+            checkpoint_place(checkpoint.version),
+            plain,
+            children,
+            payload.encode(),
+        )
         .await
 }
 
@@ -181,7 +206,9 @@ async fn commit(
     committed_at_ms: i64,
 ) -> Result<(), CheckpointError> {
     let commit_id = inner.env.random_bytes();
-    let root = own.ownership.next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
+    let root = own
+        .ownership
+        .next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
     let mut wait = Duration::from_millis(200);
     loop {
         match inner.anchor.commit(&mut own.ownership, root.clone()).await {

@@ -47,9 +47,22 @@ impl State {
         self.records_since_freeze += 1;
         let now = record.now;
         match &record.operation {
-            Operation::Create { directory, name, inode } => self.create(*directory, name, inode, now),
-            Operation::Link { inode, directory, name } => self.link(*inode, *directory, name, now),
-            Operation::Unlink { directory, name, inode, orphan } => {
+            Operation::Create {
+                directory,
+                name,
+                inode,
+            } => self.create(*directory, name, inode, now),
+            Operation::Link {
+                inode,
+                directory,
+                name,
+            } => self.link(*inode, *directory, name, now),
+            Operation::Unlink {
+                directory,
+                name,
+                inode,
+                orphan,
+            } => {
                 self.remove_name(*directory, name, now);
                 self.drop_link(*directory, *inode, *orphan, now);
             }
@@ -66,7 +79,12 @@ impl State {
                     self.remove_name(*to_directory, to_name, now);
                     self.drop_link(*to_directory, *replaced, *orphan, now);
                 }
-                self.move_name((*from_directory, from_name), (*to_directory, to_name), *inode, now);
+                self.move_name(
+                    (*from_directory, from_name),
+                    (*to_directory, to_name),
+                    *inode,
+                    now,
+                );
             }
             Operation::SetAttributes {
                 inode,
@@ -116,7 +134,12 @@ impl State {
                 }
                 changed.touch(now);
             }
-            Operation::SetAcl { inode, mode, access, default } => {
+            Operation::SetAcl {
+                inode,
+                mode,
+                access,
+                default,
+            } => {
                 let changed = self.changed_inode(*inode);
                 changed.mode = *mode;
                 let set = |target: &mut Acl, acl: &Option<Acl>| {
@@ -135,9 +158,10 @@ impl State {
         }
         if let Some(request) = record.request {
             let created = match &record.operation {
-                Operation::Create { inode, .. } => {
-                    Some(FileHandle { file_system: self.file_system, inode: inode.number })
-                }
+                Operation::Create { inode, .. } => Some(FileHandle {
+                    file_system: self.file_system,
+                    inode: inode.number,
+                }),
                 Operation::Link { .. }
                 | Operation::Unlink { .. }
                 | Operation::Rename { .. }
@@ -154,18 +178,39 @@ impl State {
 
     /// Makes the root directory of a new volume, which no journal records: the first checkpoint has it.
     pub fn create_root(&mut self, inode: &Inode, now: Timestamp) {
-        assert!(self.entries.is_empty() && self.inode_map.is_none(), "only an empty volume gets a root directory");
+        assert!(
+            self.entries.is_empty() && self.inode_map.is_none(),
+            "only an empty volume gets a root directory"
+        );
         self.create(inode.number, &[], inode, now);
     }
 
     fn require_for(&mut self, operation: &Operation) -> Result<(), Missing> {
         match operation {
             Operation::Create { directory, name, .. } => self.require_name(*directory, name),
-            Operation::Link { inode, directory, name } | Operation::Unlink { directory, name, inode, .. } => {
+            Operation::Link {
+                inode,
+                directory,
+                name,
+            }
+            | Operation::Unlink {
+                directory,
+                name,
+                inode,
+                ..
+            } => {
                 self.require_inode(*inode)?;
                 self.require_name(*directory, name)
             }
-            Operation::Rename { from_directory, from_name, to_directory, to_name, inode, replaced, .. } => {
+            Operation::Rename {
+                from_directory,
+                from_name,
+                to_directory,
+                to_name,
+                inode,
+                replaced,
+                ..
+            } => {
                 self.require_inode(*inode)?;
                 if let Some(replaced) = replaced {
                     self.require_inode(*replaced)?;
@@ -182,7 +227,11 @@ impl State {
     }
 
     fn require_inode(&mut self, number: u64) -> Result<(), Missing> {
-        if self.entries.contains_key(&number) { Ok(()) } else { Err(Missing::Inode(number)) }
+        if self.entries.contains_key(&number) {
+            Ok(())
+        } else {
+            Err(Missing::Inode(number))
+        }
     }
 
     fn require_name(&mut self, directory: u64, name: &[u8]) -> Result<(), Missing> {
@@ -253,7 +302,10 @@ impl State {
     fn forget(&mut self, number: u64) {
         let entry = self.changed(number);
         if let Some(inode) = entry.inode.take() {
-            entry.active = super::FileLayer { base_below: 0, ..super::FileLayer::default() };
+            entry.active = super::FileLayer {
+                base_below: 0,
+                ..super::FileLayer::default()
+            };
             entry.pages = super::directory::LoadedPages::default();
             self.counters.files -= 1;
             self.counters.used_bytes = self.counters.used_bytes.saturating_sub(inode.used_bytes);
@@ -265,7 +317,13 @@ impl State {
         let entry = self.changed(directory);
         let (place, page) = entry.pages.covering(base).expect("required before the change");
         let key = page.free_key(base).expect("planned with room for the name");
-        entry.pages.page_mut(place).insert(key, NamedInode { name: copy(name), inode });
+        entry.pages.page_mut(place).insert(
+            key,
+            NamedInode {
+                name: copy(name),
+                inode,
+            },
+        );
         self.after_directory_change(directory, place, 1, now);
     }
 
@@ -273,7 +331,9 @@ impl State {
         let base = base_key(&self.counters.directory_key, name);
         let entry = self.changed(directory);
         let (place, page) = entry.pages.covering(base).expect("required before the change");
-        let (key, _) = page.find(base, name).expect("a record removes a name that exists");
+        let (key, _) = page
+            .find(base, name)
+            .expect("a record removes a name that exists");
         entry.pages.page_mut(place).remove(key);
         self.after_directory_change(directory, place, -1, now);
     }
@@ -281,9 +341,15 @@ impl State {
     fn after_directory_change(&mut self, directory: u64, place: PagePlace, entries: i64, now: Timestamp) {
         let entry = self.changed(directory);
         let depth = entry.pages.rebalance(place);
-        let inode = entry.inode.as_mut().expect("a record changes a directory that exists");
+        let inode = entry
+            .inode
+            .as_mut()
+            .expect("a record changes a directory that exists");
         let shape = &mut inode.directory;
-        shape.entries = shape.entries.checked_add_signed(entries).expect("entries are counted");
+        shape.entries = shape
+            .entries
+            .checked_add_signed(entries)
+            .expect("entries are counted");
         shape.min_depth = shape.min_depth.min(depth);
         shape.max_depth = shape.max_depth.max(depth);
         inode.size_bytes = directory_size_bytes(shape.entries);
@@ -304,12 +370,20 @@ impl State {
     }
 
     fn set_size(&mut self, number: u64, size_bytes: u64) {
+        let forgets_truncation = self.forgets_truncation;
         let entry = self.changed(number);
-        let inode = entry.inode.as_mut().expect("a record changes an inode that exists");
+        let inode = entry
+            .inode
+            .as_mut()
+            .expect("a record changes an inode that exists");
         if size_bytes < inode.size_bytes {
             entry.active.extents.remove(size_bytes, u64::MAX);
-            entry.active.base_below = entry.active.base_below.min(size_bytes);
-            let used = inode.used_bytes.min(size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN));
+            if !forgets_truncation {
+                entry.active.base_below = entry.active.base_below.min(size_bytes);
+            }
+            let used = inode
+                .used_bytes
+                .min(size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN));
             let freed = inode.used_bytes - used;
             inode.used_bytes = used;
             inode.size_bytes = size_bytes;
@@ -321,13 +395,23 @@ impl State {
 
     fn write(&mut self, number: u64, offset: u64, data: &Arc<WriteBuffer>) {
         let entry = self.changed(number);
-        let inode = entry.inode.as_mut().expect("a record changes an inode that exists");
+        let inode = entry
+            .inode
+            .as_mut()
+            .expect("a record changes an inode that exists");
         let length = data.length as u64;
         if length == 0 {
             return;
         }
         let covered_before = entry.active.extents.bytes();
-        entry.active.extents.insert(offset, Extent { length, skip: 0, buffer: data.clone() });
+        entry.active.extents.insert(
+            offset,
+            Extent {
+                length,
+                skip: 0,
+                buffer: data.clone(),
+            },
+        );
         let added = entry.active.extents.bytes() - covered_before;
         inode.size_bytes = inode.size_bytes.max(offset + length);
         // An upper bound until the checkpoint knows which blocks were holes.

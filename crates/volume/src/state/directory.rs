@@ -60,13 +60,19 @@ impl PagePlace {
     /// The place at `depth` that covers `key`.
     pub fn covering(key: u64, depth: u8) -> Self {
         assert!(depth <= MAX_DEPTH, "no page is this deep");
-        Self { start: key & !(Self { start: 0, depth }.span() - 1), depth }
+        Self {
+            start: key & !(Self { start: 0, depth }.span() - 1),
+            depth,
+        }
     }
 
     /// The place at `depth` with this index in the directory's block map.
     pub fn at(depth: u8, index: u64) -> Self {
         let prefix = (index + 1) & ((1 << depth) - 1);
-        Self { start: prefix << (KEY_BITS - depth), depth }
+        Self {
+            start: prefix << (KEY_BITS - depth),
+            depth,
+        }
     }
 
     /// How many keys it covers.
@@ -90,7 +96,16 @@ impl PagePlace {
 
     fn children(self) -> [Self; 2] {
         let depth = self.depth + 1;
-        [Self { start: self.start, depth }, Self { start: self.start + self.span() / 2, depth }]
+        [
+            Self {
+                start: self.start,
+                depth,
+            },
+            Self {
+                start: self.start + self.span() / 2,
+                depth,
+            },
+        ]
     }
 
     fn parent(self) -> Option<Self> {
@@ -133,11 +148,17 @@ impl DirectoryPage {
     pub fn insert(&mut self, key: u64, entry: Entry) {
         self.bytes += entry_bytes(&entry);
         let replaced = self.entries.insert(key, entry);
-        assert!(replaced.is_none(), "a directory entry is removed before its key is used again");
+        assert!(
+            replaced.is_none(),
+            "a directory entry is removed before its key is used again"
+        );
     }
 
     pub fn remove(&mut self, key: u64) {
-        let entry = self.entries.remove(&key).expect("callers found the entry under the same lock");
+        let entry = self
+            .entries
+            .remove(&key)
+            .expect("callers found the entry under the same lock");
         self.bytes -= entry_bytes(&entry);
     }
 
@@ -203,7 +224,12 @@ impl LoadedPages {
         self.removed.remove(&place);
         self.pages.insert(
             place.start,
-            LoadedPage { depth: place.depth, page: std::sync::Arc::new(page), dirty, referenced: true },
+            LoadedPage {
+                depth: place.depth,
+                page: std::sync::Arc::new(page),
+                dirty,
+                referenced: true,
+            },
         );
     }
 
@@ -217,7 +243,10 @@ impl LoadedPages {
     /// The page that covers `key`, if it is in memory.
     pub fn covering(&self, key: u64) -> Option<(PagePlace, &DirectoryPage)> {
         let (start, loaded) = self.pages.range(..=key).next_back()?;
-        let place = PagePlace { start: *start, depth: loaded.depth };
+        let place = PagePlace {
+            start: *start,
+            depth: loaded.depth,
+        };
         place.contains(key).then_some((place, &*loaded.page))
     }
 
@@ -230,7 +259,10 @@ impl LoadedPages {
 
     /// The page at `place`, to change.
     pub fn page_mut(&mut self, place: PagePlace) -> &mut DirectoryPage {
-        let loaded = self.pages.get_mut(&place.start).expect("callers found the page under the same lock");
+        let loaded = self
+            .pages
+            .get_mut(&place.start)
+            .expect("callers found the page under the same lock");
         loaded.dirty = true;
         std::sync::Arc::make_mut(&mut loaded.page)
     }
@@ -254,7 +286,10 @@ impl LoadedPages {
         {
             let [low, high] = parent.children();
             let at = |half: PagePlace| {
-                self.pages.get(&half.start).filter(|loaded| loaded.depth == half.depth).map(|loaded| &loaded.page)
+                self.pages
+                    .get(&half.start)
+                    .filter(|loaded| loaded.depth == half.depth)
+                    .map(|loaded| &loaded.page)
             };
             if let (Some(left), Some(right)) = (at(low), at(high))
                 && left.bytes + right.bytes < MERGE_BYTES
@@ -271,7 +306,10 @@ impl LoadedPages {
     }
 
     fn take(&mut self, place: PagePlace) -> DirectoryPage {
-        let loaded = self.pages.remove(&place.start).expect("callers found the page under the same lock");
+        let loaded = self
+            .pages
+            .remove(&place.start)
+            .expect("callers found the page under the same lock");
         self.removed.insert(place);
         std::sync::Arc::unwrap_or_clone(loaded.page)
     }
@@ -282,7 +320,13 @@ impl LoadedPages {
         for (start, loaded) in &mut self.pages {
             if loaded.dirty {
                 loaded.dirty = false;
-                changed.push((PagePlace { start: *start, depth: loaded.depth }, loaded.page.clone()));
+                changed.push((
+                    PagePlace {
+                        start: *start,
+                        depth: loaded.depth,
+                    },
+                    loaded.page.clone(),
+                ));
             }
         }
         (changed, std::mem::take(&mut self.removed).into_iter().collect())
@@ -290,7 +334,8 @@ impl LoadedPages {
 
     /// Drops pages that are unchanged and were not used since the last sweep.
     pub fn sweep(&mut self) {
-        self.pages.retain(|_, loaded| loaded.dirty || std::mem::take(&mut loaded.referenced));
+        self.pages
+            .retain(|_, loaded| loaded.dirty || std::mem::take(&mut loaded.referenced));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -303,7 +348,10 @@ mod tests {
     use super::*;
 
     fn entry(number: u64) -> Entry {
-        Entry { name: Bytes::from(format!("file-{number}")), inode: number }
+        Entry {
+            name: Bytes::from(format!("file-{number}")),
+            inode: number,
+        }
     }
 
     #[test]
@@ -311,7 +359,10 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for depth in 0..=6 {
             for prefix in 0..1_u64 << depth {
-                let place = PagePlace { start: prefix << (KEY_BITS - depth), depth };
+                let place = PagePlace {
+                    start: prefix << (KEY_BITS - depth),
+                    depth,
+                };
                 assert!(seen.insert(place.index()));
                 assert_eq!(PagePlace::at(depth, place.index()), place);
             }
@@ -356,7 +407,11 @@ mod tests {
         assert_eq!(page.find(FIRST_KEY, b"file-15").map(|(_, inode)| inode), Some(15));
         page.remove(FIRST_KEY + 3);
         assert_eq!(page.free_key(FIRST_KEY), Some(FIRST_KEY + 3));
-        assert_eq!(page.find(FIRST_KEY, b"file-15"), Some((FIRST_KEY + 15, 15)), "others keep their cookie");
+        assert_eq!(
+            page.find(FIRST_KEY, b"file-15"),
+            Some((FIRST_KEY + 15, 15)),
+            "others keep their cookie"
+        );
     }
 
     #[test]
@@ -364,8 +419,14 @@ mod tests {
         let mut page = DirectoryPage::default();
         page.insert(FIRST_KEY, entry(1));
         let encoded = page.encode();
-        assert_eq!(DirectoryPage::decode(encoded.clone(), PagePlace::ROOT).unwrap(), page);
-        let elsewhere = PagePlace { start: 1 << 62, depth: 1 };
+        assert_eq!(
+            DirectoryPage::decode(encoded.clone(), PagePlace::ROOT).unwrap(),
+            page
+        );
+        let elsewhere = PagePlace {
+            start: 1 << 62,
+            depth: 1,
+        };
         assert!(DirectoryPage::decode(encoded, elsewhere).is_err());
     }
 }

@@ -29,7 +29,11 @@ pub struct FileLayer {
 
 impl Default for FileLayer {
     fn default() -> Self {
-        Self { extents: ExtentMap::default(), base_below: u64::MAX, used_bytes: 0 }
+        Self {
+            extents: ExtentMap::default(),
+            base_below: u64::MAX,
+            used_bytes: 0,
+        }
     }
 }
 
@@ -78,8 +82,11 @@ impl Entry {
     }
 
     pub fn created(inode: Inode) -> Self {
-        let pages =
-            if inode.is_directory() { LoadedPages::new_directory() } else { LoadedPages::default() };
+        let pages = if inode.is_directory() {
+            LoadedPages::new_directory()
+        } else {
+            LoadedPages::default()
+        };
         Self {
             inode: Some(inode),
             content: Content::Empty,

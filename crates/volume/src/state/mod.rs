@@ -20,14 +20,10 @@ mod plan;
 
 pub use apply::{Missing, directory_size_bytes};
 pub use directory::{DirectoryPage, Entry as NamedInode, MAX_DEPTH, PagePlace, base_key};
-pub use plan::{NewKind, PlannedCreate, Stop, root_inode, LINKS_MAX};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry};
+pub use plan::{LINKS_MAX, NewKind, PlannedCreate, Stop, root_inode};
 
-use crate::{
-    extents::WriteBuffer,
-    inode::Inode,
-    journal::Sequence,
-};
+use crate::{extents::WriteBuffer, inode::Inode, journal::Sequence};
 use firn_format::{FIRST_FREE_INODE, TreeRoot};
 use firn_vfs::{CompletedRequest, Timestamp};
 use std::{
@@ -62,7 +58,12 @@ pub struct VolumeCounters {
 
 impl VolumeCounters {
     pub fn new(directory_key: [u8; 32]) -> Self {
-        Self { next_inode: FIRST_FREE_INODE, files: 0, used_bytes: 0, directory_key }
+        Self {
+            next_inode: FIRST_FREE_INODE,
+            files: 0,
+            used_bytes: 0,
+            directory_key,
+        }
     }
 }
 
@@ -92,6 +93,8 @@ pub struct State {
     resident: VecDeque<Arc<WriteBuffer>>,
     resident_bytes: u64,
     pages_loaded: usize,
+    /// A planted bug (see `mutants`); always false in what ships.
+    pub forgets_truncation: bool,
 }
 
 impl State {
@@ -111,6 +114,7 @@ impl State {
             resident: VecDeque::new(),
             resident_bytes: 0,
             pages_loaded: 0,
+            forgets_truncation: false,
         }
     }
 
@@ -142,10 +146,15 @@ impl State {
     /// `Missing` what must be loaded first.
     pub fn find(&mut self, directory: u64, name: &[u8]) -> Result<Option<u64>, Missing> {
         let base = base_key(&self.counters.directory_key, name);
-        let entry = self.entries.get_mut(&directory).ok_or(Missing::Inode(directory))?;
+        let entry = self
+            .entries
+            .get_mut(&directory)
+            .ok_or(Missing::Inode(directory))?;
         entry.pages.reference(base);
-        let (_, page) =
-            entry.pages.covering(base).ok_or(Missing::Page { directory, key: base })?;
+        let (_, page) = entry
+            .pages
+            .covering(base)
+            .ok_or(Missing::Page { directory, key: base })?;
         Ok(page.find(base, name).map(|(_, inode)| inode))
     }
 
@@ -153,21 +162,28 @@ impl State {
     pub fn has_room_for(&mut self, directory: u64, name: &[u8]) -> Result<bool, Missing> {
         let base = base_key(&self.counters.directory_key, name);
         let entry = self.entries.get(&directory).ok_or(Missing::Inode(directory))?;
-        let (_, page) =
-            entry.pages.covering(base).ok_or(Missing::Page { directory, key: base })?;
+        let (_, page) = entry
+            .pages
+            .covering(base)
+            .ok_or(Missing::Page { directory, key: base })?;
         Ok(page.free_key(base).is_some())
     }
 
     /// The entries of the page that covers `key`, and the first key behind the page.
     pub fn page(&mut self, directory: u64, key: u64) -> Result<(PagePlace, &DirectoryPage), Missing> {
-        let entry = self.entries.get_mut(&directory).ok_or(Missing::Inode(directory))?;
+        let entry = self
+            .entries
+            .get_mut(&directory)
+            .ok_or(Missing::Inode(directory))?;
         entry.pages.reference(key);
         entry.pages.covering(key).ok_or(Missing::Page { directory, key })
     }
 
     /// Adds a committed inode, unless it was loaded or removed meanwhile.
     pub fn install_inode(&mut self, number: u64, inode: Inode, content: Content) {
-        self.entries.entry(number).or_insert_with(|| Entry::committed(inode, content));
+        self.entries
+            .entry(number)
+            .or_insert_with(|| Entry::committed(inode, content));
         if self.entries.len() > INODES_MAX {
             self.sweep();
         }
@@ -290,7 +306,8 @@ impl State {
 
     fn remember(&mut self, now: Timestamp, request: CompletedRequest) {
         while self.completed.front().is_some_and(|(time, _)| {
-            self.completed.len() >= COMPLETED_MAX || time.seconds.saturating_add(COMPLETED_SECONDS) < now.seconds
+            self.completed.len() >= COMPLETED_MAX
+                || time.seconds.saturating_add(COMPLETED_SECONDS) < now.seconds
         }) {
             self.completed.pop_front();
         }
@@ -335,7 +352,8 @@ impl State {
     /// Adds an orphan found in the committed state; nobody uses it after a restart.
     pub fn install_orphan(&mut self, inode: Inode, content: Content) {
         self.orphans.insert(inode.number, 0);
-        self.entries.insert(inode.number, Entry::committed(inode, content));
+        self.entries
+            .insert(inode.number, Entry::committed(inode, content));
     }
 
     /// Takes everything that changed since the last freeze, for a checkpoint. Until [`State::install`], reads find it in the
@@ -348,7 +366,10 @@ impl State {
             .into_iter()
             .map(|number| {
                 let orphan = self.orphans.contains_key(&number);
-                let entry = self.entries.get_mut(&number).expect("a dirty entry is never dropped");
+                let entry = self
+                    .entries
+                    .get_mut(&number)
+                    .expect("a dirty entry is never dropped");
                 entry.freeze(number, orphan)
             })
             .collect()
@@ -358,7 +379,10 @@ impl State {
     pub fn install(&mut self, inode_map: Option<TreeRoot>, built: Vec<(u64, Content, u64)>) {
         self.inode_map = inode_map;
         for (number, content, used_bytes) in built {
-            let entry = self.entries.get_mut(&number).expect("a frozen entry is never dropped");
+            let entry = self
+                .entries
+                .get_mut(&number)
+                .expect("a frozen entry is never dropped");
             let frozen = entry.frozen.take().expect("it was frozen by this checkpoint");
             entry.content = content;
             entry.committed_used_bytes = used_bytes;
@@ -366,7 +390,8 @@ impl State {
                 // Writes since the freeze were added to the frozen estimate; replace that estimate by what was built.
                 let corrected = (inode.used_bytes + used_bytes).saturating_sub(frozen.used_bytes);
                 let corrected = corrected.min(inode.size_bytes.next_multiple_of(crate::BLOCK_BYTES_MIN));
-                self.counters.used_bytes = (self.counters.used_bytes + corrected).saturating_sub(inode.used_bytes);
+                self.counters.used_bytes =
+                    (self.counters.used_bytes + corrected).saturating_sub(inode.used_bytes);
                 inode.used_bytes = corrected;
             } else if !entry.dirty {
                 self.entries.remove(&number);

@@ -77,7 +77,10 @@ impl State {
     pub fn see(&mut self, number: u64) -> Result<Seen, Stop> {
         let file_system = self.file_system;
         let inode = self.inode(number)?.ok_or(VfsError::Stale)?;
-        Ok(Seen { attributes: inode.attributes(file_system), acl: inode.access_acl.clone() })
+        Ok(Seen {
+            attributes: inode.attributes(file_system),
+            acl: inode.access_acl.clone(),
+        })
     }
 
     fn see_searchable(&mut self, directory: u64, caller: &Caller) -> Result<Seen, Stop> {
@@ -131,7 +134,8 @@ impl State {
             symlink_target: Bytes::new(),
             exclusive_verifier: verifier,
         };
-        self.plan_new(caller, directory, name, new, asked, now).map(PlannedCreate::New)
+        self.plan_new(caller, directory, name, new, asked, now)
+            .map(PlannedCreate::New)
     }
 
     /// An unchecked CREATE of a name that exists opens the file, and truncates it if asked to.
@@ -146,7 +150,10 @@ impl State {
         if seen.attributes.kind != FileKind::Regular {
             return Err(VfsError::Exists.into());
         }
-        let change = SetAttributes { size_bytes: asked.size_bytes, ..SetAttributes::default() };
+        let change = SetAttributes {
+            size_bytes: asked.size_bytes,
+            ..SetAttributes::default()
+        };
         let operation = self.plan_set_attributes(caller, number, &change, None, now)?;
         Ok(PlannedCreate::Existing(number, operation))
     }
@@ -165,6 +172,12 @@ impl State {
         if self.find(directory, name.as_bytes())?.is_some() {
             return Err(VfsError::Exists.into());
         }
+        if !matches!(
+            new.kind,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        ) {
+            rules::may_make_node(new.kind, &caller.credentials)?;
+        }
         rules::may_create(seen.subject(), &caller.credentials)?;
         if new.kind == FileKind::Directory && seen.attributes.links >= LINKS_MAX {
             return Err(VfsError::TooManyLinks.into());
@@ -173,10 +186,20 @@ impl State {
             return Err(VfsError::NoSpace.into());
         }
         let default_acl = self.inode(directory)?.ok_or(VfsError::Stale)?.default_acl.clone();
-        let file =
-            rules::inherit(&seen.attributes, &default_acl, new.kind, asked, &caller.credentials, now)?;
+        let file = rules::inherit(
+            &seen.attributes,
+            &default_acl,
+            new.kind,
+            asked,
+            &caller.credentials,
+            now,
+        )?;
         let inode = new_inode(self.counters.next_inode, directory, new, file, now);
-        Ok(Operation::Create { directory, name: name.bytes(), inode: Box::new(inode) })
+        Ok(Operation::Create {
+            directory,
+            name: name.bytes(),
+            inode: Box::new(inode),
+        })
     }
 
     /// SETATTR; `None`: nothing to do.
@@ -216,12 +239,19 @@ impl State {
     ) -> Result<Operation, Stop> {
         let seen = self.see(number)?;
         rules::may_write(seen.subject(), &caller.credentials)?;
-        if offset.checked_add(length).is_none_or(|end| end > rules::FILE_BYTES_MAX) {
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > rules::FILE_BYTES_MAX)
+        {
             return Err(VfsError::FileTooLarge.into());
         }
         self.check_room(length, quota_bytes)?;
         let mode = rules::mode_after_write(seen.attributes.mode, &caller.credentials);
-        Ok(Operation::Write { inode: number, offset, mode })
+        Ok(Operation::Write {
+            inode: number,
+            offset,
+            mode,
+        })
     }
 
     /// LINK.
@@ -241,7 +271,11 @@ impl State {
         if !self.has_room_for(directory, name.as_bytes())? {
             return Err(VfsError::NoSpace.into());
         }
-        Ok(Operation::Link { inode: number, directory, name: name.bytes() })
+        Ok(Operation::Link {
+            inode: number,
+            directory,
+            name: name.bytes(),
+        })
     }
 
     /// REMOVE (`want_directory` false) and RMDIR (true).
@@ -263,12 +297,21 @@ impl State {
             (false, false) => {}
         }
         let orphan = self.is_retained(number);
-        Ok(Operation::Unlink { directory, name: name.bytes(), inode: number, orphan })
+        Ok(Operation::Unlink {
+            directory,
+            name: name.bytes(),
+            inode: number,
+            orphan,
+        })
     }
 
     fn require_empty(&mut self, directory: u64) -> Result<(), Stop> {
         let inode = self.inode(directory)?.ok_or(VfsError::Stale)?;
-        if inode.directory.entries == 0 { Ok(()) } else { Err(VfsError::NotEmpty.into()) }
+        if inode.directory.entries == 0 {
+            Ok(())
+        } else {
+            Err(VfsError::NotEmpty.into())
+        }
     }
 
     /// RENAME; `None`: both names are the same file, nothing to do.
@@ -361,7 +404,8 @@ impl State {
         match (mode, exists) {
             (XattrMode::Create, true) => return Err(VfsError::Exists.into()),
             (XattrMode::Replace, false) => return Err(VfsError::NoAttribute.into()),
-            (XattrMode::Either | XattrMode::Create, false) | (XattrMode::Either | XattrMode::Replace, true) => {}
+            (XattrMode::Either | XattrMode::Create, false)
+            | (XattrMode::Either | XattrMode::Replace, true) => {}
         }
         if let Some(value) = &value {
             let names: usize = inode.xattrs.keys().map(|name| name.len() + 1).sum();
@@ -375,7 +419,11 @@ impl State {
                 return Err(VfsError::NoSpace.into());
             }
         }
-        Ok(Operation::SetXattr { inode: number, name: Bytes::copy_from_slice(name), value })
+        Ok(Operation::SetXattr {
+            inode: number,
+            name: Bytes::copy_from_slice(name),
+            value,
+        })
     }
 
     /// Setting ACLs.
@@ -443,7 +491,10 @@ pub fn root_inode(number: u64, mode: u32, now: Timestamp) -> Inode {
         access_acl: Acl::default(),
         default_acl: Acl::default(),
     };
-    let new =
-        NewKind { kind: FileKind::Directory, symlink_target: Bytes::new(), exclusive_verifier: None };
+    let new = NewKind {
+        kind: FileKind::Directory,
+        symlink_target: Bytes::new(),
+        exclusive_verifier: None,
+    };
     new_inode(number, number, new, file, now)
 }

@@ -1,0 +1,85 @@
+//! Lock manager and status monitor as one service, in the order a restart needs.
+
+use super::{LockManager, NlmProgram, grant::Grants};
+use crate::{
+    exports::Exports,
+    nsm::{Monitor, MonitorConfig, MonitorStatus, NsmProgram},
+    rpc::Program,
+};
+use firn_env::{DiskError, Env};
+use firn_vfs::{LockCounts, LockTable};
+use std::sync::Arc;
+
+/// What the status page shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LockServiceStatus {
+    /// Of the lock table, all protocols together.
+    pub locks: LockCounts,
+    /// Of the clients of NLM.
+    pub clients: MonitorStatus,
+}
+
+/// NLM and NSM over one lock table.
+///
+/// 1. [`start`](Self::start) reads who held locks and opens the grace period;
+/// 2. the [`programs`](Self::programs) are served, and known to the port mapper;
+/// 3. [`announce`](Self::announce) tells the clients, who come at once to reclaim.
+pub struct LockService {
+    monitor: Arc<Monitor>,
+    table: LockTable,
+    programs: Vec<Arc<dyn Program>>,
+}
+
+impl LockService {
+    /// Prepares the service for the files of `exports`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub async fn start(
+        env: &Env,
+        exports: Arc<Exports>,
+        table: LockTable,
+        config: MonitorConfig,
+    ) -> Result<Self, DiskError> {
+        let monitor = Monitor::start(env, table.clone(), config).await?;
+        let manager = Arc::new(LockManager {
+            env: env.clone(),
+            exports,
+            table: table.clone(),
+            monitor: monitor.clone(),
+            grants: Grants::default(),
+        });
+        let programs: Vec<Arc<dyn Program>> = vec![
+            Arc::new(NlmProgram::new(manager)),
+            Arc::new(NsmProgram::new(monitor.clone())),
+        ];
+        Ok(Self {
+            monitor,
+            table,
+            programs,
+        })
+    }
+
+    /// What to serve, by stream and by datagram.
+    pub fn programs(&self) -> Vec<Arc<dyn Program>> {
+        self.programs.clone()
+    }
+
+    /// Tells clients that held locks that we are back, and begins to count the grace period.
+    pub fn announce(&self) {
+        self.monitor.announce();
+    }
+
+    /// The status monitor.
+    pub fn monitor(&self) -> &Arc<Monitor> {
+        &self.monitor
+    }
+
+    /// Counts.
+    pub fn status(&self) -> LockServiceStatus {
+        LockServiceStatus {
+            locks: self.table.counts(),
+            clients: self.monitor.status(),
+        }
+    }
+}

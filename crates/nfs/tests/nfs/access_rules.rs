@@ -1,0 +1,319 @@
+//! Who may do what: networks, read-only exports, squashing, handles that do not belong.
+
+use crate::served::{KEY, Served, guarded, handle, memory, mode, open_rule, root, status, user};
+use bytes::Bytes;
+use firn_nfs::{
+    ClientRule, Export, ExportError, Exports, HandleKey, SignedHandle, Squash, WireHandle,
+    client::entry,
+    mount::MountStatus,
+    rpc::Credential,
+    v3::{
+        Status,
+        types::{ACCESS_MODIFY, ACCESS_READ, NewAttributes, NewNode, StableHow},
+    },
+};
+use firn_vfs::{FileHandle, Vfs};
+use std::sync::Arc;
+
+fn export(path: &str, file_system: u64, rule: ClientRule) -> Export {
+    Export::new(path, memory(file_system), vec![rule]).unwrap()
+}
+
+async fn root_of(served: &Served, credential: Credential, path: &str) -> WireHandle {
+    served
+        .client(credential)
+        .await
+        .mount(path)
+        .await
+        .unwrap()
+        .unwrap()
+        .handle
+}
+
+#[tokio::test]
+async fn a_read_only_export_refuses_every_change_and_allows_the_rest() {
+    let vfs = memory(1);
+    let writable = Export::new("/rw", vfs.clone(), vec![open_rule()]).unwrap();
+    let rule = ClientRule {
+        read_only: true,
+        ..open_rule()
+    };
+    let served = Served::start([writable, Export::new("/ro", vfs, vec![rule]).unwrap()]).await;
+    let client = served.client(root()).await;
+    let rw = client.mount("/rw").await.unwrap().unwrap().handle;
+    handle(client.create(&rw, "f", guarded(0o666)).await.unwrap().unwrap());
+    let ro = client.mount("/ro").await.unwrap().unwrap().handle;
+    let file = client.lookup(&ro, "f").await.unwrap().unwrap().file;
+    let read_only = Status::ReadOnly;
+    let none = NewAttributes::default();
+    assert_eq!(
+        status(client.set_attributes(&file, mode(0o600), None).await.unwrap()),
+        read_only
+    );
+    let data = Bytes::from_static(b"x");
+    assert_eq!(
+        status(client.write(&file, 0, data, StableHow::FileSync).await.unwrap()),
+        read_only
+    );
+    assert_eq!(
+        status(client.create(&ro, "g", guarded(0o600)).await.unwrap()),
+        read_only
+    );
+    assert_eq!(
+        status(client.make_directory(&ro, "g", none.clone()).await.unwrap()),
+        read_only
+    );
+    assert_eq!(
+        status(client.make_symlink(&ro, "g", "x", none.clone()).await.unwrap()),
+        read_only
+    );
+    assert_eq!(
+        status(client.make_node(&ro, "g", NewNode::Fifo(none)).await.unwrap()),
+        read_only
+    );
+    assert_eq!(status(client.remove(&ro, "f").await.unwrap()), read_only);
+    assert_eq!(
+        status(client.remove_directory(&ro, "f").await.unwrap()),
+        read_only
+    );
+    assert_eq!(
+        status(client.rename(entry(&ro, "f"), entry(&ro, "g")).await.unwrap()),
+        read_only
+    );
+    assert_eq!(
+        status(client.link(&file, entry(&ro, "g")).await.unwrap()),
+        read_only
+    );
+    assert_eq!(status(client.commit(&file, 0, 0).await.unwrap()), read_only);
+    let granted = client
+        .access(&file, ACCESS_READ | ACCESS_MODIFY)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(granted.mask, ACCESS_READ);
+    assert!(client.read(&file, 0, 10).await.unwrap().is_ok());
+    assert!(client.read_directory(&ro, 0, [0; 8], 4096).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn names_do_not_lead_from_one_export_to_another() {
+    let served = Served::start([export("/a", 1, open_rule()), export("/b", 2, open_rule())]).await;
+    let client = served.client(root()).await;
+    let (a, b) = (
+        root_of(&served, root(), "/a").await,
+        root_of(&served, root(), "/b").await,
+    );
+    let file = handle(client.create(&a, "f", guarded(0o600)).await.unwrap().unwrap());
+    assert_eq!(
+        status(client.rename(entry(&a, "f"), entry(&b, "f")).await.unwrap()),
+        Status::CrossDevice
+    );
+    assert_eq!(
+        status(client.link(&file, entry(&b, "f")).await.unwrap()),
+        Status::CrossDevice
+    );
+    assert_eq!(client.lookup(&a, "..").await.unwrap().unwrap().file, a);
+}
+
+#[tokio::test]
+async fn a_client_outside_the_networks_gets_nothing_even_with_a_good_handle() {
+    let rule = ClientRule {
+        network: "127.0.0.2/32".parse().unwrap(),
+        ..open_rule()
+    };
+    let served = Served::start([export("/e", 1, rule)]).await;
+    let inside = served.client_from("127.0.0.2".parse().unwrap(), root()).await;
+    let outside = served.client_from("127.0.0.3".parse().unwrap(), root()).await;
+    let handle = inside.mount("/e").await.unwrap().unwrap().handle;
+    assert_eq!(outside.mount("/e").await.unwrap(), Err(MountStatus::AccessDenied));
+    assert!(inside.get_attributes(&handle).await.unwrap().is_ok());
+    assert_eq!(
+        status(outside.get_attributes(&handle).await.unwrap()),
+        Status::AccessDenied
+    );
+    assert_eq!(
+        status(outside.read_directory(&handle, 0, [0; 8], 4096).await.unwrap()),
+        Status::AccessDenied
+    );
+}
+
+#[tokio::test]
+async fn the_narrowest_network_decides_whatever_the_order() {
+    let wide = ClientRule {
+        read_only: true,
+        network: "127.0.0.0/8".parse().unwrap(),
+        ..open_rule()
+    };
+    let narrow = ClientRule {
+        network: "127.0.0.2/32".parse().unwrap(),
+        ..open_rule()
+    };
+    for rules in [vec![wide.clone(), narrow.clone()], vec![narrow, wide]] {
+        let served = Served::start([Export::new("/e", memory(1), rules).unwrap()]).await;
+        for (source, writable) in [("127.0.0.2", true), ("127.0.0.3", false)] {
+            let client = served.client_from(source.parse().unwrap(), root()).await;
+            let root = client.mount("/e").await.unwrap().unwrap().handle;
+            assert_eq!(
+                client
+                    .create(&root, source, guarded(0o600))
+                    .await
+                    .unwrap()
+                    .is_ok(),
+                writable
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_any_user_can_have_is_refused_where_a_privileged_one_is_required() {
+    let rule = ClientRule {
+        require_privileged_port: true,
+        ..open_rule()
+    };
+    let served = Served::start([export("/e", 1, rule)]).await;
+    let client = served.client(root()).await;
+    assert_eq!(client.mount("/e").await.unwrap(), Err(MountStatus::AccessDenied));
+}
+
+async fn owner_of_new_file(squash: Squash, credential: Credential) -> (u32, u32) {
+    let rule = ClientRule {
+        squash,
+        anonymous_uid: 99,
+        anonymous_gid: 98,
+        ..open_rule()
+    };
+    let served = Served::start([export("/e", 1, rule)]).await;
+    let client = served.client(credential).await;
+    let root = client.mount("/e").await.unwrap().unwrap().handle;
+    let made = client.create(&root, "f", guarded(0o600)).await.unwrap().unwrap();
+    let attributes = made.attributes.unwrap();
+    (attributes.uid, attributes.gid)
+}
+
+#[tokio::test]
+async fn squashed_users_own_what_they_make_as_the_anonymous_user() {
+    assert_eq!(owner_of_new_file(Squash::Root, root()).await, (99, 98));
+    assert_eq!(owner_of_new_file(Squash::Root, user(5)).await, (5, 5));
+    assert_eq!(owner_of_new_file(Squash::All, user(5)).await, (99, 98));
+    assert_eq!(owner_of_new_file(Squash::None, root()).await, (0, 0));
+    assert_eq!(owner_of_new_file(Squash::None, Credential::None).await, (99, 98));
+}
+
+#[tokio::test]
+async fn a_squashed_root_has_no_powers() {
+    let vfs = memory(1);
+    let open = Export::new("/open", vfs.clone(), vec![open_rule()]).unwrap();
+    let rule = ClientRule {
+        squash: Squash::Root,
+        ..open_rule()
+    };
+    let served = Served::start([open, Export::new("/squashed", vfs, vec![rule]).unwrap()]).await;
+    let client = served.client(root()).await;
+    let open = client.mount("/open").await.unwrap().unwrap().handle;
+    handle(client.create(&open, "f", guarded(0o600)).await.unwrap().unwrap());
+    let squashed = client.mount("/squashed").await.unwrap().unwrap().handle;
+    let file = client.lookup(&squashed, "f").await.unwrap().unwrap().file;
+    assert_eq!(
+        status(client.read(&file, 0, 1).await.unwrap()),
+        Status::AccessDenied
+    );
+    assert_eq!(
+        status(client.set_attributes(&file, mode(0o777), None).await.unwrap()),
+        Status::NotPermitted
+    );
+}
+
+#[tokio::test]
+async fn supplementary_groups_count() {
+    let served = Served::start([export("/e", 1, open_rule())]).await;
+    let client = served.client(root()).await;
+    let e = client.mount("/e").await.unwrap().unwrap().handle;
+    let file = handle(client.create(&e, "f", guarded(0o040)).await.unwrap().unwrap());
+    let group = NewAttributes {
+        gid: Some(77),
+        ..NewAttributes::default()
+    };
+    client.set_attributes(&file, group, None).await.unwrap().unwrap();
+    let groups = |groups| Credential::sys("test", 5, 5, groups);
+    let member = served.client(groups((62..78).collect())).await;
+    assert!(
+        member.read(&file, 0, 1).await.unwrap().is_ok(),
+        "the sixteenth group is read too"
+    );
+    let other = served.client(groups((61..77).collect())).await;
+    assert_eq!(
+        status(other.read(&file, 0, 1).await.unwrap()),
+        Status::AccessDenied
+    );
+}
+
+#[tokio::test]
+async fn handles_that_were_not_given_out_are_bad_and_those_of_nothing_are_stale() {
+    let vfs = memory(1);
+    let e = Export::new("/e", vfs.clone() as Arc<dyn Vfs>, vec![open_rule()]).unwrap();
+    let id = e.id();
+    let served = Served::start([e]).await;
+    let client = served.client(root()).await;
+    let good = client.mount("/e").await.unwrap().unwrap().handle;
+    let get = async |handle: &WireHandle| client.get_attributes(handle).await.unwrap();
+    let mut flipped = good.0.to_vec();
+    flipped[20] ^= 1;
+    let other_key = HandleKey::new(&[9; 32]);
+    let root = SignedHandle {
+        export: id,
+        file: vfs.root(),
+    };
+    for bad in [
+        Bytes::from(flipped),
+        Bytes::new(),
+        Bytes::from(vec![0; 64]),
+        good.0.slice(1..),
+        other_key.sign(root).0,
+    ] {
+        assert_eq!(status(get(&WireHandle::from(bad)).await), Status::BadHandle);
+    }
+    let key = HandleKey::new(&KEY);
+    let gone = FileHandle {
+        inode: 12_345,
+        ..vfs.root()
+    };
+    let of_nothing = key.sign(SignedHandle {
+        export: id,
+        file: gone,
+    });
+    assert_eq!(status(get(&of_nothing).await), Status::Stale);
+    let other_export = Export::new("/gone", vfs, vec![open_rule()]).unwrap().id();
+    let of_gone_export = key.sign(SignedHandle {
+        export: other_export,
+        ..root
+    });
+    assert_eq!(status(get(&of_gone_export).await), Status::Stale);
+}
+
+#[tokio::test]
+async fn handles_outlive_a_restart_of_the_server() {
+    let vfs = memory(1);
+    let before = crate::served::simple_on(vfs.clone()).await;
+    let file = before.file("f").await;
+    before.served.service.shutdown().await;
+    let after = crate::served::simple_on(vfs).await;
+    assert_eq!(after.root, before.root);
+    assert!(after.client.get_attributes(&file).await.unwrap().is_ok());
+}
+
+#[test]
+fn exports_that_make_no_sense_are_refused() {
+    for path in ["", "relative", "/a//b", "/a/./b", "/a/../b", "//"] {
+        let refused = Export::new(path, memory(1), vec![open_rule()]);
+        assert!(matches!(refused, Err(ExportError::Path(_))), "{path}");
+    }
+    assert!(matches!(
+        Export::new("/a", memory(1), vec![]),
+        Err(ExportError::NoClients(_))
+    ));
+    let twice = [export("/a", 1, open_rule()), export("/a/", 2, open_rule())];
+    assert!(
+        matches!(Exports::new(HandleKey::new(&KEY), twice), Err(ExportError::Twice(path)) if path == "/a")
+    );
+}

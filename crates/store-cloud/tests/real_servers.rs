@@ -1,0 +1,351 @@
+//! The suite of rules and the provider's own refusals, on real servers.
+//!
+//! These tests need servers, so plain `cargo test` leaves them out; `make test` starts them and runs these too:
+//!
+//! ```text
+//! tests/lab/cloud/with localstack versitygw azurite -- cargo test -p firn-store-cloud -- --ignored real_
+//! ```
+
+use firn_env::Env;
+use firn_store::{
+    ObjectKey, PriceBook, ProbeError, PutMode, RetryPolicy, Route, Stack, StackConfig, Store, StoreError,
+    StoreUrl, conformance, probe,
+};
+use firn_store_cloud::{Credentials, open};
+use std::sync::Arc;
+
+const NEEDS_SERVERS: &str = "is not set: run `make test`, or this test below tests/lab/cloud/with";
+
+/// Azurite's published account and key; they open nothing else.
+const AZURITE_ACCOUNT: &str = "devstoreaccount1";
+const AZURITE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} {NEEDS_SERVERS}"))
+}
+
+/// A server, how to reach it, and a bucket of the test's own in it.
+struct Server {
+    _directory: tempfile::TempDir,
+    env: Env,
+    url: String,
+    credentials: Credentials,
+}
+
+impl Server {
+    async fn versitygw() -> Self {
+        let (key, secret) = (
+            variable("FIRN_TEST_VERSITYGW_KEY"),
+            variable("FIRN_TEST_VERSITYGW_SECRET"),
+        );
+        Self::s3("FIRN_TEST_VERSITYGW", &key, &secret).await
+    }
+
+    async fn localstack() -> Self {
+        Self::s3("FIRN_TEST_LOCALSTACK", "test", "test").await
+    }
+
+    async fn s3(endpoint_variable: &str, key: &str, secret: &str) -> Self {
+        let endpoint = variable(endpoint_variable);
+        let (directory, env) = environment();
+        let bucket = bucket_name(&env);
+        buckets::create_s3(&endpoint, &bucket, key, secret).await;
+        Self {
+            _directory: directory,
+            env,
+            url: format!("s3://{bucket}/some/prefix?region=us-east-1&endpoint={endpoint}"),
+            credentials: Credentials::S3 {
+                access_key_id: key.into(),
+                secret_access_key: secret.into(),
+                session_token: None,
+            },
+        }
+    }
+
+    async fn azurite() -> Self {
+        let endpoint = variable("FIRN_TEST_AZURITE");
+        let (directory, env) = environment();
+        let container = bucket_name(&env);
+        buckets::create_azure(&endpoint, &container).await;
+        Self {
+            _directory: directory,
+            env,
+            url: format!("azure://{container}/some/prefix?account={AZURITE_ACCOUNT}&endpoint={endpoint}"),
+            credentials: Credentials::AzureKey(AZURITE_KEY.into()),
+        }
+    }
+
+    async fn open_as(&self, url: &str, credentials: &Credentials) -> Arc<dyn Store> {
+        let url: StoreUrl = url.parse().expect("a valid URL");
+        open(&self.env, &url, credentials)
+            .await
+            .expect("a right configuration")
+    }
+
+    async fn open(&self) -> Arc<dyn Store> {
+        self.open_as(&self.url, &self.credentials).await
+    }
+}
+
+fn environment() -> (tempfile::TempDir, Env) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let env = firn_env::real(directory.path()).expect("the directory is there");
+    (directory, env)
+}
+
+fn bucket_name(env: &Env) -> String {
+    format!("firn-{:016x}", env.random_u64())
+}
+
+/// The whole suite, bare and below all layers, and the probe.
+async fn conforms(server: &Server) {
+    let store = server.open().await;
+    probe(&server.env, &*store).await.expect("it is fit for use");
+    conformance::check(&server.env, store.clone()).await;
+
+    let stack = Stack::new(&server.env, store, StackConfig::default()).expect("no faults");
+    conformance::check(&server.env, stack.store).await;
+    let usage = stack.meter.usage();
+    let book = PriceBook::named("s3-us-east-1").expect("embedded");
+    println!(
+        "{usage:?} would cost {}",
+        book.cost(&usage, Route::Internet).total()
+    );
+    assert_eq!(usage.failures, 0, "{:?}", stack.retrying.statistics());
+}
+
+async fn a_prefix_hides_what_lies_beside_it(server: &Server) {
+    let key = ObjectKey::new("object");
+    let inner = server.open().await;
+    inner
+        .put(&key, vec!["inner".into()], PutMode::Create)
+        .await
+        .expect("created");
+    let beside = server.url.replace("some/prefix", "some/prefix2");
+    let beside = server.open_as(&beside, &server.credentials).await;
+    assert!(beside.list("", None).await.expect("listed").objects.is_empty());
+    let outer = server.url.replace("/some/prefix", "");
+    let outer = server.open_as(&outer, &server.credentials).await;
+    let listed = outer.list("some/prefix/", None).await.expect("listed");
+    assert_eq!(listed.objects.len(), 1);
+    assert_eq!(listed.objects[0].key.as_str(), "some/prefix/object");
+    inner.delete(&key).await.expect("deleted");
+    assert!(outer.list("", None).await.expect("listed").objects.is_empty());
+}
+
+async fn a_missing_bucket_is_told_apart_from_a_missing_object(server: &Server) {
+    let missing = server.url.replacen("firn-", "firn-missing-", 1);
+    let store = server.open_as(&missing, &server.credentials).await;
+    let key = ObjectKey::new("object");
+    let put = store.put(&key, vec!["x".into()], PutMode::Create).await;
+    for (operation, error) in [
+        ("put", put.expect_err("no bucket")),
+        ("get", store.get(&key).await.expect_err("no bucket")),
+        ("list", store.list("", None).await.expect_err("no bucket")),
+    ] {
+        assert!(
+            matches!(&error, StoreError::Invalid { detail, .. } if detail.contains("create the bucket")),
+            "{operation}: {error}"
+        );
+    }
+    let error = probe(&server.env, &*store).await.expect_err("no bucket");
+    assert!(
+        matches!(
+            error,
+            ProbeError::Failed {
+                step: "creating an object",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+async fn a_wrong_key_is_denied(server: &Server, wrong: Credentials) {
+    let store = server.open_as(&server.url, &wrong).await;
+    let key = ObjectKey::new("object");
+    let put = store.put(&key, vec!["x".into()], PutMode::Create).await;
+    for error in [
+        put.expect_err("a wrong key"),
+        store.get(&key).await.expect_err("a wrong key"),
+        store.head(&key).await.expect_err("a wrong key"),
+        store.delete(&key).await.expect_err("a wrong key"),
+        store.list("", None).await.expect_err("a wrong key"),
+    ] {
+        assert!(
+            matches!(&error, StoreError::Denied { detail, .. } if detail.contains("check the")),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs a server: make test"]
+async fn real_versitygw_conforms() {
+    let server = Server::versitygw().await;
+    conforms(&server).await;
+    a_prefix_hides_what_lies_beside_it(&server).await;
+    a_missing_bucket_is_told_apart_from_a_missing_object(&server).await;
+    let wrong = Credentials::S3 {
+        access_key_id: variable("FIRN_TEST_VERSITYGW_KEY"),
+        secret_access_key: "wrong".into(),
+        session_token: None,
+    };
+    a_wrong_key_is_denied(&server, wrong).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs a server: make test"]
+async fn real_localstack_s3_conforms() {
+    let server = Server::localstack().await;
+    conforms(&server).await;
+    a_prefix_hides_what_lies_beside_it(&server).await;
+    // LocalStack checks no secrets, so there is no wrong key to be denied.
+    a_missing_bucket_is_told_apart_from_a_missing_object(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs a server: make test"]
+async fn real_azurite_conforms() {
+    let server = Server::azurite().await;
+    conforms(&server).await;
+    a_prefix_hides_what_lies_beside_it(&server).await;
+    a_missing_bucket_is_told_apart_from_a_missing_object(&server).await;
+    a_wrong_key_is_denied(&server, Credentials::AzureKey("d3Jvbmc=".into())).await;
+}
+
+/// Where the test below starts itself again with other variables, since a process must not change its own.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn child_that_takes_credentials_from_the_environment() {
+    let Ok(url) = std::env::var("FIRN_TEST_CHILD_URL") else {
+        return;
+    };
+    let (_directory, env) = environment();
+    let url = url.parse().expect("a valid URL");
+    let store = open(&env, &url, &Credentials::Environment)
+        .await
+        .expect("a right configuration");
+    match probe(&env, &*store).await {
+        Ok(_) => println!("the store is fit"),
+        Err(error) => println!("{error}"),
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a server: make test"]
+async fn real_versitygw_takes_credentials_from_the_environment() {
+    let server = Server::versitygw().await;
+    let child = |secret: String| {
+        let child = std::process::Command::new(std::env::current_exe().expect("this test's own path"))
+            .args([
+                "--ignored",
+                "--exact",
+                "--nocapture",
+                "child_that_takes_credentials_from_the_environment",
+            ])
+            .env("FIRN_TEST_CHILD_URL", &server.url)
+            .env("AWS_ACCESS_KEY_ID", variable("FIRN_TEST_VERSITYGW_KEY"))
+            .env("AWS_SECRET_ACCESS_KEY", secret)
+            .output()
+            .expect("it starts");
+        String::from_utf8_lossy(&child.stdout).into_owned()
+    };
+    let right = child(variable("FIRN_TEST_VERSITYGW_SECRET"));
+    assert!(right.contains("the store is fit"), "{right}");
+    let wrong = child("wrong".into());
+    assert!(
+        wrong.contains("SignatureDoesNotMatch") && wrong.contains("check the secret key"),
+        "{wrong}"
+    );
+}
+
+/// No server needed: nobody listens.
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable() {
+    let (_directory, env) = environment();
+    let address = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port");
+    let url = format!("s3://bucket?region=us-east-1&endpoint=http://{address}")
+        .parse()
+        .expect("a valid URL");
+    let credentials = Credentials::S3 {
+        access_key_id: "key".into(),
+        secret_access_key: "secret".into(),
+        session_token: None,
+    };
+    let store = open(&env, &url, &credentials)
+        .await
+        .expect("a right configuration");
+    let error = store
+        .get(&ObjectKey::new("object"))
+        .await
+        .expect_err("nobody listens");
+    assert!(
+        matches!(&error, StoreError::Unavailable { detail, .. } if detail.contains("refused")),
+        "{error}"
+    );
+    let config = StackConfig {
+        retry: RetryPolicy {
+            tries_max: 3,
+            pause_ms: 1,
+            ..RetryPolicy::default()
+        },
+        ..StackConfig::default()
+    };
+    let stack = Stack::new(&env, store, config).expect("no faults");
+    assert!(stack.store.head(&ObjectKey::new("object")).await.is_err());
+    assert_eq!((stack.meter.usage().heads, stack.meter.usage().failures), (3, 3));
+}
+
+/// Making buckets is no business of Firn's stores, so the tests ask the servers themselves.
+mod buckets {
+    use object_store::{
+        ClientOptions,
+        aws::{AwsAuthorizer, AwsCredential},
+        azure::{AzureAccessKey, AzureAuthorizer, AzureCredential},
+        client::{HttpConnector, HttpRequest, HttpRequestBody, ReqwestConnector},
+    };
+
+    async fn send(request: HttpRequest) {
+        let options = ClientOptions::new().with_allow_http(true);
+        let client = ReqwestConnector::default().connect(&options).expect("a client");
+        let uri = request.uri().to_string();
+        let response = client
+            .execute(request)
+            .await
+            .unwrap_or_else(|error| panic!("{uri}: {error}"));
+        assert!(response.status().is_success(), "{uri}: {}", response.status());
+    }
+
+    fn put(uri: &str) -> HttpRequest {
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.method_mut() = http::Method::PUT;
+        *request.uri_mut() = uri.parse().expect("a valid URI");
+        request
+    }
+
+    pub async fn create_s3(endpoint: &str, bucket: &str, key: &str, secret: &str) {
+        let credential = AwsCredential {
+            key_id: key.into(),
+            secret_key: secret.into(),
+            token: None,
+        };
+        let mut request = put(&format!("{endpoint}/{bucket}"));
+        AwsAuthorizer::new(&credential, "s3", "us-east-1")
+            .try_authorize(&mut request, None)
+            .expect("signed");
+        send(request).await;
+    }
+
+    pub async fn create_azure(endpoint: &str, container: &str) {
+        let key = AzureAccessKey::try_new(super::AZURITE_KEY).expect("a valid key");
+        let mut request = put(&format!("{endpoint}/{container}?restype=container"));
+        AzureAuthorizer::new(&AzureCredential::AccessKey(key), super::AZURITE_ACCOUNT)
+            .try_authorize(&mut request)
+            .expect("signed");
+        send(request).await;
+    }
+}

@@ -1,0 +1,303 @@
+//! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
+
+use crate::{
+    failure::Failure,
+    quantity::{Size, Span},
+};
+use firn_nfs::{ClientNetwork, NOBODY, Squash};
+use firn_store::{StoreUrl, UploadSchedule};
+use firn_table::TableUrl;
+use firn_volume::{Cadence, FetchPolicy, VolumeConfig};
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub volume: VolumeSection,
+    #[serde(default)]
+    pub limits: LimitsSection,
+    #[serde(default)]
+    pub nfs: NfsSection,
+    #[serde(rename = "export")]
+    pub exports: Vec<ExportSection>,
+    #[serde(default)]
+    pub log: LogSection,
+}
+
+/// Which volume, and where everything of it is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSection {
+    #[serde(default = "default_name")]
+    pub name: String,
+    #[serde(default = "default_edge")]
+    pub edge_name: String,
+    #[serde(deserialize_with = "from_text")]
+    pub store: StoreUrl,
+    #[serde(deserialize_with = "from_text")]
+    pub table: TableUrl,
+    pub state_directory: PathBuf,
+}
+
+/// What the edge may use.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSection {
+    pub memory_cache: Size,
+    pub disk_cache: Size,
+    pub journal: Size,
+    pub dirty_memory: Size,
+    pub quota: Size,
+    pub segment: Size,
+    pub uploads: usize,
+    pub fetch: Fetch,
+    pub checkpoint_busy: Span,
+    pub checkpoint_trickle: Span,
+    pub checkpoint_bytes: Size,
+    #[serde(deserialize_with = "schedule")]
+    pub upload_limit: UploadSchedule,
+}
+
+/// How much of a segment is fetched at once.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Fetch {
+    Adaptive,
+    Exact,
+    Full,
+}
+
+/// Where NFS is served.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NfsSection {
+    pub listen: String,
+    pub nfs_port: u16,
+    pub mount_port: Option<u16>,
+    pub portmap: bool,
+    pub grace_seconds: u64,
+}
+
+/// What is exported to whom.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportSection {
+    pub path: String,
+    #[serde(deserialize_with = "networks")]
+    pub clients: Vec<ClientNetwork>,
+    #[serde(default, deserialize_with = "networks")]
+    pub read_only_clients: Vec<ClientNetwork>,
+    #[serde(default)]
+    pub squash: SquashKind,
+    #[serde(default = "default_nobody")]
+    pub anonymous_uid: u32,
+    #[serde(default = "default_nobody")]
+    pub anonymous_gid: u32,
+    #[serde(default = "default_true")]
+    pub require_privileged_port: bool,
+}
+
+/// See [`Squash`].
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum SquashKind {
+    None,
+    #[default]
+    Root,
+    All,
+}
+
+impl From<SquashKind> for Squash {
+    fn from(kind: SquashKind) -> Self {
+        match kind {
+            SquashKind::None => Self::None,
+            SquashKind::Root => Self::Root,
+            SquashKind::All => Self::All,
+        }
+    }
+}
+
+/// What is logged, to standard error.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSection {
+    pub level: String,
+    pub json: bool,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        let volume = VolumeConfig::default();
+        Self {
+            memory_cache: Size(volume.memory_cache_bytes),
+            disk_cache: Size(volume.disk_cache_bytes),
+            journal: Size(volume.journal_bytes),
+            dirty_memory: Size(volume.dirty_memory_bytes),
+            quota: Size(volume.quota_bytes),
+            segment: Size(volume.segment_bytes),
+            uploads: volume.uploads_max,
+            fetch: Fetch::Adaptive,
+            checkpoint_busy: Span(volume.cadence.busy),
+            checkpoint_trickle: Span(volume.cadence.trickle),
+            checkpoint_bytes: Size(volume.cadence.busy_bytes),
+            upload_limit: UploadSchedule::default(),
+        }
+    }
+}
+
+impl Default for NfsSection {
+    fn default() -> Self {
+        Self {
+            listen: "[::]".into(),
+            nfs_port: 2049,
+            mount_port: None,
+            portmap: true,
+            grace_seconds: 45,
+        }
+    }
+}
+
+impl Default for LogSection {
+    fn default() -> Self {
+        Self {
+            level: "info".into(),
+            json: false,
+        }
+    }
+}
+
+fn default_name() -> String {
+    "main".into()
+}
+
+fn default_edge() -> String {
+    "edge".into()
+}
+
+fn default_nobody() -> u32 {
+    NOBODY
+}
+
+fn default_true() -> bool {
+    true
+}
+
+fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err: std::fmt::Display>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?
+        .parse()
+        .map_err(D::Error::custom)
+}
+
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ClientNetwork>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts
+        .iter()
+        .map(|text| text.parse().map_err(D::Error::custom))
+        .collect()
+}
+
+fn schedule<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UploadSchedule, D::Error> {
+    UploadSchedule::deserialize(deserializer)
+}
+
+impl Config {
+    /// Reads and checks the file.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read the configuration {}: {error}",
+                path.display()
+            ))
+        })?;
+        Self::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if config.exports.is_empty() {
+            return Err("it exports nothing; add an [[export]]".into());
+        }
+        let limits = &config.limits;
+        if !(64 << 10..=16 << 20).contains(&limits.segment.0) {
+            return Err("limits.segment must be between 64 KiB and 16 MiB".into());
+        }
+        if !(1..=32).contains(&limits.uploads) {
+            return Err("limits.uploads must be between 1 and 32".into());
+        }
+        if limits.journal.0 < 8 << 20 {
+            return Err("limits.journal must be at least 8 MiB".into());
+        }
+        Ok(config)
+    }
+
+    /// As the engine wants it.
+    pub fn volume_config(&self) -> VolumeConfig {
+        let limits = &self.limits;
+        VolumeConfig {
+            owner_name: self.volume.edge_name.clone(),
+            segment_bytes: limits.segment.0,
+            uploads_max: limits.uploads,
+            memory_cache_bytes: limits.memory_cache.0,
+            disk_cache_bytes: limits.disk_cache.0,
+            journal_bytes: limits.journal.0,
+            journal_file_bytes: (limits.journal.0 / 8).clamp(4 << 20, 64 << 20),
+            dirty_memory_bytes: limits.dirty_memory.0,
+            quota_bytes: limits.quota.0,
+            fetch: match limits.fetch {
+                Fetch::Adaptive => FetchPolicy::Adaptive,
+                Fetch::Exact => FetchPolicy::Exact,
+                Fetch::Full => FetchPolicy::FullSegment,
+            },
+            cadence: Cadence {
+                busy: limits.checkpoint_busy.0,
+                busy_bytes: limits.checkpoint_bytes.0,
+                trickle: limits.checkpoint_trickle.0,
+            },
+            ..VolumeConfig::default()
+        }
+    }
+
+    /// How long clients have to reclaim locks after a start.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.nfs.grace_seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = r#"
+        [volume]
+        store = "file:///srv/store"
+        table = "redb:/srv/table.redb"
+        state_directory = "/var/lib/firn"
+        [[export]]
+        path = "/export"
+        clients = ["192.168.0.0/16"]
+    "#;
+
+    #[test]
+    fn the_example_is_the_defaults() {
+        let example = Config::parse(include_str!("../firn-edge.example.toml")).expect("the example parses");
+        let minimal = Config::parse(MINIMAL).expect("the minimum parses");
+        assert_eq!(format!("{:?}", example.limits), format!("{:?}", minimal.limits));
+        assert_eq!(format!("{:?}", example.nfs), format!("{:?}", minimal.nfs));
+        assert_eq!(format!("{:?}", example.log), format!("{:?}", minimal.log));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_and_a_missing_one_too() {
+        let error = Config::parse(&MINIMAL.replace("store =", "stor =")).unwrap_err();
+        assert!(error.contains("stor"), "{error}");
+        let error = Config::parse(&MINIMAL.replace("192.168.0.0/16", "192.168.0.0/40")).unwrap_err();
+        assert!(error.contains("192.168.0.0/40"), "{error}");
+    }
+}

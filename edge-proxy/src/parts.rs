@@ -1,0 +1,82 @@
+//! From the configuration to what a volume is made of.
+
+use crate::{config::Config, failure::Failure, identity::Identity};
+use firn_anchor::Anchor;
+use firn_env::Env;
+use firn_format::{FamilyId, VolumeId};
+use firn_seal::Keys;
+use firn_store::{FaultConfig, Stack, StackConfig};
+use firn_store_cloud::Credentials;
+use firn_table::{Metered, RedbTable, Table, TablePrices, TableUrl};
+use firn_table_dynamodb::DynamoDbTable;
+use firn_volume::Parts;
+use std::{path::Path, sync::Arc};
+
+/// Store and table, with their meters.
+pub struct Outside {
+    pub env: Env,
+    pub stack: Stack,
+    pub table: Arc<Metered>,
+}
+
+impl Outside {
+    /// Opens both. The state directory is made if it is not there.
+    pub async fn open(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
+        let directory = &config.volume.state_directory;
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
+        let env = firn_env::real(directory).map_err(Failure::new)?;
+        let backend = firn_store_cloud::open(&env, &config.volume.store, &Credentials::Environment)
+            .await
+            .map_err(Failure::usage)?;
+        let faults = fault.map(read_faults).transpose()?;
+        let upload = config.limits.upload_limit.clone();
+        let stack = StackConfig {
+            upload,
+            faults,
+            ..StackConfig::default()
+        };
+        let stack = Stack::new(&env, backend, stack).map_err(Failure::usage)?;
+        let (table, prices): (Arc<dyn Table>, _) = match &config.volume.table {
+            TableUrl::Redb { path } => (
+                Arc::new(RedbTable::open(&env, path).await.map_err(Failure::new)?),
+                TablePrices::FREE,
+            ),
+            TableUrl::DynamoDb(url) => (
+                Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
+                TablePrices::DYNAMODB_ON_DEMAND,
+            ),
+        };
+        Ok(Self {
+            env,
+            stack,
+            table: Arc::new(Metered::new(table, prices)),
+        })
+    }
+
+    pub fn anchor(&self, family: FamilyId) -> Anchor {
+        Anchor::new(self.table.clone(), self.env.clone(), family)
+    }
+
+    pub fn parts(&self, family: FamilyId, volume: VolumeId, keys: Keys) -> Parts {
+        Parts {
+            env: self.env.clone(),
+            store: self.stack.store.clone(),
+            anchor: self.anchor(family),
+            keys,
+            volume,
+        }
+    }
+
+    /// The parts of this edge's volume.
+    pub async fn own_parts(&self, identity: &Identity) -> Result<Parts, Failure> {
+        let keys = identity.open_keys(&*self.stack.store).await?;
+        Ok(self.parts(identity.family, identity.volume, keys))
+    }
+}
+
+fn read_faults(path: &Path) -> Result<FaultConfig, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    toml::from_str(&text).map_err(|error| wrong(&error))
+}

@@ -1,0 +1,152 @@
+//! `firn-edge run`: from the first request to SIGTERM.
+
+use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside};
+use firn_nfs::{
+    ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
+    nsm::MonitorConfig,
+};
+use firn_vfs::{LockLimits, LockTable, Vfs};
+use firn_volume::{Standing, Volume, VolumeError};
+use std::{path::Path, sync::Arc};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Serves the volume until it is told to stop, or cannot any longer.
+pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
+    start_log(config)?;
+    let identity = Identity::load(&config.volume.state_directory)?;
+    let outside = Outside::open(config, fault).await?;
+    let _lock = outside.env.disk().lock("lock").await.map_err(|error| {
+        Failure::new(format!(
+            "another firn-edge uses this state directory ({error}); nothing was changed"
+        ))
+    })?;
+    let parts = outside.own_parts(&identity).await?;
+    let volume = match Volume::open(parts.clone(), config.volume_config()).await {
+        Ok((volume, recovery)) => {
+            tracing::info!(?recovery, "volume open");
+            volume
+        }
+        Err(VolumeError::SalvageFirst { tenure }) => {
+            let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
+            let detail = salvaged.map_or_else(
+                || "its journal had nothing that the volume has not".to_owned(),
+                |clone| {
+                    format!(
+                        "its {} acknowledged changes are in the clone {}",
+                        clone.recovery.records, clone.name
+                    )
+                },
+            );
+            return Err(Failure::fenced(format!(
+                "another edge took the volume over (this one had it since epoch {tenure}); {detail}. This edge serves nothing"
+            )));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let service = serve(config, &outside, &identity, &volume).await?;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    println!("serving on {}", service.0.address());
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::new)?;
+    let ended = tokio::select! {
+        biased;
+        standing = volume.ended() => Some(standing),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    service.0.shutdown().await;
+    match ended {
+        None => {
+            volume.stop().await?;
+            tracing::info!("stopped; everything acknowledged is in the journal (level 1)");
+            Ok(())
+        }
+        Some(Standing::Fenced) => {
+            drop(volume);
+            let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
+            Err(Failure::fenced(match salvaged {
+                Some(clone) => format!(
+                    "another edge took the volume over; what this one acknowledged and had not committed is in the clone {}",
+                    clone.name
+                ),
+                None => "another edge took the volume over; nothing of this one was uncommitted".into(),
+            }))
+        }
+        Some(other) => Err(Failure::stopped(format!(
+            "the volume stopped: {other:?}. Everything acknowledged is in the journal; start again to recover"
+        ))),
+    }
+}
+
+async fn serve(
+    config: &Config,
+    outside: &Outside,
+    identity: &Identity,
+    volume: &Volume,
+) -> Result<(NfsService, LockService), Failure> {
+    let vfs: Arc<dyn Vfs> = Arc::new(volume.clone());
+    let mut exports = Vec::new();
+    for section in &config.exports {
+        let rule = |network, read_only| ClientRule {
+            network,
+            read_only,
+            squash: section.squash.into(),
+            anonymous_uid: section.anonymous_uid,
+            anonymous_gid: section.anonymous_gid,
+            require_privileged_port: section.require_privileged_port,
+        };
+        let writers = section.clients.iter().map(|network| rule(*network, false));
+        let readers = section
+            .read_only_clients
+            .iter()
+            .map(|network| rule(*network, true));
+        let rules = writers.chain(readers).collect();
+        exports.push(Export::new(&section.path, vfs.clone(), rules).map_err(Failure::usage)?);
+    }
+    let handle_key = HandleKey::new(&identity.handle_key);
+    let exports = Arc::new(Exports::new(handle_key, exports).map_err(Failure::usage)?);
+    let monitor = MonitorConfig {
+        grace: config.grace(),
+        ..MonitorConfig::default()
+    };
+    let locks = LockService::start(
+        &outside.env,
+        exports.clone(),
+        LockTable::new(LockLimits::default()),
+        monitor,
+    )
+    .await
+    .map_err(Failure::new)?;
+    let nfs = &config.nfs;
+    let service = ServiceConfig {
+        address: format!("{}:{}", nfs.listen, nfs.nfs_port),
+        mount_address: nfs.mount_port.map(|port| format!("{}:{port}", nfs.listen)),
+        port_mapping: if nfs.portmap {
+            PortMapping::Auto(format!("{}:111", nfs.listen))
+        } else {
+            PortMapping::None
+        },
+        ..ServiceConfig::default()
+    };
+    let service = NfsService::start(&outside.env, service, exports, locks.programs())
+        .await
+        .map_err(Failure::new)?;
+    locks.announce();
+    Ok((service, locks))
+}
+
+fn start_log(config: &Config) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .or_else(|_| tracing_subscriber::EnvFilter::try_new(&config.log.level))
+        .map_err(|error| Failure::usage(format!("log.level: {error}")))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    if config.log.json {
+        builder.json().init()
+    } else {
+        builder.init()
+    }
+    Ok(())
+}

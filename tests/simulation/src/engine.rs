@@ -1,0 +1,416 @@
+//! The engine under test: edges with a volume each, one bucket and one table for all.
+//!
+//! Three edges can serve (the third is used to read everything from the cloud alone), a fourth machine looks at salvage
+//! clones. Each edge reaches the cloud through its own store stack and table client, which have the weather.
+
+use crate::system::{Branch, Running, StartError, System, Weather};
+use async_trait::async_trait;
+use firn_anchor::{Anchor, AnchorError};
+use firn_env::{
+    Env,
+    sim::{DiskImage, Machine, Seeded, Simulation},
+};
+use firn_format::{FamilyId, KeyEpoch, VolumeId};
+use firn_seal::{Compression, EpochKey, Keys};
+use firn_store::{
+    FaultConfig, FaultControl, Faults, Faulty, MemoryStore, Meter, Metered, Outage, RetryPolicy, Retrying,
+    Store,
+};
+use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
+use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
+use firn_volume::{
+    Cadence, FormatOptions, Parts, Standing, Volume, VolumeConfig, VolumeError, file_system_id,
+    journal::JournalError,
+    objects::{FetchPolicy, ReadError},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+const FAMILY: FamilyId = FamilyId([1; 16]);
+const VOLUME: VolumeId = VolumeId([2; 16]);
+/// Machines on which the volume can be served.
+const EDGES: usize = 3;
+
+/// Where histories stop the machine. All of the engine's, and of the layers it does its I/O with.
+pub const FAULT_POINTS: &[&str] = &[
+    "checkpoint.after_build",
+    "checkpoint.after_commit",
+    "checkpoint.after_freeze",
+    "checkpoint.after_upload",
+    "checkpoint.before_commit",
+    "checkpoint.before_freeze",
+    "checkpoint.before_trim",
+    "checkpoint.before_upload",
+    "drain.after_release",
+    "drain.before_release",
+    "journal.after_file_create",
+    "journal.after_fsync",
+    "journal.after_trim_remove",
+    "journal.after_write",
+    "journal.after_write_and_sync",
+    "journal.before_file_create",
+    "journal.before_fsync",
+    "journal.before_trim",
+    "journal.before_write",
+    "journal.before_write_and_sync",
+    "objects.after_get",
+    "objects.before_cache_write",
+    "objects.before_get",
+];
+
+struct Edge {
+    machine: Machine,
+    weather: Mutex<Weather>,
+    store: Arc<Metered>,
+    meter: Meter,
+    faults: FaultControl,
+    /// Of the running incarnation.
+    table: Mutex<Option<Arc<MemoryTableClient>>>,
+}
+
+/// See the module.
+pub struct Engine {
+    edges: Vec<Edge>,
+    table: MemoryTable,
+    config: VolumeConfig,
+    format: FormatOptions,
+    #[cfg(feature = "mutants")]
+    planted: Option<firn_anchor::PlantedBug>,
+}
+
+impl Engine {
+    /// A new installation with settings drawn from `random`: small ones, so that every limit is met.
+    pub fn new(simulation: &Simulation, random: &mut Seeded) -> Self {
+        let world = simulation.env();
+        let bucket: Arc<dyn Store> = Arc::new(MemoryStore::new(&world));
+        let edges = (0..=EDGES)
+            .map(|number| Edge::new(simulation, &world, &bucket, number))
+            .collect();
+        let journal_file_bytes = *random.pick(&[128 << 10, 256 << 10, 1 << 20]);
+        let config = VolumeConfig {
+            owner_name: "edge".into(),
+            segment_bytes: *random.pick(&[16 << 10, 64 << 10, 1 << 20]),
+            uploads_max: random.between(1, 8) as usize,
+            compression: *random.pick(&[Compression::None, Compression::Lz4]),
+            memory_cache_bytes: *random.pick(&[0, 64 << 10, 4 << 20]),
+            disk_cache_bytes: *random.pick(&[64 << 10, 1 << 20, 64 << 20]),
+            journal_bytes: journal_file_bytes * random.between(2, 8),
+            journal_file_bytes,
+            dirty_memory_bytes: *random.pick(&[0, 32 << 10, 4 << 20]),
+            cadence: Cadence {
+                busy: random.duration(Duration::from_millis(20), Duration::from_secs(2)),
+                busy_bytes: *random.pick(&[8 << 10, 256 << 10, 4 << 20]),
+                trickle: random.duration(Duration::from_millis(50), Duration::from_secs(10)),
+            },
+            quota_bytes: 1 << 40,
+            fetch: *random.pick(&[
+                FetchPolicy::Adaptive,
+                FetchPolicy::Exact,
+                FetchPolicy::FullSegment,
+            ]),
+            patience: Duration::from_secs(random.between(1, 20)),
+        };
+        Self {
+            edges,
+            table: MemoryTable::new(),
+            config,
+            format: FormatOptions {
+                block_bytes: *random.pick(&[4 << 10, 8 << 10, 32 << 10]),
+                ..FormatOptions::default()
+            },
+            #[cfg(feature = "mutants")]
+            planted: None,
+        }
+    }
+
+    /// The same with a guard taken out.
+    #[cfg(feature = "mutants")]
+    #[must_use]
+    pub fn with_planted(
+        mut self,
+        volume: Option<firn_volume::mutants::Mutant>,
+        anchor: Option<firn_anchor::PlantedBug>,
+    ) -> Self {
+        self.planted = anchor;
+        for edge in &self.edges {
+            if let Some(mutant) = volume {
+                edge.machine.faults().plant(mutant.name());
+            }
+        }
+        self
+    }
+
+    /// What the programs of an edge's running incarnation are made of.
+    fn parts(&self, edge: usize, branch: Branch) -> Parts {
+        let env = self.edges[edge].machine.env();
+        let table = self.table.connect(&env);
+        *self.edges[edge].table.lock().expect("no panic under this lock") = Some(table.clone());
+        self.edges[edge].apply_weather();
+        let keys = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([3; 32]))]);
+        let anchor = Anchor::new(table, env.clone(), FAMILY);
+        #[cfg(feature = "mutants")]
+        let anchor = match self.planted {
+            Some(bug) => anchor.with_planted_bug(bug),
+            None => anchor,
+        };
+        Parts {
+            store: Arc::new(Retrying::new(
+                &env,
+                self.edges[edge].store.clone(),
+                RetryPolicy {
+                    tries_max: 4,
+                    pause_ms: 50,
+                    pause_max_ms: 2_000,
+                    ..RetryPolicy::default()
+                },
+            )),
+            anchor,
+            keys: Keys::new(FAMILY, keys),
+            volume: match branch {
+                Branch::HEAD => VOLUME,
+                Branch(clone) => VolumeId(clone),
+            },
+            env,
+        }
+    }
+}
+
+impl Edge {
+    fn new(simulation: &Simulation, world: &Env, bucket: &Arc<dyn Store>, number: usize) -> Self {
+        let config = FaultConfig {
+            seed: simulation.seed() ^ (number as u64) << 32,
+            ..FaultConfig::default()
+        };
+        let faulty = Faulty::new(world, bucket.clone(), config).expect("no faults make sense");
+        let faults = faulty.control();
+        let store = Arc::new(Metered::new(Arc::new(faulty)));
+        let edge = Self {
+            machine: simulation.machine(&format!("edge{number}")),
+            weather: Mutex::new(Weather::Fair),
+            meter: store.meter(),
+            store,
+            faults,
+            table: Mutex::new(None),
+        };
+        edge.apply_weather();
+        edge
+    }
+
+    fn apply_weather(&self) {
+        let weather = *self.weather.lock().expect("no panic under this lock");
+        let fair = Faults {
+            latency_ms: 8,
+            jitter_ms: 4,
+            ..Faults::default()
+        };
+        let rough = Faults {
+            unavailable: 0.1,
+            lost_request: 0.03,
+            late: 0.03,
+            late_ms: 3_000,
+            lost_reply: 0.05,
+            timeout_ms: 1_000,
+            torn: 0.03,
+            invisible: 0.05,
+            invisible_ms: 3_000,
+            slow: 0.03,
+            ..fair.clone()
+        };
+        let faults = match weather {
+            Weather::Fair => fair,
+            Weather::Rough | Weather::NoTable => rough,
+            Weather::NoStore | Weather::CutOff => Faults {
+                outage: Outage::Hang,
+                ..rough
+            },
+        };
+        self.faults.set(faults).expect("the faults make sense");
+        let client = self.table.lock().expect("no panic under this lock");
+        let Some(table) = &*client else { return };
+        table.set_outage(matches!(weather, Weather::NoTable | Weather::CutOff));
+        let delay = Duration::from_millis(1)..=Duration::from_millis(15);
+        table.set_rates(match weather {
+            Weather::Fair => FaultRates {
+                delay,
+                ..FaultRates::default()
+            },
+            Weather::Rough | Weather::NoStore | Weather::NoTable | Weather::CutOff => FaultRates {
+                throttle_per_mille: 80,
+                lose_reply_per_mille: 60,
+                late_per_mille: 40,
+                late_requests: 6,
+                delay,
+            },
+        });
+    }
+}
+
+fn classify(error: VolumeError) -> StartError {
+    let text = error.to_string();
+    match error {
+        VolumeError::Anchor(AnchorError::OwnedByOther { .. } | AnchorError::Fenced(_)) => {
+            StartError::Owned(text)
+        }
+        VolumeError::SalvageFirst { .. } => StartError::SalvageFirst,
+        VolumeError::Anchor(error) if error.is_transient() => StartError::Later(text),
+        VolumeError::Disk(_)
+        | VolumeError::Journal(JournalError::Disk(_) | JournalError::Failed { .. })
+        | VolumeError::Objects(_)
+        | VolumeError::Read(ReadError::Unavailable { .. })
+        | VolumeError::Stopped(_) => StartError::Later(text),
+        // The first checkpoint met an outage.
+        VolumeError::Checkpoint(error) if met_an_outage(&error) => StartError::Later(text),
+        other => StartError::Broken(format!("{other:?}")),
+    }
+}
+
+fn met_an_outage(error: &dyn std::error::Error) -> bool {
+    let Some(source) = error.source() else {
+        return false;
+    };
+    let anchor = source
+        .downcast_ref::<AnchorError>()
+        .is_some_and(AnchorError::is_transient);
+    anchor || matches!(source.downcast_ref(), Some(ReadError::Unavailable { .. }))
+}
+
+#[async_trait]
+impl System for Engine {
+    fn edge(&self, edge: usize) -> Machine {
+        self.edges[edge].machine.clone()
+    }
+
+    fn edges(&self) -> usize {
+        EDGES
+    }
+
+    fn model_options(&self) -> MemoryOptions {
+        MemoryOptions {
+            file_system: file_system_id(VOLUME),
+            quota_bytes: self.config.quota_bytes,
+            limits: Limits {
+                file_bytes: rules::FILE_BYTES_MAX,
+                links: 1_000_000,
+                preferred_io_bytes: 1 << 20,
+                maximum_io_bytes: 1 << 20,
+            },
+            ..MemoryOptions::default()
+        }
+    }
+
+    async fn format(&self, edge: usize) -> Result<(), StartError> {
+        let parts = self.parts(edge, Branch::HEAD);
+        match parts.anchor.create_family().await {
+            Ok(()) | Err(AnchorError::FamilyExists { .. }) => {}
+            Err(error) => return Err(classify(error.into())),
+        }
+        match Volume::format(&parts, "volume", self.format, &self.config).await {
+            Ok(()) => Ok(()),
+            // Done by an earlier try whose end nobody saw.
+            Err(VolumeError::Anchor(AnchorError::VolumeExists { .. })) => Ok(()),
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    async fn start(&self, edge: usize, branch: Branch) -> Result<Arc<dyn Running>, StartError> {
+        let parts = self.parts(edge, branch);
+        if branch != Branch::HEAD {
+            Volume::takeover(&parts, &self.config).await.map_err(classify)?;
+        }
+        let (volume, _report) = Volume::open(parts, self.config.clone()).await.map_err(classify)?;
+        Ok(Arc::new(RunningVolume(volume)))
+    }
+
+    async fn takeover(&self, edge: usize) -> Result<(), StartError> {
+        let parts = self.parts(edge, Branch::HEAD);
+        match Volume::takeover(&parts, &self.config).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    async fn salvage(&self, edge: usize) -> Result<Option<Branch>, StartError> {
+        let parts = self.parts(edge, Branch::HEAD);
+        let report = Volume::salvage(&parts, &self.config).await.map_err(classify)?;
+        Ok(report.map(|report| Branch(report.volume.0)))
+    }
+
+    fn set_weather(&self, edge: usize, weather: Weather) {
+        *self.edges[edge].weather.lock().expect("no panic under this lock") = weather;
+        self.edges[edge].apply_weather();
+    }
+
+    fn requests(&self) -> u64 {
+        let store: u64 = self.edges.iter().map(|edge| edge.meter.usage().requests()).sum();
+        store + self.table.counts().requests()
+    }
+
+    fn spoil_cache(&self, edge: usize, wipe: bool) {
+        let disk = self.edges[edge].machine.disk();
+        if !wipe {
+            disk.rot("cache/", 3);
+            return;
+        }
+        let image = disk.image();
+        let is_cache = |path: &str| path == "cache" || path.starts_with("cache/");
+        disk.restore(&DiskImage {
+            directories: image
+                .directories
+                .into_iter()
+                .filter(|path| !is_cache(path))
+                .collect(),
+            files: image
+                .files
+                .into_iter()
+                .filter(|(path, _)| !is_cache(path))
+                .collect(),
+        });
+    }
+
+    fn fault_points(&self) -> &'static [&'static str] {
+        FAULT_POINTS
+    }
+
+    fn applied_observation(&self) -> &'static str {
+        "volume.applied"
+    }
+}
+
+struct RunningVolume(Volume);
+
+#[async_trait]
+impl Running for RunningVolume {
+    fn vfs(&self) -> Arc<dyn Vfs> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn sync(&self) -> Result<(), String> {
+        self.0.sync().await.map_err(|error| error.to_string())
+    }
+
+    async fn stop(&self) -> Result<(), String> {
+        self.0.stop().await.map_err(|error| error.to_string())
+    }
+
+    async fn drain(&self) -> Result<(), String> {
+        self.0.drain().await.map_err(|error| error.to_string())
+    }
+
+    async fn verify(&self) -> Vec<String> {
+        match self.0.verify(&|_| {}).await {
+            Ok(report) => report
+                .damages
+                .iter()
+                .map(|damage| format!("inode {} ({:?}): {}", damage.inode, damage.path, damage.detail))
+                .collect(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.0.status().standing == Standing::Fenced
+    }
+}

@@ -1,0 +1,149 @@
+//! Runs random histories from seeds, and prints what fails with the command that repeats it.
+
+use clap::Parser;
+use firn_env::sim::{Seeded, Simulation};
+use firn_simulation::{
+    engine::Engine,
+    history,
+    runner::{Plan, Summary, run_many},
+    system::System,
+    toy::Toy,
+};
+use std::{process::ExitCode, sync::Arc};
+
+/// Random histories with crashes and faults against an executable model.
+#[derive(Parser)]
+struct Arguments {
+    /// How many histories.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The seed of the first.
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Run one history and print all that happens in it.
+    #[arg(long)]
+    trace: Option<u64>,
+    /// Threads; each runs histories of its own.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Failures printed at most.
+    #[arg(long, default_value_t = 10)]
+    show: usize,
+    /// Plant each bug in turn and require that it is caught (needs `--features mutants`).
+    #[arg(long)]
+    mutants: bool,
+    /// With `--mutants`: only those whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Test the toy that tests the tests.
+    #[arg(long)]
+    toy: bool,
+}
+
+type Builder = Box<dyn Fn(&Simulation, &mut Seeded) -> Arc<dyn System> + Sync>;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let build: Builder = if arguments.toy {
+        Box::new(|simulation, _| Arc::new(Toy::new(simulation, None)))
+    } else {
+        Box::new(|simulation, random| Arc::new(Engine::new(simulation, random)))
+    };
+    if arguments.mutants {
+        return mutants(&arguments);
+    }
+    if let Some(seed) = arguments.trace {
+        return trace(&build, seed);
+    }
+    let plan = Plan {
+        first: arguments.first_seed,
+        count: arguments.seeds,
+        threads: arguments.threads,
+        stop_at_failure: false,
+    };
+    let summary = run_many(&build, plan);
+    print(&summary, &arguments);
+    println!("{} passed, {} failed", summary.passed, summary.failed.len());
+    if summary.failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(not(feature = "mutants"))]
+fn mutants(_: &Arguments) -> ExitCode {
+    eprintln!("this build has no planted bugs: build with --features mutants");
+    ExitCode::FAILURE
+}
+
+#[cfg(feature = "mutants")]
+fn mutants(arguments: &Arguments) -> ExitCode {
+    use firn_simulation::mutants::{Planted, SEEDS_MAX};
+    let (mut caught, mut missed) = (0, 0);
+    println!("{:<44} {:>6}  caught by", "planted bug", "seed");
+    for planted in Planted::all() {
+        if !planted.name().contains(&arguments.only) {
+            continue;
+        }
+        match planted.caught(arguments.threads) {
+            Some((seed, failure)) => {
+                caught += 1;
+                let line: String = failure
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .chars()
+                    .take(150)
+                    .collect();
+                println!("{:<44} {seed:>6}  {line}", planted.name());
+            }
+            None => {
+                missed += 1;
+                println!("{:<44} {:>6}  not within {SEEDS_MAX} seeds", planted.name(), "-");
+            }
+        }
+    }
+    println!("{caught} caught, {missed} missed");
+    if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn trace(build: &Builder, seed: u64) -> ExitCode {
+    let report = history::run(seed, build, true);
+    for line in &report.log {
+        println!("{line}");
+    }
+    println!(
+        "seed {seed}: {} steps, {:?} of virtual time, trace hash {:016x}",
+        report.steps, report.elapsed, report.trace_hash
+    );
+    for failure in &report.failures {
+        println!("FAILED: {failure}");
+    }
+    if report.failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn print(summary: &Summary, arguments: &Arguments) {
+    println!("{:<40} {:>10} {:>10}", "fault point", "arrivals", "crashes");
+    for (name, (hits, crashes)) in &summary.points {
+        println!("{name:<40} {hits:>10} {crashes:>10}");
+    }
+    for (what, count) in &summary.counts {
+        println!("{what:<40} {count:>10}");
+    }
+    println!("{:<40} {:>10}", "steps", summary.steps);
+    for (seed, failures) in summary.failed.iter().take(arguments.show) {
+        for failure in failures.iter().take(3) {
+            println!("seed {seed}: {failure}");
+        }
+        println!("    repeat with: firn-simulation --trace {seed}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Histories against an engine with one guard taken out: each must be caught, or the histories prove nothing.
+
+use crate::{
+    engine::Engine,
+    runner::{Plan, run_many},
+};
+use firn_anchor::PlantedBug;
+use firn_volume::mutants::Mutant;
+use std::sync::Arc;
+
+/// Seeds within which each must be caught.
+pub const SEEDS_MAX: u64 = 500;
+
+/// One guard taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Of the engine.
+    Volume(Mutant),
+    /// Of the anchor.
+    Anchor(PlantedBug),
+}
+
+impl Planted {
+    /// All that are expected to be caught.
+    pub fn all() -> Vec<Self> {
+        let anchor = [
+            PlantedBug::CommitWithoutFence,
+            PlantedBug::LostReplyIsFailure,
+            PlantedBug::LostReplyIsSuccess,
+            PlantedBug::TakeoverDropsRoot,
+            PlantedBug::AcquireFromOther,
+        ];
+        let volume = Mutant::ALL.into_iter().map(Self::Volume);
+        volume.chain(anchor.into_iter().map(Self::Anchor)).collect()
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Volume(mutant) => mutant.name().to_owned(),
+            Self::Anchor(bug) => format!("anchor: {bug:?}"),
+        }
+    }
+
+    /// The first seed that catches it, and by what.
+    pub fn caught(self, threads: usize) -> Option<(u64, String)> {
+        let build = move |simulation: &firn_env::sim::Simulation, random: &mut firn_env::sim::Seeded| {
+            let (volume, anchor) = match self {
+                Self::Volume(mutant) => (Some(mutant), None),
+                Self::Anchor(bug) => (None, Some(bug)),
+            };
+            // A world stays on its thread, and so does the bug.
+            plant(volume);
+            Arc::new(Engine::new(simulation, random).with_planted_bug(anchor))
+                as Arc<dyn crate::system::System>
+        };
+        let plan = Plan {
+            first: 0,
+            count: SEEDS_MAX,
+            threads,
+            stop_at_failure: true,
+        };
+        let summary = run_many(&build, plan);
+        let (seed, failures) = summary.failed.into_iter().next()?;
+        Some((seed, failures.into_iter().next().unwrap_or_default()))
+    }
+}

@@ -1,0 +1,103 @@
+//! What a history needs of the thing it tests, whichever it is.
+
+use crate::{operation::Operation, outcome::Outcome};
+use async_trait::async_trait;
+use firn_env::sim::Machine;
+use firn_vfs::{Caller, MemoryOptions, Vfs};
+use std::sync::Arc;
+
+/// A whole installation: machines, and the cloud they share.
+#[async_trait]
+pub trait System: Send + Sync {
+    /// The machine of an edge; there are [`System::edges`].
+    fn edge(&self, edge: usize) -> Machine;
+    /// How many machines can serve.
+    fn edges(&self) -> usize;
+    /// A machine on which clones are looked at.
+    fn clone_reader(&self) -> usize {
+        self.edges()
+    }
+    /// How the model must be set up to be like it.
+    fn model_options(&self) -> MemoryOptions;
+    /// Makes the empty file system. Runs on the edge's machine.
+    async fn format(&self, edge: usize) -> Result<(), StartError>;
+    /// Starts to serve a branch. Runs on the edge's machine.
+    async fn start(&self, edge: usize, branch: Branch) -> Result<Arc<dyn Running>, StartError>;
+    /// Takes the file system away from whoever has it.
+    async fn takeover(&self, edge: usize) -> Result<(), StartError>;
+    /// Saves what a fenced edge has in its journal, into a clone.
+    async fn salvage(&self, edge: usize) -> Result<Option<Branch>, StartError>;
+    /// Sets what goes wrong between an edge and the cloud.
+    fn set_weather(&self, edge: usize, weather: Weather);
+    /// Requests made to the cloud so far.
+    fn requests(&self) -> u64;
+    /// Removes the cache of a machine that is down, or flips bits in it.
+    fn spoil_cache(&self, edge: usize, wipe: bool);
+    /// Places at which the system can be stopped.
+    fn fault_points(&self) -> &'static [&'static str];
+    /// The name of the observation that the system makes when it applies a change.
+    fn applied_observation(&self) -> &'static str;
+}
+
+/// Which of the file systems of the installation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch(pub [u8; 16]);
+
+impl Branch {
+    /// The one that was formatted.
+    pub const HEAD: Self = Self([0; 16]);
+}
+
+/// A file system that serves.
+#[async_trait]
+pub trait Running: Send + Sync {
+    /// Its door.
+    fn vfs(&self) -> Arc<dyn Vfs>;
+    /// Makes a call.
+    async fn perform(&self, caller: &Caller, operation: &Operation) -> Outcome {
+        operation.make(&*self.vfs(), caller).await
+    }
+    /// Changes at every start that may have lost unstable writes.
+    fn write_verifier(&self) -> [u8; 8] {
+        self.vfs().write_verifier()
+    }
+    /// Waits until everything is in the cloud.
+    async fn sync(&self) -> Result<(), String>;
+    /// An orderly stop: nothing is lost.
+    async fn stop(&self) -> Result<(), String>;
+    /// An orderly stop after which another edge may start.
+    async fn drain(&self) -> Result<(), String>;
+    /// What is wrong with what is stored, in words; empty if nothing.
+    async fn verify(&self) -> Vec<String>;
+    /// Whether another owner shut it out.
+    fn is_fenced(&self) -> bool;
+}
+
+/// Why it does not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// Not now: the cloud or the disk is in trouble.
+    Later(String),
+    /// Another edge has it.
+    Owned(String),
+    /// This edge was fenced with a journal that must be saved first.
+    SalvageFirst,
+    /// Never: something is wrong.
+    Broken(String),
+}
+
+/// What goes wrong between an edge and the cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Weather {
+    /// Nothing.
+    #[default]
+    Fair,
+    /// Requests are slow, some fail, replies get lost, objects come late.
+    Rough,
+    /// The object store does not answer.
+    NoStore,
+    /// The table does not answer.
+    NoTable,
+    /// Neither does.
+    CutOff,
+}
