@@ -11,14 +11,16 @@
 
 use super::{
     disk::DiskCache,
+    line::Line,
     locality::{Arrival, Locality},
+    pieces::{assemble, cover, covers, cut},
     plan::{FetchPrices, Terms},
     ranges::RangeSet,
     windows::{Windows, slice_of},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use firn_env::Env;
-use firn_format::{FamilyId, Location, MAX_OBJECT_BYTES, MAX_SEGMENT_BYTES, SegmentId};
+use firn_format::{FamilyId, Location, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
 use futures::{FutureExt, channel::oneshot, future::Shared};
 use std::{
@@ -49,11 +51,6 @@ const IN_FLIGHT_KIB: u32 = 64 << 10;
 /// than any store takes that calls itself eventually consistent, short enough for a client to wait.
 const NOT_FOUND_TRIES: u32 = 5;
 const NOT_FOUND_WAIT: Duration = Duration::from_millis(100);
-
-/// A window is cut so that its first piece takes about this many times as long as a small GET.
-const PIECE_LATENCIES: f64 = 2.0;
-/// No piece is smaller.
-const PIECE_BYTES_MIN: f64 = 262_144.0;
 
 /// Why a range could not be had.
 #[derive(Clone, Debug)]
@@ -113,43 +110,6 @@ pub(super) struct FetchCounters {
     pub(super) gets: u64,
     pub(super) fetched_bytes: u64,
     pub(super) shared_gets: u64,
-}
-
-/// What is taken for the time of a small GET before one was seen.
-const USUAL_LATENCY_MS: f64 = 20.0;
-
-/// What is known of the line to the store.
-#[derive(Default)]
-struct Line {
-    /// Time of a small GET.
-    latency_ms: Option<f64>,
-    bytes_per_ms: Option<f64>,
-}
-
-impl Line {
-    fn latency_ms(&self) -> f64 {
-        self.latency_ms.unwrap_or(USUAL_LATENCY_MS)
-    }
-
-    fn observe(&mut self, bytes: usize, took: Duration) {
-        let took_ms = took.as_secs_f64() * 1000.0;
-        let (known, value) = if bytes <= 64 << 10 {
-            (&mut self.latency_ms, took_ms)
-        } else {
-            // The time of a GET of no bytes says nothing of the line's width.
-            let transfer_ms = took_ms - self.latency_ms.unwrap_or(took_ms / 2.0);
-            let rate = bytes as f64 / transfer_ms.max(took_ms / 16.0).max(0.01);
-            (&mut self.bytes_per_ms, rate)
-        };
-        *known = Some(known.map_or(value, |mean| mean + (value - mean) / 8.0));
-    }
-
-    fn piece_bytes(&self) -> u32 {
-        let bytes = self
-            .bytes_per_ms
-            .map_or(f64::INFINITY, |rate| PIECE_LATENCIES * self.latency_ms() * rate);
-        bytes.clamp(PIECE_BYTES_MIN, MAX_SEGMENT_BYTES as f64) as u32
-    }
 }
 
 /// Fetches from the store.
@@ -505,82 +465,6 @@ fn range_of(location: &Location) -> Range<u32> {
     location.offset..location.offset.saturating_add(location.length)
 }
 
-fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
-}
-
-/// Those of `flights` that together cover `need`, in order; none if there is a gap.
-fn cover<'f>(
-    flights: impl Iterator<Item = (&'f Range<u32>, &'f Waiting)>,
-    need: &Range<u32>,
-) -> Vec<Waiting> {
-    let mut flights: Vec<(&Range<u32>, &Waiting)> = flights
-        .filter(|(range, _)| range.start < need.end && need.start < range.end)
-        .collect();
-    if let Some((_, whole)) = flights.iter().find(|(range, _)| covers(range, need)) {
-        return vec![(*whole).clone()];
-    }
-    flights.sort_by_key(|(range, _)| range.start);
-    let mut reached = need.start;
-    for (range, _) in &flights {
-        if range.start > reached {
-            return Vec::new();
-        }
-        reached = reached.max(range.end);
-    }
-    if reached < need.end {
-        return Vec::new();
-    }
-    flights.into_iter().map(|(_, waiting)| waiting.clone()).collect()
-}
-
-/// Puts the object at `location` together from parts read at these offsets.
-fn assemble(parts: &mut [(u32, Bytes)], location: &Location) -> Option<Bytes> {
-    if let Some(bytes) = parts
-        .iter()
-        .find_map(|(offset, bytes)| slice_of(*offset, bytes, location))
-    {
-        return Some(bytes);
-    }
-    parts.sort_by_key(|(offset, _)| *offset);
-    let (start, end) = (u64::from(location.offset), location.end());
-    let mut reached = start;
-    let mut object = BytesMut::with_capacity(location.length.min(MAX_OBJECT_BYTES as u32) as usize);
-    for (offset, bytes) in parts.iter() {
-        let offset = u64::from(*offset);
-        let until = (offset + bytes.len() as u64).min(end);
-        if offset <= reached && reached < until {
-            object.extend_from_slice(&bytes[(reached - offset) as usize..(until - offset) as usize]);
-            reached = until;
-        }
-    }
-    (reached == end).then(|| object.freeze())
-}
-
-/// Cuts a window into pieces of about `piece_bytes`, the one with `need` first, then those behind, then those before it.
-fn cut(window: &Range<u32>, need: &Range<u32>, piece_bytes: u32) -> Vec<Range<u32>> {
-    if window.end - window.start <= piece_bytes.saturating_add(piece_bytes / 2) {
-        return vec![window.clone()];
-    }
-    let start = need.start.saturating_sub(piece_bytes / 8).max(window.start);
-    let end = start.saturating_add(piece_bytes).max(need.end).min(window.end);
-    let mut pieces = Vec::new();
-    pieces.push(start..end);
-    let mut at = end;
-    while at < window.end {
-        let next = at.saturating_add(piece_bytes).min(window.end);
-        pieces.push(at..next);
-        at = next;
-    }
-    let mut at = start;
-    while at > window.start {
-        let next = at.saturating_sub(piece_bytes).max(window.start);
-        pieces.push(next..at);
-        at = next;
-    }
-    pieces
-}
-
 /// Lets every task that is ready run before this one goes on.
 async fn yield_once() {
     let mut yielded = false;
@@ -592,75 +476,4 @@ async fn yield_once() {
         Poll::Pending
     })
     .await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Line, assemble, cut};
-    use bytes::Bytes;
-    use firn_format::{Location, SegmentId, WriterId};
-    use std::time::Duration;
-
-    #[test]
-    fn the_piece_with_the_needed_object_comes_first_and_the_pieces_cover_the_window() {
-        for (window, need) in [
-            (0..4_000_000, 1_000_000..1_030_000),
-            (500..900_000, 500..600),
-            (0..10, 3..4),
-        ] {
-            let pieces = cut(&window, &need, 300_000);
-            assert!(pieces[0].start <= need.start && need.end <= pieces[0].end);
-            let mut sorted = pieces.clone();
-            sorted.sort_by_key(|piece| piece.start);
-            assert_eq!(
-                (sorted[0].start, sorted[sorted.len() - 1].end),
-                (window.start, window.end)
-            );
-            assert!(sorted.windows(2).all(|pair| pair[0].end == pair[1].start));
-        }
-    }
-
-    #[test]
-    fn an_object_across_pieces_is_put_together_and_one_with_a_gap_is_not() {
-        let segment = SegmentId {
-            writer: WriterId(1),
-            sequence: 1,
-        };
-        let location = Location {
-            segment,
-            offset: 100,
-            length: 50,
-        };
-        let all = Bytes::from((0..200).collect::<Vec<u8>>());
-        let part = |from: usize, to: usize| (from as u32, all.slice(from..to));
-        let object = Some(all.slice(100..150));
-        assert_eq!(assemble(&mut [part(0, 200)], &location), object);
-        assert_eq!(assemble(&mut [part(120, 180), part(90, 120)], &location), object);
-        assert_eq!(
-            assemble(&mut [part(120, 130), part(130, 200), part(50, 125)], &location),
-            object
-        );
-        assert_eq!(assemble(&mut [part(121, 180), part(90, 120)], &location), None);
-        assert_eq!(assemble(&mut [part(90, 149)], &location), None);
-        assert_eq!(assemble(&mut [], &location), None);
-    }
-
-    #[test]
-    fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
-        let mut line = Line::default();
-        for _ in 0..50 {
-            line.observe(1000, Duration::from_millis(12));
-            line.observe(1_250_000, Duration::from_millis(112));
-        }
-        // 100 Mbit/s and 12 ms.
-        assert!(
-            (262_144..400_000).contains(&line.piece_bytes()),
-            "{}",
-            line.piece_bytes()
-        );
-        for _ in 0..50 {
-            line.observe(4_000_000, Duration::from_millis(14));
-        }
-        assert!(line.piece_bytes() > 4 << 20, "{}", line.piece_bytes());
-    }
 }
