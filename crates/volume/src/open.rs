@@ -267,7 +267,6 @@ impl Volume {
         loaded.state.forgets_truncation = active(&env, Mutant::ForgetTruncation);
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
-        loaded.state.pass_over_reserved();
         env.fault_point("recover.after_replay").await;
         // Handles of files that an earlier start made and lost (or another edge has only in its journal) are still about; no
         // other file may get their numbers. Starts from one root differ in their writer, so each has numbers of its own.
@@ -501,7 +500,6 @@ pub(crate) async fn load_for_replay(
             let (inode, content) = decode_inode(&object).map_err(broken)?;
             state.install_inode(number, inode, content);
         }
-        Missing::InodeNumbers => return Err(broken("a record asks for inode numbers".into())),
         Missing::Page { directory, key } => {
             let (content, shape) = match state.entry(directory) {
                 Ok(Some(entry)) => (
@@ -601,7 +599,7 @@ pub(crate) async fn commit_branch(
     };
     // `pack_dirty` has installed what it built, so the state's sum is exact.
     let payload = CheckpointPayload {
-        counters: state.counters_to_keep(),
+        counters: state.counters.clone(),
         block_bytes: branch.block_bytes,
         covered: state.applied,
         completed: Vec::new(),

@@ -69,9 +69,6 @@ pub enum Operation {
     },
     /// The last user of an unlinked inode is gone.
     FreeOrphan { inode: u64 },
-    /// Inode numbers below this may be given out. Durable before the first of them is, so that a number that a client has
-    /// seen is never given to another file, even if a crash undoes the creation.
-    ReserveInodes { below: u64 },
 }
 
 /// A change, when it was made, and for which request.
@@ -175,9 +172,6 @@ impl Record {
             Operation::FreeOrphan { inode } => {
                 out.u8(9).u64(*inode);
             }
-            Operation::ReserveInodes { below } => {
-                out.u8(10).u64(*below);
-            }
         }
         out.finish()
     }
@@ -244,7 +238,6 @@ impl Record {
                 default: input.option(decode_acl)?,
             },
             9 => Operation::FreeOrphan { inode: input.u64()? },
-            10 => Operation::ReserveInodes { below: input.u64()? },
             _ => return Err(input.error()),
         };
         let record = Self {

@@ -332,34 +332,7 @@ impl Inner {
         match missing {
             Missing::Inode(number) => self.load_inode(number).await,
             Missing::Page { directory, key } => self.load_page(directory, key).await,
-            Missing::InodeNumbers => self.reserve_inode_numbers().await,
         }
-    }
-
-    /// Reserves the next inode numbers; durable when it returns.
-    async fn reserve_inode_numbers(&self) -> Result<(), VfsError> {
-        let reservation = self.reserve(RECORD_BYTES_MAX, ReserveClass::Reserved).await?;
-        let (below, sequence) = {
-            let mut state = self.lock();
-            if state.counters.next_inode < state.usable_below {
-                return Ok(()); // Another request was faster.
-            }
-            let below = state.counters.next_inode + INODES_RESERVED;
-            let operation = Operation::ReserveInodes { below };
-            let record = Record {
-                request: None,
-                now: self.now(),
-                operation,
-            };
-            (
-                below,
-                self.journal_and_apply(&mut state, &record, reservation, &None),
-            )
-        };
-        self.durable(sequence).await?;
-        let mut state = self.lock();
-        state.usable_below = state.usable_below.max(below);
-        Ok(())
     }
 
     async fn load_inode(&self, number: u64) -> Result<(), VfsError> {
@@ -392,7 +365,7 @@ impl Inner {
             None => match state.inode(number) {
                 Err(Missing::Inode(_)) => Err(VfsError::Stale),
                 // Created or tombstoned while we looked.
-                Ok(_) | Err(Missing::Page { .. } | Missing::InodeNumbers) => Ok(()),
+                Ok(_) | Err(Missing::Page { .. }) => Ok(()),
             },
         }
     }
@@ -531,9 +504,6 @@ pub(crate) fn read_failed(error: ReadError) -> VfsError {
         ReadError::Missing { .. } => VfsError::Io(error.to_string()),
     }
 }
-
-/// Inode numbers reserved at one time: one more sync for so many new files, and at most so many numbers unused at a restart.
-const INODES_RESERVED: u64 = 4096;
 
 /// An upper bound of a record without data, symbolic link target or attribute value: two names, an inode, two ACLs.
 const RECORD_BYTES_MAX: u64 = 16 << 10;

@@ -102,7 +102,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         (
             state.applied,
             frozen,
-            state.counters_to_keep(),
+            state.counters.clone(),
             state.completed_with_times(),
             state.inode_map,
         )

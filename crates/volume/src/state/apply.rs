@@ -25,8 +25,6 @@ pub enum Missing {
         /// A key in the page.
         key: u64,
     },
-    /// Inode numbers that may be given out.
-    InodeNumbers,
 }
 
 impl State {
@@ -157,7 +155,6 @@ impl State {
                 self.orphans.remove(inode);
                 self.forget(*inode);
             }
-            Operation::ReserveInodes { below } => self.reserved_below = self.reserved_below.max(*below),
         }
         if let Some(request) = record.request {
             let created = match &record.operation {
@@ -172,8 +169,7 @@ impl State {
                 | Operation::Write { .. }
                 | Operation::SetXattr { .. }
                 | Operation::SetAcl { .. }
-                | Operation::FreeOrphan { .. }
-                | Operation::ReserveInodes { .. } => None,
+                | Operation::FreeOrphan { .. } => None,
             };
             self.remember(now, CompletedRequest { request, created });
         }
@@ -227,7 +223,6 @@ impl State {
             | Operation::SetXattr { inode, .. }
             | Operation::SetAcl { inode, .. }
             | Operation::FreeOrphan { inode } => self.require_inode(*inode),
-            Operation::ReserveInodes { .. } => Ok(()),
         }
     }
 

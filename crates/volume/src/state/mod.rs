@@ -93,10 +93,6 @@ pub struct State {
     resident: VecDeque<Arc<WriteBuffer>>,
     resident_bytes: u64,
     pages_loaded: usize,
-    /// Inode numbers below this are reserved in the journal, durably or not yet.
-    pub reserved_below: u64,
-    /// Inode numbers below this may be given out: their reservation is durable.
-    pub usable_below: u64,
     /// A planted bug (see `mutants`); always false in what ships.
     pub forgets_truncation: bool,
 }
@@ -118,8 +114,6 @@ impl State {
             resident: VecDeque::new(),
             resident_bytes: 0,
             pages_loaded: 0,
-            reserved_below: 0,
-            usable_below: 0,
             forgets_truncation: false,
         }
     }
@@ -183,20 +177,6 @@ impl State {
             .ok_or(Missing::Inode(directory))?;
         entry.pages.reference(key);
         entry.pages.covering(key).ok_or(Missing::Page { directory, key })
-    }
-
-    /// The counters as a checkpoint keeps them: numbers that may have been given out are never given out again.
-    pub fn counters_to_keep(&self) -> VolumeCounters {
-        let next_inode = self.counters.next_inode.max(self.reserved_below);
-        VolumeCounters {
-            next_inode,
-            ..self.counters.clone()
-        }
-    }
-
-    /// After a replay: goes on behind all numbers that may have been given out before.
-    pub fn pass_over_reserved(&mut self) {
-        self.counters.next_inode = self.counters.next_inode.max(self.reserved_below);
     }
 
     /// Adds a committed inode, unless it was loaded or removed meanwhile.

@@ -185,9 +185,6 @@ impl State {
         if !self.has_room_for(directory, name.as_bytes())? {
             return Err(VfsError::NoSpace.into());
         }
-        if self.counters.next_inode >= self.usable_below {
-            return Err(Missing::InodeNumbers.into());
-        }
         let default_acl = self.inode(directory)?.ok_or(VfsError::Stale)?.default_acl.clone();
         let file = rules::inherit(
             &seen.attributes,
