@@ -99,15 +99,13 @@ impl Default for FormatOptions {
     }
 }
 
-/// Inode numbers set aside for each start: more than can be made without a commit (`Cadence::RECORDS_HARD` in the frozen
-/// and in the active state), so that what one start loses is never in the range of another.
-const INODES_A_START: u64 = 1 << 21;
+/// Inode numbers set aside for each incarnation of a writer, more than it can ever make: what one start gave out and lost is
+/// never in the range of another.
+const INODES_A_WRITER: u64 = 1 << 32;
 
 /// A root that was read.
 pub(crate) struct LoadedRoot {
     pub payload: CheckpointPayload,
-    /// The incarnation that committed it.
-    pub writer: WriterId,
     pub state: State,
     pub orphan_pointers: BTreeMap<u64, Pointer>,
 }
@@ -236,7 +234,7 @@ impl Volume {
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
         let writer = match parts.anchor.next_writer().await? {
-            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
+            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
             writer => writer,
         };
         let journal_config = JournalConfig {
@@ -269,12 +267,9 @@ impl Volume {
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;
         // Handles of files that an earlier start made and lost (or another edge has only in its journal) are still about; no
-        // other file may get their numbers. Starts from one root differ in their writer, so each has numbers of its own.
-        let starts = writer.0.saturating_sub(loaded.writer.0);
+        // other file may get their numbers. No two starts of any edge have the same writer, so each has a range of its own.
         let counters = &mut loaded.state.counters;
-        counters.next_inode = counters
-            .next_inode
-            .saturating_add(starts.saturating_mul(INODES_A_START));
+        counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_WRITER));
         let replayed = loaded.state.completed();
         let packer = parts.packer(&config, &objects, writer);
         let dirty_since = loaded.state.is_dirty().then(|| env.now());
@@ -437,7 +432,6 @@ pub(crate) async fn load_root(
         }
     }
     Ok(LoadedRoot {
-        writer: checkpoint.writer,
         payload,
         state,
         orphan_pointers,
