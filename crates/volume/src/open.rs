@@ -99,15 +99,12 @@ impl Default for FormatOptions {
     }
 }
 
-/// Inode numbers set aside for each start: more than can be made without a commit (`Cadence::RECORDS_HARD` in the frozen
-/// and in the active state), so that what one start loses is never in the range of another.
-const INODES_A_START: u64 = 1 << 21;
+/// Inode numbers set aside for each start. More than any start makes files; few enough for two thousand million starts.
+const INODES_A_START: u64 = 1 << 32;
 
 /// A root that was read.
 pub(crate) struct LoadedRoot {
     pub payload: CheckpointPayload,
-    /// The incarnation that committed it.
-    pub writer: WriterId,
     pub state: State,
     pub orphan_pointers: BTreeMap<u64, Pointer>,
 }
@@ -268,13 +265,10 @@ impl Volume {
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;
-        // Handles of files that an earlier start made and lost (or another edge has only in its journal) are still about; no
-        // other file may get their numbers. Starts from one root differ in their writer, so each has numbers of its own.
-        let starts = writer.0.saturating_sub(loaded.writer.0);
+        // Handles of files that an earlier start made and lost, or that another edge has in its journal only, are still about;
+        // no other file may get their numbers. So each incarnation of a writer gives out numbers of its own.
         let counters = &mut loaded.state.counters;
-        counters.next_inode = counters
-            .next_inode
-            .saturating_add(starts.saturating_mul(INODES_A_START));
+        counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_START));
         let replayed = loaded.state.completed();
         let packer = parts.packer(&config, &objects, writer);
         let dirty_since = loaded.state.is_dirty().then(|| env.now());
@@ -437,7 +431,6 @@ pub(crate) async fn load_root(
         }
     }
     Ok(LoadedRoot {
-        writer: checkpoint.writer,
         payload,
         state,
         orphan_pointers,
