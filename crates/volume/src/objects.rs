@@ -15,8 +15,10 @@
 mod disk;
 mod error;
 mod fetch;
+mod line;
 mod locality;
 mod memory;
+mod pieces;
 mod plan;
 mod ranges;
 #[cfg(test)]

@@ -27,7 +27,13 @@ use firn_env::{DiskError, Env};
 use firn_format::{JOURNAL_HEADER_BYTES, VolumeId, WriterId};
 use firn_seal::Keys;
 use futures::future::BoxFuture;
-use std::{future::Future, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 /// Records in one write. More would raise the latency of the first; fewer would waste the disk's flush.
 const BATCH_RECORDS: usize = 256;
@@ -184,22 +190,18 @@ impl Writer {
     }
 
     async fn work(&mut self) -> Result<(), String> {
-        let shared = self.shared.clone();
         loop {
             let linger = match self.start() {
                 Next::Done => return Ok(()),
                 Next::Wait { linger } => linger,
             };
-            tokio::select! {
-                biased;
-                synced = finished(&mut self.sync) => {
-                    self.sync = None;
+            match self.event(linger).await {
+                Event::Synced(synced) => {
                     self.note_synced(synced?);
                     // Those who waited run first and append their next records, which then share one sync.
                     yield_once().await;
                 }
-                written = finished(&mut self.write) => {
-                    self.write = None;
+                Event::Written(written) => {
                     let (last, batch) = written?;
                     self.unsynced_bytes += batch.framed_bytes;
                     if self.sync_writes {
@@ -208,14 +210,40 @@ impl Writer {
                         self.note_written(last, batch);
                     }
                 }
-                made = finished(&mut self.prepare) => {
-                    self.prepare = None;
-                    self.note_made(made);
-                }
-                () = shared.wake.notified() => {}
-                () = shared.env.sleep(LINGER), if linger => self.linger_over = true,
+                Event::Made(made) => self.note_made(made),
+                Event::Woken => {}
+                Event::Lingered => self.linger_over = true,
             }
         }
+    }
+
+    /// Waits for whatever happens first; of what happened at once, in the order of [`Event`].
+    async fn event(&mut self, linger: bool) -> Event {
+        let shared = self.shared.clone();
+        let woken = shared.wake.notified();
+        let lingered = async {
+            if !linger {
+                std::future::pending::<()>().await;
+            }
+            shared.env.sleep(LINGER).await;
+        };
+        futures::pin_mut!(woken, lingered);
+        std::future::poll_fn(|context| {
+            if let Some(synced) = poll_operation(&mut self.sync, context) {
+                return Poll::Ready(Event::Synced(synced));
+            }
+            if let Some(written) = poll_operation(&mut self.write, context) {
+                return Poll::Ready(Event::Written(written));
+            }
+            if let Some(made) = poll_operation(&mut self.prepare, context) {
+                return Poll::Ready(Event::Made(made));
+            }
+            if woken.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Event::Woken);
+            }
+            lingered.as_mut().poll(context).map(|()| Event::Lingered)
+        })
+        .await
     }
 
     /// Starts whatever can be started.
@@ -420,6 +448,15 @@ impl Writer {
     }
 }
 
+/// What the writer waits for.
+enum Event {
+    Synced(Result<Synced, String>),
+    Written(Result<(Sequence, BatchNote), String>),
+    Made(Result<JournalFile, JournalError>),
+    Woken,
+    Lingered,
+}
+
 enum Next {
     Wait { linger: bool },
     Done,
@@ -433,10 +470,17 @@ fn first_waiter(state: &State) -> Option<Sequence> {
         .map(|((sequence, _), _)| Sequence(*sequence))
 }
 
-async fn finished<F: Future + Unpin>(operation: &mut Option<F>) -> F::Output {
-    match operation {
-        Some(future) => future.await,
-        None => std::future::pending().await,
+/// Polls an operation under way; one that is done is taken out.
+fn poll_operation<F: Future + Unpin>(
+    operation: &mut Option<F>,
+    context: &mut Context<'_>,
+) -> Option<F::Output> {
+    match Pin::new(operation.as_mut()?).poll(context) {
+        Poll::Ready(output) => {
+            *operation = None;
+            Some(output)
+        }
+        Poll::Pending => None,
     }
 }
 

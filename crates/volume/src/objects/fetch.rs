@@ -11,14 +11,16 @@
 
 use super::{
     disk::DiskCache,
+    line::Line,
     locality::{Arrival, Locality},
+    pieces::{assemble, cover, covers, cut},
     plan::{FetchPrices, Terms},
     ranges::RangeSet,
     windows::{Windows, slice_of},
 };
 use bytes::Bytes;
 use firn_env::Env;
-use firn_format::{FamilyId, Location, MAX_SEGMENT_BYTES, SegmentId};
+use firn_format::{FamilyId, Location, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
 use futures::{FutureExt, channel::oneshot, future::Shared};
 use std::{
@@ -49,11 +51,6 @@ const IN_FLIGHT_KIB: u32 = 64 << 10;
 /// than any store takes that calls itself eventually consistent, short enough for a client to wait.
 const NOT_FOUND_TRIES: u32 = 6;
 const NOT_FOUND_WAIT: Duration = Duration::from_millis(100);
-
-/// A window is cut so that its first piece takes about this many times as long as a small GET.
-const PIECE_LATENCIES: f64 = 2.0;
-/// No piece is smaller.
-const PIECE_BYTES_MIN: f64 = 262_144.0;
 
 /// Why a range could not be had.
 #[derive(Clone, Debug)]
@@ -86,7 +83,7 @@ struct Flight {
 struct Need {
     range: Range<u32>,
     arrival: Arrival,
-    flight: oneshot::Sender<Waiting>,
+    flights: oneshot::Sender<Vec<Waiting>>,
 }
 
 /// A flight that was promised and not started.
@@ -113,38 +110,6 @@ pub(super) struct FetchCounters {
     pub(super) gets: u64,
     pub(super) fetched_bytes: u64,
     pub(super) shared_gets: u64,
-}
-
-/// What is known of the line to the store.
-struct Line {
-    latency_ms: f64,
-    /// Zero: not known.
-    bytes_per_ms: f64,
-}
-
-impl Line {
-    fn observe(&mut self, bytes: usize, took: Duration) {
-        let took_ms = took.as_secs_f64() * 1000.0;
-        if bytes <= 64 << 10 {
-            self.latency_ms += (took_ms - self.latency_ms) / 8.0;
-        } else {
-            // What a GET of no bytes takes says nothing of the line's width.
-            let rate = bytes as f64 / (took_ms - self.latency_ms).max(took_ms / 16.0).max(0.01);
-            self.bytes_per_ms = if self.bytes_per_ms == 0.0 {
-                rate
-            } else {
-                self.bytes_per_ms + (rate - self.bytes_per_ms) / 8.0
-            };
-        }
-    }
-
-    fn piece_bytes(&self) -> u32 {
-        if self.bytes_per_ms == 0.0 {
-            return MAX_SEGMENT_BYTES as u32;
-        }
-        let bytes = PIECE_LATENCIES * self.latency_ms * self.bytes_per_ms;
-        bytes.clamp(PIECE_BYTES_MIN, MAX_SEGMENT_BYTES as f64) as u32
-    }
 }
 
 /// Fetches from the store.
@@ -182,10 +147,7 @@ impl Fetcher {
                 gathering: BTreeMap::new(),
                 locality: Locality::new(),
                 windows: Windows::new(window_bytes),
-                line: Line {
-                    latency_ms: 20.0,
-                    bytes_per_ms: 0.0,
-                },
+                line: Line::default(),
                 counters: FetchCounters::default(),
             }),
         }
@@ -246,48 +208,54 @@ impl Fetcher {
         arrival: Arrival,
     ) -> Result<Bytes, Refusal> {
         let need = range_of(location);
-        let waiting = match self.join(location.segment, &need) {
-            Joined::Flight(waiting) => waiting,
-            Joined::Alone => {
-                let policy = self.lock().policy;
-                match policy {
-                    FetchPolicy::Exact => self.launch(location.segment, need.clone(), Vec::new()),
-                    FetchPolicy::FullSegment => self.launch(location.segment, 0..u32::MAX, Vec::new()),
-                    FetchPolicy::Adaptive => self.gather(location.segment, need.clone(), arrival).await,
-                }
+        let mut waiting = self.join(location.segment, &need);
+        if waiting.is_empty() {
+            let policy = self.lock().policy;
+            waiting = match policy {
+                FetchPolicy::Exact => vec![self.launch(location.segment, need.clone(), Vec::new())],
+                FetchPolicy::FullSegment => vec![self.launch(location.segment, 0..u32::MAX, Vec::new())],
+                FetchPolicy::Adaptive => self.gather(location.segment, need.clone(), arrival).await,
+            };
+        }
+        let mut parts = Vec::with_capacity(waiting.len());
+        for outcome in futures::future::join_all(waiting).await {
+            match outcome {
+                Ok(Ok(fetched)) => parts.push((fetched.offset, fetched.bytes)),
+                Ok(Err(Refusal::Store(error))) => return Err(Refusal::Store(error)),
+                Ok(Err(Refusal::Short | Refusal::Skipped)) | Err(oneshot::Canceled) => {}
             }
-        };
-        match waiting.await {
-            Ok(Ok(fetched)) => match slice_of(fetched.offset, &fetched.bytes, location) {
-                Some(bytes) => Ok(bytes),
-                // The window ended early, or was cut between pieces: asked for by itself.
-                None => self.fetch_exactly(location).await,
-            },
-            Ok(Err(Refusal::Store(error))) => Err(Refusal::Store(error)),
-            Ok(Err(Refusal::Short | Refusal::Skipped)) | Err(oneshot::Canceled) => {
-                self.fetch_exactly(location).await
-            }
+        }
+        match assemble(&mut parts, location) {
+            Some(bytes) => Ok(bytes),
+            // What was under way ended early or was not started after all: asked for by itself.
+            None => self.fetch_exactly(location).await,
         }
     }
 
-    fn join(&self, segment: SegmentId, need: &Range<u32>) -> Joined {
+    /// The GETs under way that together bring what is needed; none if they do not.
+    fn join(&self, segment: SegmentId, need: &Range<u32>) -> Vec<Waiting> {
         let mut state = self.lock();
-        let covering = state
+        let flights = state
             .flights
             .get(&segment)
-            .and_then(|flights| flights.iter().find(|flight| covers(&flight.range, need)))
-            .map(|flight| flight.outcome.clone());
-        match covering {
-            Some(waiting) => {
-                state.counters.shared_gets += 1;
-                Joined::Flight(waiting)
-            }
-            None => Joined::Alone,
+            .map_or(&[][..], |flights| &flights[..]);
+        let waiting = cover(
+            flights.iter().map(|flight| (&flight.range, &flight.outcome)),
+            need,
+        );
+        if !waiting.is_empty() {
+            state.counters.shared_gets += 1;
         }
+        waiting
     }
 
     /// Waits for the needs of the same moment; the first of them plans for all.
-    async fn gather(self: &Arc<Self>, segment: SegmentId, need: Range<u32>, arrival: Arrival) -> Waiting {
+    async fn gather(
+        self: &Arc<Self>,
+        segment: SegmentId,
+        need: Range<u32>,
+        arrival: Arrival,
+    ) -> Vec<Waiting> {
         let (sender, receiver) = oneshot::channel();
         let first = {
             let mut state = self.lock();
@@ -295,7 +263,7 @@ impl Fetcher {
             needs.push(Need {
                 range: need.clone(),
                 arrival,
-                flight: sender,
+                flights: sender,
             });
             needs.len() == 1
         };
@@ -305,7 +273,7 @@ impl Fetcher {
         }
         match receiver.await {
             Ok(waiting) => waiting,
-            Err(oneshot::Canceled) => self.launch(segment, need, Vec::new()),
+            Err(oneshot::Canceled) => vec![self.launch(segment, need, Vec::new())],
         }
     }
 
@@ -322,10 +290,13 @@ impl Fetcher {
             for flight in state.flights.get(&segment).into_iter().flatten() {
                 present.insert(flight.range.clone());
             }
+            for range in state.windows.ranges(segment) {
+                present.insert(range);
+            }
             let present = present.overlaps(&(0..u32::MAX));
             let terms = Terms {
                 prices: self.prices,
-                latency_ms: state.line.latency_ms,
+                latency_ms: state.line.latency_ms(),
             };
             let mut windows = Vec::with_capacity(needs.len());
             for need in &needs {
@@ -353,14 +324,12 @@ impl Fetcher {
             started.push((first.clone(), self.launch(segment, first, takeoffs)));
         }
         for need in needs {
-            let waiting = started
-                .iter()
-                .find(|(range, _)| covers(range, &need.range))
-                .map(|(_, waiting)| waiting.clone());
-            // A need across two pieces is fetched by itself: dropping the sender says so.
-            if let Some(waiting) = waiting {
-                let _ = need.flight.send(waiting);
-            }
+            let waiting = cover(
+                started.iter().map(|(range, waiting)| (range, waiting)),
+                &need.range,
+            );
+            // Its load may have ended with its machine.
+            let _ = need.flights.send(waiting);
         }
     }
 
@@ -482,11 +451,6 @@ impl Fetcher {
     }
 }
 
-enum Joined {
-    Flight(Waiting),
-    Alone,
-}
-
 fn land(state: &mut State, segment: SegmentId, number: u64) {
     if let Some(flights) = state.flights.get_mut(&segment) {
         flights.retain(|flight| flight.number != number);
@@ -501,34 +465,6 @@ fn range_of(location: &Location) -> Range<u32> {
     location.offset..location.offset.saturating_add(location.length)
 }
 
-fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
-}
-
-/// Cuts a window into pieces of about `piece_bytes`, the one with `need` first, then those behind, then those before it.
-fn cut(window: &Range<u32>, need: &Range<u32>, piece_bytes: u32) -> Vec<Range<u32>> {
-    if window.end - window.start <= piece_bytes.saturating_add(piece_bytes / 2) {
-        return vec![window.clone()];
-    }
-    let start = need.start.saturating_sub(piece_bytes / 8).max(window.start);
-    let end = start.saturating_add(piece_bytes).max(need.end).min(window.end);
-    let mut pieces = Vec::new();
-    pieces.push(start..end);
-    let mut at = end;
-    while at < window.end {
-        let next = at.saturating_add(piece_bytes).min(window.end);
-        pieces.push(at..next);
-        at = next;
-    }
-    let mut at = start;
-    while at > window.start {
-        let next = at.saturating_sub(piece_bytes).max(window.start);
-        pieces.push(next..at);
-        at = next;
-    }
-    pieces
-}
-
 /// Lets every task that is ready run before this one goes on.
 async fn yield_once() {
     let mut yielded = false;
@@ -540,51 +476,4 @@ async fn yield_once() {
         Poll::Pending
     })
     .await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Line, cut};
-    use std::time::Duration;
-
-    #[test]
-    fn the_piece_with_the_needed_object_comes_first_and_the_pieces_cover_the_window() {
-        for (window, need) in [
-            (0..4_000_000, 1_000_000..1_030_000),
-            (500..900_000, 500..600),
-            (0..10, 3..4),
-        ] {
-            let pieces = cut(&window, &need, 300_000);
-            assert!(pieces[0].start <= need.start && need.end <= pieces[0].end);
-            let mut sorted = pieces.clone();
-            sorted.sort_by_key(|piece| piece.start);
-            assert_eq!(
-                (sorted[0].start, sorted[sorted.len() - 1].end),
-                (window.start, window.end)
-            );
-            assert!(sorted.windows(2).all(|pair| pair[0].end == pair[1].start));
-        }
-    }
-
-    #[test]
-    fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
-        let mut line = Line {
-            latency_ms: 20.0,
-            bytes_per_ms: 0.0,
-        };
-        for _ in 0..50 {
-            line.observe(1000, Duration::from_millis(12));
-            line.observe(1_250_000, Duration::from_millis(112));
-        }
-        // 100 Mbit/s and 12 ms.
-        assert!(
-            (262_144..400_000).contains(&line.piece_bytes()),
-            "{}",
-            line.piece_bytes()
-        );
-        for _ in 0..50 {
-            line.observe(4_000_000, Duration::from_millis(14));
-        }
-        assert!(line.piece_bytes() > 4 << 20, "{}", line.piece_bytes());
-    }
 }

@@ -25,8 +25,10 @@ use std::{
 const CELL_BYTES: u32 = 16 << 10;
 /// Cells of the largest segment the format allows.
 const CELLS: usize = firn_format::MAX_SEGMENT_BYTES / CELL_BYTES as usize;
-/// What a segment is taken to hold until its end was seen.
+/// What a segment is taken to hold until its end was seen: writers finish one at 4 MiB, more or less an object.
 const USUAL_SEGMENT_BYTES: u32 = 4 << 20;
+/// Asked for beyond that: what is not there costs nothing, and a second GET for the last few objects would.
+const BEYOND_BYTES: u32 = 512 << 10;
 /// Segments whose touches are remembered; at 200 bytes each this costs nothing.
 const SEGMENTS_MAX: usize = 512;
 /// Anchors of each kind that are looked at.
@@ -222,12 +224,12 @@ impl Locality {
         }
     }
 
-    /// Where the segment ends, as far as is known or usual.
+    /// Where the segment ends at the latest, as far as is known or usual.
     pub(super) fn end_of(&self, segment: SegmentId, at_least: u32) -> u32 {
         self.segments
             .get(&segment)
             .and_then(|entry| entry.end)
-            .unwrap_or(USUAL_SEGMENT_BYTES)
+            .unwrap_or(USUAL_SEGMENT_BYTES + BEYOND_BYTES)
             .max(at_least)
     }
 

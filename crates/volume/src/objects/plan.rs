@@ -15,6 +15,9 @@
 use super::locality::{BANDS, Chances, Expected, band_bytes};
 use std::ops::Range;
 
+/// A rest of a segment that is not left for another GET: an eighth of a usual segment.
+const LAST_BYTES: u32 = 512 << 10;
+
 /// What things cost, in nano-dollars.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FetchPrices {
@@ -27,13 +30,13 @@ pub struct FetchPrices {
 }
 
 impl Default for FetchPrices {
-    /// S3's list prices to the internet (0.40 $ a million GETs, 0.09 $ a GB), and a reader's time at 0.36 $ an hour: low,
+    /// S3's list prices to the internet (0.40 $ a million GETs, 0.09 $ a GB), and a reader's time at 0.18 $ an hour: low,
     /// since the one who waits is mostly a program, but far above the GET itself.
     fn default() -> Self {
         Self {
             get_nanodollars: 400.0,
             byte_nanodollars: 0.09,
-            delay_nanodollars_per_ms: 100.0,
+            delay_nanodollars_per_ms: 50.0,
         }
     }
 }
@@ -85,10 +88,12 @@ impl Terms {
         present: &[Range<u32>],
         segment_end: u32,
     ) -> Range<u32> {
-        let end = need
-            .end
-            .saturating_add(self.reach(&chances.forward))
-            .min(segment_end.max(need.end));
+        let mut end = need.end.saturating_add(self.reach(&chances.forward));
+        // What reaches so near the end that nothing worth a GET would be left takes the rest.
+        if end > need.end && segment_end.saturating_sub(end) <= LAST_BYTES {
+            end = segment_end;
+        }
+        let end = end.min(segment_end).max(need.end);
         let start = need.start.saturating_sub(self.reach(&chances.backward));
         let gap = self.gap_bytes();
         let long = |held: &&Range<u32>| held.end - held.start > gap;

@@ -247,7 +247,7 @@ async fn a_whole_segment_is_fetched_once() {
     assert_eq!((bench.usage().gets, bench.usage().ranged_gets), (1, 0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn readers_of_one_object_share_one_get() {
     let bench = Bench::new(1, &[30_000; 4]).await;
     let objects = bench.objects(FetchPolicy::Exact).await;

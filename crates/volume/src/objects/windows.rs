@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use firn_format::{Location, SegmentId};
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
 /// Bounds the walk through the list.
 const WINDOWS_MAX: usize = 64;
@@ -43,6 +43,14 @@ impl Windows {
                 None => break,
             }
         }
+    }
+
+    /// The ranges of a segment that are here.
+    pub(super) fn ranges(&self, segment: SegmentId) -> impl Iterator<Item = Range<u32>> {
+        self.windows
+            .iter()
+            .filter(move |(held, ..)| *held == segment)
+            .map(|(_, offset, bytes)| *offset..offset.saturating_add(bytes.len() as u32))
     }
 
     pub(super) fn clear(&mut self) {

@@ -123,6 +123,28 @@ fn walk_by_inode() -> Order {
     })
 }
 
+/// Whole files in random order: each inode, then its blocks at once.
+fn random_files(files: usize) -> Order {
+    Box::new(move |random, count| {
+        let lengths = lengths();
+        let mut all: Vec<Vec<usize>> = Vec::new();
+        let mut file = Vec::new();
+        for index in 0..count {
+            file.push(index);
+            if lengths[index % lengths.len()] == 300 {
+                all.push(std::mem::take(&mut file));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        let draws = std::iter::repeat_with(|| random.index(all.len()));
+        draws
+            .filter(|index| seen.insert(*index))
+            .take(files)
+            .flat_map(|index| all[index].clone())
+            .collect()
+    })
+}
+
 fn random(reads: usize) -> Order {
     Box::new(move |random, count| {
         let mut seen = BTreeSet::new();
@@ -131,7 +153,7 @@ fn random(reads: usize) -> Order {
     })
 }
 
-fn compare(name: &str, order: fn() -> Order, latency_ms: u64, at_once: usize) -> [Outcome; 3] {
+fn compare(name: &str, order: impl Fn() -> Order, latency_ms: u64, at_once: usize) -> [Outcome; 3] {
     let policies = [
         FetchPolicy::Exact,
         FetchPolicy::FullSegment,
@@ -171,12 +193,8 @@ fn a_cold_walk_takes_about_as_long_as_with_whole_segments() {
 
 #[test]
 fn random_reads_cost_about_as_much_as_exact_ones() {
-    for (reads, latency_ms, at_once) in [(300, 12, 1), (300, 30, 1), (300, 30, 4)] {
-        let order: fn() -> Order = match reads {
-            300 => || random(300),
-            _ => unreachable!("one size"),
-        };
-        let [exact, full, adaptive] = compare("random", order, latency_ms, at_once);
+    for (latency_ms, at_once) in [(12, 1), (30, 1), (30, 4)] {
+        let [exact, full, adaptive] = compare("random", || random(300), latency_ms, at_once);
         assert!(
             adaptive.nanodollars < 1.2 * exact.nanodollars,
             "{adaptive:?} against {exact:?}"
@@ -186,6 +204,37 @@ fn random_reads_cost_about_as_much_as_exact_ones() {
             "{adaptive:?} against {full:?}"
         );
     }
+}
+
+#[test]
+fn random_files_cost_about_as_much_as_exact_reads_and_take_less_time() {
+    for (latency_ms, at_once) in [(12, 1), (30, 1)] {
+        let [exact, _, adaptive] = compare("random files", || random_files(150), latency_ms, at_once);
+        assert!(
+            adaptive.nanodollars < 1.2 * exact.nanodollars,
+            "{adaptive:?} against {exact:?}"
+        );
+        assert!(adaptive.took < exact.took, "{adaptive:?} against {exact:?}");
+    }
+}
+
+#[test]
+fn a_walk_after_random_reads_and_random_reads_after_a_walk_find_their_way() {
+    let both = |first: fn() -> Order, then: fn() -> Order| -> Order {
+        Box::new(move |random, count| {
+            let half = count / 2;
+            let mut order = first()(random, half);
+            order.extend(then()(random, half).into_iter().map(|index| index + half));
+            order
+        })
+    };
+    let [_, full, adaptive] = compare("random, walk", || both(|| random(150), walk), 12, 1);
+    assert!(
+        adaptive.nanodollars < full.nanodollars,
+        "{adaptive:?} against {full:?}"
+    );
+    let [exact, _, adaptive] = compare("walk, random", || both(walk, || random(150)), 12, 1);
+    assert!(adaptive.took < exact.took / 3, "{adaptive:?} against {exact:?}");
 }
 
 #[test]

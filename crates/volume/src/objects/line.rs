@@ -1,0 +1,73 @@
+//! What is known of the line to the store: how long a small GET takes, and how many bytes it carries.
+
+use firn_format::MAX_SEGMENT_BYTES;
+use std::time::Duration;
+
+/// A window is cut so that its first piece takes about this many times as long as a small GET.
+const PIECE_LATENCIES: f64 = 2.0;
+/// No piece is smaller.
+const PIECE_BYTES_MIN: f64 = 262_144.0;
+
+/// What is taken for the time of a small GET before one was seen.
+const USUAL_LATENCY_MS: f64 = 20.0;
+
+/// What is known of the line to the store.
+#[derive(Default)]
+pub(super) struct Line {
+    /// Time of a small GET.
+    latency_ms: Option<f64>,
+    bytes_per_ms: Option<f64>,
+}
+
+impl Line {
+    pub(super) fn latency_ms(&self) -> f64 {
+        self.latency_ms.unwrap_or(USUAL_LATENCY_MS)
+    }
+
+    /// A GET took so long.
+    pub(super) fn observe(&mut self, bytes: usize, took: Duration) {
+        let took_ms = took.as_secs_f64() * 1000.0;
+        let (known, value) = if bytes <= 64 << 10 {
+            (&mut self.latency_ms, took_ms)
+        } else {
+            // The time of a GET of no bytes says nothing of the line's width.
+            let transfer_ms = took_ms - self.latency_ms.unwrap_or(took_ms / 2.0);
+            let rate = bytes as f64 / transfer_ms.max(took_ms / 16.0).max(0.01);
+            (&mut self.bytes_per_ms, rate)
+        };
+        *known = Some(known.map_or(value, |mean| mean + (value - mean) / 8.0));
+    }
+
+    /// How large the pieces of a window should be.
+    pub(super) fn piece_bytes(&self) -> u32 {
+        let bytes = self
+            .bytes_per_ms
+            .map_or(f64::INFINITY, |rate| PIECE_LATENCIES * self.latency_ms() * rate);
+        bytes.clamp(PIECE_BYTES_MIN, MAX_SEGMENT_BYTES as f64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Line;
+    use std::time::Duration;
+
+    #[test]
+    fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
+        let mut line = Line::default();
+        for _ in 0..50 {
+            line.observe(1000, Duration::from_millis(12));
+            line.observe(1_250_000, Duration::from_millis(112));
+        }
+        // 100 Mbit/s and 12 ms.
+        assert!(
+            (262_144..400_000).contains(&line.piece_bytes()),
+            "{}",
+            line.piece_bytes()
+        );
+        for _ in 0..50 {
+            line.observe(4_000_000, Duration::from_millis(14));
+        }
+        assert!(line.piece_bytes() > 4 << 20, "{}", line.piece_bytes());
+    }
+}
