@@ -99,9 +99,8 @@ impl Default for FormatOptions {
     }
 }
 
-/// Inode numbers set aside for each incarnation of a writer, more than it can ever make: what one start gave out and lost is
-/// never in the range of another.
-const INODES_A_WRITER: u64 = 1 << 32;
+/// Inode numbers set aside for each start. More than any start makes files; few enough for two thousand million starts.
+const INODES_A_START: u64 = 1 << 32;
 
 /// A root that was read.
 pub(crate) struct LoadedRoot {
@@ -266,10 +265,10 @@ impl Volume {
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;
-        // Handles of files that an earlier start made and lost (or another edge has only in its journal) are still about; no
-        // other file may get their numbers. No two starts of any edge have the same writer, so each has a range of its own.
+        // Handles of files that an earlier start made and lost, or that another edge has in its journal only, are still about;
+        // no other file may get their numbers. So each incarnation of a writer gives out numbers of its own.
         let counters = &mut loaded.state.counters;
-        counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_WRITER));
+        counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_START));
         let replayed = loaded.state.completed();
         let packer = parts.packer(&config, &objects, writer);
         let dirty_since = loaded.state.is_dirty().then(|| env.now());
