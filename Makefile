@@ -49,7 +49,7 @@ simulate:
 	@cargo run --locked --quiet --release -p firn-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 simulate-mutants:
-	@cargo run --locked --quiet --release -p firn-simulation -- --mutants
+	@cargo run --locked --quiet --release -p firn-simulation --features mutants -- --mutants
 
 fuzz:
 	@scripts/fuzz $(SECONDS)
