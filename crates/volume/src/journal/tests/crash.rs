@@ -229,8 +229,13 @@ fn live(
 
 #[test]
 fn any_history_of_crashes_leaves_a_prefix_with_everything_acknowledged() {
+    // More on request: FIRN_JOURNAL_SEEDS=10000.
+    let seeds = std::env::var("FIRN_JOURNAL_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(150);
     let mut acknowledgements = 0;
-    for seed in 0..150 {
+    for seed in 0..seeds {
         match history(seed, None) {
             Ok((_, acknowledged)) => acknowledgements += acknowledged,
             Err(why) => panic!("seed {seed}: {why}"),
