@@ -24,6 +24,7 @@ LEVEL ?= test
 
 demo:
 	@scripts/setup demo
+	@cargo build --locked --release -p firn-edge -p firn-demo
 	@cargo run --locked --quiet --release -p firn-demo
 
 test:

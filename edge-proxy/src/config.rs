@@ -5,7 +5,7 @@ use crate::{
     quantity::{Size, Span},
 };
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
-use firn_store::{StoreUrl, UploadSchedule};
+use firn_store::{PriceBook, StoreUrl, UploadSchedule};
 use firn_table::TableUrl;
 use firn_volume::{Cadence, FetchPolicy, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -27,6 +27,10 @@ pub struct Config {
     pub exports: Vec<ExportSection>,
     #[serde(default)]
     pub log: LogSection,
+    #[serde(default)]
+    pub metrics: MetricsSection,
+    #[serde(default)]
+    pub costs: CostsSection,
 }
 
 /// Which volume, and where everything of it is.
@@ -128,6 +132,20 @@ impl From<SquashKind> for Squash {
 pub struct LogSection {
     pub level: String,
     pub json: bool,
+}
+
+/// What is shown to monitoring.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSection {
+    pub listen: Option<String>,
+}
+
+/// By which prices money is shown.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CostsSection {
+    pub price_book: Option<String>,
 }
 
 impl Default for LimitsSection {
@@ -234,7 +252,31 @@ impl Config {
         if limits.journal.0 < 8 << 20 {
             return Err("limits.journal must be at least 8 MiB".into());
         }
+        if let Some(address) = &config.metrics.listen
+            && address.parse::<std::net::SocketAddr>().is_err()
+        {
+            return Err(format!(
+                "metrics.listen must be an address and a port such as \"127.0.0.1:9464\", not {address:?}"
+            ));
+        }
         Ok(config)
+    }
+
+    /// The prices by which money is shown: those of the store's provider if nothing else is said. A directory costs nothing;
+    /// it is shown at what a bucket of Amazon's would cost.
+    pub fn price_book(&self) -> Result<PriceBook, Failure> {
+        let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("costs.price_book: {error}"));
+        let name = match (&self.costs.price_book, &self.volume.store) {
+            (Some(path), _) if path.contains('/') => {
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| wrong(&format!("{path}: {error}")))?;
+                return PriceBook::parse(&text).map_err(|error| wrong(&error));
+            }
+            (Some(name), _) => name,
+            (None, StoreUrl::Azure { .. }) => "azure-hot-east-us",
+            (None, _) => "s3-us-east-1",
+        };
+        PriceBook::named(name).cloned().map_err(|error| wrong(&error))
     }
 
     /// As the engine wants it.
@@ -291,6 +333,8 @@ mod tests {
         assert_eq!(format!("{:?}", example.limits), format!("{:?}", minimal.limits));
         assert_eq!(format!("{:?}", example.nfs), format!("{:?}", minimal.nfs));
         assert_eq!(format!("{:?}", example.log), format!("{:?}", minimal.log));
+        assert_eq!(format!("{:?}", example.metrics), format!("{:?}", minimal.metrics));
+        assert_eq!(format!("{:?}", example.costs), format!("{:?}", minimal.costs));
     }
 
     #[test]
@@ -299,5 +343,19 @@ mod tests {
         assert!(error.contains("stor"), "{error}");
         let error = Config::parse(&MINIMAL.replace("192.168.0.0/16", "192.168.0.0/40")).unwrap_err();
         assert!(error.contains("192.168.0.0/40"), "{error}");
+    }
+
+    #[test]
+    fn money_is_by_the_providers_prices_or_those_that_were_named() {
+        let book = |text: &str| Config::parse(text).expect("it parses").price_book();
+        assert_eq!(book(MINIMAL).expect("a book").name, "s3-us-east-1");
+        let azure = MINIMAL.replace("file:///srv/store", "azure://container?account=name");
+        assert_eq!(book(&azure).expect("a book").name, "azure-hot-east-us");
+        let named = format!("{MINIMAL}\n[costs]\nprice_book = \"s3-2011-09\"");
+        assert_eq!(book(&named).expect("a book").as_of, "2011-09-01");
+        let error = book(&named.replace("2011-09", "2011-13"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("s3-us-east-1"), "{error}");
     }
 }

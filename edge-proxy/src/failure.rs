@@ -44,6 +44,14 @@ impl Failure {
         }
     }
 
+    /// A verification found damage.
+    pub fn damaged(message: impl fmt::Display) -> Self {
+        Self {
+            message: message.to_string(),
+            code: 6,
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         self.code
     }

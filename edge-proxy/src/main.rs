@@ -1,16 +1,21 @@
 //! `firn-edge`: the appliance in a branch office. To its clients a file server, to the cloud one writer of a volume.
 
+mod admin;
+mod commands;
 mod config;
 mod failure;
 mod format;
 mod identity;
+mod metrics;
 mod parts;
 mod quantity;
+mod report;
 mod run;
+mod snapshot;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Serves a Firn volume to a branch office over NFS.
 #[derive(Parser)]
@@ -24,7 +29,7 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, safe to try again; 2 the command line or the configuration is wrong; \
-3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover";
+3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover; 6 verify found damage";
 
 #[derive(Subcommand)]
 enum Command {
@@ -52,6 +57,27 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Shows what the running edge does and has: cache, uncommitted data, requests, money, clients.
+    Status {
+        /// As a table or as JSON.
+        #[arg(long, value_enum, default_value = "text")]
+        output: commands::Output,
+    },
+    /// Shows what happens, again and again, until interrupted.
+    Top {
+        /// Seconds between two screens.
+        #[arg(long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+        /// Ends after so many screens.
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// Waits until everything acknowledged so far is in the cloud.
+    Sync,
+    /// Stops the running edge with everything in the cloud and the volume given up, for a planned move to another edge.
+    Drain,
+    /// Reads everything committed from the store and checks it while the edge serves; names each damaged file.
+    Verify,
 }
 
 #[tokio::main]
@@ -70,6 +96,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let config = config::Config::load(&arguments.config)?;
     match arguments.command {
         Command::CheckConfig => {
+            config.price_book()?;
             println!("{}: fine", arguments.config.display());
             Ok(())
         }
@@ -86,5 +113,12 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Run { fault } => run::run(&config, fault.as_deref()).await,
         Command::Takeover { force } => format::takeover(&config, force).await,
+        Command::Status { output } => commands::status(&config, output).await,
+        Command::Top { interval, count } => {
+            commands::top(&config, Duration::from_secs(interval), count).await
+        }
+        Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
+        Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,
+        Command::Verify => commands::verify(&config).await,
     }
 }

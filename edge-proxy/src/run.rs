@@ -1,14 +1,29 @@
 //! `firn-edge run`: from the first request to SIGTERM.
 
-use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside};
+use crate::{
+    admin::{self, DrainRequest},
+    config::Config,
+    failure::Failure,
+    identity::Identity,
+    metrics,
+    parts::Outside,
+    snapshot::{Fixed, Observed, OwnerPart},
+};
 use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
 };
 use firn_vfs::{LockLimits, LockTable, Vfs};
 use firn_volume::{Standing, Volume, VolumeError};
-use std::{path::Path, sync::Arc};
-use tokio::signal::unix::{SignalKind, signal};
+use futures::FutureExt;
+use std::{path::Path, pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+/// How long the end waits for a client to take the news of it.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Serves the volume until it is told to stop, or cannot any longer.
 pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
@@ -43,27 +58,59 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    let service = serve(config, &outside, &identity, &volume).await?;
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    println!("serving on {}", service.0.address());
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::new)?;
-    let ended = tokio::select! {
-        biased;
-        standing = volume.ended() => Some(standing),
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
+    // Asked once: an idle edge asks the table nothing, and a takeover fences this one.
+    let (tuple, _) = parts.anchor.load(identity.volume).await?;
+    let fixed = Fixed {
+        volume_name: tuple.name,
+        volume_id: identity.volume.to_string(),
+        owner: OwnerPart {
+            name: tuple.owner.map(|owner| owner.name).unwrap_or_default(),
+            epoch: tuple.epoch.0,
+        },
+        store_url: config.volume.store.to_string(),
+        table_url: config.volume.table.to_string(),
+        book: config.price_book()?,
     };
+    let service = serve(config, &outside, &identity, &volume).await?;
+    let address = service.0.address().to_owned();
+    let observed = Arc::new(Observed::new(
+        &outside,
+        &volume,
+        config.volume_config(),
+        fixed,
+        service,
+    ));
+    let (drains, mut drain_requests) = mpsc::channel(1);
+    let admin = admin::serve(&config.volume.state_directory, observed.clone(), drains)?;
+    let _metrics = match &config.metrics.listen {
+        Some(address) => Some(metrics::serve(address, observed.clone()).await?),
+        None => None,
+    };
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    watchdog(&observed);
+    println!("serving on {address}");
+    let end = until_told(&volume, &mut drain_requests).await?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    service.0.shutdown().await;
-    match ended {
-        None => {
+    if let Some((service, _locks)) = observed.take_service() {
+        service.shutdown().await;
+    }
+    match end {
+        End::Signal => {
             volume.stop().await?;
             tracing::info!("stopped; everything acknowledged is in the journal (level 1)");
             Ok(())
         }
-        Some(Standing::Fenced) => {
-            drop(volume);
+        End::Drain(request) => {
+            let drained = volume.drain().await.map_err(Failure::from);
+            let outcome = drained.as_ref().map(|()| ()).map_err(ToString::to_string);
+            let _ = request.outcome.send(outcome);
+            let _ = outside.env.timeout(LAST_WORD, request.told).await;
+            tracing::info!("drained; everything is in the cloud (level 2)");
+            drained
+        }
+        End::Volume(Standing::Fenced) => {
+            admin.abort();
+            drop((observed, volume));
             let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
             Err(Failure::fenced(match salvaged {
                 Some(clone) => format!(
@@ -73,10 +120,50 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
                 None => "another edge took the volume over; nothing of this one was uncommitted".into(),
             }))
         }
-        Some(other) => Err(Failure::stopped(format!(
+        End::Volume(other) => Err(Failure::stopped(format!(
             "the volume stopped: {other:?}. Everything acknowledged is in the journal; start again to recover"
         ))),
     }
+}
+
+/// Why serving ends.
+enum End {
+    Signal,
+    Drain(DrainRequest),
+    Volume(Standing),
+}
+
+async fn until_told(volume: &Volume, drains: &mut mpsc::Receiver<DrainRequest>) -> Result<End, Failure> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::new)?;
+    let ended = pin!(volume.ended().map(End::Volume));
+    let signals = pin!(async {
+        futures::future::select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
+        End::Signal
+    });
+    let drain = pin!(async {
+        match drains.recv().await {
+            Some(request) => End::Drain(request),
+            None => std::future::pending().await,
+        }
+    });
+    let told = futures::future::select(signals, drain).map(|told| told.factor_first().0);
+    Ok(futures::future::select(ended, told).await.factor_first().0)
+}
+
+/// Tells systemd, if it asked to be told, that the engine still answers: a lock that is never released ends in a restart.
+fn watchdog(observed: &Arc<Observed>) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    let (env, observed) = (observed.env.clone(), observed.clone());
+    env.clone().spawn("watchdog", async move {
+        loop {
+            observed.snapshot();
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            env.sleep(limit / 3).await;
+        }
+    });
 }
 
 async fn serve(

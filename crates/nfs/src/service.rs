@@ -92,6 +92,7 @@ pub struct NfsService {
     server: Arc<Server>,
     address: String,
     programs: Vec<Arc<Programs>>,
+    nfs: Arc<NfsProgram>,
     mount: Arc<MountProgram>,
     registration: Option<Registration>,
 }
@@ -115,10 +116,11 @@ impl NfsService {
             ..config.limits
         };
         let server = Server::new(env, limits);
-        let nfs: Arc<dyn Program> = Arc::new(NfsProgram::new(env, exports.clone(), config.io_max_bytes));
+        let nfs = Arc::new(NfsProgram::new(env, exports.clone(), config.io_max_bytes));
         let mount = Arc::new(MountProgram::new(env, exports));
         let mut service = Self {
             server,
+            nfs: nfs.clone(),
             mount: mount.clone(),
             registration: None,
             programs: Vec::new(),
@@ -135,7 +137,9 @@ impl NfsService {
         let by_datagram: Vec<Arc<dyn Program>> =
             [mount as Arc<dyn Program>].into_iter().chain(further).collect();
         let streams = Arc::new(Programs::new(
-            [nfs].into_iter().chain(by_datagram.iter().cloned()),
+            [nfs as Arc<dyn Program>]
+                .into_iter()
+                .chain(by_datagram.iter().cloned()),
         ));
         let datagrams = Arc::new(Programs::new(by_datagram));
         let address = std::mem::take(&mut service.address);
@@ -249,6 +253,11 @@ impl NfsService {
     /// Who mounted what, as far as it is known.
     pub fn mounted(&self) -> Vec<(std::net::IpAddr, String)> {
         self.mount.mounted()
+    }
+
+    /// Calls of NFS that were recognised as sent before and not executed again.
+    pub fn retransmissions(&self) -> u64 {
+        self.nfs.retransmissions()
     }
 
     /// What was counted per procedure; programs served by stream and by datagram appear twice.

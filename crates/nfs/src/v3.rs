@@ -30,7 +30,14 @@ use crate::{
 use async_trait::async_trait;
 use firn_env::Env;
 use firn_vfs::{Attributes, Caller, Name, RequestId, VfsError};
-use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use types::{Failed, FileAttributes, ReadCall, ReadDirectoryCall, ReadDirectoryPlusCall, WccData, WireName};
 
 /// The NFS program number.
@@ -57,6 +64,7 @@ pub struct NfsProgram {
     exports: Arc<Exports>,
     changes: DuplicateCache,
     writes: DuplicateCache,
+    retransmissions: AtomicU64,
     io_max_bytes: u32,
 }
 
@@ -160,9 +168,15 @@ impl NfsProgram {
         Self {
             changes: DuplicateCache::new(env, CHANGES, completed),
             writes: DuplicateCache::new(env, WRITES, []),
+            retransmissions: AtomicU64::new(0),
             exports,
             io_max_bytes,
         }
+    }
+
+    /// Calls that were recognised as sent before and not executed again.
+    pub fn retransmissions(&self) -> u64 {
+        self.retransmissions.load(Ordering::Relaxed)
     }
 
     fn target(&self, call: &Call, handle: &WireHandle) -> Result<Target, Status> {
@@ -233,7 +247,11 @@ impl NfsProgram {
         procedure: Procedure,
         arguments: Decoder,
     ) -> Result<Reply, Refusal> {
-        let kept = match cache.begin(id) {
+        let begin = cache.begin(id);
+        if !matches!(begin, Begin::New(_)) {
+            self.retransmissions.fetch_add(1, Ordering::Relaxed);
+        }
+        let kept = match begin {
             Begin::New(execution) => {
                 let reply = self.execute(&call, procedure, arguments).await?;
                 let failed = reply.failed;

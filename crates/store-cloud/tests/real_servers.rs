@@ -12,7 +12,9 @@ use firn_store::{
     StoreUrl, conformance, probe,
 };
 use firn_store_cloud::{Credentials, open};
+use futures::StreamExt;
 use std::sync::Arc;
+use tokio::io::AsyncReadExt;
 
 const NEEDS_SERVERS: &str = "is not set: run `make test`, or this test below tests/lab/cloud/with";
 
@@ -193,6 +195,7 @@ async fn real_versitygw_conforms() {
         session_token: None,
     };
     a_wrong_key_is_denied(&server, wrong).await;
+    a_line_that_breaks_at_any_byte_loses_nothing(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -213,6 +216,94 @@ async fn real_azurite_conforms() {
     a_prefix_hides_what_lies_beside_it(&server).await;
     a_missing_bucket_is_told_apart_from_a_missing_object(&server).await;
     a_wrong_key_is_denied(&server, Credentials::AzureKey("d3Jvbmc=".into())).await;
+    a_line_that_breaks_at_any_byte_loses_nothing(&server).await;
+}
+
+/// A way to `upstream` on which every connection breaks after some random number of bytes in either direction.
+async fn breaking_line(env: &Env, upstream: &str) -> String {
+    let listener = env.network().listen("127.0.0.1:0").await.expect("a free port");
+    let address = listener.address();
+    let (env, upstream) = (env.clone(), upstream.to_owned());
+    env.clone().spawn("line", async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = env.network().connect(&upstream).await else {
+                continue;
+            };
+            let (mut from_client, mut to_client) = tokio::io::split(client);
+            let (mut from_server, mut to_server) = tokio::io::split(server);
+            // A quarter breaks within the head of a first reply: the request is done, and its sender does not know.
+            let down_most = if env.random_below(4) == 0 { 200 } else { 400_000 };
+            let (up, down) = (env.random_below(400_000), env.random_below(down_most));
+            env.spawn("connection", async move {
+                let up =
+                    async move { tokio::io::copy(&mut (&mut from_client).take(up), &mut to_server).await };
+                let down =
+                    async move { tokio::io::copy(&mut (&mut from_server).take(down), &mut to_client).await };
+                futures::pin_mut!(up, down);
+                // The first direction that ends takes the other with it.
+                let _ = futures::future::select(up, down).await;
+            });
+        }
+    });
+    address
+}
+
+async fn a_line_that_breaks_at_any_byte_loses_nothing(server: &Server) {
+    let (_, endpoint) = server
+        .url
+        .split_once("http://")
+        .expect("an endpoint of this machine");
+    let host = endpoint.split('/').next().expect("a host");
+    let line = breaking_line(&server.env, host).await;
+    let store = server
+        .open_as(&server.url.replace(host, &line), &server.credentials)
+        .await;
+    let config = StackConfig {
+        retry: RetryPolicy {
+            tries_max: 500,
+            pause_ms: 1,
+            pause_max_ms: 5,
+            ..RetryPolicy::default()
+        },
+        ..StackConfig::default()
+    };
+    let stack = Stack::new(&server.env, store, config).expect("no faults");
+    let content = |number: usize| bytes::Bytes::from(vec![number as u8; number * 2500]);
+    let name = |number: usize| ObjectKey::new(&format!("line/{number:03}"));
+    let work = (0..60).map(|number| {
+        let (store, name, whole) = (&stack.store, name(number), content(number));
+        async move {
+            let parts = vec![whole.slice(..whole.len() / 2), whole.slice(whole.len() / 2..)];
+            store
+                .put(&name, parts, PutMode::Create)
+                .await
+                .expect("in the end");
+            assert!(store.get(&name).await.expect("in the end") == whole);
+            let range = store.get_range(&name, 1000, 50_000).await.expect("in the end");
+            assert!(range == whole[whole.len().min(1000)..whole.len().min(51_000)]);
+        }
+    });
+    futures::stream::iter(work)
+        .for_each_concurrent(8, |work| work)
+        .await;
+    let direct = server
+        .open()
+        .await
+        .list("line/", None)
+        .await
+        .expect("the server itself is well")
+        .objects;
+    assert_eq!(direct.len(), 60);
+    assert!(
+        direct
+            .iter()
+            .enumerate()
+            .all(|(number, object)| object.size_bytes == number as u64 * 2500)
+    );
+    let (usage, retries) = (stack.meter.usage(), stack.retrying.statistics());
+    println!("{usage:?} {retries:?}");
+    assert!(usage.failures > 20, "the line hardly broke: {usage:?}");
+    assert!(retries.read_back > 0, "no reply of a put was lost: {retries:?}");
 }
 
 /// Where the test below starts itself again with other variables, since a process must not change its own.

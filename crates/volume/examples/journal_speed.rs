@@ -14,7 +14,9 @@ const SECONDS: f64 = 2.0;
 
 #[tokio::main(flavor = "multi_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let base = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    let base = std::env::args()
+        .nth(1)
+        .map_or_else(std::env::temp_dir, PathBuf::from);
     let directory = tempfile::tempdir_in(base)?;
     let env = firn_env::real(directory.path())?;
     let epochs = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([1; 32]))]);
@@ -36,7 +38,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn append(journal: &Journal, payload: &Bytes) -> Result<Sequence, Box<dyn Error + Send + Sync>> {
     let reservation = journal
-        .wait_for_space(payload.len() as u64, ReserveClass::Ordinary, Duration::from_secs(30))
+        .wait_for_space(
+            payload.len() as u64,
+            ReserveClass::Ordinary,
+            Duration::from_secs(30),
+        )
         .await?;
     Ok(journal.append(reservation, vec![payload.clone()]).sequence)
 }
@@ -47,7 +53,9 @@ async fn unstable(journal: &Journal, env: &firn_env::Env) -> Result<(), Box<dyn 
     let mut count = 0;
     let mut last = Sequence(0);
     while env.now().since(started).as_secs_f64() < SECONDS {
-        last = append(journal, &payload).await.map_err(|error| error.to_string())?;
+        last = append(journal, &payload)
+            .await
+            .map_err(|error| error.to_string())?;
         count += 1;
         if count % 128 == 0 {
             journal.trim(journal.durable_to()).await?;
@@ -55,7 +63,10 @@ async fn unstable(journal: &Journal, env: &firn_env::Env) -> Result<(), Box<dyn 
     }
     journal.durable(last).await?;
     let seconds = env.now().since(started).as_secs_f64();
-    println!("1 MiB records, not waited for: {:.0} MiB/s", f64::from(count) / seconds);
+    println!(
+        "1 MiB records, not waited for: {:.0} MiB/s",
+        f64::from(count) / seconds
+    );
     Ok(())
 }
 
@@ -73,8 +84,13 @@ async fn durable(
             env.clone().spawn("waiter", async move {
                 let payload = Bytes::from(vec![0x5a; length]);
                 while env.now().since(started).as_secs_f64() < SECONDS {
-                    let sequence = append(&journal, &payload).await.map_err(|error| error.to_string())?;
-                    journal.durable(sequence).await.map_err(|error| error.to_string())?;
+                    let sequence = append(&journal, &payload)
+                        .await
+                        .map_err(|error| error.to_string())?;
+                    journal
+                        .durable(sequence)
+                        .await
+                        .map_err(|error| error.to_string())?;
                 }
                 Ok::<_, String>(())
             })

@@ -99,6 +99,9 @@ impl Default for FormatOptions {
     }
 }
 
+/// Inode numbers set aside for each start. More than any start makes files; few enough for two thousand million starts.
+const INODES_A_START: u64 = 1 << 32;
+
 /// A root that was read.
 pub(crate) struct LoadedRoot {
     pub payload: CheckpointPayload,
@@ -230,7 +233,7 @@ impl Volume {
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
         let writer = match parts.anchor.next_writer().await? {
-            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
+            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
             writer => writer,
         };
         let journal_config = JournalConfig {
@@ -262,6 +265,10 @@ impl Volume {
         env.fault_point("recover.before_replay").await;
         replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
         env.fault_point("recover.after_replay").await;
+        // Handles of files that an earlier start made and lost, or that another edge has in its journal only, are still about;
+        // no other file may get their numbers. So each incarnation of a writer gives out numbers of its own.
+        let counters = &mut loaded.state.counters;
+        counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_START));
         let replayed = loaded.state.completed();
         let packer = parts.packer(&config, &objects, writer);
         let dirty_since = loaded.state.is_dirty().then(|| env.now());

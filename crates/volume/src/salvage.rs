@@ -94,15 +94,9 @@ impl Volume {
     }
 }
 
-/// The root on which the journal of `tenure` continues: the one retained when the tenure was ended by a takeover. Every
-/// restart within a tenure raises the epoch, so the fenced epoch is the first retained one that is not before the tenure.
+/// The root on which the journal of `tenure` continues: the one retained when the tenure was ended by a takeover.
 fn base_root(tuple: &VolumeTuple, tenure: OwnershipEpoch) -> Option<Root> {
-    tuple
-        .retained
-        .iter()
-        .filter(|retained| retained.fenced_epoch >= tenure)
-        .min_by_key(|retained| retained.fenced_epoch)
-        .map(|retained| retained.root.clone())
+    tuple.retained_for(tenure).map(|retained| retained.root.clone())
 }
 
 async fn salvage_onto(

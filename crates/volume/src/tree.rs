@@ -169,7 +169,8 @@ pub async fn update(
         .find(|(_, leaf)| leaf.is_some())
         .map(|(index, _)| *index);
     let needed = highest.map_or(1, radix::levels_for);
-    let (mut level, mut pointer) = root.map_or((needed, None), |root| (root.level, Some(root.pointer)));
+    let old = root.map(|root| (root.pointer, root.level));
+    let mut level = root.map_or(needed, |root| root.level);
     let mut walk = Walk {
         packer,
         inode,
@@ -177,33 +178,23 @@ pub async fn update(
         added: 0,
         removed: 0,
     };
-    // A higher tree has the old root at its leftmost place.
-    while level < needed {
-        level += 1;
-        if let Some(old) = pointer {
-            pointer = Some(
-                walk.pack(
-                    level,
-                    0,
-                    vec![Child {
-                        slot: 0,
-                        pointer: old,
-                    }],
-                )
-                .await?,
-            );
-        }
-    }
+    // A higher tree has the old root at its leftmost place; the nodes between are made where they are needed.
+    level = level.max(needed);
     let leaves: Vec<_> = update.leaves.into_iter().collect();
     // Clearing a leaf that a low tree cannot even reach changes nothing.
     let reachable = leaves.partition_point(|(index, _)| radix::levels_for(*index) <= level);
-    let pointer = walk.node(level, 0, pointer, &leaves[..reachable]).await?;
+    let pointer = walk.node(level, 0, old, &leaves[..reachable]).await?;
     Ok(Updated {
         root: pointer.map(|pointer| TreeRoot { pointer, level }),
         added: walk.added,
         removed: walk.removed,
     })
 }
+
+/// A node as it was, and its level, which may be lower than that of the place it is to take: a tree that grows has its old
+/// root there, below nodes with one child that nobody has made yet. They are packed once their other children are known,
+/// because what was just packed cannot be read back before it is uploaded.
+type Old = (Pointer, u8);
 
 struct Walk<'a> {
     packer: &'a mut Packer,
@@ -226,12 +217,20 @@ impl Walk<'_> {
             .await
     }
 
+    /// Packs what is missing between an old node and its place at `level`.
+    async fn raise(&mut self, (mut pointer, stored): Old, level: u8) -> Result<Pointer, CheckpointError> {
+        for above in stored + 1..=level {
+            pointer = self.pack(above, 0, vec![Child { slot: 0, pointer }]).await?;
+        }
+        Ok(pointer)
+    }
+
     /// Rewrites the node at `level` whose first leaf is `first`; returns its new pointer, or `None` if nothing is left.
     fn node<'b>(
         &'b mut self,
         level: u8,
         first: u64,
-        old: Option<Pointer>,
+        old: Option<Old>,
         leaves: &'b [(u64, Option<Pointer>)],
     ) -> BoxFuture<'b, Result<Option<Pointer>, CheckpointError>> {
         async move {
@@ -239,17 +238,21 @@ impl Walk<'_> {
             let ends_behind_cut =
                 first.saturating_add(width.saturating_mul(u64::from(radix::FANOUT)) - 1) >= self.keep_below;
             if leaves.is_empty() && (old.is_none() || !ends_behind_cut) {
-                return Ok(old);
+                return match old {
+                    None => Ok(None),
+                    Some(old) => self.raise(old, level).await.map(Some),
+                };
             }
-            let mut children: BTreeMap<u16, Pointer> = match old {
+            let mut children: BTreeMap<u16, Old> = match old {
                 None => BTreeMap::new(),
-                Some(pointer) => {
+                Some((_, stored)) if stored < level => old.map(|old| (0, old)).into_iter().collect(),
+                Some((pointer, _)) => {
                     let (packer, place) = (&*self.packer, node_place(self.inode, level, first));
                     let node = packer.patiently(|| packer.objects().get(&pointer, place)).await?;
                     node.header
                         .children
                         .iter()
-                        .map(|child| (child.slot, child.pointer))
+                        .map(|child| (child.slot, (child.pointer, level - 1)))
                         .collect()
                 }
             };
@@ -281,7 +284,7 @@ impl Walk<'_> {
                     self.node(level - 1, start, old_child, these).await?
                 };
                 match new_child {
-                    Some(pointer) => children.insert(slot, pointer),
+                    Some(pointer) => children.insert(slot, (pointer, level - 1)),
                     None => children.remove(&slot),
                 };
             }
@@ -290,21 +293,24 @@ impl Walk<'_> {
             {
                 let old_child = children.get(&slot).copied();
                 match self.node(level - 1, start_of(slot), old_child, &[]).await? {
-                    Some(pointer) => children.insert(slot, pointer),
+                    Some(pointer) => children.insert(slot, (pointer, level - 1)),
                     None => children.remove(&slot),
                 };
-            }
-            if children == before {
-                return Ok(old);
             }
             if children.is_empty() {
                 return Ok(None);
             }
-            let children = children
-                .into_iter()
-                .map(|(slot, pointer)| Child { slot, pointer })
-                .collect();
-            self.pack(level, first, children).await.map(Some)
+            if let Some(old) = old
+                && children == before
+            {
+                return self.raise(old, level).await.map(Some);
+            }
+            let mut packed = Vec::with_capacity(children.len());
+            for (slot, child) in children {
+                let pointer = self.raise(child, level - 1).await?;
+                packed.push(Child { slot, pointer });
+            }
+            self.pack(level, first, packed).await.map(Some)
         }
         .boxed()
     }

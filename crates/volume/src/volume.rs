@@ -182,7 +182,15 @@ impl Inner {
         for _ in 0..LOADS_MAX {
             self.check_standing()?;
             match self.attempt(caller, &request, &mut reservation, &mut plan) {
-                Ok((answer, None)) => return Ok(answer),
+                Ok((answer, None)) => {
+                    // "Nothing to do" rests on changes of others that may not be durable yet: a creation that finds the file
+                    // there promises it as much as the one that made it.
+                    let applied = self.lock().applied;
+                    if request.stable {
+                        self.durable(applied).await?;
+                    }
+                    return Ok(answer);
+                }
                 Ok((answer, Some(sequence))) => {
                     self.note_dirty();
                     if request.stable {

@@ -77,8 +77,6 @@ pub struct Engine {
     table: MemoryTable,
     config: VolumeConfig,
     format: FormatOptions,
-    #[cfg(feature = "mutants")]
-    planted: Option<firn_anchor::PlantedBug>,
 }
 
 impl Engine {
@@ -121,8 +119,6 @@ impl Engine {
                 block_bytes: *random.pick(&[4 << 10, 8 << 10, 32 << 10]),
                 ..FormatOptions::default()
             },
-            #[cfg(feature = "mutants")]
-            planted: None,
         }
     }
 
@@ -130,11 +126,12 @@ impl Engine {
     #[cfg(feature = "mutants")]
     #[must_use]
     pub fn with_planted(
-        mut self,
+        self,
         volume: Option<firn_volume::mutants::Mutant>,
-        anchor: Option<firn_anchor::PlantedBug>,
+        anchor: Option<firn_anchor::mutants::Mutant>,
     ) -> Self {
-        self.planted = anchor;
+        // A world stays on its thread, and so does the anchor's bug.
+        firn_anchor::mutants::plant(anchor);
         for edge in &self.edges {
             if let Some(mutant) = volume {
                 edge.machine.faults().plant(mutant.name());
@@ -151,11 +148,6 @@ impl Engine {
         self.edges[edge].apply_weather();
         let keys = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([3; 32]))]);
         let anchor = Anchor::new(table, env.clone(), FAMILY);
-        #[cfg(feature = "mutants")]
-        let anchor = match self.planted {
-            Some(bug) => anchor.with_planted_bug(bug),
-            None => anchor,
-        };
         Parts {
             store: Arc::new(Retrying::new(
                 &env,

@@ -253,6 +253,10 @@ impl History {
     pub(crate) async fn open(&self, home: &mut Home, random: &mut Seeded) -> Option<Arc<dyn Running>> {
         let machine = self.system.edge(home.edge);
         for attempt in 0..STARTS_MAX {
+            if attempt > 0 {
+                // The first start may have used up what a clean stop left; a new verifier is always allowed.
+                home.verifier = home.verifier.filter(|_| home.stop != Stop::Clean);
+            }
             if attempt == STARTS_MAX / 2 {
                 self.system.set_weather(home.edge, Weather::Fair);
             }

@@ -4,7 +4,7 @@ use crate::{
     engine::Engine,
     runner::{Plan, run_many},
 };
-use firn_anchor::PlantedBug;
+use firn_anchor::mutants::Mutant as AnchorMutant;
 use firn_volume::mutants::Mutant;
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ pub enum Planted {
     /// Of the engine.
     Volume(Mutant),
     /// Of the anchor.
-    Anchor(PlantedBug),
+    Anchor(AnchorMutant),
 }
 
 impl Planted {
     /// All that are expected to be caught.
     pub fn all() -> Vec<Self> {
         let anchor = [
-            PlantedBug::CommitWithoutFence,
-            PlantedBug::LostReplyIsFailure,
-            PlantedBug::LostReplyIsSuccess,
-            PlantedBug::TakeoverDropsRoot,
-            PlantedBug::AcquireFromOther,
+            AnchorMutant::CommitWithoutFence,
+            AnchorMutant::LostReplyIsFailure,
+            AnchorMutant::LostReplyIsSuccess,
+            AnchorMutant::TakeoverDropsRoot,
+            AnchorMutant::AcquireFromOther,
         ];
         let volume = Mutant::ALL.into_iter().map(Self::Volume);
         volume.chain(anchor.into_iter().map(Self::Anchor)).collect()
@@ -38,7 +38,7 @@ impl Planted {
     pub fn name(self) -> String {
         match self {
             Self::Volume(mutant) => mutant.name().to_owned(),
-            Self::Anchor(bug) => format!("anchor: {bug:?}"),
+            Self::Anchor(bug) => format!("anchor: {}", bug.name()),
         }
     }
 
@@ -49,9 +49,7 @@ impl Planted {
                 Self::Volume(mutant) => (Some(mutant), None),
                 Self::Anchor(bug) => (None, Some(bug)),
             };
-            // A world stays on its thread, and so does the bug.
-            plant(volume);
-            Arc::new(Engine::new(simulation, random).with_planted_bug(anchor))
+            Arc::new(Engine::new(simulation, random).with_planted(volume, anchor))
                 as Arc<dyn crate::system::System>
         };
         let plan = Plan {

@@ -120,6 +120,51 @@ fn a_lock_that_a_client_asks_for_again_while_it_is_told_stays_its_own() {
 }
 
 #[test]
+fn a_lock_unlocked_and_taken_anew_while_it_is_told_is_not_taken_away_by_the_late_denial() {
+    simulate(4, async |world| {
+        let (_running, handle, one, mut two) = site(&world).await;
+        let lock = one.wire_lock(&handle, 1, 0, 10);
+        let other = two.wire_lock(&handle, 2, 0, 10);
+        one.lock(&lock).await;
+        let late_denial = OnGranted::ReplyAfter(Duration::from_secs(3), LockStatus::Denied);
+        two.on_granted(late_denial);
+        two.lock_waiting(&other).await;
+        one.unlock(&lock).await;
+        two.granted.recv().await.expect("told");
+        assert_eq!(two.unlock(&other).await, LockStatus::Granted);
+        assert_eq!(two.lock(&other).await, LockStatus::Granted);
+        world.sleep(10).await;
+        assert_eq!(one.lock(&lock).await, LockStatus::Denied);
+    });
+}
+
+#[test]
+fn the_end_of_one_telling_does_not_disturb_the_next_of_the_same_lock() {
+    simulate(4, async |world| {
+        let (_running, handle, one, mut two) = site(&world).await;
+        let lock = one.wire_lock(&handle, 1, 0, 10);
+        let other = two.wire_lock(&handle, 2, 0, 10);
+        let late = |status| OnGranted::ReplyAfter(Duration::from_secs(3), status);
+        one.lock(&lock).await;
+        two.on_granted(late(LockStatus::Granted));
+        two.lock_waiting(&other).await;
+        one.unlock(&lock).await;
+        two.granted.recv().await.expect("told");
+        // Before it has replied, it has used the lock and waits for it again.
+        two.unlock(&other).await;
+        one.lock(&lock).await;
+        assert_eq!(two.lock_waiting(&other).await, LockStatus::Blocked);
+        world.sleep(10).await;
+        two.on_granted(late(LockStatus::Denied));
+        one.unlock(&lock).await;
+        two.granted.recv().await.expect("told again");
+        assert_eq!(two.lock_waiting(&other).await, LockStatus::Granted);
+        world.sleep(10).await;
+        assert_eq!(one.lock(&lock).await, LockStatus::Denied);
+    });
+}
+
+#[test]
 fn a_lock_that_its_client_may_know_of_is_kept_and_one_it_cannot_know_of_is_passed_on() {
     for (knows, expected) in [(true, LockStatus::Denied), (false, LockStatus::Granted)] {
         simulate(5, async move |world| {

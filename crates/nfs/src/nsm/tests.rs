@@ -35,8 +35,13 @@ fn after_a_kill_clients_are_told_reclaim_and_nobody_else_gets_their_locks() {
         assert_eq!(told.state, state + 2);
         assert_eq!(told.state % 2, 1, "odd: up");
         assert_eq!(one.reclaim(&lock).await, LockStatus::Granted);
-        assert_eq!(two.lock(&other).await, LockStatus::GracePeriod);
-        world.sleep(12).await;
+        world.sleep(5).await;
+        assert_eq!(
+            two.lock(&other).await,
+            LockStatus::GracePeriod,
+            "there may be more to reclaim"
+        );
+        world.sleep(7).await;
         assert!(
             !running.locks.status().clients.in_grace,
             "all have reclaimed: it ends early"
@@ -220,6 +225,63 @@ fn a_client_whose_lock_was_granted_is_told_wherever_the_machine_stopped() {
         }
     }
     assert_eq!(stopped, 6 * 20, "each point is reached");
+}
+
+#[test]
+fn a_client_that_comes_while_it_is_taken_off_the_list_is_on_it_when_its_lock_is_granted() {
+    let mut removed = 0;
+    for seed in 0..150 {
+        removed += simulate(seed, async move |mut world| {
+            // Looks come as fast as the disk writes, so that they meet requests at every point.
+            world.config.idle_pass = Duration::from_millis(2);
+            let running = world.start().await;
+            let handle = file(&world).await;
+            let mut one = world.client("one").await;
+            let lock = one.wire_lock(&handle, 1, 0, 10);
+            let mut removed = 0;
+            for _ in 0..4 {
+                assert_eq!(one.lock(&lock).await, LockStatus::Granted);
+                assert_eq!(
+                    running.locks.monitor().clients().len(),
+                    1,
+                    "listed while it holds"
+                );
+                assert_eq!(one.unlock(&lock).await, LockStatus::Granted);
+                let pause = Duration::from_micros(world.simulation().env().random_below(12_000));
+                world.simulation().env().sleep(pause).await;
+                removed += usize::from(running.locks.monitor().clients().is_empty());
+            }
+            assert_eq!(one.lock(&lock).await, LockStatus::Granted);
+            world.server.crash();
+            world.server.restart();
+            let _running = world.start().await;
+            world.sleep(30).await;
+            assert!(
+                one.notices.try_recv().is_ok(),
+                "seed {seed}: granted, and not told"
+            );
+            removed
+        });
+    }
+    assert!(removed > 20, "it was taken off {removed} times");
+}
+
+#[test]
+fn a_client_with_a_request_under_way_stays_on_the_list() {
+    simulate(13, async |world| {
+        let running = world.start().await;
+        let host = Host {
+            address: "10.0.0.9".parse().expect("an address"),
+            name: Bytes::from_static(b"client"),
+        };
+        let monitor = running.locks.monitor();
+        let presence = monitor.enter(&host).await.expect("the disk is healthy");
+        world.sleep(300).await;
+        assert_eq!(monitor.clients(), std::slice::from_ref(&host));
+        drop(presence);
+        world.sleep(300).await;
+        assert_eq!(monitor.clients(), []);
+    });
 }
 
 #[test]

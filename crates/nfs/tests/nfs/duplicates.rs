@@ -37,6 +37,7 @@ async fn a_retransmitted_change_gets_the_same_reply_and_is_not_made_again() {
     nfs.file("f").await;
     let second = send(&nfs, 1, Procedure::Remove, &remove).await;
     assert_eq!(first, second, "to the byte");
+    assert_eq!(nfs.served.service.retransmissions(), 1);
     assert!(
         nfs.client.lookup(&nfs.root, "f").await.unwrap().is_ok(),
         "the new file is still there"

@@ -150,6 +150,24 @@ fn fairness_gives_way_where_it_would_make_owners_wait_in_a_circle() {
 }
 
 #[test]
+fn fairness_gives_way_also_when_a_lock_taken_elsewhere_closes_the_circle() {
+    let table = table();
+    let on_second = |request: LockRequest| LockRequest {
+        file: file(2),
+        ..request
+    };
+    table.lock(&read("a", 0, 9)).expect("free");
+    let _writer = wait(&table, &write("b", 0, 9));
+    let mut reader = wait(&table, &read("c", 0, 9));
+    table.lock(&on_second(read("d", 0, 0))).expect("free");
+    let _blocked = wait(&table, &on_second(write("a", 0, 0)));
+    assert_eq!((&mut reader).now_or_never(), None, "it queues behind the writer");
+    // c, for whom a now waits, waits only for its place behind b, who waits for a.
+    table.lock(&on_second(read("c", 0, 0))).expect("shared");
+    assert_eq!(reader.now_or_never(), Some(Ok(())));
+}
+
+#[test]
 fn the_request_that_would_close_a_deadlock_is_refused_and_told_the_circle() {
     let table = table();
     table.lock(&write("a", 0, 0)).expect("free");

@@ -49,7 +49,7 @@ const IN_FLIGHT_KIB: u32 = 64 << 10;
 
 /// How often a segment that is not there is looked for again, and after what first wait; it doubles. Together 3 s: longer
 /// than any store takes that calls itself eventually consistent, short enough for a client to wait.
-const NOT_FOUND_TRIES: u32 = 5;
+const NOT_FOUND_TRIES: u32 = 6;
 const NOT_FOUND_WAIT: Duration = Duration::from_millis(100);
 
 /// Why a range could not be had.

@@ -1,0 +1,609 @@
+//! `make demo`: Firn from an empty directory to a table of figures, on this machine alone.
+//!
+//! An edge on a directory store is given a tree of real files over NFS, by a client library that is not ours. In the middle
+//! of the writing it is killed; what it had acknowledged must be there after a restart. Then the rest is copied, everything
+//! goes to the store, the cache is wiped, and all is read back from the store and compared. One differing byte, a missing
+//! name or one too many, and the demonstration fails.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a program for people: real time, real network, real processes"
+)]
+
+mod client;
+mod edge;
+mod tree;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use client::Client;
+use edge::{Counters, EXPORT, Edge};
+use firn_store::Money;
+use nfs3_client::nfs3_types::nfs3::nfs_fh3;
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use tree::{Content, Tree};
+
+/// Connections that copy at the same time: clients share the syncs of the journal.
+const CONNECTIONS: usize = 16;
+
+/// The edge is killed when this much of the bytes is acknowledged.
+const KILL_AT_PERCENT: u64 = 60;
+
+/// Between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// Shows Firn on this machine.
+#[derive(Parser)]
+struct Arguments {
+    /// The edge's program; by default the one beside this.
+    #[arg(long)]
+    edge: Option<PathBuf>,
+    /// Where the volume is made; what a demonstration before left there is replaced.
+    #[arg(long)]
+    directory: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nThe demonstration failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where everything is, shared by the connections.
+struct Copying {
+    tree: Tree,
+    /// Handles of the tree's directories.
+    directories: Vec<nfs_fh3>,
+    /// The checksum of each item at the time it was read from this machine; set when the edge has acknowledged it.
+    acknowledged: Vec<Mutex<Option<blake3::Hash>>>,
+    acknowledged_bytes: AtomicU64,
+    acknowledged_items: AtomicUsize,
+    stop: AtomicBool,
+}
+
+/// One line of the table.
+struct Row {
+    phase: &'static str,
+    took: Duration,
+    bytes: u64,
+    files: u64,
+    counters: Counters,
+    level: &'static str,
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    let binary = match arguments.edge {
+        Some(binary) => binary,
+        None => std::env::current_exe()?.with_file_name("firn-edge"),
+    };
+    ensure!(
+        binary.is_file(),
+        "{} is not there; `make demo` builds it",
+        binary.display()
+    );
+    let directory = arguments.directory.map_or_else(default_directory, Ok)?;
+    say("Looking for a tree of real files on this machine");
+    let tree = Tree::gather()?;
+    let sources: Vec<_> = tree
+        .sources
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    say(&format!(
+        "The tree: {} files and {} links in {} directories, {:.1} MB, from {}{}",
+        tree.files(),
+        tree.items.len() - tree.files(),
+        tree.directories.len(),
+        megabytes(tree.bytes),
+        sources.join(", "),
+        if tree.made_up > 0 {
+            format!(" ({} files made up, since there were too few)", tree.made_up)
+        } else {
+            String::new()
+        }
+    ));
+    let mut edge = Edge::format(binary, &directory).await?;
+    let mut rows = Vec::new();
+    edge.start().await?;
+    say(&format!("An edge serves a new volume on {}", edge.address));
+
+    let mut first = Client::mount(edge.address, EXPORT).await?;
+    let started = Instant::now();
+    let directories = make_directories(&mut first, &tree).await?;
+    let root = first.root.clone();
+    drop(first);
+    let items = tree.items.len();
+    let copying = Arc::new(Copying {
+        acknowledged: (0..items).map(|_| Mutex::new(None)).collect(),
+        tree,
+        directories,
+        acknowledged_bytes: AtomicU64::new(0),
+        acknowledged_items: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+    });
+
+    // 1. Copy, and kill the edge in the middle.
+    let killed = copy_and_kill(&copying, &mut edge).await?;
+    let (mut acked_items, mut acked_bytes) = copying.done();
+    rows.push(Row {
+        phase: "copy until SIGKILL",
+        took: started.elapsed(),
+        bytes: acked_bytes,
+        files: acked_items,
+        counters: killed,
+        level: "1 journal",
+    });
+    say(&format!(
+        "SIGKILL with {CONNECTIONS} writes under way; {acked_items} files, {:.1} MB were acknowledged",
+        megabytes(acked_bytes)
+    ));
+
+    // 2. Start again, and check that everything acknowledged is there.
+    let started = Instant::now();
+    edge.start().await?;
+    let again = Client::mount(edge.address, EXPORT).await?;
+    ensure!(
+        again.root.data == root.data,
+        "the root's file handle changed with the restart"
+    );
+    drop(again);
+    let mut seen = edge.counters().await?;
+    rows.push(Row {
+        phase: "restart, recover",
+        took: started.elapsed(),
+        bytes: 0,
+        files: 0,
+        counters: seen,
+        level: "1 journal",
+    });
+    let started = Instant::now();
+    let checked = verify(&copying, edge.address, false).await?;
+    ensure!(
+        checked.0 == acked_items,
+        "{} of {acked_items} acknowledged files were found",
+        checked.0
+    );
+    rows.push(
+        row(
+            "verify acknowledged",
+            started,
+            checked,
+            &mut edge,
+            &mut seen,
+            "1 journal",
+        )
+        .await?,
+    );
+    say(&format!(
+        "All {acked_items} acknowledged files survived, byte for byte"
+    ));
+
+    // 3. Copy the rest.
+    let started = Instant::now();
+    copy(&copying, edge.address).await?;
+    let (items_now, bytes_now) = copying.done();
+    (acked_items, acked_bytes) = (items_now - acked_items, bytes_now - acked_bytes);
+    ensure!(
+        items_now == items as u64,
+        "{items_now} of {items} files were copied"
+    );
+    let copied = (acked_items, acked_bytes);
+    rows.push(
+        row(
+            "copy the rest",
+            started,
+            copied,
+            &mut edge,
+            &mut seen,
+            "1 journal",
+        )
+        .await?,
+    );
+
+    // 4. Into the cloud.
+    say("Waiting until everything is in the cloud");
+    let started = Instant::now();
+    edge.sync().await?;
+    rows.push(
+        row(
+            "reach the cloud",
+            started,
+            (0, 0),
+            &mut edge,
+            &mut seen,
+            "2 cloud",
+        )
+        .await?,
+    );
+
+    // 5. Forget everything that is not in the cloud, and read it all.
+    edge.stop().await?;
+    edge.wipe_cache()?;
+    let started = Instant::now();
+    edge.start().await?;
+    seen = edge.counters().await?;
+    rows.push(Row {
+        phase: "restart, cache wiped",
+        took: started.elapsed(),
+        bytes: 0,
+        files: 0,
+        counters: seen,
+        level: "2 cloud",
+    });
+    say("Reading everything back from the cloud");
+    let started = Instant::now();
+    let read = verify(&copying, edge.address, true).await?;
+    ensure!(
+        read == (items as u64, copying.tree.bytes),
+        "{} files with {} bytes came back, not {items} with {}",
+        read.0,
+        read.1,
+        copying.tree.bytes
+    );
+    rows.push(
+        row(
+            "read all back, cold",
+            started,
+            read,
+            &mut edge,
+            &mut seen,
+            "2 cloud",
+        )
+        .await?,
+    );
+    edge.stop().await?;
+
+    show(&rows, &edge.prices);
+    println!(
+        "\n{items} files and links, {:.1} MB: every byte that came back is the byte that went in.\n",
+        megabytes(copying.tree.bytes)
+    );
+    println!(
+        "The volume is kept in {}. To serve it again:",
+        directory.display()
+    );
+    println!(
+        "    {} --config {} run",
+        std::env::current_exe()?.with_file_name("firn-edge").display(),
+        edge.config.display()
+    );
+    println!("and to mount it, as root on this machine:");
+    let port = edge.address.port();
+    println!(
+        "    mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock 127.0.0.1:{EXPORT} /mnt"
+    );
+    Ok(())
+}
+
+fn default_directory() -> Result<PathBuf> {
+    let variable = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let cache = variable("FIRN_CACHE")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("firn")))
+        .or_else(|| variable("HOME").map(|home| home.join(".cache/firn")));
+    let cache = cache.context("neither FIRN_CACHE nor HOME is set; name a place with --directory")?;
+    Ok(cache.join("demo"))
+}
+
+fn say(text: &str) {
+    println!("demo: {text}");
+    let _ = std::io::stdout().flush();
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+async fn row(
+    phase: &'static str,
+    started: Instant,
+    (files, bytes): (u64, u64),
+    edge: &mut Edge,
+    seen: &mut Counters,
+    level: &'static str,
+) -> Result<Row> {
+    let took = started.elapsed();
+    let now = edge.counters().await?;
+    let counters = now.since(*seen);
+    *seen = now;
+    Ok(Row {
+        phase,
+        took,
+        bytes,
+        files,
+        counters,
+        level,
+    })
+}
+
+impl Copying {
+    fn done(&self) -> (u64, u64) {
+        (
+            self.acknowledged_items.load(Relaxed) as u64,
+            self.acknowledged_bytes.load(Relaxed),
+        )
+    }
+
+    fn checksum_of(&self, item: usize) -> Option<blake3::Hash> {
+        *self.acknowledged[item].lock().expect("no panic under this lock")
+    }
+
+    fn acknowledge(&self, item: usize, checksum: blake3::Hash) {
+        *self.acknowledged[item].lock().expect("no panic under this lock") = Some(checksum);
+        self.acknowledged_bytes
+            .fetch_add(self.tree.items[item].bytes, Relaxed);
+        self.acknowledged_items.fetch_add(1, Relaxed);
+    }
+}
+
+async fn make_directories(client: &mut Client, tree: &Tree) -> Result<Vec<nfs_fh3>> {
+    let mut handles = vec![client.root.clone()];
+    for directory in &tree.directories[1..] {
+        let parent = handles[directory.parent].clone();
+        handles.push(client.make_directory(&parent, &directory.name).await?);
+    }
+    Ok(handles)
+}
+
+/// Copies what is not acknowledged yet, from `next` on, until the end or until the edge is gone.
+async fn copy_some(copying: &Copying, address: std::net::SocketAddr, next: &AtomicUsize) -> Result<()> {
+    let mut client = Client::mount(address, EXPORT).await?;
+    loop {
+        let index = next.fetch_add(1, Relaxed);
+        let Some(item) = copying.tree.items.get(index) else {
+            return Ok(());
+        };
+        if copying.checksum_of(index).is_some() {
+            continue;
+        }
+        if copying.stop.load(Relaxed) {
+            return Ok(());
+        }
+        let data = item.read()?;
+        ensure!(
+            data.len() as u64 == item.bytes || matches!(item.content, Content::Link(_)),
+            "{} changed while it was copied",
+            copying.tree.path(item)
+        );
+        let directory = copying.directories[item.directory].clone();
+        let copied = match item.content {
+            Content::Link(_) => client.make_link(&directory, &item.name, &data).await,
+            Content::File(_) | Content::MadeUp(_) => {
+                client.write_file(&directory, &item.name, item.mode, &data).await
+            }
+        };
+        copied.with_context(|| format!("copying {}", copying.tree.path(item)))?;
+        copying.acknowledge(index, blake3::hash(&data));
+    }
+}
+
+async fn copy_and_kill(copying: &Arc<Copying>, edge: &mut Edge) -> Result<Counters> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (copying, next, address) = (copying.clone(), next.clone(), edge.address);
+        tasks.push(tokio::spawn(
+            async move { copy_some(&copying, address, &next).await },
+        ));
+    }
+    let limit = copying.tree.bytes / 100 * KILL_AT_PERCENT;
+    let mut told = Instant::now();
+    while copying.done().1 < limit {
+        ensure!(
+            !tasks.iter().all(tokio::task::JoinHandle::is_finished),
+            "the copy ended before the edge was killed"
+        );
+        if told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            progress("copied", copying.done(), copying);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The edge counts in memory: this is the last chance to ask.
+    let counters = edge.counters().await?;
+    let before = copying.done();
+    edge.kill().await?;
+    copying.stop.store(true, Relaxed);
+    let mut cut_off = 0;
+    for task in tasks {
+        cut_off += usize::from(task.await?.is_err());
+    }
+    ensure!(
+        cut_off > 0 && before.0 < copying.tree.items.len() as u64,
+        "the edge was not killed in the middle of the writing"
+    );
+    copying.stop.store(false, Relaxed);
+    Ok(counters)
+}
+
+async fn copy(copying: &Arc<Copying>, address: std::net::SocketAddr) -> Result<()> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let tasks = (0..CONNECTIONS).map(|_| {
+        let (copying, next) = (copying.clone(), next.clone());
+        tokio::spawn(async move { copy_some(&copying, address, &next).await })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    with_progress("copied", copying, || copying.done(), tasks).await
+}
+
+/// Waits for all tasks, telling how far they are.
+async fn with_progress(
+    what: &str,
+    copying: &Copying,
+    done: impl Fn() -> (u64, u64),
+    tasks: Vec<tokio::task::JoinHandle<Result<()>>>,
+) -> Result<()> {
+    let mut told = Instant::now();
+    while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            progress(what, done(), copying);
+        }
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+fn progress(what: &str, (files, bytes): (u64, u64), copying: &Copying) {
+    say(&format!(
+        "  {what} {files} of {} files, {:.1} of {:.1} MB",
+        copying.tree.items.len(),
+        megabytes(bytes),
+        megabytes(copying.tree.bytes)
+    ));
+}
+
+/// Walks the mounted tree and compares each item with what was acknowledged. With `complete`, nothing may be missing and
+/// nothing too much; without, only what was acknowledged must be there. Returns the items and bytes that were compared.
+async fn verify(copying: &Arc<Copying>, address: std::net::SocketAddr, complete: bool) -> Result<(u64, u64)> {
+    // Of each directory: its subdirectories and its items, by name.
+    let tree = &copying.tree;
+    let mut expected: Vec<BTreeMap<Vec<u8>, Expected>> = vec![BTreeMap::new(); tree.directories.len()];
+    for (index, directory) in tree.directories.iter().enumerate().skip(1) {
+        expected[directory.parent].insert(directory.name.clone(), Expected::Directory(index));
+    }
+    for (index, item) in tree.items.iter().enumerate() {
+        expected[item.directory].insert(item.name.clone(), Expected::Item(index));
+    }
+    let mut client = Client::mount(address, EXPORT).await?;
+    let mut handles: Vec<Option<nfs_fh3>> = vec![None; tree.items.len()];
+    let mut directories = vec![(0, client.root.clone())];
+    while let Some((directory, handle)) = directories.pop() {
+        let names = &expected[directory];
+        let listed = client.list(&handle).await?;
+        ensure!(
+            !complete || listed.len() == names.len(),
+            "a directory lists {} names, not {}",
+            listed.len(),
+            names.len()
+        );
+        for entry in listed {
+            let shown = String::from_utf8_lossy(&entry.name).into_owned();
+            match names.get(&entry.name) {
+                Some(Expected::Directory(index)) => {
+                    ensure!(entry.is_directory(), "{shown} is no directory");
+                    directories.push((*index, entry.handle));
+                }
+                Some(Expected::Item(index)) => {
+                    let item = &tree.items[*index];
+                    let is_link = matches!(item.content, Content::Link(_));
+                    ensure!(entry.is_link() == is_link, "{shown} is of another type");
+                    ensure!(
+                        is_link || entry.attributes.mode & 0o777 == item.mode,
+                        "{shown} has another mode"
+                    );
+                    handles[*index] = Some(entry.handle);
+                }
+                None => bail!("{shown} is there, but nobody wrote it"),
+            }
+        }
+    }
+    let (next, handles) = (Arc::new(AtomicUsize::new(0)), Arc::new(handles));
+    let (files, bytes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let tasks = (0..CONNECTIONS).map(|_| {
+        let (copying, next, handles) = (copying.clone(), next.clone(), handles.clone());
+        let (files, bytes) = (files.clone(), bytes.clone());
+        tokio::spawn(async move {
+            let mut client = Client::mount(address, EXPORT).await?;
+            loop {
+                let index = next.fetch_add(1, Relaxed);
+                let Some(item) = copying.tree.items.get(index) else {
+                    return Ok(());
+                };
+                let Some(checksum) = copying.checksum_of(index) else {
+                    continue;
+                };
+                let path = copying.tree.path(item);
+                let Some(handle) = &handles[index] else {
+                    bail!("{path} was acknowledged and is not there");
+                };
+                let found = match item.content {
+                    Content::Link(_) => blake3::hash(&client.read_link(handle).await?),
+                    Content::File(_) | Content::MadeUp(_) => client.checksum(handle).await?.0,
+                };
+                ensure!(found == checksum, "{path} was acknowledged and differs");
+                files.fetch_add(1, Relaxed);
+                bytes.fetch_add(item.bytes, Relaxed);
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let done = || (files.load(Relaxed), bytes.load(Relaxed));
+    with_progress("compared", copying, done, tasks).await?;
+    Ok(done())
+}
+
+#[derive(Clone, Copy)]
+enum Expected {
+    Directory(usize),
+    Item(usize),
+}
+
+fn show(rows: &[Row], prices: &str) {
+    println!(
+        "\n{:<22}{:>9}{:>9}{:>9}{:>8}{:>8}{:>11}{:>11}{:>14}  {}",
+        "phase", "seconds", "MB/s", "files/s", "store", "table", "MB up", "MB down", "money", "level"
+    );
+    println!(
+        "{:<22}{:>9}{:>9}{:>9}{:>8}{:>8}",
+        "", "", "", "", "requests", "requests"
+    );
+    let mut total = Counters::default();
+    let mut took = Duration::ZERO;
+    for row in rows {
+        let seconds = row.took.as_secs_f64();
+        let rate = |value: f64, decimals: usize| match row.files {
+            0 => "-".to_owned(),
+            _ => format!("{:.*}", decimals, value / seconds.max(1e-9)),
+        };
+        line(
+            row.phase,
+            seconds,
+            &rate(megabytes(row.bytes), 1),
+            &rate(row.files as f64, 0),
+            row.counters,
+            row.level,
+        );
+        total = total.plus(row.counters);
+        took += row.took;
+    }
+    line("total", took.as_secs_f64(), "", "", total, "");
+    println!(
+        "\nMoney: what these requests would cost in a bucket, by {prices}; the directory store is free."
+    );
+    println!(
+        "Level: where acknowledged data is: 1 in the journal on this disk, synced; 2 in the cloud as well."
+    );
+}
+
+fn line(phase: &str, seconds: f64, rate: &str, files: &str, counters: Counters, level: &str) {
+    println!(
+        "{phase:<22}{seconds:>9.2}{rate:>9}{files:>9}{:>8}{:>8}{:>11.1}{:>11.1}{:>14}  {level}",
+        counters.store_requests,
+        counters.table_requests,
+        megabytes(counters.bytes_up),
+        megabytes(counters.bytes_down),
+        Money(counters.nanodollars).to_string(),
+    );
+}

@@ -1,0 +1,95 @@
+//! The administrator's way into a running edge: a unix socket in the state directory, which only its owner may open.
+//!
+//! One connection carries one request and its replies, each a line of JSON:
+//!
+//! ```text
+//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify"}
+//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "error", …}
+//! ```
+//!
+//! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
+//! answered with an error that names the versions, and the connection is closed.
+
+mod client;
+mod server;
+
+pub use client::{Client, expect_end};
+pub use server::{DrainRequest, serve};
+
+use crate::snapshot::Snapshot;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Version of the protocol.
+const VERSION: u32 = 1;
+
+/// The longest request line.
+const REQUEST_BYTES_MAX: u64 = 4 << 10;
+
+/// The longest reply line: a damage names a path of at most 64 KiB, a status some hundred mounts.
+const REPLY_BYTES_MAX: u64 = 1 << 20;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// A [`Snapshot`].
+    Status,
+    /// Wait until everything acknowledged so far is in the cloud (level 2).
+    Sync,
+    /// Stop serving, bring everything into the cloud, give the volume up and end.
+    Drain,
+    /// Read everything committed from the store and check it.
+    Verify,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    version: u32,
+    command: Command,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// Not done yet.
+    Progress {
+        /// For people.
+        text: String,
+    },
+    /// The answer to [`Command::Status`].
+    Status {
+        /// The moment.
+        snapshot: Box<Snapshot>,
+    },
+    /// One of the things that a verification found, before [`Reply::Verified`].
+    Damage {
+        inode: u64,
+        path: Option<String>,
+        detail: String,
+    },
+    /// The end of a verification.
+    Verified {
+        inodes: u64,
+        blocks: u64,
+        bytes: u64,
+        /// Those listed and those beyond the list.
+        damages: u64,
+    },
+    /// Done.
+    Done {
+        /// For people.
+        text: String,
+    },
+    /// It failed.
+    Error {
+        /// For people.
+        text: String,
+    },
+}
+
+/// Where the socket is.
+fn socket(state_directory: &Path) -> PathBuf {
+    state_directory.join("admin.sock")
+}

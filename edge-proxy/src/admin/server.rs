@@ -1,0 +1,261 @@
+//! The edge's side of the admin socket.
+
+use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
+use crate::{failure::Failure, report, snapshot::Observed};
+use firn_env::{Env, Task};
+use firn_volume::VerifyReport;
+use futures::future::{Either, select};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    sync::{Mutex as AsyncMutex, Semaphore, mpsc, oneshot},
+};
+
+/// Connections at one time; more wait.
+const CONNECTIONS_MAX: usize = 16;
+
+/// How long a client may take to send its request or to take a line.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Somebody wants the volume given up: whoever runs the edge does it and says how it went.
+pub struct DrainRequest {
+    pub outcome: oneshot::Sender<Result<(), String>>,
+    /// Resolves when the client has been told, or is gone.
+    pub told: oneshot::Receiver<()>,
+}
+
+struct Admin {
+    env: Env,
+    observed: Arc<Observed>,
+    drains: mpsc::Sender<DrainRequest>,
+    verifying: AsyncMutex<()>,
+}
+
+/// Answers on the socket until the task is aborted.
+pub fn serve(
+    state_directory: &Path,
+    observed: Arc<Observed>,
+    drains: mpsc::Sender<DrainRequest>,
+) -> Result<Task<()>, Failure> {
+    let path = socket(state_directory);
+    let failed = |error: std::io::Error| {
+        Failure::new(format!(
+            "cannot make the admin socket {}: {error} (a path of more than 107 bytes cannot be a socket)",
+            path.display()
+        ))
+    };
+    // Under another name until only its owner may open it. What is there is ours: we hold the lock of the directory.
+    let making = path.with_extension("new");
+    for stale in [&making, &path] {
+        match std::fs::remove_file(stale) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    let listener = UnixListener::bind(&making).map_err(failed)?;
+    std::fs::set_permissions(&making, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    std::fs::rename(&making, &path).map_err(failed)?;
+    let env = observed.env.clone();
+    let admin = Arc::new(Admin {
+        env: env.clone(),
+        observed,
+        drains,
+        verifying: AsyncMutex::new(()),
+    });
+    Ok(env.spawn("admin socket", accept(admin, listener)))
+}
+
+async fn accept(admin: Arc<Admin>, listener: UnixListener) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let permit = free.clone().acquire_owned().await.expect("never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let serving = admin.clone();
+                admin.env.spawn("admin connection", async move {
+                    if let Err(error) = serving.answer(stream).await {
+                        tracing::debug!(%error, "an admin client went away");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, most likely; they come back.
+                tracing::warn!(%error, "admin socket");
+                admin.env.sleep(PROGRESS_EVERY).await;
+            }
+        }
+    }
+}
+
+impl Admin {
+    async fn answer(&self, stream: UnixStream) -> std::io::Result<()> {
+        let (read, write) = stream.into_split();
+        let mut line = String::new();
+        let mut reader = BufReader::new(read.take(REQUEST_BYTES_MAX));
+        let read = self
+            .env
+            .timeout(CLIENT_PATIENCE, reader.read_line(&mut line))
+            .await;
+        read.map_err(|_| std::io::ErrorKind::TimedOut)??;
+        let mut client = Replies {
+            env: self.env.clone(),
+            write,
+        };
+        match serde_json::from_str::<Request>(&line) {
+            Ok(Request {
+                version: VERSION,
+                command,
+            }) => match command {
+                Command::Status => {
+                    let snapshot = Box::new(self.observed.snapshot());
+                    client.send(&Reply::Status { snapshot }).await
+                }
+                Command::Sync => self.sync(&mut client).await,
+                Command::Drain => self.drain(&mut client).await,
+                Command::Verify => self.verify(&mut client).await,
+            },
+            Ok(Request { version, .. }) => {
+                let text = format!("this edge speaks version {VERSION} of the admin protocol, not {version}");
+                client.send(&Reply::Error { text }).await
+            }
+            Err(error) => {
+                let text = format!("not a request of version {VERSION} of the admin protocol: {error}");
+                client.send(&Reply::Error { text }).await
+            }
+        }
+    }
+
+    fn behind(&self) -> String {
+        report::behind(&self.observed.snapshot())
+    }
+
+    async fn sync(&self, client: &mut Replies) -> std::io::Result<()> {
+        let volume = self.observed.volume.clone();
+        let outcome = client
+            .meanwhile(async move { volume.sync().await }, || self.behind())
+            .await?;
+        client
+            .send(&match outcome {
+                Ok(()) => Reply::Done {
+                    text: "everything acknowledged before is in the cloud (level 2)".into(),
+                },
+                Err(error) => Reply::Error {
+                    text: format!("not everything is in the cloud: {error}"),
+                },
+            })
+            .await
+    }
+
+    async fn drain(&self, client: &mut Replies) -> std::io::Result<()> {
+        let (outcome, ended) = oneshot::channel();
+        let (tell, told) = oneshot::channel();
+        if self.drains.try_send(DrainRequest { outcome, told }).is_err() {
+            let text = "the edge is stopping already".into();
+            return client.send(&Reply::Error { text }).await;
+        }
+        let ended = client.meanwhile(ended, || self.behind()).await?;
+        let reply = match ended {
+            Ok(Ok(())) => Reply::Done {
+                text: "everything is in the cloud (level 2) and the volume has no owner: any edge can serve it".into(),
+            },
+            Ok(Err(text)) => Reply::Error { text },
+            Err(_) => Reply::Error {
+                text: "the edge ended before the volume was drained; what it acknowledged is in the journal (level 1)".into(),
+            },
+        };
+        client.send(&reply).await?;
+        let _ = tell.send(());
+        Ok(())
+    }
+
+    async fn verify(&self, client: &mut Replies) -> std::io::Result<()> {
+        let Ok(_verifying) = self.verifying.try_lock() else {
+            let text = "a verification is under way already".into();
+            return client.send(&Reply::Error { text }).await;
+        };
+        let seen = Arc::new(Mutex::new((0, 0, 0)));
+        let (noting, volume) = (seen.clone(), self.observed.volume.clone());
+        let work = async move {
+            let note = move |report: &VerifyReport| {
+                *noting.lock().expect("no panic under this lock") =
+                    (report.inodes, report.bytes, report.damages.len());
+            };
+            volume.verify(&note).await
+        };
+        let progress = || {
+            let (inodes, bytes, damages) = *seen.lock().expect("no panic under this lock");
+            format!("{inodes} files, {} read, {damages} damages", report::size(bytes))
+        };
+        let report = match client.meanwhile(work, progress).await? {
+            Ok(report) => report,
+            Err(error) => {
+                let text = format!("cannot verify now: {error}");
+                return client.send(&Reply::Error { text }).await;
+            }
+        };
+        let damages = report.damages.len() as u64 + report.more_damages;
+        for damage in report.damages {
+            client
+                .send(&Reply::Damage {
+                    inode: damage.inode,
+                    path: damage.path,
+                    detail: damage.detail,
+                })
+                .await?;
+        }
+        let (inodes, blocks, bytes) = (report.inodes, report.blocks, report.bytes);
+        client
+            .send(&Reply::Verified {
+                inodes,
+                blocks,
+                bytes,
+                damages,
+            })
+            .await
+    }
+}
+
+struct Replies {
+    env: Env,
+    write: tokio::net::unix::OwnedWriteHalf,
+}
+
+impl Replies {
+    async fn send(&mut self, reply: &Reply) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(reply)?;
+        line.push(b'\n');
+        let sent = self
+            .env
+            .timeout(CLIENT_PATIENCE, self.write.write_all(&line))
+            .await;
+        sent.map_err(|_| std::io::ErrorKind::TimedOut)?
+    }
+
+    /// Reports progress until `work` is done. A client that is gone ends the waiting.
+    async fn meanwhile<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        progress: impl Fn() -> String,
+    ) -> std::io::Result<T> {
+        let env = self.env.clone();
+        let mut work = pin!(work);
+        loop {
+            let tick = pin!(env.sleep(PROGRESS_EVERY));
+            match select(work.as_mut(), tick).await {
+                Either::Left((value, _)) => return Ok(value),
+                Either::Right(((), _)) => self.send(&Reply::Progress { text: progress() }).await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! `/metrics` for Prometheus and `/healthz` for load balancers, over plain HTTP on an address of its own.
+//!
+//! `/healthz` answers 200 while clients are served and 503 with the reason otherwise; it says nothing about the cloud, since
+//! an edge that is cut off still serves. Alerts about that belong on `firn_oldest_uncommitted_seconds`.
+
+use crate::{
+    failure::Failure,
+    snapshot::{Observed, Snapshot},
+};
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use firn_env::Task;
+use std::{fmt::Write, sync::Arc};
+
+/// Serves both until the task is aborted.
+pub async fn serve(address: &str, observed: Arc<Observed>) -> Result<Task<()>, Failure> {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "axum wants tokio's own listener; nothing deterministic runs here"
+    )]
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
+        Failure::usage(format!(
+            "cannot serve metrics on {address} (metrics.listen): {error}"
+        ))
+    })?;
+    let env = observed.env.clone();
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .with_state(observed);
+    Ok(env.spawn("metrics", async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "metrics are no longer served");
+        }
+    }))
+}
+
+async fn metrics(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (kind, exposition(&observed.snapshot()))
+}
+
+async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
+    let snapshot = observed.snapshot();
+    if snapshot.is_serving() {
+        (StatusCode::OK, "serving\n".to_owned())
+    } else {
+        let reason = snapshot.volume.reason.unwrap_or_default();
+        let text = format!("{} {reason}\n", snapshot.volume.standing);
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+}
+
+struct Exposition(String);
+
+impl Exposition {
+    fn family<'a>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (String, f64)> + 'a,
+    ) {
+        let _ = writeln!(self.0, "# HELP firn_{name} {help}\n# TYPE firn_{name} {kind}");
+        for (labels, value) in samples {
+            let _ = writeln!(self.0, "firn_{name}{labels} {value}");
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help, [(String::new(), value)]);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", help, [(String::new(), value as f64)]);
+    }
+}
+
+fn label(name: &str, value: &str) -> String {
+    let value = value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n");
+    format!("{name}=\"{value}\"")
+}
+
+const NANOS: f64 = 1e9;
+
+fn exposition(snapshot: &Snapshot) -> String {
+    let Snapshot {
+        volume,
+        owner,
+        uncommitted,
+        commits,
+        journal,
+        cache,
+        store,
+        table,
+        nfs,
+        ..
+    } = snapshot;
+    let mut out = Exposition(String::with_capacity(16 << 10));
+    let about = [
+        label("version", &snapshot.version),
+        label("volume", &volume.name),
+        label("owner", &owner.name),
+    ];
+    out.family(
+        "edge_info",
+        "gauge",
+        "Always 1; what runs is in the labels.",
+        [(format!("{{{}}}", about.join(",")), 1.0)],
+    );
+    out.gauge(
+        "serving",
+        "1 while clients are served.",
+        f64::from(u8::from(snapshot.is_serving())),
+    );
+    out.gauge(
+        "epoch",
+        "The epoch under which this edge owns the volume.",
+        owner.epoch as f64,
+    );
+    out.gauge(
+        "up_seconds",
+        "Since the volume was opened.",
+        volume.up_ms as f64 / 1e3,
+    );
+    out.gauge("files", "Inodes of the volume.", volume.files as f64);
+    out.gauge("used_bytes", "Data of the volume.", volume.used_bytes as f64);
+    out.gauge(
+        "quota_bytes",
+        "Size of the volume as df shows it.",
+        volume.quota_bytes as f64,
+    );
+    out.gauge(
+        "dirty_bytes",
+        "Acknowledged, in the journal, not yet in a checkpoint.",
+        uncommitted.bytes as f64,
+    );
+    out.gauge(
+        "dirty_memory_bytes",
+        "Of them, kept in memory.",
+        uncommitted.memory_bytes as f64,
+    );
+    out.gauge(
+        "oldest_uncommitted_seconds",
+        "Age of the oldest change that is not in the cloud; 0 if all are.",
+        uncommitted.oldest_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.counter("commits_total", "Checkpoints committed.", commits.checkpoints);
+    out.gauge(
+        "last_commit_timestamp_seconds",
+        "When the newest root was committed; 0 if never.",
+        commits.last_at_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.counter(
+        "uploaded_segments_total",
+        "Segments uploaded.",
+        commits.uploaded_segments,
+    );
+    out.counter(
+        "uploaded_bytes_total",
+        "Bytes of the segments uploaded.",
+        commits.uploaded_bytes,
+    );
+    out.gauge(
+        "upload_failures",
+        "Failed uploads since the last success.",
+        commits.upload_failures as f64,
+    );
+    out.gauge("journal_used_bytes", "Journal in use.", journal.used_bytes as f64);
+    out.gauge(
+        "journal_capacity_bytes",
+        "Journal that may be used.",
+        journal.capacity_bytes as f64,
+    );
+    out.counter("journal_records_total", "Records appended.", journal.records);
+    out.counter(
+        "journal_syncs_total",
+        "Syncs of the journal's disk.",
+        journal.syncs,
+    );
+    out.counter(
+        "journal_space_waits_total",
+        "Requests that waited for space in the journal.",
+        journal.space_waits,
+    );
+    out.gauge(
+        "journal_stalled",
+        "1 while the journal cannot write.",
+        f64::from(u8::from(journal.stalled.is_some())),
+    );
+    let places = |memory: u64, disk: u64| {
+        [
+            (format!("{{{}}}", label("place", "memory")), memory as f64),
+            (format!("{{{}}}", label("place", "disk")), disk as f64),
+        ]
+    };
+    out.family(
+        "cache_bytes",
+        "gauge",
+        "Cache in use.",
+        places(cache.memory_bytes, cache.disk_bytes),
+    );
+    out.family(
+        "cache_capacity_bytes",
+        "gauge",
+        "Cache that may be used.",
+        places(cache.memory_capacity_bytes, cache.disk_capacity_bytes),
+    );
+    out.family(
+        "cache_hits_total",
+        "counter",
+        "Objects found in a cache.",
+        places(cache.memory_hits, cache.disk_hits),
+    );
+    out.counter(
+        "cache_misses_total",
+        "Objects that had to be fetched.",
+        cache.misses,
+    );
+    out.counter(
+        "cache_damages_total",
+        "Damaged bytes found in the disk cache, and fetched again.",
+        cache.cache_damages,
+    );
+    out.counter(
+        "store_damages_total",
+        "Damaged bytes got from the store that were right at the second try.",
+        store_damages(snapshot),
+    );
+    let usage = &store.usage;
+    let classes = [
+        ("put", usage.puts),
+        ("get", usage.gets),
+        ("ranged_get", usage.ranged_gets),
+        ("head", usage.heads),
+        ("list", usage.lists),
+        ("delete", usage.deletes),
+    ];
+    out.family(
+        "store_requests_total",
+        "counter",
+        "Requests sent to the store, each try.",
+        classes.map(|(class, count)| (format!("{{{}}}", label("class", class)), count as f64)),
+    );
+    out.counter(
+        "store_failures_total",
+        "Requests that the store could not or would not do.",
+        usage.failures,
+    );
+    out.family(
+        "store_bytes_total",
+        "counter",
+        "Object bytes moved.",
+        [("up", usage.bytes_up), ("down", usage.bytes_down)]
+            .map(|(way, bytes)| (format!("{{{}}}", label("direction", way)), bytes as f64)),
+    );
+    let book = label("price_book", &store.price_book);
+    out.family(
+        "store_dollars_total",
+        "counter",
+        "What the store's requests and transfers cost at list prices.",
+        [(format!("{{{book}}}"), store.nanodollars as f64 / NANOS)],
+    );
+    out.counter(
+        "table_requests_total",
+        "Requests sent to the table.",
+        table.requests,
+    );
+    out.counter("table_read_units_total", "Read units used.", table.read_units);
+    out.counter("table_write_units_total", "Write units used.", table.write_units);
+    out.family(
+        "table_dollars_total",
+        "counter",
+        "What the table's units cost at list prices.",
+        [(String::new(), table.nanodollars as f64 / NANOS)],
+    );
+    out.gauge(
+        "nfs_connections",
+        "Connections of clients.",
+        nfs.connections as f64,
+    );
+    out.gauge(
+        "nfs_mounts",
+        "Mounts known, as clients told.",
+        nfs.mounts.len() as f64,
+    );
+    let labels = |operation: &crate::snapshot::OperationPart| {
+        format!(
+            "{{{},{}}}",
+            label("program", &operation.program),
+            label("procedure", &operation.procedure)
+        )
+    };
+    let mut operations = |name: &str, help: &str, value: fn(&crate::snapshot::OperationPart) -> f64| {
+        let samples: Vec<_> = nfs
+            .operations
+            .iter()
+            .map(|one| (labels(one), value(one)))
+            .collect();
+        out.family(name, "counter", help, samples);
+    };
+    operations("rpc_calls_total", "Calls answered.", |one| one.calls as f64);
+    operations(
+        "rpc_failures_total",
+        "Calls answered with an error of the protocol.",
+        |one| one.failed as f64,
+    );
+    operations("rpc_refusals_total", "Calls refused or dropped.", |one| {
+        one.refused as f64
+    });
+    operations("rpc_received_bytes_total", "Bytes of the calls.", |one| {
+        one.received_bytes as f64
+    });
+    operations("rpc_sent_bytes_total", "Bytes of the replies.", |one| {
+        one.sent_bytes as f64
+    });
+    operations("rpc_seconds_total", "Time from call to reply, summed.", |one| {
+        one.latency_sum_us as f64 / 1e6
+    });
+    out.0
+}
+
+fn store_damages(snapshot: &Snapshot) -> u64 {
+    snapshot.cache.store_damages
+}

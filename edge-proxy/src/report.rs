@@ -1,0 +1,281 @@
+//! Snapshots for people: the tables of `status` and `top`.
+
+use crate::snapshot::Snapshot;
+use firn_store::Money;
+use std::fmt::Write;
+
+/// Bytes with a unit, three digits or more: `1.50 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let step = (bytes.max(1).ilog2() / 10).min(5);
+    if step == 0 {
+        return format!("{bytes} B");
+    }
+    let value = bytes as f64 / (1_u64 << (10 * step)) as f64;
+    format!(
+        "{value:.*} {}",
+        if value < 10.0 { 2 } else { 1 },
+        UNITS[step as usize]
+    )
+}
+
+/// Milliseconds as the two largest units that say something: `2 h 5 min`.
+pub fn span(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{}.{} s", seconds, ms % 1000 / 100),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// How far the cloud is behind, in one line.
+pub fn behind(snapshot: &Snapshot) -> String {
+    let waiting = &snapshot.uncommitted;
+    let mut text = format!(
+        "{} in {} files to go, {} uploaded",
+        size(waiting.bytes),
+        waiting.inodes,
+        size(snapshot.commits.uploaded_bytes)
+    );
+    if let Some(error) = &snapshot.commits.last_error {
+        let _ = write!(text, "; last error: {error}");
+    }
+    text
+}
+
+/// The table of `status`.
+pub fn status(snapshot: &Snapshot) -> String {
+    let Snapshot {
+        volume,
+        owner,
+        uncommitted,
+        commits,
+        journal,
+        cache,
+        store,
+        table,
+        nfs,
+        ..
+    } = snapshot;
+    let mut out = String::new();
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "{name:<16}{value}");
+    };
+    let reason = volume
+        .reason
+        .as_ref()
+        .map_or(String::new(), |reason| format!(": {reason}"));
+    row("Volume", format!("{} ({})", volume.name, volume.id));
+    row(
+        "Standing",
+        format!("{}{reason}, up {}", volume.standing, span(volume.up_ms)),
+    );
+    row("Owner", format!("{}, epoch {}", owner.name, owner.epoch));
+    row(
+        "Content",
+        format!(
+            "{} files, {} of {}",
+            volume.files,
+            size(volume.used_bytes),
+            size(volume.quota_bytes)
+        ),
+    );
+    row(
+        "Uncommitted",
+        match uncommitted.oldest_ms {
+            Some(age) => format!(
+                "{} in {} files; the oldest change is {} old, at level 1 (journal)",
+                size(uncommitted.bytes),
+                uncommitted.inodes,
+                span(age)
+            ),
+            None => "nothing; everything is at level 2 (cloud)".into(),
+        },
+    );
+    let last = match commits.last_age_ms {
+        Some(age) => format!("{} ago", span(age)),
+        None => "never".into(),
+    };
+    let building = if commits.building { ", one under way" } else { "" };
+    row(
+        "Last commit",
+        format!("{last}; {} since the start{building}", commits.checkpoints),
+    );
+    if commits.upload_failures > 0 || commits.last_error.is_some() {
+        row(
+            "Trouble",
+            format!(
+                "{} failed uploads in a row; {}",
+                commits.upload_failures,
+                commits.last_error.as_deref().unwrap_or("no detail")
+            ),
+        );
+    }
+    let stalled = journal
+        .stalled
+        .as_ref()
+        .map_or(String::new(), |why| format!("; waits: {why}"));
+    row(
+        "Journal",
+        format!(
+            "{} of {}, {} records in {} syncs, {} waits for space{stalled}",
+            size(journal.used_bytes),
+            size(journal.capacity_bytes),
+            journal.records,
+            journal.syncs,
+            journal.space_waits
+        ),
+    );
+    row(
+        "Cache",
+        format!(
+            "memory {} of {}, disk {} of {}; hits {} and {}, misses {}",
+            size(cache.memory_bytes),
+            size(cache.memory_capacity_bytes),
+            size(cache.disk_bytes),
+            size(cache.disk_capacity_bytes),
+            cache.memory_hits,
+            cache.disk_hits,
+            cache.misses
+        ),
+    );
+    if cache.cache_damages + cache.store_damages > 0 {
+        row(
+            "Damage healed",
+            format!(
+                "{} in the disk cache, {} from the store",
+                cache.cache_damages, cache.store_damages
+            ),
+        );
+    }
+    let usage = &store.usage;
+    row("Store", store.url.clone());
+    row(
+        "",
+        format!(
+            "{} requests ({} put, {} get, {} ranged get, {} failed), {} up, {} down",
+            store.requests,
+            usage.puts,
+            usage.gets,
+            usage.ranged_gets,
+            usage.failures,
+            size(usage.bytes_up),
+            size(usage.bytes_down)
+        ),
+    );
+    row(
+        "",
+        format!(
+            "{} since the start by {} of {}",
+            Money(store.nanodollars),
+            store.price_book,
+            store.prices_as_of
+        ),
+    );
+    row("Table", table.url.clone());
+    row(
+        "",
+        format!(
+            "{} requests, {} read and {} write units, {}",
+            table.requests,
+            table.read_units,
+            table.write_units,
+            Money(table.nanodollars)
+        ),
+    );
+    row(
+        "NFS",
+        format!(
+            "{}: {} connections, {} mounts, {} calls",
+            nfs.address,
+            nfs.connections,
+            nfs.mounts.len(),
+            snapshot.calls()
+        ),
+    );
+    for mount in &nfs.mounts {
+        row("", format!("{} mounts {}", mount.client, mount.path));
+    }
+    out
+}
+
+/// One screen of `top`: what happened between two snapshots.
+pub fn top(before: &Snapshot, after: &Snapshot) -> String {
+    let seconds = (after.volume.up_ms.saturating_sub(before.volume.up_ms)).max(1) as f64 / 1000.0;
+    let rate = |after: u64, before: u64| after.saturating_sub(before) as f64 / seconds;
+    let bytes = |after: u64, before: u64| format!("{}/s", size(rate(after, before) as u64));
+    let mut out = format!(
+        "{} {}, up {}; {}\n",
+        after.volume.name,
+        after.volume.standing,
+        span(after.volume.up_ms),
+        behind(after)
+    );
+    let (now, then) = (&after.store, &before.store);
+    let _ = writeln!(
+        out,
+        "store {:.1} requests/s, {} up, {} down, {} since the start; journal {} of {}; cache misses {:.1}/s\n",
+        rate(now.requests, then.requests),
+        bytes(now.usage.bytes_up, then.usage.bytes_up),
+        bytes(now.usage.bytes_down, then.usage.bytes_down),
+        Money(now.nanodollars),
+        size(after.journal.used_bytes),
+        size(after.journal.capacity_bytes),
+        rate(after.cache.misses, before.cache.misses),
+    );
+    let _ = writeln!(
+        out,
+        "{:<24}{:>12}{:>14}{:>16}{:>16}",
+        "PROCEDURE", "CALLS/S", "MEAN", "RECEIVED", "SENT"
+    );
+    let mut rows: Vec<_> = after
+        .nfs
+        .operations
+        .iter()
+        .filter_map(|now| {
+            let then = before
+                .nfs
+                .operations
+                .iter()
+                .find(|then| (&then.program, &then.procedure) == (&now.program, &now.procedure));
+            let then = then.cloned().unwrap_or_default();
+            let calls = now.calls.saturating_sub(then.calls);
+            (calls > 0).then_some((calls, now, then))
+        })
+        .collect();
+    rows.sort_by_key(|(calls, now, _)| (std::cmp::Reverse(*calls), now.procedure.clone()));
+    for (calls, now, then) in rows {
+        let mean_us = now.latency_sum_us.saturating_sub(then.latency_sum_us) / calls;
+        let _ = writeln!(
+            out,
+            "{:<24}{:>12.1}{:>14}{:>16}{:>16}",
+            format!("{} {}", now.program, now.procedure),
+            calls as f64 / seconds,
+            format!("{mean_us} us"),
+            bytes(now.received_bytes, then.received_bytes),
+            bytes(now.sent_bytes, then.sent_bytes)
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_spans_read_as_people_write_them() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.50 KiB");
+        assert_eq!(size(64 << 20), "64.0 MiB");
+        assert_eq!(size(u64::MAX), "16384.0 PiB");
+        assert_eq!(span(950), "950 ms");
+        assert_eq!(span(59_990), "59.9 s");
+        assert_eq!(span(7_500_000), "2 h 5 min");
+        assert_eq!(span(90_000_000), "1 d 1 h");
+    }
+}

@@ -1,0 +1,368 @@
+//! What a running edge tells about itself: one structure behind `status`, `top`, `/metrics` and `/healthz`.
+//!
+//! A snapshot takes no request to the store or the table and no disk access: looking at an edge costs nothing. Its JSON form
+//! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
+
+use firn_nfs::{NfsService, nlm::LockService};
+use firn_store::{Meter, Money, PriceBook, Route, Usage};
+use firn_table::Metered;
+use firn_volume::{Standing, Volume, VolumeConfig};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+/// Version of the JSON form.
+pub const FORMAT: u32 = 1;
+
+/// Mounts listed one by one.
+const MOUNTS_MAX: usize = 256;
+
+/// A moment of an edge. Sizes in bytes, times in milliseconds, money in billionths of a dollar.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub format: u32,
+    pub version: String,
+    pub volume: VolumePart,
+    pub owner: OwnerPart,
+    pub uncommitted: UncommittedPart,
+    pub commits: CommitsPart,
+    pub journal: JournalPart,
+    pub cache: CachePart,
+    pub store: StorePart,
+    pub table: TablePart,
+    pub nfs: NfsPart,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumePart {
+    pub name: String,
+    pub id: String,
+    /// `serving`, `stopping`, `fenced` or `failed`.
+    pub standing: String,
+    /// Why it failed.
+    pub reason: Option<String>,
+    pub up_ms: u64,
+    pub files: u64,
+    pub used_bytes: u64,
+    pub quota_bytes: u64,
+}
+
+/// Whose volume it is: as given when this edge started, which only a takeover changes (and that fences this edge).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OwnerPart {
+    pub name: String,
+    pub epoch: u64,
+}
+
+/// What is acknowledged and safe on this machine's disk (level 1, journal) but not yet in the cloud (level 2).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UncommittedPart {
+    pub bytes: u64,
+    pub inodes: u64,
+    pub oldest_ms: Option<u64>,
+    /// The durability level of the oldest change: 1 while anything waits, else 2.
+    pub level: u8,
+    pub memory_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CommitsPart {
+    pub checkpoints: u64,
+    /// Milliseconds since 1970.
+    pub last_at_ms: Option<i64>,
+    pub last_age_ms: Option<u64>,
+    pub building: bool,
+    pub uploaded_segments: u64,
+    pub uploaded_bytes: u64,
+    pub upload_failures: u64,
+    pub last_error: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JournalPart {
+    pub used_bytes: u64,
+    pub capacity_bytes: u64,
+    pub records: u64,
+    pub record_bytes: u64,
+    pub writes: u64,
+    pub syncs: u64,
+    pub space_waits: u64,
+    pub stalled: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CachePart {
+    pub memory_bytes: u64,
+    pub memory_capacity_bytes: u64,
+    pub disk_bytes: u64,
+    pub disk_capacity_bytes: u64,
+    pub memory_hits: u64,
+    pub disk_hits: u64,
+    pub misses: u64,
+    pub cache_damages: u64,
+    pub store_damages: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StorePart {
+    pub url: String,
+    pub requests: u64,
+    pub usage: Usage,
+    /// Which prices the money is by; a directory store is free, and shown at what a bucket would have cost.
+    pub price_book: String,
+    pub prices_as_of: String,
+    pub requests_nanodollars: u64,
+    pub transfer_nanodollars: u64,
+    pub nanodollars: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TablePart {
+    pub url: String,
+    pub requests: u64,
+    pub gets: u64,
+    pub queries: u64,
+    pub transactions: u64,
+    pub condition_failures: u64,
+    pub unavailable: u64,
+    pub read_units: u64,
+    pub write_units: u64,
+    pub nanodollars: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NfsPart {
+    pub address: String,
+    pub connections: u64,
+    pub mounts: Vec<MountPart>,
+    /// Procedures that were called.
+    pub operations: Vec<OperationPart>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MountPart {
+    pub client: String,
+    pub path: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct OperationPart {
+    pub program: String,
+    pub procedure: String,
+    pub calls: u64,
+    pub failed: u64,
+    pub refused: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    pub latency_sum_us: u64,
+}
+
+impl Snapshot {
+    /// Whether clients are served.
+    pub fn is_serving(&self) -> bool {
+        self.volume.standing == "serving"
+    }
+
+    /// Calls of all procedures.
+    pub fn calls(&self) -> u64 {
+        self.nfs.operations.iter().map(|operation| operation.calls).sum()
+    }
+}
+
+/// Everything of an edge that snapshots are taken of.
+pub struct Observed {
+    pub env: firn_env::Env,
+    pub volume: Volume,
+    pub volume_name: String,
+    pub volume_id: String,
+    pub owner: OwnerPart,
+    pub limits: VolumeConfig,
+    pub store_url: String,
+    pub meter: Meter,
+    pub book: PriceBook,
+    pub table_url: String,
+    pub table: Arc<Metered>,
+    service: Mutex<Option<(NfsService, LockService)>>,
+}
+
+/// The parts of an [`Observed`] that do not change.
+pub struct Fixed {
+    pub volume_name: String,
+    pub volume_id: String,
+    pub owner: OwnerPart,
+    pub store_url: String,
+    pub table_url: String,
+    pub book: PriceBook,
+}
+
+impl Observed {
+    pub fn new(
+        outside: &crate::parts::Outside,
+        volume: &Volume,
+        limits: VolumeConfig,
+        fixed: Fixed,
+        service: (NfsService, LockService),
+    ) -> Self {
+        Self {
+            env: outside.env.clone(),
+            volume: volume.clone(),
+            volume_name: fixed.volume_name,
+            volume_id: fixed.volume_id,
+            owner: fixed.owner,
+            limits,
+            store_url: fixed.store_url,
+            meter: outside.stack.meter.clone(),
+            book: fixed.book,
+            table_url: fixed.table_url,
+            table: outside.table.clone(),
+            service: Mutex::new(Some(service)),
+        }
+    }
+
+    fn service(&self) -> MutexGuard<'_, Option<(NfsService, LockService)>> {
+        self.service.lock().expect("no panic under this lock")
+    }
+
+    /// Takes the service away, to shut it down; snapshots then show no clients.
+    pub fn take_service(&self) -> Option<(NfsService, LockService)> {
+        self.service().take()
+    }
+
+    /// This moment.
+    pub fn snapshot(&self) -> Snapshot {
+        let status = self.volume.status();
+        let (standing, reason) = match status.standing {
+            Standing::Serving => ("serving", None),
+            Standing::Stopping => ("stopping", None),
+            Standing::Fenced => ("fenced", None),
+            Standing::Failed(reason) => ("failed", Some(reason)),
+        };
+        let usage = self.meter.usage();
+        let cost = self.book.cost(&usage, Route::Internet);
+        let table = self.table.usage();
+        let wall_ms = self.env.wall().as_millis();
+        let (journal, objects) = (status.journal, status.objects);
+        Snapshot {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").into(),
+            volume: VolumePart {
+                name: self.volume_name.clone(),
+                id: self.volume_id.clone(),
+                standing: standing.into(),
+                reason,
+                up_ms: millis(status.up),
+                files: status.files,
+                used_bytes: status.used_bytes,
+                quota_bytes: status.quota_bytes,
+            },
+            owner: self.owner.clone(),
+            uncommitted: UncommittedPart {
+                bytes: status.dirty_bytes,
+                inodes: status.dirty_inodes,
+                oldest_ms: status.oldest_uncommitted.map(millis),
+                level: if status.oldest_uncommitted.is_some() { 1 } else { 2 },
+                memory_bytes: status.dirty_memory_bytes,
+            },
+            commits: CommitsPart {
+                checkpoints: status.checkpoints,
+                last_at_ms: status.last_commit_ms,
+                last_age_ms: status
+                    .last_commit_ms
+                    .map(|at| wall_ms.saturating_sub(at).max(0).unsigned_abs()),
+                building: status.building,
+                uploaded_segments: status.uploaded_segments,
+                uploaded_bytes: status.uploaded_bytes,
+                upload_failures: status.upload_failures,
+                last_error: status.last_error,
+            },
+            journal: JournalPart {
+                used_bytes: journal.used_bytes,
+                capacity_bytes: journal.capacity_bytes,
+                records: journal.records,
+                record_bytes: journal.record_bytes,
+                writes: journal.writes,
+                syncs: journal.syncs,
+                space_waits: journal.space_waits,
+                stalled: journal.stalled,
+            },
+            cache: CachePart {
+                memory_bytes: objects.memory_bytes,
+                memory_capacity_bytes: self.limits.memory_cache_bytes,
+                disk_bytes: objects.disk_bytes,
+                disk_capacity_bytes: self.limits.disk_cache_bytes,
+                memory_hits: objects.memory_hits,
+                disk_hits: objects.disk_hits,
+                misses: objects.misses,
+                cache_damages: objects.cache_damages,
+                store_damages: objects.store_damages,
+            },
+            store: StorePart {
+                url: self.store_url.clone(),
+                requests: usage.requests(),
+                usage,
+                price_book: self.book.name.clone(),
+                prices_as_of: self.book.as_of.clone(),
+                requests_nanodollars: cost.requests.0,
+                transfer_nanodollars: (cost.up + cost.down).0,
+                nanodollars: cost.total().0,
+            },
+            table: TablePart {
+                url: self.table_url.clone(),
+                requests: table.requests(),
+                gets: table.gets,
+                queries: table.queries,
+                transactions: table.transactions,
+                condition_failures: table.condition_failures,
+                unavailable: table.unavailable,
+                read_units: table.read_units,
+                write_units: table.write_units,
+                nanodollars: Money(table.nano_dollars).0,
+            },
+            nfs: self.service().as_ref().map(nfs_part).unwrap_or_default(),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn nfs_part((service, _): &(NfsService, LockService)) -> NfsPart {
+    let mounts = service
+        .mounted()
+        .into_iter()
+        .take(MOUNTS_MAX)
+        .map(|(client, path)| MountPart {
+            client: client.to_string(),
+            path,
+        })
+        .collect();
+    // A program served by stream and by datagram is counted twice over; people see one.
+    let mut operations: BTreeMap<(&str, &str), OperationPart> = BTreeMap::new();
+    for counted in service
+        .statistics()
+        .into_iter()
+        .filter(|counted| counted.calls > 0)
+    {
+        let operation = operations
+            .entry((counted.program, counted.procedure))
+            .or_default();
+        operation.program = counted.program.into();
+        operation.procedure = counted.procedure.into();
+        operation.calls += counted.calls;
+        operation.failed += counted.failed;
+        operation.refused += counted.refused;
+        operation.received_bytes += counted.received_bytes;
+        operation.sent_bytes += counted.sent_bytes;
+        operation.latency_sum_us += counted.latency_sum_us;
+    }
+    NfsPart {
+        address: service.address().to_owned(),
+        connections: service.connections() as u64,
+        mounts,
+        operations: operations.into_values().collect(),
+    }
+}
