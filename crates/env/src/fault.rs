@@ -41,6 +41,7 @@ pub struct FaultPoints {
     watching: AtomicBool,
     armed: Mutex<Option<Armed>>,
     hits: Mutex<BTreeMap<&'static str, u64>>,
+    acted: Mutex<BTreeMap<&'static str, u64>>,
     observed: AtomicBool,
     observer: Mutex<Option<Observer>>,
     /// Names of the bugs planted here.
@@ -91,6 +92,11 @@ impl FaultPoints {
     /// Arrivals by name since counting began.
     pub fn hits(&self) -> BTreeMap<&'static str, u64> {
         self.hits.lock().expect("no panic under this lock").clone()
+    }
+
+    /// Points at which something armed acted, with how often.
+    pub fn acted(&self) -> BTreeMap<&'static str, u64> {
+        self.acted.lock().expect("no panic under this lock").clone()
     }
 
     /// Calls `observer` at every [`Env::observe`](crate::Env::observe), in the middle of the engine's step: it must neither
@@ -156,6 +162,12 @@ impl FaultPoints {
             None => {}
             Some(FaultAction::AbortProcess) => std::process::abort(),
             Some(FaultAction::Crash(crash)) => {
+                *self
+                    .acted
+                    .lock()
+                    .expect("no panic under this lock")
+                    .entry(name)
+                    .or_default() += 1;
                 crash();
                 pending().await
             }

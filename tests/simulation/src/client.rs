@@ -123,6 +123,8 @@ pub(crate) struct Client {
     pub(crate) random: Seeded,
     pub(crate) history: Arc<History>,
     pub(crate) retained: Vec<FileHandle>,
+    /// The disk is made to fail, so that the edge may give up.
+    pub(crate) may_fail: bool,
 }
 
 impl Client {
@@ -140,8 +142,16 @@ impl Client {
             transaction = transaction.wrapping_add(1);
             match self.call(transaction).await {
                 // The machine is down, or its edge is out of order until it is restarted.
-                Err(TaskEnded) | Ok(Err(VfsError::Fenced | VfsError::Io(_))) => return,
-                Ok(Err(VfsError::TryAgain { .. } | VfsError::NoSpace)) => {
+                Err(TaskEnded) | Ok(Err(VfsError::Fenced)) => return,
+                Ok(Err(VfsError::Io(reason))) => {
+                    let stopped = reason.contains("the edge has stopped") || reason.contains("was drained");
+                    if !self.may_fail && !work.is_over() && !stopped {
+                        self.history
+                            .fail(format!("an edge in good health answers EIO: {reason}"));
+                    }
+                    return;
+                }
+                Ok(Err(VfsError::TryAgain { .. })) => {
                     let pause = self.random.duration(Duration::ZERO, Duration::from_secs(2));
                     env.sleep(pause).await;
                 }

@@ -88,15 +88,19 @@ pub fn run(seed: u64, build: Build<'_>, keep_log: bool) -> Report {
             .push(format!("panic in {task} of {machine}: {message}")),
         Err(error) => record.failures.push(error.to_string()),
     }
-    let mut hits = BTreeMap::new();
+    let (mut hits, mut crashes) = (BTreeMap::new(), BTreeMap::new());
     for edge in 0..history.system.edges() {
-        for (name, count) in history.system.edge(edge).faults().hits() {
+        let faults = history.system.edge(edge).faults();
+        for (name, count) in faults.hits() {
             *hits.entry(name).or_default() += count;
+        }
+        for (name, count) in faults.acted() {
+            *crashes.entry(name).or_default() += count;
         }
     }
     Report {
         failures: record.failures.clone(),
-        crashes: record.crashes.clone(),
+        crashes,
         counts: record.counts.clone(),
         log: record.log.clone(),
         hits,
@@ -110,7 +114,6 @@ pub fn run(seed: u64, build: Build<'_>, keep_log: bool) -> Report {
 #[derive(Default)]
 pub(crate) struct Record {
     failures: Vec<String>,
-    crashes: BTreeMap<&'static str, u64>,
     counts: BTreeMap<&'static str, u64>,
     log: Vec<String>,
     keep_log: bool,
@@ -153,10 +156,6 @@ impl History {
 
     pub(crate) fn count(&self, what: &'static str) {
         *self.lock().counts.entry(what).or_default() += 1;
-    }
-
-    pub(crate) fn crashed_at(&self, point: &'static str) {
-        *self.lock().crashes.entry(point).or_default() += 1;
     }
 
     /// Moves what a judge found into the record.
@@ -414,6 +413,7 @@ impl History {
         }
         machine.disk().configure(|disk| {
             disk.sync_failures = 0;
+            disk.read_failures = 0;
             disk.capacity_bytes = 1 << 40;
         });
         match random.below(8) {

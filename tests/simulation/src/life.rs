@@ -29,6 +29,8 @@ pub(crate) enum Ending {
     CleanStop,
     /// All is quiet for an hour, then the power fails.
     QuietHour,
+    /// The cloud is away for an hour (I7): clients are slowed down, nothing fails, and all goes on by itself.
+    LongOutage,
     /// Drained, and started on another edge.
     Drain,
     /// Another edge takes over, by force.
@@ -44,6 +46,7 @@ pub(crate) struct Life {
     pub(crate) pause: Duration,
     pub(crate) changing_weather: bool,
     pub(crate) full_disk: bool,
+    pub(crate) failing_reads: bool,
     workload: Workload,
 }
 
@@ -72,7 +75,8 @@ impl Life {
                 Ending::FaultPoint(points[random.index(points.len())], random.between(1, 4))
             }
             13 => Ending::FailingSyncs,
-            14 | 15 => Ending::CleanStop,
+            14 => Ending::CleanStop,
+            15 if several => Ending::LongOutage,
             16 if several => Ending::QuietHour,
             17 if several => Ending::Drain,
             18 | 19 if several => Ending::Takeover,
@@ -80,15 +84,25 @@ impl Life {
         };
         Self {
             ending,
-            clients: random.between(1, 4) as usize,
-            calls: random.between(5, 90),
+            clients: if random.chance(1, 8) {
+                8
+            } else {
+                random.between(1, 4) as usize
+            },
+            calls: if random.chance(1, 6) {
+                random.between(90, 400)
+            } else {
+                random.between(5, 90)
+            },
             pause: *random.pick(&[
                 Duration::from_micros(200),
                 Duration::from_millis(5),
                 Duration::from_millis(100),
             ]),
             changing_weather: random.chance(1, 2),
-            full_disk: several && random.chance(1, 12),
+            full_disk: several && random.chance(1, 10),
+            // A journal that cannot be read back is a reason to give up: only where the edge may.
+            failing_reads: matches!(ending, Ending::PowerCut | Ending::Kill) && random.chance(1, 6),
             workload: workload.clone(),
         }
     }
@@ -114,6 +128,7 @@ impl Life {
                 random: Seeded::new(random.draw(), 0),
                 history: history.clone(),
                 retained: Vec::new(),
+                may_fail: self.ending == Ending::FailingSyncs || self.failing_reads,
             };
             work.start(client);
         }
@@ -131,10 +146,18 @@ impl Life {
         match self.ending {
             Ending::FaultPoint(name, hit) => machine.crash_at(name, hit),
             Ending::FailingSyncs => machine.disk().configure(|disk| disk.sync_failures = 100_000),
+            Ending::LongOutage => {
+                let weather = *random.pick(&[Weather::NoStore, Weather::NoTable, Weather::CutOff]);
+                history.system.set_weather(home.edge, weather);
+            }
             _ => {}
         }
+        if self.failing_reads {
+            machine.disk().configure(|disk| disk.read_failures = 50_000);
+        }
         let work = self.work(history, home, &running, random);
-        let weather = self.changing_weather.then(|| {
+        let changing = self.changing_weather && self.ending != Ending::LongOutage;
+        let weather = changing.then(|| {
             let (history, random) = (history.clone(), Seeded::new(random.draw(), 0));
             let (work, edge, full) = (work.clone(), home.edge, self.full_disk);
             history
@@ -179,17 +202,13 @@ impl Life {
                 }
                 crashed
             }
-            Ending::FaultPoint(name, _) => {
+            Ending::FaultPoint(..) => {
                 work.done_or_down(history, &machine).await;
                 if machine.is_running() {
                     // Checkpoints pass most points.
                     self.sync(history, home, running).await;
                 }
-                if machine.is_running() {
-                    machine.crash();
-                } else {
-                    history.crashed_at(name);
-                }
+                machine.crash();
                 crashed
             }
             Ending::FailingSyncs => {
@@ -218,6 +237,20 @@ impl Life {
                     }
                     Err(TaskEnded) => crashed,
                 }
+            }
+            Ending::LongOutage => {
+                self.some_time(history, work, random).await;
+                history.env.sleep(Duration::from_secs(3600)).await;
+                history.system.set_weather(home.edge, Weather::Fair);
+                if machine.is_running() && !self.sync(history, home, running).await {
+                    history.fail(
+                        "after an hour without the cloud, ten minutes of fair weather bring nothing there",
+                    );
+                }
+                history.count("long outages");
+                judge(&home.oracle).time_passes();
+                machine.crash();
+                crashed
             }
             Ending::QuietHour => {
                 work.done_or_down(history, &machine).await;
@@ -297,6 +330,12 @@ async fn change_weather(history: Arc<History>, work: Work, edge: usize, full_dis
         ]);
         history.say(|| format!("weather of edge {edge}: {weather:?}"));
         history.system.set_weather(edge, weather);
+        if random.chance(1, 6) {
+            history.system.spoil_cache(edge, false);
+        }
+        if random.chance(1, 12) && machine.is_running() {
+            machine.jump_wall(random.between(0, 20_000_000_000) as i64 - 10_000_000_000);
+        }
         if full_disk && random.chance(1, 2) {
             let disk = machine.disk();
             let used = (1 << 40) - disk.free_bytes();

@@ -632,7 +632,7 @@ pub fn read_model(model: &MemoryVfs) -> Tree {
 pub fn is_trouble(error: &VfsError) -> bool {
     matches!(
         error,
-        VfsError::TryAgain { .. } | VfsError::Fenced | VfsError::Io(_) | VfsError::NoSpace
+        VfsError::TryAgain { .. } | VfsError::Fenced | VfsError::Io(_)
     )
 }
 

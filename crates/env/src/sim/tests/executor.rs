@@ -239,6 +239,7 @@ fn an_armed_fault_point_crashes_at_the_chosen_hit_and_never_returns() {
         .expect("ends");
     assert_eq!(passed.load(Ordering::Relaxed), 2);
     assert_eq!(machine.faults().hits().get("middle"), Some(&3));
+    assert_eq!(machine.faults().acted().get("middle"), Some(&1));
 }
 
 async fn fails_to_sync() {
