@@ -1,6 +1,6 @@
 //! What an administrator asks of a running edge.
 
-use crate::machine::{Cloud, Machine};
+use crate::machine::{Cloud, Machine, free_port};
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -28,7 +28,7 @@ fn http(port: u16, path: &str) -> String {
 async fn a_volume_is_made_served_watched_committed_and_given_up() {
     let cloud = Cloud::new();
     let mut edge = Machine::new(&cloud, "a", "main");
-    let metrics = TcpListenerPort::free();
+    let metrics = free_port();
     edge.configure(
         &cloud,
         "a",
@@ -93,16 +93,6 @@ async fn a_volume_is_made_served_watched_committed_and_given_up() {
     other.stop();
 }
 
-/// A port that is free now.
-struct TcpListenerPort;
-
-impl TcpListenerPort {
-    fn free() -> u16 {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.local_addr().expect("its address").port()
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_admin_socket_is_the_owners_alone_and_survives_what_it_does_not_understand() {
     let cloud = Cloud::new();
@@ -141,10 +131,16 @@ async fn a_damaged_segment_is_reported_with_the_name_of_its_file() {
     let files = edge.client().await;
     edge.succeed(&["sync"]);
     let before = segments(cloud.path());
-    // Random to a compressor, and larger than everything else that the commit writes.
-    let data: Vec<u8> = (0..300_000_u32)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
-        .collect();
+    // Nothing for a compressor, and larger than everything else that the commit writes.
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let data: Vec<u8> = std::iter::repeat_with(|| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as u8
+    })
+    .take(300_000)
+    .collect();
     files.write("ledger", &data).await;
     files.write("letter", b"Dear reader").await;
     edge.succeed(&["sync"]);

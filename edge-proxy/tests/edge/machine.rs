@@ -52,7 +52,8 @@ impl Drop for Machine {
     }
 }
 
-fn free_port() -> u16 {
+/// A port that is free now.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()
 }
