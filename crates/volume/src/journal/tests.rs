@@ -328,3 +328,32 @@ fn a_full_disk_at_the_start_is_one_clear_line() {
     assert!(error.to_string().contains("make room"), "{error}");
     assert_eq!(error.to_string().lines().count(), 1);
 }
+
+#[tokio::test]
+async fn a_file_is_what_the_specification_says() {
+    let bench = Bench::new();
+    let (journal, _) = bench.start(41).await;
+    append_many(&journal, 1..3, 100).await;
+    journal.close().await;
+    let path = bench.used_files().remove(0);
+    assert!(path.ends_with("0000000000000001.journal"));
+    let bytes = Bytes::from(std::fs::read(path).expect("readable"));
+    let header = firn_format::JournalFileHeader::decode(&bytes).expect("a header");
+    assert_eq!((header.volume, header.number), (VOLUME, 1));
+    let opener = firn_seal::RecordOpener::of_journal(&keys_of(1), &header).expect("the key");
+    let mut rest = bytes.slice(firn_format::JOURNAL_HEADER_BYTES..);
+    let mut opened = Vec::new();
+    while let firn_format::RecordScan::Record { payload, total_bytes } =
+        firn_format::next_record(&rest, opened.len() as u32)
+    {
+        opened.push(
+            opener
+                .open(opened.len() as u32, rest.slice(payload))
+                .expect("sealed for this slot"),
+        );
+        rest = rest.slice(total_bytes..);
+    }
+    let opening = Bytes::copy_from_slice(&42_u64.to_le_bytes());
+    assert_eq!(opened, [opening, payload(1, 100), payload(2, 100)]);
+    assert!(rest.iter().all(|byte| *byte == 0));
+}
