@@ -102,7 +102,7 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
         }
         End::Drain(request) => {
             let drained = volume.drain().await.map_err(Failure::from);
-            let outcome = drained.as_ref().map(|()| ()).map_err(ToString::to_string);
+            let outcome = drained.as_ref().copied().map_err(ToString::to_string);
             let _ = request.outcome.send(outcome);
             let _ = outside.env.timeout(LAST_WORD, request.told).await;
             tracing::info!("drained; everything is in the cloud (level 2)");
