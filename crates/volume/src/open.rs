@@ -233,7 +233,7 @@ impl Volume {
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
         let writer = match parts.anchor.next_writer().await? {
-            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(u64::MAX),
+            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
             writer => writer,
         };
         let journal_config = JournalConfig {
