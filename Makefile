@@ -3,7 +3,7 @@
 #   make demo            build, run and check an edge on this machine's disk, from set-up to a table of figures
 #   make test            everything that must hold before a change is merged
 #   make lint            formatting, clippy, licences and advisories, forbidden dependencies
-#   make bench           figures of this machine, at most 25 minutes    (bench-full: the paper's tables, resumable)
+#   make bench           our figures beside a peer's, in the same run; writes docs/benchmarks.md
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
@@ -20,7 +20,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-full bench-build simulate simulate-mutants fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-build simulate simulate-mutants fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -36,11 +36,7 @@ lint:
 
 bench:
 	@scripts/setup bench
-	@cargo run --locked --quiet --release -p firn-bench -- quick
-
-bench-full:
-	@scripts/setup bench
-	@cargo run --locked --quiet --release -p firn-bench -- full
+	@scripts/bench
 
 bench-build:
 	@scripts/bench-build
@@ -49,7 +45,7 @@ simulate:
 	@cargo run --locked --quiet --release -p firn-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 simulate-mutants:
-	@cargo run --locked --quiet --release -p firn-simulation -- --mutants
+	@cargo run --locked --quiet --release -p firn-simulation --features mutants -- --mutants
 
 fuzz:
 	@scripts/fuzz $(SECONDS)

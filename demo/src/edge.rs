@@ -68,6 +68,7 @@ impl Edge {
         for old in ["state", "store"] {
             remove(&directory.join(old))?;
         }
+        fs::create_dir(directory.join("store"))?;
         for old in ["table.redb", "recovery-phrase", "firn-edge.toml", "edge.log"] {
             match fs::remove_file(directory.join(old)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),

@@ -69,10 +69,14 @@ impl Identity {
             .map_err(failed)
     }
 
-    /// Reads the identity.
+    /// Reads the identity of a state directory.
     pub fn load(state_directory: &Path) -> Result<Self, Failure> {
-        let path = path(state_directory);
-        let bytes = std::fs::read(&path).map(Zeroizing::new).map_err(|error| match error.kind() {
+        Self::load_file(&path(state_directory))
+    }
+
+    /// Reads an identity from a file.
+    pub fn load_file(path: &Path) -> Result<Self, Failure> {
+        let bytes = std::fs::read(path).map(Zeroizing::new).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Failure::usage(format!(
                 "{} does not exist: this edge has no identity yet; run `firn-edge format` to make a volume",
                 path.display()

@@ -6,6 +6,7 @@ mod config;
 mod failure;
 mod format;
 mod identity;
+mod join;
 mod metrics;
 mod parts;
 mod quantity;
@@ -50,6 +51,13 @@ enum Command {
     },
     /// Checks the configuration file and says what is wrong with it.
     CheckConfig,
+    /// Prepares this machine to serve a volume of a family that another edge serves: a standby, a replacement, or a look into
+    /// a salvage clone. The volume is the one named in the configuration.
+    Join {
+        /// A copy of the other edge's identity: the file `identity` in its state directory.
+        #[arg(long, value_name = "FILE")]
+        identity: PathBuf,
+    },
     /// Takes the volume away from the edge that owns it. What that edge acknowledged but had not committed goes into a
     /// salvage clone when it comes back.
     Takeover {
@@ -113,6 +121,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Run { fault } => run::run(&config, fault.as_deref()).await,
         Command::Takeover { force } => format::takeover(&config, force).await,
+        Command::Join { identity } => join::join(&config, &identity).await,
         Command::Status { output } => commands::status(&config, output).await,
         Command::Top { interval, count } => {
             commands::top(&config, Duration::from_secs(interval), count).await

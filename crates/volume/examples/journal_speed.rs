@@ -1,7 +1,8 @@
 //! How fast the journal is on a directory: `cargo run --release -p firn-volume --example journal_speed -- [directory]`.
 //!
 //! Prints the rate of 1 MiB records nobody waits for (level 0, then one sync), and of 256-byte and 4 KiB records each of
-//! which is waited for (level 1), with 1 and 16 waiters, and the syncs they shared.
+//! which is waited for (level 1), with 1 and 16 waiters, and the syncs they shared; then how long a start takes that finds a
+//! full gibibyte of records of 32 KiB.
 
 use bytes::Bytes;
 use firn_format::{FamilyId, KeyEpoch, VolumeId, WriterId};
@@ -33,6 +34,50 @@ async fn main() -> Result<(), Box<dyn Error>> {
         durable(&journal, &env, length, waiters).await?;
     }
     journal.close().await;
+    restart(&env, &keys).await
+}
+
+async fn restart(env: &firn_env::Env, keys: &Keys) -> Result<(), Box<dyn Error>> {
+    let config = JournalConfig {
+        capacity_bytes: 2 << 30,
+        ..JournalConfig::default()
+    };
+    let open = |writer| {
+        let config = config.clone();
+        let volume = VolumeId([4; 16]);
+        async move {
+            Journal::open(
+                env,
+                keys,
+                volume,
+                WriterId(writer),
+                "restart",
+                Sequence(0),
+                config,
+            )
+            .await
+        }
+    };
+    let (journal, _) = open(1).await?;
+    let payload = Bytes::from(vec![0x5a; 32 << 10]);
+    for _ in 0..32 << 10 {
+        append(&journal, &payload)
+            .await
+            .map_err(|error| error.to_string())?;
+    }
+    journal.close().await;
+    let started = env.now();
+    let (_journal, mut replay) = open(2).await?;
+    let opened = env.now().since(started);
+    let mut records = 0;
+    while replay.next().await?.is_some() {
+        records += 1;
+    }
+    println!(
+        "restart with 1 GiB in {records} records: {:.1} s to open, {:.1} s with all replayed",
+        opened.as_secs_f64(),
+        env.now().since(started).as_secs_f64()
+    );
     Ok(())
 }
 

@@ -37,8 +37,6 @@ pub enum Mutant {
     DropLastBlock,
     /// A start takes the same writer incarnation as the one before, so segment names are used twice.
     ReuseWriterIncarnation,
-    /// A journal is replayed on whatever root there is, also another owner's.
-    ReplayOnAnyRoot,
     /// After a crash the write verifier stays the same, so clients never send lost unstable writes again.
     KeepWriteVerifier,
     /// A fenced epoch's journal is thrown away instead of being salvaged.
@@ -49,7 +47,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -63,7 +61,6 @@ impl Mutant {
         Self::ForgetTruncation,
         Self::DropLastBlock,
         Self::ReuseWriterIncarnation,
-        Self::ReplayOnAnyRoot,
         Self::KeepWriteVerifier,
         Self::DropFencedJournal,
         Self::CommitWithoutSync,
@@ -85,7 +82,6 @@ impl Mutant {
             Self::ForgetTruncation => "forget_truncation",
             Self::DropLastBlock => "drop_last_block",
             Self::ReuseWriterIncarnation => "reuse_writer_incarnation",
-            Self::ReplayOnAnyRoot => "replay_on_any_root",
             Self::KeepWriteVerifier => "keep_write_verifier",
             Self::DropFencedJournal => "drop_fenced_journal",
             Self::CommitWithoutSync => "commit_without_sync",

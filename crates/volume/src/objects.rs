@@ -292,6 +292,11 @@ impl Objects {
         }
     }
 
+    /// Gives up at least `bytes` of the disk cache, the longest unused first: for a journal that finds the disk full.
+    pub async fn give_back_disk(&self, bytes: u64) {
+        self.inner.disk.give_back(bytes).await;
+    }
+
     /// Changes how much a miss fetches, from the next one on.
     pub fn set_policy(&self, policy: FetchPolicy) {
         self.inner.fetcher.set_policy(policy);

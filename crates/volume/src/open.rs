@@ -206,10 +206,7 @@ impl Volume {
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let tenure = ownership.tenure();
-        if let Some(old) = local
-            .tenure
-            .filter(|old| *old != tenure && !active(&env, Mutant::ReplayOnAnyRoot))
-        {
+        if let Some(old) = local.tenure.filter(|old| *old != tenure) {
             if crate::salvage::has_journal(&parts, &config, old).await? {
                 return Err(VolumeError::SalvageFirst { tenure: old });
             }
@@ -228,7 +225,6 @@ impl Volume {
             _ if active(&env, Mutant::KeepWriteVerifier) => [7; 8],
             clean => clean.unwrap_or_else(|| env.random_bytes()),
         };
-        let old_tenure = local.tenure;
         // The tenure is remembered before the first record of its journal can exist.
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
@@ -242,10 +238,7 @@ impl Volume {
             // Enough for thousands of removals, and always a small part of a file.
             reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
         };
-        let directory = match old_tenure {
-            Some(old) if active(&env, Mutant::ReplayOnAnyRoot) => journal_directory(old),
-            _ => journal_directory(tenure),
-        };
+        let directory = journal_directory(tenure);
         let covered = loaded.payload.covered;
         let (journal, mut replay) = Journal::open(
             &env,

@@ -104,7 +104,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
             }
         }
     }
-    println!("{caught} caught, {missed} missed");
+    println!("{caught} passed, {missed} failed");
     if missed == 0 {
         ExitCode::SUCCESS
     } else {

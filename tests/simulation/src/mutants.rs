@@ -21,16 +21,15 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// All that are expected to be caught.
+    /// All that histories of whole edges must catch. Two of the engine's bugs show only where a history is steered to them,
+    /// and are caught by the engine's own tests; most of the anchor's by the anchor's own histories.
     pub fn all() -> Vec<Self> {
-        let anchor = [
-            AnchorMutant::CommitWithoutFence,
-            AnchorMutant::LostReplyIsFailure,
-            AnchorMutant::LostReplyIsSuccess,
-            AnchorMutant::TakeoverDropsRoot,
-            AnchorMutant::AcquireFromOther,
-        ];
-        let volume = Mutant::ALL.into_iter().map(Self::Volume);
+        let elsewhere = [Mutant::TrimOneRecordEarly, Mutant::TrustTheDiskCache];
+        let volume = Mutant::ALL
+            .into_iter()
+            .filter(|mutant| !elsewhere.contains(mutant))
+            .map(Self::Volume);
+        let anchor = [AnchorMutant::CommitWithoutFence, AnchorMutant::TakeoverDropsRoot];
         volume.chain(anchor.into_iter().map(Self::Anchor)).collect()
     }
 

@@ -9,6 +9,20 @@ pub enum JournalError {
     /// The disk refused an operation outside the write path (opening, reading, removing); nothing is lost.
     #[error("journal: {0}")]
     Disk(#[from] DiskError),
+    /// There is no space for a journal file, without which nothing can be acknowledged. Nothing is lost; make room and start
+    /// again.
+    #[error(
+        "no space for the journal file {path}: {needed_bytes} bytes are needed and {free_bytes} are free; make room on the \
+         disk (the cache may be removed), nothing is lost"
+    )]
+    NoSpace {
+        /// The file.
+        path: String,
+        /// Its size.
+        needed_bytes: u64,
+        /// What the disk has.
+        free_bytes: u64,
+    },
     /// A write or an fsync failed. The kernel may have dropped dirty pages, so memory and disk can no longer be told apart:
     /// nothing more is acknowledged, and only a restart, which reads what is really there, helps.
     #[error("the journal failed and acknowledges nothing more until a restart: {detail}")]

@@ -11,7 +11,7 @@
 
 use super::{JournalError, RecordRef, Sequence};
 use bytes::{Bytes, BytesMut};
-use firn_env::{DiskFile, Env, OpenMode};
+use firn_env::{DiskError, DiskFile, Env, OpenMode};
 use firn_format::{
     JOURNAL_HEADER_BYTES, JournalFileHeader, RECORD_OVERHEAD_BYTES, RecordScan, VolumeId, WriterId,
     next_record,
@@ -87,7 +87,7 @@ impl JournalFile {
         env.fault_point("journal.before_file_create").await;
         let handle = match env.disk().open(&path, OpenMode::CreateNew).await {
             // Left by an attempt that ran out of space half way; nothing was ever sealed under its salt.
-            Err(firn_env::DiskError::AlreadyExists { .. }) => {
+            Err(DiskError::AlreadyExists { .. }) => {
                 env.disk().remove(&path).await?;
                 env.disk().open(&path, OpenMode::CreateNew).await?
             }
@@ -106,7 +106,14 @@ impl JournalFile {
         if let Err(error) = made {
             // What was allocated of it goes back; if even that fails, the next attempt finds and removes it.
             let _ = env.disk().remove(&path).await;
-            return Err(error.into());
+            return Err(match error {
+                DiskError::Full { .. } => JournalError::NoSpace {
+                    path,
+                    needed_bytes: file_bytes,
+                    free_bytes: env.disk().free_bytes().await.unwrap_or(0),
+                },
+                other => other.into(),
+            });
         }
         if !crate::mutants::active(env, crate::mutants::Mutant::SkipJournalDirectorySync) {
             env.disk().sync_directory(directory).await?;

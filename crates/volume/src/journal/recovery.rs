@@ -21,6 +21,9 @@ use firn_format::VolumeId;
 use firn_seal::Keys;
 use std::sync::Arc;
 
+/// Read and written at a time when the last file is made durable.
+const REWRITE_BYTES: u64 = 1 << 20;
+
 /// What the survey is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -211,14 +214,28 @@ impl Survey {
         Ok(())
     }
 
-    /// Records that are about to be built upon may so far be in the kernel's memory only.
+    /// Makes what was found durable before anybody builds upon it: a process that was killed may have left records in the
+    /// kernel's memory only.
+    ///
+    /// A sync is not enough for the last file. If its last sync failed, the kernel shows pages that are not on the disk and
+    /// that it will not write any more, since it takes them for clean. So they are written again, the same bytes at the same
+    /// place. Files before it were synced successfully, or the one after them would not have been written to.
     pub(super) async fn make_durable(&self, env: &Env, directory: &str) -> Result<(), JournalError> {
         if active(env, Mutant::SkipResyncOfFoundFiles) {
             return Ok(());
         }
-        for found in self.files.iter().filter(|found| found.last > self.covered) {
+        if let Some(found) = self.files.last().filter(|found| found.last > self.covered) {
+            let file = &found.file.handle;
+            let mut offset = 0;
+            while offset < found.end.offset {
+                let length = (found.end.offset - offset).min(REWRITE_BYTES);
+                let bytes = file.read_at(offset, length as usize).await?;
+                env.fault_point("journal.before_rewrite").await;
+                file.write_at(offset, vec![bytes]).await?;
+                offset += length;
+            }
             env.fault_point("journal.before_resync").await;
-            found.file.handle.sync_data().await?;
+            file.sync_data().await?;
         }
         if !self.files.is_empty() {
             env.disk().sync_directory(directory).await?;

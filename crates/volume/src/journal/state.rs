@@ -53,6 +53,8 @@ pub(super) struct Shared {
     /// Records up to here are durable.
     pub(super) durable: AtomicU64,
     pub(super) recent: Mutex<RecentRecords>,
+    /// Held while a batch is sealed, in the order in which batches were taken off the queue.
+    pub(super) sealing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -182,6 +184,7 @@ impl Shared {
             written: AtomicU64::new(last.0),
             durable: AtomicU64::new(last.0),
             recent: Mutex::default(),
+            sealing: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
                 next: Sequence(last.0 + 1),
                 cursor,

@@ -261,3 +261,99 @@ async fn dropping_the_last_handle_writes_what_was_appended() {
     let (_, found) = bench.start(0).await;
     assert_eq!(found.len(), 10);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_readers_and_trimming_on_real_threads_agree() {
+    let bench = Bench::new();
+    let (journal, _) = bench.start(0).await;
+    let workers = (0..8_u64).map(|worker| {
+        let (journal, env) = (journal.clone(), bench.env.clone());
+        env.spawn("worker", async move {
+            for round in 0..150 {
+                let sent = payload(
+                    worker << 32 | round,
+                    (round as usize * 37 + worker as usize * 11) % 3000,
+                );
+                let appended = append(&journal, &sent).await;
+                if round % 3 == 0 {
+                    journal.durable(appended.sequence).await.expect("durable");
+                    assert!(journal.durable_to() >= appended.sequence);
+                }
+                match journal.read(&appended.record).await {
+                    Ok(read) => assert_eq!(read, sent),
+                    Err(JournalError::Trimmed { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                if round % 20 == worker {
+                    journal.trim(journal.durable_to()).await.expect("trims");
+                }
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.expect("the worker ends well");
+    }
+    let last = journal.last();
+    assert_eq!(last, Sequence(1200));
+    journal.close().await;
+    let (_, found) = bench.start(last.0 - 5).await;
+    assert_eq!(found.len(), 5);
+}
+
+#[test]
+fn a_full_disk_at_the_start_is_one_clear_line() {
+    let simulation = firn_env::sim::Simulation::new(1);
+    let machine = simulation.machine("edge");
+    machine
+        .disk()
+        .configure(|options| options.capacity_bytes = 40 << 10);
+    let env = machine.env();
+    let opened = simulation
+        .run(async move {
+            let (volume, writer) = (VOLUME, WriterId(1));
+            Journal::open(
+                &env,
+                &keys_of(1),
+                volume,
+                writer,
+                DIRECTORY,
+                Sequence(0),
+                small_config(),
+            )
+            .await
+            .map(drop)
+        })
+        .expect("the simulation runs");
+    let error = opened.expect_err("64 KiB do not fit in 40");
+    assert!(error.to_string().contains("make room"), "{error}");
+    assert_eq!(error.to_string().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn a_file_is_what_the_specification_says() {
+    let bench = Bench::new();
+    let (journal, _) = bench.start(41).await;
+    append_many(&journal, 1..3, 100).await;
+    journal.close().await;
+    let path = bench.used_files().remove(0);
+    assert!(path.ends_with("0000000000000001.journal"));
+    let bytes = Bytes::from(std::fs::read(path).expect("readable"));
+    let header = firn_format::JournalFileHeader::decode(&bytes).expect("a header");
+    assert_eq!((header.volume, header.number), (VOLUME, 1));
+    let opener = firn_seal::RecordOpener::of_journal(&keys_of(1), &header).expect("the key");
+    let mut rest = bytes.slice(firn_format::JOURNAL_HEADER_BYTES..);
+    let mut opened = Vec::new();
+    while let firn_format::RecordScan::Record { payload, total_bytes } =
+        firn_format::next_record(&rest, opened.len() as u32)
+    {
+        opened.push(
+            opener
+                .open(opened.len() as u32, rest.slice(payload))
+                .expect("sealed for this slot"),
+        );
+        rest = rest.slice(total_bytes..);
+    }
+    let opening = Bytes::copy_from_slice(&42_u64.to_le_bytes());
+    assert_eq!(opened, [opening, payload(1, 100), payload(2, 100)]);
+    assert!(rest.iter().all(|byte| *byte == 0));
+}

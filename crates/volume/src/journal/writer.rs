@@ -497,7 +497,10 @@ async fn yield_once() {
     .await;
 }
 
+/// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any
+/// order. The batch before was polled first, and the lock is fair.
 async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<(Bytes, Batch), String> {
+    let _turn = shared.sealing.lock().await;
     let sealed = if batch.framed_bytes <= SEAL_INLINE_BYTES {
         batch.seal(file).map(|bytes| (bytes, batch))
     } else {

@@ -326,10 +326,20 @@ impl DiskCache {
 
     /// Drops segments until the rest fits, but not `spare`.
     async fn evict(&self, spare: Option<SegmentId>) {
+        self.shrink(self.capacity_bytes, spare).await;
+    }
+
+    /// Gives up the longest unused segments until at least `bytes` are free, or nothing is left.
+    pub(super) async fn give_back(&self, bytes: u64) {
+        let rest = self.bytes().saturating_sub(bytes);
+        self.shrink(rest, None).await;
+    }
+
+    async fn shrink(&self, target_bytes: u64, spare: Option<SegmentId>) {
         loop {
             let victim = {
                 let mut state = self.lock();
-                if state.bytes <= self.capacity_bytes {
+                if state.bytes <= target_bytes {
                     return;
                 }
                 let oldest = state

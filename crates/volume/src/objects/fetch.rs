@@ -86,6 +86,13 @@ struct Need {
     flights: oneshot::Sender<Vec<Waiting>>,
 }
 
+/// What is fetched for some needs.
+struct Window {
+    range: Range<u32>,
+    /// The first object in it that is waited for.
+    first_need: Range<u32>,
+}
+
 /// A flight that was promised and not started.
 struct Takeoff {
     number: u64,
@@ -281,56 +288,71 @@ impl Fetcher {
         let Some(needs) = self.lock().gathering.remove(&segment) else {
             return;
         };
-        let mut present = RangeSet::default();
-        for range in self.disk.present(segment, &(0..u32::MAX)) {
-            present.insert(range);
+        // Somebody may have started what is needed while the needs gathered.
+        let mut open = Vec::with_capacity(needs.len());
+        for need in needs {
+            let waiting = self.join(segment, &need.range);
+            if waiting.is_empty() {
+                open.push(need);
+            } else {
+                // Its load may have ended with its machine.
+                let _ = need.flights.send(waiting);
+            }
         }
-        let (windows, piece_bytes) = {
-            let mut state = self.lock();
-            for flight in state.flights.get(&segment).into_iter().flatten() {
-                present.insert(flight.range.clone());
-            }
-            for range in state.windows.ranges(segment) {
-                present.insert(range);
-            }
-            let present = present.overlaps(&(0..u32::MAX));
-            let terms = Terms {
-                prices: self.prices,
-                latency_ms: state.line.latency_ms(),
-            };
-            let mut windows = Vec::with_capacity(needs.len());
-            for need in &needs {
-                let chances = state.locality.chances(need.arrival);
-                let end = state.locality.end_of(segment, need.range.end);
-                windows.push(terms.widen(&need.range, &chances, &present, end));
-                state.locality.anchor(segment, &need.range, need.arrival);
-            }
-            (terms.join(windows), state.line.piece_bytes())
-        };
+        let (windows, piece_bytes) = self.windows(segment, &open);
         let mut started: Vec<(Range<u32>, Waiting)> = Vec::new();
         for window in windows {
-            let first_need = needs
-                .iter()
-                .map(|need| &need.range)
-                .filter(|need| covers(&window, need))
-                .min_by_key(|need| need.start)
-                .cloned()
-                .unwrap_or_else(|| window.clone());
-            let mut pieces = cut(&window, &first_need, piece_bytes).into_iter();
+            let mut pieces = cut(&window.range, &window.first_need, piece_bytes).into_iter();
             let Some(first) = pieces.next() else { continue };
             let rest: Vec<(Takeoff, Waiting)> = pieces.map(|piece| self.promise(segment, piece)).collect();
             let (takeoffs, waits): (Vec<Takeoff>, Vec<Waiting>) = rest.into_iter().unzip();
             started.extend(takeoffs.iter().map(|takeoff| takeoff.range.clone()).zip(waits));
             started.push((first.clone(), self.launch(segment, first, takeoffs)));
         }
-        for need in needs {
+        for need in open {
             let waiting = cover(
                 started.iter().map(|(range, waiting)| (range, waiting)),
                 &need.range,
             );
-            // Its load may have ended with its machine.
             let _ = need.flights.send(waiting);
         }
+    }
+
+    /// The windows to fetch, and how large a piece should be.
+    fn windows(&self, segment: SegmentId, needs: &[Need]) -> (Vec<Window>, u32) {
+        let mut present = RangeSet::default();
+        for range in self.disk.present(segment, &(0..u32::MAX)) {
+            present.insert(range);
+        }
+        let mut state = self.lock();
+        for flight in state.flights.get(&segment).into_iter().flatten() {
+            present.insert(flight.range.clone());
+        }
+        for range in state.windows.ranges(segment) {
+            present.insert(range);
+        }
+        let present = present.overlaps(&(0..u32::MAX));
+        let terms = Terms {
+            prices: self.prices,
+            latency_ms: state.line.latency_ms(),
+        };
+        let chances = Arrival::ALL.map(|arrival| state.locality.chances(arrival));
+        let widened = needs.iter().map(|need| {
+            let end = state.locality.end_of(segment, need.range.end);
+            terms.widen(&need.range, &chances[need.arrival as usize], &present, end)
+        });
+        let windows = terms.join(widened.collect());
+        let with_need = windows.into_iter().filter_map(|window| {
+            let inside = needs.iter().filter(|need| covers(&window, &need.range));
+            let first = inside.min_by_key(|need| need.range.start)?;
+            // One anchor for each fetch: what else was needed at this moment is no prediction come true.
+            state.locality.anchor(segment, &first.range, first.arrival);
+            Some(Window {
+                range: window,
+                first_need: first.range.clone(),
+            })
+        });
+        (with_need.collect(), state.line.piece_bytes())
     }
 
     /// Announces a flight, so that others wait for it rather than fetch the same.

@@ -67,6 +67,9 @@ pub(super) enum Arrival {
 }
 
 impl Arrival {
+    /// All, in the order of their numbers.
+    pub(super) const ALL: [Self; 3] = [Self::First, Self::Run, Self::Jump];
+
     /// The chance that near bytes are used, before anything was observed. High enough to try a little, since a try that fails
     /// costs a few KiB and is remembered.
     const fn belief(self, band: usize) -> f64 {

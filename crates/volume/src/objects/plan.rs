@@ -13,6 +13,7 @@
 //! than a GET become one.
 
 use super::locality::{BANDS, Chances, Expected, band_bytes};
+use firn_store::{PriceBook, Route};
 use std::ops::Range;
 
 /// A rest of a segment that is not left for another GET: an eighth of a usual segment.
@@ -27,6 +28,22 @@ pub struct FetchPrices {
     pub byte_nanodollars: f64,
     /// A millisecond that a reader waits.
     pub delay_nanodollars_per_ms: f64,
+}
+
+impl FetchPrices {
+    /// The same price of time, with a provider's own prices.
+    #[must_use]
+    pub fn of_book(book: &PriceBook, route: Route) -> Self {
+        let byte = match route {
+            Route::Internet => book.down,
+            Route::SameRegion => book.same_region,
+        };
+        Self {
+            get_nanodollars: book.get.nanodollars_each(),
+            byte_nanodollars: byte.nanodollars_each(),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for FetchPrices {
@@ -140,7 +157,7 @@ impl Terms {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chances, Expected, FetchPrices, Terms, band_bytes};
+    use super::{Chances, Expected, FetchPrices, PriceBook, Route, Terms, band_bytes};
 
     fn terms() -> Terms {
         Terms {
@@ -167,6 +184,16 @@ mod tests {
         let whole = terms().widen(&need, &all(1.0, 16384.0), &[], 2_000_000);
         assert_eq!(whole, 0..2_000_000);
         assert_eq!(terms().widen(&need, &all(0.02, 16384.0), &[], 2_000_000), need);
+    }
+
+    #[test]
+    fn a_price_book_gives_the_prices_of_one_request_and_one_byte() {
+        let book = PriceBook::named("s3-us-east-1").expect("a known book");
+        let far = FetchPrices::of_book(book, Route::Internet);
+        assert!((far.get_nanodollars - 400.0).abs() < 1.0, "{far:?}");
+        assert!((0.05..0.15).contains(&far.byte_nanodollars), "{far:?}");
+        let near = FetchPrices::of_book(book, Route::SameRegion);
+        assert!(near.byte_nanodollars < far.byte_nanodollars, "{near:?}");
     }
 
     #[test]

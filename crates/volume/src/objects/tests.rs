@@ -407,6 +407,26 @@ async fn memory_and_disk_stay_within_their_bounds_and_keep_what_was_used_last() 
 }
 
 #[tokio::test]
+async fn the_disk_cache_gives_way_to_a_journal_that_finds_the_disk_full() {
+    let bench = Bench::new(4, &[100_000; 8]).await;
+    let objects = bench.objects(FetchPolicy::FullSegment).await;
+    for index in 0..32 {
+        bench.read(&objects, index).await.expect("readable");
+    }
+    bench.settle(&objects).await;
+    let before = objects.statistics().disk_bytes;
+    objects.give_back_disk(1 << 20).await;
+    let after = objects.statistics();
+    assert!(
+        (1 << 20..=1_700_000).contains(&(before - after.disk_bytes)),
+        "{after:?}"
+    );
+    objects.give_back_disk(u64::MAX).await;
+    assert_eq!(objects.statistics().disk_bytes, 0);
+    bench.read(&objects, 0).await.expect("readable");
+}
+
+#[tokio::test]
 async fn a_scan_of_blocks_does_not_push_out_the_trees() {
     let mut memory = super::memory::MemoryCache::new(1 << 20);
     let object = |kind, bytes: usize| {

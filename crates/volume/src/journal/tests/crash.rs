@@ -173,7 +173,7 @@ fn history(seed: u64, bug: Option<&'static str>) -> Result<(u64, u64), String> {
         let seeds: Vec<u64> = (0..random.between(1, 5)).map(|_| random.draw()).collect();
         let until = random.duration(Duration::from_millis(1), Duration::from_millis(150));
         let kill = random.chance(1, 4);
-        live(&simulation, &machine, env, &model, (seeds, until, kill))
+        live(&simulation, &machine, env, &model, (seeds, until, kill), None)
             .map_err(|why| format!("life {life}: {why}"))?;
     }
     Ok((simulation.trace_hash(), lock(&model).acknowledgements))
@@ -185,6 +185,7 @@ fn live(
     env: Env,
     model: &Shared,
     (seeds, until, kill): (Vec<u64>, Duration, bool),
+    crashes: Option<&mut u32>,
 ) -> Result<(), String> {
     let outcome = Arc::new(Mutex::new(Ok(())));
     let (told, shared) = (outcome.clone(), model.clone());
@@ -193,7 +194,7 @@ fn live(
         // A disk that fails or is full at the start may refuse it; what it has must be right the next time.
         let journal = match recover(&inside, &shared).await {
             Ok(journal) => journal,
-            Err(why) if why.contains("disk is full") || why.contains("sync") => return,
+            Err(why) if why.contains("no space") || why.contains("sync") => return,
             Err(why) => {
                 *told.lock().expect("no panic under this lock") = Err(why);
                 return;
@@ -218,6 +219,9 @@ fn live(
             let _ = controller.timeout(until, life).await;
         })
         .map_err(|error| error.to_string())?;
+    if let Some(crashes) = crashes {
+        *crashes += u32::from(!machine.is_running());
+    }
     if kill {
         machine.kill();
     } else {
@@ -229,8 +233,13 @@ fn live(
 
 #[test]
 fn any_history_of_crashes_leaves_a_prefix_with_everything_acknowledged() {
+    // More on request: FIRN_JOURNAL_SEEDS=10000.
+    let seeds = std::env::var("FIRN_JOURNAL_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(150);
     let mut acknowledgements = 0;
-    for seed in 0..150 {
+    for seed in 0..seeds {
         match history(seed, None) {
             Ok((_, acknowledged)) => acknowledgements += acknowledged,
             Err(why) => panic!("seed {seed}: {why}"),
@@ -246,6 +255,64 @@ fn any_history_of_crashes_leaves_a_prefix_with_everything_acknowledged() {
 fn the_same_seed_is_the_same_run() {
     for seed in [3, 5] {
         assert_eq!(history(seed, None), history(seed, None));
+    }
+}
+
+/// Every place in the journal's code where the machine may be stopped.
+const FAULT_POINTS: [&str; 15] = [
+    "journal.open",
+    "journal.before_rewrite",
+    "journal.before_resync",
+    "journal.before_recovery_remove",
+    "journal.after_recovery",
+    "journal.before_file_create",
+    "journal.after_file_create",
+    "journal.before_write",
+    "journal.after_write",
+    "journal.before_write_and_sync",
+    "journal.after_write_and_sync",
+    "journal.before_fsync",
+    "journal.after_fsync",
+    "journal.before_trim",
+    "journal.after_trim_remove",
+];
+
+#[test]
+fn a_crash_at_every_fault_point_is_survived() {
+    for point in FAULT_POINTS {
+        let mut crashes = 0;
+        for seed in 0..12 {
+            let simulation = Simulation::new(seed);
+            let machine = simulation.machine("edge");
+            let model = Shared::default();
+            // A first life to have something to lose, one that ends at the point, one that looks.
+            for life in 0..3_u64 {
+                if life == 1 {
+                    machine.crash_at(point, 1 + seed % 4);
+                }
+                let env = if machine.is_running() {
+                    machine.env()
+                } else {
+                    machine.restart()
+                };
+                let work = (
+                    vec![seed, seed + 1, seed + 2],
+                    Duration::from_millis(80),
+                    seed % 2 == 0,
+                );
+                let armed = life == 1;
+                live(
+                    &simulation,
+                    &machine,
+                    env,
+                    &model,
+                    work,
+                    armed.then_some(&mut crashes),
+                )
+                .unwrap_or_else(|why| panic!("{point}, seed {seed}, life {life}: {why}"));
+            }
+        }
+        assert!(crashes > 0, "{point} is never reached");
     }
 }
 

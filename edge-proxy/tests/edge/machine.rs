@@ -1,0 +1,238 @@
+//! A machine for a test: a configuration, state directory, and the edge as a process. Several machines may share a cloud.
+
+use bytes::Bytes;
+use firn_env::Env;
+use firn_nfs::{
+    WireHandle,
+    client::NfsClient,
+    rpc::Credential,
+    v3::types::{CreateHow, NewAttributes, StableHow},
+};
+use std::{
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store and a table that machines share.
+pub struct Cloud {
+    pub directory: tempfile::TempDir,
+}
+
+impl Cloud {
+    pub fn new() -> Self {
+        // Short, since the path of a socket may have 107 bytes only.
+        let directory = tempfile::Builder::new().prefix("firn").tempdir_in("/tmp");
+        let directory = directory.expect("a temporary directory");
+        std::fs::create_dir(directory.path().join("store")).expect("a directory");
+        Self { directory }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// See the module.
+pub struct Machine {
+    pub config: PathBuf,
+    pub state: PathBuf,
+    pub port: u16,
+    pub child: Option<Child>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that is free now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+impl Machine {
+    pub fn new(cloud: &Cloud, name: &str, volume: &str) -> Self {
+        let root = cloud.path().join(name);
+        std::fs::create_dir_all(&root).expect("a directory");
+        let machine = Self {
+            config: root.join("firn-edge.toml"),
+            state: root.join("state"),
+            port: free_port(),
+            child: None,
+        };
+        machine.configure(cloud, name, volume, "");
+        machine
+    }
+
+    /// Writes the configuration; `more` is added at its end.
+    pub fn configure(&self, cloud: &Cloud, name: &str, volume: &str, more: &str) {
+        let (cloud, state, port) = (cloud.path().display(), self.state.display(), self.port);
+        let text = format!(
+            r#"
+[volume]
+name = "{volume}"
+edge_name = "{name}"
+store = "file://{cloud}/store"
+table = "redb:{cloud}/table.redb"
+state_directory = "{state}"
+[limits]
+journal = "32 MiB"
+checkpoint_busy = "1 h"
+checkpoint_trickle = "1 h"
+[nfs]
+listen = "127.0.0.1"
+nfs_port = {port}
+portmap = false
+grace_seconds = 1
+[[export]]
+path = "/export"
+clients = ["127.0.0.0/8"]
+squash = "none"
+require_privileged_port = false
+[log]
+level = "warn"
+{more}
+"#
+        );
+        std::fs::write(&self.config, text).expect("the configuration");
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        self.prepared(arguments).output().expect("firn-edge runs")
+    }
+
+    fn prepared(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_firn-edge"));
+        command
+            .arg("--config")
+            .arg(&self.config)
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command that must succeed, and returns what it printed.
+    pub fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command that must fail with this exit code, and returns everything it said.
+    pub fn fail(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.command(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    }
+
+    pub fn format(&self) {
+        let phrase = self.config.with_file_name("phrase");
+        self.succeed(&["format", "--phrase-file", phrase.to_str().expect("a path")]);
+    }
+
+    /// Starts `run` and waits until it serves.
+    pub fn start(&mut self, more: &[&str]) {
+        let arguments: Vec<_> = ["run"].iter().chain(more).copied().collect();
+        let mut child = self
+            .prepared(&arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("firn-edge starts");
+        let output = child.stdout.take().expect("piped");
+        self.child = Some(child);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let line = receiver
+            .recv_timeout(PATIENCE)
+            .expect("the edge says that it serves");
+        assert!(line.starts_with("serving on"), "{line}");
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// SIGTERM, and a clean end.
+    pub fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        let id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a signal");
+        assert!(child.wait().expect("an end").success());
+    }
+
+    pub async fn client(&self) -> Files {
+        let env = firn_env::real(&self.state).expect("an environment");
+        let address = format!("127.0.0.1:{}", self.port);
+        let credential = Credential::sys("client", 0, 0, Vec::new());
+        Files::mount(&env, &address, credential).await
+    }
+}
+
+/// Whole files in the root directory, by name.
+pub struct Files {
+    client: NfsClient,
+    root: WireHandle,
+}
+
+impl Files {
+    async fn mount(env: &Env, address: &str, credential: Credential) -> Self {
+        let client = NfsClient::connect(env, address, credential, PATIENCE)
+            .await
+            .expect("a connection");
+        let mounted = client
+            .mount("/export")
+            .await
+            .expect("an answer")
+            .expect("a mount");
+        Self {
+            client,
+            root: mounted.handle,
+        }
+    }
+
+    /// Writes a file through to the journal.
+    pub async fn write(&self, name: &str, data: &[u8]) {
+        let how = CreateHow::Unchecked(NewAttributes::default());
+        let made = self.client.create(&self.root, name, how).await;
+        let file = made
+            .expect("an answer")
+            .expect("a file")
+            .file
+            .expect("its handle");
+        let data = Bytes::copy_from_slice(data);
+        let written = self.client.write(&file, 0, data, StableHow::FileSync).await;
+        written.expect("an answer").expect("a write");
+    }
+
+    /// The content of a file; `None` if it is not there.
+    pub async fn read(&self, name: &str) -> Option<Vec<u8>> {
+        let found = self
+            .client
+            .lookup(&self.root, name)
+            .await
+            .expect("an answer")
+            .ok()?;
+        let read = self.client.read(&found.file, 0, 1 << 20).await;
+        Some(read.expect("an answer").expect("the data").data.to_vec())
+    }
+}

@@ -1,0 +1,11 @@
+//! The program as its users meet it: real processes, a real disk, real sockets.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests of a real program measure real time"
+)]
+
+mod administration;
+mod machine;
+mod refusals;
+mod takeover;
