@@ -2,7 +2,7 @@
 
 use crate::{
     mutants::{Mutant, active},
-    read,
+    read::{self, Unresolved},
     record::Operation,
     state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
     volume::{Before, ChangeRequest, Inner, Planned, Volume, contiguous},
@@ -20,6 +20,9 @@ use futures::future::join_all;
 
 /// One read or write; what NFS clients ask for at most by default.
 const IO_BYTES_MAX: u32 = 1 << 20;
+
+/// Plans of one read: each but the last met a checkpoint that moved its data from the journal to the log.
+const READ_PLANS_MAX: usize = 16;
 
 /// Entries returned in one page at most, whatever the caller asks.
 const ENTRIES_MAX: usize = 4096;
@@ -264,29 +267,39 @@ impl Vfs for Volume {
     ) -> Result<ReadReply, VfsError> {
         let inner = &self.inner;
         let number = inner.number(file)?;
-        let (attributes, end, pieces) = inner
-            .ask(|state| {
-                let seen = state.see(number)?;
-                rules::may_read(seen.subject(), &caller.credentials)?;
-                let size = seen.attributes.size_bytes;
-                let start = offset.min(size);
-                let end = offset
-                    .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
-                    .min(size)
-                    .max(start);
-                let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
-                let pieces = match &entry.frozen {
-                    Some(frozen) => read::plan(&[&entry.active, frozen], &entry.content, start, end),
-                    None => read::plan(&[&entry.active], &entry.content, start, end),
-                };
-                Ok((seen.attributes, end, pieces))
-            })
-            .await?;
-        let data = inner.resolve(number, pieces).await?;
-        Ok(ReadReply {
-            data,
-            end_of_file: end >= attributes.size_bytes,
-            attributes,
+        for _ in 0..READ_PLANS_MAX {
+            let (attributes, end, pieces) = inner
+                .ask(|state| {
+                    let seen = state.see(number)?;
+                    rules::may_read(seen.subject(), &caller.credentials)?;
+                    let size = seen.attributes.size_bytes;
+                    let start = offset.min(size);
+                    let end = offset
+                        .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
+                        .min(size)
+                        .max(start);
+                    let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
+                    let pieces = match &entry.frozen {
+                        Some(frozen) => read::plan(&[&entry.active, frozen], &entry.content, start, end),
+                        None => read::plan(&[&entry.active], &entry.content, start, end),
+                    };
+                    Ok((seen.attributes, end, pieces))
+                })
+                .await?;
+            match inner.resolve(number, pieces).await {
+                Ok(data) => {
+                    return Ok(ReadReply {
+                        data,
+                        end_of_file: end >= attributes.size_bytes,
+                        attributes,
+                    });
+                }
+                Err(Unresolved::Moved) => {}
+                Err(Unresolved::Failed(error)) => return Err(error),
+            }
+        }
+        Err(VfsError::TryAgain {
+            reason: "the file is changed and committed faster than it can be read",
         })
     }
 

@@ -85,9 +85,23 @@ fn zeros(length: u64, pieces: &mut Vec<Piece>) {
     }
 }
 
+/// Why planned pieces have no bytes.
+pub enum Unresolved {
+    /// They were committed and left the journal since they were planned: plan again.
+    Moved,
+    /// They cannot be read.
+    Failed(VfsError),
+}
+
+impl From<VfsError> for Unresolved {
+    fn from(error: VfsError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Inner {
     /// The bytes of the pieces, in order.
-    pub async fn resolve(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
+    pub async fn resolve(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Unresolved> {
         let mut data = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match piece {
@@ -103,13 +117,16 @@ impl Inner {
         Ok(data)
     }
 
-    async fn extent_bytes(&self, extent: &Extent) -> Result<Bytes, VfsError> {
+    async fn extent_bytes(&self, extent: &Extent) -> Result<Bytes, Unresolved> {
         let range = extent.skip..extent.skip + extent.length as usize;
         if let Some(bytes) = extent.buffer.bytes() {
             return Ok(bytes.slice(range));
         }
         let payload = self.journal.read(&extent.buffer.record).await;
-        let payload = payload.map_err(|error: JournalError| VfsError::Io(error.to_string()))?;
+        let payload = payload.map_err(|error: JournalError| match error {
+            JournalError::Trimmed { .. } => Unresolved::Moved,
+            error => Unresolved::Failed(VfsError::Io(error.to_string())),
+        })?;
         let from = extent.buffer.payload_offset;
         Ok(payload.slice(from + range.start..from + range.end))
     }

@@ -125,6 +125,8 @@ pub(crate) struct Client {
     pub(crate) retained: Vec<FileHandle>,
     /// The disk is made to fail, so that the edge may give up.
     pub(crate) may_fail: bool,
+    /// Another edge may take over.
+    pub(crate) may_be_fenced: bool,
 }
 
 impl Client {
@@ -142,7 +144,13 @@ impl Client {
             transaction = transaction.wrapping_add(1);
             match self.call(transaction).await {
                 // The machine is down, or its edge is out of order until it is restarted.
-                Err(TaskEnded) | Ok(Err(VfsError::Fenced)) => return,
+                Err(TaskEnded) => return,
+                Ok(Err(VfsError::Fenced)) => {
+                    if !self.may_be_fenced {
+                        self.history.fail("fenced, though nobody took over");
+                    }
+                    return;
+                }
                 Ok(Err(VfsError::Io(reason))) => {
                     let stopped = reason.contains("the edge has stopped") || reason.contains("was drained");
                     if !self.may_fail && !work.is_over() && !stopped {

@@ -87,7 +87,7 @@ impl Engine {
         let edges = (0..=EDGES)
             .map(|number| Edge::new(simulation, &world, &bucket, number))
             .collect();
-        let journal_file_bytes = *random.pick(&[128 << 10, 256 << 10, 1 << 20]);
+        let journal_file_bytes = *random.pick(&[64 << 10, 96 << 10, 256 << 10, 1 << 20]);
         let config = VolumeConfig {
             owner_name: "edge".into(),
             segment_bytes: *random.pick(&[16 << 10, 64 << 10, 1 << 20]),
@@ -343,7 +343,7 @@ impl System for Engine {
     fn spoil_cache(&self, edge: usize, wipe: bool) {
         let disk = self.edges[edge].machine.disk();
         if !wipe {
-            disk.rot("cache/", 3);
+            disk.rot("cache/", 300);
             return;
         }
         let image = disk.image();
@@ -364,6 +364,11 @@ impl System for Engine {
 
     fn fault_points(&self) -> &'static [&'static str] {
         FAULT_POINTS
+    }
+
+    fn largest_write(&self) -> u64 {
+        // The largest record is half a file; beside the data it needs room for names and attributes.
+        (self.config.journal_file_bytes / 2 - (30 << 10)).min(40_000)
     }
 
     fn applied_observation(&self) -> &'static str {

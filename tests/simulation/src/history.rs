@@ -17,7 +17,8 @@ use firn_env::{
     Env, TaskEnded,
     sim::{Limits, Machine, Seeded, Simulation, SimulationError},
 };
-use firn_vfs::VfsError;
+use firn_vfs::{FileSystemStatus, Vfs, VfsError};
+use futures::FutureExt;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
@@ -174,7 +175,7 @@ impl History {
     }
 
     async fn run(self: Arc<Self>, mut random: Seeded) {
-        let workload = Workload::draw(&mut random);
+        let workload = Workload::draw(self.system.largest_write(), &mut random);
         self.say(|| format!("workload {workload:?}"));
         for edge in 0..self.system.edges() {
             self.system.edge(edge).may_panic(true);
@@ -321,13 +322,26 @@ impl History {
             self.be_born(home, machine, running).await?;
         }
         let serving = running.clone();
-        let (completed, verifier) = on(machine, "ask", async move {
-            (serving.vfs().completed_requests(), serving.write_verifier())
+        let (completed, verifier, status) = on(machine, "ask", async move {
+            let status = serving.vfs().file_system_status().await;
+            (
+                serving.vfs().completed_requests(),
+                serving.write_verifier(),
+                status,
+            )
         })
         .await?;
         if let Some(tree) = tree {
             judge(&home.oracle).recovered(home.stop, &tree, &completed);
             self.collect(&home.oracle);
+        }
+        let files = |status: FileSystemStatus| status.total_files - status.free_files;
+        let expected = judge(&home.oracle).model().file_system_status().now_or_never();
+        if let (Ok(status), Some(Ok(expected))) = (status, expected)
+            && files(status) != files(expected)
+        {
+            let (found, expected) = (files(status), files(expected));
+            self.fail(format!("{found} files are counted, {expected} are there"));
         }
         let same = home.verifier == Some(verifier);
         if same && home.stop != Stop::Clean {

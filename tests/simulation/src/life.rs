@@ -128,6 +128,7 @@ impl Life {
                 random: Seeded::new(random.draw(), 0),
                 history: history.clone(),
                 retained: Vec::new(),
+                may_be_fenced: self.ending == Ending::Takeover,
                 may_fail: self.ending == Ending::FailingSyncs || self.failing_reads,
             };
             work.start(client);
@@ -303,6 +304,9 @@ impl Life {
                 true
             }
             Ok(Ok(Err(reason))) => {
+                if running.is_fenced() {
+                    history.fail("fenced at a sync, though nobody took over");
+                }
                 history.say(|| format!("not synced: {reason}"));
                 false
             }

@@ -35,6 +35,8 @@ pub trait System: Send + Sync {
     fn spoil_cache(&self, edge: usize, wipe: bool);
     /// Places at which the system can be stopped.
     fn fault_points(&self) -> &'static [&'static str];
+    /// Bytes that one call may write or set.
+    fn largest_write(&self) -> u64;
     /// The name of the observation that the system makes when it applies a change.
     fn applied_observation(&self) -> &'static str;
 }

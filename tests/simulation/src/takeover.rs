@@ -87,8 +87,11 @@ pub(crate) async fn by_force(
             edge: home.edge,
         };
     }
-    // The second edge takes over.
+    // The second edge may not just start, and takes over.
     let winner = other(home.edge);
+    if random.chance(1, 2) && !is_refused(history, winner).await {
+        return LifeEnd::GaveUp;
+    }
     if !take(history, winner, random).await {
         return LifeEnd::GaveUp;
     }
@@ -118,14 +121,53 @@ pub(crate) async fn by_force(
     machine.crash();
     second_work.stop();
     second_work.done().await;
+    // Often it comes back only when the second one has left; what it has in its journal belongs to another past.
+    let returns = random.chance(1, 3) && drained(history, &moved, &second).await;
+    if returns && !must_salvage_first(history, home, &moved).await {
+        return LifeEnd::GaveUp;
+    }
     if !salvaged(history, home, taken_over_at, random).await {
         return LifeEnd::GaveUp;
     }
     history.collect(&moved.oracle);
-    let second_machine = history.system.edge(winner);
-    second_machine.crash();
+    history.system.edge(winner).crash();
+    if returns {
+        moved.edge = home.edge;
+        moved.stop = Stop::Clean;
+        moved.verifier = None;
+        history.count("returns after a takeover");
+        return LifeEnd::Moved(moved);
+    }
     moved.stop = Stop::Crash;
     LifeEnd::Moved(moved)
+}
+
+/// An edge that asks without force is told who has the file system.
+async fn is_refused(history: &Arc<History>, edge: usize) -> bool {
+    let machine = history.system.edge(edge);
+    history.system.set_weather(edge, Weather::Fair);
+    if !machine.is_running() {
+        machine.restart();
+    }
+    let system = history.system.clone();
+    let started = on(&machine, "start", async move {
+        system.start(edge, Branch::HEAD).await
+    })
+    .await;
+    machine.kill();
+    match started {
+        Ok(Err(StartError::Owned(_) | StartError::Later(_))) | Err(TaskEnded) => true,
+        Ok(Ok(_)) => {
+            history.fail("an edge was given what another one owns");
+            false
+        }
+        Ok(Err(error)) => {
+            history.fail(format!(
+                "an edge that asks for what another one owns is told {error:?}"
+            ));
+            false
+        }
+    }
 }
 
 /// Makes an edge the owner, however often it crashes on the way.
@@ -161,6 +203,55 @@ async fn take(history: &Arc<History>, edge: usize, random: &mut Seeded) -> bool 
     }
     history.fail("takeover: never done");
     false
+}
+
+/// Drains the winner; false if it does not end well, which happens when its machine went down.
+async fn drained(history: &Arc<History>, moved: &Home, second: &Arc<dyn Running>) -> bool {
+    let machine = history.system.edge(moved.edge);
+    let serving = second.clone();
+    if !matches!(
+        on(&machine, "drain", async move { serving.drain().await }).await,
+        Ok(Ok(()))
+    ) {
+        return false;
+    }
+    let newest = judge(&moved.oracle).newest();
+    judge(&moved.oracle).committed(newest);
+    true
+}
+
+/// The loser starts again when nobody has the file system: if it has a journal, that must not be replayed on it.
+async fn must_salvage_first(history: &Arc<History>, home: &Home, moved: &Home) -> bool {
+    let machine = history.system.edge(home.edge);
+    if !machine.is_running() {
+        machine.restart();
+    }
+    machine.faults().set_observer(|_, _| {});
+    let (system, edge) = (history.system.clone(), home.edge);
+    let started = on(&machine, "start", async move {
+        system.start(edge, Branch::HEAD).await
+    })
+    .await;
+    let right = match started {
+        Ok(Err(StartError::SalvageFirst | StartError::Later(_))) | Err(TaskEnded) => true,
+        // It had nothing of its own. Then it must show what the winner left.
+        Ok(Ok(running)) => match history.read_tree(&machine, &running).await {
+            Ok(Some(tree)) => {
+                judge(&moved.oracle).time_passes();
+                judge(&moved.oracle).recovered(Stop::Clean, &tree, &[]);
+                history.collect(&moved.oracle);
+                true
+            }
+            Ok(None) => false,
+            Err(TaskEnded) => true,
+        },
+        Ok(Err(error)) => {
+            history.fail(format!("the loser of a takeover starts again: {error:?}"));
+            false
+        }
+    };
+    machine.crash();
+    right
 }
 
 /// Once it reaches the cloud again, a fenced edge must notice at its next commit, and serve nothing after.

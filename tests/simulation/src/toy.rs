@@ -207,6 +207,10 @@ impl System for Toy {
         &["toy.replay", "toy.before_sync", "toy.after_sync"]
     }
 
+    fn largest_write(&self) -> u64 {
+        40_000
+    }
+
     fn applied_observation(&self) -> &'static str {
         "toy.applied"
     }

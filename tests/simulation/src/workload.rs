@@ -49,7 +49,7 @@ pub struct Workload {
 
 impl Workload {
     /// Draws one.
-    pub fn draw(random: &mut Seeded) -> Self {
+    pub fn draw(largest_write: u64, random: &mut Seeded) -> Self {
         let theme = *random.pick(&[
             Theme::Mixed,
             Theme::Mixed,
@@ -70,7 +70,7 @@ impl Workload {
                 Theme::Mixed | Theme::Data | Theme::Moves | Theme::Syncs => random.below(30) as usize,
             },
             reach_bytes: *random.pick(&[2_000, 40_000, 300_000, 3_000_000]),
-            write_bytes: *random.pick(&[600, 5_000, 40_000]),
+            write_bytes: largest_write.min(*random.pick(&[600, 5_000, 40_000])),
         }
     }
 
