@@ -184,6 +184,9 @@ impl History {
             return;
         }
         let oracle = Arc::new(Mutex::new(Oracle::new(&self.env, self.options.clone())));
+        if !self.system.remembers_requests() {
+            oracle.lock().expect("no panic under this lock").clock_jumps();
+        }
         let lives = random.between(1, 4);
         let mut branch = Home {
             edge: 0,
@@ -384,6 +387,9 @@ impl History {
         let born = root.born.seconds * 1_000_000_000 + i64::from(root.born.nanoseconds);
         self.model_clock.jump_wall(born - clock.wall().0);
         let mut oracle = Oracle::new(&clock, self.options.clone());
+        if !self.system.remembers_requests() {
+            oracle.clock_jumps();
+        }
         if self.lock().keep_log {
             oracle.keep_log();
         }

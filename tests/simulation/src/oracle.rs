@@ -418,7 +418,7 @@ impl Oracle {
         self.acknowledged.clear();
     }
 
-    /// From now on it is not known how long ago anything was.
+    /// From now on it is not known how long ago anything was, or the system remembers nothing anyway.
     pub fn clock_jumps(&mut self) {
         self.requests_remembered = false;
     }

@@ -29,6 +29,10 @@ pub trait System: Send + Sync {
     async fn salvage(&self, edge: usize) -> Result<Option<Branch>, StartError>;
     /// Sets what goes wrong between an edge and the cloud.
     fn set_weather(&self, edge: usize, weather: Weather);
+    /// Whether answered requests are recognised again after a restart.
+    fn remembers_requests(&self) -> bool {
+        true
+    }
     /// Requests made to the cloud so far.
     fn requests(&self) -> u64;
     /// Removes the cache of a machine that is down, or flips bits in it.

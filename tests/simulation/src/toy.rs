@@ -103,6 +103,10 @@ fn broken(error: DiskError) -> StartError {
 
 #[async_trait]
 impl System for Toy {
+    fn remembers_requests(&self) -> bool {
+        false
+    }
+
     fn edge(&self, _edge: usize) -> Machine {
         self.machine.clone()
     }
@@ -248,7 +252,7 @@ impl RunningToy {
         // Also for queries: what is not yet durable must not be seen.
         let mut end = self.end.lock().await;
         if *end == u64::MAX {
-            return Err(VfsError::Io("stopped".into()));
+            return Err(VfsError::Io("the edge has stopped".into()));
         }
         if operation.is_query() {
             let outcome = operation.make(&*self.vfs, caller).await;
