@@ -32,7 +32,7 @@ fn a_right_system_passes() {
 #[test]
 fn every_planted_bug_is_caught() {
     for bug in ToyBug::ALL {
-        let summary = run_many(&toy(Some(bug)), plan(500, true));
+        let summary = run_many(&toy(Some(bug)), plan(5000, true));
         assert!(!summary.failed.is_empty(), "{bug:?} was not caught");
     }
 }
