@@ -12,16 +12,16 @@
 
 mod client;
 mod edge;
+mod table;
 mod tree;
+mod verify;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use client::Client;
 use edge::{Counters, EXPORT, Edge};
-use firn_store::Money;
 use nfs3_client::nfs3_types::nfs3::nfs_fh3;
 use std::{
-    collections::BTreeMap,
     io::Write,
     path::PathBuf,
     process::ExitCode,
@@ -31,7 +31,9 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use table::{Row, show};
 use tree::{Content, Tree};
+use verify::verify;
 
 /// Connections that copy at the same time: clients share the syncs of the journal.
 const CONNECTIONS: usize = 16;
@@ -77,16 +79,6 @@ struct Copying {
     acknowledged_bytes: AtomicU64,
     acknowledged_items: AtomicUsize,
     stop: AtomicBool,
-}
-
-/// One line of the table.
-struct Row {
-    phase: &'static str,
-    took: Duration,
-    bytes: u64,
-    files: u64,
-    counters: Counters,
-    level: &'static str,
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
@@ -483,134 +475,4 @@ fn progress(what: &str, (files, bytes): (u64, u64), copying: &Copying) {
         megabytes(bytes),
         megabytes(copying.tree.bytes)
     ));
-}
-
-/// Walks the mounted tree and compares each item with what was acknowledged. With `complete`, nothing may be missing and
-/// nothing too much; without, only what was acknowledged must be there. Returns the items and bytes that were compared.
-async fn verify(copying: &Arc<Copying>, address: std::net::SocketAddr, complete: bool) -> Result<(u64, u64)> {
-    // Of each directory: its subdirectories and its items, by name.
-    let tree = &copying.tree;
-    let mut expected: Vec<BTreeMap<Vec<u8>, Expected>> = vec![BTreeMap::new(); tree.directories.len()];
-    for (index, directory) in tree.directories.iter().enumerate().skip(1) {
-        expected[directory.parent].insert(directory.name.clone(), Expected::Directory(index));
-    }
-    for (index, item) in tree.items.iter().enumerate() {
-        expected[item.directory].insert(item.name.clone(), Expected::Item(index));
-    }
-    let mut client = Client::mount(address, EXPORT).await?;
-    let mut handles: Vec<Option<nfs_fh3>> = vec![None; tree.items.len()];
-    let mut directories = vec![(0, client.root.clone())];
-    while let Some((directory, handle)) = directories.pop() {
-        let names = &expected[directory];
-        let listed = client.list(&handle).await?;
-        ensure!(
-            !complete || listed.len() == names.len(),
-            "a directory lists {} names, not {}",
-            listed.len(),
-            names.len()
-        );
-        for entry in listed {
-            let shown = String::from_utf8_lossy(&entry.name).into_owned();
-            match names.get(&entry.name) {
-                Some(Expected::Directory(index)) => {
-                    ensure!(entry.is_directory(), "{shown} is no directory");
-                    directories.push((*index, entry.handle));
-                }
-                Some(Expected::Item(index)) => {
-                    let item = &tree.items[*index];
-                    let is_link = matches!(item.content, Content::Link(_));
-                    ensure!(entry.is_link() == is_link, "{shown} is of another type");
-                    ensure!(
-                        is_link || entry.attributes.mode & 0o777 == item.mode,
-                        "{shown} has another mode"
-                    );
-                    handles[*index] = Some(entry.handle);
-                }
-                None => bail!("{shown} is there, but nobody wrote it"),
-            }
-        }
-    }
-    let (next, handles) = (Arc::new(AtomicUsize::new(0)), Arc::new(handles));
-    let (files, bytes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let tasks = (0..CONNECTIONS).map(|_| {
-        let (copying, next, handles) = (copying.clone(), next.clone(), handles.clone());
-        let (files, bytes) = (files.clone(), bytes.clone());
-        tokio::spawn(async move {
-            let mut client = Client::mount(address, EXPORT).await?;
-            loop {
-                let index = next.fetch_add(1, Relaxed);
-                let Some(item) = copying.tree.items.get(index) else {
-                    return Ok(());
-                };
-                let Some(checksum) = copying.checksum_of(index) else {
-                    continue;
-                };
-                let path = copying.tree.path(item);
-                let Some(handle) = &handles[index] else {
-                    bail!("{path} was acknowledged and is not there");
-                };
-                let found = match item.content {
-                    Content::Link(_) => blake3::hash(&client.read_link(handle).await?),
-                    Content::File(_) | Content::MadeUp(_) => client.checksum(handle).await?.0,
-                };
-                ensure!(found == checksum, "{path} was acknowledged and differs");
-                files.fetch_add(1, Relaxed);
-                bytes.fetch_add(item.bytes, Relaxed);
-            }
-        })
-    });
-    let tasks: Vec<_> = tasks.collect();
-    let done = || (files.load(Relaxed), bytes.load(Relaxed));
-    with_progress("compared", copying, done, tasks).await?;
-    Ok(done())
-}
-
-#[derive(Clone, Copy)]
-enum Expected {
-    Directory(usize),
-    Item(usize),
-}
-
-fn show(rows: &[Row], prices: &str) {
-    println!(
-        "\nphase                   seconds     MB/s  files/s   store    table      MB up    MB down         money  level"
-    );
-    println!("                                                 requests requests");
-    let mut total = Counters::default();
-    let mut took = Duration::ZERO;
-    for row in rows {
-        let seconds = row.took.as_secs_f64();
-        let rate = |value: f64, decimals: usize| match row.files {
-            0 => "-".to_owned(),
-            _ => format!("{:.*}", decimals, value / seconds.max(1e-9)),
-        };
-        line(
-            row.phase,
-            seconds,
-            &rate(megabytes(row.bytes), 1),
-            &rate(row.files as f64, 0),
-            row.counters,
-            row.level,
-        );
-        total = total.plus(row.counters);
-        took += row.took;
-    }
-    line("total", took.as_secs_f64(), "", "", total, "");
-    println!(
-        "\nMoney: what these requests would cost in a bucket, by {prices}; the directory store is free."
-    );
-    println!(
-        "Level: where acknowledged data is: 1 in the journal on this disk, synced; 2 in the cloud as well."
-    );
-}
-
-fn line(phase: &str, seconds: f64, rate: &str, files: &str, counters: Counters, level: &str) {
-    println!(
-        "{phase:<22}{seconds:>9.2}{rate:>9}{files:>9}{:>8}{:>9}{:>11.1}{:>11.1}{:>14}  {level}",
-        counters.store_requests,
-        counters.table_requests,
-        megabytes(counters.bytes_up),
-        megabytes(counters.bytes_down),
-        Money(counters.nanodollars).to_string(),
-    );
 }

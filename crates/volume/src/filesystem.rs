@@ -1,34 +1,25 @@
 //! The volume as a [`Vfs`]: each call is a plan, a change and an answer.
 
+mod data;
+mod extended;
+mod listing;
+
 use crate::{
-    mutants::{Mutant, active},
-    read::{self, Unresolved},
     record::Operation,
     state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
-    volume::{Before, ChangeRequest, Inner, Planned, Volume, contiguous},
+    volume::{Before, ChangeRequest, Inner, Planned, Volume},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_format::ROOT_DIRECTORY;
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryEntry, DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed,
-    Renamed, SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode,
-    rules::{self, Subject, XattrUse},
+    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
+    SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode, rules,
 };
-use futures::future::join_all;
 
 /// One read or write; what NFS clients ask for at most by default.
 const IO_BYTES_MAX: u32 = 1 << 20;
-
-/// Plans of one read: each but the last met a checkpoint that moved its data from the journal to the log.
-const READ_PLANS_MAX: usize = 16;
-
-/// Entries returned in one page at most, whatever the caller asks.
-const ENTRIES_MAX: usize = 4096;
-
-/// Inodes loaded side by side for one directory page.
-const LOADS_AT_ONCE: usize = 64;
 
 /// The longest symbolic link target (PATH_MAX less its NUL).
 const SYMLINK_BYTES_MAX: usize = 4095;
@@ -265,42 +256,7 @@ impl Vfs for Volume {
         offset: u64,
         length_bytes: u32,
     ) -> Result<ReadReply, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(file)?;
-        for _ in 0..READ_PLANS_MAX {
-            let (attributes, end, pieces) = inner
-                .ask(|state| {
-                    let seen = state.see(number)?;
-                    rules::may_read(seen.subject(), &caller.credentials)?;
-                    let size = seen.attributes.size_bytes;
-                    let start = offset.min(size);
-                    let end = offset
-                        .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
-                        .min(size)
-                        .max(start);
-                    let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
-                    let pieces = match &entry.frozen {
-                        Some(frozen) => read::plan(&[&entry.active, frozen], &entry.content, start, end),
-                        None => read::plan(&[&entry.active], &entry.content, start, end),
-                    };
-                    Ok((seen.attributes, end, pieces))
-                })
-                .await?;
-            match inner.resolve(number, pieces).await {
-                Ok(data) => {
-                    return Ok(ReadReply {
-                        data,
-                        end_of_file: end >= attributes.size_bytes,
-                        attributes,
-                    });
-                }
-                Err(Unresolved::Moved) => {}
-                Err(Unresolved::Failed(error)) => return Err(error),
-            }
-        }
-        Err(VfsError::TryAgain {
-            reason: "the file is changed and committed faster than it can be read",
-        })
+        self.inner.read_data(caller, file, offset, length_bytes).await
     }
 
     async fn write(
@@ -311,54 +267,11 @@ impl Vfs for Volume {
         data: Vec<Bytes>,
         stability: Stability,
     ) -> Result<WriteReply, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(file)?;
-        let data = contiguous(data);
-        if data.len() > IO_BYTES_MAX as usize {
-            return Err(VfsError::InvalidArgument);
-        }
-        let length = data.len() as u64;
-        let quota = inner.config.quota_bytes;
-        let request = ChangeRequest {
-            data: (length > 0).then_some(data),
-            stable: stability != Stability::Unstable,
-            ..ChangeRequest::metadata()
-        };
-        let file = inner
-            .change_inode(caller, number, request, |state, _| {
-                if length == 0 {
-                    let seen = state.see(number)?;
-                    rules::may_write(seen.subject(), &caller.credentials)?;
-                    return Ok(None);
-                }
-                state.plan_write(caller, number, offset, length, quota).map(Some)
-            })
-            .await?;
-        let stability = if stability == Stability::Unstable {
-            stability
-        } else {
-            Stability::FileSync
-        };
-        Ok(WriteReply { stability, file })
+        self.inner.write_data(caller, file, offset, data, stability).await
     }
 
     async fn commit(&self, caller: &Caller, file: FileHandle) -> Result<ChangedAttributes, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(file)?;
-        let (attributes, applied) = inner
-            .ask(|state| {
-                let seen = state.see(number)?;
-                rules::may_write(seen.subject(), &caller.credentials)?;
-                Ok((seen.attributes, state.applied))
-            })
-            .await?;
-        if !active(&inner.env, Mutant::CommitWithoutSync) {
-            inner.durable(applied).await?;
-        }
-        Ok(ChangedAttributes {
-            before: Some(attributes.clone()),
-            after: attributes,
-        })
+        self.inner.commit_data(caller, file).await
     }
 
     async fn create(
@@ -565,39 +478,9 @@ impl Vfs for Volume {
         limit: u32,
         with_attributes: bool,
     ) -> Result<DirectoryPage, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(directory)?;
-        let limit = (limit as usize).clamp(1, ENTRIES_MAX);
-        if cookie > i64::MAX as u64 {
-            return Err(VfsError::BadCookie);
-        }
-        let mut page = inner
-            .ask(|state| {
-                let seen = state.see(number)?;
-                rules::may_list(seen.subject(), &caller.credentials)?;
-                let parent = state.inode(number)?.ok_or(VfsError::Stale)?.parent;
-                let (entries, end) = entries_after(state, number, parent, cookie, limit)?;
-                Ok(DirectoryPage {
-                    entries,
-                    end,
-                    directory: seen.attributes,
-                })
-            })
-            .await?;
-        if with_attributes {
-            for entries in page.entries.chunks_mut(LOADS_AT_ONCE) {
-                let seen = join_all(entries.iter().map(|entry| inner.see(entry.handle))).await;
-                for (entry, seen) in entries.iter_mut().zip(seen) {
-                    entry.attributes = match seen {
-                        Ok(attributes) => Some(attributes),
-                        // Removed meanwhile: the entry was there when the page was read.
-                        Err(VfsError::Stale) => None,
-                        Err(error) => return Err(error),
-                    };
-                }
-            }
-        }
-        Ok(page)
+        self.inner
+            .list_directory(caller, directory, cookie, limit, with_attributes)
+            .await
     }
 
     async fn file_system_status(&self) -> Result<FileSystemStatus, VfsError> {
@@ -647,30 +530,11 @@ impl Vfs for Volume {
     }
 
     async fn list_xattrs(&self, caller: &Caller, file: FileHandle) -> Result<Vec<Bytes>, VfsError> {
-        let number = self.inner.number(file)?;
-        self.inner
-            .ask(|state| {
-                let inode = state.inode(number)?.ok_or(VfsError::Stale)?;
-                let seen = inode.xattrs.keys();
-                Ok(seen
-                    .filter(|name| rules::xattr_is_listed(&caller.credentials, name))
-                    .cloned()
-                    .collect())
-            })
-            .await
+        self.inner.list_xattrs(caller, file).await
     }
 
     async fn get_xattr(&self, caller: &Caller, file: FileHandle, name: &[u8]) -> Result<Bytes, VfsError> {
-        let number = self.inner.number(file)?;
-        self.inner
-            .ask(|state| {
-                let seen = state.see(number)?;
-                let subject = Subject::new(&seen.attributes, Some(&seen.acl));
-                rules::check_xattr(subject, &caller.credentials, name, XattrUse::Get)?;
-                let inode = state.inode(number)?.ok_or(VfsError::Stale)?;
-                Ok(inode.xattrs.get(name).cloned().ok_or(VfsError::NoAttribute)?)
-            })
-            .await
+        self.inner.get_xattr(caller, file, name).await
     }
 
     async fn set_xattr(
@@ -681,19 +545,7 @@ impl Vfs for Volume {
         value: Bytes,
         mode: XattrMode,
     ) -> Result<ChangedAttributes, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(file)?;
-        let request = ChangeRequest {
-            extra_bytes: value.len() as u64,
-            ..ChangeRequest::metadata()
-        };
-        inner
-            .change_inode(caller, number, request, |state, _| {
-                state
-                    .plan_xattr(caller, number, name, Some(value.clone()), mode)
-                    .map(Some)
-            })
-            .await
+        self.inner.set_xattr(caller, file, name, value, mode).await
     }
 
     async fn remove_xattr(
@@ -702,25 +554,11 @@ impl Vfs for Volume {
         file: FileHandle,
         name: &[u8],
     ) -> Result<ChangedAttributes, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(file)?;
-        inner
-            .change_inode(caller, number, ChangeRequest::removal(), |state, _| {
-                state
-                    .plan_xattr(caller, number, name, None, XattrMode::Replace)
-                    .map(Some)
-            })
-            .await
+        self.inner.remove_xattr(caller, file, name).await
     }
 
     async fn get_acl(&self, _caller: &Caller, file: FileHandle) -> Result<(Acl, Acl), VfsError> {
-        let number = self.inner.number(file)?;
-        self.inner
-            .ask(|state| {
-                let inode = state.inode(number)?.ok_or(VfsError::Stale)?;
-                Ok((inode.access_acl.clone(), inode.default_acl.clone()))
-            })
-            .await
+        self.inner.get_acl(file).await
     }
 
     async fn set_acl(
@@ -730,15 +568,7 @@ impl Vfs for Volume {
         access: Option<Acl>,
         default: Option<Acl>,
     ) -> Result<ChangedAttributes, VfsError> {
-        let inner = &self.inner;
-        let number = inner.number(file)?;
-        inner
-            .change_inode(caller, number, ChangeRequest::metadata(), |state, _| {
-                state
-                    .plan_acl(caller, number, access.clone(), default.clone())
-                    .map(Some)
-            })
-            .await
+        self.inner.set_acl(caller, file, access, default).await
     }
 }
 
@@ -765,59 +595,5 @@ impl Volume {
                 })
             })
             .await
-    }
-}
-
-/// Entries after `cookie`, at most `limit`, and whether they include the last. `.` and `..` have cookies 1 and 2; all others
-/// their key.
-fn entries_after(
-    state: &mut State,
-    directory: u64,
-    parent: u64,
-    cookie: u64,
-    limit: usize,
-) -> Result<(Vec<DirectoryEntry>, bool), Stop> {
-    let file_system = state.file_system;
-    let entry = |name: Bytes, inode: u64, cookie: u64| DirectoryEntry {
-        name,
-        handle: FileHandle { file_system, inode },
-        cookie,
-        attributes: None,
-    };
-    let mut entries = Vec::new();
-    for (name, inode, at) in [(&b"."[..], directory, 1), (b"..", parent, 2)] {
-        if cookie < at {
-            entries.push(entry(Bytes::from_static(name), inode, at));
-        }
-    }
-    let mut key = cookie.max(2) + 1;
-    loop {
-        if entries.len() >= limit {
-            entries.truncate(limit);
-            return Ok((entries, false));
-        }
-        if key > i64::MAX as u64 {
-            return Ok((entries, true));
-        }
-        let room = limit - entries.len();
-        let (place, page) = match state.page(directory, key) {
-            Ok(found) => found,
-            // What was gathered is a good answer; the caller comes back for the rest.
-            Err(_) if entries.len() > 2 => return Ok((entries, false)),
-            Err(missing) => return Err(missing.into()),
-        };
-        entries.extend(
-            page.entries
-                .range(key..)
-                .take(room)
-                .map(|(key, named)| entry(named.name.clone(), named.inode, *key)),
-        );
-        if entries.len() < limit {
-            key = place.end();
-        } else {
-            let last = entries.last().expect("the limit is at least one").cookie;
-            let more = page.entries.range(last + 1..).next().is_some() || place.end() <= i64::MAX as u64;
-            return Ok((entries, !more));
-        }
     }
 }

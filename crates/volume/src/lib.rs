@@ -4,6 +4,7 @@
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
 //! it comes back), `open` and `salvage` (start, stop, takeover).
 
+mod branch;
 mod checkpoint;
 mod codec;
 mod config;

@@ -4,7 +4,8 @@
 //! any other owner's root it is never replayed but salvaged (I8).
 
 use crate::{
-    checkpoint::{self, CheckpointPayload, Packer, PackerContext, UploadProgress, build, pack_checkpoint},
+    branch::{NewBranch, commit_branch},
+    checkpoint::{self, CheckpointPayload, Packer, PackerContext, UploadProgress},
     config::VolumeConfig,
     error::VolumeError,
     extents::WriteBuffer,
@@ -525,82 +526,4 @@ async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
         inner.note_dirty();
     }
     Ok(freed)
-}
-
-/// Where a new branch begins.
-pub(crate) struct NewBranch {
-    pub version: Version,
-    pub previous: Option<firn_format::Uid>,
-    pub fork: Option<firn_format::ForkPoint>,
-    pub block_bytes: u32,
-}
-
-/// Packs what is dirty in `state` outside the checkpointer and installs it there; nothing is committed.
-pub(crate) async fn pack_dirty(
-    packer: &mut Packer,
-    state: &mut State,
-    orphans: &mut BTreeMap<u64, Pointer>,
-    block_bytes: u32,
-) -> Result<Option<firn_format::TreeRoot>, VolumeError> {
-    let frozen = state.freeze();
-    let built = build(
-        packer,
-        None,
-        u64::from(block_bytes),
-        state.inode_map,
-        frozen,
-        std::mem::take(orphans),
-    )
-    .await?;
-    *orphans = built.orphan_pointers;
-    state.install(built.inode_map, built.entries);
-    Ok(built.orphans)
-}
-
-/// Commits the first checkpoint of a branch outside the checkpointer, and gives the ownership up again.
-pub(crate) async fn commit_branch(
-    parts: &Parts,
-    mut ownership: Ownership,
-    mut packer: Packer,
-    state: &mut State,
-    mut orphans: BTreeMap<u64, Pointer>,
-    branch: NewBranch,
-) -> Result<Root, VolumeError> {
-    let orphan_map = pack_dirty(&mut packer, state, &mut orphans, branch.block_bytes).await?;
-    let committed_at_ms = parts.env.wall().as_millis();
-    let checkpoint = Checkpoint {
-        family: parts.family(),
-        volume: parts.volume,
-        version: branch.version,
-        epoch: ownership.epoch(),
-        writer: packer.writer(),
-        previous: branch.previous,
-        fork: branch.fork,
-        inode_map: state.inode_map,
-        orphans: orphan_map,
-        usage: None,
-        snapshots: Vec::new(),
-        cleaner_sequence: 0,
-        committed_at_ms,
-    };
-    // `pack_dirty` has installed what it built, so the state's sum is exact.
-    let payload = CheckpointPayload {
-        counters: state.counters.clone(),
-        block_bytes: branch.block_bytes,
-        covered: state.applied,
-        completed: Vec::new(),
-    };
-    let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
-    packer.finish().await?;
-    let commit_id = parts.env.random_bytes();
-    let root = ownership.next_root(
-        pointer.uid,
-        pointer.location,
-        branch.version,
-        commit_id,
-        committed_at_ms,
-    );
-    parts.anchor.commit(&mut ownership, root.clone()).await?;
-    parts.anchor.drain(&mut ownership).await?;
-    Ok(root)
 }

@@ -6,6 +6,7 @@
 //! behind anybody's back.
 
 use crate::{
+    branch::{NewBranch, commit_branch, pack_dirty},
     checkpoint::Packer,
     config::VolumeConfig,
     error::VolumeError,
@@ -13,7 +14,7 @@ use crate::{
     journal::{Journal, Replay, Sequence},
     local::{LocalState, journal_directory},
     mutants::{Mutant, active},
-    open::{NewBranch, Parts, RecoveryReport, commit_branch, load_for_replay, load_root, pack_dirty},
+    open::{Parts, RecoveryReport, load_for_replay, load_root},
     record::{Operation, Record},
     volume::Volume,
 };

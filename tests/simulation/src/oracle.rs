@@ -16,48 +16,27 @@
 //!                        └ a takeover keeps      └ a crash keeps  └ a clean stop keeps
 //! ```
 
+mod answers;
+mod calls;
+
+pub use answers::{is_trouble, read_model};
+pub use calls::{current_call, in_call};
+
 use crate::{
     operation::Operation,
     outcome::{Outcome, Pairing, Reply, same, short},
     tree::Tree,
 };
+use answers::{answer, is_stable, listed};
 use firn_env::Env;
 use firn_vfs::{
-    Caller, CompletedRequest, FileHandle, MemoryOptions, MemorySnapshot, MemoryVfs, RequestId, Stability,
-    Timestamp, Vfs, VfsError,
+    Caller, CompletedRequest, FileHandle, MemoryOptions, MemorySnapshot, MemoryVfs, RequestId, Timestamp,
+    Vfs, VfsError,
 };
-use futures::FutureExt;
-use std::{
-    cell::Cell,
-    collections::{BTreeMap, BTreeSet},
-    future::poll_fn,
-    pin::pin,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Acknowledged requests that a restarted server must still recognise: clients send again within seconds.
 const REMEMBERED_REQUESTS: usize = 64;
-
-thread_local! {
-    /// The call in whose task the engine runs just now.
-    static CURRENT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// Runs `future` so that what the engine applies in it is known to belong to call `id`.
-pub async fn in_call<T>(id: u64, future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        let before = CURRENT.replace(Some(id));
-        let poll = future.as_mut().poll(context);
-        CURRENT.set(before);
-        poll
-    })
-    .await
-}
-
-/// The call that is running, if any.
-pub fn current_call() -> Option<u64> {
-    CURRENT.get()
-}
 
 struct Pending {
     operation: Operation,
@@ -610,73 +589,4 @@ impl Oracle {
             counts: BTreeMap::new(),
         }
     }
-}
-
-/// The model answers without waiting.
-fn answer(model: &MemoryVfs, caller: &Caller, operation: &Operation) -> Outcome {
-    operation
-        .make(model, caller)
-        .now_or_never()
-        .expect("the model never waits")
-}
-
-/// Reads a whole model.
-pub fn read_model(model: &MemoryVfs) -> Tree {
-    Tree::read(model)
-        .now_or_never()
-        .expect("the model never waits")
-        .expect("the model can be read")
-}
-
-/// Errors by which the edge says that it cannot serve now, or no more: nothing is promised by them.
-pub fn is_trouble(error: &VfsError) -> bool {
-    matches!(
-        error,
-        VfsError::TryAgain { .. } | VfsError::Fenced | VfsError::Io(_)
-    )
-}
-
-/// Whether the answer promises that the change survives.
-fn is_stable(outcome: &Outcome) -> bool {
-    match outcome {
-        Ok(reply) => reply.stability != Some(Stability::Unstable),
-        Err(_) => false,
-    }
-}
-
-/// Entries there all the time must be listed once; entries there at no time must not.
-fn listed(outcome: &Outcome, possible: &[(usize, Outcome)], pairing: &mut Pairing) -> Result<(), String> {
-    let Ok(found) = outcome else { return Ok(()) };
-    let lists: Vec<BTreeMap<_, _>> = possible
-        .iter()
-        .filter_map(|(_, outcome)| outcome.as_ref().ok())
-        .map(|reply| reply.entries.iter().cloned().collect())
-        .collect();
-    if lists.len() < possible.len() && lists.is_empty() {
-        return Err(format!(
-            "listed, where the model answers {}",
-            short(&possible[0].1)
-        ));
-    }
-    let mut seen = BTreeMap::new();
-    for (name, handle) in &found.entries {
-        if let Some(earlier) = seen.insert(name.clone(), *handle)
-            && lists.iter().all(|list| list.get(name) == lists[0].get(name))
-        {
-            return Err(format!("{name:?} was listed twice: {earlier:?}, {handle:?}"));
-        }
-        let there: Vec<&FileHandle> = lists.iter().filter_map(|list| list.get(name)).collect();
-        let Some(first) = there.first() else {
-            return Err(format!("{name:?} was listed, but never there"));
-        };
-        if there.iter().all(|handle| handle == first) {
-            pairing.pair(handle.inode, first.inode)?;
-        }
-    }
-    for (name, handle) in &lists[0] {
-        if lists.iter().all(|list| list.get(name) == Some(handle)) && !seen.contains_key(name) {
-            return Err(format!("{name:?} was there all the time, but not listed"));
-        }
-    }
-    Ok(())
 }

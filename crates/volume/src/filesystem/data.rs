@@ -1,0 +1,119 @@
+//! A file's data: reads that look through what is dirty, frozen and committed; writes; commits.
+
+use super::IO_BYTES_MAX;
+use crate::{
+    mutants::{Mutant, active},
+    read::{self, Unresolved},
+    volume::{ChangeRequest, Inner, contiguous},
+};
+use bytes::Bytes;
+use firn_vfs::{Caller, ChangedAttributes, FileHandle, ReadReply, Stability, VfsError, WriteReply, rules};
+
+/// Plans of one read: each but the last met a checkpoint that moved its data from the journal to the log.
+const READ_PLANS_MAX: usize = 16;
+
+impl Inner {
+    pub(super) async fn read_data(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        length_bytes: u32,
+    ) -> Result<ReadReply, VfsError> {
+        let number = self.number(file)?;
+        for _ in 0..READ_PLANS_MAX {
+            let (attributes, end, pieces) = self
+                .ask(|state| {
+                    let seen = state.see(number)?;
+                    rules::may_read(seen.subject(), &caller.credentials)?;
+                    let size = seen.attributes.size_bytes;
+                    let start = offset.min(size);
+                    let end = offset
+                        .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
+                        .min(size)
+                        .max(start);
+                    let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
+                    let pieces = match &entry.frozen {
+                        Some(frozen) => read::plan(&[&entry.active, frozen], &entry.content, start, end),
+                        None => read::plan(&[&entry.active], &entry.content, start, end),
+                    };
+                    Ok((seen.attributes, end, pieces))
+                })
+                .await?;
+            match self.resolve(number, pieces).await {
+                Ok(data) => {
+                    return Ok(ReadReply {
+                        data,
+                        end_of_file: end >= attributes.size_bytes,
+                        attributes,
+                    });
+                }
+                Err(Unresolved::Moved) => {}
+                Err(Unresolved::Failed(error)) => return Err(error),
+            }
+        }
+        Err(VfsError::TryAgain {
+            reason: "the file is changed and committed faster than it can be read",
+        })
+    }
+
+    pub(super) async fn write_data(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        data: Vec<Bytes>,
+        stability: Stability,
+    ) -> Result<WriteReply, VfsError> {
+        let number = self.number(file)?;
+        let data = contiguous(data);
+        if data.len() > IO_BYTES_MAX as usize {
+            return Err(VfsError::InvalidArgument);
+        }
+        let length = data.len() as u64;
+        let quota = self.config.quota_bytes;
+        let request = ChangeRequest {
+            data: (length > 0).then_some(data),
+            stable: stability != Stability::Unstable,
+            ..ChangeRequest::metadata()
+        };
+        let file = self
+            .change_inode(caller, number, request, |state, _| {
+                if length == 0 {
+                    let seen = state.see(number)?;
+                    rules::may_write(seen.subject(), &caller.credentials)?;
+                    return Ok(None);
+                }
+                state.plan_write(caller, number, offset, length, quota).map(Some)
+            })
+            .await?;
+        let stability = if stability == Stability::Unstable {
+            stability
+        } else {
+            Stability::FileSync
+        };
+        Ok(WriteReply { stability, file })
+    }
+
+    pub(super) async fn commit_data(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+    ) -> Result<ChangedAttributes, VfsError> {
+        let number = self.number(file)?;
+        let (attributes, applied) = self
+            .ask(|state| {
+                let seen = state.see(number)?;
+                rules::may_write(seen.subject(), &caller.credentials)?;
+                Ok((seen.attributes, state.applied))
+            })
+            .await?;
+        if !active(&self.env, Mutant::CommitWithoutSync) {
+            self.durable(applied).await?;
+        }
+        Ok(ChangedAttributes {
+            before: Some(attributes.clone()),
+            after: attributes,
+        })
+    }
+}
