@@ -54,9 +54,10 @@ class Guest:
                 f"firn.address={self.address}/24", f"firn.host={HOST_ADDRESS}",
                 f"firn.name=guest{self.number}", f"firn.timeout={timeout_s}",
             ]
+            environment = dict(os.environ, TMPDIR="/dev/shm", LD_PRELOAD=str(GUEST / "xstate.so"))
             process = self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                env=dict(os.environ, TMPDIR="/dev/shm"), start_new_session=True, text=True, errors="replace",
+                env=environment, start_new_session=True, text=True, errors="replace",
             )
             status, boot = 125, []
             watchdog = self.end_in(timeout_s + 60)
