@@ -18,6 +18,10 @@ use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+/// Requests of many clients allocate and free on all threads; see `Cargo.toml` for why not the system's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Serves a Firn volume to a branch office over NFS.
 #[derive(Parser)]
 #[command(name = "firn-edge", version, after_help = EXIT_CODES)]

@@ -3,10 +3,13 @@
 //! `/healthz` answers 200 while clients are served and 503 with the reason otherwise; it says nothing about the cloud, since
 //! an edge that is cut off still serves. Alerts about that belong on `firn_oldest_uncommitted_seconds`.
 
+mod connections;
+
 use crate::{
     failure::Failure,
     snapshot::{Observed, Snapshot},
 };
+use connections::Bounded;
 use axum::{
     Router,
     extract::State,
@@ -34,14 +37,17 @@ pub async fn serve(address: &str, observed: Arc<Observed>) -> Result<Task<()>, F
         .route("/healthz", get(health))
         .with_state(observed);
     Ok(env.spawn("metrics", async move {
-        if let Err(error) = axum::serve(listener, router).await {
+        if let Err(error) = axum::serve(Bounded::new(listener), router).await {
             tracing::error!(%error, "metrics are no longer served");
         }
     }))
 }
 
 async fn metrics(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    let kind = [
+        (header::CONTENT_TYPE, "text/plain; version=0.0.4"),
+        (header::CONNECTION, "close"),
+    ];
     (kind, exposition(&observed.snapshot()))
 }
 

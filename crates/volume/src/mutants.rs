@@ -43,11 +43,13 @@ pub enum Mutant {
     DropFencedJournal,
     /// COMMIT answers without waiting for the journal.
     CommitWithoutSync,
+    /// Two batches of the journal that are written side by side are sealed in whatever order their threads run.
+    SealInAnyOrder,
 }
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -64,6 +66,7 @@ impl Mutant {
         Self::KeepWriteVerifier,
         Self::DropFencedJournal,
         Self::CommitWithoutSync,
+        Self::SealInAnyOrder,
     ];
 
     /// The name used on command lines and in reports.
@@ -85,6 +88,7 @@ impl Mutant {
             Self::KeepWriteVerifier => "keep_write_verifier",
             Self::DropFencedJournal => "drop_fenced_journal",
             Self::CommitWithoutSync => "commit_without_sync",
+            Self::SealInAnyOrder => "seal_in_any_order",
         }
     }
 

@@ -144,8 +144,9 @@ class Ganesha(Server):
     mount_options = Server.mount_options + ",noacl"
     variables = {"COMPARE_IGNORES": "symlink-mtime", "FORGETS_REPLIES": "1"}
 
-    def __init__(self, directory, exported=None, ports=(111, 20048, 2049), grace_s=0):
+    def __init__(self, directory, exported=None, ports=(111, 20048, 2049), grace_s=0, synchronous_directories=False):
         super().__init__(directory)
+        self.synchronous_directories = synchronous_directories
         self.grace_s = grace_s
         self.exported = pathlib.Path(exported or self.directory / "export")
         self.ports = ports
@@ -155,6 +156,10 @@ class Ganesha(Server):
         root = GUEST / "root"
         self.exported.mkdir(parents=True, exist_ok=True)
         self.exported.chmod(0o777)
+        if self.synchronous_directories:
+            # It answers CREATE, MKDIR, RENAME and REMOVE from the kernel's memory, though RFC 1813 (§4.8) wants them stable.
+            # So ext4 is told to have them on disk when the system call returns; subdirectories inherit it.
+            namespace.run("chattr", "+D", str(self.exported))
         (self.directory / "state").mkdir(exist_ok=True)
         for target in ("tmp", "run", "var/lib/nfs"):
             namespace.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root / target))

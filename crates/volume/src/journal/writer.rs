@@ -44,6 +44,9 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// Batches up to this size are sealed on the writer's own thread (20 µs); larger ones where they hold nobody up.
 const SEAL_INLINE_BYTES: u64 = 64 << 10;
 
+/// And at most this part of a file, so that journals as small as those of the simulation are sealed on threads too.
+const SEAL_INLINE_PART: u64 = 1024;
+
 /// Written and unsynced bytes that start a sync though nobody waits, so that no later sync has much more than this to do;
 /// a quarter of a file if that is less.
 const SYNC_BYTES: u64 = 16 << 20;
@@ -500,8 +503,13 @@ async fn yield_once() {
 /// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any
 /// order. The batch before was polled first, and the lock is fair.
 async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<(Bytes, Batch), String> {
-    let _turn = shared.sealing.lock().await;
-    let sealed = if batch.framed_bytes <= SEAL_INLINE_BYTES {
+    let _turn = if active(&shared.env, Mutant::SealInAnyOrder) {
+        None
+    } else {
+        Some(shared.sealing.lock().await)
+    };
+    let inline_bytes = SEAL_INLINE_BYTES.min(shared.config.file_bytes / SEAL_INLINE_PART);
+    let sealed = if batch.framed_bytes <= inline_bytes {
         batch.seal(file).map(|bytes| (bytes, batch))
     } else {
         let file = file.clone();
