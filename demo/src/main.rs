@@ -10,16 +10,12 @@
     reason = "a program for people: real time, real network, real processes"
 )]
 
-mod client;
-mod edge;
 mod tree;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use client::Client;
-use edge::{Counters, EXPORT, Edge};
+use firn_rig::{Client, Counters, EXPORT, Edge, FileHandle};
 use firn_store::Money;
-use nfs3_client::nfs3_types::nfs3::nfs_fh3;
 use std::{
     collections::BTreeMap,
     io::Write,
@@ -71,7 +67,7 @@ async fn main() -> ExitCode {
 struct Copying {
     tree: Tree,
     /// Handles of the tree's directories.
-    directories: Vec<nfs_fh3>,
+    directories: Vec<FileHandle>,
     /// The checksum of each item at the time it was read from this machine; set when the edge has acknowledged it.
     acknowledged: Vec<Mutex<Option<blake3::Hash>>>,
     acknowledged_bytes: AtomicU64,
@@ -92,13 +88,8 @@ struct Row {
 async fn run(arguments: Arguments) -> Result<()> {
     let binary = match arguments.edge {
         Some(binary) => binary,
-        None => std::env::current_exe()?.with_file_name("firn-edge"),
+        None => Edge::binary()?,
     };
-    ensure!(
-        binary.is_file(),
-        "{} is not there; `make demo` builds it",
-        binary.display()
-    );
     let directory = arguments.directory.map_or_else(default_directory, Ok)?;
     say("Looking for a tree of real files on this machine");
     let tree = Tree::gather()?;
@@ -120,7 +111,11 @@ async fn run(arguments: Arguments) -> Result<()> {
             String::new()
         }
     ));
-    let mut edge = Edge::format(binary, &directory).await?;
+    let mut edge = Edge::format_local(binary, &directory, |settings| {
+        settings.volume = "demo".into();
+        settings.name = "demo-edge".into();
+    })
+    .await?;
     let mut rows = Vec::new();
     edge.start().await?;
     say(&format!("An edge serves a new volume on {}", edge.address));
@@ -357,7 +352,7 @@ impl Copying {
     }
 }
 
-async fn make_directories(client: &mut Client, tree: &Tree) -> Result<Vec<nfs_fh3>> {
+async fn make_directories(client: &mut Client, tree: &Tree) -> Result<Vec<FileHandle>> {
     let mut handles = vec![client.root.clone()];
     for directory in &tree.directories[1..] {
         let parent = handles[directory.parent].clone();
@@ -498,7 +493,7 @@ async fn verify(copying: &Arc<Copying>, address: std::net::SocketAddr, complete:
         expected[item.directory].insert(item.name.clone(), Expected::Item(index));
     }
     let mut client = Client::mount(address, EXPORT).await?;
-    let mut handles: Vec<Option<nfs_fh3>> = vec![None; tree.items.len()];
+    let mut handles: Vec<Option<FileHandle>> = vec![None; tree.items.len()];
     let mut directories = vec![(0, client.root.clone())];
     while let Some((directory, handle)) = directories.pop() {
         let names = &expected[directory];
