@@ -26,6 +26,9 @@ use std::{
 const JOURNAL_BYTES: u64 = 64 << 20;
 const WRITE_BYTES: usize = 64 << 10;
 const WRITERS: u64 = 4;
+/// A request that hangs is given up after half a minute, the pause before the next is up to as long, and so is the pause of
+/// whoever was told to try again; each once.
+const RESUME: Duration = Duration::from_secs(120);
 
 /// What writers went through.
 #[derive(Default)]
@@ -61,7 +64,7 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
     let outage = Duration::from_secs(if small { 20 } else { 120 });
     let real = real(directory, outage).await?;
     let name = format!("{} s of real time", outage.as_secs());
-    tell(&mut report, &name, &real, Duration::from_secs(60));
+    tell(&mut report, &name, &real, RESUME);
     report.bounded(
         &format!("peak of resident memory, {name}"),
         format!("{:.1} MiB", real.memory_bytes as f64 / f64::from(1 << 20)),

@@ -10,8 +10,6 @@ pub struct Memory {
     pub peak: u64,
     /// Resident now.
     pub resident: u64,
-    /// Of that, memory of its own (not files).
-    pub anonymous: u64,
 }
 
 /// The memory of a process.
@@ -28,7 +26,6 @@ pub fn memory(process: u32) -> Result<Memory> {
     Ok(Memory {
         peak: field("VmHWM:")?,
         resident: field("VmRSS:")?,
-        anonymous: field("RssAnon:")?,
     })
 }
 
