@@ -4,6 +4,7 @@
 #   make test            everything that must hold before a change is merged
 #   make lint            formatting, clippy, licences and advisories, forbidden dependencies
 #   make bench           our figures beside a peer's, in the same run; writes docs/benchmarks.md
+#   make bounds          what Firn promises never to exceed, measured at full size; writes docs/bounds.md
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
@@ -20,7 +21,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-build simulate simulate-mutants fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-build bounds simulate simulate-mutants fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -37,6 +38,10 @@ lint:
 bench:
 	@scripts/setup bench
 	@scripts/bench
+
+bounds:
+	@scripts/setup bench
+	@scripts/bounds
 
 bench-build:
 	@scripts/bench-build

@@ -10,17 +10,13 @@
     reason = "a program for people: real time, real network, real processes"
 )]
 
-mod client;
-mod edge;
 mod table;
 mod tree;
 mod verify;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use client::Client;
-use edge::{Counters, EXPORT, Edge};
-use nfs3_client::nfs3_types::nfs3::nfs_fh3;
+use firn_rig::{Client, Counters, EXPORT, Edge, FileHandle};
 use std::{
     io::Write,
     path::PathBuf,
@@ -73,7 +69,7 @@ async fn main() -> ExitCode {
 struct Copying {
     tree: Tree,
     /// Handles of the tree's directories.
-    directories: Vec<nfs_fh3>,
+    directories: Vec<FileHandle>,
     /// The checksum of each item at the time it was read from this machine; set when the edge has acknowledged it.
     acknowledged: Vec<Mutex<Option<blake3::Hash>>>,
     acknowledged_bytes: AtomicU64,
@@ -84,13 +80,8 @@ struct Copying {
 async fn run(arguments: Arguments) -> Result<()> {
     let binary = match arguments.edge {
         Some(binary) => binary,
-        None => std::env::current_exe()?.with_file_name("firn-edge"),
+        None => Edge::binary()?,
     };
-    ensure!(
-        binary.is_file(),
-        "{} is not there; `make demo` builds it",
-        binary.display()
-    );
     let directory = arguments.directory.map_or_else(default_directory, Ok)?;
     say("Looking for a tree of real files on this machine");
     let tree = Tree::gather()?;
@@ -112,7 +103,11 @@ async fn run(arguments: Arguments) -> Result<()> {
             String::new()
         }
     ));
-    let mut edge = Edge::format(binary, &directory).await?;
+    let mut edge = Edge::format_local(binary, &directory, |settings| {
+        settings.volume = "demo".into();
+        settings.name = "demo-edge".into();
+    })
+    .await?;
     let mut rows = Vec::new();
     edge.start().await?;
     say(&format!("An edge serves a new volume on {}", edge.address));
@@ -349,7 +344,7 @@ impl Copying {
     }
 }
 
-async fn make_directories(client: &mut Client, tree: &Tree) -> Result<Vec<nfs_fh3>> {
+async fn make_directories(client: &mut Client, tree: &Tree) -> Result<Vec<FileHandle>> {
     let mut handles = vec![client.root.clone()];
     for directory in &tree.directories[1..] {
         let parent = handles[directory.parent].clone();

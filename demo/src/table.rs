@@ -1,6 +1,7 @@
 //! The table of figures that the demo ends with.
 
-use crate::{edge::Counters, megabytes};
+use crate::megabytes;
+use firn_rig::Counters;
 use firn_store::Money;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Reads back over NFS what was acknowledged, and compares.
 
-use crate::{CONNECTIONS, Copying, client::Client, edge::EXPORT, tree::Content, with_progress};
+use crate::{CONNECTIONS, Copying, tree::Content, with_progress};
 use anyhow::{Result, bail, ensure};
-use nfs3_client::nfs3_types::nfs3::nfs_fh3;
+use firn_rig::{Client, EXPORT, FileHandle};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -28,7 +28,7 @@ pub async fn verify(
         expected[item.directory].insert(item.name.clone(), Expected::Item(index));
     }
     let mut client = Client::mount(address, EXPORT).await?;
-    let mut handles: Vec<Option<nfs_fh3>> = vec![None; tree.items.len()];
+    let mut handles: Vec<Option<FileHandle>> = vec![None; tree.items.len()];
     let mut directories = vec![(0, client.root.clone())];
     while let Some((directory, handle)) = directories.pop() {
         let names = &expected[directory];

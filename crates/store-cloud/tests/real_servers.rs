@@ -7,6 +7,7 @@
 //! ```
 
 use firn_env::Env;
+use firn_rig::buckets::{self, AZURITE_ACCOUNT, AZURITE_KEY};
 use firn_store::{
     ObjectKey, PriceBook, ProbeError, PutMode, RetryPolicy, Route, Stack, StackConfig, Store, StoreError,
     StoreUrl, conformance, probe,
@@ -17,11 +18,6 @@ use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 
 const NEEDS_SERVERS: &str = "is not set: run `make test`, or this test below tests/lab/cloud/with";
-
-/// Azurite's published account and key; they open nothing else.
-const AZURITE_ACCOUNT: &str = "devstoreaccount1";
-const AZURITE_KEY: &str =
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} {NEEDS_SERVERS}"))
@@ -52,7 +48,9 @@ impl Server {
         let endpoint = variable(endpoint_variable);
         let (directory, env) = environment();
         let bucket = bucket_name(&env);
-        buckets::create_s3(&endpoint, &bucket, key, secret).await;
+        buckets::create_s3(&endpoint, &bucket, key, secret)
+            .await
+            .expect("a bucket");
         Self {
             _directory: directory,
             env,
@@ -69,7 +67,9 @@ impl Server {
         let endpoint = variable("FIRN_TEST_AZURITE");
         let (directory, env) = environment();
         let container = bucket_name(&env);
-        buckets::create_azure(&endpoint, &container).await;
+        buckets::create_azure(&endpoint, &container)
+            .await
+            .expect("a container");
         Self {
             _directory: directory,
             env,
@@ -389,54 +389,4 @@ async fn a_server_that_is_not_there_is_unavailable() {
     let stack = Stack::new(&env, store, config).expect("no faults");
     assert!(stack.store.head(&ObjectKey::new("object")).await.is_err());
     assert_eq!((stack.meter.usage().heads, stack.meter.usage().failures), (3, 3));
-}
-
-/// Making buckets is no business of Firn's stores, so the tests ask the servers themselves.
-mod buckets {
-    use object_store::{
-        ClientOptions,
-        aws::{AwsAuthorizer, AwsCredential},
-        azure::{AzureAccessKey, AzureAuthorizer, AzureCredential},
-        client::{HttpConnector, HttpRequest, HttpRequestBody, ReqwestConnector},
-    };
-
-    async fn send(request: HttpRequest) {
-        let options = ClientOptions::new().with_allow_http(true);
-        let client = ReqwestConnector::default().connect(&options).expect("a client");
-        let uri = request.uri().to_string();
-        let response = client
-            .execute(request)
-            .await
-            .unwrap_or_else(|error| panic!("{uri}: {error}"));
-        assert!(response.status().is_success(), "{uri}: {}", response.status());
-    }
-
-    fn put(uri: &str) -> HttpRequest {
-        let mut request = HttpRequest::new(HttpRequestBody::empty());
-        *request.method_mut() = http::Method::PUT;
-        *request.uri_mut() = uri.parse().expect("a valid URI");
-        request
-    }
-
-    pub async fn create_s3(endpoint: &str, bucket: &str, key: &str, secret: &str) {
-        let credential = AwsCredential {
-            key_id: key.into(),
-            secret_key: secret.into(),
-            token: None,
-        };
-        let mut request = put(&format!("{endpoint}/{bucket}"));
-        AwsAuthorizer::new(&credential, "s3", "us-east-1")
-            .try_authorize(&mut request, None)
-            .expect("signed");
-        send(request).await;
-    }
-
-    pub async fn create_azure(endpoint: &str, container: &str) {
-        let key = AzureAccessKey::try_new(super::AZURITE_KEY).expect("a valid key");
-        let mut request = put(&format!("{endpoint}/{container}?restype=container"));
-        AzureAuthorizer::new(&AzureCredential::AccessKey(key), super::AZURITE_ACCOUNT)
-            .try_authorize(&mut request)
-            .expect("signed");
-        send(request).await;
-    }
 }

@@ -1,4 +1,4 @@
-//! What the demonstration asks of NFS, in terms of the `nfs3_client` crate, which knows nothing of Firn.
+//! What is asked of NFS, in terms of the `nfs3_client` crate, which knows nothing of Firn.
 
 use anyhow::{Context, Result, bail, ensure};
 use nfs3_client::{
@@ -24,18 +24,26 @@ const IO_BYTES: usize = 256 << 10;
 /// A server that is alive answers within this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How the server knows a file.
+pub type FileHandle = nfs_fh3;
+
 /// A directory entry with what is known of it.
 pub struct Listed {
+    /// Its name.
     pub name: Vec<u8>,
-    pub handle: nfs_fh3,
+    /// Its file.
+    pub handle: FileHandle,
+    /// The file's attributes.
     pub attributes: fattr3,
 }
 
 impl Listed {
+    /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         matches!(self.attributes.type_, ftype3::NF3DIR)
     }
 
+    /// Whether it is a symbolic link.
     pub fn is_link(&self) -> bool {
         matches!(self.attributes.type_, ftype3::NF3LNK)
     }
@@ -44,7 +52,8 @@ impl Listed {
 /// One connection; calls go one after the other.
 pub struct Client {
     nfs: Nfs3Client<TokioIo<TcpStream>>,
-    pub root: nfs_fh3,
+    /// The export's root.
+    pub root: FileHandle,
 }
 
 async fn answered<T, S, E: std::fmt::Debug, R>(
@@ -87,7 +96,7 @@ impl Client {
     pub async fn mount(address: SocketAddr, export: &str) -> Result<Self> {
         let credential = || {
             opaque_auth::auth_unix(&auth_unix {
-                machinename: Opaque::borrowed(b"demo"),
+                machinename: Opaque::borrowed(b"firn-rig"),
                 ..auth_unix::default()
             })
         };
@@ -103,7 +112,8 @@ impl Client {
         })
     }
 
-    async fn lookup(&mut self, directory: &nfs_fh3, name: &[u8]) -> Result<nfs_fh3> {
+    /// The file of a name.
+    pub async fn lookup(&mut self, directory: &nfs_fh3, name: &[u8]) -> Result<nfs_fh3> {
         let call = LOOKUP3args {
             what: place(directory, name),
         };

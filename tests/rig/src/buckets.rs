@@ -1,0 +1,51 @@
+//! Buckets of a program's own on servers of this machine, made as their providers' tools would make them.
+
+use anyhow::{Context, Result, ensure};
+use object_store::{
+    ClientOptions,
+    aws::{AwsAuthorizer, AwsCredential},
+    azure::{AzureAccessKey, AzureAuthorizer, AzureCredential},
+    client::{HttpConnector, HttpRequest, HttpRequestBody, ReqwestConnector},
+};
+
+/// Azurite's published account; its key opens nothing else.
+pub const AZURITE_ACCOUNT: &str = "devstoreaccount1";
+/// See [`AZURITE_ACCOUNT`].
+pub const AZURITE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// Makes a bucket on a server that speaks S3.
+pub async fn create_s3(endpoint: &str, bucket: &str, key: &str, secret: &str) -> Result<()> {
+    let credential = AwsCredential {
+        key_id: key.into(),
+        secret_key: secret.into(),
+        token: None,
+    };
+    let mut request = put(&format!("{endpoint}/{bucket}"))?;
+    AwsAuthorizer::new(&credential, "s3", "us-east-1").try_authorize(&mut request, None)?;
+    send(request).await
+}
+
+/// Makes a container on Azurite.
+pub async fn create_azure(endpoint: &str, container: &str) -> Result<()> {
+    let key = AzureAccessKey::try_new(AZURITE_KEY)?;
+    let mut request = put(&format!("{endpoint}/{container}?restype=container"))?;
+    AzureAuthorizer::new(&AzureCredential::AccessKey(key), AZURITE_ACCOUNT).try_authorize(&mut request)?;
+    send(request).await
+}
+
+fn put(uri: &str) -> Result<HttpRequest> {
+    let mut request = HttpRequest::new(HttpRequestBody::empty());
+    *request.method_mut() = http::Method::PUT;
+    *request.uri_mut() = uri.parse()?;
+    Ok(request)
+}
+
+async fn send(request: HttpRequest) -> Result<()> {
+    let options = ClientOptions::new().with_allow_http(true);
+    let client = ReqwestConnector::default().connect(&options)?;
+    let uri = request.uri().to_string();
+    let response = client.execute(request).await.with_context(|| uri.clone())?;
+    ensure!(response.status().is_success(), "{uri}: {}", response.status());
+    Ok(())
+}

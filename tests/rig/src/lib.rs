@@ -1,0 +1,25 @@
+//! What programs need that try Firn from outside, as its users meet it: the demonstration, the bounds, the integration tests.
+//!
+//! - [`Edge`]: `firn-edge` as a process, with a configuration of its own: formatted, started, asked, killed, stopped.
+//! - [`Client`]: NFS in terms of the crate `nfs3_client`, which knows nothing of Firn: two ends of one mistake cannot agree.
+//! - `servers`, `buckets` (feature `servers`): a store and a table on real servers.
+//! - [`Line`]: a TCP connection's way that can be cut and mended, without being root.
+//!
+//! Nothing here depends on a crate of Firn.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "programs that look from outside: real time, real network, real processes"
+)]
+
+#[cfg(feature = "servers")]
+pub mod buckets;
+mod client;
+mod edge;
+mod line;
+#[cfg(feature = "servers")]
+pub mod servers;
+
+pub use client::{Client, FileHandle, Listed};
+pub use edge::{Counters, EXPORT, Edge, Settings};
+pub use line::Line;

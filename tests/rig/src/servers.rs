@@ -1,0 +1,112 @@
+//! Real servers that `tests/lab/cloud/with` has started, as an edge is configured for them.
+
+use crate::{
+    Settings,
+    buckets::{AZURITE_ACCOUNT, AZURITE_KEY, create_azure, create_s3},
+};
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// The address of a server, as `tests/lab/cloud/start` names it.
+pub fn variable(name: &str) -> Result<String> {
+    std::env::var(name)
+        .with_context(|| format!("{name} is not set: run `make test`, or this below tests/lab/cloud/with"))
+}
+
+/// A store on a real server, with DynamoDB Local as the table, for one volume of its own.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The store server's address.
+    pub store_endpoint: String,
+    /// The table server's address.
+    pub table_endpoint: String,
+    kind: Kind,
+    name: String,
+    environment: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    S3,
+    Azure,
+}
+
+impl Server {
+    /// LocalStack's S3.
+    pub async fn localstack() -> Result<Self> {
+        Self::s3("FIRN_TEST_LOCALSTACK", "firntest", "firntest").await
+    }
+
+    /// versitygw, which checks signatures.
+    pub async fn versitygw() -> Result<Self> {
+        let (key, secret) = (
+            variable("FIRN_TEST_VERSITYGW_KEY")?,
+            variable("FIRN_TEST_VERSITYGW_SECRET")?,
+        );
+        Self::s3("FIRN_TEST_VERSITYGW", &key, &secret).await
+    }
+
+    /// Azurite.
+    pub async fn azurite() -> Result<Self> {
+        let mut server = Self::new(
+            Kind::Azure,
+            variable("FIRN_TEST_AZURITE")?,
+            "firntest",
+            "firntest",
+        )?;
+        create_azure(&server.store_endpoint, &server.name).await?;
+        let mut add = |name: &str, value: &str| server.environment.push((name.into(), value.into()));
+        add("AZURE_STORAGE_ACCOUNT_NAME", AZURITE_ACCOUNT);
+        add("AZURE_STORAGE_ACCOUNT_KEY", AZURITE_KEY);
+        Ok(server)
+    }
+
+    async fn s3(endpoint: &str, key: &str, secret: &str) -> Result<Self> {
+        let server = Self::new(Kind::S3, variable(endpoint)?, key, secret)?;
+        create_s3(&server.store_endpoint, &server.name, key, secret).await?;
+        Ok(server)
+    }
+
+    /// `key` and `secret` are those of S3; DynamoDB Local takes any.
+    fn new(kind: Kind, store_endpoint: String, key: &str, secret: &str) -> Result<Self> {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        Ok(Self {
+            store_endpoint,
+            table_endpoint: variable("FIRN_TEST_DYNAMODB")?,
+            kind,
+            // Nobody else's on servers that live as long as a test.
+            name: format!("firn-{}-{}", std::process::id(), since.as_nanos()),
+            environment: vec![
+                ("AWS_ACCESS_KEY_ID".into(), key.into()),
+                ("AWS_SECRET_ACCESS_KEY".into(), secret.into()),
+                ("AWS_REGION".into(), "us-east-1".into()),
+            ],
+        })
+    }
+
+    /// The same servers by way of other addresses.
+    #[must_use]
+    pub fn by_way_of(&self, store_endpoint: String, table_endpoint: String) -> Self {
+        Self {
+            store_endpoint,
+            table_endpoint,
+            ..self.clone()
+        }
+    }
+
+    /// An edge with its state below `directory` and everything else here.
+    pub fn settings(&self, directory: &Path) -> Settings {
+        let (name, endpoint, table) = (&self.name, &self.store_endpoint, &self.table_endpoint);
+        Settings {
+            store: match self.kind {
+                Kind::S3 => format!("s3://{name}/some/prefix?region=us-east-1&endpoint={endpoint}"),
+                Kind::Azure => {
+                    format!("azure://{name}/some/prefix?account={AZURITE_ACCOUNT}&endpoint={endpoint}")
+                }
+            },
+            table: format!("dynamodb://{name}?region=us-east-1&endpoint={table}&create=true"),
+            environment: self.environment.clone(),
+            ..Settings::local(directory)
+        }
+    }
+}
