@@ -86,8 +86,8 @@ impl Scale {
             },
             figure8: Figure8 {
                 files: 64,
-                burst: Duration::from_secs(15),
-                divide_buffers_by: 8,
+                burst: Duration::from_secs(30),
+                divide_buffers_by: 2,
             },
         }
     }

@@ -111,6 +111,12 @@ pub struct Edge {
     service: Arc<Server>,
 }
 
+/// The beginning of a measurement.
+pub struct Started {
+    elapsed: Duration,
+    cpu: Duration,
+}
+
 /// What a step cost.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
@@ -216,21 +222,32 @@ impl Office {
         self.simulation.run(work).map_err(|error| anyhow!("{error}"))?
     }
 
-    /// Runs one thing and says what it cost, by this edge's requests.
+    /// Starts measuring.
+    pub fn start(&self) -> Started {
+        Started {
+            elapsed: self.simulation.elapsed(),
+            cpu: cpu_time(),
+        }
+    }
+
+    /// What was spent since, with this edge's requests after `usage`.
+    pub fn cost(&self, started: &Started, edge: &Edge, usage: &Usage) -> Cost {
+        Cost {
+            waited_s: (self.simulation.elapsed() - started.elapsed).as_secs_f64(),
+            computed_s: cpu_time().saturating_sub(started.cpu).as_secs_f64(),
+            usage: edge.stack.meter.usage().since(usage),
+        }
+    }
+
+    /// Runs one thing and says what it cost.
     pub fn measure<T: Send + 'static>(
         &self,
         edge: &Edge,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<(T, Cost)> {
-        let (virtual_before, cpu_before, usage_before) =
-            (self.simulation.elapsed(), cpu_time(), edge.stack.meter.usage());
+        let (started, usage) = (self.start(), edge.stack.meter.usage());
         let result = self.run(work)?;
-        let cost = Cost {
-            waited_s: (self.simulation.elapsed() - virtual_before).as_secs_f64(),
-            computed_s: cpu_time().saturating_sub(cpu_before).as_secs_f64(),
-            usage: edge.stack.meter.usage().since(&usage_before),
-        };
-        Ok((result, cost))
+        Ok((result, self.cost(&started, edge, &usage)))
     }
 
     /// A new edge with an empty disk serves the volume, which nobody else may have open.

@@ -167,8 +167,8 @@ impl<'a> Report<'a> {
                     [Some(exact), Some(full), Some(adaptive)] => {
                         let best = exact.cost.seconds().min(full.cost.seconds());
                         let best_waited = exact.cost.waited_s.min(full.cost.waited_s);
-                        let ratio = adaptive.cost.seconds() / best;
-                        let waited = adaptive.cost.waited_s / best_waited;
+                        let ratio = adaptive.cost.seconds() / best.max(1e-9);
+                        let waited = adaptive.cost.waited_s / best_waited.max(1e-9);
                         if ratio.max(waited) > TIME_GOAL {
                             misses.push(format!(
                                 "{step} at {latency_ms} ms ({ratio:.2}, waiting {waited:.2})"
