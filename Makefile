@@ -5,6 +5,7 @@
 #   make lint            formatting, clippy, licences and advisories, forbidden dependencies
 #   make bench           our figures beside a peer's, in the same run; writes docs/benchmarks.md
 #   make bounds          what Firn promises never to exceed, measured at full size; writes docs/bounds.md
+#   make bench-full      the BlueSky paper's tables over again, cell by cell; writes docs/benchmarks-bluesky.md
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
@@ -21,7 +22,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-build bounds simulate simulate-mutants fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -42,6 +43,10 @@ bench:
 bounds:
 	@scripts/setup bench
 	@scripts/bounds
+
+bench-full:
+	@scripts/setup bench
+	@scripts/bench-full $(ARGUMENTS)
 
 bench-build:
 	@scripts/bench-build

@@ -188,6 +188,12 @@ impl Simulation {
         self.shared.core().network.set_latency(longest);
     }
 
+    /// Whether a near timer may fire while tasks are runnable, as on a loaded machine (the default). Without, time passes only
+    /// while everybody waits: what a measurement of waiting wants.
+    pub fn set_early_timers(&self, on: bool) {
+        self.shared.core().set_early_timers(on);
+    }
+
     /// Virtual time since the beginning.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.shared.core().now)

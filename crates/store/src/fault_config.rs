@@ -70,6 +70,8 @@ pub struct Faults {
     pub up_bits_per_second: Option<u64>,
     /// Capacity of the line from the store.
     pub down_bits_per_second: Option<u64>,
+    /// What one request moves at most in either direction, however free the line is: one connection does not fill it.
+    pub connection_bits_per_second: Option<u64>,
     /// Chance of a refusal ("503 slow down"); the request is not done.
     pub unavailable: f64,
     /// Chance of a timeout of a request that is not done.
@@ -103,6 +105,7 @@ impl Default for Faults {
             slow_ms: 1000,
             up_bits_per_second: None,
             down_bits_per_second: None,
+            connection_bits_per_second: None,
             unavailable: 0.0,
             lost_request: 0.0,
             late: 0.0,
@@ -231,6 +234,7 @@ impl Faults {
         for (name, value) in [
             ("up_bits_per_second", self.up_bits_per_second),
             ("down_bits_per_second", self.down_bits_per_second),
+            ("connection_bits_per_second", self.connection_bits_per_second),
         ] {
             if value == Some(0) {
                 return Err(FaultConfigError::Rate { name });

@@ -284,7 +284,7 @@ impl Shared {
         // A torn upload breaks half-way; the store drops what it has.
         let torn_up = dice.torn && bytes_up > 0;
         let sent = if torn_up { bytes_up / 2 } else { bytes_up };
-        self.transfer(sent, dice.faults.up_bits_per_second, |state| {
+        self.transfer(sent, &dice.faults, dice.faults.up_bits_per_second, |state| {
             &mut state.upload_free_at
         })
         .await;
@@ -318,24 +318,35 @@ impl Shared {
         result
     }
 
-    /// Waits for `bytes` to pass a line that carries one transfer after the other.
+    /// Waits for `bytes` to pass a line that carries one transfer after the other, and the connection, which may be slower.
     async fn transfer(
         &self,
         bytes: u64,
-        bits_per_second: Option<u64>,
+        faults: &Faults,
+        line_bits_per_second: Option<u64>,
         free_at: impl Fn(&mut State) -> &mut Monotonic,
     ) {
-        let Some(rate) = bits_per_second.filter(|_| bytes > 0) else {
-            return;
+        let takes = |rate: Option<u64>| {
+            rate.map_or(Duration::ZERO, |rate| {
+                let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate);
+                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            })
         };
-        let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate);
-        let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let (line, connection) = (
+            takes(line_bits_per_second),
+            takes(faults.connection_bits_per_second),
+        );
+        if line.is_zero() && connection.is_zero() {
+            return;
+        }
         let now = self.env.now();
         let done = {
             let mut state = self.state();
             let free_at = free_at(&mut state);
-            *free_at = (*free_at).max(now).after(takes);
-            *free_at
+            if !line.is_zero() {
+                *free_at = (*free_at).max(now).after(line);
+            }
+            (*free_at).max(now.after(connection))
         };
         self.env.sleep(done.since(now)).await;
     }
@@ -351,9 +362,12 @@ impl Shared {
         let length = bytes.len() as u64;
         let torn_down = dice.torn && length > 0;
         let received = if torn_down { length / 2 } else { length };
-        self.transfer(received, dice.faults.down_bits_per_second, |state| {
-            &mut state.download_free_at
-        })
+        self.transfer(
+            received,
+            &dice.faults,
+            dice.faults.down_bits_per_second,
+            |state| &mut state.download_free_at,
+        )
         .await;
         if torn_down {
             self.count("torn");

@@ -95,6 +95,32 @@ fn latency_and_bandwidth_take_the_time_they_say() {
 }
 
 #[test]
+fn one_connection_does_not_fill_a_line_and_several_do() {
+    let faults = Faults {
+        latency_ms: 30,
+        down_bits_per_second: Some(80_000_000),
+        connection_bits_per_second: Some(20_000_000),
+        ..Faults::default()
+    };
+    simulate(faults, |world| async move {
+        let megabyte = Bytes::from(vec![1; 1_000_000]);
+        let (_, took) = world.timed(world.put("a", megabyte)).await;
+        assert_eq!(took, 430, "the line up has no limit, the connection has");
+        let name = key("a");
+        let (_, took) = world.timed(world.store.get(&name)).await;
+        assert_eq!(took, 430);
+        let (_, took) = world
+            .timed(futures::future::join_all((0..4).map(|_| world.store.get(&name))))
+            .await;
+        assert_eq!(took, 430, "four connections just fill the line");
+        let (_, took) = world
+            .timed(futures::future::join_all((0..8).map(|_| world.store.get(&name))))
+            .await;
+        assert_eq!(took, 830, "eight wait for the line");
+    });
+}
+
+#[test]
 fn a_refused_lost_or_torn_put_is_not_done_and_one_whose_reply_is_lost_is() {
     let one = |change: fn(&mut Faults)| {
         let mut faults = Faults {

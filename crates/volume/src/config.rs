@@ -1,6 +1,9 @@
 //! What an administrator may set, with defaults that suit a branch office.
 
-use crate::{objects::FetchPolicy, state::State};
+use crate::{
+    objects::{FetchPolicy, FetchPrices},
+    state::State,
+};
 use firn_seal::Compression;
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ pub struct VolumeConfig {
     pub quota_bytes: u64,
     /// How much of a segment is fetched at once.
     pub fetch: FetchPolicy,
+    /// What the adaptive policy reckons with.
+    pub fetch_prices: FetchPrices,
     /// How long a request waits for journal space or the store before the client is told to try again.
     pub patience: Duration,
 }
@@ -102,6 +107,7 @@ impl Default for VolumeConfig {
             cadence: Cadence::default(),
             quota_bytes: 1 << 50,
             fetch: FetchPolicy::Adaptive,
+            fetch_prices: FetchPrices::default(),
             patience: Duration::from_secs(10),
         }
     }

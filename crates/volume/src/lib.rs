@@ -29,7 +29,7 @@ mod volume;
 
 pub use config::{Cadence, VolumeConfig};
 pub use error::VolumeError;
-pub use objects::FetchPolicy;
+pub use objects::{FetchPolicy, FetchPrices};
 pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use status::VolumeStatus;

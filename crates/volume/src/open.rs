@@ -59,7 +59,7 @@ impl Parts {
             memory_cache_bytes: config.memory_cache_bytes,
             disk_cache_bytes: config.disk_cache_bytes,
             fetch: config.fetch,
-            ..ObjectsConfig::default()
+            prices: config.fetch_prices,
         };
         let (env, store) = (&self.env, self.store.clone());
         Ok(Objects::open(env, store, self.family(), self.keys.clone(), "cache", objects).await?)

@@ -2,7 +2,7 @@
 //!
 //! A step polls one task, picked at random among those that were woken, so that every interleaving has a chance. When
 //! none can run, the clock jumps to the next timer; now and then it does so while tasks are waiting, as on a loaded
-//! machine a short timeout fires before the work it guards is done. When nothing runs and no timer is left, the run is
+//! machine a short timeout fires before the work it guards is done (measurements switch that off). When nothing runs and no timer is left, the run is
 //! a deadlock and the error names who waits.
 //!
 //! Locks: `Core` is held for bookkeeping only; futures are polled and dropped outside of it, since both may come back
@@ -98,6 +98,8 @@ pub(super) struct Core {
     limits: Limits,
     hash: u64,
     print: bool,
+    /// Timers may fire while tasks are runnable.
+    early_timers: bool,
     root: Option<TaskId>,
 }
 
@@ -121,6 +123,7 @@ impl Shared {
                 limits,
                 hash: 0x9e37_79b9_7f4a_7c15,
                 print: false,
+                early_timers: true,
                 root: None,
             }),
             ready: Arc::new(ReadyQueue::default()),
@@ -237,7 +240,8 @@ impl Shared {
                 live: core.live(),
             });
         }
-        if let Some((deadline, _)) = core.timers.keys().next().copied()
+        if core.early_timers
+            && let Some((deadline, _)) = core.timers.keys().next().copied()
             && deadline.saturating_sub(core.now) < EARLY_TIMER_NANOS
             && core.scheduler.chance(1, EARLY_TIMER_IN)
         {
@@ -424,6 +428,10 @@ impl Core {
 
     pub(super) fn print(&mut self, on: bool) {
         self.print = on;
+    }
+
+    pub(super) fn set_early_timers(&mut self, on: bool) {
+        self.early_timers = on;
     }
 
     pub(super) fn hash(&self) -> u64 {

@@ -55,6 +55,29 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
+fn without_early_timers_no_time_passes_while_tasks_can_run() {
+    let simulation = Simulation::new(1);
+    simulation.set_early_timers(false);
+    let env = simulation.env();
+    let waited = simulation
+        .run(async move {
+            let sleeper = env.clone();
+            let sleep = env.spawn(
+                "sleeper",
+                async move { sleeper.sleep(Duration::from_millis(1)).await },
+            );
+            for _ in 0..10_000 {
+                env.spawn("step", async {}).await.expect("it ends");
+            }
+            let before = env.now();
+            sleep.await.expect("it ends");
+            (before, env.now().since(before))
+        })
+        .expect("it ends");
+    assert_eq!(waited, (crate::Monotonic(0), Duration::from_millis(1)));
+}
+
+#[test]
 fn other_seeds_are_other_runs() {
     let hashes: BTreeSet<u64> = (0..200).map(|seed| busy_history(seed).0).collect();
     assert_eq!(hashes.len(), 200);
