@@ -1,6 +1,7 @@
 //! `firn-edge`: the appliance in a branch office. To its clients a file server, to the cloud one writer of a volume.
 
 mod admin;
+mod allocator;
 mod commands;
 mod config;
 mod failure;
@@ -88,10 +89,15 @@ enum Command {
     Verify,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
+    allocator::keep_little();
     let arguments = Arguments::parse();
-    match execute(arguments).await {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let executed = match runtime {
+        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Err(error) => Err(Failure::new(error)),
+    };
+    match executed {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("firn-edge: {failure}");
