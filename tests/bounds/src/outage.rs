@@ -255,14 +255,11 @@ async fn real(directory: &Path, outage: Duration) -> Result<Outcome> {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     let name = format!("file-{number}-{written:06}");
                     let data = content(number << 32 | written, WRITE_BYTES);
-                    match client.write_file(&root, name.as_bytes(), 0o644, &data).await {
-                        Ok(()) => written += 1,
-                        Err(error) if error.to_string().contains("JUKEBOX") => {
-                            seen.told_to_wait.fetch_add(1, Relaxed);
-                            continue;
-                        }
-                        Err(error) => return Err(error.context("a writer was told")),
-                    }
+                    let before = client.told_to_wait;
+                    let done = client.write_file(&root, name.as_bytes(), 0o644, &data).await;
+                    done.context("a writer was told")?;
+                    written += 1;
+                    seen.told_to_wait.fetch_add(client.told_to_wait - before, Relaxed);
                     seen.acknowledged.fetch_add(1, Relaxed);
                     match Instant::now().checked_duration_since(back) {
                         None => {

@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How the server knows a file.
 pub type FileHandle = nfs_fh3;
 
+/// Between two tries of a call that the server puts off.
+const LATER: Duration = Duration::from_millis(500);
+
 /// A directory entry with what is known of it.
 pub struct Listed {
     /// Its name.
@@ -54,21 +57,46 @@ pub struct Client {
     nfs: Nfs3Client<TokioIo<TcpStream>>,
     /// The export's root.
     pub root: FileHandle,
+    /// How often the server asked to try again later (NFS3ERR_JUKEBOX).
+    pub told_to_wait: u64,
 }
 
-async fn answered<T, S, E: std::fmt::Debug, R>(
+/// The answer to a call; `None` if the server asks to try again later.
+async fn answer<S, E: std::fmt::Debug, R>(
     what: &'static str,
     call: impl Future<Output = Result<Nfs3Result<S, E>, R>>,
-    with: impl FnOnce(S) -> T,
-) -> Result<T>
+) -> Result<Option<S>>
 where
     R: std::error::Error + Send + Sync + 'static,
 {
     let answer = tokio::time::timeout(PATIENCE, call).await;
     match answer.with_context(|| format!("{what}: no answer in {} s", PATIENCE.as_secs()))?? {
-        Nfs3Result::Ok(value) => Ok(with(value)),
-        Nfs3Result::Err((status, _)) => bail!("{what}: {status:?}"),
+        Nfs3Result::Ok(value) => Ok(Some(value)),
+        Nfs3Result::Err((status, _)) => match format!("{status:?}") {
+            later if later.contains("JUKEBOX") => Ok(None),
+            other => bail!("{what}: {other}"),
+        },
     }
+}
+
+fn taken<S, T>(value: S, with: impl FnOnce(S) -> T) -> T {
+    with(value)
+}
+
+/// What a call is answered in the end: it is sent anew for as long as the server asks for that, as clients do.
+macro_rules! answered {
+    ($client:ident, $what:literal, $call:expr, $with:expr) => {
+        loop {
+            match answer($what, $call).await {
+                Ok(Some(value)) => break Ok(taken(value, $with)),
+                Ok(None) => {
+                    $client.told_to_wait += 1;
+                    tokio::time::sleep(LATER).await;
+                }
+                Err(error) => break Err(error),
+            }
+        }
+    };
 }
 
 fn place<'a>(directory: &nfs_fh3, name: &'a [u8]) -> diropargs3<'a> {
@@ -109,6 +137,7 @@ impl Client {
             root: nfs_fh3 {
                 data: mounted.fhandle.0,
             },
+            told_to_wait: 0,
         })
     }
 
@@ -117,7 +146,7 @@ impl Client {
         let call = LOOKUP3args {
             what: place(directory, name),
         };
-        answered("LOOKUP", self.nfs.lookup(&call), |found| found.object).await
+        answered!(self, "LOOKUP", self.nfs.lookup(&call), |found| found.object)
     }
 
     /// Makes a directory; one that is there is taken as it is.
@@ -126,7 +155,7 @@ impl Client {
             where_: place(directory, name),
             attributes: attributes(0o755),
         };
-        match answered("MKDIR", self.nfs.mkdir(&call), |made| made.obj).await {
+        match answered!(self, "MKDIR", self.nfs.mkdir(&call), |made| made.obj) {
             Ok(Nfs3Option::Some(handle)) => Ok(handle),
             Ok(Nfs3Option::None) => self.lookup(directory, name).await,
             Err(error) if error.to_string().contains("EXIST") => self.lookup(directory, name).await,
@@ -143,7 +172,7 @@ impl Client {
                 symlink_data: nfspath3(Opaque::borrowed(target)),
             },
         };
-        match answered("SYMLINK", self.nfs.symlink(&call), drop).await {
+        match answered!(self, "SYMLINK", self.nfs.symlink(&call), drop) {
             Err(error) if !error.to_string().contains("EXIST") => Err(error),
             _ => Ok(()),
         }
@@ -165,7 +194,7 @@ impl Client {
             where_: place(directory, name),
             how,
         };
-        let file = match answered("CREATE", self.nfs.create(&call), |made| made.obj).await? {
+        let file = match answered!(self, "CREATE", self.nfs.create(&call), |made| made.obj)? {
             Nfs3Option::Some(handle) => handle,
             Nfs3Option::None => self.lookup(directory, name).await?,
         };
@@ -186,7 +215,7 @@ impl Client {
                 stable,
                 data: Opaque::borrowed(chunk),
             };
-            let written = answered("WRITE", self.nfs.write(&call), |written| written).await?;
+            let written = answered!(self, "WRITE", self.nfs.write(&call), |written| written)?;
             ensure!(written.count > 0, "WRITE: the server took nothing");
             ensure!(
                 stable == stable_how::UNSTABLE || written.committed == stable_how::FILE_SYNC,
@@ -205,7 +234,7 @@ impl Client {
                 offset: 0,
                 count: 0,
             };
-            let committed = answered("COMMIT", self.nfs.commit(&call), |done| done.verf.0).await?;
+            let committed = answered!(self, "COMMIT", self.nfs.commit(&call), |done| done.verf.0)?;
             ensure!(
                 Some(committed) == verifier,
                 "the server restarted before the commit"
@@ -224,7 +253,7 @@ impl Client {
                 offset,
                 count: IO_BYTES as u32,
             };
-            let read = answered("READ", self.nfs.read(&call), |read| read).await?;
+            let read = answered!(self, "READ", self.nfs.read(&call), |read| read)?;
             hasher.update(&read.data.0);
             offset += read.data.0.len() as u64;
             if read.eof {
@@ -239,10 +268,9 @@ impl Client {
         let call = READLINK3args {
             symlink: link.clone(),
         };
-        answered("READLINK", self.nfs.readlink(&call), |read| {
+        answered!(self, "READLINK", self.nfs.readlink(&call), |read| {
             read.data.0.0.into_owned()
         })
-        .await
     }
 
     /// Everything in a directory but itself and its parent.
@@ -257,7 +285,7 @@ impl Client {
                 dircount: 32 << 10,
                 maxcount: 256 << 10,
             };
-            let page = answered("READDIRPLUS", self.nfs.readdirplus(&call), |page| page).await?;
+            let page = answered!(self, "READDIRPLUS", self.nfs.readdirplus(&call), |page| page)?;
             let entries = page.reply.entries.into_inner();
             ensure!(
                 page.reply.eof || !entries.is_empty(),

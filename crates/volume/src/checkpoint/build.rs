@@ -10,12 +10,12 @@ use crate::{
     inode::INLINE_BYTES,
     journal::Journal,
     mutants::{Mutant, active},
-    state::{Content, FrozenEntry},
+    state::{Content, DirectoryPage, FrozenEntry, FrozenPages, PagePlace},
     tree::{self, Update},
 };
 use bytes::{Bytes, BytesMut};
 use firn_format::{Child, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Blocks assembled and sealed together: 1 MiB at the default block size, enough to use every core, little enough to hold.
 const BATCH_BYTES: usize = 1 << 20;
@@ -55,7 +55,7 @@ pub async fn build(
     let mut used_correction = 0;
     let mut held: Vec<(FrozenEntry, Content, u64)> = Vec::new();
     let mut group = None;
-    for entry in frozen {
+    for mut entry in frozen {
         let here = locality(&entry);
         if group != Some(here) || held.len() >= INODES_HELD {
             pack_inodes(packer, &mut held, &mut map_changes, &mut orphans, &mut entries).await?;
@@ -68,13 +68,14 @@ pub async fn build(
                 entries.push((entry.number, Content::Empty, 0));
             }
             Some(_) => {
+                let pages = std::mem::take(&mut entry.pages);
                 let (content, used_bytes) = Source {
                     packer,
                     journal,
                     block_bytes,
                     entry: &entry,
                 }
-                .build()
+                .build(pages)
                 .await?;
                 used_correction += used_bytes as i64 - entry.layer.used_bytes as i64;
                 held.push((entry, content, used_bytes));
@@ -182,10 +183,10 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    async fn build(mut self) -> Result<(Content, u64), CheckpointError> {
+    async fn build(mut self, pages: FrozenPages) -> Result<(Content, u64), CheckpointError> {
         let inode = self.entry.inode.as_ref().expect("only existing inodes are built");
         if inode.is_directory() {
-            return self.build_directory().await.map(|content| (content, 0));
+            return self.build_directory(pages).await.map(|content| (content, 0));
         }
         if self.entry.layer.is_transparent() {
             return Ok((self.entry.content.clone(), self.entry.committed_used_bytes));
@@ -204,28 +205,19 @@ impl Source<'_> {
         self.build_map(size_bytes).await
     }
 
-    async fn build_directory(&mut self) -> Result<Content, CheckpointError> {
-        let pages = &self.entry.pages;
+    /// Rewrites the pages that changed, and the map above them. Pages are let go of as they are packed.
+    async fn build_directory(&mut self, pages: FrozenPages) -> Result<Content, CheckpointError> {
         let mut leaves: BTreeMap<u64, Option<Pointer>> =
             pages.removed.iter().map(|place| (place.index(), None)).collect();
-        let batch = pages
-            .changed
-            .iter()
-            .map(|(place, page)| ToPack {
-                kind: Kind::Block,
-                place: Place {
-                    inode: self.entry.number,
-                    level: 0,
-                    index: place.index(),
-                },
-                plain: Bytes::new(),
-                children: Vec::new(),
-                payload: page.encode(),
-            })
-            .collect::<Vec<_>>();
-        let pointers = self.packer.pack_all(batch).await?;
-        for ((place, _), pointer) in pages.changed.iter().zip(pointers) {
-            leaves.insert(place.index(), Some(pointer));
+        let mut changed = pages.changed.into_iter();
+        loop {
+            let batch = some_pages(self.entry.number, &mut changed);
+            if batch.is_empty() {
+                break;
+            }
+            let indices: Vec<u64> = batch.iter().map(|one| one.place.index).collect();
+            let pointers = self.packer.pack_all(batch).await?;
+            leaves.extend(indices.into_iter().zip(pointers.into_iter().map(Some)));
         }
         if leaves.is_empty() {
             return Ok(self.entry.content.clone());
@@ -408,6 +400,32 @@ impl Source<'_> {
     }
 }
 
+/// The next pages of a directory, as many as are sealed together.
+fn some_pages(
+    directory: u64,
+    changed: &mut impl Iterator<Item = (PagePlace, Arc<DirectoryPage>)>,
+) -> Vec<ToPack> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while bytes < BATCH_BYTES
+        && let Some((place, page)) = changed.next()
+    {
+        let payload = page.encode();
+        bytes += payload.len();
+        batch.push(ToPack {
+            kind: Kind::Block,
+            place: Place {
+                inode: directory,
+                level: 0,
+                index: place.index(),
+            },
+            plain: Bytes::new(),
+            children: Vec::new(),
+            payload,
+        });
+    }
+    batch
+}
+
 /// Indices of the blocks that extents touch.
 fn changed_blocks(extents: &crate::extents::ExtentMap, block_bytes: u64) -> Vec<u64> {
     let mut blocks: Vec<u64> = Vec::new();
@@ -418,4 +436,46 @@ fn changed_blocks(extents: &crate::extents::ExtentMap, block_bytes: u64) -> Vec<
         blocks.extend(next..=last);
     }
     blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BATCH_BYTES, some_pages};
+    use crate::state::{DirectoryPage, NamedInode, PagePlace};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_huge_directory_is_packed_in_batches_and_its_pages_are_let_go_of() {
+        let depth = 10;
+        let pages: Vec<_> = (0..1_u64 << depth)
+            .map(|number| {
+                let place = PagePlace::at(depth, (1 << depth) - 1 + number);
+                let mut page = DirectoryPage::default();
+                for entry in 0..60 {
+                    let name = format!("a-name-of-some-length-{number}-{entry}")
+                        .into_bytes()
+                        .into();
+                    page.insert(place.start + entry * 16, NamedInode { name, inode: entry });
+                }
+                (place, Arc::new(page))
+            })
+            .collect();
+        let watched = Arc::downgrade(&pages[0].1);
+        let count = pages.len();
+        let mut pages = pages.into_iter();
+        let (mut batches, mut packed) = (0, 0);
+        loop {
+            let batch = some_pages(7, &mut pages);
+            if batch.is_empty() {
+                break;
+            }
+            assert!(watched.upgrade().is_none(), "a page that is packed is not held");
+            let bytes: usize = batch.iter().map(|one| one.payload.len()).sum();
+            assert!(bytes < BATCH_BYTES + (8 << 10), "{bytes} bytes in one batch");
+            batches += 1;
+            packed += batch.len();
+        }
+        assert_eq!(packed, count);
+        assert!(batches > 2, "{batches}");
+    }
 }

@@ -100,7 +100,7 @@ fn entries_after(
             page.entries
                 .range(key..)
                 .take(room)
-                .map(|(key, named)| entry(named.name.clone(), named.inode, *key)),
+                .map(|(key, named)| entry(Bytes::copy_from_slice(&named.name), named.inode, *key)),
         );
         if entries.len() < limit {
             key = place.end();

@@ -320,7 +320,7 @@ impl State {
         entry.pages.page_mut(place).insert(
             key,
             NamedInode {
-                name: copy(name),
+                name: name[..].into(),
                 inode,
             },
         );

@@ -116,7 +116,8 @@ impl PagePlace {
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    pub name: Bytes,
+    /// As small as can be: a huge directory has very many in memory.
+    pub name: Box<[u8]>,
     pub inode: u64,
 }
 
@@ -136,7 +137,7 @@ impl DirectoryPage {
     pub fn find(&self, base: u64, name: &[u8]) -> Option<(u64, u64)> {
         self.entries
             .range(base..base + FIRST_KEY)
-            .find(|(_, entry)| entry.name == name)
+            .find(|(_, entry)| *entry.name == *name)
             .map(|(key, entry)| (*key, entry.inode))
     }
 
@@ -182,7 +183,7 @@ impl DirectoryPage {
         for _ in 0..count {
             let (key, inode) = (input.u64()?, input.u64()?);
             // Copied, so that one entry does not keep the whole fetched buffer alive.
-            let name = Bytes::copy_from_slice(&input.bytes()?);
+            let name = input.bytes()?[..].into();
             if !place.contains(key) || page.entries.contains_key(&key) {
                 return Err(input.error());
             }
@@ -349,7 +350,7 @@ mod tests {
 
     fn entry(number: u64) -> Entry {
         Entry {
-            name: Bytes::from(format!("file-{number}")),
+            name: format!("file-{number}").into_bytes().into(),
             inode: number,
         }
     }

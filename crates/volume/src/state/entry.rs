@@ -120,6 +120,7 @@ impl Entry {
 }
 
 /// Pages of a directory that a checkpoint must write or clear.
+#[derive(Default)]
 pub struct FrozenPages {
     pub changed: Vec<(PagePlace, Arc<DirectoryPage>)>,
     pub removed: Vec<PagePlace>,

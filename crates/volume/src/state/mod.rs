@@ -20,7 +20,7 @@ mod plan;
 
 pub use apply::{Missing, directory_size_bytes};
 pub use directory::{DirectoryPage, Entry as NamedInode, MAX_DEPTH, PagePlace, base_key};
-pub use entry::{Content, Entry, FileLayer, FrozenEntry};
+pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
 pub use plan::{LINKS_MAX, NewKind, PlannedCreate, Stop, root_inode};
 
 use crate::{extents::WriteBuffer, inode::Inode, journal::Sequence};
