@@ -9,7 +9,6 @@ use crate::{
     failure::Failure,
     snapshot::{Observed, Snapshot},
 };
-use connections::Bounded;
 use axum::{
     Router,
     extract::State,
@@ -17,6 +16,7 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
+use connections::Bounded;
 use firn_env::Task;
 use std::{fmt::Write, sync::Arc};
 
