@@ -518,7 +518,7 @@ fn rot_is_found_and_never_returned() {
 #[test]
 fn a_rotten_journal_or_index_is_an_error_and_not_a_step_back() {
     for (prefix, bits) in [
-        ("journal/", 200_000),
+        ("journal/", 300),
         ("index/", 200_000),
         ("state", 3),
         ("superblock", 1),
