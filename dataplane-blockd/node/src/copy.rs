@@ -119,7 +119,7 @@ async fn copy_row(node: &Inner, row: &Row) -> Result<(), CopyError> {
             .places()
             .into_iter()
             .filter(|place| (place.replication, place.row) == name && place.since != since);
-        futures::future::join_all(stale.map(|place| node.store.release(place.tract))).await;
+        futures::future::join_all(stale.map(|place| node.store.release(place))).await;
     }
     let at = RowAt {
         replication: row.replication,

@@ -27,7 +27,7 @@ pub struct QueueFull;
 
 #[derive(Default)]
 struct Lane {
-    waiting: VecDeque<(u64, oneshot::Sender<()>)>,
+    waiting: VecDeque<(u64, oneshot::Sender<Turn>)>,
     deficit: u64,
 }
 
@@ -46,12 +46,15 @@ pub struct FairQueue {
 
 /// The right to use the disk; given back when dropped.
 pub struct Turn {
-    queue: FairQueue,
+    /// Nothing once it was given back.
+    queue: Option<FairQueue>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.queue.give_back();
+        if let Some(queue) = self.queue.take() {
+            queue.give_back();
+        }
     }
 }
 
@@ -85,7 +88,9 @@ impl FairQueue {
             let mut lanes = self.lock();
             if lanes.free > 0 && lanes.round.is_empty() {
                 lanes.free -= 1;
-                return Ok(Turn { queue: self.clone() });
+                return Ok(Turn {
+                    queue: Some(self.clone()),
+                });
             }
             let lane = lanes.lanes.entry(tenant).or_default();
             if lane.waiting.len() >= LANE_MAX {
@@ -99,9 +104,8 @@ impl FairQueue {
             called
         };
         self.call_next();
-        // A waiting lane is only dropped with the queue, which we hold.
-        let _ = called.await;
-        Ok(Turn { queue: self.clone() })
+        // The turn travels with the call: whoever is gone when it is called gives it back by dropping it.
+        called.await.map_err(|_| QueueFull)
     }
 
     fn give_back(&self) {
@@ -127,10 +131,15 @@ impl FairQueue {
                 continue;
             }
             lane.deficit -= *cost;
-            if let Some((_, call)) = lane.waiting.pop_front()
-                && call.send(()).is_ok()
-            {
-                lanes.free -= 1;
+            if let Some((_, call)) = lane.waiting.pop_front() {
+                let turn = Turn {
+                    queue: Some(self.clone()),
+                };
+                match call.send(turn) {
+                    Ok(()) => lanes.free -= 1,
+                    // Nobody is there any more; it was never taken.
+                    Err(mut turn) => turn.queue = None,
+                }
             }
             if lane.waiting.is_empty() {
                 // What is left over is not saved up.

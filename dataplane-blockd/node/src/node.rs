@@ -143,7 +143,7 @@ impl Inner {
                         let held = self.store.place(tract).unwrap_or(place);
                         return self.store.put(held, puts).await.map_err(refusal);
                     }
-                    self.store.reset(tract, place.since).await;
+                    self.store.reset(place).await;
                 }
                 outcome => return outcome.map_err(refusal),
             }

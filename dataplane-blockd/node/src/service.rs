@@ -369,8 +369,7 @@ impl NodeSession {
         })
     }
 
-    /// Like a read, but also from a replica that is still copying when the disk's client asks (it compares replicas), and
-    /// without a fence when a node asks.
+    /// Like a read, with generations. A node asks without a fence: it copies for whoever has the disk.
     async fn fetch(
         &self,
         tract: TractId,

@@ -291,32 +291,51 @@ impl Store {
         self.shared.wait_durable(batch).await;
     }
 
-    /// Empties a tract that this node holds from another stay in its row; durable when it returns.
-    pub async fn reset(&self, tract: TractId, since: RowVersion) {
-        self.clear(tract, |frame| record::Record::Reset { frame, tract, since })
-            .await;
+    /// Empties a tract that this node holds from another stay in its row than `place` says; durable when it returns. Of
+    /// several who ask at once one empties it, and what is written under `place` after that stays.
+    pub async fn reset(&self, place: TractPlace) {
+        let (tract, since) = (place.tract, place.since);
+        self.clear(
+            tract,
+            |held| held.since != since,
+            |frame| record::Record::Reset { frame, tract, since },
+        )
+        .await;
     }
 
-    /// Gives up a tract; durable when it returns.
-    pub async fn release(&self, tract: TractId) {
-        self.clear(tract, |frame| record::Record::Release { frame, tract })
-            .await;
+    /// Gives up a tract, if it is still held as `place` says; durable when it returns.
+    pub async fn release(&self, place: TractPlace) {
+        let tract = place.tract;
+        self.clear(
+            tract,
+            |held| *held == place,
+            |frame| record::Record::Release { frame, tract },
+        )
+        .await;
     }
 
-    async fn clear(&self, tract: TractId, record: impl FnOnce(layout::Frame) -> record::Record) {
+    async fn clear(
+        &self,
+        tract: TractId,
+        applies: impl Fn(&TractPlace) -> bool,
+        record: impl FnOnce(layout::Frame) -> record::Record,
+    ) {
         let gate = self
             .shared
             .state()
             .tracts
             .get(&tract)
-            .map(|tract| tract.gate.clone());
+            .map(|held| held.gate.clone());
         let Some(gate) = gate else {
             return;
         };
-        let _alone = gate.write_owned().await;
+        let _alone = gate.clone().write_owned().await;
         let batch = {
             let mut state = self.shared.state();
-            let Some(frame) = state.tracts.get(&tract).map(|tract| tract.frame) else {
+            // It may have become another's while we waited at the gate.
+            let held = state.tracts.get(&tract);
+            let held = held.filter(|held| Arc::ptr_eq(&held.gate, &gate) && applies(&held.place));
+            let Some(frame) = held.map(|held| held.frame) else {
                 return;
             };
             state.drop_active(tract);

@@ -76,7 +76,7 @@ async fn drop_foreign(node: &Inner, foreign: &mut BTreeMap<TractId, Monotonic>) 
         seen.insert(tract);
         let since = *foreign.entry(tract).or_insert(now);
         if now.since(since) >= node.options.drop_after && dropped.len() < DROPPED_AT_ONCE {
-            dropped.push(tract);
+            dropped.push(place);
         }
     }
     foreign.retain(|tract, _| seen.contains(tract));
@@ -87,7 +87,7 @@ async fn drop_foreign(node: &Inner, foreign: &mut BTreeMap<TractId, Monotonic>) 
         tracts = dropped.len(),
         "giving up tracts that are no longer this node's"
     );
-    futures::future::join_all(dropped.iter().map(|tract| node.store.release(*tract))).await;
+    futures::future::join_all(dropped.iter().map(|place| node.store.release(*place))).await;
     let held: BTreeSet<_> = node.store.places().iter().map(|place| place.tract.disk).collect();
     for disk in gone {
         if !held.contains(&disk) {

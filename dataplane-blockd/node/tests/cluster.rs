@@ -113,7 +113,7 @@ async fn check(client: &Client, model: &Model) -> Result<(), String> {
 /// A history: a client uses a disk while nodes crash, stay away, come back, and one loses its disk for good; then another
 /// client takes over.
 fn history(seed: u64, planted: Option<&str>) -> Result<(), String> {
-    let cluster = Cluster::new(seed, 4);
+    let cluster = TestCluster::new(seed, 4);
     if let Some(bug) = planted {
         cluster
             .hosts
@@ -222,7 +222,7 @@ fn no_acknowledged_write_is_lost_and_replicas_agree() {
 #[test]
 fn the_same_seed_is_the_same_history() {
     let run = |seed| {
-        let cluster = Cluster::new(seed, 3);
+        let cluster = TestCluster::new(seed, 3);
         let mut client = cluster.client("client");
         cluster
             .simulation
@@ -257,12 +257,12 @@ fn bugs_planted_in_nodes_are_caught_by_histories() {
 
 /// A cluster whose disk is attached; what happens next is the test's.
 struct Stage {
-    cluster: Cluster,
+    cluster: TestCluster,
     client: Client,
 }
 
 fn stage(seed: u64, nodes: usize, copies: u8, planted: Option<&str>) -> Stage {
-    let cluster = Cluster::new(seed, nodes);
+    let cluster = TestCluster::new(seed, nodes);
     if let Some(bug) = planted {
         cluster
             .hosts
@@ -678,7 +678,7 @@ fn capabilities_are_asked_for_and_bind() {
 
 #[test]
 fn a_full_node_refuses_new_tracts_and_serves_the_others() {
-    let cluster = Cluster::new(8, 1);
+    let cluster = TestCluster::new(8, 1);
     let mut client = cluster.client("client");
     let env = cluster.simulation.env();
     let table = cluster.table.clone();

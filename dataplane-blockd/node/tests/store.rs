@@ -437,6 +437,49 @@ fn the_highest_generation_wins_whatever_the_order() {
 }
 
 #[test]
+fn a_tract_from_an_earlier_stay_is_emptied_once_however_many_ask() {
+    let simulation = Simulation::new(6);
+    let env = simulation.machine("node").env();
+    simulation
+        .run(async move {
+            Store::format(&env, tiny()).await.expect("it is formatted");
+            let store = Store::open(&env, StoreOptions::default())
+                .await
+                .expect("it opens");
+            store
+                .put(place(0), &[put(0, 1, generation(9))])
+                .await
+                .expect("it is put");
+            let later = TractPlace {
+                since: RowVersion(5),
+                ..place(0)
+            };
+            let early = store.put(later, &[put(0, 2, generation(1))]).await;
+            assert!(matches!(early, Err(StoreError::OtherStay { .. })), "{early:?}");
+            let asking = (0..5_u16).map(|at| {
+                let store = &store;
+                async move {
+                    store.reset(later).await;
+                    // What belongs to the earlier stay is gone; giving that up must not touch this one.
+                    store
+                        .put(later, &[put(0, 10 + at, generation(2))])
+                        .await
+                        .expect("it is put");
+                    store.release(place(0)).await;
+                }
+            });
+            futures::future::join_all(asking).await;
+            let range = BlockRange::new(0, 20).expect("within the tract");
+            let found = store.read(later, range).await.expect("no damage");
+            let written: Vec<usize> = (0..20)
+                .filter(|at| found.versions[*at].state != BlockState::Absent)
+                .collect();
+            assert_eq!(written, [10, 11, 12, 13, 14]);
+        })
+        .expect("the run ends");
+}
+
+#[test]
 fn overwriting_the_same_blocks_for_ever_needs_no_more_room() {
     let simulation = Simulation::new(3);
     let env = simulation.machine("node").env();
@@ -463,7 +506,7 @@ fn overwriting_the_same_blocks_for_ever_needs_no_more_room() {
             }
             let third = store.put(place(2), &[put(2, 0, generation(1))]).await;
             assert!(matches!(third, Err(StoreError::Full)), "{third:?}");
-            store.release(place(0).tract).await;
+            store.release(place(0)).await;
             store
                 .put(place(2), &[put(2, 0, generation(1))])
                 .await

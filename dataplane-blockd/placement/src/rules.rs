@@ -27,12 +27,21 @@ pub struct NodeView {
     pub domain: String,
     /// Its heartbeats come.
     pub alive: bool,
-    /// It may be given new replicas: its heartbeats were seen to come, and it has room.
-    pub may_join: bool,
+    /// Its heartbeats were seen to come: it is not merely remembered.
+    pub proven: bool,
+    /// It has room for more tracts.
+    pub has_room: bool,
     /// It is being emptied.
     pub draining: bool,
     /// Replicas it carries.
     pub load: u64,
+}
+
+impl NodeView {
+    /// Whether it may be given new replicas.
+    fn may_join(&self) -> bool {
+        self.alive && self.proven && self.has_room && !self.draining
+    }
 }
 
 /// All nodes.
@@ -66,7 +75,10 @@ pub fn next(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Optio
         let most = replicas
             .iter()
             .filter(|replica| active(replica))
-            .max_by_key(|replica| (view.get(&replica.node).map_or(0, |node| node.load), replica.node))
+            .max_by_key(|replica| {
+                let load = view.get(&replica.node).map_or(0, |node| node.load);
+                (shares_domain(replica, &replicas, view), load, replica.node)
+            })
             .map(|replica| replica.node)?;
         replicas.retain(|replica| replica.node != most);
     }
@@ -102,8 +114,29 @@ pub fn next(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Optio
     })
 }
 
+/// Whether another replica lies in the same domain.
+fn shares_domain(replica: &Replica, replicas: &[Replica], view: &View) -> bool {
+    let domain = |node: NodeId| view.get(&node).map(|node| &*node.domain);
+    replicas
+        .iter()
+        .any(|other| other.node != replica.node && domain(other.node) == domain(replica.node))
+}
+
+/// Whether a row has all its replicas and nothing is under way in it.
+fn is_complete(row: &Row) -> bool {
+    row.replicas.len() == row.replication.copies()
+        && row
+            .replicas
+            .iter()
+            .all(|replica| replica.state == ReplicaState::Active)
+}
+
 /// A row of living nodes, all active, since there is nothing to copy yet.
 fn build(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
+    // Just after a start some nodes may not have been heard of yet: a row built without them would be lopsided for ever.
+    if view.values().any(|node| node.alive && !node.proven) {
+        return None;
+    }
     let version = RowVersion(row.version.0 + 1);
     let mut replicas: Vec<Replica> = Vec::new();
     while replicas.len() < row.replication.copies() {
@@ -132,12 +165,7 @@ fn choose(replicas: &[Replica], view: &View, random: &mut dyn FnMut(u64) -> u64)
         .collect();
     let candidates: Vec<(&NodeId, &NodeView)> = view
         .iter()
-        .filter(|(id, node)| {
-            node.alive
-                && node.may_join
-                && !node.draining
-                && !replicas.iter().any(|replica| replica.node == **id)
-        })
+        .filter(|(id, node)| node.may_join() && !replicas.iter().any(|replica| replica.node == **id))
         .collect();
     let apart: Vec<_> = candidates
         .iter()
@@ -154,12 +182,57 @@ fn choose(replicas: &[Replica], view: &View, random: &mut dyn FnMut(u64) -> u64)
     lightest.get(at).map(|(id, _)| **id)
 }
 
-/// One more step towards equal loads: a row that is complete, into which a light node joins in place of a heavy one.
+/// One more step towards replicas that lie apart and equal loads: a row that is complete, into which a node joins in place of
+/// another.
 pub fn rebalance(rows: &[&Row], view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
-    let eligible = |node: &NodeView| node.alive && node.may_join && !node.draining;
+    spread(rows, view, random).or_else(|| level(rows, view, random))
+}
+
+/// A row with two replicas in one domain, and a node in a domain it is not in.
+fn spread(rows: &[&Row], view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
+    let crowded = rows.iter().filter(|row| {
+        is_complete(row)
+            && row
+                .replicas
+                .iter()
+                .any(|replica| shares_domain(replica, &row.replicas, view))
+    });
+    for row in crowded {
+        let Some(node) = choose(&row.replicas, view, random) else {
+            continue;
+        };
+        let is_fresh = |replica: &Replica| {
+            view.get(&replica.node)
+                .is_none_or(|other| other.domain != view[&node].domain)
+        };
+        if row.replicas.iter().all(is_fresh) {
+            return Some(with_joining(row, node, view));
+        }
+    }
+    None
+}
+
+fn with_joining(row: &Row, node: NodeId, view: &View) -> Row {
+    let version = RowVersion(row.version.0 + 1);
+    let mut replicas = row.replicas.clone();
+    replicas.push(Replica {
+        node,
+        state: ReplicaState::Joining,
+        since: version,
+        address: view[&node].address.clone(),
+    });
+    Row {
+        version,
+        replicas,
+        ..row.clone()
+    }
+}
+
+/// A row of the heaviest node into which the lightest can come.
+fn level(rows: &[&Row], view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
     let (light, lightest) = view
         .iter()
-        .filter(|(_, node)| eligible(node))
+        .filter(|(_, node)| node.may_join())
         .min_by_key(|(_, node)| node.load)?;
     let (heavy, heaviest) = view
         .iter()
@@ -170,11 +243,7 @@ pub fn rebalance(rows: &[&Row], view: &View, random: &mut dyn FnMut(u64) -> u64)
         return None;
     }
     let fits = |row: &&&Row| {
-        row.replicas.len() == row.replication.copies()
-            && row
-                .replicas
-                .iter()
-                .all(|replica| replica.state == ReplicaState::Active)
+        is_complete(row)
             && row.replica(*heavy).is_some()
             && row.replica(*light).is_none()
             && row.replicas.iter().all(|replica| {
@@ -189,18 +258,5 @@ pub fn rebalance(rows: &[&Row], view: &View, random: &mut dyn FnMut(u64) -> u64)
         return None;
     }
     let at = usize::try_from(random(fitting.len() as u64)).ok()?;
-    let row = *fitting.get(at)?;
-    let version = RowVersion(row.version.0 + 1);
-    let mut replicas = row.replicas.clone();
-    replicas.push(Replica {
-        node: *light,
-        state: ReplicaState::Joining,
-        since: version,
-        address: lightest.address.clone(),
-    });
-    Some(Row {
-        version,
-        replicas,
-        ..(*row).clone()
-    })
+    Some(with_joining(fitting.get(at)?, *light, view))
 }

@@ -69,7 +69,7 @@ pub struct Host {
     pub running: Arc<Mutex<Option<Node>>>,
 }
 
-pub struct Cluster {
+pub struct TestCluster {
     pub simulation: Simulation,
     pub table: MemoryTable,
     pub hosts: Vec<Host>,
@@ -106,7 +106,7 @@ pub async fn start(env: Env, table: MemoryTable, name: String) -> Node {
     }
 }
 
-impl Cluster {
+impl TestCluster {
     /// A cluster of `nodes` with a coordinator, and rows of up to `nodes` copies.
     pub fn new(seed: u64, nodes: usize) -> Self {
         let simulation = Simulation::new(seed);
