@@ -1,0 +1,30 @@
+//! A disk node: one process on one physical disk.
+//!
+//! - [`Store`]: tracts on the disk, torn-write safe, with group commit. It knows no network.
+//! - [`Node`]: a store that takes part in a cluster: it serves the protocol, registers and beats in the table, learns the
+//!   rows it is in, copies what it joins, repairs what rots, and drops what is no longer its own.
+//! - [`Authenticator`]: who may do what on a connection.
+//! - [`FairQueue`]: tenants take turns at the disk.
+//! - [`DiskModel`]: a disk that is as slow as one says, on the node's own code path.
+
+mod auth;
+mod copy;
+mod fair;
+mod metrics;
+mod model;
+mod node;
+mod peers;
+mod rows;
+mod scrub;
+mod service;
+mod store;
+mod throttle;
+mod upkeep;
+
+pub use auth::{AuthError, Authenticator, Capability, Grant, KeyedAuthenticator, Scope};
+pub use fair::{FairQueue, QueueFull, Turn};
+pub use model::{DiskModel, ModelError};
+pub use node::{Node, NodeOptions, StartError};
+pub use store::{
+    Content, Found, Geometry, OpenError, Put, Store, StoreCounts, StoreError, StoreOptions, TractPlace,
+};

@@ -1,0 +1,325 @@
+//! A node: a store that takes part in a cluster.
+//!
+//! Its tasks: accepting connections, heartbeats and rows ([`upkeep`](crate::upkeep)), copying what it joins
+//! ([`copy`](crate::copy)), scrubbing and repair ([`scrub`](crate::scrub)). All end when the node is dropped or stopped.
+
+use crate::{
+    auth::Authenticator,
+    copy,
+    fair::{FairQueue, Turn},
+    metrics,
+    peers::Peers,
+    rows::Rows,
+    scrub,
+    service::{NodeService, refusal},
+    store::{Put, Store, StoreError, TractPlace},
+    throttle::Throttle,
+    upkeep,
+};
+use bytes::Bytes;
+use firn_blockd_placement::{NodeReport, Placement, PlacementError, Registration};
+use firn_blockd_protocol::{NodeId, Operation, Refusal, ServerLimits, ServerUsage, TenantId, serve};
+use firn_env::{Env, Task};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::{Notify, watch};
+use tracing::{debug, info};
+
+/// How a node works.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Where it listens, `host:port`.
+    pub listen: String,
+    /// Where others find it; nothing: where it listens.
+    pub advertise: Option<String>,
+    /// What fails together with it.
+    pub domain: String,
+    /// Between two heartbeats; several must fit into the time after which the coordinator takes a node for dead.
+    pub heartbeat: Duration,
+    /// Requests that use the disk at once: about what keeps it busy. More would only move the queue from where tenants take
+    /// turns to where they do not.
+    pub turns: usize,
+    /// Rows copied at once when the node joins.
+    pub copies_at_once: usize,
+    /// Bytes a second for copying.
+    pub copy_bytes_per_second: u64,
+    /// Bytes a second for scrubbing.
+    pub scrub_bytes_per_second: u64,
+    /// From the end of one round of scrubbing to the beginning of the next.
+    pub scrub_interval: Duration,
+    /// How long tracts are kept that are no longer this node's, in case somebody wants them back.
+    pub drop_after: Duration,
+    /// Of each connection.
+    pub limits: ServerLimits,
+    /// Connections at once.
+    pub connections: usize,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            listen: "0.0.0.0:7300".into(),
+            advertise: None,
+            domain: "default".into(),
+            heartbeat: Duration::from_secs(2),
+            turns: 32,
+            copies_at_once: 8,
+            copy_bytes_per_second: 64 << 20,
+            scrub_bytes_per_second: 8 << 20,
+            scrub_interval: Duration::from_secs(7 * 86_400),
+            drop_after: Duration::from_secs(3600),
+            limits: ServerLimits::default(),
+            connections: 1024,
+        }
+    }
+}
+
+/// What the node's tasks share.
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) options: NodeOptions,
+    pub(crate) store: Store,
+    pub(crate) placement: Placement,
+    pub(crate) rows: Rows,
+    pub(crate) peers: Peers,
+    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) incarnation: u64,
+    pub(crate) queue: FairQueue,
+    pub(crate) copy_throttle: Throttle,
+    pub(crate) scrub_throttle: Throttle,
+    /// Another process is this node now.
+    pub(crate) stopped: AtomicBool,
+    pub(crate) draining: AtomicBool,
+    /// Rows have changed: somebody may have to copy.
+    pub(crate) rows_changed: Notify,
+    /// A damaged block was found.
+    pub(crate) damage_found: Notify,
+    pub(crate) usage: Arc<ServerUsage>,
+    operations: Mutex<BTreeMap<Operation, u64>>,
+    pub(crate) copied_blocks: AtomicU64,
+    pub(crate) repaired_blocks: AtomicU64,
+    pub(crate) scrubbed_blocks: AtomicU64,
+    pub(crate) scrub_rounds: AtomicU64,
+}
+
+impl Inner {
+    pub(crate) fn report(&self) -> NodeReport {
+        NodeReport {
+            capacity_tracts: self.store.geometry().capacity_tracts(),
+            used_tracts: self.store.used_tracts(),
+        }
+    }
+
+    pub(crate) fn count(&self, operation: Operation) {
+        *self
+            .operations
+            .lock()
+            .expect("no panic under this lock")
+            .entry(operation)
+            .or_default() += 1;
+    }
+
+    pub(crate) fn operations(&self) -> BTreeMap<Operation, u64> {
+        self.operations.lock().expect("no panic under this lock").clone()
+    }
+
+    pub(crate) async fn turn(&self, tenant: TenantId, bytes: usize) -> Result<Turn, Refusal> {
+        self.queue.turn(tenant, bytes).await.map_err(|_| Refusal::Busy)
+    }
+
+    /// Puts blocks into the store; what it holds of the tract from another stay in the row is emptied first.
+    pub(crate) async fn put(&self, place: TractPlace, puts: &[Put]) -> Result<u64, Refusal> {
+        for _ in 0..4 {
+            match self.store.put(place, puts).await {
+                Err(StoreError::OtherStay { tract }) => {
+                    if self.env.is_planted("node.keep_earlier_stay") {
+                        let held = self.store.place(tract).unwrap_or(place);
+                        return self.store.put(held, puts).await.map_err(refusal);
+                    }
+                    self.store.reset(place).await;
+                }
+                outcome => return outcome.map_err(refusal),
+            }
+        }
+        Err(Refusal::Superseded)
+    }
+}
+
+/// A running node.
+pub struct Node {
+    inner: Arc<Inner>,
+    address: String,
+    stop: watch::Sender<bool>,
+    tasks: Vec<Task<()>>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The table.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// The address.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// What was to be listened on.
+        address: String,
+        /// The operating system's words.
+        error: io::Error,
+    },
+}
+
+impl Node {
+    /// Registers the store's node, learns its rows and serves.
+    ///
+    /// `capability` gives the capability by which the node copies from others.
+    ///
+    /// # Errors
+    /// [`StartError`]; the store is untouched.
+    pub async fn start(
+        env: &Env,
+        store: Store,
+        placement: Placement,
+        authenticator: Arc<dyn Authenticator>,
+        capability: impl Fn() -> Bytes + Send + Sync + 'static,
+        options: NodeOptions,
+    ) -> Result<Self, StartError> {
+        let node = store.node();
+        let listener = env
+            .network()
+            .listen(&options.listen)
+            .await
+            .map_err(|error| StartError::Listen {
+                address: options.listen.clone(),
+                error,
+            })?;
+        let address = options.advertise.clone().unwrap_or_else(|| listener.address());
+        let cluster = placement.cluster().await?;
+        let incarnation = env.random_u64();
+        let inner = Arc::new(Inner {
+            env: env.clone(),
+            rows: Rows::new(env, node, placement.clone(), cluster),
+            peers: Peers::new(env, Arc::new(capability)),
+            queue: FairQueue::new(options.turns),
+            copy_throttle: Throttle::new(env, options.copy_bytes_per_second),
+            scrub_throttle: Throttle::new(env, options.scrub_bytes_per_second),
+            store,
+            placement,
+            authenticator,
+            incarnation,
+            stopped: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            rows_changed: Notify::new(),
+            damage_found: Notify::new(),
+            usage: Arc::default(),
+            operations: Mutex::default(),
+            copied_blocks: AtomicU64::new(0),
+            repaired_blocks: AtomicU64::new(0),
+            scrubbed_blocks: AtomicU64::new(0),
+            scrub_rounds: AtomicU64::new(0),
+            options,
+        });
+        let registration: Registration = inner
+            .placement
+            .register(node, incarnation, &address, &inner.options.domain, inner.report())
+            .await?;
+        upkeep::learn_rows(&inner).await?;
+        info!(%node, address, domain = inner.options.domain, "disk node serves");
+        let (stop, stopping) = watch::channel(false);
+        let tasks = vec![
+            env.spawn("blockd accept", accept(inner.clone(), listener, stopping)),
+            env.spawn(
+                "blockd upkeep",
+                upkeep::run(inner.clone(), registration, cluster.epoch),
+            ),
+            env.spawn("blockd copy", copy::run(inner.clone())),
+            env.spawn("blockd scrub", scrub::run(inner.clone())),
+            env.spawn("blockd repair", scrub::repair(inner.clone())),
+        ];
+        Ok(Self {
+            inner,
+            address,
+            stop,
+            tasks,
+        })
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> NodeId {
+        self.inner.store.node()
+    }
+
+    /// Where others find it.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its store.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Another process has registered as this node: this one has stopped serving and should end.
+    pub fn is_superseded(&self) -> bool {
+        self.inner.stopped.load(Relaxed)
+    }
+
+    /// Its metrics in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        metrics::render(&self.inner)
+    }
+
+    /// Takes no more requests, lets those under way end, and makes everything durable.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        self.inner.store.flush().await;
+    }
+}
+
+async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: watch::Receiver<bool>) {
+    let service = Arc::new(NodeService(inner.clone()));
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                debug!(%error, "a connection was not accepted");
+                inner.env.sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if *stop.borrow() {
+            return;
+        }
+        if inner.usage.connections.load(Relaxed) >= inner.options.connections as u64 {
+            debug!(peer, "too many connections");
+            continue;
+        }
+        drop(inner.env.spawn(
+            "blockd connection",
+            serve(
+                inner.env.clone(),
+                stream,
+                peer,
+                service.clone(),
+                inner.options.limits.clone(),
+                inner.usage.clone(),
+                stop.clone(),
+            ),
+        ));
+    }
+}

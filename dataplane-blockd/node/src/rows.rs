@@ -1,0 +1,255 @@
+//! What a node knows of the locator table and of disks: copies of what the table says, and the gates that make them count.
+//!
+//! Every row has a gate. A write enters it shared and leaves when its content is shown; learning a newer version of the row
+//! takes it alone. So from the moment the node knows a version, nothing under an earlier one comes after: whoever copies
+//! from it then misses nothing that could still be acknowledged. A disk has such a gate for its fence.
+
+use firn_blockd_placement::{Cluster, DiskRecord, DiskState, Placement, PlacementError};
+use firn_blockd_protocol::{DiskId, NodeId, Refusal, Replication, Row, RowIndex, RowVersion, TractId};
+use firn_env::{Env, Monotonic};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+
+/// The least time between two looks at the table for one row or disk on a client's word: a client that makes versions up
+/// must not make us pay for them.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// How long a disk's record is believed when it says that the disk is gone or shorter than asked for.
+const DISK_FRESH_FOR: Duration = Duration::from_secs(1);
+
+pub(crate) type RowName = (Replication, RowIndex);
+
+struct RowCell {
+    gate: Arc<RwLock<Option<Row>>>,
+    looked_at: Mutex<Option<Monotonic>>,
+}
+
+#[derive(Clone)]
+struct KnownDisk {
+    record: Option<DiskRecord>,
+    at: Monotonic,
+}
+
+pub(crate) struct Rows {
+    env: Env,
+    node: NodeId,
+    placement: Placement,
+    cluster: Cluster,
+    cells: Mutex<BTreeMap<RowName, Arc<RowCell>>>,
+    disks: Mutex<BTreeMap<DiskId, KnownDisk>>,
+    fences: Mutex<BTreeMap<DiskId, Arc<RwLock<()>>>>,
+}
+
+/// A row held at one version.
+pub(crate) struct Admitted {
+    row: OwnedRwLockReadGuard<Option<Row>>,
+}
+
+impl Admitted {
+    pub(crate) fn row(&self) -> &Row {
+        self.row.as_ref().expect("admitted under a known row")
+    }
+}
+
+impl Rows {
+    pub(crate) fn new(env: &Env, node: NodeId, placement: Placement, cluster: Cluster) -> Self {
+        Self {
+            env: env.clone(),
+            node,
+            placement,
+            cluster,
+            cells: Mutex::default(),
+            disks: Mutex::default(),
+            fences: Mutex::default(),
+        }
+    }
+
+    fn cell(&self, name: RowName) -> Arc<RowCell> {
+        self.cells
+            .lock()
+            .expect("no panic under this lock")
+            .entry(name)
+            .or_insert_with(|| {
+                Arc::new(RowCell {
+                    gate: Arc::new(RwLock::new(None)),
+                    looked_at: Mutex::default(),
+                })
+            })
+            .clone()
+    }
+
+    /// The gate of a disk's fence.
+    pub(crate) fn fence_gate(&self, disk: DiskId) -> Arc<RwLock<()>> {
+        self.fences
+            .lock()
+            .expect("no panic under this lock")
+            .entry(disk)
+            .or_default()
+            .clone()
+    }
+
+    /// Takes note of a row; returns once nothing under an earlier version is under way. False: nothing new.
+    pub(crate) async fn learn(&self, row: Row) -> bool {
+        let cell = self.cell((row.replication, row.index));
+        if let Ok(known) = cell.gate.try_read()
+            && known.as_ref().is_some_and(|known| known.version >= row.version)
+        {
+            return false;
+        }
+        let mut known = cell.gate.write().await;
+        let newer = known.as_ref().is_none_or(|known| known.version < row.version);
+        if newer {
+            *known = Some(row);
+        }
+        newer
+    }
+
+    /// The row as last learned.
+    pub(crate) async fn known(&self, name: RowName) -> Option<Row> {
+        self.cell(name).gate.read().await.clone()
+    }
+
+    /// Every row learned in which this node has a part, and those it had a part in when it learned of them.
+    pub(crate) async fn all_known(&self) -> Vec<Row> {
+        let cells: Vec<Arc<RowCell>> = self
+            .cells
+            .lock()
+            .expect("no panic under this lock")
+            .values()
+            .cloned()
+            .collect();
+        let mut rows = Vec::new();
+        for cell in cells {
+            rows.extend(cell.gate.read().await.clone());
+        }
+        rows
+    }
+
+    /// Whether a row from the table concerns this node: it is in it, or knows it.
+    pub(crate) fn concerns(&self, row: &Row) -> bool {
+        row.replica(self.node).is_some()
+            || self
+                .cells
+                .lock()
+                .expect("no panic under this lock")
+                .contains_key(&(row.replication, row.index))
+    }
+
+    /// Holds a row at exactly this version, looking it up if the node does not know that yet.
+    pub(crate) async fn admit(&self, name: RowName, version: RowVersion) -> Result<Admitted, Refusal> {
+        let cell = self.cell(name);
+        for looked in [false, true] {
+            let row = cell.gate.clone().read_owned().await;
+            match &*row {
+                Some(known) if known.version == version || self.env.is_planted("node.any_row_version") => {
+                    if known.replica(self.node).is_none() {
+                        return Err(Refusal::WrongRow {
+                            newest: known.clone(),
+                        });
+                    }
+                    return Ok(Admitted { row });
+                }
+                Some(known) if known.version > version || looked => {
+                    return Err(Refusal::WrongRow {
+                        newest: known.clone(),
+                    });
+                }
+                Some(_) | None if looked => {
+                    return Err(Refusal::NotServing("the row is not known here yet".into()));
+                }
+                Some(_) | None => {}
+            }
+            drop(row);
+            self.look_up(name, &cell).await?;
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Makes sure that the node knows a row at least at this version.
+    pub(crate) async fn reach(&self, name: RowName, version: RowVersion) -> Result<Row, Refusal> {
+        let cell = self.cell(name);
+        for looked in [false, true] {
+            if let Some(known) = self.known(name).await
+                && (known.version >= version || looked)
+            {
+                return Ok(known);
+            }
+            if !looked {
+                self.look_up(name, &cell).await?;
+            }
+        }
+        Err(Refusal::NotServing("the row is not known here yet".into()))
+    }
+
+    async fn look_up(&self, name: RowName, cell: &RowCell) -> Result<(), Refusal> {
+        let now = self.env.now();
+        {
+            let mut looked_at = cell.looked_at.lock().expect("no panic under this lock");
+            if looked_at.is_some_and(|at| now.since(at) < LOOK_AGAIN_AFTER) {
+                return Err(Refusal::Busy);
+            }
+            *looked_at = Some(now);
+        }
+        let row = self
+            .placement
+            .row(name.0, name.1)
+            .await
+            .map_err(|error| Refusal::NotServing(error.to_string()))?;
+        self.learn(row).await;
+        Ok(())
+    }
+
+    /// A disk that may be used, with the row of one of its tracts.
+    pub(crate) async fn tract_row(&self, tract: TractId) -> Result<RowName, Refusal> {
+        let record = self.disk(tract.disk, tract.index).await?;
+        if tract.index >= record.tracts {
+            return Err(Refusal::OutOfRange {
+                tracts: record.tracts,
+            });
+        }
+        let replication = record
+            .replication()
+            .map_err(|error| Refusal::NotServing(error.to_string()))?;
+        Ok((replication, self.cluster.row_of(replication, tract)))
+    }
+
+    /// A disk's record, new enough to say that it has tract `index` or not.
+    pub(crate) async fn disk(&self, disk: DiskId, index: u32) -> Result<DiskRecord, Refusal> {
+        let now = self.env.now();
+        let known = self
+            .disks
+            .lock()
+            .expect("no panic under this lock")
+            .get(&disk)
+            .cloned();
+        let usable = |record: &DiskRecord| record.state == DiskState::Ready && index < record.tracts;
+        if let Some(known) = known
+            && (known.record.as_ref().is_some_and(usable) || now.since(known.at) < DISK_FRESH_FOR)
+        {
+            return known
+                .record
+                .filter(|record| record.state == DiskState::Ready)
+                .ok_or(Refusal::UnknownDisk);
+        }
+        let record = match self.placement.disk(disk).await {
+            Ok(record) => Some(record),
+            Err(PlacementError::NoDisk(_)) => None,
+            Err(error) => return Err(Refusal::NotServing(error.to_string())),
+        };
+        self.note_disk(disk, record.clone());
+        record
+            .filter(|record| record.state == DiskState::Ready)
+            .ok_or(Refusal::UnknownDisk)
+    }
+
+    pub(crate) fn note_disk(&self, disk: DiskId, record: Option<DiskRecord>) {
+        let at = self.env.now();
+        self.disks
+            .lock()
+            .expect("no panic under this lock")
+            .insert(disk, KnownDisk { record, at });
+    }
+}

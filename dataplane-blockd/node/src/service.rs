@@ -1,0 +1,511 @@
+//! What a node answers.
+//!
+//! ```text
+//! request → capability (disk, fence, time) → turn of the tenant → row at the version asked for → fence → store
+//! ```
+//!
+//! The turn comes before the gates of row and fence, always: whoever holds a gate already has its turn, so nobody who waits
+//! at a gate keeps anybody behind it from going on.
+
+use crate::{
+    auth::{Grant, Scope},
+    node::Inner,
+    rows::{Admitted, RowName},
+    store::{Content, Put, StoreError, TractPlace},
+};
+use async_trait::async_trait;
+use firn_blockd_protocol::{
+    BLOCK_BYTES, BlockRange, BlockState, DiskId, Fence, Generation, Marks, NodeId, NodeStatus, ReadBlocks,
+    Refusal, ReplicaState, Reply, Request, RowAt, RowVersion, Service, Session, TractId, TractMark,
+    VersionedBlocks, WriteBlocks, limits::MAX_LIST,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+};
+use tokio::sync::OwnedRwLockReadGuard;
+
+/// Capabilities on one connection: a client has one disk, a gateway some hundreds.
+const GRANTS_MAX: usize = 1024;
+
+/// A node as connections see it.
+pub(crate) struct NodeService(pub(crate) Arc<Inner>);
+
+impl Service for NodeService {
+    fn node(&self) -> NodeId {
+        self.0.store.node()
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.0.incarnation
+    }
+
+    fn open(&self, _peer: &str) -> Arc<dyn Session> {
+        Arc::new(NodeSession {
+            node: self.0.clone(),
+            grants: Mutex::default(),
+        })
+    }
+}
+
+struct NodeSession {
+    node: Arc<Inner>,
+    /// By disk; a node's under none.
+    grants: Mutex<BTreeMap<Option<DiskId>, Grant>>,
+}
+
+/// What one tract's request is about, once it may go on.
+struct Entered {
+    row: Admitted,
+    place: TractPlace,
+    state: ReplicaState,
+    _fence: Option<OwnedRwLockReadGuard<()>>,
+}
+
+#[async_trait]
+impl Session for NodeSession {
+    async fn call(&self, request: Request) -> Result<Reply, Refusal> {
+        let node = &self.node;
+        node.count(request.operation());
+        if node.stopped.load(Relaxed) && !matches!(request, Request::Stat { .. }) {
+            return Err(Refusal::NotServing("another process is this node now".into()));
+        }
+        match request {
+            Request::Hello { .. } => Err(Refusal::Malformed("hello was said before".into())),
+            Request::Authenticate { capability } => self.authenticate(&capability),
+            Request::Read {
+                tract,
+                row,
+                fence,
+                range,
+            } => self.read(tract, row, fence, range).await,
+            Request::Write {
+                tract,
+                row,
+                generation,
+                settled,
+                durable,
+                range,
+                blocks,
+            } => {
+                let change = Change {
+                    tract,
+                    row,
+                    generation,
+                    settled,
+                    durable,
+                };
+                self.write(change, range, blocks).await
+            }
+            Request::Trim {
+                tract,
+                row,
+                generation,
+                settled,
+                durable,
+                range,
+            } => {
+                let change = Change {
+                    tract,
+                    row,
+                    generation,
+                    settled,
+                    durable,
+                };
+                self.trim(change, range).await
+            }
+            Request::Flush { disk, fence, settled } => self.flush(disk, fence, settled).await,
+            Request::Stat { tract } => self.stat(tract),
+            Request::Fetch {
+                tract,
+                row,
+                fence,
+                range,
+            } => self.fetch(tract, row, fence, range).await,
+            Request::SetFence { disk, fence } => self.set_fence(disk, fence).await,
+            Request::List {
+                disk,
+                row,
+                after,
+                limit,
+            } => self.list(disk, row, after, limit).await,
+            Request::Marks {
+                disk,
+                fence,
+                after,
+                limit,
+            } => self.marks(disk, fence, after, limit).await,
+        }
+    }
+}
+
+/// The fields that writes and trims have in common.
+struct Change {
+    tract: TractId,
+    row: RowVersion,
+    generation: Generation,
+    settled: Generation,
+    durable: bool,
+}
+
+impl NodeSession {
+    fn authenticate(&self, capability: &[u8]) -> Result<Reply, Refusal> {
+        let grant = self.node.authenticator.verify(capability, self.node.env.wall())?;
+        let disk = match grant.scope {
+            Scope::Disk { disk, .. } => Some(disk),
+            Scope::Node(_) => None,
+        };
+        let mut grants = self.grants.lock().expect("no panic under this lock");
+        if grants.len() >= GRANTS_MAX && !grants.contains_key(&disk) {
+            return Err(Refusal::Busy);
+        }
+        grants.insert(disk, grant);
+        Ok(Reply::Authenticated {
+            expires_unix_ms: grant.expires_unix_ms,
+        })
+    }
+
+    fn grant(&self, disk: Option<DiskId>) -> Result<Grant, Refusal> {
+        let grants = self.grants.lock().expect("no panic under this lock");
+        let grant = grants.get(&disk).ok_or(Refusal::NotAuthenticated)?;
+        if self.node.env.wall().as_millis() >= grant.expires_unix_ms {
+            return Err(Refusal::CapabilityExpired);
+        }
+        Ok(*grant)
+    }
+
+    /// A grant for a disk under a fence.
+    fn disk_grant(&self, disk: DiskId, fence: Fence, writes: bool) -> Result<Grant, Refusal> {
+        let grant = self.grant(Some(disk))?;
+        match grant.scope {
+            Scope::Disk {
+                fence: granted,
+                write,
+                ..
+            } => {
+                if granted != fence {
+                    return Err(Refusal::NotPermitted(format!("it is for attach {}", granted.0)));
+                }
+                if writes && !write {
+                    return Err(Refusal::NotPermitted("it is for reading".into()));
+                }
+                Ok(grant)
+            }
+            Scope::Node(_) => Err(Refusal::NotAuthenticated),
+        }
+    }
+
+    /// Holds the disk's fence where it is, if it is the caller's.
+    async fn hold_fence(&self, disk: DiskId, fence: Fence) -> Result<OwnedRwLockReadGuard<()>, Refusal> {
+        let held = self.node.rows.fence_gate(disk).read_owned().await;
+        if self.node.env.is_planted("node.skip_fence") {
+            return Ok(held);
+        }
+        match self.node.store.fence(disk) {
+            None => Err(Refusal::NotFenced),
+            Some(current) if current > fence => Err(Refusal::Fenced { current }),
+            Some(current) if current < fence => Err(Refusal::NotFenced),
+            Some(_) => Ok(held),
+        }
+    }
+
+    async fn enter(
+        &self,
+        name: RowName,
+        tract: TractId,
+        version: RowVersion,
+        fence: Option<Fence>,
+    ) -> Result<Entered, Refusal> {
+        let row = self.node.rows.admit(name, version).await?;
+        let replica = row
+            .row()
+            .replica(self.node.store.node())
+            .ok_or_else(|| Refusal::WrongRow {
+                newest: row.row().clone(),
+            })?;
+        let (since, state) = (replica.since, replica.state);
+        let held = match fence {
+            Some(fence) => Some(self.hold_fence(tract.disk, fence).await?),
+            None => None,
+        };
+        Ok(Entered {
+            row,
+            place: TractPlace {
+                tract,
+                replication: name.0,
+                row: name.1,
+                since,
+            },
+            state,
+            _fence: held,
+        })
+    }
+
+    async fn read(
+        &self,
+        tract: TractId,
+        row: RowVersion,
+        fence: Fence,
+        range: BlockRange,
+    ) -> Result<Reply, Refusal> {
+        let grant = self.disk_grant(tract.disk, fence, false)?;
+        let name = self.node.rows.tract_row(tract).await?;
+        let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
+        let entered = self.enter(name, tract, row, Some(fence)).await?;
+        if entered.state != ReplicaState::Active && !self.node.env.is_planted("node.joining_reads") {
+            return Err(Refusal::Joining);
+        }
+        let found = self
+            .node
+            .store
+            .read(entered.place, range)
+            .await
+            .map_err(refusal)?;
+        Ok(Reply::Read(ReadBlocks {
+            range,
+            checksums: found
+                .versions
+                .iter()
+                .map(|version| match version.state {
+                    BlockState::Written(checksum) => Some(checksum),
+                    BlockState::Absent | BlockState::Trimmed => None,
+                })
+                .collect(),
+            data: found.data,
+        }))
+    }
+
+    async fn write(&self, change: Change, range: BlockRange, blocks: WriteBlocks) -> Result<Reply, Refusal> {
+        if let Some(block) = blocks.first_damaged(change.tract, range) {
+            return Err(Refusal::DataChecksum { block });
+        }
+        let puts: Vec<Put> = range
+            .blocks()
+            .zip(blocks.checksums)
+            .enumerate()
+            .map(|(at, (block, checksum))| Put {
+                block,
+                generation: change.generation,
+                content: Content::Data {
+                    data: blocks.data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES),
+                    checksum,
+                },
+            })
+            .collect();
+        self.change(change, &puts, range.bytes()).await?;
+        Ok(Reply::Written)
+    }
+
+    async fn trim(&self, change: Change, range: BlockRange) -> Result<Reply, Refusal> {
+        let puts: Vec<Put> = range
+            .blocks()
+            .map(|block| Put {
+                block,
+                generation: change.generation,
+                content: Content::Trim,
+            })
+            .collect();
+        self.change(change, &puts, 0).await?;
+        Ok(Reply::Trimmed)
+    }
+
+    async fn change(&self, change: Change, puts: &[Put], bytes: usize) -> Result<(), Refusal> {
+        let fence = change.generation.fence;
+        let grant = self.disk_grant(change.tract.disk, fence, true)?;
+        if change.generation.sequence == 0 {
+            return Err(Refusal::Malformed("sequences begin at 1".into()));
+        }
+        if change.settled > change.generation {
+            return Err(Refusal::Malformed(
+                "nothing later than this write can be settled".into(),
+            ));
+        }
+        let name = self.node.rows.tract_row(change.tract).await?;
+        let batch = {
+            let _turn = self.node.turn(grant.tenant, bytes).await?;
+            let entered = self.enter(name, change.tract, change.row, Some(fence)).await?;
+            let batch = self.node.put(entered.place, puts).await?;
+            drop(entered.row);
+            batch
+        };
+        self.node.store.note_settled(change.tract.disk, change.settled);
+        if change.durable {
+            self.node.store.durable(batch).await;
+        }
+        Ok(())
+    }
+
+    async fn flush(&self, disk: DiskId, fence: Fence, settled: Generation) -> Result<Reply, Refusal> {
+        self.disk_grant(disk, fence, true)?;
+        let held = self.hold_fence(disk, fence).await?;
+        if settled.fence > fence {
+            return Err(Refusal::Malformed(
+                "nothing of a later attach can be settled".into(),
+            ));
+        }
+        self.node.store.note_settled(disk, settled);
+        drop(held);
+        self.node.store.flush().await;
+        Ok(Reply::Flushed)
+    }
+
+    fn stat(&self, tract: Option<TractId>) -> Result<Reply, Refusal> {
+        let node = &self.node;
+        if self.grants.lock().expect("no panic under this lock").is_empty() {
+            return Err(Refusal::NotAuthenticated);
+        }
+        if let Some(tract) = tract {
+            self.grant(Some(tract.disk)).or_else(|_| self.grant(None))?;
+        }
+        Ok(Reply::Stat {
+            node: NodeStatus {
+                capacity_tracts: node.store.geometry().capacity_tracts(),
+                used_tracts: node.store.used_tracts(),
+                draining: node.draining.load(Relaxed),
+                serving: !node.stopped.load(Relaxed),
+                damaged_blocks: node.store.damaged().len() as u64,
+            },
+            tract: tract.and_then(|tract| node.store.tract_status(tract)),
+        })
+    }
+
+    /// Like a read, with generations. A node asks without a fence: it copies for whoever has the disk.
+    async fn fetch(
+        &self,
+        tract: TractId,
+        row: RowVersion,
+        fence: Fence,
+        range: BlockRange,
+    ) -> Result<Reply, Refusal> {
+        let (grant, fence) = match self.grant(None) {
+            Ok(grant) => (grant, None),
+            Err(_) => (self.disk_grant(tract.disk, fence, false)?, Some(fence)),
+        };
+        let name = self.node.rows.tract_row(tract).await?;
+        let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
+        let entered = self.enter(name, tract, row, fence).await?;
+        if entered.state != ReplicaState::Active {
+            return Err(Refusal::Joining);
+        }
+        let found = self
+            .node
+            .store
+            .read(entered.place, range)
+            .await
+            .map_err(refusal)?;
+        Ok(Reply::Fetched(VersionedBlocks {
+            range,
+            versions: found.versions,
+            data: found.data,
+        }))
+    }
+
+    async fn set_fence(&self, disk: DiskId, fence: Fence) -> Result<Reply, Refusal> {
+        self.disk_grant(disk, fence, false)?;
+        self.node.rows.disk(disk, 0).await?;
+        let gate = self.node.rows.fence_gate(disk);
+        // Alone: whatever came in under an older fence is shown before, or refused after.
+        let _alone = gate.write().await;
+        match self.node.store.fence(disk) {
+            Some(current) if current > fence => return Err(Refusal::Fenced { current }),
+            Some(_) | None => {}
+        }
+        self.node.store.set_fence(disk, fence).await;
+        Ok(Reply::FenceSet)
+    }
+
+    async fn list(
+        &self,
+        disk: Option<DiskId>,
+        row: Option<RowAt>,
+        after: Option<TractId>,
+        limit: u16,
+    ) -> Result<Reply, Refusal> {
+        if self.grant(None).is_err() {
+            let disk = disk.ok_or_else(|| Refusal::NotPermitted("all disks are for nodes to list".into()))?;
+            self.grant(Some(disk))?;
+            if row.is_some() {
+                return Err(Refusal::NotPermitted("rows are for nodes to list".into()));
+            }
+        }
+        let mut since = None;
+        if let Some(at) = row {
+            let known = self
+                .node
+                .rows
+                .reach((at.replication, at.index), at.version)
+                .await?;
+            match known.replica(self.node.store.node()) {
+                Some(replica) if known.version == at.version && replica.state == ReplicaState::Active => {
+                    since = Some(replica.since);
+                }
+                Some(_) | None => return Err(Refusal::WrongRow { newest: known }),
+            }
+        }
+        let limit = usize::from(limit).min(MAX_LIST);
+        let mut tracts = Vec::new();
+        let mut more = false;
+        for place in self.node.store.places() {
+            let wanted = disk.is_none_or(|disk| place.tract.disk == disk)
+                && after.is_none_or(|after| place.tract > after)
+                && row.is_none_or(|at| (at.replication, at.index) == (place.replication, place.row))
+                && since.is_none_or(|since| place.since == since);
+            if !wanted {
+                continue;
+            }
+            if tracts.len() == limit {
+                more = true;
+                break;
+            }
+            tracts.extend(self.node.store.tract_status(place.tract));
+        }
+        Ok(Reply::List { tracts, more })
+    }
+
+    async fn marks(
+        &self,
+        disk: DiskId,
+        fence: Fence,
+        after: Option<u32>,
+        limit: u16,
+    ) -> Result<Reply, Refusal> {
+        self.disk_grant(disk, fence, false)?;
+        let _held = self.hold_fence(disk, fence).await?;
+        let store = &self.node.store;
+        let settled = store.settled(disk);
+        let mut marks = Marks {
+            settled,
+            tracts: Vec::new(),
+            next: None,
+        };
+        let places = store.places();
+        let of_disk = places
+            .iter()
+            .map(|place| place.tract)
+            .filter(|tract| tract.disk == disk && after.is_none_or(|after| tract.index > after));
+        for tract in of_disk {
+            let Some(blocks) = store.marks(tract, settled) else {
+                continue;
+            };
+            if marks.tracts.len() == usize::from(limit) {
+                marks.next = marks.tracts.last().map(|mark| mark.index);
+                break;
+            }
+            marks.tracts.push(TractMark {
+                index: tract.index,
+                blocks,
+            });
+        }
+        Ok(Reply::Marks(marks))
+    }
+}
+
+pub(crate) fn refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Full => Refusal::Full,
+        StoreError::Damaged { block, .. } => Refusal::Damaged { block },
+        StoreError::OtherStay { .. } => Refusal::Superseded,
+        StoreError::Busy => Refusal::Busy,
+        StoreError::Disk(error) => Refusal::Disk(error.to_string()),
+    }
+}

@@ -1,0 +1,347 @@
+//! The store: tracts on one physical disk, torn-write safe.
+//!
+//! ```text
+//! put ─→ free slots ─→ data written ─→ shown (active) ──┐
+//!                                                        ├─ commit: data synced → journal batch synced → durable → slots free
+//! fence, settled, allocate, reset, release (control) ────┘
+//!                                                           journal file full → index regions → state file (checkpoint)
+//! ```
+//!
+//! - **Torn writes.** Content is written only to slots that nothing needs ([`layout`]); a block moves to its new content with
+//!   a journal record, whose batch is whole or absent ([`journal`]) and is written only after the data is durable. So after a
+//!   crash each block is what it was before or after some write, never between, and its checksum says so.
+//! - **Group commit.** One task commits; all who wait at one moment share one sync of the data files written and one of the
+//!   journal. While it runs, the next batch fills.
+//! - **Highest generation wins**, at the moment a block's content is shown, whatever the order of arrival.
+//! - **A failed sync is a crash**: what the kernel dropped cannot be told apart from what it kept.
+
+mod checkpoint;
+mod commit;
+mod entry;
+mod error;
+mod homing;
+mod index;
+mod journal;
+mod layout;
+mod open;
+mod read;
+mod record;
+mod state;
+mod write;
+
+pub use error::{OpenError, StoreError};
+pub use index::TractPlace;
+pub use layout::Geometry;
+pub use read::Found;
+pub use write::{Content, Put};
+
+use firn_blockd_protocol::{
+    BlockVersion, DiskId, Fence, Generation, NodeId, RowVersion, TractId, TractStatus,
+};
+use firn_env::{DiskFile, DiskLock, Env, Task};
+use state::State;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::sync::{Notify, watch};
+
+/// How a store works.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreOptions {
+    /// The longest a write stays volatile that nobody flushes.
+    pub commit_interval: Duration,
+    /// Blocks that wait for a commit before it is begun though nobody asked.
+    pub commit_blocks: usize,
+    /// Blocks that may wait for a commit; beyond it writers wait.
+    pub pending_blocks: usize,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            commit_interval: Duration::from_millis(500),
+            // 16 MiB and 128 MiB of data: enough to share a sync among many, and a fraction of a second to sync.
+            commit_blocks: 4096,
+            pending_blocks: 32768,
+        }
+    }
+}
+
+/// Counts for metrics.
+#[derive(Debug, Default)]
+pub struct StoreCounts {
+    /// Commits made.
+    pub commits: AtomicU64,
+    /// Blocks made durable.
+    pub committed_blocks: AtomicU64,
+    /// Blocks read.
+    pub read_blocks: AtomicU64,
+    /// Blocks written, the refused ones included.
+    pub written_blocks: AtomicU64,
+    /// Times the journal went on to its other file.
+    pub checkpoints: AtomicU64,
+    /// Blocks moved home from scratch.
+    pub homed_blocks: AtomicU64,
+    /// Reads that had to look again because a slot was used anew meanwhile.
+    pub reread: AtomicU64,
+}
+
+struct Shared {
+    env: Env,
+    node: NodeId,
+    geometry: Geometry,
+    options: StoreOptions,
+    state: Mutex<State>,
+    data: Vec<Arc<dyn DiskFile>>,
+    index: Vec<Arc<dyn DiskFile>>,
+    /// Somebody wants a commit now.
+    wanted: Notify,
+    /// The newest durable batch.
+    durable: watch::Sender<u64>,
+    counts: StoreCounts,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Waits until `batch` is durable, and asks for it.
+    async fn wait_durable(&self, batch: u64) {
+        let mut durable = self.durable.subscribe();
+        self.wanted.notify_one();
+        durable
+            .wait_for(|durable| *durable >= batch)
+            .await
+            .expect("the sender lives in the same value");
+    }
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    _committer: Arc<Committer>,
+}
+
+/// Ends the committer with the last handle on the store.
+struct Committer {
+    task: Task<()>,
+    _lock: Box<dyn DiskLock>,
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Store {
+    /// Whose store it is.
+    pub fn node(&self) -> NodeId {
+        self.shared.node
+    }
+
+    /// How it is cut.
+    pub fn geometry(&self) -> Geometry {
+        self.shared.geometry
+    }
+
+    /// Its counts.
+    pub fn counts(&self) -> &StoreCounts {
+        &self.shared.counts
+    }
+
+    /// Tracts it holds.
+    pub fn used_tracts(&self) -> u64 {
+        self.shared.state().tracts.len() as u64
+    }
+
+    /// Damaged blocks that are known.
+    pub fn damaged(&self) -> Vec<(TractId, u16)> {
+        self.shared.state().damaged.iter().copied().collect()
+    }
+
+    /// The fence of a disk: nothing if it was told none.
+    pub fn fence(&self, disk: DiskId) -> Option<Fence> {
+        let state = self.shared.state();
+        let fence = state.disks.get(&disk)?.fence;
+        (fence > Fence(0)).then_some(fence)
+    }
+
+    /// Raises a disk's fence; returns when that is durable. The caller sees to it that nothing under an older fence is on
+    /// its way to the store.
+    pub async fn set_fence(&self, disk: DiskId, fence: Fence) {
+        let batch = {
+            let mut state = self.shared.state();
+            let facts = state.disks.entry(disk).or_default();
+            facts.fence = facts.fence.max(fence);
+            state.control.push(record::Record::Fence { disk, fence });
+            state.batch
+        };
+        self.shared.env.fault_point("store.fence_raised").await;
+        if self.shared.env.is_planted("store.fence_not_durable") {
+            return;
+        }
+        self.shared.wait_durable(batch).await;
+    }
+
+    /// What is settled of a disk, as far as this node was told.
+    pub fn settled(&self, disk: DiskId) -> Generation {
+        self.shared
+            .state()
+            .disks
+            .get(&disk)
+            .map_or(Generation::ZERO, |facts| facts.settled)
+    }
+
+    /// Takes note that everything up to `settled` is durable on all replicas. It is recorded with the next commit; losing it
+    /// costs a reconciliation too many.
+    pub fn note_settled(&self, disk: DiskId, settled: Generation) {
+        let mut state = self.shared.state();
+        let facts = state.disks.entry(disk).or_default();
+        if settled > facts.settled {
+            facts.settled = settled;
+            state.settled_dirty.insert(disk);
+        }
+    }
+
+    /// The disks of which this node knows anything.
+    pub fn disks(&self) -> Vec<DiskId> {
+        let state = self.shared.state();
+        let mut disks: Vec<DiskId> = state.disks.keys().copied().collect();
+        disks.extend(state.tracts.keys().map(|tract| tract.disk));
+        disks.sort_unstable();
+        disks.dedup();
+        disks
+    }
+
+    /// Forgets a disk whose tracts were all released.
+    pub fn forget_disk(&self, disk: DiskId) {
+        let mut state = self.shared.state();
+        if state.disks.remove(&disk).is_some() {
+            state.settled_dirty.remove(&disk);
+            state.control.push(record::Record::Forget { disk });
+        }
+    }
+
+    /// Where a tract it holds belongs.
+    pub fn place(&self, tract: TractId) -> Option<TractPlace> {
+        self.shared.state().tracts.get(&tract).map(|tract| tract.place)
+    }
+
+    /// All tracts it holds, in order.
+    pub fn places(&self) -> Vec<TractPlace> {
+        self.shared
+            .state()
+            .tracts
+            .values()
+            .map(|tract| tract.place)
+            .collect()
+    }
+
+    /// What it holds of a tract.
+    pub fn tract_status(&self, tract: TractId) -> Option<TractStatus> {
+        let state = self.shared.state();
+        let held = state.tracts.get(&tract)?;
+        let written = (0..firn_blockd_protocol::TRACT_BLOCKS)
+            .filter(|block| held.latest(*block).slot().is_some())
+            .count();
+        Some(TractStatus {
+            tract,
+            since: held.place.since,
+            written_blocks: u16::try_from(written).expect("a tract has 2048 blocks"),
+            newest: held.newest,
+        })
+    }
+
+    /// The blocks of a tract above `settled`; nothing if there are none.
+    pub fn marks(&self, tract: TractId, settled: Generation) -> Option<Vec<bool>> {
+        let state = self.shared.state();
+        let held = state.tracts.get(&tract)?;
+        if held.newest <= settled {
+            return None;
+        }
+        let marks: Vec<bool> = (0..firn_blockd_protocol::TRACT_BLOCKS)
+            .map(|block| held.latest(block).generation > settled)
+            .collect();
+        marks.contains(&true).then_some(marks)
+    }
+
+    /// The versions of all blocks of a tract, without reading any.
+    pub fn versions(&self, tract: TractId) -> Option<Vec<BlockVersion>> {
+        let state = self.shared.state();
+        let held = state.tracts.get(&tract)?;
+        Some(
+            (0..firn_blockd_protocol::TRACT_BLOCKS)
+                .map(|block| held.latest(block).version())
+                .collect(),
+        )
+    }
+
+    /// Makes everything durable that was put before.
+    pub async fn flush(&self) {
+        let batch = self.shared.state().batch;
+        self.shared.wait_durable(batch).await;
+    }
+
+    /// Waits until a batch that [`Store::put`] named is durable.
+    pub async fn durable(&self, batch: u64) {
+        self.shared.wait_durable(batch).await;
+    }
+
+    /// Empties a tract that this node holds from another stay in its row than `place` says; durable when it returns. Of
+    /// several who ask at once one empties it, and what is written under `place` after that stays.
+    pub async fn reset(&self, place: TractPlace) {
+        let (tract, since) = (place.tract, place.since);
+        self.clear(
+            tract,
+            |held| held.since != since,
+            |frame| record::Record::Reset { frame, tract, since },
+        )
+        .await;
+    }
+
+    /// Gives up a tract, if it is still held as `place` says; durable when it returns.
+    pub async fn release(&self, place: TractPlace) {
+        let tract = place.tract;
+        self.clear(
+            tract,
+            |held| *held == place,
+            |frame| record::Record::Release { frame, tract },
+        )
+        .await;
+    }
+
+    async fn clear(
+        &self,
+        tract: TractId,
+        applies: impl Fn(&TractPlace) -> bool,
+        record: impl FnOnce(layout::Frame) -> record::Record,
+    ) {
+        let gate = self
+            .shared
+            .state()
+            .tracts
+            .get(&tract)
+            .map(|held| held.gate.clone());
+        let Some(gate) = gate else {
+            return;
+        };
+        let _alone = gate.clone().write_owned().await;
+        let batch = {
+            let mut state = self.shared.state();
+            // It may have become another's while we waited at the gate.
+            let held = state.tracts.get(&tract);
+            let held = held.filter(|held| Arc::ptr_eq(&held.gate, &gate) && applies(&held.place));
+            let Some(frame) = held.map(|held| held.frame) else {
+                return;
+            };
+            state.drop_active(tract);
+            state.control.push(record(frame));
+            state.batch
+        };
+        self.shared.wait_durable(batch).await;
+    }
+}

@@ -1,0 +1,175 @@
+//! Checkpoints: what the full journal file said is written into index regions, so that the file can be used again.
+//!
+//! ```text
+//! state file = magic "FIRNBLKS" | layout version u16 | first journal file needed u64
+//!            | disks u32 | (disk [16] | fence u32 | settled fence u32 | settled sequence u64)*
+//!            | frames u32 | (region version u64)* | crc32c u32
+//! ```
+//!
+//! The state file is written last, under another name, and renamed over the old one: until then the old one and the journal
+//! say the same.
+
+use super::{
+    Shared, index,
+    layout::{Frame, LAYOUT_VERSION},
+    state::DiskFacts,
+};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use firn_blockd_protocol::{DiskId, Fence, Generation, TractId};
+use firn_env::{DiskError, Env, OpenMode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+const MAGIC: [u8; 8] = *b"FIRNBLKS";
+const STATE: &str = "state";
+const STATE_NEW: &str = "state.new";
+
+/// Writes the regions of `frames` and then the state file that says which journal file comes next.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    frames: BTreeSet<Frame>,
+    first_needed: u64,
+) -> Result<(), DiskError> {
+    let geometry = shared.geometry;
+    shared.env.fault_point("checkpoint.before_regions").await;
+    let mut groups = BTreeSet::new();
+    let holders: BTreeMap<Frame, TractId> = {
+        let state = shared.state();
+        let held = state
+            .tracts
+            .iter()
+            .filter(|(_, tract)| frames.contains(&tract.frame));
+        held.map(|(id, tract)| (tract.frame, *id)).collect()
+    };
+    for frame in frames {
+        let (region, offset) = {
+            let mut state = shared.state();
+            let version = state.region_versions[frame.0 as usize] + 1;
+            state.region_versions[frame.0 as usize] = version;
+            // Durable entries only. A tract that got the frame since then is in the journal from its first record on.
+            let used = holders
+                .get(&frame)
+                .and_then(|id| state.tracts.get(id))
+                .filter(|tract| tract.frame == frame)
+                .map(|tract| (tract.place, &tract.entries));
+            (
+                index::encode(frame, version, used),
+                index::offset(&geometry, frame, version),
+            )
+        };
+        let group = geometry.group_of(frame);
+        shared.index[group as usize]
+            .write_at(offset, vec![region])
+            .await?;
+        groups.insert(group);
+    }
+    shared.env.fault_point("checkpoint.before_region_sync").await;
+    for group in groups {
+        shared.index[group as usize].sync_data().await?;
+    }
+    shared.env.fault_point("checkpoint.before_state").await;
+    let contents = {
+        let state = shared.state();
+        Contents {
+            first_needed,
+            disks: state.disks.clone(),
+            region_versions: state.region_versions.clone(),
+        }
+    };
+    contents.write(&shared.env).await?;
+    shared.env.fault_point("checkpoint.after_state").await;
+    Ok(())
+}
+
+/// What the state file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) first_needed: u64,
+    pub(super) disks: BTreeMap<DiskId, DiskFacts>,
+    pub(super) region_versions: Vec<u64>,
+}
+
+impl Contents {
+    pub(super) async fn write(&self, env: &Env) -> Result<(), DiskError> {
+        let disk = env.disk();
+        match disk.remove(STATE_NEW).await {
+            Ok(()) | Err(DiskError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let file = disk.open(STATE_NEW, OpenMode::CreateNew).await?;
+        file.write_and_sync(0, vec![self.encode()]).await?;
+        disk.rename(STATE_NEW, STATE).await?;
+        disk.sync_directory("").await
+    }
+
+    /// The state file; a reason if it cannot be believed.
+    pub(super) async fn read(env: &Env) -> Result<Result<Self, &'static str>, DiskError> {
+        let file = env.disk().open(STATE, OpenMode::Read).await?;
+        let length = file.length().await?;
+        let bytes = file
+            .read_at(0, usize::try_from(length).unwrap_or(usize::MAX))
+            .await?;
+        Ok(Self::decode(bytes))
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut bytes = BytesMut::new();
+        bytes.put_slice(&MAGIC);
+        bytes.put_u16_le(LAYOUT_VERSION);
+        bytes.put_u64_le(self.first_needed);
+        bytes.put_u32_le(u32::try_from(self.disks.len()).expect("a node has fewer tracts"));
+        for (disk, facts) in &self.disks {
+            bytes.put_slice(&disk.0);
+            bytes.put_u32_le(facts.fence.0);
+            bytes.put_u32_le(facts.settled.fence.0);
+            bytes.put_u64_le(facts.settled.sequence);
+        }
+        bytes.put_u32_le(u32::try_from(self.region_versions.len()).expect("a node has fewer frames"));
+        for version in &self.region_versions {
+            bytes.put_u64_le(*version);
+        }
+        let checksum = crc32c::crc32c(&bytes);
+        bytes.put_u32_le(checksum);
+        bytes.freeze()
+    }
+
+    fn decode(bytes: Bytes) -> Result<Self, &'static str> {
+        let Some(end) = bytes.len().checked_sub(4) else {
+            return Err("it is too short");
+        };
+        let checksum = crc32c::crc32c(&bytes[..end]).to_le_bytes();
+        if bytes[end..] != checksum {
+            return Err("its checksum does not match");
+        }
+        let mut fields = bytes.slice(..end);
+        let short = |_| "it is too short";
+        let mut magic = [0; 8];
+        fields.try_copy_to_slice(&mut magic).map_err(short)?;
+        if magic != MAGIC || fields.try_get_u16_le().map_err(short)? != LAYOUT_VERSION {
+            return Err("it is of another build");
+        }
+        let first_needed = fields.try_get_u64_le().map_err(short)?;
+        let count = fields.try_get_u32_le().map_err(short)?;
+        let mut disks = BTreeMap::new();
+        for _ in 0..count {
+            let mut disk = [0; 16];
+            fields.try_copy_to_slice(&mut disk).map_err(short)?;
+            let fence = Fence(fields.try_get_u32_le().map_err(short)?);
+            let settled_fence = Fence(fields.try_get_u32_le().map_err(short)?);
+            let settled = Generation::new(settled_fence, fields.try_get_u64_le().map_err(short)?);
+            disks.insert(DiskId(disk), DiskFacts { fence, settled });
+        }
+        let count = fields.try_get_u32_le().map_err(short)? as usize;
+        if fields.len() != count * 8 {
+            return Err("its length is wrong");
+        }
+        let region_versions = (0..count).map(|_| fields.get_u64_le()).collect();
+        Ok(Self {
+            first_needed,
+            disks,
+            region_versions,
+        })
+    }
+}

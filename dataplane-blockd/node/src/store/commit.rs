@@ -1,0 +1,179 @@
+//! The committer: the one task that makes things durable.
+
+use super::{Shared, Store, checkpoint, homing, journal::Journal, record::Record, state::State};
+use bytes::BytesMut;
+use firn_blockd_protocol::TractId;
+use firn_env::Task;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+/// What one commit writes.
+struct Batch {
+    number: u64,
+    records: Vec<Record>,
+    tracts: Vec<TractId>,
+    groups: Vec<u32>,
+    blocks: usize,
+}
+
+/// Commits whenever somebody asks, and every now and then.
+pub(super) async fn run(shared: Arc<Shared>, mut journal: Journal, mut store: impl FnMut() -> Option<Store>) {
+    let mut checkpoint: Option<Task<()>> = None;
+    loop {
+        // Asked for, or time passed: a commit of nothing costs nothing.
+        let _ = shared
+            .env
+            .timeout(shared.options.commit_interval, shared.wanted.notified())
+            .await;
+        commit(&shared, &mut journal, &mut checkpoint).await;
+        if let Some(store) = store() {
+            homing::relieve(&store).await;
+        }
+    }
+}
+
+/// One commit.
+///
+/// # Panics
+/// If a sync fails: what is on the disk is not known any more, so only a restart, which reads it, can go on.
+async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Option<Task<()>>) {
+    let batch = seal(&mut shared.state());
+    if !batch.records.is_empty() {
+        let env = &shared.env;
+        env.fault_point("commit.before_data_sync").await;
+        if !env.is_planted("store.journal_before_data") {
+            let syncs = batch
+                .groups
+                .iter()
+                .map(|group| shared.data[*group as usize].sync_data());
+            for outcome in futures::future::join_all(syncs).await {
+                outcome.expect("the data can be synced");
+            }
+        }
+        if env.is_planted("store.acknowledge_before_sync") {
+            shared.durable.send_replace(batch.number);
+        }
+        env.fault_point("commit.before_journal").await;
+        write(shared, journal, checkpoint, &batch.records).await;
+        env.fault_point("commit.after_journal").await;
+        shared.counts.commits.fetch_add(1, Relaxed);
+        shared
+            .counts
+            .committed_blocks
+            .fetch_add(batch.blocks as u64, Relaxed);
+    }
+    {
+        let mut state = shared.state();
+        for tract in &batch.tracts {
+            state.merge(*tract);
+        }
+        for record in &batch.records {
+            if !matches!(record, Record::Blocks { .. }) {
+                state.apply(record, false);
+            }
+        }
+    }
+    shared.durable.send_replace(batch.number);
+}
+
+/// Writes records into as many journal batches as they need.
+async fn write(
+    shared: &Arc<Shared>,
+    journal: &mut Journal,
+    checkpoint: &mut Option<Task<()>>,
+    records: &[Record],
+) {
+    let mut payload = BytesMut::new();
+    for record in records {
+        if payload.len() + record.bytes() > journal.payload_max_bytes() {
+            append(shared, journal, checkpoint, payload.split()).await;
+        }
+        record.encode(&mut payload);
+    }
+    append(shared, journal, checkpoint, payload).await;
+}
+
+async fn append(
+    shared: &Arc<Shared>,
+    journal: &mut Journal,
+    checkpoint: &mut Option<Task<()>>,
+    payload: BytesMut,
+) {
+    if !journal.has_room(payload.len()) {
+        rotate(shared, journal, checkpoint).await;
+    }
+    journal
+        .append(payload.freeze())
+        .await
+        .expect("the journal can be written and synced");
+}
+
+/// Goes on in the other journal file, which is free once the checkpoint before has covered what it holds; and starts the
+/// checkpoint that will cover the file that is full.
+async fn rotate(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Option<Task<()>>) {
+    if let Some(running) = checkpoint.take() {
+        running.await.expect("the checkpoint ends or the node does");
+    }
+    journal.rotate();
+    shared.counts.checkpoints.fetch_add(1, Relaxed);
+    let frames = std::mem::take(&mut shared.state().dirty_frames);
+    let first_needed = journal.number();
+    shared.env.fault_point("commit.journal_rotated").await;
+    if shared.env.is_planted("store.reuse_journal_early") {
+        return;
+    }
+    let covering = checkpoint::run(shared.clone(), frames, first_needed);
+    *checkpoint = Some(shared.env.spawn("blockd checkpoint", async move {
+        covering.await.expect("index regions can be written and synced");
+    }));
+}
+
+/// Takes what is active as the next batch.
+fn seal(state: &mut State) -> Batch {
+    let number = state.batch;
+    state.batch += 1;
+    let mut records = std::mem::take(&mut state.control);
+    for disk in std::mem::take(&mut state.settled_dirty) {
+        if let Some(facts) = state.disks.get(&disk) {
+            let settled = facts.settled;
+            records.push(Record::Settled { disk, settled });
+        }
+    }
+    let tracts: Vec<TractId> = std::mem::take(&mut state.dirty).into_iter().collect();
+    for id in &tracts {
+        let tract = state.tracts.get_mut(id).expect("only held tracts are dirty");
+        assert!(tract.committing.is_empty(), "one commit at a time");
+        tract.committing = std::mem::take(&mut tract.active);
+        for (block, entry) in &tract.committing {
+            let pair = (entry.place.code(), entry.checksum);
+            match records.last_mut() {
+                Some(Record::Blocks {
+                    tract: last,
+                    first,
+                    generation,
+                    entries,
+                    ..
+                }) if last == id
+                    && *generation == entry.generation
+                    && usize::from(*first) + entries.len() == usize::from(*block) =>
+                {
+                    entries.push(pair);
+                }
+                Some(_) | None => records.push(Record::Blocks {
+                    frame: tract.frame,
+                    tract: *id,
+                    first: *block,
+                    generation: entry.generation,
+                    entries: vec![pair],
+                }),
+            }
+        }
+    }
+    let blocks = std::mem::take(&mut state.active_blocks);
+    Batch {
+        number,
+        records,
+        tracts,
+        groups: std::mem::take(&mut state.dirty_groups).into_iter().collect(),
+        blocks,
+    }
+}

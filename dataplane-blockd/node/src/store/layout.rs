@@ -1,0 +1,155 @@
+//! What lies where on a node's disk.
+//!
+//! ```text
+//! superblock        who the node is and how its disk is cut; written once
+//! data/00000 …      groups: H home frames, then S scratch frames, of 8 MiB each, preallocated
+//! index/00000 …     for each home frame two copies of its index region (44 KiB each), written in turn
+//! journal/0, /1     changes since the index regions were written
+//! state             fences, what is settled, the newest version of each index region, where the journal begins
+//! ```
+//!
+//! A **frame** is the home of one tract; block *b*'s home is the frame's *b*th slot of 4 KiB. No slot that holds content
+//! somebody may still need is ever written: a block goes to its home if that is free, and to a free scratch slot of the same
+//! group if not. A block that is overwritten again and again thus goes back and forth between the two, each write is one
+//! write, and what is written once or trimmed in between lies where a sequential read finds it.
+//!
+//! A group of 1 GiB with an eighth of scratch: as many files as gibibytes, and a seek from home to scratch stays short.
+
+use firn_blockd_protocol::{NodeId, TRACT_BLOCKS};
+
+/// Version of everything on the disk; in every header.
+pub(crate) const LAYOUT_VERSION: u16 = 1;
+/// Home frames of a group unless a test wants less.
+const HOME_FRAMES: u32 = 112;
+/// Scratch frames of a group.
+const SCRATCH_FRAMES: u32 = 16;
+/// Bytes of one journal file: about 300 000 blocks written one at a time, so that an index region is written once for many
+/// changes of its tract.
+const JOURNAL_BYTES: u64 = 32 << 20;
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"FIRNBLKD";
+pub(crate) const SUPERBLOCK: &str = "superblock";
+
+/// How a node's disk is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Files of home and scratch frames.
+    pub groups: u32,
+    /// Home frames in a group: tracts it can hold.
+    pub home_frames: u32,
+    /// Scratch frames in a group.
+    pub scratch_frames: u32,
+    /// Bytes of each of the two journal files.
+    pub journal_bytes: u64,
+}
+
+impl Geometry {
+    /// For a disk that may use `bytes`: as many groups of 1 GiB as fit beside their index and the journal.
+    pub fn for_bytes(bytes: u64) -> Self {
+        let frame = u64::from(TRACT_BLOCKS) * 4096;
+        let group = u64::from(HOME_FRAMES + SCRATCH_FRAMES) * frame
+            + u64::from(HOME_FRAMES) * 2 * super::index::REGION_STRIDE;
+        Self {
+            groups: u32::try_from(bytes.saturating_sub(2 * JOURNAL_BYTES) / group).unwrap_or(u32::MAX),
+            home_frames: HOME_FRAMES,
+            scratch_frames: SCRATCH_FRAMES,
+            journal_bytes: JOURNAL_BYTES,
+        }
+    }
+
+    /// Tracts it can hold.
+    pub fn capacity_tracts(&self) -> u64 {
+        u64::from(self.groups) * u64::from(self.home_frames)
+    }
+
+    /// Whether it can be worked with.
+    pub(crate) fn is_sound(&self) -> bool {
+        let slots = u64::from(self.home_frames + self.scratch_frames) * u64::from(TRACT_BLOCKS);
+        (1..=1 << 20).contains(&self.groups)
+            && (1..=4096).contains(&self.home_frames)
+            && (1..=4096).contains(&self.scratch_frames)
+            && slots < u64::from(u32::MAX) - 2
+            && (64 << 10..=1 << 30).contains(&self.journal_bytes)
+    }
+
+    pub(crate) fn group_of(&self, frame: Frame) -> u32 {
+        frame.0 / self.home_frames
+    }
+
+    pub(crate) fn home_slot(&self, frame: Frame, block: u16) -> u32 {
+        frame.0 % self.home_frames * u32::from(TRACT_BLOCKS) + u32::from(block)
+    }
+
+    pub(crate) fn first_scratch_slot(&self) -> u32 {
+        self.home_frames * u32::from(TRACT_BLOCKS)
+    }
+
+    pub(crate) fn scratch_slots(&self) -> u32 {
+        self.scratch_frames * u32::from(TRACT_BLOCKS)
+    }
+
+    pub(crate) fn data_file_bytes(&self) -> u64 {
+        u64::from(self.home_frames + self.scratch_frames) * u64::from(TRACT_BLOCKS) * 4096
+    }
+}
+
+/// A home frame, counted over all groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Frame(pub(crate) u32);
+
+pub(crate) fn data_path(group: u32) -> String {
+    format!("data/{group:05}")
+}
+
+pub(crate) fn index_path(group: u32) -> String {
+    format!("index/{group:05}")
+}
+
+pub(crate) fn journal_path(slot: u64) -> String {
+    format!("journal/{slot}")
+}
+
+/// The superblock's bytes.
+pub(crate) fn encode_superblock(node: NodeId, geometry: &Geometry) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(SUPERBLOCK_MAGIC);
+    bytes.extend(LAYOUT_VERSION.to_le_bytes());
+    bytes.extend(node.0);
+    bytes.extend(geometry.groups.to_le_bytes());
+    bytes.extend(geometry.home_frames.to_le_bytes());
+    bytes.extend(geometry.scratch_frames.to_le_bytes());
+    bytes.extend(geometry.journal_bytes.to_le_bytes());
+    let checksum = crc32c::crc32c(&bytes);
+    bytes.extend(checksum.to_le_bytes());
+    bytes
+}
+
+/// What a superblock says; a reason if it is none.
+pub(crate) fn decode_superblock(bytes: &[u8]) -> Result<(NodeId, Geometry), &'static str> {
+    if bytes.len() != 50 {
+        return Err("it has another length");
+    }
+    let (fields, checksum) = bytes.split_at(46);
+    if crc32c::crc32c(fields).to_le_bytes() != checksum {
+        return Err("its checksum does not match");
+    }
+    if fields[..8] != SUPERBLOCK_MAGIC {
+        return Err("it is not one of a disk node");
+    }
+    if fields[8..10] != LAYOUT_VERSION.to_le_bytes() {
+        return Err("its version is of another build");
+    }
+    let word = |at: usize| u32::from_le_bytes(fields[at..at + 4].try_into().expect("four bytes"));
+    let geometry = Geometry {
+        groups: word(26),
+        home_frames: word(30),
+        scratch_frames: word(34),
+        journal_bytes: u64::from_le_bytes(fields[38..46].try_into().expect("eight bytes")),
+    };
+    if !geometry.is_sound() {
+        return Err("its sizes are impossible");
+    }
+    Ok((
+        NodeId(fields[10..26].try_into().expect("sixteen bytes")),
+        geometry,
+    ))
+}

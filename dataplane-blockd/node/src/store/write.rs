@@ -1,0 +1,233 @@
+//! Putting content into the store.
+
+use super::{
+    Store, StoreError,
+    entry::{Entry, Place},
+    index::TractPlace,
+    state::Accept,
+};
+use bytes::Bytes;
+use firn_blockd_protocol::{BLOCK_BYTES, Generation, TractId};
+use std::{sync::Arc, sync::atomic::Ordering::Relaxed};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+
+/// Tries to find free slots, with a commit between two. Each commit frees what the last batch superseded, and moves blocks
+/// home; that this many do not help means that others take what is freed.
+const SLOT_ATTEMPTS: usize = 32;
+
+/// New content of one block.
+#[derive(Clone, Debug)]
+pub struct Put {
+    /// Which block.
+    pub block: u16,
+    /// Highest wins.
+    pub generation: Generation,
+    /// What stands there.
+    pub content: Content,
+}
+
+/// What a block becomes.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// A tombstone: reads as zeros.
+    Trim,
+    /// 4096 bytes and their checksum, which the caller has verified.
+    Data {
+        /// The bytes.
+        data: Bytes,
+        /// Their checksum.
+        checksum: u32,
+    },
+}
+
+impl Store {
+    /// Shows new content of a tract's blocks, each if its generation is higher than what stands there, and returns the batch
+    /// with which it becomes durable. The blocks are in ascending order.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing was changed.
+    pub async fn put(&self, place: TractPlace, puts: &[Put]) -> Result<u64, StoreError> {
+        let accept = if self.shared.env.is_planted("store.last_arrival_wins") {
+            Accept::Always
+        } else {
+            Accept::Newer
+        };
+        self.put_accepting(place, puts, accept).await
+    }
+
+    /// Writes a block's own content again after it was found damaged; `false` if something else stands there by now.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing was changed.
+    pub async fn repair(&self, place: TractPlace, put: Put) -> Result<bool, StoreError> {
+        let Content::Data { checksum, .. } = &put.content else {
+            return Ok(false);
+        };
+        let current = {
+            let state = self.shared.state();
+            match state.tracts.get(&place.tract) {
+                Some(tract) => tract.latest(put.block),
+                None => return Ok(false),
+            }
+        };
+        if current.generation != put.generation || current.checksum != *checksum {
+            return Ok(false);
+        }
+        let batch = self
+            .put_accepting(place, std::slice::from_ref(&put), Accept::Instead(current))
+            .await?;
+        self.durable(batch).await;
+        Ok(true)
+    }
+
+    /// The gate of a tract, held shared; the tract gets a frame if it has none.
+    async fn enter(&self, place: TractPlace) -> Result<OwnedRwLockReadGuard<()>, StoreError> {
+        loop {
+            let gate: Arc<RwLock<()>> = {
+                let mut state = self.shared.state();
+                if !state.tracts.contains_key(&place.tract) && !state.allocate_tract(place) {
+                    return Err(StoreError::Full);
+                }
+                state.tracts[&place.tract].gate.clone()
+            };
+            let guard = gate.clone().read_owned().await;
+            let state = self.shared.state();
+            match state.tracts.get(&place.tract) {
+                Some(tract) if !Arc::ptr_eq(&tract.gate, &gate) => {}
+                Some(tract) if tract.place.since != place.since => {
+                    return Err(StoreError::OtherStay { tract: place.tract });
+                }
+                Some(_) => return Ok(guard),
+                // Released while we waited: it gets a new frame.
+                None => {}
+            }
+        }
+    }
+
+    pub(super) async fn put_accepting(
+        &self,
+        place: TractPlace,
+        puts: &[Put],
+        accept: Accept,
+    ) -> Result<u64, StoreError> {
+        let shared = &self.shared;
+        let tract = place.tract;
+        shared.counts.written_blocks.fetch_add(puts.len() as u64, Relaxed);
+        let _gate = self.enter(place).await?;
+        let entries = self.take_slots(tract, puts, accept).await?;
+        shared.env.fault_point("store.before_data").await;
+        self.write_slots(tract, puts, &entries).await?;
+        shared.env.fault_point("store.after_data").await;
+        let (batch, crowded, eager) = {
+            let mut state = shared.state();
+            for (put, entry) in puts.iter().zip(&entries) {
+                if let Some(entry) = entry {
+                    state.insert(tract, put.block, *entry, accept);
+                }
+            }
+            let crowded = state.active_blocks >= shared.options.pending_blocks;
+            (
+                state.batch,
+                crowded,
+                state.active_blocks >= shared.options.commit_blocks,
+            )
+        };
+        if crowded {
+            self.durable(batch).await;
+        } else if eager {
+            shared.wanted.notify_one();
+        }
+        Ok(batch)
+    }
+
+    /// Entries for the blocks whose content will be newest, with slots for their data.
+    async fn take_slots(
+        &self,
+        tract: TractId,
+        puts: &[Put],
+        accept: Accept,
+    ) -> Result<Vec<Option<Entry>>, StoreError> {
+        for _ in 0..SLOT_ATTEMPTS {
+            let batch = {
+                let mut state = self.shared.state();
+                let mut entries = Vec::with_capacity(puts.len());
+                let mut exhausted = false;
+                for put in puts {
+                    let current = state.tracts[&tract].latest(put.block);
+                    if accept == Accept::Newer && put.generation <= current.generation {
+                        entries.push(None);
+                        continue;
+                    }
+                    let (place, checksum) = match &put.content {
+                        Content::Trim => (Place::Trimmed, 0),
+                        Content::Data { checksum, .. } => match state.allocate_slot(tract, put.block) {
+                            Some(slot) => (Place::Slot(slot), *checksum),
+                            None => {
+                                exhausted = true;
+                                break;
+                            }
+                        },
+                    };
+                    entries.push(Some(Entry {
+                        generation: put.generation,
+                        checksum,
+                        place,
+                    }));
+                }
+                if !exhausted {
+                    return Ok(entries);
+                }
+                for (put, entry) in puts.iter().zip(entries) {
+                    if let Some(slot) = entry.and_then(|entry| entry.slot()) {
+                        state.free_slot(tract, put.block, slot);
+                    }
+                }
+                state.batch
+            };
+            self.shared.env.fault_point("store.no_slot").await;
+            self.durable(batch).await;
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// Writes the data, neighbouring slots in one write.
+    async fn write_slots(
+        &self,
+        tract: TractId,
+        puts: &[Put],
+        entries: &[Option<Entry>],
+    ) -> Result<(), StoreError> {
+        let group = {
+            let state = self.shared.state();
+            state.geometry.group_of(state.tracts[&tract].frame)
+        };
+        let file = &self.shared.data[group as usize];
+        let mut runs: Vec<(u32, Vec<Bytes>)> = Vec::new();
+        for (put, entry) in puts.iter().zip(entries) {
+            let (Some(slot), Content::Data { data, .. }) =
+                (entry.and_then(|entry| entry.slot()), &put.content)
+            else {
+                continue;
+            };
+            match runs.last_mut() {
+                Some((first, parts)) if *first as usize + parts.len() == slot as usize => {
+                    parts.push(data.clone())
+                }
+                Some(_) | None => runs.push((slot, vec![data.clone()])),
+            }
+        }
+        for (slot, parts) in runs {
+            if let Err(error) = file.write_at(u64::from(slot) * BLOCK_BYTES as u64, parts).await {
+                // The files are preallocated: a write that fails says that the disk is failing.
+                let mut state = self.shared.state();
+                for (put, entry) in puts.iter().zip(entries) {
+                    if let Some(slot) = entry.and_then(|entry| entry.slot()) {
+                        state.free_slot(tract, put.block, slot);
+                    }
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! Attaching a disk: one client writes at a time.
+//!
+//! An attach raises the disk's fence here first. Then the client tells every node of the disk's rows ([`set
+//! fence`](firn_blockd_protocol::Request::SetFence)) before it reads anything: from the moment one replica of each row
+//! knows, nothing the loser sends can be acknowledged, and what it had under way is either in the replicas' marks or gone.
+//! An attach after an unclean end reads the marks of all replicas and writes what it finds to all of them before it reads.
+
+use crate::{
+    Attach, DiskRecord, Placement, PlacementError,
+    record::{self, ATTEMPTS, Outcome, unchanged},
+};
+use firn_blockd_protocol::{DiskId, Fence};
+use firn_table::Write;
+
+/// What a client needs to know of its attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its fence: higher than any before.
+    pub fence: Fence,
+    /// The attach before ended cleanly: replicas agree.
+    pub clean: bool,
+    /// The disk, as attached.
+    pub disk: DiskRecord,
+}
+
+impl Placement {
+    /// Attaches a disk. With `force`, also if somebody has it: they can do nothing more once the nodes know.
+    ///
+    /// # Errors
+    /// [`PlacementError::Attached`], and others.
+    pub async fn attach_disk(
+        &self,
+        disk: DiskId,
+        holder: &str,
+        force: bool,
+    ) -> Result<Attachment, PlacementError> {
+        // Tells this call's own write from others' after a lost reply.
+        let mark = format!("{holder}#{:016x}", self.env.random_u64());
+        let mut was_clean = true;
+        for attempt in 0..ATTEMPTS {
+            let old = self.ready_disk(disk).await?;
+            if let Some(attach) = &old.value.attached {
+                if attach.holder == mark {
+                    return Ok(Attachment {
+                        fence: old.value.fence(),
+                        clean: was_clean,
+                        disk: old.value,
+                    });
+                }
+                if !force {
+                    return Err(PlacementError::Attached {
+                        disk,
+                        holder: attach.holder.clone(),
+                    });
+                }
+            }
+            was_clean = old.value.clean;
+            let record = DiskRecord {
+                fence: old.value.fence.checked_add(1).ok_or(PlacementError::Damaged {
+                    key: disk.to_string(),
+                    reason: "its fence cannot be raised any more".into(),
+                })?,
+                attached: Some(Attach {
+                    holder: mark.clone(),
+                    since_unix_ms: self.env.wall().as_millis(),
+                }),
+                clean: false,
+                ..old.value
+            };
+            let outcome = self
+                .transact(vec![Write::Put {
+                    key: self.disk_key(disk),
+                    value: record::encode(&record),
+                    condition: unchanged(Some(old.version)),
+                }])
+                .await?;
+            match outcome {
+                Outcome::Done => {
+                    return Ok(Attachment {
+                        fence: record.fence(),
+                        clean: was_clean,
+                        disk: record,
+                    });
+                }
+                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
+            }
+        }
+        Err(PlacementError::Contention { what: "the disk" })
+    }
+
+    /// Ends an attach. `clean`: everything is durable on all replicas and they were told that it is settled.
+    ///
+    /// # Errors
+    /// [`PlacementError::Fenced`] if somebody else has it meanwhile: nothing was changed.
+    pub async fn detach_disk(&self, disk: DiskId, fence: Fence, clean: bool) -> Result<(), PlacementError> {
+        for attempt in 0..ATTEMPTS {
+            let old = self.stored_disk(disk).await?;
+            if old.value.fence() != fence {
+                return Err(PlacementError::Fenced {
+                    current: old.value.fence(),
+                });
+            }
+            if old.value.attached.is_none() {
+                return Ok(());
+            }
+            let record = DiskRecord {
+                attached: None,
+                clean,
+                ..old.value
+            };
+            let outcome = self
+                .transact(vec![Write::Put {
+                    key: self.disk_key(disk),
+                    value: record::encode(&record),
+                    condition: unchanged(Some(old.version)),
+                }])
+                .await?;
+            match outcome {
+                Outcome::Done => return Ok(()),
+                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
+            }
+        }
+        Err(PlacementError::Contention { what: "the disk" })
+    }
+}

@@ -1,0 +1,449 @@
+//! The table's side of a cluster: rows, disks and attaches, with nodes that only beat.
+
+use firn_blockd_placement::*;
+use firn_blockd_protocol::*;
+use firn_env::{Env, sim::Simulation};
+use firn_table::{FaultRates, MemoryTable};
+use std::{collections::BTreeSet, time::Duration};
+
+const TENANT: TenantId = TenantId([9; 16]);
+
+fn placement(env: &Env, table: &MemoryTable) -> Placement {
+    Placement::new(env.clone(), table.connect(env), "test").expect("the name is fine")
+}
+
+fn node(number: u8) -> NodeId {
+    NodeId([number; 16])
+}
+
+const REPORT: NodeReport = NodeReport {
+    capacity_tracts: 1000,
+    used_tracts: 0,
+};
+
+/// Registers a node and lets it beat until its machine ends.
+async fn live(env: &Env, placement: &Placement, number: u8, domain: &str) {
+    let address = format!("10.0.0.{number}:7300");
+    let registration = placement
+        .register(node(number), 1, &address, domain, REPORT)
+        .await
+        .expect("it registers");
+    let (sleeper, placement) = (env.clone(), placement.clone());
+    drop(env.spawn("beat", async move {
+        loop {
+            sleeper.sleep(Duration::from_secs(1)).await;
+            if placement.heartbeat(&registration, REPORT).await.is_err() {
+                sleeper.observe("missed beat", 1);
+            }
+        }
+    }));
+}
+
+async fn all_rows(placement: &Placement) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for replication in Replication::ALL {
+        rows.extend(placement.rows(replication).await.expect("the table answers"));
+    }
+    rows
+}
+
+/// Makes every joining replica active, as nodes do that have nothing to copy.
+async fn promote_all(placement: &Placement) {
+    for row in all_rows(placement).await {
+        for replica in &row.replicas {
+            if replica.state == ReplicaState::Joining {
+                let at = RowAt {
+                    replication: row.replication,
+                    index: row.index,
+                    version: row.version,
+                };
+                placement
+                    .promote(replica.node, &[at])
+                    .await
+                    .expect("the table answers");
+            }
+        }
+    }
+}
+
+async fn settle(env: &Env, coordinator: &mut Coordinator, placement: &Placement) {
+    for _ in 0..60 {
+        coordinator.tick().await.expect("the table answers");
+        promote_all(placement).await;
+        env.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+fn check(rows: &[Row]) {
+    for row in rows {
+        let nodes: BTreeSet<_> = row.replicas.iter().map(|replica| replica.node).collect();
+        assert_eq!(nodes.len(), row.replicas.len(), "a node stands once in a row");
+        assert!(row.active().count() >= 1, "a row has an active replica");
+    }
+}
+
+#[test]
+fn rows_lie_in_different_domains_and_loads_are_even() {
+    let simulation = Simulation::new(1);
+    let table = MemoryTable::new();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            placement.initialise([60, 60, 60]).await.expect("it is set up");
+            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+            for number in 1..=6 {
+                live(&env, &placement, number, ["a", "b", "c"][usize::from(number) % 3]).await;
+            }
+            settle(&env, &mut coordinator, &placement).await;
+            let rows = all_rows(&placement).await;
+            check(&rows);
+            assert_eq!(rows.len(), 180);
+            for row in &rows {
+                assert_eq!(row.active().count(), row.replication.copies());
+                let domains: BTreeSet<_> = row.replicas.iter().map(|replica| replica.node.0[0] % 3).collect();
+                assert_eq!(domains.len(), row.replicas.len(), "replicas lie apart");
+            }
+            for number in 1..=6 {
+                let load = rows
+                    .iter()
+                    .filter(|row| row.replica(node(number)).is_some())
+                    .count();
+                assert!((55..=65).contains(&load), "node {number} carries {load} of 360");
+            }
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_dead_node_leaves_its_rows_and_the_last_living_replica_never_does() {
+    let simulation = Simulation::new(2);
+    let table = MemoryTable::new();
+    let machines: Vec<_> = (1..=4)
+        .map(|number| simulation.machine(&format!("n{number}")))
+        .collect();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            placement.initialise([8, 8, 8]).await.expect("it is set up");
+            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+            for (number, machine) in (1..).zip(&machines) {
+                let env = machine.env();
+                live(
+                    &env,
+                    &self::placement(&env, &table),
+                    number,
+                    &format!("d{number}"),
+                )
+                .await;
+            }
+            settle(&env, &mut coordinator, &placement).await;
+            let before = all_rows(&placement).await;
+            machines[0].crash();
+            settle(&env, &mut coordinator, &placement).await;
+            let after = all_rows(&placement).await;
+            check(&after);
+            for (before, after) in before.iter().zip(&after) {
+                let was_there = before.replica(node(1)).is_some();
+                if before.replication.copies() > 1 {
+                    assert!(after.replica(node(1)).is_none(), "the dead node has left");
+                    assert_eq!(
+                        after.active().count(),
+                        after.replication.copies(),
+                        "and was replaced"
+                    );
+                } else if was_there {
+                    assert_eq!(
+                        before.replicas, after.replicas,
+                        "the only copy waits for its node"
+                    );
+                }
+                assert_eq!(
+                    was_there && before.replication.copies() > 1,
+                    after.version > before.version
+                );
+            }
+            // All others die at once: nothing changes any more, whoever comes back first.
+            machines[1..].iter().for_each(firn_env::sim::Machine::crash);
+            settle(&env, &mut coordinator, &placement).await;
+            let stranded = all_rows(&placement).await;
+            assert_eq!(after, stranded);
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
+    let simulation = Simulation::new(3);
+    let table = MemoryTable::new();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            placement.initialise([8, 8, 8]).await.expect("it is set up");
+            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+            for number in 1..=4 {
+                live(&env, &placement, number, &format!("d{number}")).await;
+            }
+            settle(&env, &mut coordinator, &placement).await;
+            placement
+                .set_node_state(node(2), NodeState::Draining)
+                .await
+                .expect("the table answers");
+            for _ in 0..20 {
+                coordinator.tick().await.expect("the table answers");
+                env.sleep(Duration::from_secs(1)).await;
+            }
+            let copying = all_rows(&placement).await;
+            check(&copying);
+            assert!(
+                copying.iter().any(|row| row.replica(node(2)).is_some()),
+                "it stays while others copy"
+            );
+            settle(&env, &mut coordinator, &placement).await;
+            let drained = all_rows(&placement).await;
+            check(&drained);
+            assert!(
+                drained.iter().all(|row| row.replica(node(2)).is_none()),
+                "then it is empty"
+            );
+            assert!(
+                drained
+                    .iter()
+                    .all(|row| row.active().count() == row.replication.copies())
+            );
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_new_node_gets_its_share() {
+    let simulation = Simulation::new(4);
+    let table = MemoryTable::new();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            placement.initialise([30, 30, 30]).await.expect("it is set up");
+            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+            for number in 1..=3 {
+                live(&env, &placement, number, &format!("d{number}")).await;
+            }
+            settle(&env, &mut coordinator, &placement).await;
+            live(&env, &placement, 4, "d4").await;
+            for _ in 0..3 {
+                settle(&env, &mut coordinator, &placement).await;
+            }
+            let rows = all_rows(&placement).await;
+            check(&rows);
+            let share = rows.iter().filter(|row| row.replica(node(4)).is_some()).count();
+            assert!((35..=50).contains(&share), "it carries {share} of 180");
+            assert!(
+                rows.iter()
+                    .all(|row| row.replicas.len() == row.replication.copies())
+            );
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn two_coordinators_never_both_act_and_the_second_takes_over() {
+    for seed in 0..20 {
+        let simulation = Simulation::new(100 + seed);
+        let table = MemoryTable::new();
+        let (one, two) = (simulation.machine("one"), simulation.machine("two"));
+        let env = simulation.env();
+        simulation
+            .run(async move {
+                let placement = placement(&env, &table);
+                placement.initialise([8, 8, 8]).await.expect("it is set up");
+                for number in 1..=4 {
+                    live(&env, &placement, number, &format!("d{number}")).await;
+                }
+                let mut coordinators = Vec::new();
+                for machine in [&one, &two] {
+                    let env = machine.env();
+                    let client = table.connect(&env);
+                    client.set_rates(FaultRates {
+                        throttle_per_mille: 30,
+                        lose_reply_per_mille: 30,
+                        late_per_mille: 30,
+                        ..FaultRates::default()
+                    });
+                    let placement = Placement::new(env, client, "test").expect("the name is fine");
+                    coordinators.push(Coordinator::new(placement, CoordinatorSettings::default()));
+                }
+                let mut versions = Vec::new();
+                for round in 0..60 {
+                    let mut leaders = 0;
+                    for (at, coordinator) in coordinators.iter_mut().enumerate() {
+                        // The first sleeps for half of the time.
+                        if at == 0 && (20..40).contains(&round) {
+                            continue;
+                        }
+                        leaders += usize::from(coordinator.tick().await.is_ok_and(|tick| tick.leads));
+                    }
+                    assert!(leaders <= 1, "one acts in a round");
+                    promote_all(&placement).await;
+                    let rows = all_rows(&placement).await;
+                    check(&rows);
+                    let now: Vec<_> = rows.iter().map(|row| row.version).collect();
+                    if versions.len() == now.len() {
+                        assert!(
+                            versions.iter().zip(&now).all(|(before, now)| before <= now),
+                            "versions rise"
+                        );
+                    }
+                    versions = now;
+                    env.sleep(Duration::from_secs(1)).await;
+                }
+                assert_eq!(all_rows(&placement).await.len(), 24);
+            })
+            .expect("the run ends");
+    }
+}
+
+fn new_disk(name: &str, tracts: u64) -> NewDisk {
+    NewDisk {
+        tenant: TENANT,
+        name: name.into(),
+        size_bytes: tracts * TRACT_BYTES,
+        tracts: None,
+        replication: Replication::new(2).expect("two copies"),
+        settings: "{}".into(),
+    }
+}
+
+#[test]
+fn disks_are_created_found_grown_and_deleted_within_the_room_there_is() {
+    for seed in 0..10 {
+        let simulation = Simulation::new(200 + seed);
+        let table = MemoryTable::new();
+        let env = simulation.env();
+        simulation
+            .run(async move {
+                let client = table.connect(&env);
+                client.set_rates(FaultRates {
+                    lose_reply_per_mille: 50,
+                    late_per_mille: 50,
+                    ..FaultRates::default()
+                });
+                let placement = Placement::new(env.clone(), client, "test").expect("the name is fine");
+                let retry = || env.sleep(Duration::from_millis(50));
+                while placement.initialise([8, 8, 8]).await.is_err() {
+                    retry().await;
+                }
+                assert!(
+                    matches!(
+                        placement.create_disk(new_disk("early", 1)).await,
+                        Err(PlacementError::NotEnoughNodes { copies: 2 } | PlacementError::Unavailable(_))
+                    ),
+                    "no nodes, no disks"
+                );
+                let calm = self::placement(&env, &table);
+                let mut coordinator = Coordinator::new(calm.clone(), CoordinatorSettings::default());
+                for number in 1..=2 {
+                    live(&env, &calm, number, &format!("d{number}")).await;
+                }
+                settle(&env, &mut coordinator, &calm).await;
+                assert_eq!(calm.capacity().await.expect("it answers").total_tracts, 2000);
+                let disk = loop {
+                    match placement.create_disk(new_disk("one", 400)).await {
+                        Ok(record) => break record.disk,
+                        Err(PlacementError::DiskExists { disk, .. }) => break disk,
+                        Err(_) => retry().await,
+                    }
+                };
+                let taken = calm.create_disk(new_disk("one", 1)).await;
+                assert!(
+                    matches!(taken, Err(PlacementError::DiskExists { .. })),
+                    "{taken:?}"
+                );
+                let large = calm.create_disk(new_disk("two", 601)).await;
+                assert!(
+                    matches!(
+                        large,
+                        Err(PlacementError::NoCapacity {
+                            free_tracts: 1200,
+                            ..
+                        })
+                    ),
+                    "{large:?}"
+                );
+                while placement.grow_disk(disk, 1000 * TRACT_BYTES, None).await.is_err() {
+                    retry().await;
+                }
+                let shrunk = calm.grow_disk(disk, TRACT_BYTES, None).await;
+                assert!(matches!(shrunk, Err(PlacementError::Size { .. })), "{shrunk:?}");
+                assert_eq!(calm.capacity().await.expect("it answers").free_tracts(), 0);
+                assert_eq!(
+                    calm.disk_named(TENANT, "one").await.expect("it is there").tracts,
+                    1000
+                );
+                while placement.delete_disk(disk).await.is_err() {
+                    retry().await;
+                }
+                assert_eq!(calm.capacity().await.expect("it answers").free_tracts(), 2000);
+                let gone = calm.disk_named(TENANT, "one").await;
+                assert!(matches!(gone, Err(PlacementError::NoDisk(_))), "{gone:?}");
+                let attached = calm.attach_disk(disk, "somebody", true).await;
+                assert!(
+                    matches!(attached, Err(PlacementError::Deleting(_))),
+                    "{attached:?}"
+                );
+            })
+            .expect("the run ends");
+    }
+}
+
+#[test]
+fn one_holder_at_a_time_and_force_raises_the_fence() {
+    let simulation = Simulation::new(5);
+    let table = MemoryTable::new();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            placement.initialise([8, 8, 8]).await.expect("it is set up");
+            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+            for number in 1..=2 {
+                live(&env, &placement, number, &format!("d{number}")).await;
+            }
+            settle(&env, &mut coordinator, &placement).await;
+            let disk = placement
+                .create_disk(new_disk("one", 4))
+                .await
+                .expect("there is room")
+                .disk;
+            let first = placement
+                .attach_disk(disk, "first", false)
+                .await
+                .expect("nobody has it");
+            assert!(first.clean);
+            let second = placement.attach_disk(disk, "second", false).await;
+            assert!(
+                matches!(second, Err(PlacementError::Attached { .. })),
+                "{second:?}"
+            );
+            let second = placement
+                .attach_disk(disk, "second", true)
+                .await
+                .expect("by force");
+            assert!(second.fence > first.fence);
+            assert!(!second.clean, "the first did not end");
+            let late = placement.detach_disk(disk, first.fence, true).await;
+            assert!(matches!(late, Err(PlacementError::Fenced { .. })), "{late:?}");
+            placement
+                .detach_disk(disk, second.fence, true)
+                .await
+                .expect("it has it");
+            let third = placement
+                .attach_disk(disk, "third", false)
+                .await
+                .expect("nobody has it");
+            assert!(third.clean);
+            assert!(third.fence > second.fence);
+        })
+        .expect("the run ends");
+}

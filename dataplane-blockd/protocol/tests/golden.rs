@@ -1,0 +1,269 @@
+//! The bytes of version 1, for ever. If a test here fails, the protocol has changed: raise its version instead.
+//!
+//! `golden.txt` has a line for each message: its name, a colon, and the frame's header and body in hexadecimal (data is
+//! whole blocks and stands for itself).
+
+use bytes::Bytes;
+use firn_blockd_protocol::*;
+use std::fmt::Write as _;
+
+fn id(first: u8) -> [u8; 16] {
+    std::array::from_fn(|at| first + at as u8)
+}
+
+fn row() -> Row {
+    Row {
+        replication: Replication::new(2).expect("two"),
+        index: RowIndex(5),
+        version: RowVersion(9),
+        replicas: vec![
+            Replica {
+                node: NodeId(id(0x20)),
+                state: ReplicaState::Active,
+                since: RowVersion(1),
+                address: "10.0.0.7:7300".into(),
+            },
+            Replica {
+                node: NodeId(id(0x30)),
+                state: ReplicaState::Joining,
+                since: RowVersion(9),
+                address: "node.example:7300".into(),
+            },
+        ],
+    }
+}
+
+fn frames() -> Vec<(&'static str, Frame)> {
+    let disk = DiskId(id(0x10));
+    let tract = TractId { disk, index: 3 };
+    let range = BlockRange::new(100, 2).expect("within the tract");
+    let data: Bytes = (0..2 * BLOCK_BYTES).map(|at| at as u8).collect();
+    let blocks = WriteBlocks::new(tract, range, data.clone()).expect("two blocks");
+    let (fence, rows) = (Fence(7), RowVersion(9));
+    let generation = Generation::new(fence, 42);
+    let settled = Generation::new(fence, 40);
+    let first = data.slice(..BLOCK_BYTES);
+    let checksum = block_checksum(tract, 100, &first);
+    let status = TractStatus {
+        tract,
+        since: RowVersion(1),
+        written_blocks: 17,
+        newest: generation,
+    };
+    let requests = [
+        (
+            "hello",
+            Request::Hello {
+                lowest: 1,
+                highest: 1,
+                program: "golden".into(),
+            },
+        ),
+        (
+            "authenticate",
+            Request::Authenticate {
+                capability: Bytes::from_static(b"capability"),
+            },
+        ),
+        (
+            "read",
+            Request::Read {
+                tract,
+                row: rows,
+                fence,
+                range,
+            },
+        ),
+        (
+            "write",
+            Request::Write {
+                tract,
+                row: rows,
+                generation,
+                settled,
+                durable: true,
+                range,
+                blocks,
+            },
+        ),
+        (
+            "trim",
+            Request::Trim {
+                tract,
+                row: rows,
+                generation,
+                settled,
+                durable: false,
+                range: BlockRange::TRACT,
+            },
+        ),
+        ("flush", Request::Flush { disk, fence, settled }),
+        ("stat", Request::Stat { tract: Some(tract) }),
+        (
+            "fetch",
+            Request::Fetch {
+                tract,
+                row: rows,
+                fence: Fence(0),
+                range,
+            },
+        ),
+        ("set-fence", Request::SetFence { disk, fence }),
+        (
+            "list",
+            Request::List {
+                disk: None,
+                row: Some(RowAt {
+                    replication: Replication::new(2).expect("two"),
+                    index: RowIndex(5),
+                    version: rows,
+                }),
+                after: Some(tract),
+                limit: 512,
+            },
+        ),
+        (
+            "marks",
+            Request::Marks {
+                disk,
+                fence,
+                after: Some(2),
+                limit: 128,
+            },
+        ),
+    ];
+    let replies = [
+        (
+            "hello-reply",
+            Reply::Hello(HelloReply {
+                version: 1,
+                node: NodeId(id(0x20)),
+                incarnation: 0x1122_3344_5566_7788,
+                requests_in_flight: 256,
+                bytes_in_flight: 16 << 20,
+            }),
+        ),
+        (
+            "authenticated",
+            Reply::Authenticated {
+                expires_unix_ms: 1_800_000_000_000,
+            },
+        ),
+        (
+            "read-reply",
+            Reply::Read(ReadBlocks {
+                range,
+                checksums: vec![Some(checksum), None],
+                data: first.clone(),
+            }),
+        ),
+        ("written", Reply::Written),
+        (
+            "stat-reply",
+            Reply::Stat {
+                node: NodeStatus {
+                    capacity_tracts: 1000,
+                    used_tracts: 10,
+                    draining: false,
+                    serving: true,
+                    damaged_blocks: 1,
+                },
+                tract: Some(status),
+            },
+        ),
+        (
+            "fetched",
+            Reply::Fetched(VersionedBlocks {
+                range,
+                versions: vec![
+                    BlockVersion {
+                        generation,
+                        state: BlockState::Written(checksum),
+                    },
+                    BlockVersion {
+                        generation: settled,
+                        state: BlockState::Trimmed,
+                    },
+                ],
+                data: first,
+            }),
+        ),
+        (
+            "list-reply",
+            Reply::List {
+                tracts: vec![status],
+                more: true,
+            },
+        ),
+        (
+            "marks-reply",
+            Reply::Marks(Marks {
+                settled,
+                tracts: vec![TractMark {
+                    index: 3,
+                    blocks: (0..usize::from(TRACT_BLOCKS))
+                        .map(|block| block % 7 == 0)
+                        .collect(),
+                }],
+                next: Some(3),
+            }),
+        ),
+    ];
+    let refusals = [
+        ("fenced", Refusal::Fenced { current: Fence(8) }),
+        ("wrong-row", Refusal::WrongRow { newest: row() }),
+        ("damaged", Refusal::Damaged { block: 101 }),
+        ("disk-failed", Refusal::Disk("input/output error".into())),
+    ];
+    let mut frames: Vec<(&'static str, Frame)> = Vec::new();
+    frames.extend(
+        requests
+            .iter()
+            .map(|(name, request)| (*name, encode_request(77, request))),
+    );
+    frames.extend(
+        replies
+            .iter()
+            .map(|(name, reply)| (*name, encode_reply(77, reply))),
+    );
+    frames.extend(
+        refusals
+            .iter()
+            .map(|(name, refusal)| (*name, encode_refusal(77, Operation::Write as u8, refusal))),
+    );
+    frames
+}
+
+#[test]
+fn the_bytes_of_version_1_have_not_changed() {
+    let mut text = String::new();
+    for (name, frame) in frames() {
+        let _ = write!(text, "{name}: ");
+        for byte in frame.head() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+    }
+    let golden = include_str!("golden.txt");
+    assert!(text == golden, "these are the bytes now:\n{text}");
+}
+
+#[test]
+fn a_block_checksum_is_crc32c_of_its_place_and_its_bytes() {
+    let tract = TractId {
+        disk: DiskId(id(0)),
+        index: 0x0403_0201,
+    };
+    let mut bytes: Vec<u8> = id(0).to_vec();
+    bytes.extend([1, 2, 3, 4, 0x34, 0x12]);
+    bytes.extend([0xab; BLOCK_BYTES]);
+    // Bit by bit, from the polynomial: a second implementation.
+    let mut remainder = !0_u32;
+    for byte in bytes {
+        remainder ^= u32::from(byte);
+        for _ in 0..8 {
+            remainder = remainder >> 1 ^ 0x82f6_3b78 * (remainder & 1);
+        }
+    }
+    assert_eq!(block_checksum(tract, 0x1234, &[0xab; BLOCK_BYTES]), !remainder);
+}
