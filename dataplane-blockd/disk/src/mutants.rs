@@ -12,8 +12,6 @@ pub enum Mutant {
     AnswerFlushEarly,
     /// A write counts as durable when one replica has it.
     DurableOnOneReplica,
-    /// Two writes of one block are under way at once.
-    OverlapInFlight,
     /// A write replaces a waiting one of an earlier epoch.
     CoalesceAcrossEpochs,
     /// An unclean attach does not reconcile.
@@ -52,11 +50,10 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 20] = [
         Self::IssueNextEpochEarly,
         Self::AnswerFlushEarly,
         Self::DurableOnOneReplica,
-        Self::OverlapInFlight,
         Self::CoalesceAcrossEpochs,
         Self::SkipReconciliation,
         Self::ReconcileFromFirstReplica,

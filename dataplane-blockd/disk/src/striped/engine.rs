@@ -272,7 +272,7 @@ impl StripedEngine {
         for number in queued {
             let block = self.pieces[&number].block;
             let first = self.by_block[&block].front() == Some(&number);
-            if !first && !self.config.planted.is(Mutant::OverlapInFlight) {
+            if !first {
                 continue;
             }
             if !self.marks.is_marked(block) && !self.config.planted.is(Mutant::IssueBeforeMark) {
