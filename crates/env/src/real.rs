@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use std::{
     io,
+    os::unix::fs::FileTypeExt as _,
     path::Path,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -162,7 +163,11 @@ impl UnixListener {
     async fn bind(path: &str) -> io::Result<Self> {
         let listener = match tokio::net::UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                // A process that was killed leaves its socket behind. Only a socket that refuses connections is such a one.
+                // A process that was killed leaves its socket behind. Only a socket that refuses connections is such a one;
+                // connecting to a plain file is refused as well.
+                if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                    return Err(error);
+                }
                 match tokio::net::UnixStream::connect(path).await {
                     Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {}
                     Ok(_) | Err(_) => return Err(error),

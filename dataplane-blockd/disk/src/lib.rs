@@ -9,12 +9,14 @@
 //! - [`StripedEngine`] writes in place (`write-through`, `write-back`, `flush-epoch`); [`LogEngine`] writes a log. Both are
 //!   pure state machines, so that every crash point of a short history can be tried; [`striped::attach`] and [`log::recover`]
 //!   bring a disk back.
-//! - [`Replicas`] is the seam to the nodes; [`Stripe`] lays blocks out over tracts; [`Sealer`] seals what nodes store.
+//! - [`Replicas`] is the seam to the nodes; [`Stripe`] lays blocks out over tracts; [`Sealer`] seals what nodes store;
+//!   [`MemoryNodes`] are nodes without machines, for tests.
 //! - [`VirtualDisk`] runs an engine over replicas as a `BlockDevice`.
 //!
 //! What holds after a crash is said in [`striped`] and [`log`], and checked by `firn-blockd-simulation`.
 
 pub mod log;
+mod memory;
 mod mode;
 mod mutants;
 mod permutation;
@@ -27,6 +29,7 @@ mod virtual_disk;
 mod xts;
 
 pub use log::{LogConfig, LogEngine};
+pub use memory::{MemoryNodes, MemoryReplicas};
 pub use mode::{FlushPolicy, WritePolicy};
 pub use mutants::{Mutant, Planted};
 pub use permutation::Permutation;

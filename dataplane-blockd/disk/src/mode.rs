@@ -1,7 +1,7 @@
 //! How writes and flushes are answered, and within what bounds.
 
 /// When a flush is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlushPolicy {
     /// When everything answered before it is durable on all replicas.
     Durable,
@@ -14,7 +14,7 @@ pub enum FlushPolicy {
 }
 
 /// How a striped disk answers writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WritePolicy {
     /// When durable on all replicas (`write-through`).
     Durable,
@@ -25,7 +25,7 @@ pub enum WritePolicy {
 /// Which requests answered from memory may go out: a queue in order, held back by the bounds.
 ///
 /// What is answered and not durable is what a crash loses, so its bytes and age are bounded here, in one place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Answers {
     dirty_bytes_max: u64,
     lag_ms_max: Option<u64>,

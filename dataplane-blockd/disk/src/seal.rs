@@ -25,11 +25,17 @@ use aws_lc_rs::{
     hkdf::{HKDF_SHA256, KeyType, Salt},
 };
 use bytes::{BufMut, Bytes, BytesMut};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 use zeroize::Zeroizing;
 
 const FORMAT: u8 = 1;
 const HEAD_BYTES: usize = 17;
 const TAG_BYTES: usize = 16;
+/// Derived keys kept: a log has entries of few attaches, and deriving one again costs some microseconds.
+const ATTACHES_MAX: usize = 64;
 /// What sealing with room adds to a content.
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + 1 + TAG_BYTES;
 
@@ -42,6 +48,8 @@ pub struct NotAuthentic;
 pub struct Sealer {
     key: Zeroizing<[u8; 32]>,
     blocks: Xts,
+    /// Keys of attaches that were derived already; forgotten all at once when there are too many.
+    attaches: Mutex<BTreeMap<Incarnation, Arc<LessSafeKey>>>,
 }
 
 /// What a node is given.
@@ -69,7 +77,11 @@ impl Sealer {
             &derive(&key, &[b"firn disk block data"]),
             &derive(&key, &[b"firn disk block tweak"]),
         );
-        Self { key, blocks }
+        Self {
+            key,
+            blocks,
+            attaches: Mutex::default(),
+        }
     }
 
     /// Seals a unit's content.
@@ -155,9 +167,19 @@ impl Sealer {
         Ok(Stored { version, body })
     }
 
-    fn aead(&self, incarnation: Incarnation) -> LessSafeKey {
+    fn aead(&self, incarnation: Incarnation) -> Arc<LessSafeKey> {
+        let mut attaches = self.attaches.lock().expect("no panic under this lock");
+        if let Some(key) = attaches.get(&incarnation) {
+            return key.clone();
+        }
+        if attaches.len() >= ATTACHES_MAX {
+            attaches.clear();
+        }
         let key = derive(&self.key, &[b"firn disk attach", &incarnation.0.to_le_bytes()]);
-        LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &*key).expect("the key has the right length"))
+        let key = UnboundKey::new(&AES_256_GCM, &*key).expect("the key has the right length");
+        let key = Arc::new(LessSafeKey::new(key));
+        attaches.insert(incarnation, key.clone());
+        key
     }
 }
 

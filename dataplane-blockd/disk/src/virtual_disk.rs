@@ -40,7 +40,7 @@ const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 #[derive(Debug)]
 pub enum Engine {
     /// Writes in place.
-    Striped(StripedEngine),
+    Striped(Box<StripedEngine>),
     /// Writes a log.
     Log(Box<LogEngine>),
 }

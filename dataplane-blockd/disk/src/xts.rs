@@ -73,7 +73,7 @@ impl Xts {
 
 /// Multiplies by x in the field of 2^128 elements.
 fn double(tweak: u128) -> u128 {
-    tweak << 1 ^ (tweak >> 127) * 0x87
+    (tweak << 1) ^ ((tweak >> 127) * 0x87)
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ async fn attach(env: &Env, cluster: &Arc<Mutex<Cluster>>, kind: Kind, next: &mut
                 };
                 striped::attach(&*nodes, incarnation, config)
                     .await
-                    .map(|attached| Engine::Striped(attached.engine))
+                    .map(|attached| Engine::Striped(Box::new(attached.engine)))
             }
             Kind::Log => {
                 let config = LogConfig {

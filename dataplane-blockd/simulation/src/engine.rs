@@ -58,9 +58,9 @@ impl Mode {
         incarnation: Incarnation,
     ) -> Result<Engine, AttachError> {
         Ok(match self {
-            Self::Striped(config) => {
-                Engine::Striped(striped::attach(replicas, incarnation, *config).await?.engine)
-            }
+            Self::Striped(config) => Engine::Striped(Box::new(
+                striped::attach(replicas, incarnation, *config).await?.engine,
+            )),
             Self::Log(config, ..) => {
                 Engine::Log(Box::new(log::recover(replicas, incarnation, *config).await?))
             }
@@ -69,10 +69,10 @@ impl Mode {
 }
 
 /// An attached disk.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub enum Engine {
     /// In place.
-    Striped(StripedEngine),
+    Striped(Box<StripedEngine>),
     /// As a log.
     Log(Box<LogEngine>),
 }

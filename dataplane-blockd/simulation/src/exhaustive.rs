@@ -9,10 +9,11 @@ use crate::{
     engine::{Engine, Mode},
     replicas::{Attach, Fate, World},
 };
-use firn_blockd_disk::{Effect, Incarnation, RequestId, Store, Unit};
+use firn_blockd_disk::{Effect, Incarnation, RequestId, Store};
 use futures::FutureExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex},
 };
 
@@ -38,8 +39,15 @@ enum Operation {
     Flush,
 }
 
+/// Equal for equal things; of a million different ones no two are likely to share it.
+fn digest(thing: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    thing.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// A moment: what the client knows, and what is on the replicas for certain.
-#[derive(Clone)]
+#[derive(Clone, Hash)]
 struct Moment {
     engine: Engine,
     world: World,
@@ -48,14 +56,15 @@ struct Moment {
     flying: Vec<Store>,
     flushes: BTreeMap<RequestId, usize>,
     writes: BTreeMap<RequestId, usize>,
-    /// Stores acknowledged so far: unit, replica, sequence.
-    acknowledged: BTreeSet<(Unit, usize, u64)>,
 }
 
 struct Search {
     mode: Mode,
     tried: Tried,
-    checked: BTreeSet<(Vec<Operation>, Vec<(Unit, usize, u64)>, usize, usize)>,
+    /// Moments that were tried, with the operations left.
+    moments: BTreeSet<u64>,
+    /// Disks that were checked, with what was promised of them.
+    checked: BTreeSet<u64>,
 }
 
 /// Tries all histories of `operations` operations.
@@ -80,6 +89,7 @@ pub fn run(mode: Mode, operations: usize) -> Result<Tried, String> {
     let mut search = Search {
         mode,
         tried: Tried::default(),
+        moments: BTreeSet::new(),
         checked: BTreeSet::new(),
     };
     let start = Moment {
@@ -90,7 +100,6 @@ pub fn run(mode: Mode, operations: usize) -> Result<Tried, String> {
         flying: Vec::new(),
         flushes: BTreeMap::new(),
         writes: BTreeMap::new(),
-        acknowledged: BTreeSet::new(),
     };
     search.operate(&start, &mut Vec::new(), operations)?;
     Ok(search.tried)
@@ -100,7 +109,7 @@ impl Search {
     /// Every moment after these operations, then every next operation.
     fn operate(&mut self, moment: &Moment, past: &mut Vec<Operation>, left: usize) -> Result<(), String> {
         let mut moments = Vec::new();
-        self.settle(moment.clone(), &mut BTreeSet::new(), &mut moments);
+        self.settle(moment.clone(), past, &mut moments);
         for moment in &moments {
             self.tried.moments += 1;
             self.crash(moment, past)?;
@@ -132,15 +141,15 @@ impl Search {
         Ok(())
     }
 
-    /// All moments that acknowledgements lead to.
-    fn settle(&self, moment: Moment, seen: &mut BTreeSet<Vec<(Unit, usize, u64)>>, all: &mut Vec<Moment>) {
-        if !seen.insert(moment.acknowledged.iter().copied().collect()) {
+    /// All moments that acknowledgements lead to and that were not seen before.
+    fn settle(&mut self, moment: Moment, past: &[Operation], all: &mut Vec<Moment>) {
+        if !self.moments.insert(digest(&(past, &moment))) {
             return;
         }
         for at in 0..moment.flying.len() {
             let mut next = moment.clone();
             next.acknowledge(self.mode, at);
-            self.settle(next, seen, all);
+            self.settle(next, past, all);
         }
         all.push(moment);
     }
@@ -149,7 +158,6 @@ impl Search {
     fn crash(&mut self, moment: &Moment, past: &[Operation]) -> Result<(), String> {
         for subset in 0..1_u32 << moment.flying.len() {
             let mut world = moment.world.clone();
-            let mut durable: Vec<(Unit, usize, u64)> = moment.acknowledged.iter().copied().collect();
             for (at, store) in moment.flying.iter().enumerate() {
                 if subset >> at & 1 == 1 {
                     world.apply(
@@ -160,17 +168,9 @@ impl Search {
                         &store.body,
                         Fate::Applied,
                     );
-                    durable.push((store.unit, store.replica, store.version.sequence));
                 }
             }
-            durable.sort_unstable();
-            let key = (
-                past.to_vec(),
-                durable,
-                moment.promises.prefix,
-                moment.promises.durable.len(),
-            );
-            if self.checked.insert(key) {
+            if self.checked.insert(digest(&(&world, &moment.promises))) {
                 self.tried.crashes += 1;
                 self.recover(world, moment, past)?;
             }
@@ -246,8 +246,6 @@ impl Moment {
             &store.body,
             Fate::Applied,
         );
-        self.acknowledged
-            .insert((store.unit, store.replica, store.version.sequence));
         let effects = self.engine.stored(0, store.ticket, store.replica);
         self.take(mode, effects);
     }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 const ZERO_BLOCKS_MAX: u64 = 1024;
 
 /// How a log runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub struct LogConfig {
     /// When flushes are answered.
     pub flush: FlushPolicy,
@@ -41,7 +41,7 @@ struct Waiting {
     frees: Option<u64>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Checkpointing {
     number: u64,
     /// Covers the entries before this one.
@@ -52,7 +52,7 @@ struct Checkpointing {
 }
 
 /// A log that is attached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct LogEngine {
     config: LogConfig,
     incarnation: Incarnation,

@@ -213,7 +213,15 @@ impl Replay {
 
     /// Blocks that are neither free nor hold what the disk reads.
     pub(super) fn quarantined(&self) -> u64 {
-        self.physical_blocks() - self.free - self.used
+        #[cfg(feature = "mutants")]
+        let held = self
+            .states
+            .iter()
+            .filter(|state| **state == State::Quarantined(u64::MAX))
+            .count() as u64;
+        #[cfg(not(feature = "mutants"))]
+        let held = 0;
+        self.physical_blocks() - self.free - self.used - held
     }
 
     /// Whether an entry may be written now: the last free block is for a release.

@@ -9,7 +9,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How a striped disk runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub struct StripedConfig {
     /// Blocks of the disk.
     pub blocks: u64,
@@ -26,7 +26,7 @@ pub struct StripedConfig {
 }
 
 /// A block's new content on its way to the replicas.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Piece {
     block: u64,
     body: Body,
@@ -38,7 +38,7 @@ struct Piece {
     requests: Vec<RequestId>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Epoch {
     /// Pieces not durable.
     open: u64,
@@ -48,7 +48,7 @@ struct Epoch {
 }
 
 /// A striped disk that is attached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct StripedEngine {
     config: StripedConfig,
     incarnation: Incarnation,

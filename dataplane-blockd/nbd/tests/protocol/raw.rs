@@ -188,6 +188,6 @@ impl Raw {
 
     /// Whether the server closes without another byte.
     pub async fn is_closed(&mut self) -> bool {
-        matches!(self.stream.read_u8().await, Err(_))
+        self.stream.read_u8().await.is_err()
     }
 }
