@@ -38,4 +38,4 @@ pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer};
 pub use stripe::{BadStripe, Place, SEGMENT_TRACTS_MAX, Stripe};
 pub use striped::{StripedConfig, StripedEngine};
 pub use types::{Body, Effect, Incarnation, Lookup, RequestId, Store, Ticket, Unit, Version};
-pub use virtual_disk::{Engine, VirtualDisk};
+pub use virtual_disk::{Engine, GrowError, VirtualDisk};

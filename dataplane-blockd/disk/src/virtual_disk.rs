@@ -8,7 +8,7 @@
 //! bounds each connection).
 
 use crate::{
-    log::LogEngine,
+    log::{LogEngine, SLACK_BLOCKS_MIN},
     replicas::{ReplicaError, Replicas, Stored},
     striped::StripedEngine,
     types::{Body, Effect, Incarnation, Lookup, RequestId, Store, Unit, Version},
@@ -59,6 +59,33 @@ impl Engine {
             Self::Log(engine) => engine.lookup(block),
         }
     }
+}
+
+/// Why a disk did not grow; nothing was changed, unless the disk itself failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrowError {
+    /// Disks only grow.
+    #[error("the disk has {has_blocks} blocks already; {blocks} is not more")]
+    NotLarger {
+        /// Its size.
+        has_blocks: u64,
+        /// What was asked.
+        blocks: u64,
+    },
+    /// A log needs more physical blocks than virtual ones, and more than it had.
+    #[error("{physical_blocks} physical blocks are too few; the least is {least_blocks}")]
+    TooFewPhysical {
+        /// What was asked.
+        physical_blocks: u64,
+        /// What would do.
+        least_blocks: u64,
+    },
+    /// One step at a time.
+    #[error("the disk is growing already; ask again when it has grown")]
+    Growing,
+    /// The disk failed. Whether it has grown shows at the next attach.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 struct State {
@@ -139,6 +166,61 @@ impl VirtualDisk {
                 }
                 let effects = engine.rest();
                 self.inner.perform(&mut state, effects);
+            }
+            progress.await;
+        }
+    }
+
+    /// Makes the disk larger, in blocks; a log needs physical blocks for the new ones, and `seed` for their permutation. The
+    /// new size is durable in a log when this returns; of a striped disk, whoever attaches it keeps the size.
+    ///
+    /// # Errors
+    /// If it would shrink, or is growing already; or as for any request.
+    pub async fn grow(&self, blocks: u64, physical_blocks: u64, seed: u64) -> Result<(), GrowError> {
+        {
+            let now_ms = self.inner.now_ms();
+            let mut state = self.inner.state();
+            if state.fenced.is_some() {
+                return Err(DeviceError::Fenced.into());
+            }
+            if state.closing {
+                return Err(DeviceError::Closing.into());
+            }
+            let has_blocks = state.engine.blocks();
+            if blocks <= has_blocks {
+                return Err(GrowError::NotLarger { has_blocks, blocks });
+            }
+            let effects = match &mut state.engine {
+                Engine::Striped(engine) => {
+                    engine.grow(blocks);
+                    Vec::new()
+                }
+                Engine::Log(engine) => {
+                    let least_blocks = (engine.physical_blocks() + 1).max(blocks + SLACK_BLOCKS_MIN);
+                    if physical_blocks < least_blocks {
+                        return Err(GrowError::TooFewPhysical {
+                            physical_blocks,
+                            least_blocks,
+                        });
+                    }
+                    if engine.is_growing() {
+                        return Err(GrowError::Growing);
+                    }
+                    engine.grow(now_ms, blocks, physical_blocks, seed)
+                }
+            };
+            self.inner.perform(&mut state, effects);
+        }
+        loop {
+            let progress = self.inner.progress.notified();
+            {
+                let state = self.inner.state();
+                if state.fenced.is_some() {
+                    return Err(DeviceError::Fenced.into());
+                }
+                if !matches!(&state.engine, Engine::Log(engine) if engine.is_growing()) {
+                    return Ok(());
+                }
             }
             progress.await;
         }

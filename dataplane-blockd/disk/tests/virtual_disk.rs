@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_disk::{
-    Body, Engine, FlushPolicy, Incarnation, LogConfig, Planted, ReplicaError, Replicas, Stored,
+    Body, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Planted, ReplicaError, Replicas, Stored,
     StripedConfig, Unit, Version, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, DeviceError, Durability, Piece};
@@ -298,5 +298,45 @@ fn an_idle_disk_sends_nothing() {
         let before = cluster.lock().unwrap().stores;
         env.sleep(Duration::from_secs(3600)).await;
         assert_eq!(cluster.lock().unwrap().stores, before);
+    });
+}
+
+#[test]
+fn a_disk_grows_under_load_and_keeps_its_size() {
+    on_machines(|env, kind| async move {
+        let cluster = new_cluster(&env, kind).await;
+        let mut attaches = 100;
+        let disk = attach(&env, &cluster, kind, &mut attaches).await;
+        let block = |byte: u64| Bytes::from(vec![byte as u8; BLOCK_BYTES as usize]);
+        let writing = {
+            let (env, disk) = (env.clone(), disk.clone());
+            env.clone().spawn("writer", async move {
+                for round in 1..200_u64 {
+                    let offset = env.random_below(BLOCKS) * u64::from(BLOCK_BYTES);
+                    disk.write(offset, block(round), Durability::Acknowledged)
+                        .await
+                        .unwrap();
+                }
+            })
+        };
+        let refused = GrowError::NotLarger {
+            has_blocks: BLOCKS,
+            blocks: BLOCKS,
+        };
+        assert_eq!(disk.grow(BLOCKS, 1000, 1).await, Err(refused));
+        disk.grow(BLOCKS + 8, BLOCKS + 40, 1).await.unwrap();
+        assert_eq!(disk.geometry().size_bytes, (BLOCKS + 8) * u64::from(BLOCK_BYTES));
+        disk.write(DISK_BYTES, block(7), Durability::Durable)
+            .await
+            .unwrap();
+        writing.await.unwrap();
+        if matches!(kind, Kind::Log) {
+            let disk = attach(&env, &cluster, kind, &mut attaches).await;
+            assert_eq!(disk.geometry().size_bytes, (BLOCKS + 8) * u64::from(BLOCK_BYTES));
+            assert_eq!(
+                disk.read(DISK_BYTES, BLOCK_BYTES).await,
+                Ok(vec![Piece::Data(block(7))])
+            );
+        }
     });
 }

@@ -75,6 +75,8 @@ pub struct LogEngine {
     durable: [(u64, u64); 2],
     /// A size that the next checkpoint brings: virtual blocks, physical blocks, seed.
     growth: Option<(u64, u64, u64)>,
+    /// The size as users see it: a growth shows when it is durable.
+    blocks: u64,
 }
 
 impl LogEngine {
@@ -85,6 +87,7 @@ impl LogEngine {
         replay: Replay,
         durable: [(u64, u64); 2],
     ) -> Self {
+        let blocks = replay.virtual_blocks();
         Self {
             config,
             incarnation,
@@ -101,12 +104,13 @@ impl LogEngine {
             checkpointing: None,
             durable,
             growth: None,
+            blocks,
         }
     }
 
     /// Blocks of the disk.
     pub fn blocks(&self) -> u64 {
-        self.replay.virtual_blocks()
+        self.blocks
     }
 
     /// Physical blocks, with those that an announced growth will bring.
@@ -455,6 +459,7 @@ impl LogEngine {
             self.durable = [self.durable[1], (number, checkpointing.next)];
             if checkpointing.grow {
                 self.growth = None;
+                self.blocks = self.replay.virtual_blocks();
             }
             self.checkpointing = None;
         }
