@@ -66,7 +66,7 @@ impl MemoryReplicas {
 
 #[async_trait]
 impl Replicas for MemoryReplicas {
-    fn count(&self) -> usize {
+    fn copies(&self) -> usize {
         self.nodes.nodes.len()
     }
 

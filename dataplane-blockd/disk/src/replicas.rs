@@ -40,34 +40,37 @@ pub enum ReplicaError {
 }
 
 /// All replicas of one disk, as one attach sees them. A unit is valid as a whole or not at all.
+///
+/// What is written goes by *paths*, what is read comes from *copies*. Where replicas are fixed, each copy has a path of its own,
+/// and a unit is durable when every path has stored it. Where a table says which nodes hold a unit, there is one path: it has
+/// stored a unit when all replicas of one version of its row have, which nobody can tell path by path.
 #[async_trait]
 pub trait Replicas: Send + Sync + 'static {
-    /// How many: one to three.
-    fn count(&self) -> usize;
+    /// How many copies can be read: one to three.
+    fn copies(&self) -> usize;
 
-    /// Makes this attach the owner on one replica, durably: whatever earlier ones still send is refused from now on.
+    /// How many paths lead there: as many as copies, or one.
+    fn paths(&self) -> usize {
+        self.copies()
+    }
+
+    /// Makes this attach the owner of what lies behind a path, durably: whatever earlier ones still send is refused from now on.
     ///
     /// # Errors
     /// [`ReplicaError::Fenced`] if this or a later incarnation was seen there.
-    async fn fence(&self, replica: usize, incarnation: Incarnation) -> Result<(), ReplicaError>;
+    async fn fence(&self, path: usize, incarnation: Incarnation) -> Result<(), ReplicaError>;
 
-    /// Makes a unit durable on one replica, unless it holds the same or a greater version already.
+    /// Makes a unit durable behind a path, unless the same or a greater version is there already.
     ///
     /// # Errors
     /// If it cannot be reached, or is fenced; it may then be done or not, until it is.
-    async fn store(
-        &self,
-        replica: usize,
-        unit: Unit,
-        version: Version,
-        body: Body,
-    ) -> Result<(), ReplicaError>;
+    async fn store(&self, path: usize, unit: Unit, version: Version, body: Body) -> Result<(), ReplicaError>;
 
-    /// What one replica holds; nothing if it was never written.
+    /// What one copy holds; nothing if it was never written.
     ///
     /// # Errors
     /// If it is damaged, cannot be reached, or is fenced.
-    async fn load(&self, replica: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError>;
+    async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError>;
 }
 
 /// Why a disk could not be attached. Nothing was changed but fences, and copies completed.
@@ -93,9 +96,9 @@ pub(crate) async fn settle(
     pick: impl Fn(&[Option<Stored>]) -> Option<Stored>,
     copy: bool,
 ) -> Result<Option<Stored>, ReplicaError> {
-    let mut found = Vec::with_capacity(replicas.count());
-    for replica in 0..replicas.count() {
-        found.push(match replicas.load(replica, unit).await {
+    let mut found = Vec::with_capacity(replicas.copies());
+    for copy in 0..replicas.copies() {
+        found.push(match replicas.load(copy, unit).await {
             Ok(found) => found,
             Err(ReplicaError::Damaged { .. }) => None,
             Err(error) => return Err(error),
@@ -105,10 +108,17 @@ pub(crate) async fn settle(
         return Ok(None);
     };
     if copy {
-        for (replica, has) in found.iter().enumerate() {
-            if has.as_ref() != Some(&chosen) {
+        let has = |copy: &Option<Stored>| copy.as_ref() == Some(&chosen);
+        let (paths, everywhere) = (replicas.paths(), found.iter().all(has));
+        for path in 0..paths {
+            let there = if paths == found.len() {
+                has(&found[path])
+            } else {
+                everywhere
+            };
+            if !there {
                 replicas
-                    .store(replica, unit, chosen.version, chosen.body.clone())
+                    .store(path, unit, chosen.version, chosen.body.clone())
                     .await?;
             }
         }

@@ -390,7 +390,7 @@ impl Inner {
         unit: Unit,
         version: Option<Version>,
     ) -> Result<Option<Stored>, DeviceError> {
-        let count = self.replicas.count();
+        let count = self.replicas.copies();
         let mut pause = RETRY.0;
         loop {
             let (mut empty, mut away) = (false, None);

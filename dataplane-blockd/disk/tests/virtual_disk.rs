@@ -21,6 +21,8 @@ const DISK_BYTES: u64 = BLOCKS * BLOCK_BYTES as u64;
 
 #[derive(Default)]
 struct Cluster {
+    /// A store goes to all nodes at once, as where a table names them; else to each by itself.
+    one_path: bool,
     fences: Vec<Incarnation>,
     units: Vec<BTreeMap<Unit, Stored>>,
     stores: u64,
@@ -45,6 +47,15 @@ impl Nodes {
         Err(ReplicaError::Unreachable { replica, why })
     }
 
+    /// The nodes behind a path.
+    fn behind(&self, cluster: &Cluster, path: usize) -> std::ops::Range<usize> {
+        if cluster.one_path {
+            0..cluster.fences.len()
+        } else {
+            path..path + 1
+        }
+    }
+
     fn check(&self, cluster: &Cluster, replica: usize) -> Result<(), ReplicaError> {
         let by = cluster.fences[replica];
         if self.incarnation < by {
@@ -57,34 +68,40 @@ impl Nodes {
 
 #[async_trait]
 impl Replicas for Nodes {
-    fn count(&self) -> usize {
+    fn copies(&self) -> usize {
         self.cluster.lock().unwrap().fences.len()
     }
 
-    async fn fence(&self, replica: usize, incarnation: Incarnation) -> Result<(), ReplicaError> {
+    fn paths(&self) -> usize {
+        let cluster = self.cluster.lock().unwrap();
+        if cluster.one_path { 1 } else { cluster.fences.len() }
+    }
+
+    async fn fence(&self, path: usize, incarnation: Incarnation) -> Result<(), ReplicaError> {
         let mut cluster = self.cluster.lock().unwrap();
-        let by = cluster.fences[replica];
-        if incarnation <= by {
-            return Err(ReplicaError::Fenced { by });
+        for node in self.behind(&cluster, path) {
+            let by = cluster.fences[node];
+            if incarnation <= by {
+                return Err(ReplicaError::Fenced { by });
+            }
+            cluster.fences[node] = incarnation;
         }
-        cluster.fences[replica] = incarnation;
         Ok(())
     }
 
-    async fn store(
-        &self,
-        replica: usize,
-        unit: Unit,
-        version: Version,
-        body: Body,
-    ) -> Result<(), ReplicaError> {
-        self.travel(replica).await?;
-        let mut cluster = self.cluster.lock().unwrap();
-        self.check(&cluster, replica)?;
-        cluster.stores += 1;
-        let held = cluster.units[replica].get(&unit);
-        if held.is_none_or(|held| held.version < version) {
-            cluster.units[replica].insert(unit, Stored { version, body });
+    async fn store(&self, path: usize, unit: Unit, version: Version, body: Body) -> Result<(), ReplicaError> {
+        let behind = self.behind(&self.cluster.lock().unwrap(), path);
+        // One node after the other, and any may be away: what was done so far stays.
+        for node in behind {
+            self.travel(node).await?;
+            let mut cluster = self.cluster.lock().unwrap();
+            self.check(&cluster, node)?;
+            cluster.stores += 1;
+            let held = cluster.units[node].get(&unit);
+            if held.is_none_or(|held| held.version < version) {
+                let body = body.clone();
+                cluster.units[node].insert(unit, Stored { version, body });
+            }
         }
         Ok(())
     }
@@ -149,6 +166,7 @@ async fn attach(env: &Env, cluster: &Arc<Mutex<Cluster>>, kind: Kind, next: &mut
 
 async fn new_cluster(env: &Env, kind: Kind) -> Arc<Mutex<Cluster>> {
     let cluster = Cluster {
+        one_path: env.random_below(2) == 0,
         fences: vec![Incarnation(0); 2],
         units: vec![BTreeMap::new(); 2],
         stores: 0,

@@ -131,7 +131,7 @@ impl Attach {
 
 #[async_trait]
 impl Replicas for Attach {
-    fn count(&self) -> usize {
+    fn copies(&self) -> usize {
         self.world().replicas()
     }
 

@@ -36,8 +36,8 @@ pub async fn format(
 }
 
 async fn fence(replicas: &dyn Replicas, incarnation: Incarnation) -> Result<(), ReplicaError> {
-    for replica in 0..replicas.count() {
-        replicas.fence(replica, incarnation).await?;
+    for path in 0..replicas.paths() {
+        replicas.fence(path, incarnation).await?;
     }
     Ok(())
 }
@@ -60,8 +60,8 @@ async fn write_checkpoint(
         sequence: checkpoint.number,
     };
     let (unit, body) = (checkpoint_unit(checkpoint.number, planted), checkpoint.encode());
-    for replica in 0..replicas.count() {
-        replicas.store(replica, unit, version, body.clone()).await?;
+    for path in 0..replicas.paths() {
+        replicas.store(path, unit, version, body.clone()).await?;
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ pub async fn recover(
         let durable = [(number, before), (number + 1, checkpoint.replay.next())];
         return Ok(LogEngine::new(
             config,
-            replicas.count(),
+            replicas.paths(),
             owner,
             checkpoint.replay,
             durable,
@@ -137,7 +137,7 @@ pub async fn recover(
     let durable = [(number.saturating_sub(1), before), (number, before)];
     Ok(LogEngine::new(
         config,
-        replicas.count(),
+        replicas.paths(),
         owner,
         checkpoint.replay,
         durable,

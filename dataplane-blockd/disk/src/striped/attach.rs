@@ -31,18 +31,18 @@ pub async fn attach(
 ) -> Result<Attached, AttachError> {
     let planted = config.planted;
     if !planted.is(Mutant::SkipFence) {
-        for replica in 0..replicas.count() {
-            replicas.fence(replica, incarnation).await?;
+        for path in 0..replicas.paths() {
+            replicas.fence(path, incarnation).await?;
         }
     }
     let mut sequence = 0;
     let mut reconciled_regions = 0;
     for page in 0..marks::pages(config.blocks, config.region_blocks) {
         let (mut marked, mut readable) = (BTreeSet::new(), false);
-        for replica in 0..replicas.count() {
+        for copy in 0..replicas.copies() {
             // A page that was under way may be on some replicas only, so every mark counts. One that is damaged there is
             // whole elsewhere.
-            match replicas.load(replica, Unit::Intent(page)).await {
+            match replicas.load(copy, Unit::Intent(page)).await {
                 Ok(stored) => {
                     readable = true;
                     if let Some(stored) = stored {
@@ -72,15 +72,15 @@ pub async fn attach(
                 incarnation,
                 sequence,
             };
-            for replica in 0..replicas.count() {
+            for path in 0..replicas.paths() {
                 replicas
-                    .store(replica, Unit::Intent(page), version, Body::Zero)
+                    .store(path, Unit::Intent(page), version, Body::Zero)
                     .await?;
             }
         }
     }
     Ok(Attached {
-        engine: StripedEngine::new(config, replicas.count(), incarnation, sequence),
+        engine: StripedEngine::new(config, replicas.paths(), incarnation, sequence),
         reconciled_regions,
     })
 }
