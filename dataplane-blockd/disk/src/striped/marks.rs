@@ -74,7 +74,14 @@ impl Marks {
         if page.durable.contains(&region) {
             return true;
         }
-        page.wanted.insert(region);
+        // A mark that is on its way need not be asked for again.
+        if !page
+            .under_way
+            .as_ref()
+            .is_some_and(|(_, next, _)| next.contains(&region))
+        {
+            page.wanted.insert(region);
+        }
         false
     }
 
