@@ -9,6 +9,7 @@
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
+#   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
 
@@ -22,7 +23,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -56,6 +57,15 @@ simulate:
 
 simulate-mutants:
 	@cargo run --locked --quiet --release -p firn-simulation --features mutants -- --mutants
+
+simulate-blockd:
+	@cargo run --locked --quiet --release -p firn-blockd-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+simulate-blockd-mutants:
+	@cargo run --locked --quiet --release -p firn-blockd-simulation --features mutants -- --mutants
+
+simulate-blockd-exhaustive:
+	@cargo run --locked --quiet --release -p firn-blockd-simulation -- --exhaustive 5
 
 fuzz:
 	@scripts/fuzz $(SECONDS)

@@ -8,10 +8,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A place to connect to and accept from; addresses are `host:port`, or `unix:/path` to connect to a local socket.
+/// A place to connect to and accept from; addresses are `host:port`, or `unix:/path` for a local socket.
 #[async_trait]
 pub trait Network: Send + Sync {
-    /// Starts to accept connections. Port 0 asks for any free one.
+    /// Starts to accept connections. Port 0 asks for any free one. A local socket that nobody listens on any more is
+    /// replaced; anything else at its path is left alone and an error.
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listener>>;
     /// Connects.
     async fn connect(&self, address: &str) -> io::Result<Box<dyn ByteStream>>;

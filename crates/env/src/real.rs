@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use std::{
     io,
+    os::unix::fs::FileTypeExt as _,
     path::Path,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -91,6 +92,9 @@ struct TcpNetwork;
 #[async_trait]
 impl Network for TcpNetwork {
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listener>> {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return Ok(Box::new(UnixListener::bind(path).await?));
+        }
         Ok(Box::new(TcpListener(
             tokio::net::TcpListener::bind(address).await?,
         )))
@@ -146,5 +150,55 @@ impl Listener for TcpListener {
             .local_addr()
             .map(|address| address.to_string())
             .unwrap_or_default()
+    }
+}
+
+/// Listens on a local socket and removes it at its end.
+struct UnixListener {
+    listener: tokio::net::UnixListener,
+    path: String,
+}
+
+impl UnixListener {
+    async fn bind(path: &str) -> io::Result<Self> {
+        let listener = match tokio::net::UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                // A process that was killed leaves its socket behind. Only a socket that refuses connections is such a one;
+                // connecting to a plain file is refused as well.
+                if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                    return Err(error);
+                }
+                match tokio::net::UnixStream::connect(path).await {
+                    Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {}
+                    Ok(_) | Err(_) => return Err(error),
+                }
+                std::fs::remove_file(path)?;
+                tokio::net::UnixListener::bind(path)?
+            }
+            other => other?,
+        };
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for UnixListener {
+    fn drop(&mut self) {
+        // It may be gone already; a socket left behind is replaced by the next to listen.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[async_trait]
+impl Listener for UnixListener {
+    async fn accept(&self) -> io::Result<(Box<dyn ByteStream>, String)> {
+        let (stream, _) = self.listener.accept().await?;
+        Ok((Box::new(stream), self.address()))
+    }
+
+    fn address(&self) -> String {
+        format!("unix:{}", self.path)
     }
 }

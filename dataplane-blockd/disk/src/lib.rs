@@ -1,0 +1,41 @@
+//! The virtual disk: what turns many nodes into one disk that keeps its order through crashes.
+//!
+//! ```text
+//! user ──▶ VirtualDisk ──▶ engine: striped or log ──▶ stores ──▶ Replicas (nodes)
+//!              ▲            a state machine, no I/O                  │
+//!              └─────────────── answers ◀── stored ◀─────────────────┘
+//! ```
+//!
+//! - [`StripedEngine`] writes in place (`write-through`, `write-back`, `flush-epoch`); [`LogEngine`] writes a log. Both are
+//!   pure state machines, so that every crash point of a short history can be tried; [`striped::attach`] and [`log::recover`]
+//!   bring a disk back.
+//! - [`Replicas`] is the seam to the nodes; [`Stripe`] lays blocks out over tracts; [`Sealer`] seals what nodes store;
+//!   [`MemoryNodes`] are nodes without machines, for tests.
+//! - [`VirtualDisk`] runs an engine over replicas as a `BlockDevice`.
+//!
+//! What holds after a crash is said in [`striped`] and [`log`], and checked by `firn-blockd-simulation`.
+
+pub mod log;
+mod memory;
+mod mode;
+mod mutants;
+mod permutation;
+mod replicas;
+mod seal;
+mod stripe;
+pub mod striped;
+mod types;
+mod virtual_disk;
+mod xts;
+
+pub use log::{LogConfig, LogEngine};
+pub use memory::{MemoryNodes, MemoryReplicas};
+pub use mode::{FlushPolicy, WritePolicy};
+pub use mutants::{Mutant, Planted};
+pub use permutation::Permutation;
+pub use replicas::{AttachError, ReplicaError, Replicas, Stored};
+pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer};
+pub use stripe::{BadStripe, Place, SEGMENT_TRACTS_MAX, Stripe};
+pub use striped::{StripedConfig, StripedEngine};
+pub use types::{Body, Effect, Incarnation, Lookup, RequestId, Store, Ticket, Unit, Version};
+pub use virtual_disk::{Engine, GrowError, VirtualDisk};

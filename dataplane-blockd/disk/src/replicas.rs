@@ -1,0 +1,127 @@
+//! The seam between a virtual disk and the nodes that hold it.
+
+use crate::types::{Body, Incarnation, Unit, Version};
+use async_trait::async_trait;
+
+/// What a replica holds in a unit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stored {
+    /// As what it was written. It is authentic: sealed together with the content.
+    pub version: Version,
+    /// The content.
+    pub body: Body,
+}
+
+/// Why a replica did not do it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplicaError {
+    /// It cannot be reached now; asking again is safe.
+    #[error("replica {replica} cannot be reached: {why}")]
+    Unreachable {
+        /// Which.
+        replica: usize,
+        /// What the connection said.
+        why: String,
+    },
+    /// What it holds is torn, rotten or forged.
+    #[error("what replica {replica} holds in {unit:?} is damaged")]
+    Damaged {
+        /// Which.
+        replica: usize,
+        /// Where.
+        unit: Unit,
+    },
+    /// A later attach owns the disk: nothing of this one will be done any more.
+    #[error("the disk was attached elsewhere as incarnation {}; nothing written through this attach arrives any more", by.0)]
+    Fenced {
+        /// The owner.
+        by: Incarnation,
+    },
+}
+
+/// All replicas of one disk, as one attach sees them. A unit is valid as a whole or not at all.
+///
+/// What is written goes by *paths*, what is read comes from *copies*. Where replicas are fixed, each copy has a path of its own,
+/// and a unit is durable when every path has stored it. Where a table says which nodes hold a unit, there is one path: it has
+/// stored a unit when all replicas of one version of its row have, which nobody can tell path by path.
+#[async_trait]
+pub trait Replicas: Send + Sync + 'static {
+    /// How many copies can be read: one to three.
+    fn copies(&self) -> usize;
+
+    /// How many paths lead there: as many as copies, or one.
+    fn paths(&self) -> usize {
+        self.copies()
+    }
+
+    /// Makes this attach the owner of what lies behind a path, durably: whatever earlier ones still send is refused from now on.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Fenced`] if this or a later incarnation was seen there.
+    async fn fence(&self, path: usize, incarnation: Incarnation) -> Result<(), ReplicaError>;
+
+    /// Makes a unit durable behind a path, unless the same or a greater version is there already.
+    ///
+    /// # Errors
+    /// If it cannot be reached, or is fenced; it may then be done or not, until it is.
+    async fn store(&self, path: usize, unit: Unit, version: Version, body: Body) -> Result<(), ReplicaError>;
+
+    /// What one copy holds; nothing if it was never written.
+    ///
+    /// # Errors
+    /// If it is damaged, cannot be reached, or is fenced.
+    async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError>;
+}
+
+/// Why a disk could not be attached. Nothing was changed but fences, and copies completed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// A replica failed.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    /// No replica has a valid checkpoint.
+    #[error(
+        "no replica has a valid checkpoint: the disk was never formatted, or its log is lost; restore a snapshot"
+    )]
+    NoCheckpoint,
+    /// A checkpoint that is authentic but makes no sense.
+    #[error("the checkpoint is authentic but malformed: it was written by a later version, or by a bug")]
+    BadCheckpoint,
+}
+
+/// Brings the newest valid copy of a unit to all replicas, and returns it.
+pub(crate) async fn settle(
+    replicas: &dyn Replicas,
+    unit: Unit,
+    pick: impl Fn(&[Option<Stored>]) -> Option<Stored>,
+    copy: bool,
+) -> Result<Option<Stored>, ReplicaError> {
+    let mut found = Vec::with_capacity(replicas.copies());
+    for copy in 0..replicas.copies() {
+        found.push(match replicas.load(copy, unit).await {
+            Ok(found) => found,
+            Err(ReplicaError::Damaged { .. }) => None,
+            Err(error) => return Err(error),
+        });
+    }
+    let Some(chosen) = pick(&found) else {
+        return Ok(None);
+    };
+    if copy {
+        let has = |copy: &Option<Stored>| copy.as_ref() == Some(&chosen);
+        let (paths, everywhere) = (replicas.paths(), found.iter().all(has));
+        for path in 0..paths {
+            let there = if paths == found.len() {
+                has(&found[path])
+            } else {
+                everywhere
+            };
+            if !there {
+                replicas
+                    .store(path, unit, chosen.version, chosen.body.clone())
+                    .await?;
+            }
+        }
+    }
+    Ok(Some(chosen))
+}

@@ -1,0 +1,27 @@
+//! The modes that write in place: `write-through`, `write-back` and `flush-epoch`.
+//!
+//! Writes between two flushes are an *epoch*. A write goes out only when every earlier epoch is durable on all replicas, so
+//! after a crash the disk holds all of some epochs, any part of the next, and nothing of those after it (I10), and no version
+//! is overwritten in place by a later epoch before it is durable itself (I11). The modes differ only in when they answer:
+//!
+//! | mode            | a write is answered | a flush is answered                     |
+//! |-----------------|---------------------|-----------------------------------------|
+//! | `write-through` | when durable        | when its epoch is                       |
+//! | `write-back`    | from memory         | when its epoch is                       |
+//! | `flush-epoch`   | from memory         | `durable`: as above; `ordered`: at once |
+//!
+//! One write of a block is under way at a time, so replicas apply overlapping writes in one order; a write that still waits
+//! is replaced by a later one of the same block and epoch.
+//!
+//! *Replicas that differ.* A write that was under way at a crash may be on one replica and not on another. So a region is
+//! marked, durably, before anything in it is written; an attach after a crash goes through the marked regions, picks each
+//! block's greatest version and brings it to all replicas before the first read. Marks are dropped again in batches when
+//! their regions rest.
+
+mod attach;
+mod engine;
+mod marks;
+
+pub use attach::{Attached, attach};
+pub use engine::{StripedConfig, StripedEngine};
+pub use marks::REGION_BLOCKS;

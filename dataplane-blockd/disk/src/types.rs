@@ -1,0 +1,133 @@
+//! The words in which engines, recovery and replicas speak.
+
+use bytes::Bytes;
+
+/// One attach of a disk. Each has a number of its own, larger than every earlier one, and fences those off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Incarnation(pub u64);
+
+/// Names the content of a unit: a later write has a greater version, and replicas keep the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Version {
+    /// The attach that wrote it.
+    pub incarnation: Incarnation,
+    /// Counts the writes of that attach; in a log, the entries of the disk.
+    pub sequence: u64,
+}
+
+/// What is stored, replaced and lost as one. Each replica of a disk has the same units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// A block of a striped disk, in place.
+    Block(u64),
+    /// A page of the map of regions that may differ between replicas.
+    Intent(u64),
+    /// A physical block of the log.
+    Log(u64),
+    /// One of the two places of checkpoints.
+    Checkpoint(u8),
+}
+
+/// The content of a unit, before sealing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// These bytes.
+    Data(Bytes),
+    /// All zeroes, stored as a tombstone.
+    Zero,
+}
+
+impl Body {
+    /// What it takes in memory, roughly.
+    pub(crate) fn cost_bytes(&self) -> u64 {
+        match self {
+            Self::Data(data) => data.len() as u64,
+            Self::Zero => 64,
+        }
+    }
+}
+
+/// A request of the disk's user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a store in an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ticket {
+    /// A piece of a write, in place.
+    Piece(u64),
+    /// A version of a page of marks.
+    Marks {
+        /// The page.
+        page: u64,
+        /// The version's sequence.
+        sequence: u64,
+    },
+    /// An entry of the log.
+    Entry(u64),
+    /// A checkpoint.
+    Checkpoint(u64),
+}
+
+/// Makes a unit durable on one replica; answered by `stored` of the engine with the ticket and replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Store {
+    /// For the answer.
+    pub ticket: Ticket,
+    /// Which replica.
+    pub replica: usize,
+    /// Where.
+    pub unit: Unit,
+    /// As what.
+    pub version: Version,
+    /// What.
+    pub body: Body,
+    /// The epoch that it belongs to, for checkers.
+    pub epoch: u64,
+}
+
+/// What an engine wants done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// A store; to be repeated until it succeeds or the disk is fenced.
+    Store(Store),
+    /// The user's request is answered with success.
+    Answer(RequestId),
+}
+
+/// Where a block is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// From memory: it is not durable yet, or known to be zero.
+    Memory(Body),
+    /// From any replica; `version` if it must be this one and nothing else.
+    Stored {
+        /// Where.
+        unit: Unit,
+        /// The only acceptable one.
+        version: Option<Version>,
+    },
+}
+
+/// A set of replicas, as bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ReplicaSet(u8);
+
+impl ReplicaSet {
+    pub(crate) fn all(count: usize) -> Self {
+        assert!((1..=3).contains(&count), "a disk has one to three replicas");
+        Self((1 << count) - 1)
+    }
+
+    pub(crate) fn remove(&mut self, replica: usize) {
+        self.0 &= !(1 << replica);
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0 = 0;
+    }
+}

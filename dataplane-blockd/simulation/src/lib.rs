@@ -1,0 +1,16 @@
+//! Virtual disks through crashes.
+//!
+//! [`history`] drives the production engines and their recovery through random histories: requests, stores that arrive in any
+//! order, late or torn, a replica that rots, crashes of the client at any point, crashes within recovery, stores of a dead
+//! attach that arrive after its successor's fence. [`exhaustive`] does the same for *all* short histories. [`check`] is the
+//! model: what a disk may hold after a crash (I10), and that nothing is overwritten too early (I11).
+//!
+//! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
+
+pub mod check;
+pub mod engine;
+pub mod exhaustive;
+pub mod history;
+#[cfg(feature = "mutants")]
+pub mod mutants;
+pub mod replicas;

@@ -1,0 +1,189 @@
+//! Runs histories of virtual disks from seeds, and prints what fails with the command that repeats it.
+
+use clap::Parser;
+use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
+use firn_blockd_simulation::{engine::Mode, exhaustive, history};
+use std::{collections::BTreeMap, process::ExitCode};
+
+/// Virtual disks through crashes, against the model.
+#[derive(Parser)]
+struct Arguments {
+    /// How many histories.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The seed of the first.
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Run one history and print all that happens in it.
+    #[arg(long)]
+    trace: Option<u64>,
+    /// Failures printed at most.
+    #[arg(long, default_value_t = 10)]
+    show: usize,
+    /// Try every crash point of every history of so many operations.
+    #[arg(long)]
+    exhaustive: Option<usize>,
+    /// Plant each bug in turn and require that it is caught (needs `--features mutants`).
+    #[arg(long)]
+    mutants: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let failed = if arguments.mutants {
+        mutants()
+    } else if let Some(operations) = arguments.exhaustive {
+        all_crashes(operations)
+    } else if let Some(seed) = arguments.trace {
+        trace(seed)
+    } else {
+        histories(&arguments)
+    };
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[derive(Default)]
+struct Sum {
+    histories: u64,
+    crashes: u64,
+    writes: u64,
+    lost: u64,
+}
+
+fn histories(arguments: &Arguments) -> u64 {
+    let (mut passed, mut failed) = (0, 0);
+    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+    for seed in (arguments.first_seed..).take(arguments.seeds as usize) {
+        let report = history::run(seed, Planted::default(), false);
+        let sum = sums.entry(report.mode).or_default();
+        sum.histories += 1;
+        sum.crashes += report.crashes;
+        sum.writes += report.writes;
+        sum.lost += report.lost;
+        match report.failure {
+            None => passed += 1,
+            Some(failure) => {
+                failed += 1;
+                if failed <= arguments.show as u64 {
+                    println!("seed {seed}: {failure}");
+                    println!("    repeat with: firn-blockd-simulation --trace {seed}");
+                }
+            }
+        }
+    }
+    println!(
+        "{:<22} {:>10} {:>10} {:>12} {:>18}",
+        "mode", "histories", "crashes", "writes", "lost behind each"
+    );
+    for (mode, sum) in sums {
+        let lost = sum.lost as f64 / sum.crashes.max(1) as f64;
+        println!(
+            "{mode:<22} {:>10} {:>10} {:>12} {lost:>18.2}",
+            sum.histories, sum.crashes, sum.writes
+        );
+    }
+    println!("{passed} passed, {failed} failed");
+    failed
+}
+
+fn trace(seed: u64) -> u64 {
+    let report = history::run(seed, Planted::default(), true);
+    for line in &report.log {
+        println!("{line}");
+    }
+    match report.failure {
+        Some(failure) => {
+            println!("FAILED: {failure}");
+            1
+        }
+        None => 0,
+    }
+}
+
+fn all_crashes(operations: usize) -> u64 {
+    let (mut passed, mut failed) = (0, 0);
+    for mode in short_modes() {
+        match exhaustive::run(mode, operations) {
+            Ok(tried) => {
+                passed += 1;
+                println!(
+                    "{:<22} {} histories, {} moments, {} crashes recovered and checked",
+                    mode.name(),
+                    tried.histories,
+                    tried.moments,
+                    tried.crashes
+                );
+            }
+            Err(failure) => {
+                failed += 1;
+                println!("{:<22} FAILED: {failure}", mode.name());
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    failed
+}
+
+/// Every mode, with marks and checkpoints frequent enough to matter in a few operations.
+fn short_modes() -> Vec<Mode> {
+    let planted = Planted::default();
+    let ordered = FlushPolicy::Ordered { lag_ms_max: 1000 };
+    let striped = |write, flush| {
+        Mode::Striped(StripedConfig {
+            blocks: exhaustive::BLOCKS,
+            write,
+            flush,
+            dirty_bytes_max: 1 << 20,
+            region_blocks: exhaustive::BLOCKS,
+            planted,
+        })
+    };
+    let log = |flush| {
+        let config = LogConfig {
+            flush,
+            dirty_bytes_max: 1 << 20,
+            checkpoint_entries: 3,
+            planted,
+        };
+        Mode::Log(config, exhaustive::BLOCKS, exhaustive::BLOCKS + 4)
+    };
+    vec![
+        striped(WritePolicy::Durable, FlushPolicy::Durable),
+        striped(WritePolicy::Memory, FlushPolicy::Durable),
+        striped(WritePolicy::Memory, ordered),
+        log(FlushPolicy::Durable),
+        log(ordered),
+    ]
+}
+
+#[cfg(not(feature = "mutants"))]
+fn mutants() -> u64 {
+    eprintln!("this build has no planted bugs: build with --features mutants");
+    1
+}
+
+#[cfg(feature = "mutants")]
+fn mutants() -> u64 {
+    use firn_blockd_disk::Mutant;
+    use firn_blockd_simulation::mutants::{SEEDS_MAX, caught};
+    std::panic::set_hook(Box::new(|_| {}));
+    let (mut passed, mut failed) = (0, 0);
+    println!("{:<30} {:>6}  caught by", "planted bug", "seed");
+    for mutant in Mutant::ALL {
+        let name = format!("{mutant:?}");
+        if let Some((seed, failure)) = caught(mutant) {
+            passed += 1;
+            let line: String = failure.chars().take(150).collect();
+            println!("{name:<30} {seed:>6}  {line}");
+        } else {
+            failed += 1;
+            println!("{name:<30} {:>6}  not within {SEEDS_MAX} histories", "-");
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    failed
+}

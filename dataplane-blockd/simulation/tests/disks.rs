@@ -1,0 +1,50 @@
+//! A fixed set of histories, and all short ones.
+
+use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
+use firn_blockd_simulation::{engine::Mode, exhaustive, history};
+
+#[test]
+fn five_hundred_histories_keep_i10_and_i11() {
+    for seed in 0..500 {
+        let report = history::run(seed, Planted::default(), false);
+        assert_eq!(report.failure, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_history() {
+    for seed in 0..20 {
+        let [one, other] = [(); 2].map(|()| history::run(seed, Planted::default(), true));
+        assert_eq!((one.trace, one.log), (other.trace, other.log));
+    }
+}
+
+#[test]
+fn every_crash_of_every_history_of_three_operations_recovers_to_a_prefix() {
+    let planted = Planted::default();
+    let striped = |write, flush| {
+        Mode::Striped(StripedConfig {
+            blocks: exhaustive::BLOCKS,
+            write,
+            flush,
+            dirty_bytes_max: 1 << 20,
+            region_blocks: exhaustive::BLOCKS,
+            planted,
+        })
+    };
+    let config = LogConfig {
+        flush: FlushPolicy::Durable,
+        dirty_bytes_max: 1 << 20,
+        checkpoint_entries: 2,
+        planted,
+    };
+    for mode in [
+        striped(WritePolicy::Durable, FlushPolicy::Durable),
+        striped(WritePolicy::Memory, FlushPolicy::Durable),
+        striped(WritePolicy::Memory, FlushPolicy::Ordered { lag_ms_max: 1000 }),
+        Mode::Log(config, exhaustive::BLOCKS, exhaustive::BLOCKS + 4),
+    ] {
+        let tried = exhaustive::run(mode, 3).unwrap();
+        assert!(tried.crashes > 100, "{tried:?}");
+    }
+}
