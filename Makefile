@@ -7,6 +7,7 @@
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
+#   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
 
@@ -20,7 +21,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-build simulate simulate-mutants fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-build simulate simulate-mutants check-api fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -46,6 +47,10 @@ simulate:
 
 simulate-mutants:
 	@cargo run --locked --quiet --release -p firn-simulation --features mutants -- --mutants
+
+check-api:
+	@cargo build --locked -p firn-api
+	@services/api/tests/try-openapi $(CARGO_TARGET_DIR)/debug/firn-api
 
 fuzz:
 	@scripts/fuzz $(SECONDS)

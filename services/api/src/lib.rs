@@ -30,6 +30,7 @@ mod saga;
 mod secrets;
 mod server;
 mod store;
+mod sweep;
 pub mod types;
 
 pub use app::{AUDIENCE, App, Parts};
@@ -45,3 +46,4 @@ pub use router::{endpoints, router};
 pub use saga::drive_all;
 pub use secrets::MasterSecret;
 pub use server::{Listening, ServeError, serve};
+pub use sweep::sweep;

@@ -1,9 +1,9 @@
 //! The listening end: TLS 1.3 with optional client certificates, or plain HTTP behind a gateway on the same machine.
 //!
-//! Two tasks run beside the connections: revocations of other instances are read every two seconds, and open sagas are driven
-//! when woken and every ten seconds, so that those of a crashed instance go on.
+//! Three tasks run beside the connections: revocations of other instances are read every two seconds, and open sagas are driven
+//! when woken and every ten seconds, so that those of a crashed instance go on; what has expired is swept away every hour.
 
-use crate::{app::App, router::router, saga};
+use crate::{app::App, router::router, saga, sweep::sweep};
 use axum::serve::{IncomingStream, Listener};
 use firn_env::Env;
 use firn_identity::{
@@ -18,6 +18,7 @@ const HANDSHAKES: usize = 256;
 /// A client that does not finish its handshake by then is gone or hostile.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const REVOCATION_PERIOD: Duration = Duration::from_secs(2);
+const SWEEP_PERIOD: Duration = Duration::from_secs(3600);
 const SAGA_PERIOD: Duration = Duration::from_secs(10);
 
 /// Why the service stopped or did not start.
@@ -69,6 +70,7 @@ pub async fn serve(
     let (address, listener) = listener.map_err(failed)?;
     let refresher = app.env().spawn("revocations", refresh(app.clone()));
     let driver = app.env().spawn("sagas", drive(app.clone()));
+    let sweeper = app.env().spawn("sweep", keep_swept(app.clone()));
     let router = router(app);
     ready(address);
     let served = match &listening.tls_names {
@@ -83,6 +85,7 @@ pub async fn serve(
     };
     refresher.abort();
     driver.abort();
+    sweeper.abort();
     served.map_err(failed)
 }
 
@@ -92,6 +95,16 @@ async fn refresh(app: App) {
             tracing::warn!(%problem, "revocations of other instances could not be read");
         }
         app.env().sleep(REVOCATION_PERIOD).await;
+    }
+}
+
+async fn keep_swept(app: App) {
+    loop {
+        app.env().sleep(SWEEP_PERIOD).await;
+        match sweep(&app).await {
+            Ok(removed) => tracing::info!(removed, "expired items were swept away"),
+            Err(problem) => tracing::warn!(%problem, "the sweep stopped; the next one goes on"),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     problem::{Code, Problem},
     secrets::unhex,
     store::Record,
+    sweep::Expiring,
     types::{
         CertificateIssued, Edge, EdgeJoined, EdgeState, InUse, InviteEdge, JoinEdge, Nothing,
         RenewCertificate, TokenIssued,
@@ -51,7 +52,7 @@ impl EdgeRecord {
 
 /// An invitation that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct JoinRecord {
+pub(crate) struct JoinRecord {
     edge: EdgeId,
     authenticator_hash: String,
     sealed: String,
@@ -60,6 +61,12 @@ struct JoinRecord {
 
 impl Record for JoinRecord {
     const KIND: &'static str = "join";
+}
+
+impl Expiring for JoinRecord {
+    fn expires(&self) -> UnixTime {
+        self.expires
+    }
 }
 
 fn join_sort(lookup: &LookupId) -> String {

@@ -17,9 +17,10 @@ mod volumes;
 
 pub use audit::{verify_chain, verify_head};
 pub(crate) use disks::{DiskRecord, disk_name_sort};
-pub(crate) use edges::EdgeRecord;
+pub(crate) use edges::{EdgeRecord, JoinRecord};
 pub(crate) use limits::LimitsRecord;
 pub(crate) use nodes::NodeRecord;
+pub(crate) use signup::SignUpRecord;
 
 use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};

@@ -18,6 +18,7 @@ use crate::{
     problem::{Code, Problem},
     secrets::hex,
     store::{self, Change, Record, TenantStore},
+    sweep::Expiring,
     types::{ConfirmSignUp, Member, SignUp, SignUpNoted, Tenant, Welcome},
 };
 use axum::http::{Method, StatusCode};
@@ -31,7 +32,7 @@ pub(super) const CODE_SECONDS: u64 = 24 * 3600;
 
 /// A sign-up that waits for its confirmation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct SignUpRecord {
+pub(crate) struct SignUpRecord {
     email: Email,
     tenant_name: DisplayName,
     code_hash: String,
@@ -40,6 +41,12 @@ struct SignUpRecord {
 
 impl Record for SignUpRecord {
     const KIND: &'static str = "signup";
+}
+
+impl Expiring for SignUpRecord {
+    fn expires(&self) -> UnixTime {
+        self.expires
+    }
 }
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
