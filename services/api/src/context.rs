@@ -55,8 +55,8 @@ impl TenantContext {
         Self { tenant, caller: None }
     }
 
-    /// A tenant for whom a persisted saga goes on.
-    pub(crate) fn for_saga(tenant: TenantId) -> Self {
+    /// A tenant for whom the service itself goes on: a persisted saga, a cap that billing found to be reached.
+    pub(crate) fn for_service(tenant: TenantId) -> Self {
         Self { tenant, caller: None }
     }
 

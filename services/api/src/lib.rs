@@ -37,7 +37,7 @@ pub use app::{AUDIENCE, App, Parts};
 pub use backup::{BackupError, backup, restore};
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;
-pub use handlers::{verify_chain, verify_head};
+pub use handlers::{set_capped, verify_chain, verify_head};
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError};
 pub use policy::{BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};

@@ -165,7 +165,7 @@ pub async fn drive_all(app: &App) -> Result<usize, Problem> {
 
 /// Drives one saga to its end.
 async fn drive(app: &App, tenant: TenantId, id: &str) -> Result<(), Problem> {
-    let store = TenantStore::of(app.table(), &TenantContext::for_saga(tenant));
+    let store = TenantStore::of(app.table(), &TenantContext::for_service(tenant));
     // Four steps at most, each lost to another driver a few times at most; more would be a fault of ours.
     for _ in 0..64 {
         let saga = store.require::<SagaRecord>(&SagaRecord::sort(id), id).await?;

@@ -104,3 +104,28 @@ pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     }
     Some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_master_secret_prints_nothing_of_itself_and_what_derives_from_it_differs() {
+        let master = MasterSecret::new(&[0xab; 32]);
+        assert_eq!(format!("{master:?}"), "MasterSecret(secret)");
+        let other = MasterSecret::new(&[0xac; 32]);
+        assert_ne!(master.audit_key().public(), other.audit_key().public());
+        assert_ne!(master.capabilities().public(), other.capabilities().public());
+        // Parts are kept apart by their lengths, not by luck.
+        assert_ne!(master.reply_key("a", "bc"), master.reply_key("ab", "c"));
+        assert_eq!(master.blind("a"), master.blind("a"));
+    }
+
+    #[test]
+    fn hex_is_read_exactly_as_it_is_written() {
+        assert_eq!(unhex::<2>(&hex(&[0, 255])), Some([0, 255]));
+        for wrong in ["00f", "00FF", "00ff0", "+0ff", "é0f"] {
+            assert_eq!(unhex::<2>(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -545,3 +545,48 @@ async fn a_closed_tenant_is_empty_and_refuses_its_keys() {
         .await;
     assert_eq!(refused.code(), "credential_refused");
 }
+
+#[tokio::test]
+async fn a_spent_budget_stops_provisioning_and_nothing_else() {
+    let (service, customer, token) = customer().await;
+    let volumes = format!("{}/volumes", customer.base);
+    let made = service.post(&token, &volumes, volume("a")).await;
+    for _ in 0..2 {
+        firn_api::set_capped(&service.app, customer.tenant, true)
+            .await
+            .unwrap();
+    }
+    assert_eq!(
+        service.post(&token, &volumes, volume("b")).await.code(),
+        "budget_exhausted"
+    );
+    let disk = json!({ "name": "d", "size_bytes": TRACT });
+    assert_eq!(
+        service
+            .post(&token, &format!("{}/disks", customer.base), disk)
+            .await
+            .code(),
+        "budget_exhausted"
+    );
+    let path = format!("{volumes}/{}", made.text("id"));
+    assert_eq!(service.get(&token, &path).await.status, StatusCode::OK);
+    assert_eq!(
+        service
+            .send(Call::new(Method::DELETE, &path).token(&token))
+            .await
+            .text("state"),
+        "deleted"
+    );
+    let raised = json!({ "hard_cap_nano_dollars": 100_000_000_000_u64 });
+    let raised = Call::new(Method::PUT, &format!("{}/budget", customer.base))
+        .token(&token)
+        .json(raised);
+    assert_eq!(service.send(raised).await.status, StatusCode::OK);
+    firn_api::set_capped(&service.app, customer.tenant, false)
+        .await
+        .unwrap();
+    assert_eq!(
+        service.post(&token, &volumes, volume("b")).await.status,
+        StatusCode::CREATED
+    );
+}

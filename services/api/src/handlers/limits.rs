@@ -1,12 +1,15 @@
 //! Quotas and budgets: one record a tenant, changed in the transaction of whatever takes or gives back.
 
 use crate::{
+    app::App,
+    context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
-    store::{Loaded, Record, TenantStore},
+    store::{Change, Loaded, Record, TenantStore},
     types::{Budget, InUse, Quota, QuotaReport},
 };
 use axum::http::{Method, StatusCode};
+use firn_identity::TenantId;
 use serde::{Deserialize, Serialize};
 
 /// What a tenant may have and spend, and what it has.
@@ -100,6 +103,40 @@ impl LimitsRecord {
             ..self.clone()
         }
     }
+}
+
+/// Stops or allows a tenant's provisioning: billing calls it when a month's hard cap is reached, and when it no longer is.
+/// What was acknowledged, reads, deletes, export and cleaning are not touched. Calling it twice is calling it once.
+///
+/// # Errors
+/// If there is no such tenant, or storage did not answer.
+pub async fn set_capped(app: &App, tenant: TenantId, capped: bool) -> Result<(), Problem> {
+    let store = TenantStore::of(app.table(), &TenantContext::for_service(tenant));
+    // As often as a request would start over.
+    for _ in 0..12 {
+        let limits = LimitsRecord::load(&store).await?;
+        if limits.record.capped == capped {
+            return Ok(());
+        }
+        let record = LimitsRecord {
+            capped,
+            ..limits.record.clone()
+        };
+        let action = if capped {
+            "budget.capped"
+        } else {
+            "budget.uncapped"
+        };
+        let change = Change::new(&store, None, action, tenant).update(&limits, &record);
+        match change.commit(app.env(), None).await {
+            Err(problem) if problem.code == Code::ChangedMeanwhile => {}
+            result => return result.map(drop),
+        }
+    }
+    Err(Problem::new(
+        Code::ChangedMeanwhile,
+        "the tenant is busy; call again",
+    ))
 }
 
 pub(super) fn endpoints() -> Vec<Endpoint> {

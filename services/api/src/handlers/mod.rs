@@ -19,6 +19,7 @@ pub use audit::{verify_chain, verify_head};
 pub(crate) use disks::{DiskRecord, disk_name_sort};
 pub(crate) use edges::{EdgeRecord, JoinRecord};
 pub(crate) use limits::LimitsRecord;
+pub use limits::set_capped;
 pub(crate) use nodes::NodeRecord;
 pub(crate) use signup::SignUpRecord;
 

@@ -176,3 +176,58 @@ pub(crate) async fn load<T: Record>(
         })
         .transpose()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Code;
+
+    #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+    struct Shelf {
+        width_mm: u64,
+    }
+
+    /// Version 1 had the width in centimetres.
+    impl Record for Shelf {
+        const KIND: &'static str = "shelf";
+        const VERSION: u16 = 2;
+
+        fn upgrade(version: u16, record: Value) -> Option<Value> {
+            let width_cm = record.get("width_cm")?.as_u64()?;
+            (version == 1).then(|| serde_json::json!({ "width_mm": width_cm * 10 }))
+        }
+    }
+
+    fn read(value: &str) -> Result<Shelf, Problem> {
+        decode(&Item {
+            key: ItemKey::new("p", "s"),
+            version: ItemVersion(1),
+            value: Bytes::from(value.to_owned()),
+        })
+    }
+
+    #[test]
+    fn a_record_of_the_version_before_is_read_and_a_newer_one_is_an_error_not_a_guess() {
+        assert_eq!(
+            encode(&Shelf { width_mm: 800 }),
+            r#"{"version":2,"kind":"shelf","record":{"width_mm":800}}"#
+        );
+        let wide = Ok(Shelf { width_mm: 800 });
+        assert_eq!(
+            read(r#"{"version":2,"kind":"shelf","record":{"width_mm":800}}"#),
+            wide
+        );
+        assert_eq!(
+            read(r#"{"version":1,"kind":"shelf","record":{"width_cm":80}}"#),
+            wide
+        );
+        for unreadable in [
+            r#"{"version":3,"kind":"shelf","record":{"width_mm":800}}"#,
+            r#"{"version":2,"kind":"table","record":{"width_mm":800}}"#,
+            r#"{"version":2,"kind":"shelf","record":{}}"#,
+            "no JSON",
+        ] {
+            assert_eq!(read(unreadable).unwrap_err().code, Code::Internal, "{unreadable}");
+        }
+    }
+}
