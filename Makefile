@@ -10,6 +10,7 @@
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
+#   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
 
@@ -23,7 +24,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -66,6 +67,10 @@ simulate-blockd-mutants:
 
 simulate-blockd-exhaustive:
 	@cargo run --locked --quiet --release -p firn-blockd-simulation -- --exhaustive 5
+
+check-api:
+	@cargo build --locked -p firn-api
+	@services/api/tests/try-openapi $(CARGO_TARGET_DIR)/debug/firn-api
 
 fuzz:
 	@scripts/fuzz $(SECONDS)

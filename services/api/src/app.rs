@@ -1,0 +1,231 @@
+//! The service's parts in one value, cheap to clone.
+
+use crate::{
+    mailer::Mailer,
+    placement::DiskPlacement,
+    policy::Policy,
+    problem::Problem,
+    secrets::MasterSecret,
+    store::{self, Record},
+};
+use firn_env::Env;
+use firn_identity::{
+    AuthorityError, CapabilityIssuer, CertificateAuthority, Revocations, Revoked, SigningKey, TokenIssuer,
+    TokenVerifier, UnixTime,
+};
+use firn_table::{Condition, ItemKey, Table, TableError, Write};
+use std::sync::{Arc, RwLock};
+
+/// The audience of tokens for this service.
+pub const AUDIENCE: &str = "firn-api";
+
+/// What a service is made of.
+pub struct Parts {
+    /// The outside world.
+    pub env: Env,
+    /// Where everything is stored.
+    pub table: Arc<dyn Table>,
+    /// What all keys derive from.
+    pub master: MasterSecret,
+    /// Who may do what.
+    pub policy: Arc<dyn Policy>,
+    /// Sends mail.
+    pub mailer: Arc<dyn Mailer>,
+    /// Places disks.
+    pub placement: Arc<dyn DiskPlacement>,
+    /// The service's address: what tokens name as their issuer.
+    pub issuer: String,
+    /// The installation's name in certificates.
+    pub trust_domain: String,
+    /// Counts replacements of leaked token keys.
+    pub token_generation: u32,
+}
+
+/// The service.
+#[derive(Clone)]
+pub struct App(Arc<Inner>);
+
+struct Inner {
+    parts: Parts,
+    issuer: TokenIssuer,
+    verifier: RwLock<TokenVerifier>,
+    authority: CertificateAuthority,
+    capabilities: CapabilityIssuer,
+    audit_key: SigningKey,
+    sagas: tokio::sync::Notify,
+}
+
+impl Record for Revocations {
+    const KIND: &'static str = "revocations";
+}
+
+fn revocations_key() -> ItemKey {
+    ItemKey::new("service", "revocations")
+}
+
+impl App {
+    /// Puts a service together.
+    ///
+    /// # Errors
+    /// If the trust domain is no name.
+    pub fn new(parts: Parts) -> Result<Self, AuthorityError> {
+        let issuer = TokenIssuer::new(&*parts.issuer, parts.master.token_keys(parts.token_generation));
+        let now = UnixTime::from_wall(parts.env.wall());
+        let verifier = TokenVerifier::new(&*parts.issuer, AUDIENCE, issuer.public_keys(now));
+        Ok(Self(Arc::new(Inner {
+            authority: parts.master.authority(&parts.trust_domain)?,
+            capabilities: parts.master.capabilities(),
+            audit_key: parts.master.audit_key(),
+            verifier: RwLock::new(verifier),
+            issuer,
+            parts,
+            sagas: tokio::sync::Notify::new(),
+        })))
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.0.parts.env
+    }
+
+    pub(crate) fn table(&self) -> &Arc<dyn Table> {
+        &self.0.parts.table
+    }
+
+    pub(crate) fn master(&self) -> &MasterSecret {
+        &self.0.parts.master
+    }
+
+    pub(crate) fn policy(&self) -> &dyn Policy {
+        &*self.0.parts.policy
+    }
+
+    pub(crate) fn mailer(&self) -> &dyn Mailer {
+        &*self.0.parts.mailer
+    }
+
+    pub(crate) fn placement(&self) -> &dyn DiskPlacement {
+        &*self.0.parts.placement
+    }
+
+    pub(crate) fn issuer(&self) -> &TokenIssuer {
+        &self.0.issuer
+    }
+
+    /// The certificate authority.
+    pub fn authority(&self) -> &CertificateAuthority {
+        &self.0.authority
+    }
+
+    pub(crate) fn capabilities(&self) -> &CapabilityIssuer {
+        &self.0.capabilities
+    }
+
+    pub(crate) fn audit_key(&self) -> &SigningKey {
+        &self.0.audit_key
+    }
+
+    pub(crate) fn trust_domain(&self) -> &str {
+        &self.0.parts.trust_domain
+    }
+
+    /// The service's clock.
+    pub fn now(&self) -> UnixTime {
+        UnixTime::from_wall(self.env().wall())
+    }
+
+    pub(crate) fn entropy(&self) -> impl FnMut(&mut [u8]) + '_ {
+        |bytes| {
+            for chunk in bytes.chunks_mut(32) {
+                let fresh = zeroize::Zeroizing::new(self.env().random_bytes::<32>());
+                chunk.copy_from_slice(&fresh[..chunk.len()]);
+            }
+        }
+    }
+
+    pub(crate) fn verify_token(
+        &self,
+        text: &str,
+    ) -> Result<firn_identity::VerifiedToken, firn_identity::TokenError> {
+        let now = self.now();
+        {
+            let verifier = self.0.verifier.read().expect("no panic under this lock");
+            match verifier.verify(text, now) {
+                Err(firn_identity::TokenError::UnknownKey) => {}
+                result => return result,
+            }
+        }
+        // The day may have changed since the set was made. Deriving three keys is cheap enough for a stranger to ask for.
+        let mut verifier = self.0.verifier.write().expect("no panic under this lock");
+        verifier.keys = self.0.issuer.public_keys(now);
+        verifier.verify(text, now)
+    }
+
+    /// Takes tokens back: here at once, in other instances and at verifiers within two seconds ([`App::refresh`]).
+    pub(crate) async fn revoke(&self, what: &[Revoked]) -> Result<(), Problem> {
+        // Eight tries: writers of this item are rare, and each loser was beaten by one who finished.
+        for _ in 0..8 {
+            let stored = store::load::<Revocations>(self.table(), &revocations_key()).await?;
+            let now = self.now();
+            let mut list = stored
+                .as_ref()
+                .map(|stored| stored.record.clone())
+                .unwrap_or_default();
+            for what in what {
+                list.revoke(*what, now);
+            }
+            let write = Write::Put {
+                key: revocations_key(),
+                value: store::encode(&list),
+                condition: stored.map_or(Condition::Absent, |stored| Condition::Version(stored.version)),
+            };
+            match self.table().transact(vec![write]).await {
+                Ok(_) => {
+                    self.install(list);
+                    return Ok(());
+                }
+                // After "unavailable" it may have happened or not; doing it again only revokes the same again.
+                Err(TableError::ConditionFailed { .. } | TableError::Unavailable(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(TableError::Unavailable("the list of revocations is contended".into()).into())
+    }
+
+    fn install(&self, list: Revocations) {
+        let mut verifier = self.0.verifier.write().expect("no panic under this lock");
+        if list.sequence() >= verifier.revocations.sequence() {
+            verifier.revocations = list;
+        }
+    }
+
+    /// Reads what other instances revoked; the server calls it every two seconds.
+    ///
+    /// # Errors
+    /// If storage did not answer: the list at hand stays in force.
+    pub async fn refresh(&self) -> Result<(), Problem> {
+        if let Some(stored) = store::load::<Revocations>(self.table(), &revocations_key()).await? {
+            self.install(stored.record);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn revocations(&self) -> Revocations {
+        let mut list = self
+            .0
+            .verifier
+            .read()
+            .expect("no panic under this lock")
+            .revocations
+            .clone();
+        list.forget(self.now());
+        list
+    }
+
+    pub(crate) fn wake_sagas(&self) {
+        self.0.sagas.notify_one();
+    }
+
+    pub(crate) async fn sagas_woken(&self) {
+        self.0.sagas.notified().await;
+    }
+}

@@ -1,0 +1,211 @@
+//! Backup and restore of the control plane: every item of every partition, one JSON line each.
+//!
+//! ```text
+//! {"format":"firn-api backup","version":1}
+//! {"partition":"tenant/ten_…","sort":"volume/vol_…","value":"<base64>"}
+//! …
+//! {"items":1234}                                    a file without this line is incomplete and is refused
+//! ```
+//!
+//! Stop the service first (the embedded table locks its file, so a forgotten one is noticed): items are read one after the
+//! other, and a change in between would be half in the file. A restore goes into an empty table only. Item versions are new
+//! afterwards, so entity tags that clients hold no longer match, which is what they should do.
+
+use crate::{
+    problem::Problem,
+    store::{self, Record},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use firn_identity::TenantId;
+use firn_table::{Condition, ItemKey, Table, Write};
+use serde::{Deserialize, Serialize};
+use std::{io::BufRead, sync::Arc};
+
+/// The partition that lists all tenants.
+pub(crate) const TENANTS: &str = "tenants";
+const FORMAT: &str = "firn-api backup";
+const VERSION: u16 = 1;
+/// Items read at a time.
+const PAGE: usize = 100;
+
+/// A tenant's entry in the list of all.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KnownTenant {
+    pub(crate) tenant: TenantId,
+}
+
+impl Record for KnownTenant {
+    const KIND: &'static str = "known-tenant";
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    format: String,
+    version: u16,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    partition: String,
+    sort: String,
+    value: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Foot {
+    items: u64,
+}
+
+/// Why a backup or a restore stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// The table failed; the file is incomplete, a restored table is to be thrown away.
+    #[error("the table: {0}")]
+    Table(#[from] firn_table::TableError),
+    /// A record that cannot be read.
+    #[error(transparent)]
+    Record(#[from] Problem),
+    /// The file cannot be read or written.
+    #[error("the file: {0}")]
+    File(#[from] std::io::Error),
+    /// The file is no complete backup.
+    #[error("line {line} of the file: {why}; nothing of it can be trusted")]
+    Damaged {
+        /// Which line, from 1.
+        line: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// Something is in the table already.
+    #[error("the table is not empty; restore into a new one")]
+    NotEmpty,
+}
+
+/// Writes everything into `file`; gives the number of items.
+///
+/// # Errors
+/// [`BackupError`]; the file is then incomplete.
+pub async fn backup(
+    table: &Arc<dyn Table>,
+    file: &mut (dyn std::io::Write + Send),
+) -> Result<u64, BackupError> {
+    line(
+        file,
+        &Head {
+            format: FORMAT.into(),
+            version: VERSION,
+        },
+    )?;
+    let mut items = 0;
+    let mut tenants = Vec::new();
+    for partition in ["service", "signup", "open-sagas", TENANTS] {
+        items += copy(table, partition, file, |item| {
+            if partition == TENANTS {
+                tenants.push(store::decode::<KnownTenant>(item)?.tenant);
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    for tenant in tenants {
+        items += copy(table, &format!("tenant/{tenant}"), file, |_| Ok(())).await?;
+    }
+    line(file, &Foot { items })?;
+    file.flush()?;
+    Ok(items)
+}
+
+async fn copy(
+    table: &Arc<dyn Table>,
+    partition: &str,
+    file: &mut (dyn std::io::Write + Send),
+    mut seen: impl FnMut(&firn_table::Item) -> Result<(), Problem> + Send,
+) -> Result<u64, BackupError> {
+    let mut items = 0;
+    let mut after = None;
+    loop {
+        let page = table.query(partition, "", after.as_deref(), PAGE).await?;
+        for item in &page.items {
+            seen(item)?;
+            let value = STANDARD_NO_PAD.encode(&item.value);
+            line(
+                file,
+                &Line {
+                    partition: partition.to_owned(),
+                    sort: item.key.sort.clone(),
+                    value,
+                },
+            )?;
+            items += 1;
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(items),
+        }
+    }
+}
+
+fn line(file: &mut (dyn std::io::Write + Send), value: &impl Serialize) -> Result<(), BackupError> {
+    serde_json::to_writer(&mut *file, value).map_err(std::io::Error::from)?;
+    file.write_all(b"\n")?;
+    Ok(())
+}
+
+/// Puts everything of `file` into an empty table; gives the number of items.
+///
+/// # Errors
+/// [`BackupError`]; the table is then to be thrown away.
+pub async fn restore(table: &Arc<dyn Table>, file: &mut (dyn BufRead + Send)) -> Result<u64, BackupError> {
+    for partition in [TENANTS, "service", "signup", "open-sagas"] {
+        if !table.query(partition, "", None, 1).await?.items.is_empty() {
+            return Err(BackupError::NotEmpty);
+        }
+    }
+    let mut items = 0;
+    let mut number = 0;
+    let mut text = String::new();
+    let mut foot: Option<Foot> = None;
+    loop {
+        text.clear();
+        if file.read_line(&mut text)? == 0 {
+            break;
+        }
+        number += 1;
+        let damaged = |why: String| BackupError::Damaged { line: number, why };
+        if foot.is_some() {
+            return Err(damaged("something follows the last line".into()));
+        }
+        if number == 1 {
+            let head: Head = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+            if head.format != FORMAT || head.version != VERSION {
+                return Err(damaged("not a backup of a version this build reads".into()));
+            }
+            continue;
+        }
+        if let Ok(last) = serde_json::from_str::<Foot>(&text) {
+            if last.items != items {
+                return Err(damaged(format!(
+                    "{} items were written, {items} are here",
+                    last.items
+                )));
+            }
+            foot = Some(last);
+            continue;
+        }
+        let line: Line = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        let value = STANDARD_NO_PAD
+            .decode(&line.value)
+            .map_err(|error| damaged(error.to_string()))?;
+        let write = Write::Put {
+            key: ItemKey::new(line.partition, line.sort),
+            value: value.into(),
+            condition: Condition::Absent,
+        };
+        table.transact(vec![write]).await?;
+        items += 1;
+    }
+    foot.map(|_| items).ok_or_else(|| BackupError::Damaged {
+        line: number,
+        why: "the last line is missing".into(),
+    })
+}

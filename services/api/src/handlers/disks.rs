@@ -1,0 +1,310 @@
+//! Disks: their records, and capabilities to use them. Work that touches nodes is a [saga](crate::saga).
+
+use super::{LimitsRecord, NameRecord, name_sort, require_free_name};
+use crate::{
+    endpoint::{Call, Endpoint, Reply},
+    names::DisplayName,
+    problem::{Code, Problem},
+    saga::{SagaKind, SagaRecord, SagaStep},
+    secrets::hex,
+    store::Record,
+    types::{
+        AttachDisk, CreateDisk, Disk, DiskAttached, DiskChange, DiskState, GrowDisk, InUse, MAX_DISK_BYTES,
+        Operation, TRACT_BYTES,
+    },
+};
+use axum::http::{Method, StatusCode};
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use firn_identity::{Capability, DiskId, HolderHash, Rights};
+use serde::{Deserialize, Serialize};
+
+/// How long a capability holds: an attachment renews it long before, and survives the API's absence for an hour.
+const CAPABILITY_SECONDS: u64 = 3600;
+
+/// A disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DiskRecord {
+    pub(crate) disk: Disk,
+}
+
+impl Record for DiskRecord {
+    const KIND: &'static str = "disk";
+}
+
+impl DiskRecord {
+    pub(crate) fn sort(id: DiskId) -> String {
+        format!("disk/{id}")
+    }
+}
+
+/// A disk's place in the index of names.
+pub(crate) fn disk_name_sort(name: &DisplayName) -> String {
+    name_sort("disk", &name.folded())
+}
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    const DISKS: &str = "/v1/tenants/{tenant}/disks";
+    const DISK: &str = "/v1/tenants/{tenant}/disks/{disk}";
+    vec![
+        Endpoint::new(Method::GET, DISKS, "listDisks", "Lists disks", list).lists::<Disk>(),
+        Endpoint::new(Method::POST, DISKS, "createDisk", "Starts to make a disk", create)
+            .takes::<CreateDisk>()
+            .gives::<DiskChange>(StatusCode::ACCEPTED),
+        Endpoint::new(Method::GET, DISK, "getDisk", "Shows a disk", get)
+            .gives::<Disk>(StatusCode::OK)
+            .tagged(),
+        Endpoint::new(
+            Method::DELETE,
+            DISK,
+            "deleteDisk",
+            "Starts to remove a disk and all on it",
+            delete,
+        )
+        .gives::<DiskChange>(StatusCode::ACCEPTED)
+        .if_match(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/disks/{disk}/grow",
+            "growDisk",
+            "Starts to make a disk larger",
+            grow,
+        )
+        .takes::<GrowDisk>()
+        .gives::<DiskChange>(StatusCode::ACCEPTED),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/disks/{disk}/attach",
+            "attachDisk",
+            "Gives a capability to use a disk; one that may write ends the attachment before",
+            attach,
+        )
+        .takes::<AttachDisk>()
+        .gives::<DiskAttached>(StatusCode::OK),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tenants/{tenant}/operations/{operation}",
+            "getOperation",
+            "Shows how far an operation has come",
+            operation,
+        )
+        .gives::<Operation>(StatusCode::OK),
+    ]
+}
+
+fn check_size(size_bytes: u64) -> Result<(), Problem> {
+    if (TRACT_BYTES..=MAX_DISK_BYTES).contains(&size_bytes) && size_bytes.is_multiple_of(TRACT_BYTES) {
+        Ok(())
+    } else {
+        Err(Problem::field(
+            "size_bytes",
+            format!("a multiple of {TRACT_BYTES} up to {MAX_DISK_BYTES}"),
+        ))
+    }
+}
+
+fn saga(call: &Call, disk: &Disk, kind: SagaKind, size_bytes: u64) -> Result<SagaRecord, Problem> {
+    Ok(SagaRecord {
+        id: format!("op_{}", hex(&call.app.env().random_bytes::<16>())),
+        kind,
+        disk: disk.id,
+        size_bytes,
+        replicas: disk.replicas,
+        step: SagaStep::Place,
+        steps_done: 0,
+        failure: None,
+        principal: call.context()?.caller().map(|caller| caller.principal),
+    })
+}
+
+fn require_ready(disk: &Disk) -> Result<(), Problem> {
+    if disk.state == DiskState::Ready {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::WrongState,
+        format!("the disk is {:?}; wait until it is ready", disk.state),
+    ))
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    call.list::<DiskRecord, _>("disk/", |record| record.disk).await
+}
+
+async fn get(call: Call) -> Result<Reply, Problem> {
+    let id: DiskId = call.param("disk")?;
+    let disk = call
+        .store()?
+        .require::<DiskRecord>(&DiskRecord::sort(id), id)
+        .await?;
+    Ok(Reply::json(StatusCode::OK, &disk.record.disk).tagged(&disk))
+}
+
+async fn create(call: Call) -> Result<Reply, Problem> {
+    let body: CreateDisk = call.body()?;
+    check_size(body.size_bytes)?;
+    if !(1..=5).contains(&body.replicas) {
+        return Err(Problem::field("replicas", "1 to 5"));
+    }
+    let store = call.store()?;
+    let name = disk_name_sort(&body.name);
+    require_free_name(&store, &name).await?;
+    let limits = LimitsRecord::load(&store).await?;
+    let more = InUse {
+        disks: 1,
+        disk_bytes: body.size_bytes,
+        ..InUse::default()
+    };
+    let taken = limits.record.take("disks or bytes of disks", more)?;
+    let disk = Disk {
+        id: DiskId::random(&mut call.app.entropy()),
+        name: body.name,
+        size_bytes: body.size_bytes,
+        replicas: body.replicas,
+        state: DiskState::Creating,
+        fence: 0,
+        created: call.app.now(),
+    };
+    let saga = saga(&call, &disk, SagaKind::Create, disk.size_bytes)?;
+    let change = call
+        .change("disk.create", disk.id)?
+        .detail(format!("{} bytes, {} copies", disk.size_bytes, disk.replicas))
+        .create(&DiskRecord::sort(disk.id), &DiskRecord { disk: disk.clone() })
+        .create(
+            &name,
+            &NameRecord {
+                owner: disk.id.to_string(),
+            },
+        )
+        .update(&limits, &taken);
+    start(&call, change, disk, &saga).await
+}
+
+/// Commits the intent and wakes whoever drives sagas.
+async fn start(
+    call: &Call,
+    change: crate::store::Change,
+    disk: Disk,
+    saga: &SagaRecord,
+) -> Result<Reply, Problem> {
+    let change = saga.begin(call.context()?.tenant(), change);
+    let reply = Reply::json(
+        StatusCode::ACCEPTED,
+        &DiskChange {
+            disk,
+            operation: saga.show(),
+        },
+    );
+    let reply = call.commit(change, reply).await?;
+    call.app.wake_sagas();
+    Ok(reply)
+}
+
+async fn delete(call: Call) -> Result<Reply, Problem> {
+    let id: DiskId = call.param("disk")?;
+    let loaded = call
+        .store()?
+        .require::<DiskRecord>(&DiskRecord::sort(id), id)
+        .await?;
+    call.check_if_match(&loaded)?;
+    require_ready(&loaded.record.disk)?;
+    let mut record = loaded.record.clone();
+    record.disk.state = DiskState::Deleting;
+    let saga = saga(&call, &record.disk, SagaKind::Delete, record.disk.size_bytes)?;
+    let change = call.change("disk.delete", id)?.update(&loaded, &record);
+    start(&call, change, record.disk, &saga).await
+}
+
+async fn grow(call: Call) -> Result<Reply, Problem> {
+    let body: GrowDisk = call.body()?;
+    check_size(body.size_bytes)?;
+    let id: DiskId = call.param("disk")?;
+    let store = call.store()?;
+    let loaded = store.require::<DiskRecord>(&DiskRecord::sort(id), id).await?;
+    require_ready(&loaded.record.disk)?;
+    let from_bytes = loaded.record.disk.size_bytes;
+    if body.size_bytes <= from_bytes {
+        return Err(Problem::field(
+            "size_bytes",
+            format!("more than {from_bytes}: a disk never shrinks"),
+        ));
+    }
+    let limits = LimitsRecord::load(&store).await?;
+    let more = InUse {
+        disk_bytes: body.size_bytes - from_bytes,
+        ..InUse::default()
+    };
+    let taken = limits.record.take("bytes of disks", more)?;
+    let mut record = loaded.record.clone();
+    record.disk.state = DiskState::Growing;
+    let saga = saga(
+        &call,
+        &record.disk,
+        SagaKind::Grow { from_bytes },
+        body.size_bytes,
+    )?;
+    let change = call
+        .change("disk.grow", id)?
+        .detail(format!("from {from_bytes} to {} bytes", body.size_bytes))
+        .update(&loaded, &record)
+        .update(&limits, &taken);
+    start(&call, change, record.disk, &saga).await
+}
+
+async fn attach(call: Call) -> Result<Reply, Problem> {
+    let body: AttachDisk = call.body()?;
+    let id: DiskId = call.param("disk")?;
+    let loaded = call
+        .store()?
+        .require::<DiskRecord>(&DiskRecord::sort(id), id)
+        .await?;
+    if !matches!(loaded.record.disk.state, DiskState::Ready | DiskState::Growing) {
+        return Err(Problem::new(
+            Code::WrongState,
+            format!("the disk is {:?}", loaded.record.disk.state),
+        ));
+    }
+    let mut record = loaded.record.clone();
+    let rights = if body.read_only {
+        Rights::READ
+    } else {
+        record.disk.fence += 1;
+        Rights::READ.and(Rights::WRITE).and(Rights::ATTACH)
+    };
+    let now = call.app.now();
+    let capability = Capability {
+        tenant: call.context()?.tenant(),
+        disk: id,
+        rights,
+        fence: record.disk.fence,
+        not_before: now,
+        expires: now.plus(CAPABILITY_SECONDS),
+        holder: call.peer.as_ref().map(HolderHash::of),
+    };
+    let issuer = call.app.capabilities();
+    let attached = DiskAttached {
+        capability: STANDARD_NO_PAD.encode(issuer.issue(&capability)),
+        capability_key: hex(&issuer.public().to_bytes()),
+        fence: record.disk.fence,
+        expires: capability.expires,
+    };
+    let change = call
+        .change("disk.attach", id)?
+        .detail(format!("fence {}, {rights:?}", record.disk.fence))
+        .update(&loaded, &record);
+    call.commit(change, Reply::json(StatusCode::OK, &attached)).await
+}
+
+async fn operation(call: Call) -> Result<Reply, Problem> {
+    let id: String = call.param("operation")?;
+    let is_id = id
+        .strip_prefix("op_")
+        .is_some_and(|digits| crate::secrets::unhex::<16>(digits).is_some());
+    if !is_id {
+        return Err(Problem::not_found("the operation"));
+    }
+    let saga = call
+        .store()?
+        .require::<SagaRecord>(&SagaRecord::sort(&id), &id)
+        .await?;
+    Ok(Reply::json(StatusCode::OK, &saga.record.show()))
+}

@@ -1,0 +1,337 @@
+//! API keys, and the tokens they are exchanged for.
+//!
+//! A **login key** acts as the member it was made for, in the role the member has at that moment. Any other key acts as
+//! itself, in the role and scopes it was made with, and only as long as the member who made it is there.
+
+use super::{
+    LimitsRecord,
+    members::{self, MemberRecord},
+    tenants::{self, TenantRecord},
+};
+use crate::{
+    app::AUDIENCE,
+    endpoint::{Call, Endpoint, Reply},
+    names::DisplayName,
+    problem::{Code, Problem},
+    store::{Record, TenantStore},
+    types::{CreateKey, ExchangeKey, InUse, Key, KeyCreated, TokenIssued},
+};
+use axum::http::{Method, StatusCode};
+use firn_identity::{
+    ApiKey, ApiKeyHash, Grant, KeyId, MAX_SCOPE_BYTES, MAX_SCOPES, MAX_TOKEN_SECONDS, MemberId, Principal,
+    Revoked, Role,
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// The longest life of a key.
+const MAX_KEY_SECONDS: u64 = 366 * 24 * 3600;
+const MIN_KEY_SECONDS: u64 = 60;
+
+/// An API key, as far as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeyRecord {
+    pub(crate) key: Key,
+    pub(crate) hash: ApiKeyHash,
+    pub(crate) acts_as: Principal,
+    pub(crate) made_by: MemberId,
+}
+
+impl Record for KeyRecord {
+    const KIND: &'static str = "key";
+}
+
+pub(super) fn sort(id: KeyId) -> String {
+    format!("key/{id}")
+}
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    const KEYS: &str = "/v1/tenants/{tenant}/keys";
+    const KEY: &str = "/v1/tenants/{tenant}/keys/{key}";
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/tokens",
+            "exchangeKey",
+            "Exchanges an API key for a token of at most five minutes",
+            exchange,
+        )
+        .takes::<ExchangeKey>()
+        .gives::<TokenIssued>(StatusCode::CREATED),
+        Endpoint::new(
+            Method::GET,
+            KEYS,
+            "listKeys",
+            "Lists API keys, without their secrets",
+            list,
+        )
+        .lists::<Key>(),
+        Endpoint::new(
+            Method::POST,
+            KEYS,
+            "createKey",
+            "Makes an API key; its secret is shown this once",
+            create,
+        )
+        .takes::<CreateKey>()
+        .gives::<KeyCreated>(StatusCode::CREATED),
+        Endpoint::new(
+            Method::GET,
+            KEY,
+            "getKey",
+            "Shows an API key, without its secret",
+            get,
+        )
+        .gives::<Key>(StatusCode::OK)
+        .tagged(),
+        Endpoint::new(
+            Method::DELETE,
+            KEY,
+            "revokeKey",
+            "Revokes an API key and the tokens it gave",
+            revoke,
+        )
+        .gives_nothing()
+        .if_match(),
+    ]
+}
+
+fn key_record(
+    call: &Call,
+    name: DisplayName,
+    role: Role,
+    scopes: Vec<String>,
+    seconds: u64,
+    made_by: MemberId,
+    acts_as: Option<Principal>,
+) -> (KeyRecord, Zeroizing<String>) {
+    let secret = ApiKey::generate(&mut call.app.entropy());
+    let now = call.app.now();
+    let record = KeyRecord {
+        key: Key {
+            id: secret.id(),
+            name,
+            role,
+            scopes,
+            expires: now.plus(seconds),
+            revoked: false,
+            created: now,
+        },
+        hash: secret.hash(),
+        acts_as: acts_as.unwrap_or(Principal::Key(secret.id())),
+        made_by,
+    };
+    (record, secret.expose())
+}
+
+/// The key a member logs in with.
+pub(super) fn login_key(
+    call: &Call,
+    member: MemberId,
+    role: Role,
+) -> Result<(KeyRecord, Zeroizing<String>), Problem> {
+    let name = DisplayName::try_from("login".to_owned()).map_err(Problem::internal)?;
+    let acts_as = Some(Principal::Member(member));
+    Ok(key_record(
+        call,
+        name,
+        role,
+        Vec::new(),
+        MAX_KEY_SECONDS,
+        member,
+        acts_as,
+    ))
+}
+
+/// What to revoke when a member goes: the tokens of every key they made.
+pub(super) async fn made_by(store: &TenantStore, member: MemberId) -> Result<Vec<Revoked>, Problem> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let (keys, next) = store.page::<KeyRecord>("key/", after.as_deref(), 100).await?;
+        let theirs = keys.iter().filter(|key| key.record.made_by == member);
+        found.extend(theirs.map(|key| Revoked::Principal(key.record.acts_as)));
+        match next {
+            Some(next) => after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn check_scopes(scopes: &[String]) -> Result<(), Problem> {
+    let is_scope = |scope: &String| {
+        (1..=MAX_SCOPE_BYTES).contains(&scope.len())
+            && scope
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b':')
+    };
+    if scopes.len() > MAX_SCOPES || !scopes.iter().all(is_scope) {
+        return Err(Problem::field(
+            "scopes",
+            format!("at most {MAX_SCOPES}, each such as volume:read"),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether `narrow` stays within `wide`, where none at all means all.
+fn is_within(narrow: &[String], wide: &[String]) -> bool {
+    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(|scope| wide.contains(scope)))
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    call.list::<KeyRecord, _>("key/", |record| record.key).await
+}
+
+async fn get(call: Call) -> Result<Reply, Problem> {
+    let id: KeyId = call.param("key")?;
+    let key = call.store()?.require::<KeyRecord>(&sort(id), id).await?;
+    Ok(Reply::json(StatusCode::OK, &key.record.key).tagged(&key))
+}
+
+async fn create(call: Call) -> Result<Reply, Problem> {
+    let body: CreateKey = call.body()?;
+    let caller = call.context()?.proved()?.clone();
+    let Principal::Member(member) = caller.principal else {
+        return Err(Problem::new(
+            Code::NotAllowed,
+            "keys are made by members, so that somebody answers for each",
+        ));
+    };
+    members::may_grant(caller.role, body.role)?;
+    check_scopes(&body.scopes)?;
+    if !is_within(&body.scopes, &caller.scopes) {
+        return Err(Problem::new(
+            Code::NotAllowed,
+            "a key may not reach further than the token it is made with",
+        ));
+    }
+    let seconds = body.lifetime_seconds.unwrap_or(MAX_KEY_SECONDS);
+    if !(MIN_KEY_SECONDS..=MAX_KEY_SECONDS).contains(&seconds) {
+        return Err(Problem::field(
+            "lifetime_seconds",
+            format!("{MIN_KEY_SECONDS} to {MAX_KEY_SECONDS}"),
+        ));
+    }
+    let limits = LimitsRecord::load(&call.store()?).await?;
+    let taken = limits.record.take(
+        "keys",
+        InUse {
+            keys: 1,
+            ..InUse::default()
+        },
+    )?;
+    let (record, api_key) = key_record(&call, body.name, body.role, body.scopes, seconds, member, None);
+    let created = KeyCreated {
+        key: record.key.clone(),
+        api_key: api_key.to_string(),
+    };
+    let change = call
+        .change("key.create", record.key.id)?
+        .detail(format!("as {}", record.key.role))
+        .create(&sort(record.key.id), &record)
+        .update(&limits, &taken);
+    call.commit(change, Reply::json(StatusCode::CREATED, &created))
+        .await
+}
+
+async fn revoke(call: Call) -> Result<Reply, Problem> {
+    let id: KeyId = call.param("key")?;
+    let store = call.store()?;
+    let loaded = store.require::<KeyRecord>(&sort(id), id).await?;
+    call.check_if_match(&loaded)?;
+    if loaded.record.key.revoked {
+        return Ok(Reply::nothing());
+    }
+    members::may_grant(call.context()?.proved()?.role, loaded.record.key.role)?;
+    let limits = LimitsRecord::load(&store).await?;
+    let given = limits.record.give_back(InUse {
+        keys: 1,
+        ..InUse::default()
+    });
+    let mut record = loaded.record.clone();
+    record.key.revoked = true;
+    let change = call
+        .change("key.revoke", id)?
+        .update(&loaded, &record)
+        .update(&limits, &given);
+    let reply = call.commit(change, Reply::nothing()).await?;
+    call.app.revoke(&[Revoked::Principal(record.acts_as)]).await?;
+    Ok(reply)
+}
+
+async fn exchange(call: Call) -> Result<Reply, Problem> {
+    let body: ExchangeKey = call.body()?;
+    let refused = || {
+        Problem::new(
+            Code::CredentialRefused,
+            "the API key is wrong, revoked or expired, or not of this tenant",
+        )
+    };
+    let shown = ApiKey::parse(&body.api_key).map_err(|_| refused())?;
+    let store = call.store()?;
+    let record = store
+        .get::<KeyRecord>(&sort(shown.id()))
+        .await?
+        .ok_or_else(refused)?
+        .record;
+    let now = call.app.now();
+    if !record.hash.matches(&shown) || record.key.revoked || record.key.expires <= now {
+        return Err(refused());
+    }
+    let member = store
+        .get::<MemberRecord>(&MemberRecord::sort(record.made_by))
+        .await?
+        .ok_or_else(refused)?
+        .record
+        .member;
+    let tenant = store
+        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
+        .await?
+        .record
+        .tenant;
+    if tenant.state == tenants::CLOSED {
+        return Err(refused());
+    }
+    let scopes = match body.scopes {
+        None => record.key.scopes.clone(),
+        Some(scopes) => {
+            check_scopes(&scopes)?;
+            if !is_within(&scopes, &record.key.scopes) {
+                return Err(Problem::new(
+                    Code::NotAllowed,
+                    "the API key does not have these scopes",
+                ));
+            }
+            scopes
+        }
+    };
+    let audience = body.audience.unwrap_or_else(|| AUDIENCE.to_owned());
+    let is_service = (1..=64).contains(&audience.len())
+        && audience
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if !is_service {
+        return Err(Problem::field("audience", "a service's name, such as firn-api"));
+    }
+    let grant = Grant {
+        audience,
+        principal: record.acts_as,
+        tenant: tenant.id,
+        role: if record.acts_as == Principal::Member(member.id) {
+            member.role
+        } else {
+            record.key.role
+        },
+        scopes,
+        lifetime_seconds: MAX_TOKEN_SECONDS.min(record.key.expires.0 - now.0),
+    };
+    let (token, claims) = call.app.issuer().issue(&grant, now, &mut call.app.entropy());
+    Ok(Reply::json(
+        StatusCode::CREATED,
+        &TokenIssued {
+            token,
+            expires: claims.expires,
+        },
+    ))
+}

@@ -1,0 +1,93 @@
+//! The operations, by what they are about. A handler reads what it decides on, decides, and commits one [`Change`]; it may be
+//! run again from the start when somebody else was faster, so it does nothing outside the change that must not happen twice.
+//!
+//! [`Change`]: crate::store::Change
+
+mod audit;
+mod disks;
+mod edges;
+mod keys;
+mod limits;
+mod members;
+mod nodes;
+mod service;
+mod signup;
+mod tenants;
+mod volumes;
+
+pub use audit::{verify_chain, verify_head};
+pub(crate) use disks::{DiskRecord, disk_name_sort};
+pub(crate) use edges::{EdgeRecord, JoinRecord};
+pub(crate) use limits::LimitsRecord;
+pub use limits::set_capped;
+pub(crate) use nodes::NodeRecord;
+pub(crate) use signup::SignUpRecord;
+
+use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+
+/// Operations of a tenant's at which nobody is authenticated yet: each checks a secret first.
+pub(crate) const DOORS: [&str; 4] = ["exchangeKey", "confirmMember", "joinEdge", "joinNode"];
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    [
+        service::endpoints(),
+        signup::endpoints(),
+        tenants::endpoints(),
+        members::endpoints(),
+        keys::endpoints(),
+        volumes::endpoints(),
+        edges::endpoints(),
+        disks::endpoints(),
+        nodes::endpoints(),
+        limits::endpoints(),
+        audit::endpoints(),
+    ]
+    .concat()
+}
+
+/// A name's place in an index: hashed, because folding can make a name many times longer.
+fn name_sort(kind: &str, folded: &str) -> String {
+    format!("name/{kind}/{}", hex(blake3::hash(folded.as_bytes()).as_bytes()))
+}
+
+/// Decodes a field of base64.
+fn base64_field(field: &str, text: &str, limit_bytes: usize) -> Result<Vec<u8>, Problem> {
+    let bytes = STANDARD_NO_PAD
+        .decode(text)
+        .map_err(|_| Problem::field(field, "not base64 without padding"))?;
+    if bytes.len() > limit_bytes {
+        return Err(Problem::field(field, format!("more than {limit_bytes} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a field of hex digits.
+fn hex_field<const N: usize>(field: &str, text: &str) -> Result<[u8; N], Problem> {
+    crate::secrets::unhex(text)
+        .ok_or_else(|| Problem::field(field, format!("not {} lower-case hex digits", 2 * N)))
+}
+
+/// An entry of an index of names: what has this name.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct NameRecord {
+    pub(crate) owner: String,
+}
+
+impl crate::store::Record for NameRecord {
+    const KIND: &'static str = "name";
+}
+
+/// Refuses a name that something else has.
+async fn require_free_name(store: &crate::store::TenantStore, sort: &str) -> Result<(), Problem> {
+    match store.get::<NameRecord>(sort).await? {
+        None => Ok(()),
+        Some(taken) => Err(Problem::new(
+            crate::problem::Code::NameTaken,
+            format!(
+                "{} has it, or one that reads alike; choose another",
+                taken.record.owner
+            ),
+        )),
+    }
+}

@@ -1,0 +1,259 @@
+//! Nodes: invited, joined, heard of, drained. Where tracts go is the placement's matter.
+
+use super::{LimitsRecord, edges, hex_field};
+use crate::{
+    endpoint::{Call, Endpoint, Reply},
+    problem::Problem,
+    secrets::hex,
+    store::Record,
+    types::{
+        CertificateIssued, Heartbeat, InUse, InviteNode, JoinNode, Node, NodeJoined, NodeState,
+        RenewCertificate,
+    },
+};
+use axum::http::{Method, StatusCode};
+use firn_identity::{NodeId, PeerKind, Principal, UnixTime};
+use serde::{Deserialize, Serialize};
+
+/// The largest disk of a node: 1 PiB.
+const MAX_CAPACITY_BYTES: u64 = 1 << 50;
+
+/// A node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeRecord {
+    pub(crate) node: Node,
+    authenticator_hash: Option<String>,
+    invitation_expires: UnixTime,
+}
+
+impl Record for NodeRecord {
+    const KIND: &'static str = "node";
+}
+
+impl NodeRecord {
+    pub(crate) fn sort(id: NodeId) -> String {
+        format!("node/{id}")
+    }
+}
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    const NODES: &str = "/v1/tenants/{tenant}/nodes";
+    const NODE: &str = "/v1/tenants/{tenant}/nodes/{node}";
+    vec![
+        Endpoint::new(Method::GET, NODES, "listNodes", "Lists nodes", list).lists::<Node>(),
+        Endpoint::new(
+            Method::POST,
+            NODES,
+            "inviteNode",
+            "Invites a node with a join secret made by the client",
+            invite,
+        )
+        .takes::<InviteNode>()
+        .gives::<Node>(StatusCode::CREATED),
+        Endpoint::new(Method::GET, NODE, "getNode", "Shows a node", get)
+            .gives::<Node>(StatusCode::OK)
+            .tagged(),
+        Endpoint::new(
+            Method::DELETE,
+            NODE,
+            "drainNode",
+            "Drains a node; one that never joined is removed",
+            drain,
+        )
+        .gives::<Node>(StatusCode::OK)
+        .if_match(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/nodes/{node}/join",
+            "joinNode",
+            "Joins as a node: once, by whoever holds the secret",
+            join,
+        )
+        .takes::<JoinNode>()
+        .gives::<NodeJoined>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/nodes/{node}/heartbeat",
+            "heartbeat",
+            "Says that a node is alive and what is free on it",
+            heartbeat,
+        )
+        .takes::<Heartbeat>()
+        .gives::<Node>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/nodes/{node}/certificate",
+            "renewNodeCertificate",
+            "Gives a node its next certificate",
+            renew,
+        )
+        .takes::<RenewCertificate>()
+        .gives::<CertificateIssued>(StatusCode::CREATED),
+    ]
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    call.list::<NodeRecord, _>("node/", |record| record.node).await
+}
+
+async fn get(call: Call) -> Result<Reply, Problem> {
+    let id: NodeId = call.param("node")?;
+    let node = call
+        .store()?
+        .require::<NodeRecord>(&NodeRecord::sort(id), id)
+        .await?;
+    Ok(Reply::json(StatusCode::OK, &node.record.node).tagged(&node))
+}
+
+async fn invite(call: Call) -> Result<Reply, Problem> {
+    let body: InviteNode = call.body()?;
+    let _: [u8; 32] = hex_field("authenticator_hash", &body.authenticator_hash)?;
+    let domain_fits = (1..=64).contains(&body.failure_domain.len())
+        && body.failure_domain.bytes().all(|byte| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
+        });
+    if !domain_fits {
+        return Err(Problem::field("failure_domain", "1 to 64 of a-z 0-9 . _ -"));
+    }
+    let limits = LimitsRecord::load(&call.store()?).await?;
+    let taken = limits.record.take(
+        "nodes",
+        InUse {
+            nodes: 1,
+            ..InUse::default()
+        },
+    )?;
+    let now = call.app.now();
+    let node = Node {
+        id: NodeId::random(&mut call.app.entropy()),
+        name: body.name,
+        failure_domain: body.failure_domain,
+        state: NodeState::Invited,
+        address: None,
+        capacity_bytes: 0,
+        free_bytes: 0,
+        last_seen: None,
+        created: now,
+    };
+    let record = NodeRecord {
+        node: node.clone(),
+        authenticator_hash: Some(body.authenticator_hash),
+        invitation_expires: now.plus(edges::JOIN_SECONDS),
+    };
+    let change = call
+        .change("node.invite", node.id)?
+        .create(&NodeRecord::sort(node.id), &record)
+        .update(&limits, &taken);
+    call.commit(change, Reply::json(StatusCode::CREATED, &node)).await
+}
+
+async fn join(call: Call) -> Result<Reply, Problem> {
+    let body: JoinNode = call.body()?;
+    let id: NodeId = call.param("node")?;
+    let store = call.store()?;
+    let loaded = store
+        .get::<NodeRecord>(&NodeRecord::sort(id))
+        .await?
+        .ok_or_else(edges::join_refused)?;
+    let stored = loaded
+        .record
+        .authenticator_hash
+        .as_deref()
+        .ok_or_else(edges::join_refused)?;
+    edges::check_authenticator(
+        stored,
+        &body.authenticator,
+        loaded.record.invitation_expires,
+        call.app.now(),
+    )?;
+    let address_fits =
+        (1..=256).contains(&body.address.len()) && body.address.bytes().all(|byte| byte.is_ascii_graphic());
+    if !address_fits {
+        return Err(Problem::field("address", "host:port"));
+    }
+    if body.capacity_bytes > MAX_CAPACITY_BYTES {
+        return Err(Problem::field(
+            "capacity_bytes",
+            format!("at most {MAX_CAPACITY_BYTES}"),
+        ));
+    }
+    let certificate = edges::certificate(&call, &body.certificate_request, PeerKind::Node(id))?;
+    let mut record = loaded.record.clone();
+    record.authenticator_hash = None;
+    record.node.state = NodeState::Active;
+    record.node.address = Some(body.address);
+    record.node.capacity_bytes = body.capacity_bytes;
+    record.node.free_bytes = body.capacity_bytes;
+    record.node.last_seen = Some(call.app.now());
+    let change = call
+        .change("node.join", id)?
+        .by(Principal::Node(id))
+        .update(&loaded, &record);
+    change.commit(call.app.env(), None).await?;
+    let joined = NodeJoined {
+        node: record.node,
+        certificate,
+        capability_key: hex(&call.app.capabilities().public().to_bytes()),
+    };
+    Ok(Reply::json(StatusCode::OK, &joined))
+}
+
+/// Not audited: it comes every few seconds and changes nothing that anybody decided.
+async fn heartbeat(call: Call) -> Result<Reply, Problem> {
+    let body: Heartbeat = call.body()?;
+    let id: NodeId = call.param("node")?;
+    let store = call.store()?;
+    let loaded = store.require::<NodeRecord>(&NodeRecord::sort(id), id).await?;
+    if body.free_bytes > loaded.record.node.capacity_bytes {
+        return Err(Problem::field(
+            "free_bytes",
+            "more than the node said it has; it lies or was given another disk",
+        ));
+    }
+    let mut record = loaded.record.clone();
+    record.node.free_bytes = body.free_bytes;
+    record.node.last_seen = Some(call.app.now());
+    let write = firn_table::Write::Put {
+        key: loaded.key.clone(),
+        value: crate::store::encode(&record),
+        condition: firn_table::Condition::Version(loaded.version),
+    };
+    store.table().transact(vec![write]).await?;
+    Ok(Reply::json(StatusCode::OK, &record.node))
+}
+
+async fn drain(call: Call) -> Result<Reply, Problem> {
+    let id: NodeId = call.param("node")?;
+    let store = call.store()?;
+    let loaded = store.require::<NodeRecord>(&NodeRecord::sort(id), id).await?;
+    call.check_if_match(&loaded)?;
+    let mut record = loaded.record.clone();
+    let change = call.change("node.drain", id)?;
+    let change = match loaded.record.node.state {
+        NodeState::Draining => return Ok(Reply::json(StatusCode::OK, &record.node)),
+        NodeState::Active => {
+            record.node.state = NodeState::Draining;
+            change.update(&loaded, &record)
+        }
+        NodeState::Invited => {
+            let limits = LimitsRecord::load(&store).await?;
+            let given = limits.record.give_back(InUse {
+                nodes: 1,
+                ..InUse::default()
+            });
+            change.delete(&loaded).update(&limits, &given)
+        }
+    };
+    call.commit(change, Reply::json(StatusCode::OK, &record.node))
+        .await
+}
+
+async fn renew(call: Call) -> Result<Reply, Problem> {
+    let body: RenewCertificate = call.body()?;
+    let node: NodeId = call.param("node")?;
+    edges::require_certificate(&call, &Principal::Node(node))?;
+    let issued = edges::certificate(&call, &body.certificate_request, PeerKind::Node(node))?;
+    let change = call.change("node.certificate", node)?;
+    change.commit(call.app.env(), None).await?;
+    Ok(Reply::json(StatusCode::CREATED, &issued))
+}

@@ -1,0 +1,91 @@
+//! What anybody may read: that the service is alive, its keys, what is revoked.
+
+use crate::{
+    endpoint::{Call, Endpoint, Reply},
+    problem::Problem,
+};
+use axum::http::{Method, StatusCode};
+use bytes::Bytes;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The service answers.
+#[derive(Serialize, ToSchema)]
+struct Health {
+    /// Always `ok`: a service that is not does not answer.
+    status: &'static str,
+    /// Which build.
+    version: &'static str,
+}
+
+/// Public keys (RFC 7517).
+#[derive(ToSchema)]
+#[allow(
+    dead_code,
+    reason = "only its schema is used: the text comes from the key set itself"
+)]
+struct KeySet {
+    /// The keys.
+    #[schema(value_type = Vec<Object>)]
+    keys: Vec<()>,
+}
+
+/// What is revoked, signed.
+#[derive(Serialize, ToSchema)]
+struct SignedRevocations {
+    /// A JWS over the list; verifiers refuse one older than they have.
+    list: String,
+}
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::GET,
+            "/healthz",
+            "health",
+            "Says that the service answers",
+            health,
+        )
+        .gives::<Health>(StatusCode::OK),
+        Endpoint::new(
+            Method::GET,
+            "/.well-known/jwks.json",
+            "keySet",
+            "The keys tokens are checked with",
+            key_set,
+        )
+        .gives::<KeySet>(StatusCode::OK),
+        Endpoint::new(
+            Method::GET,
+            "/v1/revocations",
+            "revocations",
+            "What verifiers must refuse",
+            revocations,
+        )
+        .gives::<SignedRevocations>(StatusCode::OK),
+    ]
+}
+
+async fn health(_call: Call) -> Result<Reply, Problem> {
+    let health = Health {
+        status: "ok",
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    Ok(Reply::json(StatusCode::OK, &health))
+}
+
+async fn key_set(call: Call) -> Result<Reply, Problem> {
+    let keys = call.app.issuer().public_keys(call.app.now()).to_json();
+    let mut reply = Reply::nothing();
+    reply.status = StatusCode::OK;
+    reply.body = Bytes::from(keys);
+    Ok(reply)
+}
+
+async fn revocations(call: Call) -> Result<Reply, Problem> {
+    let list = call
+        .app
+        .issuer()
+        .sign_revocations(&call.app.revocations(), call.app.now());
+    Ok(Reply::json(StatusCode::OK, &SignedRevocations { list }))
+}

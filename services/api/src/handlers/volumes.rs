@@ -1,0 +1,496 @@
+//! Volumes: where they lie, their signed key rings, and their end.
+//!
+//! | state | delete | undelete | erase |
+//! |---|---|---|---|
+//! | active | deleted | refused | refused |
+//! | deleted | stays | active | erased: every key ring removed, the quota given back |
+//! | erased | refused | refused | stays |
+//!
+//! The service holds a volume's keys only wrapped, in rings that the tenant's key signs. It refuses a ring that is not the
+//! tenant's next one, so that two administrators do not overwrite each other; clients check all of it again.
+
+use super::{LimitsRecord, NameRecord, base64_field, name_sort, require_free_name, tenants::TenantRecord};
+use crate::{
+    context::TenantContext,
+    endpoint::{Call, Endpoint, Reply},
+    problem::{Code, Problem},
+    secrets::unhex,
+    store::{Change, Loaded, Record, TenantStore},
+    types::{
+        Bucket, ChangeVolume, CreateVolume, InUse, KeyRingText, Nothing, SnapshotPolicy, Volume, VolumeState,
+    },
+};
+use axum::http::{Method, StatusCode};
+use firn_identity::{Principal, VolumeId};
+use firn_seal::{KeyRing, TenantPublic, VerifiedKeyRing};
+use serde::{Deserialize, Serialize};
+
+/// The largest key ring: with base64 and JSON it still fits one item of the table.
+const MAX_RING_BYTES: usize = 256 << 10;
+/// Rings removed in one transaction, which also holds the volume and the audit entry.
+const ERASE_BATCH: usize = 90;
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VolumeRecord {
+    pub(crate) volume: Volume,
+}
+
+impl Record for VolumeRecord {
+    const KIND: &'static str = "volume";
+}
+
+/// One generation of a volume's key ring.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RingRecord {
+    key_ring: String,
+}
+
+impl Record for RingRecord {
+    const KIND: &'static str = "key-ring";
+}
+
+fn sort(id: VolumeId) -> String {
+    format!("volume/{id}")
+}
+
+fn ring_prefix(id: VolumeId) -> String {
+    format!("key-ring/{id}/")
+}
+
+fn ring_sort(id: VolumeId, generation: u64) -> String {
+    format!("{}{generation:016x}", ring_prefix(id))
+}
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    const VOLUMES: &str = "/v1/tenants/{tenant}/volumes";
+    const VOLUME: &str = "/v1/tenants/{tenant}/volumes/{volume}";
+    const RING: &str = "/v1/tenants/{tenant}/volumes/{volume}/keyring";
+    // Base64 of the largest ring, and the other fields.
+    const RING_BODY_BYTES: usize = 400 << 10;
+    vec![
+        Endpoint::new(Method::GET, VOLUMES, "listVolumes", "Lists volumes", list).lists::<Volume>(),
+        Endpoint::new(Method::POST, VOLUMES, "createVolume", "Makes a volume", create)
+            .takes::<CreateVolume>()
+            .up_to(RING_BODY_BYTES)
+            .gives::<Volume>(StatusCode::CREATED),
+        Endpoint::new(Method::GET, VOLUME, "getVolume", "Shows a volume", get)
+            .gives::<Volume>(StatusCode::OK)
+            .tagged(),
+        Endpoint::new(
+            Method::PATCH,
+            VOLUME,
+            "changeVolume",
+            "Renames a volume or sets its snapshot policy",
+            change,
+        )
+        .takes::<ChangeVolume>()
+        .gives::<Volume>(StatusCode::OK)
+        .if_match(),
+        Endpoint::new(
+            Method::DELETE,
+            VOLUME,
+            "deleteVolume",
+            "Deletes a volume, so that it can be undeleted",
+            delete,
+        )
+        .gives::<Volume>(StatusCode::OK)
+        .if_match(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/volumes/{volume}/undelete",
+            "undeleteVolume",
+            "Brings a deleted volume back",
+            undelete,
+        )
+        .takes::<Nothing>()
+        .gives::<Volume>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/volumes/{volume}/erase",
+            "eraseVolume",
+            "Removes a deleted volume's keys from the service, for ever",
+            erase,
+        )
+        .takes::<Nothing>()
+        .gives::<Volume>(StatusCode::OK),
+        Endpoint::new(
+            Method::GET,
+            RING,
+            "getKeyRing",
+            "Shows the newest key ring",
+            get_ring,
+        )
+        .gives::<KeyRingText>(StatusCode::OK)
+        .tagged(),
+        Endpoint::new(
+            Method::PUT,
+            RING,
+            "putKeyRing",
+            "Stores the next key ring",
+            put_ring,
+        )
+        .takes::<KeyRingText>()
+        .up_to(RING_BODY_BYTES)
+        .gives::<Volume>(StatusCode::OK),
+    ]
+}
+
+fn check_bucket(bucket: &Bucket) -> Result<(), Problem> {
+    let plain = |text: &str, limit: usize| {
+        (1..=limit).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match bucket {
+        Bucket::Managed { region } => {
+            let fits = (1..=32).contains(&region.len())
+                && region
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+            if fits {
+                Ok(())
+            } else {
+                Err(Problem::field(
+                    "bucket.region",
+                    "a region's name, such as eu-central-1",
+                ))
+            }
+        }
+        Bucket::Own { url, role } => {
+            let known = url.starts_with("s3://") || url.starts_with("azure://");
+            if !known
+                || !plain(url, 512)
+                || url
+                    .split('/')
+                    .skip(2)
+                    .any(|part| part.is_empty() || part == "." || part == "..")
+            {
+                return Err(Problem::field(
+                    "bucket.url",
+                    "s3://bucket/prefix or azure://account/container/prefix",
+                ));
+            }
+            if plain(role, 512) {
+                Ok(())
+            } else {
+                Err(Problem::field("bucket.role", "the name of a role you grant us"))
+            }
+        }
+    }
+}
+
+fn check_policy(policy: &SnapshotPolicy) -> Result<(), Problem> {
+    let within = policy.last <= 1024
+        && policy.hourly <= 744
+        && policy.daily <= 366
+        && policy.weekly <= 520
+        && policy.monthly <= 120;
+    if within {
+        Ok(())
+    } else {
+        Err(Problem::field(
+            "snapshot_policy",
+            "beyond what the document allows",
+        ))
+    }
+}
+
+async fn tenant_key(store: &TenantStore) -> Result<TenantPublic, Problem> {
+    let tenant = store
+        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
+        .await?;
+    unhex(&tenant.record.tenant.tenant_key)
+        .map(TenantPublic::from_bytes)
+        .ok_or_else(|| Problem::internal("the tenant's key is not hex"))
+}
+
+fn read_ring(text: &str, tenant: &TenantPublic) -> Result<VerifiedKeyRing, Problem> {
+    let bytes = base64_field("key_ring", text, MAX_RING_BYTES)?;
+    KeyRing::decode(bytes.into())
+        .and_then(|ring| ring.verify(tenant))
+        .map_err(|error| Problem::new(Code::KeyRingRefused, error.to_string()))
+}
+
+/// An edge sees the volumes it serves and no other.
+async fn check_served(store: &TenantStore, context: &TenantContext, volume: VolumeId) -> Result<(), Problem> {
+    let Some(Principal::Edge(edge)) = context.caller().map(|caller| caller.principal) else {
+        return Ok(());
+    };
+    let record = store
+        .require::<super::EdgeRecord>(&super::EdgeRecord::sort(edge), edge)
+        .await?;
+    if record.record.edge.volumes.contains(&volume) {
+        Ok(())
+    } else {
+        Err(Problem::not_found(volume))
+    }
+}
+
+async fn load(call: &Call) -> Result<(TenantStore, VolumeId, Loaded<VolumeRecord>), Problem> {
+    let id: VolumeId = call.param("volume")?;
+    let store = call.store()?;
+    check_served(&store, call.context()?, id).await?;
+    let loaded = store.require::<VolumeRecord>(&sort(id), id).await?;
+    Ok((store, id, loaded))
+}
+
+fn require_state(loaded: &Loaded<VolumeRecord>, wanted: VolumeState, what: &str) -> Result<(), Problem> {
+    let state = loaded.record.volume.state;
+    if state == wanted {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::WrongState,
+        format!("the volume is {state:?}; only a volume that is {wanted:?} can be {what}"),
+    ))
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    call.list::<VolumeRecord, _>("volume/", |record| record.volume)
+        .await
+}
+
+async fn get(call: Call) -> Result<Reply, Problem> {
+    let (_, _, loaded) = load(&call).await?;
+    Ok(Reply::json(StatusCode::OK, &loaded.record.volume).tagged(&loaded))
+}
+
+async fn create(call: Call) -> Result<Reply, Problem> {
+    let body: CreateVolume = call.body()?;
+    check_bucket(&body.bucket)?;
+    check_policy(&body.snapshot_policy)?;
+    let store = call.store()?;
+    let name = name_sort("volume", &body.name.folded());
+    require_free_name(&store, &name).await?;
+    let limits = LimitsRecord::load(&store).await?;
+    let taken = limits.record.take(
+        "volumes",
+        InUse {
+            volumes: 1,
+            ..InUse::default()
+        },
+    )?;
+    let ring = match &body.key_ring {
+        None => None,
+        Some(text) => {
+            let ring = read_ring(text, &tenant_key(&store).await?)?;
+            if ring.generation() != 1 {
+                return Err(Problem::new(
+                    Code::KeyRingRefused,
+                    "a new volume starts with generation 1",
+                ));
+            }
+            Some((text.clone(), ring))
+        }
+    };
+    let volume = Volume {
+        id: VolumeId::random(&mut call.app.entropy()),
+        name: body.name,
+        bucket: body.bucket,
+        state: VolumeState::Active,
+        deleted: None,
+        snapshot_policy: body.snapshot_policy,
+        key_ring_generation: u64::from(ring.is_some()),
+        family: ring.as_ref().map(|(_, ring)| ring.family().to_string()),
+        created: call.app.now(),
+    };
+    let mut change = call
+        .change("volume.create", volume.id)?
+        .create(
+            &sort(volume.id),
+            &VolumeRecord {
+                volume: volume.clone(),
+            },
+        )
+        .create(
+            &name,
+            &NameRecord {
+                owner: volume.id.to_string(),
+            },
+        )
+        .update(&limits, &taken);
+    if let Some((key_ring, _)) = ring {
+        change = change.create(&ring_sort(volume.id, 1), &RingRecord { key_ring });
+    }
+    call.commit(change, Reply::json(StatusCode::CREATED, &volume))
+        .await
+}
+
+async fn change(call: Call) -> Result<Reply, Problem> {
+    let body: ChangeVolume = call.body()?;
+    if let Some(policy) = &body.snapshot_policy {
+        check_policy(policy)?;
+    }
+    let (store, id, loaded) = load(&call).await?;
+    call.check_if_match(&loaded)?;
+    require_state(&loaded, VolumeState::Active, "changed")?;
+    let mut record = loaded.record.clone();
+    let mut change = call.change("volume.change", id)?;
+    if let Some(name) = body.name {
+        change = rename(&store, change, &record.volume, &name.folded()).await?;
+        record.volume.name = name;
+    }
+    if let Some(policy) = body.snapshot_policy {
+        record.volume.snapshot_policy = policy;
+    }
+    let change = change.update(&loaded, &record);
+    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await
+}
+
+/// Moves a volume's entry in the index of names.
+async fn rename(
+    store: &TenantStore,
+    change: Change,
+    volume: &Volume,
+    folded: &str,
+) -> Result<Change, Problem> {
+    let (old, new) = (
+        name_sort("volume", &volume.name.folded()),
+        name_sort("volume", folded),
+    );
+    if old == new {
+        return Ok(change);
+    }
+    require_free_name(store, &new).await?;
+    let entry = store.require::<NameRecord>(&old, "the volume's name").await?;
+    Ok(change.delete(&entry).create(
+        &new,
+        &NameRecord {
+            owner: volume.id.to_string(),
+        },
+    ))
+}
+
+async fn delete(call: Call) -> Result<Reply, Problem> {
+    let (_, id, loaded) = load(&call).await?;
+    call.check_if_match(&loaded)?;
+    if loaded.record.volume.state == VolumeState::Deleted {
+        return Ok(Reply::json(StatusCode::OK, &loaded.record.volume));
+    }
+    require_state(&loaded, VolumeState::Active, "deleted")?;
+    let mut record = loaded.record.clone();
+    record.volume.state = VolumeState::Deleted;
+    record.volume.deleted = Some(call.app.now());
+    let change = call.change("volume.delete", id)?.update(&loaded, &record);
+    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await
+}
+
+async fn undelete(call: Call) -> Result<Reply, Problem> {
+    let _: Nothing = call.body()?;
+    let (_, id, loaded) = load(&call).await?;
+    require_state(&loaded, VolumeState::Deleted, "undeleted")?;
+    let mut record = loaded.record.clone();
+    record.volume.state = VolumeState::Active;
+    record.volume.deleted = None;
+    let change = call.change("volume.undelete", id)?.update(&loaded, &record);
+    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await
+}
+
+/// A ring of many generations takes several transactions; until the last one the volume stays deleted, and erasing it again
+/// goes on where it stopped.
+async fn erase(call: Call) -> Result<Reply, Problem> {
+    let _: Nothing = call.body()?;
+    loop {
+        let (store, id, loaded) = load(&call).await?;
+        if loaded.record.volume.state == VolumeState::Erased {
+            return Ok(Reply::json(StatusCode::OK, &loaded.record.volume));
+        }
+        require_state(&loaded, VolumeState::Deleted, "erased")?;
+        let (rings, more) = store
+            .page::<RingRecord>(&ring_prefix(id), None, ERASE_BATCH)
+            .await?;
+        let mut change = call
+            .change("volume.erase", id)?
+            .detail(format!("{} key rings", rings.len()));
+        for ring in &rings {
+            change = change.delete(ring);
+        }
+        if more.is_some() {
+            change.check(&loaded).commit(call.app.env(), None).await?;
+            continue;
+        }
+        let mut record = loaded.record.clone();
+        record.volume.state = VolumeState::Erased;
+        record.volume.key_ring_generation = 0;
+        let limits = LimitsRecord::load(&store).await?;
+        let given = limits.record.give_back(InUse {
+            volumes: 1,
+            ..InUse::default()
+        });
+        let name = name_sort("volume", &record.volume.name.folded());
+        let entry = store.require::<NameRecord>(&name, "the volume's name").await?;
+        let change = change
+            .update(&loaded, &record)
+            .delete(&entry)
+            .update(&limits, &given);
+        return call
+            .commit(change, Reply::json(StatusCode::OK, &record.volume))
+            .await;
+    }
+}
+
+async fn get_ring(call: Call) -> Result<Reply, Problem> {
+    let (store, id, loaded) = load(&call).await?;
+    let generation = loaded.record.volume.key_ring_generation;
+    let ring = store
+        .require::<RingRecord>(&ring_sort(id, generation), format!("a key ring of {id}"))
+        .await?;
+    let text = KeyRingText {
+        key_ring: ring.record.key_ring.clone(),
+    };
+    Ok(Reply::json(StatusCode::OK, &text).tagged(&ring))
+}
+
+async fn put_ring(call: Call) -> Result<Reply, Problem> {
+    let body: KeyRingText = call.body()?;
+    let (store, id, loaded) = load(&call).await?;
+    require_state(&loaded, VolumeState::Active, "given a key ring")?;
+    let tenant = tenant_key(&store).await?;
+    let ring = read_ring(&body.key_ring, &tenant)?;
+    let generation = loaded.record.volume.key_ring_generation;
+    if generation == 0 {
+        if ring.generation() != 1 {
+            return Err(Problem::new(
+                Code::KeyRingRefused,
+                "the first key ring has generation 1",
+            ));
+        }
+    } else {
+        let before = store
+            .require::<RingRecord>(&ring_sort(id, generation), "the key ring before")
+            .await?;
+        if before.record.key_ring == body.key_ring {
+            return Ok(Reply::json(StatusCode::OK, &loaded.record.volume));
+        }
+        let before = read_ring(&before.record.key_ring, &tenant)?;
+        ring.check(&before.family(), before.generation())
+            .and_then(|()| ring.check_follows(&before))
+            .map_err(|error| {
+                Problem::new(
+                    Code::KeyRingRefused,
+                    format!("{error}; fetch the newest and change that"),
+                )
+            })?;
+    }
+    let mut record = loaded.record.clone();
+    record.volume.key_ring_generation = ring.generation();
+    record.volume.family = Some(ring.family().to_string());
+    let change = call
+        .change("key-ring.put", id)?
+        .detail(format!(
+            "generation {}, {} recipients",
+            ring.generation(),
+            ring.recipients().len()
+        ))
+        .update(&loaded, &record)
+        .create(
+            &ring_sort(id, ring.generation()),
+            &RingRecord {
+                key_ring: body.key_ring,
+            },
+        );
+    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await
+}

@@ -1,0 +1,49 @@
+//! The control plane: who the tenants are, what they have, and who may change it.
+//!
+//! ```text
+//! request ─► router ─► authenticate ─► policy (Rego) ─► TenantContext ─► handler ─► Change ─► table
+//!             │            token, certificate               │ the only key to a tenant's records     one transaction:
+//!             └── endpoint list: also OpenAPI, policy test, isolation matrix                         records, audit entry,
+//!                                                                                                    kept reply
+//! sagas: disk create, grow, delete ─► placement on nodes
+//! ```
+//!
+//! Everything is stored through one conditional-write table; its keys, and what survives what, are in
+//! `docs/control-plane.md`. The service holds no key that opens a customer's data: key rings are wrapped and signed by the
+//! tenant, join secrets never reach it, API keys are hashed.
+
+mod app;
+mod authenticate;
+mod backup;
+mod context;
+mod endpoint;
+mod handlers;
+mod idempotency;
+mod mailer;
+pub mod names;
+pub mod openapi;
+mod placement;
+mod policy;
+mod problem;
+mod router;
+mod saga;
+mod secrets;
+mod server;
+mod store;
+mod sweep;
+pub mod types;
+
+pub use app::{AUDIENCE, App, Parts};
+pub use backup::{BackupError, backup, restore};
+pub use context::{Caller, TenantContext};
+pub use endpoint::Endpoint;
+pub use handlers::{set_capped, verify_chain, verify_head};
+pub use mailer::{FileMailer, Mail, MailError, Mailer};
+pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError};
+pub use policy::{BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
+pub use problem::{Code, Problem};
+pub use router::{endpoints, router};
+pub use saga::drive_all;
+pub use secrets::MasterSecret;
+pub use server::{Listening, ServeError, serve};
+pub use sweep::sweep;

@@ -1,0 +1,237 @@
+//! `firn-api`: the control plane as a program.
+
+use anyhow::{Context as _, bail};
+use clap::{Parser, Subcommand};
+use firn_api::{
+    App, FileMailer, Listening, MasterSecret, NoFleet, POLICY, Parts, RegoPolicy, openapi, types::AuditEntry,
+    verify_chain,
+};
+use firn_env::Env;
+use firn_table::{RedbTable, Table, TableUrl};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{BufRead as _, BufReader, BufWriter, Write as _},
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+use zeroize::Zeroizing;
+
+/// The control plane of Firn.
+#[derive(Parser)]
+#[command(
+    name = "firn-api",
+    version,
+    after_help = "Exit codes: 0 done; 1 failed; 2 the command line is wrong."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Makes a new master secret in a file that only its owner reads. Whoever has it is the service: back it up apart.
+    NewSecret {
+        /// The file, which must not exist.
+        file: PathBuf,
+    },
+    /// Serves until SIGTERM or an interrupt.
+    Serve(Serve),
+    /// Prints the OpenAPI document.
+    Openapi,
+    /// Writes everything in the table into a new file. Stop the service first.
+    Backup {
+        /// The table, such as redb:/var/lib/firn/api.redb.
+        #[arg(long)]
+        table: TableUrl,
+        /// The file, which must not exist.
+        file: PathBuf,
+    },
+    /// Puts a backup into an empty table.
+    Restore {
+        /// The table, such as redb:/var/lib/firn/api.redb.
+        #[arg(long)]
+        table: TableUrl,
+        /// The backup.
+        file: PathBuf,
+    },
+    /// Checks audit logs.
+    #[command(subcommand)]
+    Audit(Audit),
+}
+
+#[derive(Subcommand)]
+enum Audit {
+    /// Checks that a file of entries, one JSON object a line and the first first, is one unbroken chain.
+    Verify {
+        /// The entries, as `items` of the pages of GET …/audit.
+        file: PathBuf,
+        /// The hash of the last entry, from a signed head that was kept elsewhere.
+        #[arg(long)]
+        head: Option<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Serve {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:7400")]
+    listen: SocketAddr,
+    /// The table, such as redb:/var/lib/firn/api.redb.
+    #[arg(long)]
+    table: TableUrl,
+    /// The directory for mail.
+    #[arg(long)]
+    state: PathBuf,
+    /// The file of the master secret.
+    #[arg(long)]
+    secret: PathBuf,
+    /// The address clients use, which tokens name as their issuer.
+    #[arg(long, default_value = "https://localhost:7400")]
+    issuer: String,
+    /// The installation's name in certificates.
+    #[arg(long, default_value = "firn.local")]
+    trust_domain: String,
+    /// A DNS name or address for the service's own certificate; may be given several times.
+    #[arg(long = "name", default_value = "localhost")]
+    names: Vec<String>,
+    /// Serves plain HTTP: only behind a gateway on the same machine. Edges then need tokens.
+    #[arg(long)]
+    plain: bool,
+    /// Raise it when a token key leaked: all tokens end at once.
+    #[arg(long, default_value = "0")]
+    token_generation: u32,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
+        )
+        .init();
+    let outcome = tokio::runtime::Runtime::new()
+        .context("cannot start")
+        .and_then(|runtime| runtime.block_on(run(arguments.command)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("firn-api: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::NewSecret { file } => new_secret(&file),
+        Command::Serve(options) => serve(options).await,
+        Command::Openapi => Ok(std::io::stdout().write_all(openapi::text().as_bytes())?),
+        Command::Backup { table, file } => {
+            let table = open_table(&env(Path::new("/"))?, &table).await?;
+            let mut out = BufWriter::new(private_file(&file)?);
+            let items = firn_api::backup(&table, &mut out).await?;
+            out.into_inner()
+                .context("the backup cannot be written")?
+                .sync_all()?;
+            println!("{items} items");
+            Ok(())
+        }
+        Command::Restore { table, file } => {
+            let table = open_table(&env(Path::new("/"))?, &table).await?;
+            let mut file = BufReader::new(File::open(&file).with_context(|| file.display().to_string())?);
+            println!("{} items", firn_api::restore(&table, &mut file).await?);
+            Ok(())
+        }
+        Command::Audit(Audit::Verify { file, head }) => verify_audit(&file, head.as_deref()),
+    }
+}
+
+fn env(directory: &Path) -> anyhow::Result<Env> {
+    firn_env::real(directory).with_context(|| directory.display().to_string())
+}
+
+async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
+    match url {
+        TableUrl::Redb { path } => Ok(Arc::new(RedbTable::open(env, path).await?)),
+        TableUrl::DynamoDb(_) => bail!("this build has the embedded table only: use redb:PATH"),
+    }
+}
+
+fn private_file(path: &Path) -> anyhow::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(|| path.display().to_string())
+}
+
+fn new_secret(path: &Path) -> anyhow::Result<()> {
+    let bytes = Zeroizing::new(env(Path::new("/"))?.random_bytes::<32>());
+    let mut file = private_file(path)?;
+    file.write_all(&*bytes)?;
+    file.sync_all()?;
+    Ok(())
+}
+
+fn read_secret(path: &Path) -> anyhow::Result<MasterSecret> {
+    let bytes = Zeroizing::new(fs::read(path).with_context(|| path.display().to_string())?);
+    let bytes: &[u8; 32] = bytes
+        .as_slice()
+        .try_into()
+        .with_context(|| format!("{} is not a master secret of 32 bytes", path.display()))?;
+    Ok(MasterSecret::new(bytes))
+}
+
+async fn serve(options: Serve) -> anyhow::Result<()> {
+    fs::create_dir_all(&options.state).with_context(|| options.state.display().to_string())?;
+    let env = env(&options.state)?;
+    let app = App::new(Parts {
+        table: open_table(&env, &options.table).await?,
+        master: read_secret(&options.secret)?,
+        policy: Arc::new(RegoPolicy::compile(POLICY)?),
+        mailer: Arc::new(FileMailer::new(&env)),
+        placement: Arc::new(NoFleet),
+        issuer: options.issuer,
+        trust_domain: options.trust_domain,
+        token_generation: options.token_generation,
+        env,
+    })?;
+    let listening = Listening {
+        address: options.listen,
+        tls_names: (!options.plain).then_some(options.names),
+    };
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let stop = async move {
+        let interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+        let terminated = std::pin::pin!(terminate.recv());
+        futures::future::select(interrupt, terminated).await;
+    };
+    firn_api::serve(
+        &app,
+        &listening,
+        |address| println!("listening on {address}"),
+        stop,
+    )
+    .await?;
+    Ok(())
+}
+
+fn verify_audit(path: &Path, head: Option<&str>) -> anyhow::Result<()> {
+    let file = BufReader::new(File::open(path).with_context(|| path.display().to_string())?);
+    let entries = file
+        .lines()
+        .map(|line| Ok(serde_json::from_str(&line?)?))
+        .collect::<anyhow::Result<Vec<AuditEntry>>>()?;
+    let (sequence, hash) = verify_chain(&entries).map_err(anyhow::Error::msg)?;
+    if head.is_some_and(|head| head != hash) {
+        bail!("the chain ends with {hash}, not with the given head: entries were removed or rewritten");
+    }
+    println!("{sequence} entries, unbroken; the last hash is {hash}");
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Volumes, their key rings and snapshot policies.
+
+use crate::names::DisplayName;
+use firn_identity::{UnixTime, VolumeId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Where a volume's segments lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Bucket {
+    /// A prefix of a bucket of the service's.
+    Managed {
+        /// In which region.
+        #[schema(min_length = 1, max_length = 32, pattern = "^[a-z0-9-]+$")]
+        region: String,
+    },
+    /// The tenant's own bucket, through a role that the tenant grants.
+    Own {
+        /// `s3://bucket/prefix` or `azure://account/container/prefix`.
+        #[schema(min_length = 1, max_length = 512)]
+        url: String,
+        /// The role to assume, which must demand the tenant's external id.
+        #[schema(min_length = 1, max_length = 512)]
+        role: String,
+    },
+}
+
+/// When snapshots are made and how long they are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotPolicy {
+    /// The last so many versions.
+    #[schema(maximum = 1024)]
+    pub last: u16,
+    /// One an hour, for so many hours.
+    #[schema(maximum = 744)]
+    pub hourly: u16,
+    /// One a day, for so many days.
+    #[schema(maximum = 366)]
+    pub daily: u16,
+    /// One a week, for so many weeks.
+    #[schema(maximum = 520)]
+    pub weekly: u16,
+    /// One a month, for so many months.
+    #[schema(maximum = 120)]
+    pub monthly: u16,
+}
+
+impl Default for SnapshotPolicy {
+    /// Two days of hours, a month of days, a year of months.
+    fn default() -> Self {
+        Self {
+            last: 4,
+            hourly: 48,
+            daily: 31,
+            weekly: 8,
+            monthly: 12,
+        }
+    }
+}
+
+/// Asks for a volume.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// What it is called.
+    #[schema(value_type = String, min_length = 1, max_length = 64)]
+    pub name: DisplayName,
+    /// Where it lies.
+    pub bucket: Bucket,
+    /// Its first key ring, base64 without padding: made and signed by the client.
+    #[serde(default)]
+    #[schema(max_length = 350_000)]
+    pub key_ring: Option<String>,
+    /// Its snapshot policy.
+    #[serde(default)]
+    pub snapshot_policy: SnapshotPolicy,
+}
+
+/// Changes a volume; absent fields stay.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeVolume {
+    /// Its new name.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 64)]
+    pub name: Option<DisplayName>,
+    /// Its new snapshot policy.
+    #[serde(default)]
+    pub snapshot_policy: Option<SnapshotPolicy>,
+}
+
+/// What a volume's life has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeState {
+    /// In use.
+    Active,
+    /// Deleted, and can be undeleted until its time is over.
+    Deleted,
+    /// Its key rings are gone from the service; what the bucket holds can no longer be read with the service's help.
+    Erased,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: VolumeId,
+    /// What it is called.
+    #[schema(value_type = String)]
+    pub name: DisplayName,
+    /// Where it lies.
+    pub bucket: Bucket,
+    /// What its life has come to.
+    pub state: VolumeState,
+    /// When it was deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub deleted: Option<UnixTime>,
+    /// Its snapshot policy.
+    pub snapshot_policy: SnapshotPolicy,
+    /// Generation of the newest key ring; 0: none yet.
+    pub key_ring_generation: u64,
+    /// The family of its key rings, 32 hex digits; absent until there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
+    /// When it was made.
+    #[schema(value_type = u64)]
+    pub created: UnixTime,
+}
+
+/// A key ring, as the client signed it. The service checks the signature so that it does not store nonsense; clients check it
+/// again, against the key they pinned.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRingText {
+    /// Base64 without padding.
+    #[schema(min_length = 1, max_length = 350_000)]
+    pub key_ring: String,
+}

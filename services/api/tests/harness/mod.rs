@@ -1,0 +1,547 @@
+//! A whole service in memory, and callers of every kind.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+mod clock;
+
+use async_trait::async_trait;
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{HeaderMap, Method, Request, StatusCode},
+};
+use firn_api::{
+    AUDIENCE, App, DiskPlacement, DiskPlan, Mail, MailError, Mailer, MasterSecret, POLICY, Parts,
+    PlacementError, Policy, RegoPolicy, router,
+};
+use firn_env::Env;
+use firn_identity::{
+    DiskId, EdgeId, Grant, JoinSecret, MemberId, NodeId, PeerIdentity, PeerKind, Principal, Role, SigningKey,
+    TenantId, TokenIssuer, UnixTime, certificate_request,
+};
+use firn_seal::{RecipientSecret, RecoveryPhrase};
+use firn_table::{MemoryTable, Table};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+use tower::ServiceExt as _;
+
+pub const ISSUER: &str = "https://firn.example";
+pub const DOMAIN: &str = "firn.example";
+pub const MASTER: [u8; 32] = [42; 32];
+
+/// Keeps what it is given.
+#[derive(Clone, Default)]
+pub struct Letterbox(Arc<Mutex<Vec<Mail>>>);
+
+impl Letterbox {
+    pub fn newest(&self) -> Mail {
+        self.0.lock().unwrap().last().expect("a letter").clone()
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// What stands after `label: ` in the newest letter.
+    pub fn find(&self, label: &str) -> String {
+        let body = self.newest().body;
+        let line = body
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{label}: ")));
+        line.expect("the letter says so").to_owned()
+    }
+}
+
+#[async_trait]
+impl Mailer for Letterbox {
+    async fn send(&self, mail: &Mail) -> Result<(), MailError> {
+        self.0.lock().unwrap().push(mail.clone());
+        Ok(())
+    }
+}
+
+/// A fleet in memory that keeps the placement's contract.
+#[derive(Clone, Default)]
+pub struct Fleet(Arc<Mutex<FleetState>>);
+
+#[derive(Default)]
+struct FleetState {
+    disks: BTreeMap<DiskId, u64>,
+    removed: Vec<DiskId>,
+    capacity_bytes: Option<u64>,
+}
+
+impl Fleet {
+    pub fn disks(&self) -> BTreeMap<DiskId, u64> {
+        self.0.lock().unwrap().disks.clone()
+    }
+
+    pub fn limit(&self, bytes: u64) {
+        self.0.lock().unwrap().capacity_bytes = Some(bytes);
+    }
+}
+
+#[async_trait]
+impl DiskPlacement for Fleet {
+    async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
+        let mut state = self.0.lock().unwrap();
+        if state.removed.contains(&plan.disk) {
+            return Err(PlacementError::NoCapacity("it was removed".into()));
+        }
+        let others: u64 = state
+            .disks
+            .iter()
+            .filter(|(id, _)| **id != plan.disk)
+            .map(|(_, bytes)| bytes)
+            .sum();
+        if state
+            .capacity_bytes
+            .is_some_and(|capacity| others + plan.size_bytes > capacity)
+        {
+            return Err(PlacementError::NoCapacity("the fleet is full".into()));
+        }
+        state.disks.insert(plan.disk, plan.size_bytes);
+        Ok(())
+    }
+
+    async fn grow(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
+        self.create(plan).await
+    }
+
+    async fn remove(&self, _tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
+        let mut state = self.0.lock().unwrap();
+        state.disks.remove(&disk);
+        state.removed.push(disk);
+        Ok(())
+    }
+}
+
+/// Lets everything through.
+pub struct AllowAll;
+
+impl Policy for AllowAll {
+    fn allows(&self, _question: &firn_api::Question<'_>) -> bool {
+        true
+    }
+}
+
+pub struct Service {
+    pub app: App,
+    pub router: Router,
+    pub mail: Letterbox,
+    pub fleet: Fleet,
+    pub table: MemoryTable,
+    pub env: Env,
+}
+
+pub fn env() -> Env {
+    firn_env::real(&std::env::temp_dir()).unwrap()
+}
+
+pub fn app_over(
+    env: &Env,
+    table: Arc<dyn Table>,
+    policy: Arc<dyn Policy>,
+    mail: &Letterbox,
+    placement: Arc<dyn DiskPlacement>,
+) -> App {
+    App::new(Parts {
+        env: env.clone(),
+        table,
+        master: MasterSecret::new(&MASTER),
+        policy,
+        mailer: Arc::new(mail.clone()),
+        placement,
+        issuer: ISSUER.into(),
+        trust_domain: DOMAIN.into(),
+        token_generation: 0,
+    })
+    .unwrap()
+}
+
+pub fn rego() -> Arc<dyn Policy> {
+    Arc::new(RegoPolicy::compile(POLICY).unwrap())
+}
+
+impl Service {
+    pub fn new() -> Self {
+        Self::with_policy(rego())
+    }
+
+    pub fn with_policy(policy: Arc<dyn Policy>) -> Self {
+        let (env, mail, fleet, table) = (env(), Letterbox::default(), Fleet::default(), MemoryTable::new());
+        let app = app_over(&env, table.connect(&env), policy, &mail, Arc::new(fleet.clone()));
+        let router = router(&app);
+        Self {
+            app,
+            router,
+            mail,
+            fleet,
+            table,
+            env,
+        }
+    }
+
+    /// The same storage under another policy.
+    pub fn under(&self, policy: Arc<dyn Policy>) -> Self {
+        let app = app_over(
+            &self.env,
+            self.table.connect(&self.env),
+            policy,
+            &self.mail,
+            Arc::new(self.fleet.clone()),
+        );
+        Self {
+            router: router(&app),
+            app,
+            mail: self.mail.clone(),
+            fleet: self.fleet.clone(),
+            table: self.table.clone(),
+            env: self.env.clone(),
+        }
+    }
+
+    /// The same storage and the same secrets, `seconds` later (or earlier: another instance whose clock is wrong).
+    pub fn after(&self, seconds: i64) -> Self {
+        let env = clock::shifted(&self.env, seconds);
+        let app = app_over(
+            &env,
+            self.table.connect(&env),
+            rego(),
+            &self.mail,
+            Arc::new(self.fleet.clone()),
+        );
+        Self {
+            router: router(&app),
+            app,
+            mail: self.mail.clone(),
+            fleet: self.fleet.clone(),
+            table: self.table.clone(),
+            env,
+        }
+    }
+
+    pub fn now(&self) -> UnixTime {
+        UnixTime::from_wall(self.env.wall())
+    }
+
+    pub async fn send(&self, call: Call) -> Answer {
+        call.send(&self.router).await
+    }
+
+    pub async fn get(&self, token: &str, path: &str) -> Answer {
+        self.send(Call::new(Method::GET, path).token(token)).await
+    }
+
+    pub async fn post(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.send(Call::new(Method::POST, path).token(token).json(body))
+            .await
+    }
+
+    /// Signs up and gives the tenant, as a person and a client would.
+    pub async fn sign_up(&self, email: &str) -> Customer {
+        let phrase = RecoveryPhrase::from_entropy(self.env.random_bytes());
+        let noted = self
+            .send(
+                Call::new(Method::POST, "/v1/signups")
+                    .json(json!({ "email": email, "tenant_name": "Büro Nord" })),
+            )
+            .await;
+        assert_eq!(noted.status, StatusCode::ACCEPTED, "{:?}", noted.body);
+        let path = format!("/v1/signups/{}/confirm", noted.body["signup"].as_str().unwrap());
+        let body = json!({
+            "code": self.mail.find("Code"),
+            "tenant_key": phrase.signing_key().public().to_string(),
+            "recovery_key": phrase.recovery_secret().public().to_string(),
+        });
+        let welcome = self.send(Call::new(Method::POST, &path).json(body)).await;
+        assert_eq!(welcome.status, StatusCode::CREATED, "{:?}", welcome.body);
+        let tenant: TenantId = welcome.body["tenant"]["id"].as_str().unwrap().parse().unwrap();
+        Customer {
+            tenant,
+            owner: welcome.body["member"]["id"].as_str().unwrap().parse().unwrap(),
+            api_key: welcome.body["api_key"].as_str().unwrap().to_owned(),
+            base: format!("/v1/tenants/{tenant}"),
+            phrase,
+        }
+    }
+
+    /// The owner's token, by the owner's key.
+    pub async fn log_in(&self, customer: &Customer) -> String {
+        let path = format!("{}/tokens", customer.base);
+        let issued = self
+            .send(Call::new(Method::POST, &path).json(json!({ "api_key": customer.api_key })))
+            .await;
+        assert_eq!(issued.status, StatusCode::CREATED, "{:?}", issued.body);
+        issued.body["token"].as_str().unwrap().to_owned()
+    }
+
+    /// A token that the service itself might have issued at `now`.
+    pub fn token(
+        &self,
+        tenant: TenantId,
+        principal: Principal,
+        role: Role,
+        audience: &str,
+        now: UnixTime,
+    ) -> String {
+        let issuer = TokenIssuer::new(ISSUER, MasterSecret::new(&MASTER).token_keys(0));
+        let grant = Grant {
+            audience: audience.into(),
+            principal,
+            tenant,
+            role,
+            scopes: Vec::new(),
+            lifetime_seconds: 300,
+        };
+        let env = self.env.clone();
+        issuer
+            .issue(&grant, now, &mut |bytes| {
+                bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()])
+            })
+            .0
+    }
+
+    pub fn member_token(&self, tenant: TenantId, role: Role) -> String {
+        self.token(
+            tenant,
+            Principal::Member(MemberId([7; 16])),
+            role,
+            AUDIENCE,
+            self.now(),
+        )
+    }
+
+    /// Invites and joins an edge; gives its id and certificate's name.
+    pub async fn join_edge(
+        &self,
+        customer: &Customer,
+        token: &str,
+        name: &str,
+    ) -> (EdgeId, PeerIdentity, JoinSecret) {
+        let env = self.env.clone();
+        let mut entropy = |bytes: &mut [u8]| bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()]);
+        let secret = JoinSecret::generate(&mut entropy);
+        let sealed = secret.seal(b"what the edge must know", &mut entropy).unwrap();
+        let invited = self
+            .post(
+                token,
+                &format!("{}/edges", customer.base),
+                invitation(name, &secret, &sealed),
+            )
+            .await;
+        assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
+        let edge = secret.lookup_id().edge_id();
+        let peer = PeerIdentity {
+            trust_domain: DOMAIN.into(),
+            kind: PeerKind::Edge {
+                tenant: customer.tenant,
+                edge,
+            },
+        };
+        let path = format!("{}/joins/{}", customer.base, secret.lookup_id().to_text());
+        let joined = self
+            .send(Call::new(Method::POST, &path).json(join_body(&secret, &peer)))
+            .await;
+        assert_eq!(joined.status, StatusCode::OK, "{:?}", joined.body);
+        (edge, peer, secret)
+    }
+
+    /// Invites and joins a node.
+    pub async fn join_node(&self, customer: &Customer, token: &str, name: &str) -> (NodeId, PeerIdentity) {
+        let env = self.env.clone();
+        let secret = JoinSecret::generate(&mut |bytes| {
+            bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()])
+        });
+        let body = json!({
+            "name": name,
+            "failure_domain": "rack-1",
+            "authenticator_hash": hex(&secret.authenticator().hash().0),
+        });
+        let invited = self.post(token, &format!("{}/nodes", customer.base), body).await;
+        assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
+        let node: NodeId = invited.body["id"].as_str().unwrap().parse().unwrap();
+        let peer = PeerIdentity {
+            trust_domain: DOMAIN.into(),
+            kind: PeerKind::Node(node),
+        };
+        let request = certificate_request(&SigningKey::from_seed([4; 32]), &peer);
+        let body = json!({
+            "authenticator": &*secret.authenticator().expose(),
+            "certificate_request": base64(&request),
+            "address": "10.0.0.7:7500",
+            "capacity_bytes": 1_u64 << 40,
+        });
+        let joined = self
+            .send(Call::new(Method::POST, &format!("{}/nodes/{node}/join", customer.base)).json(body))
+            .await;
+        assert_eq!(joined.status, StatusCode::OK, "{:?}", joined.body);
+        (node, peer)
+    }
+}
+
+pub fn invitation(name: &str, secret: &JoinSecret, sealed: &[u8]) -> Value {
+    json!({
+        "name": name,
+        "lookup": secret.lookup_id().to_text(),
+        "authenticator_hash": hex(&secret.authenticator().hash().0),
+        "sealed": base64(sealed),
+    })
+}
+
+pub fn join_body(secret: &JoinSecret, peer: &PeerIdentity) -> Value {
+    let recipient = RecipientSecret::derive(&[9; 32]).public();
+    let request = certificate_request(&SigningKey::from_seed([3; 32]), peer);
+    let bound = [recipient.to_bytes().as_slice(), &request].concat();
+    json!({
+        "authenticator": &*secret.authenticator().expose(),
+        "recipient_key": recipient.to_string(),
+        "certificate_request": base64(&request),
+        "binding": hex(&secret.bind(&bound)),
+    })
+}
+
+pub struct Customer {
+    pub tenant: TenantId,
+    pub owner: MemberId,
+    pub api_key: String,
+    pub base: String,
+    pub phrase: RecoveryPhrase,
+}
+
+/// One request.
+#[derive(Clone)]
+pub struct Call {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Vec<u8>,
+    peer: Option<PeerIdentity>,
+}
+
+impl Call {
+    pub fn new(method: Method, path: &str) -> Self {
+        Self {
+            method,
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            body: Vec::new(),
+            peer: None,
+        }
+    }
+
+    pub fn token(self, token: &str) -> Self {
+        self.header("authorization", &format!("Bearer {token}"))
+    }
+
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.append(name, value.parse().unwrap());
+        self
+    }
+
+    pub fn json(self, body: Value) -> Self {
+        self.raw("application/json", body.to_string().into_bytes())
+    }
+
+    pub fn raw(mut self, kind: &str, body: Vec<u8>) -> Self {
+        self.body = body;
+        self.header("content-type", kind)
+    }
+
+    /// As the listening end does for a connection with a client certificate.
+    pub fn peer(mut self, peer: &PeerIdentity) -> Self {
+        self.peer = Some(peer.clone());
+        self
+    }
+
+    pub async fn send(self, router: &Router) -> Answer {
+        let mut request = Request::builder()
+            .method(self.method)
+            .uri(self.path)
+            .body(Body::from(self.body))
+            .unwrap();
+        *request.headers_mut() = self.headers;
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(peer);
+        }
+        let response = router.clone().oneshot(request).await.unwrap();
+        let (status, headers) = (response.status(), response.headers().clone());
+        let bytes = to_bytes(response.into_body(), 8 << 20).await.unwrap();
+        let body = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).unwrap()
+        };
+        if status.is_client_error() || status.is_server_error() {
+            assert_eq!(headers["content-type"], "application/problem+json");
+            assert_eq!(body["status"], status.as_u16());
+        }
+        Answer {
+            status,
+            headers,
+            body,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+impl Answer {
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or_default()
+    }
+
+    pub fn text(&self, field: &str) -> String {
+        self.body[field]
+            .as_str()
+            .unwrap_or_else(|| panic!("{field} in {:?}", self.body))
+            .to_owned()
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn base64(bytes: &[u8]) -> String {
+    use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+    STANDARD_NO_PAD.encode(bytes)
+}
+
+/// Whether the policy lets everybody through to an operation.
+pub fn is_public(policy: &RegoPolicy, operation: &str) -> bool {
+    let params = BTreeMap::new();
+    policy.allows(&firn_api::Question {
+        operation,
+        params: &params,
+        caller: None,
+    })
+}
+
+/// The policy's answer for a caller of the path's tenant; `own`: an edge or a node asks about itself.
+pub fn decision(policy: &RegoPolicy, operation: &str, path: &str, role: Role, own: bool) -> bool {
+    let tenant = TenantId([1; 16]);
+    let (edge, node) = (EdgeId([2; 16]), NodeId([3; 16]));
+    let principal = match role {
+        Role::Edge => Principal::Edge(edge),
+        Role::Node => Principal::Node(node),
+        _ => Principal::Member(MemberId([4; 16])),
+    };
+    let mut params = BTreeMap::from([("tenant".to_owned(), tenant.to_string())]);
+    for (name, id) in [
+        ("edge", if own { edge } else { EdgeId([9; 16]) }.to_string()),
+        ("node", if own { node } else { NodeId([9; 16]) }.to_string()),
+    ] {
+        if path.contains(&format!("{{{name}}}")) {
+            params.insert(name.to_owned(), id);
+        }
+    }
+    firn_api::ask(policy, operation, &params, tenant, principal, role)
+}

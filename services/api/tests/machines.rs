@@ -1,0 +1,240 @@
+//! Machines and secrets: edges and nodes join, prove themselves, and get no further than they should.
+
+mod harness;
+
+use axum::http::{Method, StatusCode};
+use firn_identity::{JoinSecret, PeerIdentity, PeerKind};
+use firn_table::Table;
+use harness::{Call, Customer, Service, base64};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const TRACT: u64 = 8 << 20;
+
+async fn customer() -> (Service, Customer, String) {
+    let service = Service::new();
+    let customer = service.sign_up("ada@one.example").await;
+    let token = service.log_in(&customer).await;
+    (service, customer, token)
+}
+
+#[tokio::test]
+async fn no_secret_that_was_shown_lies_in_the_table() {
+    let (service, customer, token) = customer().await;
+    let body = json!({ "name": "ci", "role": "reader" });
+    let call = Call::new(Method::POST, &format!("{}/keys", customer.base))
+        .token(&token)
+        .header("idempotency-key", "one");
+    let key = service.send(call.json(body)).await.text("api_key");
+    let (_, _, join) = service.join_edge(&customer, &token, "edge").await;
+    let table: Arc<dyn Table> = service.table.connect(&service.env);
+    let mut stored = Vec::new();
+    firn_api::backup(&table, &mut stored).await.unwrap();
+    let mut everything = Vec::new();
+    for line in stored
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+    {
+        let line: Value = serde_json::from_slice(line).unwrap();
+        if let Some(value) = line["value"].as_str() {
+            use base64::Engine as _;
+            everything.extend(
+                base64::engine::general_purpose::STANDARD_NO_PAD
+                    .decode(value)
+                    .unwrap(),
+            );
+        }
+        everything.extend(line.to_string().into_bytes());
+    }
+    let holds = |secret: &str| {
+        everything
+            .windows(secret.len())
+            .any(|window| window == secret.as_bytes())
+    };
+    assert!(
+        holds(&customer.tenant.to_string()),
+        "the search finds what is there"
+    );
+    for secret in [
+        &key[38..],
+        &customer.api_key[38..],
+        &token,
+        &*join.expose(),
+        &*join.authenticator().expose(),
+    ] {
+        assert!(!holds(secret), "{secret}");
+    }
+    assert!(!holds(&base64(b"what the edge must know")));
+}
+
+#[tokio::test]
+async fn a_join_secret_works_once_and_only_for_its_holder() {
+    let (service, customer, token) = customer().await;
+    let mut draw = |bytes: &mut [u8]| bytes.copy_from_slice(&service.env.random_bytes::<32>()[..bytes.len()]);
+    let secret = JoinSecret::generate(&mut draw);
+    let sealed = secret.seal(b"content", &mut draw).unwrap();
+    let edges = format!("{}/edges", customer.base);
+    let invited = service
+        .post(&token, &edges, harness::invitation("e", &secret, &sealed))
+        .await;
+    assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
+    let again = service
+        .post(&token, &edges, harness::invitation("f", &secret, &sealed))
+        .await;
+    assert_eq!(again.code(), "name_taken", "a secret is for one invitation");
+
+    let edge = secret.lookup_id().edge_id();
+    let peer = PeerIdentity {
+        trust_domain: harness::DOMAIN.into(),
+        kind: PeerKind::Edge {
+            tenant: customer.tenant,
+            edge,
+        },
+    };
+    let path = format!("{}/joins/{}", customer.base, secret.lookup_id().to_text());
+    let join = |body: Value| {
+        service.send(
+            Call::new(Method::POST, &path)
+                .json(body)
+                .header("idempotency-key", "replay"),
+        )
+    };
+    let mut stranger = harness::join_body(&secret, &peer);
+    stranger["authenticator"] = JoinSecret::generate(&mut draw)
+        .authenticator()
+        .expose()
+        .to_string()
+        .into();
+    assert_eq!(join(stranger).await.code(), "credential_refused");
+    let body = harness::join_body(&secret, &peer);
+    let joined = join(body.clone()).await;
+    assert_eq!(joined.status, StatusCode::OK, "{:?}", joined.body);
+    let content = {
+        use base64::Engine as _;
+        base64::engine::general_purpose::STANDARD_NO_PAD
+            .decode(joined.text("sealed"))
+            .unwrap()
+    };
+    assert_eq!(secret.open(&content).unwrap().as_slice(), b"content");
+    assert_eq!(join(body).await.code(), "credential_refused", "a replayed join");
+
+    // The inviter checks that the keys the service shows are the edge's own.
+    let shown = service.get(&token, &format!("{edges}/{edge}")).await.body;
+    let bound = [
+        unhex(&shown["recipient_key"]),
+        unbase64(&shown["certificate_request"]),
+    ]
+    .concat();
+    assert!(secret.binds(&bound, &unhex(&shown["binding"])));
+    let swapped = [vec![8; 32], unbase64(&shown["certificate_request"])].concat();
+    assert!(!secret.binds(&swapped, &unhex(&shown["binding"])));
+}
+
+fn unhex(text: &Value) -> Vec<u8> {
+    let text = text.as_str().unwrap();
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+fn unbase64(text: &Value) -> Vec<u8> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD_NO_PAD
+        .decode(text.as_str().unwrap())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn an_attachment_ends_the_one_before() {
+    let (service, customer, token) = customer().await;
+    let made = service
+        .post(
+            &token,
+            &format!("{}/disks", customer.base),
+            json!({ "name": "d", "size_bytes": TRACT }),
+        )
+        .await;
+    let disk = format!(
+        "{}/disks/{}",
+        customer.base,
+        made.body["disk"]["id"].as_str().unwrap()
+    );
+    let early = service.post(&token, &format!("{disk}/attach"), json!({})).await;
+    assert_eq!(early.code(), "wrong_state", "not before it is placed");
+    assert_eq!(firn_api::drive_all(&service.app).await.unwrap(), 0);
+    let first = service.post(&token, &format!("{disk}/attach"), json!({})).await;
+    let second = service.post(&token, &format!("{disk}/attach"), json!({})).await;
+    assert_eq!(
+        (&first.body["fence"], &second.body["fence"]),
+        (&json!(1), &json!(2))
+    );
+    let reader = service
+        .post(&token, &format!("{disk}/attach"), json!({ "read_only": true }))
+        .await;
+    assert_eq!(reader.body["fence"], 2);
+}
+
+#[tokio::test]
+async fn a_node_that_lies_about_its_size_is_told_so() {
+    let (service, customer, token) = customer().await;
+    let (node, peer) = service.join_node(&customer, &token, "n").await;
+    let path = format!("{}/nodes/{node}/heartbeat", customer.base);
+    let beat = |free: u64| {
+        service.send(
+            Call::new(Method::POST, &path)
+                .peer(&peer)
+                .json(json!({ "free_bytes": free })),
+        )
+    };
+    assert_eq!(beat(1 << 30).await.body["free_bytes"], 1 << 30);
+    assert_eq!(beat((1 << 40) + 1).await.code(), "invalid_field");
+}
+
+#[tokio::test]
+async fn an_edges_token_does_not_turn_into_new_credentials() {
+    let (service, customer, token) = customer().await;
+    let (edge, peer, _) = service.join_edge(&customer, &token, "e").await;
+    let path = format!("{}/edges/{edge}", customer.base);
+    let ask = || Call::new(Method::POST, &format!("{path}/token")).json(json!({}));
+    let issued = service.send(ask().peer(&peer)).await;
+    assert_eq!(issued.status, StatusCode::CREATED, "{:?}", issued.body);
+    let stolen = issued.text("token");
+    assert_eq!(
+        service.get(&stolen, &path).await.status,
+        StatusCode::OK,
+        "it is good where a token suffices"
+    );
+    assert_eq!(
+        service.send(ask().token(&stolen)).await.code(),
+        "certificate_refused"
+    );
+    let request = firn_identity::certificate_request(&firn_identity::SigningKey::from_seed([1; 32]), &peer);
+    let renew = || {
+        let body = json!({ "certificate_request": base64(&request) });
+        Call::new(Method::POST, &format!("{path}/certificate")).json(body)
+    };
+    assert_eq!(
+        service.send(renew().token(&stolen)).await.code(),
+        "certificate_refused"
+    );
+    assert_eq!(
+        service.send(renew().peer(&peer)).await.status,
+        StatusCode::CREATED
+    );
+}
+
+#[tokio::test]
+async fn a_nodes_certificate_does_not_hinder_it_from_reading_what_everybody_may() {
+    let (service, customer, token) = customer().await;
+    let (_, peer) = service.join_node(&customer, &token, "n").await;
+    for path in ["/.well-known/jwks.json", "/v1/revocations", "/healthz"] {
+        assert_eq!(
+            service
+                .send(Call::new(Method::GET, path).peer(&peer))
+                .await
+                .status,
+            StatusCode::OK
+        );
+    }
+}

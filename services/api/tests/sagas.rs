@@ -1,0 +1,314 @@
+//! Sagas killed at every step: each call to the table or to the nodes is the last one once, before and after it happened.
+
+mod harness;
+
+use async_trait::async_trait;
+use axum::http::{Method, StatusCode};
+use firn_api::{DiskPlacement, DiskPlan, PlacementError, drive_all, router};
+use firn_identity::{DiskId, TenantId};
+use firn_table::{Applied, Item, ItemKey, Page, Table, TableError, Write};
+use harness::{Call, Customer, Fleet, Service};
+use serde_json::{Value, json};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Counts calls to the outside; from the fatal one on, the process counts as dead: nothing it asks for happens.
+#[derive(Clone)]
+struct Life {
+    calls: Arc<AtomicU64>,
+    /// The fatal call, twice: even numbers die before it happens, odd ones after.
+    fatal: u64,
+}
+
+impl Life {
+    fn until(fatal: u64) -> Self {
+        Self {
+            calls: Arc::new(AtomicU64::new(0)),
+            fatal,
+        }
+    }
+
+    fn begin(&self) -> Option<bool> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        if call > self.fatal / 2 || (call == self.fatal / 2 && self.fatal.is_multiple_of(2)) {
+            return None;
+        }
+        Some(call < self.fatal / 2)
+    }
+
+    fn is_over(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) > self.fatal / 2
+    }
+}
+
+struct MortalTable {
+    table: Arc<dyn Table>,
+    life: Life,
+}
+
+fn dead() -> TableError {
+    TableError::Unavailable("the process was killed".into())
+}
+
+impl MortalTable {
+    async fn during<T>(&self, work: impl Future<Output = Result<T, TableError>>) -> Result<T, TableError> {
+        let survives = self.life.begin().ok_or_else(dead)?;
+        let result = work.await;
+        if survives { result } else { Err(dead()) }
+    }
+}
+
+#[async_trait]
+impl Table for MortalTable {
+    async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
+        self.during(self.table.get(key)).await
+    }
+
+    async fn query(
+        &self,
+        partition: &str,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, TableError> {
+        self.during(self.table.query(partition, prefix, after, limit))
+            .await
+    }
+
+    async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError> {
+        self.during(self.table.transact(writes)).await
+    }
+}
+
+struct MortalFleet {
+    fleet: Fleet,
+    life: Life,
+}
+
+impl MortalFleet {
+    async fn during(
+        &self,
+        work: impl Future<Output = Result<(), PlacementError>>,
+    ) -> Result<(), PlacementError> {
+        let dead = || PlacementError::Unavailable("the process was killed".into());
+        let survives = self.life.begin().ok_or_else(dead)?;
+        let result = work.await;
+        if survives { result } else { Err(dead()) }
+    }
+}
+
+#[async_trait]
+impl DiskPlacement for MortalFleet {
+    async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
+        self.during(self.fleet.create(plan)).await
+    }
+
+    async fn grow(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
+        self.during(self.fleet.grow(plan)).await
+    }
+
+    async fn remove(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
+        self.during(self.fleet.remove(tenant, disk)).await
+    }
+}
+
+/// What is done to a disk, and what must have come of it.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Create { fits: bool },
+    Grow { fits: bool },
+    Delete,
+}
+
+struct Scene {
+    service: Service,
+    customer: Customer,
+    token: String,
+    disk: Option<String>,
+}
+
+impl Scene {
+    async fn set(work: Work) -> Self {
+        let service = Service::new();
+        let customer = service.sign_up("ada@one.example").await;
+        let token = service.log_in(&customer).await;
+        let disk = match work {
+            Work::Create { .. } => None,
+            Work::Grow { .. } | Work::Delete => {
+                let body = json!({ "name": "d", "size_bytes": 8 * MIB });
+                let made = service
+                    .post(&token, &format!("{}/disks", customer.base), body)
+                    .await;
+                assert_eq!(drive_all(&service.app).await.unwrap(), 0);
+                Some(made.body["disk"]["id"].as_str().unwrap().to_owned())
+            }
+        };
+        if let Work::Create { fits: false } | Work::Grow { fits: false } = work {
+            service.fleet.limit(8 * MIB);
+        }
+        Self {
+            service,
+            customer,
+            token,
+            disk,
+        }
+    }
+
+    fn request(&self, work: Work) -> Call {
+        let disks = format!("{}/disks", self.customer.base);
+        let disk = self.disk.clone().unwrap_or_default();
+        let call = match work {
+            Work::Create { .. } => {
+                Call::new(Method::POST, &disks).json(json!({ "name": "d", "size_bytes": 16 * MIB }))
+            }
+            Work::Grow { .. } => Call::new(Method::POST, &format!("{disks}/{disk}/grow"))
+                .json(json!({ "size_bytes": 16 * MIB })),
+            Work::Delete => Call::new(Method::DELETE, &format!("{disks}/{disk}")),
+        };
+        call.token(&self.token)
+            .header("idempotency-key", "0b4c6f5e-one-request")
+    }
+
+    /// Does the work in a process that dies at its `fatal`-th moment; says whether it died.
+    async fn attempt(&self, work: Work, fatal: u64) -> bool {
+        let life = Life::until(fatal);
+        let env = &self.service.env;
+        let table = MortalTable {
+            table: self.service.table.connect(env),
+            life: life.clone(),
+        };
+        let fleet = MortalFleet {
+            fleet: self.service.fleet.clone(),
+            life: life.clone(),
+        };
+        let app = harness::app_over(
+            env,
+            Arc::new(table),
+            harness::rego(),
+            &self.service.mail,
+            Arc::new(fleet),
+        );
+        let answer = self.request(work).send(&router(&app)).await;
+        assert!(
+            matches!(
+                answer.status,
+                StatusCode::ACCEPTED | StatusCode::SERVICE_UNAVAILABLE
+            ),
+            "{:?}",
+            answer.body
+        );
+        // A killed process drives nothing; one that lives on may fail only because it is being killed.
+        let _ = drive_all(&app).await;
+        life.is_over()
+    }
+
+    /// Another process takes over; the client repeats its request under the same idempotency key.
+    async fn recover(&self, work: Work) {
+        assert_eq!(drive_all(&self.service.app).await.unwrap(), 0);
+        let repeated = self.service.send(self.request(work)).await;
+        assert_eq!(repeated.status, StatusCode::ACCEPTED, "{:?}", repeated.body);
+        assert_eq!(drive_all(&self.service.app).await.unwrap(), 0);
+        let operation = repeated.body["operation"]["id"].as_str().unwrap();
+        let seen = self
+            .service
+            .get(
+                &self.token,
+                &format!("{}/operations/{operation}", self.customer.base),
+            )
+            .await;
+        let expected = match work {
+            Work::Create { fits: false } | Work::Grow { fits: false } => "undone",
+            Work::Create { fits: true } | Work::Grow { fits: true } | Work::Delete => "done",
+        };
+        assert_eq!(seen.text("state"), expected);
+    }
+
+    /// No orphan, no double, quota right.
+    async fn check(&self, work: Work, moment: u64) {
+        let listed = self
+            .service
+            .get(&self.token, &format!("{}/disks", self.customer.base))
+            .await;
+        let listed: Vec<(String, u64, String)> = listed.body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|disk: &Value| {
+                let text = |field: &str| disk[field].as_str().unwrap().to_owned();
+                (text("id"), disk["size_bytes"].as_u64().unwrap(), text("state"))
+            })
+            .collect();
+        let expected_bytes = match work {
+            Work::Create { fits: true } | Work::Grow { fits: true } => Some(16 * MIB),
+            Work::Grow { fits: false } => Some(8 * MIB),
+            Work::Create { fits: false } | Work::Delete => None,
+        };
+        let sizes: Vec<u64> = listed.iter().map(|(_, bytes, _)| *bytes).collect();
+        assert_eq!(
+            sizes,
+            Vec::from_iter(expected_bytes),
+            "{work:?} killed at moment {moment}"
+        );
+        assert!(listed.iter().all(|(_, _, state)| state == "ready"));
+        let placed: Vec<(String, u64)> = self
+            .service
+            .fleet
+            .disks()
+            .into_iter()
+            .map(|(id, bytes)| (id.to_string(), bytes))
+            .collect();
+        let recorded: Vec<(String, u64)> = listed.into_iter().map(|(id, bytes, _)| (id, bytes)).collect();
+        assert_eq!(placed, recorded, "{work:?} killed at moment {moment}");
+        let quota = self
+            .service
+            .get(&self.token, &format!("{}/quota", self.customer.base))
+            .await;
+        assert_eq!(quota.body["in_use"]["disks"], recorded.len());
+        assert_eq!(
+            quota.body["in_use"]["disk_bytes"],
+            recorded.iter().map(|(_, bytes)| bytes).sum::<u64>()
+        );
+        // The name is free again if and only if the disk is gone.
+        if recorded.is_empty() {
+            let body = json!({ "name": "d", "size_bytes": 8 * MIB });
+            let again = self
+                .service
+                .post(&self.token, &format!("{}/disks", self.customer.base), body)
+                .await;
+            assert_eq!(again.status, StatusCode::ACCEPTED, "{:?}", again.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn killed_at_every_step_there_is_no_orphan_no_double_and_the_quota_is_right() {
+    for work in [
+        Work::Create { fits: true },
+        Work::Create { fits: false },
+        Work::Grow { fits: true },
+        Work::Grow { fits: false },
+        Work::Delete,
+    ] {
+        let mut moment = 0;
+        loop {
+            let scene = Scene::set(work).await;
+            let died = scene.attempt(work, moment).await;
+            scene.recover(work).await;
+            scene.check(work, moment).await;
+            if !died {
+                break;
+            }
+            moment += 1;
+            assert!(moment < 400, "the work never ends");
+        }
+        println!("{work:?}: killed at {moment} moments");
+        assert!(
+            moment > 20,
+            "{work:?} has only {moment} moments: the kill does not reach it"
+        );
+    }
+}
