@@ -255,7 +255,9 @@ impl State {
     fn create(&mut self, directory: u64, name: &[u8], inode: &Inode, now: Timestamp) {
         self.counters.next_inode = self.counters.next_inode.max(inode.number + 1);
         self.counters.files += 1;
-        let previous = self.entries.insert(inode.number, Entry::created(inode.clone()));
+        let previous = self
+            .entries
+            .insert(inode.number, Box::new(Entry::created(inode.clone())));
         assert!(previous.is_none(), "inode numbers are never reused");
         self.dirty.insert(inode.number);
         if directory == inode.number {

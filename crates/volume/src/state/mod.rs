@@ -37,8 +37,8 @@ const COMPLETED_MAX: usize = 1024;
 /// How long a finished request is remembered; Linux retransmits over TCP after 60 s.
 const COMPLETED_SECONDS: i64 = 180;
 
-/// Inodes in memory beyond which unchanged ones are dropped: about 60 MiB.
-const INODES_MAX: usize = 100_000;
+/// Inodes in memory beyond which unchanged ones are dropped: about 40 MiB.
+const INODES_MAX: usize = 40_000;
 
 /// Directory pages loaded between two sweeps: at 4 KiB a page and twice that in memory, about 16 MiB.
 const PAGES_BETWEEN_SWEEPS: usize = 2048;
@@ -75,7 +75,8 @@ pub struct State {
     /// Root of the committed inode map.
     pub inode_map: Option<TreeRoot>,
     /// Loaded inodes and tombstones of removed ones that the committed map still has. Never iterated where order matters.
-    entries: HashMap<u64, Entry>,
+    /// Boxed: the table doubles and never shrinks, and an entry is some hundred bytes.
+    entries: HashMap<u64, Box<Entry>>,
     /// Numbers of the entries changed since the last freeze.
     dirty: BTreeSet<u64>,
     /// Unlinked inodes and how often each is retained.
@@ -183,7 +184,7 @@ impl State {
     pub fn install_inode(&mut self, number: u64, inode: Inode, content: Content) {
         self.entries
             .entry(number)
-            .or_insert_with(|| Entry::committed(inode, content));
+            .or_insert_with(|| Box::new(Entry::committed(inode, content)));
         if self.entries.len() > INODES_MAX {
             self.sweep();
         }
@@ -353,7 +354,7 @@ impl State {
     pub fn install_orphan(&mut self, inode: Inode, content: Content) {
         self.orphans.insert(inode.number, 0);
         self.entries
-            .insert(inode.number, Entry::committed(inode, content));
+            .insert(inode.number, Box::new(Entry::committed(inode, content)));
     }
 
     /// Takes everything that changed since the last freeze, for a checkpoint. Until [`State::install`], reads find it in the
