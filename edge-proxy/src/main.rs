@@ -92,10 +92,23 @@ enum Command {
     Verify,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// Threads for calls that wait for the disk and for sealing, a processor. By default there may be 512, and a burst of cache
+/// writes makes them all; each keeps a megabyte of the allocator's pages for itself.
+const BLOCKING_THREADS_A_CORE: usize = 4;
+
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match execute(arguments).await {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // A journal sync never waits behind more than this many short calls.
+        .max_blocking_threads((cores * BLOCKING_THREADS_A_CORE).clamp(16, 64))
+        .build();
+    let executed = match runtime {
+        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Err(error) => Err(Failure::new(format!("cannot start threads: {error}"))),
+    };
+    match executed {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("firn-edge: {failure}");

@@ -241,6 +241,7 @@ async fn real_fio_verifies_every_mode_at_depth_32() {
                 "--bsrange=4k-64k",
                 "--fsync=64",
                 "--verify=crc32c",
+                "--verify_state_save=0",
                 "--verify_fatal=1",
                 "--do_verify=1",
                 &format!("--uri={}", world.uri(name)),

@@ -255,6 +255,7 @@ async fn real_fio_verifies_random_writes_at_depth_32() {
                 "--iodepth=32",
                 "--size=48m",
                 "--verify=crc32c",
+                "--verify_state_save=0",
                 "--verify_fatal=1",
                 "--do_verify=1",
                 "--verify_backlog=1024",
