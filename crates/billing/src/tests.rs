@@ -1,0 +1,7 @@
+//! What must hold, and the planted bugs that must be found.
+
+mod closing;
+mod histories;
+mod independent;
+mod ingestion;
+mod world;
