@@ -72,7 +72,12 @@ impl Billing {
         let earliest = Month::of_ms(self.now_ms()).next();
         let used = self.table.query(&layout::hours(tenant), "", None, 1).await?;
         let is_used = !used.items.is_empty();
+        let wanted = (from, name.to_owned());
         self.change_tenant(tenant, |head, is_new| {
+            // It may have happened, and the reply was lost.
+            if head.books.last() == Some(&wanted) {
+                return Ok(());
+            }
             if from < earliest && (!is_new || is_used) {
                 return Err(BillingError::BookTooEarly {
                     effective: from,
@@ -80,7 +85,7 @@ impl Billing {
                 });
             }
             head.books.retain(|(month, _)| *month < from);
-            head.books.push((from, name.to_owned()));
+            head.books.push(wanted.clone());
             Ok(())
         })
         .await

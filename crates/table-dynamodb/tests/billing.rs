@@ -40,13 +40,17 @@ fn observation(sender: u64, sequence: u64) -> Observation {
 
 fn batch(sender: u64, first: u64, next: u64) -> UsageBatch {
     let source = SourceId::new(&format!("api/{sender}")).unwrap();
-    let observations = (first..next).map(|sequence| observation(sender, sequence)).collect();
+    let observations = (first..next)
+        .map(|sequence| observation(sender, sequence))
+        .collect();
     UsageBatch::new(source, Incarnation(1 + sender), first, observations).unwrap()
 }
 
 async fn deliver(billing: Arc<Billing>, sender: u64) {
     let mut random = Seeded::new(99, sender);
-    let mut unsent: Vec<u64> = (0..RECORDS_EACH / BATCH).map(|number| 1 + number * BATCH).collect();
+    let mut unsent: Vec<u64> = (0..RECORDS_EACH / BATCH)
+        .map(|number| 1 + number * BATCH)
+        .collect();
     for _ in 0..1000 {
         if unsent.is_empty() {
             return;
@@ -74,7 +78,12 @@ async fn real_fifty_thousand_records_are_billed_to_the_nano_dollar() {
         TablePrices::DYNAMODB_ON_DEMAND,
     ));
     let billing = Arc::new(Billing::new(&env, table.clone()));
-    proxy.script([Trouble::LoseReply, Trouble::Throttle, Trouble::InternalErrorAfterwards, Trouble::LoseRequest]);
+    proxy.script([
+        Trouble::LoseReply,
+        Trouble::Throttle,
+        Trouble::InternalErrorAfterwards,
+        Trouble::LoseRequest,
+    ]);
     let began = Instant::now();
     let senders: Vec<_> = (0..SENDERS)
         .map(|sender| tokio::spawn(deliver(billing.clone(), sender)))
@@ -83,12 +92,18 @@ async fn real_fifty_thousand_records_are_billed_to_the_nano_dollar() {
         sender.await.unwrap();
     }
     let received = began.elapsed().as_secs_f64();
-    proxy.script([Trouble::LoseReply, Trouble::Throttle, Trouble::InternalErrorAfterwards]);
+    proxy.script([
+        Trouble::LoseReply,
+        Trouble::Throttle,
+        Trouble::InternalErrorAfterwards,
+    ]);
     while billing.fold_all().await.unwrap() > 0 {}
     let both = began.elapsed().as_secs_f64();
 
     let mut sums: BTreeMap<(TenantId, Meter), u128> = BTreeMap::new();
-    for (sender, sequence) in (0..SENDERS).flat_map(|sender| (1..=RECORDS_EACH).map(move |sequence| (sender, sequence))) {
+    for (sender, sequence) in
+        (0..SENDERS).flat_map(|sender| (1..=RECORDS_EACH).map(move |sequence| (sender, sequence)))
+    {
         let record = observation(sender, sequence);
         *sums.entry((record.tenant, record.meter)).or_default() += u128::from(record.quantity);
     }
@@ -103,9 +118,20 @@ async fn real_fifty_thousand_records_are_billed_to_the_nano_dollar() {
             owed += book.meters[meter].price(*quantity).unwrap().0;
         }
         assert_eq!(invoice.total.0, owed, "to the nano-dollar");
-        let totals = billing.totals(&who, Hour(0), month.next().first_hour()).await.unwrap();
-        for (meter, expected) in sums.iter().filter(|((tenant, _), _)| *tenant == who).map(|((_, meter), sum)| (meter, sum)) {
-            let found: u128 = totals.iter().filter(|(key, _)| key.meter == *meter).map(|(_, totals)| totals.quantity).sum();
+        let totals = billing
+            .totals(&who, Hour(0), month.next().first_hour())
+            .await
+            .unwrap();
+        for (meter, expected) in sums
+            .iter()
+            .filter(|((tenant, _), _)| *tenant == who)
+            .map(|((_, meter), sum)| (meter, sum))
+        {
+            let found: u128 = totals
+                .iter()
+                .filter(|(key, _)| key.meter == *meter)
+                .map(|(_, totals)| totals.quantity)
+                .sum();
             assert_eq!(found, *expected);
         }
         records += invoice.records;

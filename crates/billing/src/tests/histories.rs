@@ -134,6 +134,17 @@ struct Story {
 }
 
 impl Story {
+    /// Days pass, in which nobody works.
+    async fn rest(&self, days: u64) {
+        for api in &self.apis {
+            api.crash();
+        }
+        self.env.sleep(Duration::from_secs(days * 86_400)).await;
+        for api in &self.apis {
+            api.restart();
+        }
+    }
+
     /// All senders send some records while machines crash. `round` numbers the phase.
     async fn phase(&self, round: u64, records_each: u64, close: Option<Month>) -> Result<(), String> {
         let now_ms = START_MS + self.env.now().0 / 1_000_000;
@@ -231,7 +242,7 @@ async fn tell(story: Story, table: MemoryTable) -> Result<u64, String> {
     let february = january.next();
     let words = |error: BillingError| error.to_string();
 
-    env.sleep(Duration::from_secs(25 * 86_400)).await;
+    story.rest(25).await;
     story.phase(1, 20, None).await?;
     let credit = Credit {
         id: ResourceName::new("sorry").unwrap(),
@@ -250,11 +261,11 @@ async fn tell(story: Story, table: MemoryTable) -> Result<u64, String> {
         return Err(format!("the credit is in {granted_in}"));
     }
     // Second of February and later: January is over, and its late records meet the closing.
-    env.sleep(Duration::from_secs(8 * 86_400)).await;
+    story.rest(8).await;
     story.phase(2, 12, Some(january)).await?;
     story.phase(3, 6, None).await?;
     strange_senders(&story).await?;
-    env.sleep(Duration::from_secs(30 * 86_400)).await;
+    story.rest(30).await;
     for api in &story.apis {
         api.crash();
     }
