@@ -202,6 +202,8 @@ impl Billing {
                 hours: CLOSING_GRACE_HOURS,
             });
         }
+        // What was received in time is charged in its month, even if nobody folded for long.
+        self.fold_all().await?;
         let early = if active(Mutant::InvoiceBeforeClose) {
             Some(self.invoice(tenant, month).await?)
         } else {

@@ -1,5 +1,6 @@
 //! What must hold, and the planted bugs that must be found.
 
+mod chain;
 mod closing;
 mod histories;
 mod independent;

@@ -86,7 +86,7 @@ impl Sending {
         let mut tries = 0;
         while !unsent.is_empty() {
             tries += 1;
-            assert!(tries < 20_000, "a batch is never received");
+            assert!(tries < 1500, "a batch is never received");
             // Mostly in order; sometimes one overtakes, sometimes one goes out again under other bounds.
             let index = if random.chance(1, 4) {
                 random.index(unsent.len().min(4))
@@ -459,7 +459,8 @@ fn history(seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
     plant(mutant);
     let limits = Limits {
         time: Duration::from_secs(100 * 86_400),
-        ..Limits::default()
+        // A sound history takes a tenth of it.
+        steps: 3_000_000,
     };
     let simulation = Simulation::with_limits(seed, limits);
     let table = MemoryTable::new();
@@ -502,7 +503,8 @@ fn the_same_seed_is_the_same_history() {
 #[test]
 fn every_planted_bug_is_found() {
     for mutant in Mutant::ALL {
-        let found = (0..40).find(|seed| history(*seed, Some(mutant)).is_err());
-        assert!(found.is_some(), "{mutant:?} was not noticed in 40 histories");
+        let found = (0..40).find_map(|seed| Some((seed, history(seed, Some(mutant)).err()?)));
+        let (seed, how) = found.unwrap_or_else(|| panic!("{mutant:?} was not noticed in 40 histories"));
+        println!("{mutant:?}: seed {seed}: {}", how.chars().take(150).collect::<String>());
     }
 }
