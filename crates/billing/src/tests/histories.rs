@@ -505,6 +505,9 @@ fn every_planted_bug_is_found() {
     for mutant in Mutant::ALL {
         let found = (0..40).find_map(|seed| Some((seed, history(seed, Some(mutant)).err()?)));
         let (seed, how) = found.unwrap_or_else(|| panic!("{mutant:?} was not noticed in 40 histories"));
-        println!("{mutant:?}: seed {seed}: {}", how.chars().take(150).collect::<String>());
+        println!(
+            "{mutant:?}: seed {seed}: {}",
+            how.chars().take(150).collect::<String>()
+        );
     }
 }

@@ -45,13 +45,16 @@ pub(super) fn calm(env: &Env) -> Billing {
     Billing::new(env, MemoryTable::new().connect(env))
 }
 
+/// What runs on a machine.
+type Process = (Env, Arc<Billing>);
+
 /// An API process on a machine that may be down.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) machine: Machine,
     table: MemoryTable,
     rates: FaultRates,
-    running: Arc<Mutex<Option<(Env, Arc<Billing>)>>>,
+    running: Arc<Mutex<Option<Process>>>,
 }
 
 impl Api {
