@@ -99,9 +99,7 @@ impl Billing {
             let step = FoldStep {
                 chunks: works.iter().filter(|work| work.left.is_empty()).count() as u64,
                 records: works.iter().map(|work| work.taken).sum(),
-                // With markers that stay there would be no end.
-                more: !active(Mutant::MarkerStays)
-                    && (page.next.is_some() || works.iter().any(|work| !work.left.is_empty())),
+                more: page.next.is_some() || works.iter().any(|work| !work.left.is_empty()),
             };
             let writes = self.writes(works, plan).await?;
             let bytes: usize = writes.iter().map(write_bytes).sum();
@@ -286,7 +284,8 @@ impl Billing {
             });
         }
         for work in works {
-            if !work.touched || active(Mutant::MarkerStays) {
+            let stays = active(Mutant::MarkerStays) && self.env.random_below(4) == 0;
+            if !work.touched || stays {
                 continue;
             }
             let Some((tenant, _)) = work.left.first_key_value() else {

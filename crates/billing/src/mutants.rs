@@ -21,7 +21,7 @@ pub enum Mutant {
     GapsAreForgotten,
     /// Anybody may report as anybody, of anybody.
     AnySource,
-    /// A chunk's marker stays when it was added to the hours.
+    /// A chunk's marker stays, now and then, when it was added to the hours.
     MarkerStays,
     /// Quantities are cut to 32 bits.
     QuantityIs32Bits,
