@@ -204,11 +204,6 @@ impl Billing {
         }
         // What was received in time is charged in its month, even if nobody folded for long.
         self.fold_all().await?;
-        let early = if active(Mutant::InvoiceBeforeClose) {
-            Some(self.invoice(tenant, month).await?)
-        } else {
-            None
-        };
         self.env.fault_point("billing.close.before").await;
         self.change_tenant(tenant, |head, _| match head.closed.last() {
             Some(last) if *last >= month => {
@@ -225,10 +220,6 @@ impl Billing {
         })
         .await?;
         self.env.fault_point("billing.close.closed").await;
-        if let Some(mut invoice) = early {
-            invoice.state = InvoiceState::Final;
-            self.store_invoice(&invoice).await?;
-        }
         let (head, _) = self.tenant_head(tenant).await?;
         self.final_invoice(tenant, &head, month).await
     }

@@ -29,8 +29,6 @@ pub enum Mutant {
     AdvisoryIsCharged,
     /// The fold does not check whether a month was closed meanwhile.
     CloseIsNotChecked,
-    /// An invoice is made before its month is closed.
-    InvoiceBeforeClose,
     /// Late usage is added to the month it belongs to, closed or not.
     LateEditsThePast,
     /// A credit that is granted twice counts twice.
@@ -41,7 +39,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 14] = [
         Self::OverlapIsNew,
         Self::ReorderedIsLost,
         Self::AcknowledgeFirst,
@@ -53,7 +51,6 @@ impl Mutant {
         Self::QuantityIs32Bits,
         Self::AdvisoryIsCharged,
         Self::CloseIsNotChecked,
-        Self::InvoiceBeforeClose,
         Self::LateEditsThePast,
         Self::CreditsRepeat,
         Self::RoundEachHour,

@@ -453,3 +453,48 @@ fn an_explanation_adds_up_and_its_advice_is_priced() {
         );
     });
 }
+
+/// A fold whose transaction is still on its way when a month is closed; says what is wrong with the bill afterwards.
+pub(super) fn late_fold(mutant: Option<Mutant>) -> Result<(), String> {
+    plant(mutant);
+    let outcome = world(|env| async move {
+        let table = MemoryTable::new();
+        let client = table.connect(&env);
+        let folding = Billing::new(&env, client.clone());
+        let acme = tenant("acme");
+        days(&env, 20).await;
+        let api = Reporter::service(source("api/1"));
+        let some = batch("api/1", 1, 1, vec![commits(1_100_000, START_MS)]);
+        folding.accept(&api, &some).await.unwrap();
+        days(&env, 13).await;
+        // The marker, the chunk, the tenant, the hour; then the transaction; then nothing any more.
+        client.script([Fault::None; 4]);
+        client.script([Fault::Late { requests: 1_000_000 }, Fault::Throttle]);
+        assert!(folding.fold().await.is_err());
+        let closing = Billing::new(&env, table.connect(&env));
+        let close = |head: &mut crate::tenant::TenantHead, _| {
+            head.closed.push(month(1));
+            Ok(())
+        };
+        closing.change_tenant(&acme, close).await.unwrap();
+        let invoice = closing.invoice(&acme, month(1)).await.unwrap();
+        table.settle();
+        closing.fold_all().await.unwrap();
+        let hours = (crate::Hour(0), month(2).first_hour());
+        let totals = closing.totals(&acme, hours.0, hours.1).await.unwrap();
+        let next = closing.invoice(&acme, month(2)).await.unwrap();
+        match (invoice.records, totals.len(), next.records) {
+            (0, 0, 1) => Ok(()),
+            found => Err(format!(
+                "records of the invoice, resources of its hours, records of the next: {found:?}"
+            )),
+        }
+    });
+    plant(None);
+    outcome
+}
+
+#[test]
+fn a_fold_that_lands_after_a_month_was_closed_adds_nothing_to_it() {
+    assert_eq!(late_fold(None), Ok(()));
+}
