@@ -1,0 +1,115 @@
+//! Where things lie in the table.
+//!
+//! ```text
+//! partition                          sort                                        item
+//! billing/streams                    <source>|<incarnation>                      what was received of a stream
+//! billing/chunks/<source>|<inc>      <first sequence>                            up to 4096 records, as received
+//! billing/pending                    <received ms>|<source>|<inc>|<first>        a chunk not yet in the hours
+//! billing/hours/<tenant>             <hour>/<part>                               sums of one hour
+//! billing/tenants                    <tenant>                                    which months are closed, which prices hold
+//! billing/invoices/<tenant>          <month>                                     a closed month's invoice
+//! billing/credits/<tenant>           <id>                                        a credit line
+//! billing/books/<name>               <month>                                     a version of a price book
+//! billing/budgets/<tenant>           <id>                                        a budget
+//! billing/alerts/<tenant>            <month>|<budget>|<threshold>                an alert that was raised
+//! billing/audit/<tenant or ->        <ms>|<digest>                               an audit event
+//! ```
+//!
+//! Numbers are padded, so that items lie in order. Names hold neither `|` nor anything below `-`, so `<x>|` is a prefix of
+//! nothing else. All items but chunks and hours are JSON with a version `v`; a build reads its own and the one before.
+//!
+//! **Sizes.** A batch of 4096 ordinary records takes ~50 KiB as a chunk: one transaction of 3 items receives it, so one
+//! fsync of the embedded table, or one request to DynamoDB, carries thousands of records. A transaction that moves chunks
+//! into the hours carries at most [`FOLD_CHUNKS`] chunks (98,000 records) and 100 items. An hour of a tenant takes ~50 bytes
+//! for each resource and meter; at [`HOUR_PART_BYTES`] another part is begun.
+
+use crate::{Hour, Month};
+use firn_table::ItemKey;
+use firn_usage::{Incarnation, SourceId, TenantId};
+
+/// Chunks in one transaction of the fold at most: their markers take a quarter of its items.
+pub(crate) const FOLD_CHUNKS: usize = 24;
+/// Items in one transaction of the fold at most: the table's limit, less room for audit events.
+pub(crate) const FOLD_ITEMS: usize = 92;
+/// An hour's part at this size is left alone and another begun: four thousand resources and meters, half of an item's limit.
+pub(crate) const HOUR_PART_BYTES: usize = 200 << 10;
+
+pub(crate) const STREAMS: &str = "billing/streams";
+pub(crate) const PENDING: &str = "billing/pending";
+pub(crate) const TENANTS: &str = "billing/tenants";
+
+/// A stream's name in keys.
+pub(crate) fn stream(source: &SourceId, incarnation: Incarnation) -> String {
+    format!("{source}|{incarnation}")
+}
+
+pub(crate) fn stream_key(stream: &str) -> ItemKey {
+    ItemKey::new(STREAMS, stream)
+}
+
+pub(crate) fn chunks(stream: &str) -> String {
+    format!("billing/chunks/{stream}")
+}
+
+pub(crate) fn sequence(sequence: u64) -> String {
+    format!("{sequence:020}")
+}
+
+pub(crate) fn chunk_key(stream: &str, first: u64) -> ItemKey {
+    ItemKey::new(chunks(stream), sequence(first))
+}
+
+pub(crate) fn pending_key(received_ms: u64, stream: &str, first: u64) -> ItemKey {
+    ItemKey::new(PENDING, format!("{received_ms:020}|{stream}|{first:020}"))
+}
+
+/// The chunk that a marker stands for.
+pub(crate) fn chunk_of(pending: &ItemKey) -> Option<ItemKey> {
+    let (_, rest) = pending.sort.split_once('|')?;
+    let (stream, first) = rest.rsplit_once('|')?;
+    Some(ItemKey::new(chunks(stream), first))
+}
+
+pub(crate) fn hours(tenant: &TenantId) -> String {
+    format!("billing/hours/{tenant}")
+}
+
+pub(crate) fn hour_prefix(hour: Hour) -> String {
+    format!("{hour}/")
+}
+
+pub(crate) fn hour_key(tenant: &TenantId, hour: Hour, part: usize) -> ItemKey {
+    ItemKey::new(hours(tenant), format!("{hour}/{part:04}"))
+}
+
+pub(crate) fn tenant_key(tenant: &TenantId) -> ItemKey {
+    ItemKey::new(TENANTS, tenant.as_str())
+}
+
+pub(crate) fn invoices(tenant: &TenantId) -> String {
+    format!("billing/invoices/{tenant}")
+}
+
+pub(crate) fn invoice_key(tenant: &TenantId, month: Month) -> ItemKey {
+    ItemKey::new(invoices(tenant), month.to_string())
+}
+
+pub(crate) fn credits(tenant: &TenantId) -> String {
+    format!("billing/credits/{tenant}")
+}
+
+pub(crate) fn books(name: &str) -> String {
+    format!("billing/books/{name}")
+}
+
+pub(crate) fn budgets(tenant: &TenantId) -> String {
+    format!("billing/budgets/{tenant}")
+}
+
+pub(crate) fn alerts(tenant: &TenantId) -> String {
+    format!("billing/alerts/{tenant}")
+}
+
+pub(crate) fn audit(tenant: Option<&TenantId>) -> String {
+    format!("billing/audit/{}", tenant.map_or("-", |tenant| tenant.as_str()))
+}

@@ -1,0 +1,108 @@
+//! Billing by operation: from usage records to an invoice that adds up to the last of them.
+//!
+//! ```text
+//! UsageBatch ──accept──▶ chunks + markers ──fold──▶ hours (UTC) ──prices──▶ invoice, forecast, budgets, explanation
+//!              (exactly once,                (exactly once,          (integers; one rounding
+//!               one transaction)              one transaction)        for each line)
+//! ```
+//!
+//! Everything lies in [`firn_table::Table`] and nothing in memory, so any number of processes may do any of it at any time,
+//! and any of them may die at any instruction. The rules:
+//!
+//! - **Charged is what the service itself observed** ([`Standing::Observed`]). An edge's own counts are advisory: compared
+//!   ([`Billing::reconcile`]), never charged.
+//! - **Exactly once.** A record's name is (source, incarnation, sequence); `ingest.rs` and `fold.rs` tell how.
+//! - **An invoice is never edited.** A closed month is closed; what comes late is charged in the first open month, and a
+//!   correction is a credit line.
+//! - **Whole nano-units, rounded once a line**, half up ([`Rate::of`]). The total is the sum of its lines.
+
+mod audit;
+mod books;
+mod budget;
+mod calendar;
+mod chunk;
+mod credit;
+mod error;
+mod explain;
+mod export;
+mod fold;
+mod gaps;
+mod hours;
+mod ingest;
+mod invoice;
+mod items;
+mod layout;
+mod money;
+pub mod mutants;
+mod price;
+mod quantity;
+mod reconcile;
+mod reporter;
+mod stream;
+mod tenant;
+#[cfg(test)]
+mod tests;
+
+pub use audit::{AuditEvent, AuditPage, Finding};
+pub use budget::{Alert, Budget, BudgetState, Operation, QuotaRefusal, Spending, decide};
+pub use calendar::{CalendarError, Hour, Month};
+pub use credit::Credit;
+pub use error::BillingError;
+pub use explain::{Advice, Explanation, Share, explain};
+pub use export::{hours_csv, invoice_csv};
+pub use fold::{CLOCK_TOLERANCE_MS, FoldStep};
+pub use gaps::GAP_GRACE;
+pub use hours::{Entries, EntryKey, Totals};
+pub use ingest::{BillingSink, Receipt};
+pub use invoice::{CLOSING_GRACE_HOURS, Invoice, InvoiceState, Line, LineKind};
+pub use money::{Money, Rate};
+pub use price::{BookError, MeterPrice, PriceBook, RatedPart, Tier};
+pub use quantity::Quantity;
+pub use reconcile::{MINIMUM_OBSERVED, REPORT_LAG, reconcile};
+pub use reporter::{Reporter, Standing};
+
+use firn_env::Env;
+use firn_table::Table;
+use std::{sync::Arc, time::Duration};
+
+/// Tries of a transaction that others get in the way of. Above them stands whoever asked.
+pub(crate) const ATTEMPTS: u32 = 8;
+/// Before the second try: about one round trip to the table.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The ledger.
+pub struct Billing {
+    pub(crate) env: Env,
+    pub(crate) table: Arc<dyn Table>,
+}
+
+impl Billing {
+    /// Over this table; its partitions begin with `billing/`.
+    pub fn new(env: &Env, table: Arc<dyn Table>) -> Self {
+        Self {
+            env: env.clone(),
+            table,
+        }
+    }
+
+    /// The wall clock in milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.env.wall().as_millis()).unwrap_or(0)
+    }
+
+    /// Waits before try number `attempt` (from 0, before which there is no wait): exponential with full jitter.
+    pub(crate) async fn pause(&self, attempt: u32) {
+        if attempt == 0 {
+            return;
+        }
+        let ceiling = FIRST_PAUSE
+            .saturating_mul(1 << attempt.min(16))
+            .min(LONGEST_PAUSE);
+        let nanos = u64::try_from(ceiling.as_nanos()).unwrap_or(u64::MAX);
+        self.env
+            .sleep(Duration::from_nanos(self.env.random_below(nanos.max(1))))
+            .await;
+    }
+}

@@ -1,0 +1,57 @@
+//! Who reports, as proved by the connection, and what that is worth.
+
+use firn_usage::{SourceId, TenantId};
+use serde::{Deserialize, Serialize};
+
+/// What a report is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Seen by the service itself: charged.
+    Observed,
+    /// Said by a customer's own edge: compared, never charged.
+    Advisory,
+}
+
+/// An authenticated sender. Made by whoever verified the certificate or token, and by nobody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reporter {
+    identity: SourceId,
+    tenant: Option<TenantId>,
+}
+
+impl Reporter {
+    /// A component of the service: it observes all tenants, and what it reports is charged.
+    pub fn service(identity: SourceId) -> Self {
+        Self {
+            identity,
+            tenant: None,
+        }
+    }
+
+    /// An edge: bound to its tenant, and advisory.
+    pub fn edge(identity: SourceId, tenant: TenantId) -> Self {
+        Self {
+            identity,
+            tenant: Some(tenant),
+        }
+    }
+
+    /// The one source under which it may report.
+    pub fn identity(&self) -> &SourceId {
+        &self.identity
+    }
+
+    /// The one tenant of which it may report; none: all.
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.tenant.as_ref()
+    }
+
+    /// What its reports are worth.
+    pub fn standing(&self) -> Standing {
+        match self.tenant {
+            None => Standing::Observed,
+            Some(_) => Standing::Advisory,
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What must hold, and the planted bugs that must be found.
+
+mod chain;
+mod closing;
+mod histories;
+mod independent;
+mod ingestion;
+mod world;

@@ -1,0 +1,144 @@
+//! Names that travel in records: of tenants, of resources, of those who observe.
+//!
+//! One narrow alphabet for all of them: printable ASCII that means nothing to a shell, a path, a spreadsheet or a table's key
+//! design, so a name can stand anywhere unescaped. Look-alike letters and invisible characters cannot be written at all.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A text that is no name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing, or more than the kind of name allows.
+    #[error("a {kind} has 1 to {longest} characters, this has {length}")]
+    Length {
+        /// What was to be named.
+        kind: &'static str,
+        /// The limit.
+        longest: usize,
+        /// What was given.
+        length: usize,
+    },
+    /// A character outside the alphabet, or a first one that is no letter or digit.
+    #[error(
+        "a {kind} is made of letters, digits and '.', '_', '-', '/', and begins with a letter or digit (byte {position} is not)"
+    )]
+    Character {
+        /// What was to be named.
+        kind: &'static str,
+        /// Where.
+        position: usize,
+    },
+}
+
+fn check(kind: &'static str, longest: usize, text: &str) -> Result<(), NameError> {
+    if text.is_empty() || text.len() > longest {
+        return Err(NameError::Length {
+            kind,
+            longest,
+            length: text.len(),
+        });
+    }
+    let wrong = text.bytes().enumerate().find(|(position, byte)| {
+        !byte.is_ascii_alphanumeric() && (*position == 0 || !matches!(byte, b'.' | b'_' | b'-' | b'/'))
+    });
+    match wrong {
+        Some((position, _)) => Err(NameError::Character { kind, position }),
+        None => Ok(()),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $longest:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// The longest there may be, in bytes.
+            pub const MAX_BYTES: usize = $longest;
+
+            /// Takes a text for a name.
+            ///
+            /// # Errors
+            /// [`NameError`] if it is not one.
+            pub fn new(text: &str) -> Result<Self, NameError> {
+                check($kind, $longest, text)?;
+                Ok(Self(text.into()))
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.pad(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+
+            fn try_from(text: String) -> Result<Self, NameError> {
+                Self::new(&text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0.as_ref().to_owned()
+            }
+        }
+    };
+}
+
+name! {
+    /// Who pays.
+    TenantId, "tenant", 64
+}
+name! {
+    /// What was used: `volume/7f3a`, `disk/db-1`, `api`.
+    ResourceName, "resource", 128
+}
+name! {
+    /// Who observed it: `api/1`, `cleaner/eu`, `node/12`, `edge/7f3a`. The receiver holds it against the sender's
+    /// authenticated identity.
+    SourceId, "source", 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for text in ["a", "volume/7f3a", "A.b_c-d/e", "0"] {
+            assert_eq!(
+                ResourceName::new(text).map(|name| name.to_string()),
+                Ok(text.to_owned())
+            );
+        }
+        for text in [
+            "",
+            " a",
+            "/a",
+            "-a",
+            "=1+1",
+            "@x",
+            "a b",
+            "a\0",
+            "vоlume",
+            "a\u{202e}b",
+            "a,b",
+            "a|b",
+        ] {
+            assert!(ResourceName::new(text).is_err(), "{text:?}");
+        }
+        assert!(TenantId::new(&"x".repeat(64)).is_ok());
+        assert!(TenantId::new(&"x".repeat(65)).is_err());
+    }
+}

@@ -1,0 +1,5 @@
+//! What must hold, and the planted bugs that must be found.
+
+mod encoding;
+mod histories;
+mod spool;
