@@ -6,6 +6,10 @@
 //! ```
 #![allow(clippy::disallowed_methods, reason = "prints real time")]
 
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the table itself, which use all of it"
+)]
 mod support;
 
 use firn_billing::{Billing, Hour, Month, PriceBook, Reporter};

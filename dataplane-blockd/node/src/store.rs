@@ -35,9 +35,7 @@ pub use layout::Geometry;
 pub use read::Found;
 pub use write::{Content, Put};
 
-use firn_blockd_protocol::{
-    BlockVersion, DiskId, Fence, Generation, NodeId, RowVersion, TractId, TractStatus,
-};
+use firn_blockd_protocol::{BlockVersion, DiskId, Fence, Generation, NodeId, TractId, TractStatus};
 use firn_env::{DiskFile, DiskLock, Env, Task};
 use state::State;
 use std::{

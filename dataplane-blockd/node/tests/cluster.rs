@@ -77,11 +77,12 @@ async fn use_disk(client: &Client, model: &Model, steps: u64) -> Result<(), Stri
             .write(index, block, generation, data)
             .await
             .map_err(|error| format!("a write: {error:?}"))?;
-        let mut model = model.lock().expect("no panic");
-        let allowed = model.entry((index, block)).or_default();
-        allowed.acknowledged = Some((generation, trimmed));
-        allowed.in_doubt.clear();
-        drop(model);
+        {
+            let mut model = model.lock().expect("no panic");
+            let allowed = model.entry((index, block)).or_default();
+            allowed.acknowledged = Some((generation, trimmed));
+            allowed.in_doubt.clear();
+        }
         let pause = client.env.random_below(300);
         client.env.sleep(Duration::from_millis(pause)).await;
     }
@@ -362,7 +363,6 @@ fn a_stale_row_is_refused(planted: Option<&str>) -> Result<(), String> {
 
 fn a_joining_replica_serves_no_reads(planted: Option<&str>) -> Result<(), String> {
     let Stage { cluster, client } = stage(3, 3, 2, planted);
-    let placement = placement(&cluster.simulation.env(), &cluster.table);
     let machines: Vec<_> = cluster.hosts.iter().map(|host| host.machine.clone()).collect();
     let shared = Arc::new(cluster);
     let world = shared.clone();

@@ -110,6 +110,7 @@ impl Engine {
                 FetchPolicy::FullSegment,
             ]),
             patience: Duration::from_secs(random.between(1, 20)),
+            ..VolumeConfig::default()
         };
         Self {
             edges,

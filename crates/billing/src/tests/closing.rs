@@ -7,11 +7,13 @@ use super::{
 use crate::{
     Billing, BillingError, Budget, Credit, Finding, InvoiceState, LineKind, Money, Month, Operation,
     PriceBook, Reporter, decide, hours_csv, invoice_csv,
+    mutants::{Mutant, plant},
 };
 use firn_env::{
     Env,
     sim::{Limits, Simulation},
 };
+use firn_table::{Fault, MemoryTable};
 use firn_usage::{Meter, Observation};
 use std::time::Duration;
 
