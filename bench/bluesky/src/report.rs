@@ -496,8 +496,9 @@ impl<'a> Report<'a> {
         }
         self.say("");
         self.say(
-            "As in the paper: below what the line carries a write takes as long as the local disk; above it the small buffer fills and\n\
-             clients are slowed to the line's rate, while the large one takes the whole burst up to a higher rate.",
+            "The paper's expectation: below what the line carries a write takes as long as the local disk; above it the small buffer\n\
+             fills and clients are slowed to the line's rate, while the large one takes the whole burst up to a higher rate. A buffer\n\
+             smaller than what starts a checkpoint (32 MiB) makes clients wait below the line's rate too.",
         );
         self.say("");
     }
