@@ -14,18 +14,9 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use support::content;
+use support::{content, tiny};
 
 const DISK: DiskId = DiskId([3; 16]);
-
-fn tiny() -> Geometry {
-    Geometry {
-        groups: 1,
-        home_frames: 2,
-        scratch_frames: 1,
-        journal_bytes: 64 << 10,
-    }
-}
 
 fn place(index: u32) -> TractPlace {
     TractPlace {

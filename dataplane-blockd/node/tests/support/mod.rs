@@ -1,6 +1,10 @@
 //! A small cluster under the simulator, and a client that writes through to all replicas.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
+
+mod stage;
+
+pub use stage::{Stage, TRACTS, fill, filled, stage};
 
 use bytes::Bytes;
 use firn_blockd_node::*;
@@ -20,6 +24,16 @@ use std::{
 pub const TENANT: TenantId = TenantId([9; 16]);
 pub const KEY: [u8; 32] = [7; 32];
 pub const ROWS: u32 = 4;
+
+/// Two tracts and room for one in flight.
+pub fn tiny() -> Geometry {
+    Geometry {
+        groups: 1,
+        home_frames: 2,
+        scratch_frames: 1,
+        journal_bytes: 64 << 10,
+    }
+}
 
 /// As small as a store can be: journal files fill and groups run out of scratch in no time.
 pub fn small_geometry() -> Geometry {
