@@ -387,6 +387,8 @@ fn a_client_that_says_nothing_or_stops_in_the_middle_is_hung_up_on() {
                     "hung up after {waited:?}"
                 );
             }
+            // The node's task of the last connection ends a moment after the stream does.
+            env.sleep(Duration::from_secs(1)).await;
         })
         .expect("the run ends");
     assert_eq!(world.usage.connections.load(Relaxed), 0);
