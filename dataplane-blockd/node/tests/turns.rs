@@ -168,7 +168,9 @@ fn a_modelled_disk_takes_its_time() {
             assert!((1.05..1.07).contains(&sequential), "{sequential} s");
             let began = env.now();
             for at in 0..100_u64 {
-                file.read_at(at * 37 % 128 << 20, 4096).await.expect("it is read");
+                file.read_at((at * 37 % 128) << 20, 4096)
+                    .await
+                    .expect("it is read");
             }
             let random = env.now().since(began).as_secs_f64();
             assert!((0.79..0.82).contains(&random), "{random} s");

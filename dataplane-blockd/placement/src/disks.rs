@@ -361,7 +361,9 @@ struct NameRecord {
 fn check_size(size_bytes: u64, tracts: Option<u32>) -> Result<u32, PlacementError> {
     let needed = size_bytes.div_ceil(TRACT_BYTES);
     let reason = match tracts {
-        _ if size_bytes == 0 || size_bytes % 4096 != 0 => "its size must be a multiple of 4096 bytes",
+        _ if size_bytes == 0 || !size_bytes.is_multiple_of(4096) => {
+            "its size must be a multiple of 4096 bytes"
+        }
         _ if needed > MAX_TRACTS => "more than 1 PiB",
         Some(tracts) if u64::from(tracts) < needed => "fewer tracts than its size needs",
         Some(tracts) if u64::from(tracts) > MAX_TRACTS => "more than 1 PiB",

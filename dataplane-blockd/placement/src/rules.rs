@@ -70,7 +70,7 @@ pub fn next(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Optio
     if settled(&replicas) >= copies {
         replicas.retain(|replica| !(draining(replica) && active(replica)));
     }
-    replicas.retain(|replica| !(draining(replica) && !active(replica)));
+    replicas.retain(|replica| !draining(replica) || active(replica));
     while settled(&replicas) > copies {
         let most = replicas
             .iter()

@@ -205,7 +205,7 @@ impl Lengths {
                 value: body as u64,
             });
         }
-        if data > MAX_DATA_BYTES || data % BLOCK_BYTES != 0 {
+        if data > MAX_DATA_BYTES || !data.is_multiple_of(BLOCK_BYTES) {
             return Err(DecodeError::Invalid {
                 field: "data length",
                 value: data as u64,

@@ -262,7 +262,7 @@ fn a_block_checksum_is_crc32c_of_its_place_and_its_bytes() {
     for byte in bytes {
         remainder ^= u32::from(byte);
         for _ in 0..8 {
-            remainder = remainder >> 1 ^ 0x82f6_3b78 * (remainder & 1);
+            remainder = (remainder >> 1) ^ (0x82f6_3b78 * (remainder & 1));
         }
     }
     assert_eq!(block_checksum(tract, 0x1234, &[0xab; BLOCK_BYTES]), !remainder);
