@@ -1,6 +1,7 @@
 //! `firn-edge`: the appliance in a branch office. To its clients a file server, to the cloud one writer of a volume.
 
 mod admin;
+mod allocator;
 mod commands;
 mod config;
 mod failure;
@@ -17,10 +18,6 @@ mod snapshot;
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
-
-/// Requests of many clients allocate and free on all threads; see `Cargo.toml` for why not the system's allocator.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Serves a Firn volume to a branch office over NFS.
 #[derive(Parser)]
@@ -97,6 +94,7 @@ enum Command {
 const BLOCKING_THREADS_A_CORE: usize = 4;
 
 fn main() -> ExitCode {
+    allocator::keep_little();
     let arguments = Arguments::parse();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
