@@ -90,7 +90,7 @@ enum Command {
 }
 
 /// Threads for calls that wait for the disk and for sealing, a processor. By default there may be 512, and a burst of cache
-/// writes makes them all; each keeps a megabyte of the allocator's pages for itself.
+/// writes makes them all; each has a stack and memory of the allocator for itself.
 const BLOCKING_THREADS_A_CORE: usize = 4;
 
 fn main() -> ExitCode {
