@@ -54,12 +54,7 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
         ),
     );
     let simulated = tokio::task::spawn_blocking(simulated_hour).await??;
-    tell(
-        &mut report,
-        "simulated hour",
-        &simulated,
-        VolumeConfig::default().patience * 3,
-    );
+    tell(&mut report, "simulated hour", &simulated, RESUME);
     // Long enough in any case for the journal to be full.
     let outage = Duration::from_secs(if small { 20 } else { 120 });
     let real = real(directory, outage).await?;
