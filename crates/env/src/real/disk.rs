@@ -2,6 +2,8 @@
 //! that the page cache can answer, and a sync on a device that has lately been fast, are made in place ([`pace`]).
 
 mod pace;
+#[cfg(test)]
+mod tests;
 
 use super::wall_time;
 use crate::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};

@@ -55,7 +55,8 @@ impl Pace {
         result
     }
 
-    fn note(&self, took: Duration) {
+    /// Takes note of a call that took so long.
+    pub(super) fn note(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         // Lost updates among threads only make the mean a little older.
         let mean = self.mean_ns.load(Relaxed);

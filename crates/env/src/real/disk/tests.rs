@@ -1,0 +1,187 @@
+//! The real disk against a plain vector: what was written is what is read, whichever way a sync was made.
+
+use super::RealDisk;
+use crate::{Disk, DiskError, DiskFile, OpenMode};
+use bytes::Bytes;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+/// A directory that is removed in the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("firn-real-disk-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes the disk believe that its syncs are short, so that the next small one is made in place; or long.
+fn believe(disk: &RealDisk, short: bool) {
+    tell(disk, short);
+    assert_eq!(disk.pace.is_short(1), short);
+}
+
+fn tell(disk: &RealDisk, short: bool) {
+    let took = if short {
+        Duration::ZERO
+    } else {
+        Duration::from_secs(1)
+    };
+    for _ in 0..200 {
+        disk.pace.note(took);
+    }
+}
+
+/// Parts of varied lengths, some empty, and the bytes that they add up to.
+fn parts(step: usize, bytes: usize) -> (Vec<Bytes>, Vec<u8>) {
+    let all: Vec<u8> = (0..bytes).map(|at| (at * 7 + step * 31) as u8).collect();
+    let mut parts = vec![Bytes::new()];
+    let mut rest = all.as_slice();
+    let mut length = 1;
+    while !rest.is_empty() {
+        let (part, behind) = rest.split_at(length.min(rest.len()));
+        parts.push(Bytes::copy_from_slice(part));
+        rest = behind;
+        length = length * 3 + step % 5;
+    }
+    (parts, all)
+}
+
+async fn read_all(file: &Arc<dyn DiskFile>, length: usize) -> Vec<u8> {
+    file.read_at(0, length).await.unwrap().to_vec()
+}
+
+async fn written_is_read(name: &str, turn: impl Fn(&RealDisk, usize)) {
+    let directory = Directory::new(name);
+    let disk = RealDisk::open(&directory.0).unwrap();
+    let file = disk.open("file", OpenMode::CreateNew).await.unwrap();
+    let mut model: Vec<u8> = Vec::new();
+    for step in 0..200 {
+        turn(&disk, step);
+        // Most are short; some are longer than what is ever written in place.
+        let bytes = if step % 40 == 39 {
+            300_000
+        } else {
+            step * 97 % 9000
+        };
+        // Over what is there, at its end, and behind it.
+        let offset = step * 8191 % (model.len() + 2000);
+        let (parts, all) = parts(step, bytes);
+        file.write_and_sync(offset as u64, parts).await.unwrap();
+        if bytes > 0 && model.len() < offset + bytes {
+            model.resize(offset + bytes, 0);
+        }
+        if bytes > 0 {
+            model[offset..offset + bytes].copy_from_slice(&all);
+        }
+        let around = offset.saturating_sub(10);
+        let read = file.read_at(around as u64, bytes + 20).await.unwrap();
+        assert_eq!(
+            read,
+            model[around.min(model.len())..model.len().min(around + bytes + 20)],
+            "step {step}"
+        );
+    }
+    assert_eq!(read_all(&file, model.len() + 1).await, model);
+    assert_eq!(std::fs::read(directory.0.join("file")).unwrap(), model);
+    let again = disk.open("file", OpenMode::Read).await.unwrap();
+    assert_eq!(read_all(&again, model.len()).await, model);
+}
+
+#[tokio::test]
+async fn written_in_place_is_read() {
+    written_is_read("place", |disk, _| believe(disk, true)).await;
+}
+
+#[tokio::test]
+async fn written_by_threads_is_read() {
+    written_is_read("threads", |disk, _| believe(disk, false)).await;
+}
+
+#[tokio::test]
+async fn written_by_turns_is_read() {
+    written_is_read("turns", |disk, step| believe(disk, step % 3 == 0)).await;
+}
+
+#[tokio::test]
+async fn writers_of_one_file_do_not_mix() {
+    let directory = Directory::new("writers");
+    let disk = Arc::new(RealDisk::open(&directory.0).unwrap());
+    let file = disk.open("file", OpenMode::CreateNew).await.unwrap();
+    let writers: Vec<_> = (0..8_u64)
+        .map(|writer| {
+            let (disk, file) = (disk.clone(), file.clone());
+            tokio::spawn(async move {
+                for step in 0..50 {
+                    tell(&disk, (step + writer) % 2 == 0);
+                    let data = Bytes::from(vec![writer as u8 + 1; 500]);
+                    file.write_and_sync((step * 8 + writer) * 500, vec![data])
+                        .await
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let all = read_all(&file, 8 * 50 * 500).await;
+    assert_eq!(all.len(), 8 * 50 * 500);
+    for (number, record) in all.chunks(500).enumerate() {
+        assert!(
+            record.iter().all(|byte| usize::from(*byte) == number % 8 + 1),
+            "record {number}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_says_so_either_way() {
+    let directory = Directory::new("failed");
+    let disk = RealDisk::open(&directory.0).unwrap();
+    std::fs::write(directory.0.join("file"), b"as it was").unwrap();
+    let file = disk.open("file", OpenMode::Read).await.unwrap();
+    for short in [true, false] {
+        believe(&disk, short);
+        let error = file
+            .write_and_sync(0, vec![Bytes::from_static(b"not this")])
+            .await
+            .unwrap_err();
+        assert!(matches!(error, DiskError::Io { .. }), "{error}");
+    }
+    assert_eq!(std::fs::read(directory.0.join("file")).unwrap(), b"as it was");
+}
+
+#[tokio::test]
+async fn reads_end_where_the_file_does() {
+    let directory = Directory::new("reads");
+    let disk = RealDisk::open(&directory.0).unwrap();
+    let data: Vec<u8> = (0..1_000_000_u32).map(|at| (at % 251) as u8).collect();
+    std::fs::write(directory.0.join("file"), &data).unwrap();
+    let file = disk.open("file", OpenMode::Read).await.unwrap();
+    // Short and long reads, within, across the end and behind it: from the page cache in place, or by a thread.
+    for (offset, length) in [
+        (0, 10),
+        (999_990, 10),
+        (999_990, 11),
+        (1_000_000, 5),
+        (2_000_000, 5),
+        (0, 2_000_000),
+        (500_000, 400_000),
+    ] {
+        let read = file.read_at(offset, length).await.unwrap();
+        let start = data.len().min(offset as usize);
+        assert_eq!(
+            read,
+            data[start..data.len().min(start + length)],
+            "{length} bytes at {offset}"
+        );
+    }
+}
