@@ -125,6 +125,11 @@ impl Env {
         tasks::compute(&*self.parts.tasks, work).await
     }
 
+    /// Lets every task that is ready run before this one goes on.
+    pub async fn yield_now(&self) {
+        self.parts.tasks.yield_now().await;
+    }
+
     /// The local disk.
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.parts.disk

@@ -13,6 +13,17 @@ pub trait Tasks: Send + Sync {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn Fn() + Send + Sync>;
     /// Runs blocking or CPU-bound work off the executor's own threads (in place, under simulation).
     fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>);
+    /// Completes after every task that is ready now has run once.
+    fn yield_now(&self) -> BoxFuture<'static, ()> {
+        let mut yielded = false;
+        Box::pin(std::future::poll_fn(move |context| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }))
+    }
 }
 
 /// The task was aborted, panicked, or its machine crashed before it returned a value.

@@ -5,6 +5,7 @@
 //! listener, one set of limits and one place where malformed input ends.
 
 mod budget;
+mod calls;
 mod client;
 mod connection;
 mod datagram;

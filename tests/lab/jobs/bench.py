@@ -106,7 +106,8 @@ def creates(clients, each):
 
     def work(client):
         for number in range(each):
-            file = os.open(f"{directory}/create-{clients}/{client}-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            # Not O_EXCL: an NFSv3 client follows that with a SETATTR, which the peer acknowledges from memory.
+            file = os.open(f"{directory}/create-{clients}/{client}-{number}", os.O_CREAT | os.O_WRONLY)
             os.write(file, data)
             os.fsync(file)
             os.close(file)

@@ -9,13 +9,16 @@
 //! written (or there is none), so a client that does not read its replies stops being read. Replies leave in the order in
 //! which calls end. A call survives its connection: what a client asked for happens though it has gone.
 //!
-//! Small calls are first polled where they were read: most end at once, from memory, and need no task of their own.
+//! Small calls run where they were read: most end at once, from memory; the others share the reader's task ([`calls`]).
+//!
+//! [`calls`]: super::calls
 //!
 //! A watchdog ends connections that are idle, that stop in the middle of a record, or that take no replies.
 
 use super::{
     Peer, Programs,
     budget::{Charge, Share},
+    calls::Calls,
     dispatch::{Accepted, AcceptedCall},
     record::{RecordError, RecordReader, Step, marker, write_all_vectored},
 };
@@ -37,7 +40,7 @@ use tokio::{
 };
 use tracing::debug;
 
-/// Calls and replies up to this size are tried at once in the reader's own task. Larger ones copy for so long that reading
+/// Calls and replies up to this size run in the reader's own task. Larger ones copy for so long that reading
 /// on in parallel is worth a task.
 const INLINE_MAX_BYTES: usize = 32 << 10;
 /// Segments in one vectored write: the kernel takes up to 1024, and half of a reply's are small.
@@ -154,27 +157,24 @@ async fn read_calls(
 ) -> Result<(), RecordError> {
     let mut records = RecordReader::new(stream, allowance.record_bytes);
     let mut charges = Vec::new();
+    let mut calls = Calls::new(env);
     loop {
-        let step = records
-            .next(|inside| activity.awaits_rest_of_record(inside, env.now()))
-            .await?;
+        let next = records.next(|inside| activity.awaits_rest_of_record(inside, env.now()));
+        let step = calls.beside(next).await?;
         // What follows may wait for other calls to end, which is our doing and not the client's.
         activity.record_began.store(0, Relaxed);
         let message = match step {
             None => return Ok(()),
             Some(Step::NeedInput) => continue,
             Some(Step::Fragment { bytes }) => {
-                charges.push(allowance.requests.charge(bytes).await);
+                charges.push(calls.beside(allowance.requests.charge(bytes)).await);
                 continue;
             }
             Some(Step::Record(message)) => message,
         };
         activity.last_call.store(env.now().0, Relaxed);
-        let slot = slots
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("slots are never closed");
+        let slot = calls.beside(slots.clone().acquire_owned()).await;
+        let slot = slot.expect("slots are never closed");
         let request = std::mem::take(&mut charges);
         let request_bytes = message.len();
         match programs.accept(message, peer) {
@@ -183,21 +183,25 @@ async fn read_calls(
                 let held = Held {
                     _slot: slot,
                     _request: request,
-                    _reply: allowance.replies.charge(reply.len()).await,
+                    _reply: calls.beside(allowance.replies.charge(reply.len())).await,
                 };
                 // A closed queue means the writer met an error; the reader meets it next.
-                let _ = queue.send(Outgoing::new(reply, held)).await;
+                let _ = calls.beside(queue.send(Outgoing::new(reply, held))).await;
             }
             Accepted::Call(call) => {
                 let reply_bytes = call.reply_bytes();
                 let held = Held {
                     _slot: slot,
                     _request: request,
-                    _reply: allowance.replies.charge(reply_bytes).await,
+                    _reply: calls.beside(allowance.replies.charge(reply_bytes)).await,
                 };
-                let mut answer = Box::pin(answer(env.clone(), call, held, queue.clone()));
-                let small = request_bytes <= INLINE_MAX_BYTES && reply_bytes <= INLINE_MAX_BYTES;
-                if !small || answer.as_mut().now_or_never().is_none() {
+                let answer = answer(env.clone(), call, held, queue.clone());
+                if request_bytes <= INLINE_MAX_BYTES && reply_bytes <= INLINE_MAX_BYTES {
+                    let mut answer = answer.boxed();
+                    if answer.as_mut().now_or_never().is_none() {
+                        calls.push(answer);
+                    }
+                } else {
                     drop(env.spawn("rpc call", answer));
                 }
             }

@@ -46,8 +46,8 @@ impl Default for ServerLimits {
         Self {
             record_bytes: (1 << 20) + 4096,
             calls_per_connection: 256,
-            request_bytes: 64 << 20,
-            reply_bytes: 64 << 20,
+            request_bytes: 48 << 20,
+            reply_bytes: 48 << 20,
             connections: 1024,
             connections_per_client: 64,
             idle: Duration::from_secs(6 * 60),

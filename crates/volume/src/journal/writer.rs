@@ -201,8 +201,12 @@ impl Writer {
             match self.event(linger).await {
                 Event::Synced(synced) => {
                     self.note_synced(synced?);
-                    // Those who waited run first and append their next records, which then share one sync.
-                    yield_once().await;
+                    // Those who waited run first and append their next records, which then share one sync with what has
+                    // gathered meanwhile. If nothing has, there is nothing to do before they wake this task anyway.
+                    let gathered = !self.shared.lock().queue.is_empty();
+                    if gathered {
+                        self.shared.env.yield_now().await;
+                    }
                 }
                 Event::Written(written) => {
                     let (last, batch) = written?;
@@ -485,19 +489,6 @@ fn poll_operation<F: Future + Unpin>(
         }
         Poll::Pending => None,
     }
-}
-
-/// Lets every task that is ready run before this one goes on.
-async fn yield_once() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any

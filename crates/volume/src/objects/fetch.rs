@@ -27,7 +27,6 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
-    task::Poll,
     time::Duration,
 };
 use tokio::sync::Semaphore;
@@ -275,7 +274,7 @@ impl Fetcher {
             needs.len() == 1
         };
         if first {
-            yield_once().await;
+            self.env.yield_now().await;
             self.plan(segment);
         }
         match receiver.await {
@@ -485,17 +484,4 @@ fn land(state: &mut State, segment: SegmentId, number: u64) {
 /// The bytes a location names; an impossible one (from damaged data) names as many as there can be.
 fn range_of(location: &Location) -> Range<u32> {
     location.offset..location.offset.saturating_add(location.length)
-}
-
-/// Lets every task that is ready run before this one goes on.
-async fn yield_once() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
