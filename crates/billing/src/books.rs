@@ -2,6 +2,14 @@
 
 use crate::{Billing, BillingError, Month, PriceBook, items, layout, tenant::TenantHead};
 use firn_table::{Condition, ItemKey, TableError, Write};
+use firn_usage::TenantId;
+use serde::{Deserialize, Serialize};
+
+/// An entry of the list of published books.
+#[derive(Serialize, Deserialize)]
+struct BookName {
+    name: String,
+}
 
 impl Billing {
     /// Publishes a version of a price book. It is never changed afterwards.
@@ -38,12 +46,23 @@ impl Billing {
                 book.name, known.currency, book.currency
             )));
         }
-        let write = Write::Put {
+        let mut writes = vec![Write::Put {
             key: ItemKey::new(layout::books(&book.name), book.effective.to_string()),
             value: items::encode(book)?,
             condition: Condition::Absent,
-        };
-        match self.table.transact(vec![write]).await {
+        }];
+        // The list of names is what a backup goes by; a name is never taken back.
+        let name = layout::book_name_key(&book.name);
+        if self.table.get(&name).await?.is_none() {
+            writes.push(Write::Put {
+                key: name,
+                value: items::encode(&BookName {
+                    name: book.name.clone(),
+                })?,
+                condition: Condition::Absent,
+            });
+        }
+        match self.table.transact(writes).await {
             Ok(_) => Ok(()),
             Err(TableError::ConditionFailed { .. }) => Err(BillingError::BookExists {
                 name: book.name.clone(),
@@ -79,6 +98,15 @@ impl Billing {
         }
         versions.sort_by_key(|book| book.effective);
         Ok(versions)
+    }
+
+    /// The prices that hold for a tenant in a month.
+    ///
+    /// # Errors
+    /// [`BillingError::NoBook`] if none is in force then.
+    pub async fn book_of(&self, tenant: &TenantId, month: Month) -> Result<PriceBook, BillingError> {
+        let (head, _) = self.tenant_head(tenant).await?;
+        self.book_in_force(&head, month).await
     }
 
     /// The version of a tenant's book that holds in a month.

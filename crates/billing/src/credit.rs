@@ -26,9 +26,11 @@ pub struct Credit {
 
 /// A credit with the month of whose invoice it is a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Granted {
-    pub(crate) credit: Credit,
-    pub(crate) month: Month,
+pub struct Granted {
+    /// What was granted.
+    pub credit: Credit,
+    /// Of which month's invoice it is a line.
+    pub month: Month,
 }
 
 impl Billing {
@@ -89,7 +91,11 @@ impl Billing {
         Err(BillingError::Unavailable(why))
     }
 
-    pub(crate) async fn granted(&self, tenant: &TenantId) -> Result<Vec<Granted>, BillingError> {
+    /// All credits of a tenant, by id.
+    ///
+    /// # Errors
+    /// [`BillingError`].
+    pub async fn granted(&self, tenant: &TenantId) -> Result<Vec<Granted>, BillingError> {
         let mut credits = Vec::new();
         let mut after = None;
         loop {

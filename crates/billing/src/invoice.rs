@@ -224,6 +224,50 @@ impl Billing {
         self.final_invoice(tenant, &head, month).await
     }
 
+    /// Closes, oldest first, the months of a tenant that are over and have used or owed anything since the last closed one;
+    /// at most `limit` of them, so that one call is short. Returns the invoices. What calls it again finds the next.
+    ///
+    /// # Errors
+    /// As [`Self::close_month`]; what was closed stays closed.
+    pub async fn close_due(&self, tenant: &TenantId, limit: usize) -> Result<Vec<Invoice>, BillingError> {
+        let mut made = Vec::new();
+        while made.len() < limit {
+            let (head, _) = self.tenant_head(tenant).await?;
+            let from = head.first_open().map_or(Hour(0), Month::first_hour);
+            let Some(month) = self.first_used(tenant, from).await? else {
+                return Ok(made);
+            };
+            match self.close_month(tenant, month).await {
+                Ok(invoice) => made.push(invoice),
+                Err(BillingError::NotOver { .. }) => return Ok(made),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(made)
+    }
+
+    /// The first month from `from` on in which something was used or credited.
+    async fn first_used(&self, tenant: &TenantId, from: Hour) -> Result<Option<Month>, BillingError> {
+        // Sort keys of an hour begin with its name and a slash, so they come after the name itself.
+        let page = self
+            .table
+            .query(&layout::hours(tenant), "", Some(&from.to_string()), 1)
+            .await?;
+        let used = page
+            .items
+            .first()
+            .and_then(|item| item.key.sort.split_once('/')?.0.parse::<Hour>().ok())
+            .map(Hour::month);
+        let credited = self
+            .granted(tenant)
+            .await?
+            .into_iter()
+            .map(|granted| granted.month)
+            .filter(|month| month.first_hour() >= from)
+            .min();
+        Ok(used.into_iter().chain(credited).min())
+    }
+
     /// The final invoice of a closed month, made and stored if nobody did yet, with those before it on which it builds.
     async fn final_invoice(
         &self,

@@ -10,6 +10,7 @@
 //! billing/invoices/<tenant>          <month>                                     a closed month's invoice
 //! billing/credits/<tenant>           <id>                                        a credit line
 //! billing/books/<name>               <month>                                     a version of a price book
+//! billing/book-names                 <name>                                      that there is a book of this name
 //! billing/budgets/<tenant>           <id>                                        a budget
 //! billing/alerts/<tenant>            <month>|<budget>|<threshold>                an alert that was raised
 //! billing/audit/<tenant or ->        <ms>|<digest>                               an audit event
@@ -100,6 +101,13 @@ pub(crate) fn credits(tenant: &TenantId) -> String {
 
 pub(crate) fn books(name: &str) -> String {
     format!("billing/books/{name}")
+}
+
+/// The list of the names of published books.
+pub(crate) const BOOK_NAMES: &str = "billing/book-names";
+
+pub(crate) fn book_name_key(name: &str) -> ItemKey {
+    ItemKey::new(BOOK_NAMES, name)
 }
 
 pub(crate) fn budgets(tenant: &TenantId) -> String {

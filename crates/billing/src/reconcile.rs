@@ -99,7 +99,21 @@ impl Billing {
     pub async fn reconcile(&self, tenant: &TenantId, hours: u32) -> Result<Vec<Finding>, BillingError> {
         let lag_ms = u64::try_from(REPORT_LAG.as_millis()).unwrap_or(u64::MAX);
         let until = Hour::of_ms(self.now_ms().saturating_sub(lag_ms));
-        let from = Hour(until.0.saturating_sub(hours));
+        self.reconcile_between(tenant, Hour(until.0.saturating_sub(hours)), until)
+            .await
+    }
+
+    /// Compares a tenant's window from `from` to before `until`, stores what it finds as audit events, and returns it. The
+    /// same window gives the same events, which are stored once.
+    ///
+    /// # Errors
+    /// [`BillingError`]; repeat it.
+    pub async fn reconcile_between(
+        &self,
+        tenant: &TenantId,
+        from: Hour,
+        until: Hour,
+    ) -> Result<Vec<Finding>, BillingError> {
         let totals = self.totals(tenant, from, until).await?;
         let findings = reconcile(&totals, from, until);
         let events = findings.iter().map(|finding| AuditEvent {

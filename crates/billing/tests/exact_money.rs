@@ -16,6 +16,7 @@ mod support;
 use firn_billing::{Billing, Hour, LineKind, Month, PriceBook};
 use firn_env::sim::Seeded;
 use firn_table::RedbTable;
+use firn_usage::BATCH_MAX_RECORDS;
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
@@ -195,6 +196,13 @@ async fn a_million_records_are_billed_to_the_nano_dollar_ten_times_of_ten() {
         .ok()
         .and_then(|records| records.parse().ok());
     for seed in 0..10 {
-        run(seed, records.unwrap_or(1_000_000), 12, 3000).await;
+        // A batch that overlaps its neighbours is up to twice as large as the largest, and no larger than one may be.
+        run(
+            seed,
+            records.unwrap_or(1_000_000),
+            12,
+            BATCH_MAX_RECORDS as u64 / 2 - 1,
+        )
+        .await;
     }
 }

@@ -2,12 +2,14 @@
 
 use crate::{
     mailer::Mailer,
+    metering::OperationCounts,
     placement::DiskPlacement,
     policy::Policy,
     problem::Problem,
     secrets::MasterSecret,
     store::{self, Record},
 };
+use firn_billing::Billing;
 use firn_env::Env;
 use firn_identity::{
     AuthorityError, CapabilityIssuer, CertificateAuthority, Revocations, Revoked, SigningKey, TokenIssuer,
@@ -53,6 +55,8 @@ struct Inner {
     capabilities: CapabilityIssuer,
     audit_key: SigningKey,
     sagas: tokio::sync::Notify,
+    billing: Billing,
+    counts: OperationCounts,
 }
 
 impl Record for Revocations {
@@ -78,6 +82,8 @@ impl App {
             audit_key: parts.master.audit_key(),
             verifier: RwLock::new(verifier),
             issuer,
+            billing: Billing::new(&parts.env, parts.table.clone()),
+            counts: OperationCounts::default(),
             parts,
             sagas: tokio::sync::Notify::new(),
         })))
@@ -105,6 +111,15 @@ impl App {
 
     pub(crate) fn placement(&self) -> &dyn DiskPlacement {
         &*self.0.parts.placement
+    }
+
+    /// The ledger, over the same table.
+    pub fn billing(&self) -> &Billing {
+        &self.0.billing
+    }
+
+    pub(crate) fn counts(&self) -> &OperationCounts {
+        &self.0.counts
     }
 
     pub(crate) fn issuer(&self) -> &TokenIssuer {

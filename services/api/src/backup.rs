@@ -12,6 +12,7 @@
 //! afterwards, so entity tags that clients hold no longer match, which is what they should do.
 
 use crate::{
+    handlers::ledger_tenant,
     problem::Problem,
     store::{self, Record},
 };
@@ -62,6 +63,9 @@ pub enum BackupError {
     /// The table failed; the file is incomplete, a restored table is to be thrown away.
     #[error("the table: {0}")]
     Table(#[from] firn_table::TableError),
+    /// The ledger cannot be read.
+    #[error("billing: {0}")]
+    Billing(#[from] firn_billing::BillingError),
     /// A record that cannot be read.
     #[error(transparent)]
     Record(#[from] Problem),
@@ -86,6 +90,7 @@ pub enum BackupError {
 /// # Errors
 /// [`BackupError`]; the file is then incomplete.
 pub async fn backup(
+    env: &firn_env::Env,
     table: &Arc<dyn Table>,
     file: &mut (dyn std::io::Write + Send),
 ) -> Result<u64, BackupError> {
@@ -107,8 +112,13 @@ pub async fn backup(
         })
         .await?;
     }
-    for tenant in tenants {
+    for tenant in &tenants {
         items += copy(table, &format!("tenant/{tenant}"), file, |_| Ok(())).await?;
+    }
+    let ledger_tenants: Vec<_> = tenants.into_iter().map(ledger_tenant).collect();
+    let billing = firn_billing::Billing::new(env, table.clone());
+    for partition in billing.partitions(&ledger_tenants).await? {
+        items += copy(table, &partition, file, |_| Ok(())).await?;
     }
     line(file, &Foot { items })?;
     file.flush()?;
@@ -156,7 +166,7 @@ fn line(file: &mut (dyn std::io::Write + Send), value: &impl Serialize) -> Resul
 /// # Errors
 /// [`BackupError`]; the table is then to be thrown away.
 pub async fn restore(table: &Arc<dyn Table>, file: &mut (dyn BufRead + Send)) -> Result<u64, BackupError> {
-    for partition in [TENANTS, "service", "signup", "open-sagas"] {
+    for partition in [TENANTS, "service", "signup", "open-sagas", "billing/tenants"] {
         if !table.query(partition, "", None, 1).await?.items.is_empty() {
             return Err(BackupError::NotEmpty);
         }

@@ -59,6 +59,7 @@ pub struct Endpoint {
     pub(crate) reply: Option<TypeSchema>,
     pub(crate) status: StatusCode,
     pub(crate) is_list: bool,
+    pub(crate) is_csv: bool,
     pub(crate) has_etag: bool,
     pub(crate) takes_if_match: bool,
     pub(crate) handler: Handler,
@@ -86,6 +87,7 @@ impl Endpoint {
             reply: None,
             status: StatusCode::OK,
             is_list: false,
+            is_csv: false,
             has_etag: false,
             takes_if_match: false,
             handler: Arc::new(move |call| Box::pin(handler(call))),
@@ -115,6 +117,12 @@ impl Endpoint {
     pub(crate) fn lists<T: ToSchema>(mut self) -> Self {
         self.reply = Some(TypeSchema::of::<T>());
         self.is_list = true;
+        self
+    }
+
+    /// It answers with CSV.
+    pub(crate) fn gives_csv(mut self) -> Self {
+        self.is_csv = true;
         self
     }
 
@@ -288,7 +296,10 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
     pub(crate) etag: Option<String>,
     pub(crate) replayed: bool,
+    pub(crate) media: &'static str,
 }
+
+const JSON: &str = "application/json";
 
 impl Reply {
     pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Self {
@@ -300,6 +311,17 @@ impl Reply {
             body,
             etag: None,
             replayed: false,
+            media: JSON,
+        }
+    }
+
+    pub(crate) fn csv(text: String) -> Self {
+        Self {
+            status: StatusCode::OK,
+            body: text.into(),
+            etag: None,
+            replayed: false,
+            media: "text/csv",
         }
     }
 
@@ -309,6 +331,7 @@ impl Reply {
             body: Bytes::new(),
             etag: None,
             replayed: false,
+            media: JSON,
         }
     }
 
@@ -323,7 +346,7 @@ impl Reply {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         if has_body {
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.media));
         }
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(etag) = self.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {

@@ -139,8 +139,8 @@ impl Attempt {
         Some(Reply {
             status: StatusCode::from_u16(u16::from_be_bytes(*status)).ok()?,
             body: body.to_vec().into(),
-            etag: None,
             replayed: true,
+            ..Reply::nothing()
         })
     }
 

@@ -6,6 +6,7 @@
 //!             └── endpoint list: also OpenAPI, policy test, isolation matrix                         records, audit entry,
 //!                                                                                                    kept reply
 //! sagas: disk create, grow, delete ─► placement on nodes
+//! usage: spool, edges, components ─► crates/billing ─► invoices, budgets, hard caps (upkeep)
 //! ```
 //!
 //! Everything is stored through one conditional-write table; its keys, and what survives what, are in
@@ -20,6 +21,7 @@ mod endpoint;
 mod handlers;
 mod idempotency;
 mod mailer;
+mod metering;
 pub mod names;
 pub mod openapi;
 mod placement;
@@ -32,6 +34,7 @@ mod server;
 mod store;
 mod sweep;
 pub mod types;
+mod upkeep;
 
 pub use app::{AUDIENCE, App, Parts};
 pub use backup::{BackupError, backup, restore};
@@ -39,6 +42,7 @@ pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;
 pub use handlers::{set_capped, verify_chain, verify_head};
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
+pub use metering::{observe_capacity, record_operations};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError};
 pub use policy::{BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
 pub use problem::{Code, Problem};
@@ -47,3 +51,4 @@ pub use saga::drive_all;
 pub use secrets::MasterSecret;
 pub use server::{Listening, ServeError, serve};
 pub use sweep::sweep;
+pub use upkeep::{check_budget, copy_findings, fold, settle, watch};

@@ -7,6 +7,7 @@ use firn_api::{
     verify_chain,
 };
 use firn_env::Env;
+use firn_identity::{PeerIdentity, PeerKind, SigningKey, UnixTime, certificate_request};
 use firn_table::{RedbTable, Table, TableUrl};
 use std::{
     fs::{self, File, OpenOptions},
@@ -40,6 +41,20 @@ enum Command {
     },
     /// Serves until SIGTERM or an interrupt.
     Serve(Serve),
+    /// Issues a certificate, good for some days, to a component of the service or to its staff.
+    Certify {
+        /// `anchor`, `cleaner`, or `support` for who grants credits and publishes prices.
+        name: String,
+        /// A directory, made if need be, in which key.pem, certificate.pem and authority.pem are written anew.
+        #[arg(long)]
+        directory: PathBuf,
+        /// The file with the master secret.
+        #[arg(long)]
+        secret: PathBuf,
+        /// The installation's name in certificates.
+        #[arg(long, default_value = "firn.local")]
+        trust_domain: String,
+    },
     /// Prints the OpenAPI document.
     Openapi,
     /// Writes everything in the table into a new file. Stop the service first.
@@ -101,6 +116,9 @@ struct Serve {
     /// Serves plain HTTP: only behind a gateway on the same machine. Edges then need tokens.
     #[arg(long)]
     plain: bool,
+    /// What this instance is called among those that serve the same table.
+    #[arg(long, default_value = "1")]
+    instance: String,
     /// Raise it when a token key leaked: all tokens end at once.
     #[arg(long, default_value = "0")]
     token_generation: u32,
@@ -130,11 +148,18 @@ async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::NewSecret { file } => new_secret(&file),
         Command::Serve(options) => serve(options).await,
+        Command::Certify {
+            name,
+            directory,
+            secret,
+            trust_domain,
+        } => certify(name, &directory, &secret, trust_domain),
         Command::Openapi => Ok(std::io::stdout().write_all(openapi::text().as_bytes())?),
         Command::Backup { table, file } => {
-            let table = open_table(&env(Path::new("/"))?, &table).await?;
+            let env = env(Path::new("/"))?;
+            let table = open_table(&env, &table).await?;
             let mut out = BufWriter::new(private_file(&file)?);
-            let items = firn_api::backup(&table, &mut out).await?;
+            let items = firn_api::backup(&env, &table, &mut out).await?;
             out.into_inner()
                 .context("the backup cannot be written")?
                 .sync_all()?;
@@ -158,6 +183,11 @@ fn env(directory: &Path) -> anyhow::Result<Env> {
 async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
     match url {
         TableUrl::Redb { path } => Ok(Arc::new(RedbTable::open(env, path).await?)),
+        #[cfg(feature = "dynamodb")]
+        TableUrl::DynamoDb(url) => Ok(Arc::new(
+            firn_table_dynamodb::DynamoDbTable::open(env, url).await?,
+        )),
+        #[cfg(not(feature = "dynamodb"))]
         TableUrl::DynamoDb(_) => bail!("this build has the embedded table only: use redb:PATH"),
     }
 }
@@ -177,6 +207,58 @@ fn new_secret(path: &Path) -> anyhow::Result<()> {
     file.write_all(&*bytes)?;
     file.sync_all()?;
     Ok(())
+}
+
+fn certify(name: String, directory: &Path, secret: &Path, trust_domain: String) -> anyhow::Result<()> {
+    let master = read_secret(secret)?;
+    let env = env(Path::new("/"))?;
+    let authority = master.authority(&trust_domain)?;
+    let identity = PeerIdentity {
+        trust_domain,
+        kind: PeerKind::Service(name),
+    };
+    let key = SigningKey::from_seed(env.random_bytes());
+    let request = certificate_request(&key, &identity);
+    let now = UnixTime::from_wall(env.wall());
+    let mut entropy = |bytes: &mut [u8]| {
+        for chunk in bytes.chunks_mut(32) {
+            let length = chunk.len();
+            chunk.copy_from_slice(&env.random_bytes::<32>()[..length]);
+        }
+    };
+    let issued = authority.issue(&request, &identity, &[], now, &mut entropy)?;
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    for (file, label, bytes) in [
+        ("key.pem", "PRIVATE KEY", &**key.to_pkcs8()),
+        ("certificate.pem", "CERTIFICATE", &*issued.certificate),
+        ("authority.pem", "CERTIFICATE", &**authority.certificate()),
+    ] {
+        let path = directory.join(file);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| path.display().to_string());
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let mut file = private_file(&path)?;
+        file.write_all(pem(label, bytes).as_bytes())?;
+        file.sync_all()?;
+    }
+    println!("{identity} until {}", issued.expires);
+    Ok(())
+}
+
+/// RFC 7468.
+fn pem(label: &str, bytes: &[u8]) -> Zeroizing<String> {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    let text = Zeroizing::new(STANDARD.encode(bytes));
+    let mut pem = Zeroizing::new(format!("-----BEGIN {label}-----\n"));
+    for line in text.as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem.push_str(&format!("-----END {label}-----\n"));
+    pem
 }
 
 fn read_secret(path: &Path) -> anyhow::Result<MasterSecret> {
@@ -205,6 +287,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
     let listening = Listening {
         address: options.listen,
         tls_names: (!options.plain).then_some(options.names),
+        instance: options.instance,
     };
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let stop = async move {

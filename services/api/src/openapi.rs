@@ -95,6 +95,9 @@ fn operation(endpoint: &Endpoint) -> Value {
     if let Some(reply) = &endpoint.reply {
         success["content"] = json!({ "application/json": { "schema": reply_schema(endpoint, reply) } });
     }
+    if endpoint.is_csv {
+        success["content"] = json!({ "text/csv": { "schema": { "type": "string" } } });
+    }
     if endpoint.has_etag {
         success["headers"] = json!({ "ETag": { "schema": { "type": "string" } } });
     }

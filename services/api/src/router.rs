@@ -107,6 +107,9 @@ async fn serve(app: &App, endpoint: &Endpoint, request: Request<Body>) -> Result
         (Some(_), false, None) => return Err(policy::refuse(None)),
     };
 
+    if let Some(context) = &context {
+        app.counts().count(context);
+    }
     let body = read_body(endpoint, &parts.headers, body).await?;
     let if_match = header_text(&parts.headers, header::IF_MATCH.as_str())?;
     let idempotency = match (&context, header_text(&parts.headers, "idempotency-key")?) {

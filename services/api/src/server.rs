@@ -1,15 +1,18 @@
 //! The listening end: TLS 1.3 with optional client certificates, or plain HTTP behind a gateway on the same machine.
 //!
-//! Three tasks run beside the connections: revocations of other instances are read every two seconds, and open sagas are driven
-//! when woken and every ten seconds, so that those of a crashed instance go on; what has expired is swept away every hour.
+//! Four tasks run beside the connections: revocations of other instances are read every two seconds, and open sagas are driven
+//! when woken and every ten seconds, so that those of a crashed instance go on; what has expired is swept away every hour; and
+//! bills are kept (`upkeep.rs`). What this instance counts goes through a spool on its own disk.
 
-use crate::{app::App, router::router, saga, sweep::sweep};
+use crate::{app::App, metering, router::router, saga, sweep::sweep, upkeep};
 use axum::serve::{IncomingStream, Listener};
+use firn_billing::{Billing, BillingSink, Reporter};
 use firn_env::Env;
 use firn_identity::{
     CertificateDer, ClientCertificates, PeerIdentity, PeerKind, SigningKey, TlsIdentity, certificate_request,
     server_config,
 };
+use firn_usage::{Delivery, DeliveryPolicy, SourceId, Spool, SpoolConfig};
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -32,6 +35,9 @@ pub enum ServeError {
         /// What the system said.
         error: io::Error,
     },
+    /// The spool of what this instance counts cannot be opened.
+    #[error("the spool of usage records: {0}")]
+    Usage(String),
     /// The certificate could not be made.
     #[error("the service's own certificate: {0}")]
     Certificate(String),
@@ -44,6 +50,8 @@ pub struct Listening {
     pub address: SocketAddr,
     /// DNS names and addresses for the certificate; `None`: plain HTTP, for behind a gateway.
     pub tls_names: Option<Vec<String>>,
+    /// What this instance is called among those that serve the same table: letters, digits, hyphens.
+    pub instance: String,
 }
 
 /// Serves until `stop` completes; tells the address it listens on through `ready`.
@@ -68,6 +76,9 @@ pub async fn serve(
         error,
     };
     let (address, listener) = listener.map_err(failed)?;
+    let (spool, delivery) = open_spool(app, &listening.instance).await?;
+    let deliverer = app.env().spawn("usage delivery", delivery.run());
+    let upkeep = app.env().spawn("upkeep", upkeep::run(app.clone(), spool.clone()));
     let refresher = app.env().spawn("revocations", refresh(app.clone()));
     let driver = app.env().spawn("sagas", drive(app.clone()));
     let sweeper = app.env().spawn("sweep", keep_swept(app.clone()));
@@ -83,10 +94,29 @@ pub async fn serve(
             axum::serve(listener, service).with_graceful_shutdown(stop).await
         }
     };
+    upkeep.abort();
+    // What was counted in the last minute is durable before the process ends; its delivery is the next start's.
+    if let Err(error) = metering::record_operations(app, &spool).await {
+        tracing::warn!(%error, "the last minute's requests are not charged");
+    }
+    deliverer.abort();
     refresher.abort();
     driver.abort();
     sweeper.abort();
     served.map_err(failed)
+}
+
+/// The spool of this instance, and what carries it into the ledger.
+async fn open_spool(app: &App, instance: &str) -> Result<(Spool, Delivery), ServeError> {
+    let failed = |error: &dyn std::fmt::Display| ServeError::Usage(error.to_string());
+    let source = SourceId::new(&format!("api/{instance}")).map_err(|error| failed(&error))?;
+    let spool = Spool::open(app.env(), "usage", source.clone(), SpoolConfig::default())
+        .await
+        .map_err(|error| failed(&error))?;
+    let ledger = Arc::new(Billing::new(app.env(), app.table().clone()));
+    let sink = Arc::new(BillingSink::new(ledger, Reporter::service(source)));
+    let delivery = Delivery::new(&spool, sink, DeliveryPolicy::default());
+    Ok((spool, delivery))
 }
 
 async fn refresh(app: App) {

@@ -91,6 +91,8 @@ impl Tenant {
             ("{operation}", self.operation.clone()),
             ("{lookup}", "AAAAAAAAAAAAAAAAAAAAAA".into()),
             ("{signup}", "00".repeat(16)),
+            ("{month}", "2026-11".into()),
+            ("{book}", "firn-standard".into()),
         ];
         let path = values
             .iter()

@@ -29,7 +29,7 @@ async fn no_secret_that_was_shown_lies_in_the_table() {
     let (_, _, join) = service.join_edge(&customer, &token, "edge").await;
     let table: Arc<dyn Table> = service.table.connect(&service.env);
     let mut stored = Vec::new();
-    firn_api::backup(&table, &mut stored).await.unwrap();
+    firn_api::backup(&service.env, &table, &mut stored).await.unwrap();
     let mut everything = Vec::new();
     for line in stored
         .split(|byte| *byte == b'\n')

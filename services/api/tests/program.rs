@@ -1,160 +1,17 @@
 //! The real program over real TLS: killed, started again, backed up, restored.
 
+mod running;
+
 use axum::http::StatusCode;
 use firn_api::MasterSecret;
 use firn_identity::{
-    CertificateDer, EdgeId, Expected, IssuedCertificate, JoinSecret, PeerIdentity, PeerKind, SigningKey,
-    TlsIdentity, UnixTime, certificate_request, client_config,
+    EdgeId, Expected, IssuedCertificate, JoinSecret, PeerIdentity, PeerKind, SigningKey, TlsIdentity,
+    UnixTime, certificate_request, client_config,
 };
 use firn_seal::{RecipientSecret, RecoveryPhrase};
+use running::{DOMAIN, Program, anonymous, base64, firn_api, hex, letter, unbase64};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::Arc,
-};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, version::TLS13},
-};
-
-const DOMAIN: &str = "firn.test";
-
-struct Program {
-    process: Child,
-    address: SocketAddr,
-}
-
-fn firn_api(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_firn-api"));
-    command.args(arguments);
-    command
-}
-
-impl Program {
-    fn start(directory: &Path, table: &str) -> Self {
-        let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-        let mut process = firn_api(&["serve", "--listen", "127.0.0.1:0", "--trust-domain", DOMAIN])
-            .args([
-                "--table",
-                table,
-                "--state",
-                &path("state"),
-                "--secret",
-                &path("secret"),
-            ])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line
-            .trim()
-            .strip_prefix("listening on ")
-            .expect("it says where")
-            .parse()
-            .unwrap();
-        Self { process, address }
-    }
-
-    fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    async fn ask(
-        &self,
-        client: &ClientConfig,
-        method: &str,
-        path: &str,
-        token: &str,
-        body: Value,
-    ) -> (StatusCode, Value) {
-        #[allow(clippy::disallowed_methods, reason = "a client outside the service")]
-        let stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
-        let connector = TlsConnector::from(Arc::new(client.clone()));
-        let mut stream = connector
-            .connect("localhost".try_into().unwrap(), stream)
-            .await
-            .unwrap();
-        let body = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let kind = if body.is_empty() {
-            ""
-        } else {
-            "Content-Type: application/json\r\n"
-        };
-        let authorization = if token.is_empty() {
-            String::new()
-        } else {
-            format!("Authorization: Bearer {token}\r\n")
-        };
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}{authorization}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        // The end of the connection without a farewell is an error to TLS; the length of the body tells that all is here.
-        let _ = stream.read_to_end(&mut answer).await;
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a whole head");
-        let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let body = if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_str(body).unwrap()
-        };
-        (StatusCode::from_u16(status).unwrap(), body)
-    }
-}
-
-/// Trusts the authority and shows no certificate, as a person's client does.
-fn anonymous(authority: &CertificateDer<'static>) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.clone()).unwrap();
-    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(&[&TLS13])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth()
-}
-
-fn letter(directory: &Path, label: &str) -> String {
-    let mut letters: Vec<PathBuf> = fs::read_dir(directory.join("state/mail"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    letters.sort();
-    let text = fs::read_to_string(letters.last().expect("a letter")).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("{label}: ")));
-    line.expect("the letter says so").to_owned()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-    STANDARD_NO_PAD.encode(bytes)
-}
-
-fn unbase64(value: &Value) -> Vec<u8> {
-    use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-    STANDARD_NO_PAD.decode(value.as_str().unwrap()).unwrap()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
+use std::fs;
 
 #[tokio::test]
 async fn what_it_confirmed_survives_a_kill_a_backup_and_a_restore() {

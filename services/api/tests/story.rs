@@ -496,7 +496,7 @@ async fn a_backup_restored_elsewhere_is_the_same_service() {
         .await;
     let table: Arc<dyn Table> = service.table.connect(&service.env);
     let mut file = Vec::new();
-    let items = firn_api::backup(&table, &mut file).await.unwrap();
+    let items = firn_api::backup(&service.env, &table, &mut file).await.unwrap();
 
     let elsewhere = Service::new();
     let empty: Arc<dyn Table> = elsewhere.table.connect(&elsewhere.env);

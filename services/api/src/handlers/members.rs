@@ -31,6 +31,11 @@ impl Record for MemberRecord {
 }
 
 impl MemberRecord {
+    /// Whether the invitation was accepted.
+    pub(crate) fn is_active(&self) -> bool {
+        self.member.state == ACTIVE
+    }
+
     pub(crate) fn sort(id: MemberId) -> String {
         format!("member/{id}")
     }

@@ -4,6 +4,7 @@
 //! [`Change`]: crate::store::Change
 
 mod audit;
+mod bills;
 mod disks;
 mod edges;
 mod keys;
@@ -12,14 +13,18 @@ mod members;
 mod nodes;
 mod service;
 mod signup;
+mod staff;
 mod tenants;
+mod usage;
 mod volumes;
 
 pub use audit::{verify_chain, verify_head};
+pub(crate) use bills::{ledger_tenant, refused};
 pub(crate) use disks::{DiskRecord, disk_name_sort};
 pub(crate) use edges::{EdgeRecord, JoinRecord};
 pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;
+pub(crate) use members::MemberRecord;
 pub(crate) use nodes::NodeRecord;
 pub(crate) use signup::SignUpRecord;
 
@@ -41,6 +46,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         disks::endpoints(),
         nodes::endpoints(),
         limits::endpoints(),
+        usage::endpoints(),
+        bills::endpoints(),
+        staff::endpoints(),
         audit::endpoints(),
     ]
     .concat()

@@ -16,6 +16,8 @@ struct Health {
     status: &'static str,
     /// Which build.
     version: &'static str,
+    /// The installation's name in certificates; whoever joins needs it for its certificate request.
+    trust_domain: String,
 }
 
 /// Public keys (RFC 7517).
@@ -66,10 +68,11 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-async fn health(_call: Call) -> Result<Reply, Problem> {
+async fn health(call: Call) -> Result<Reply, Problem> {
     let health = Health {
         status: "ok",
         version: env!("CARGO_PKG_VERSION"),
+        trust_domain: call.app.trust_domain().to_owned(),
     };
     Ok(Reply::json(StatusCode::OK, &health))
 }

@@ -1,12 +1,14 @@
 //! What travels over the wire, apart from how it is stored and done. Bodies are strict: a field nobody reads is refused, so
 //! that a misspelt option does not pass for a default. Replies may gain fields; clients ignore those they do not know.
 
+mod billing;
 mod disks;
 mod edges;
 mod limits;
 mod tenants;
 mod volumes;
 
+pub use billing::*;
 pub use disks::*;
 pub use edges::*;
 pub use limits::*;

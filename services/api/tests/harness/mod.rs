@@ -471,6 +471,8 @@ impl Call {
         let bytes = to_bytes(response.into_body(), 8 << 20).await.unwrap();
         let body = if bytes.is_empty() {
             Value::Null
+        } else if headers["content-type"] == "text/csv" {
+            Value::String(String::from_utf8(bytes.to_vec()).unwrap())
         } else {
             serde_json::from_slice(&bytes).unwrap()
         };

@@ -1,0 +1,447 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Firn: a file share and virtual disks in your own bucket.
+#[derive(Debug, Parser)]
+#[command(
+    name = "firn",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done; 1 failed; 2 wrong command line; 3 not logged in; 4 not allowed; 5 no such thing; \
+                  6 conflict; 7 over quota or budget; 8 unavailable, repeat it; 9 what the service says cannot be trusted.\n\
+                  Environment: FIRN_PROFILE names another profile file; NO_COLOR turns colours off."
+)]
+pub struct Arguments {
+    /// Tables for people, JSON for programs.
+    #[arg(long, global = true, value_enum, default_value = "table")]
+    pub output: Output,
+    /// Another profile file.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Makes a tenant: a recovery phrase here, an account there.
+    Signup(Signup),
+    /// Logs in with an API key, read from standard input or a file.
+    Login(Login),
+    /// Shows who is logged in, where, and which key is pinned.
+    Whoami,
+    /// Volumes: file systems in a bucket.
+    #[command(subcommand)]
+    Volume(Volume),
+    /// When snapshots are made and how long they are kept.
+    #[command(subcommand)]
+    Snapshot(Snapshot),
+    /// Edges: the machines that serve volumes in an office.
+    #[command(subcommand)]
+    Edge(Edge),
+    /// Virtual disks.
+    #[command(subcommand)]
+    Disk(Disk),
+    /// Nodes that keep disks' data.
+    #[command(subcommand)]
+    Node(Node),
+    /// Shows what was used in a month, by resource.
+    Usage(OfMonth),
+    /// Explains a month's bill on one screen: what cost most, what would lower it.
+    Cost(OfMonth),
+    /// Invoices.
+    #[command(subcommand)]
+    Invoice(Invoice),
+    /// What may be spent in a month.
+    #[command(subcommand)]
+    Budget(Budget),
+    /// API keys.
+    #[command(subcommand)]
+    Key(Key),
+    /// Members and their roles.
+    #[command(subcommand)]
+    Member(Member),
+    /// The hash-chained audit log.
+    #[command(subcommand)]
+    Audit(Audit),
+    /// Checks this machine's profile, the way to the service, and what the service says.
+    Doctor {
+        /// Writes what was found into this new file, without any secret, to be sent to support.
+        #[arg(long, value_name = "FILE")]
+        bundle: Option<PathBuf>,
+    },
+    /// Prints a completion script.
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes manual pages into a directory.
+    Man {
+        /// The directory, made if need be.
+        directory: PathBuf,
+    },
+}
+
+/// Which service.
+#[derive(Debug, Args)]
+pub struct Server {
+    /// Its address, such as https://api.example.org. Plain http only to this machine.
+    #[arg(long)]
+    pub server: String,
+    /// A PEM file with the authority to trust instead of the system's.
+    #[arg(long, value_name = "FILE")]
+    pub authority: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Signup {
+    #[command(flatten)]
+    pub server: Server,
+    /// Where the confirmation goes.
+    #[arg(long)]
+    pub email: String,
+    /// What the tenant is called.
+    #[arg(long)]
+    pub name: String,
+    /// Writes the recovery phrase into this new file instead of showing it and asking for words of it.
+    #[arg(long, value_name = "FILE")]
+    pub phrase_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Login {
+    #[command(flatten)]
+    pub server: Server,
+    /// The tenant's id.
+    #[arg(long)]
+    pub tenant: String,
+    /// The tenant's public key, as an owner tells it by another way. Without it the first one seen is pinned.
+    #[arg(long, value_name = "HEX")]
+    pub tenant_key: Option<String>,
+    /// Reads the API key from this file; otherwise from standard input.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// The recovery phrase, for what has to be signed.
+#[derive(Debug, Args)]
+pub struct Phrase {
+    /// Reads the recovery phrase from this file; otherwise it is asked for.
+    #[arg(long, value_name = "FILE")]
+    pub phrase_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Lists volumes.
+    List,
+    /// Makes a volume and its first key ring, signed with the recovery phrase.
+    Create {
+        /// What it is called.
+        name: String,
+        /// In a bucket of the service's in this region.
+        #[arg(long, required_unless_present = "bucket")]
+        region: Option<String>,
+        /// In your own bucket: s3://bucket/prefix or azure://account/container/prefix.
+        #[arg(long, conflicts_with = "region", requires = "role")]
+        bucket: Option<String>,
+        /// The role to assume there; it must demand your external id (firn whoami).
+        #[arg(long)]
+        role: Option<String>,
+        #[command(flatten)]
+        phrase: Phrase,
+    },
+    /// Shows a volume, and who its keys are wrapped to.
+    Show { volume: String },
+    /// Gives a volume another name.
+    Rename { volume: String, name: String },
+    /// Deletes a volume; it can be undeleted.
+    Delete {
+        volume: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
+    /// Takes a deletion back.
+    Undelete { volume: String },
+    /// Erases the keys of a deleted volume. There is no way back.
+    Erase {
+        volume: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Sure {
+    /// Does not ask.
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// Waiting for work of several steps.
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// Waits until it is done or undone, and says how far it is.
+    #[arg(long)]
+    pub wait: bool,
+    /// Stops waiting after so many seconds; the work goes on.
+    #[arg(long, default_value = "300", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Snapshot {
+    /// Shows a volume's policy.
+    Show { volume: String },
+    /// Changes it; what is not given stays.
+    Policy {
+        volume: String,
+        /// The last so many versions.
+        #[arg(long)]
+        last: Option<u16>,
+        /// One an hour, for so many hours.
+        #[arg(long)]
+        hourly: Option<u16>,
+        /// One a day, for so many days.
+        #[arg(long)]
+        daily: Option<u16>,
+        /// One a week, for so many weeks.
+        #[arg(long)]
+        weekly: Option<u16>,
+        /// One a month, for so many months.
+        #[arg(long)]
+        monthly: Option<u16>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Edge {
+    /// Lists edges.
+    List,
+    /// Invites an edge: prints one command to run there, and the secret to give it.
+    Create {
+        /// What it is called.
+        name: String,
+        /// A volume that it will serve; may be given several times.
+        #[arg(long = "volume", required = true)]
+        volumes: Vec<String>,
+        /// Writes the join secret into this new file instead of showing it.
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+    },
+    /// Joins as an edge, on the machine that becomes one; the secret is read from standard input or a file.
+    Join {
+        #[command(flatten)]
+        server: Server,
+        /// The tenant's id.
+        #[arg(long)]
+        tenant: String,
+        /// A new directory for what only this edge may read.
+        #[arg(long, value_name = "DIRECTORY")]
+        state: PathBuf,
+        /// Reads the join secret from this file; otherwise from standard input.
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+    },
+    /// Wraps the volumes' keys to an edge that joined, after checking that its keys are its own.
+    Approve {
+        edge: String,
+        #[command(flatten)]
+        phrase: Phrase,
+    },
+    /// Shows an edge.
+    Show { edge: String },
+    /// Removes an edge: refused at once, and left out of every key from now on.
+    Remove {
+        edge: String,
+        #[command(flatten)]
+        phrase: Phrase,
+        #[command(flatten)]
+        sure: Sure,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Disk {
+    /// Lists disks.
+    List,
+    /// Makes a disk.
+    Create {
+        /// What it is called.
+        name: String,
+        /// Its size, such as 10GiB.
+        size: crate::commands::Size,
+        /// Copies of its data.
+        #[arg(long, default_value = "3", value_parser = clap::value_parser!(u8).range(1..=5))]
+        replicas: u8,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Shows a disk.
+    Show { disk: String },
+    /// Makes a disk larger.
+    Grow {
+        disk: String,
+        /// Its new size.
+        size: crate::commands::Size,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Removes a disk and all on it.
+    Delete {
+        disk: String,
+        #[command(flatten)]
+        sure: Sure,
+        #[command(flatten)]
+        wait: Wait,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Node {
+    /// Lists nodes.
+    List,
+    /// Invites a node; its secret is shown once.
+    Create {
+        /// What it is called.
+        name: String,
+        /// What fails together with it, such as a rack.
+        #[arg(long)]
+        failure_domain: String,
+        /// Writes the join secret into this new file instead of showing it.
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+    },
+    /// Shows a node.
+    Show { node: String },
+    /// Empties a node: it takes nothing new.
+    Drain {
+        node: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct OfMonth {
+    /// Such as 2026-11; the current one by default (UTC).
+    #[arg(long)]
+    pub month: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Invoice {
+    /// Lists final invoices.
+    List,
+    /// Shows a month's invoice, or the draft of one that is not over.
+    Show(OfMonth),
+    /// Writes a month's invoice as CSV or JSON to standard output.
+    Export {
+        #[command(flatten)]
+        month: OfMonth,
+        #[arg(long, value_enum, default_value = "csv")]
+        format: InvoiceFormat,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InvoiceFormat {
+    Csv,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Budget {
+    /// Shows what may be spent in a month.
+    Show,
+    /// Sets it; what is not given is taken away.
+    Set {
+        /// Mail owners and billing members from here on, such as 50.00.
+        #[arg(long)]
+        alert: Option<crate::money::Amount>,
+        /// Refuse new writes and provisioning from here on. What was acknowledged is kept, and readable.
+        #[arg(long)]
+        hard_cap: Option<crate::money::Amount>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Key {
+    /// Lists API keys.
+    List,
+    /// Makes an API key; its secret is shown once.
+    Create {
+        /// What it is called.
+        name: String,
+        /// owner, admin, operator, billing or reader; no more than your own.
+        #[arg(long)]
+        role: String,
+        /// Limits it to this right, such as volume:read; may be given several times.
+        #[arg(long = "scope")]
+        scopes: Vec<String>,
+        /// For how many days it holds.
+        #[arg(long, default_value = "90", value_parser = clap::value_parser!(u64).range(1..=366))]
+        days: u64,
+        /// Writes the secret into this new file instead of showing it.
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+    },
+    /// Revokes an API key: it and its tokens are refused at once.
+    Revoke { key: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Member {
+    /// Lists members.
+    List,
+    /// Invites somebody by mail.
+    Invite {
+        email: String,
+        /// owner, admin, operator, billing or reader.
+        #[arg(long)]
+        role: String,
+    },
+    /// Accepts an invitation; the mail's code is read from standard input.
+    Confirm {
+        #[command(flatten)]
+        server: Server,
+        /// The tenant's id, as the mail says.
+        #[arg(long)]
+        tenant: String,
+        /// The member's id, as the mail says.
+        #[arg(long)]
+        member: String,
+        /// The tenant's public key, as an owner tells it by another way.
+        #[arg(long, value_name = "HEX")]
+        tenant_key: Option<String>,
+    },
+    /// Gives a member another role.
+    Role {
+        member: String,
+        /// owner, admin, operator, billing or reader.
+        role: String,
+    },
+    /// Removes a member, and ends their keys and tokens.
+    Remove {
+        member: String,
+        #[command(flatten)]
+        sure: Sure,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Audit {
+    /// Lists the log, oldest first.
+    List,
+    /// Fetches the whole log and checks the chain, the signed head, and what was seen before.
+    Verify,
+}

@@ -1,0 +1,336 @@
+//! Edges: invited with a secret made here, joined on their machine, approved by wrapping keys to what the secret proves.
+//!
+//! ```text
+//! create    here     secret ─► look-up id, authenticator hash, sealed invitation ─► API       secret ─► the edge, by hand
+//! join      there    secret ─► authenticator, opens the invitation (server, tenant key); keys made there, bound to the secret
+//! approve   here     binding checked with the secret, volumes' keys wrapped, ring signed with the recovery phrase
+//! ```
+//!
+//! The service sees neither the secret nor what it seals, so it can put no key of its own in the place of the edge's.
+
+use super::{Context, account::connect, ask};
+use crate::{
+    arguments::{Edge, Server},
+    failure::{Exit, Failure, of_file},
+    phrase,
+    profile::{give_secret, private_file, read_secret},
+    rings::{self, filled, hex, unhex},
+    screen::{field, note},
+    session::Session,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use firn_identity::{JoinSecret, PeerIdentity, SigningKey, certificate_request};
+use firn_seal::{RecipientPublic, RecipientSecret};
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::{fs, io::Write as _, path::Path};
+use zeroize::Zeroizing;
+
+/// What an edge must know, sealed under the join secret.
+#[derive(Serialize, Deserialize)]
+struct Invitation {
+    version: u16,
+    server: String,
+    tenant: String,
+    tenant_key: String,
+    edge: String,
+    name: String,
+    volumes: Vec<String>,
+}
+
+pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
+    match command {
+        Edge::List => {
+            let edges = context.session().await?.list("edges").await?;
+            context.show_list(
+                edges,
+                &[
+                    ("id", "id"),
+                    ("name", "name"),
+                    ("state", "state"),
+                    ("volumes", "volumes"),
+                ],
+            )
+        }
+        Edge::Create {
+            name,
+            volumes,
+            secret_file,
+        } => create(context, &name, &volumes, secret_file.as_deref()).await,
+        Edge::Join {
+            server,
+            tenant,
+            state,
+            secret_file,
+        } => join(context, &server, &tenant, &state, secret_file.as_deref()).await,
+        Edge::Approve { edge, phrase } => approve(context, &edge, phrase.phrase_file.as_deref()).await,
+        Edge::Show { edge } => {
+            let edge = context.session().await?.find("edges", &edge).await?;
+            context.show_one(&edge)
+        }
+        Edge::Remove { edge, phrase, sure } => {
+            let mut session = context.session().await?;
+            let edge = session.find("edges", &edge).await?;
+            ask(
+                &sure,
+                &format!("Edge {} will be refused from now on", field(&edge, "name")),
+            )?;
+            let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
+            remove(context, &mut session, &edge, &phrase).await
+        }
+    }
+}
+
+async fn create(
+    context: &Context,
+    name: &str,
+    volumes: &[String],
+    secret_file: Option<&Path>,
+) -> Result<(), Failure> {
+    let mut session = context.session().await?;
+    session.tenant().await?;
+    let mut ids = Vec::new();
+    for volume in volumes {
+        ids.push(field(&session.find("volumes", volume).await?, "id"));
+    }
+    let secret = JoinSecret::generate(&mut filled);
+    let edge = secret.lookup_id().edge_id().to_string();
+    let invitation = Invitation {
+        version: 1,
+        server: session.profile.server.clone(),
+        tenant: session.profile.tenant.clone(),
+        tenant_key: session.profile.tenant_key.clone(),
+        edge: edge.clone(),
+        name: name.to_owned(),
+        volumes: ids.clone(),
+    };
+    let content = serde_json::to_vec(&invitation).map_err(|error| Failure::failed(error.to_string()))?;
+    let sealed = secret
+        .seal(&content, &mut filled)
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    let text = secret.expose();
+    // Kept before the service hears of it: without the secret the edge could join and never be approved.
+    session
+        .profile
+        .join_secrets
+        .insert(edge.clone(), text.to_string());
+    session.save()?;
+    let body = json!({
+        "name": name,
+        "volumes": ids,
+        "lookup": secret.lookup_id().to_text(),
+        "authenticator_hash": hex(&secret.authenticator().hash().0),
+        "sealed": STANDARD_NO_PAD.encode(sealed),
+    });
+    let made = match session.post("edges", &body).await {
+        Ok(made) => made,
+        Err(failure) => {
+            if failure.exit != Exit::Unavailable {
+                session.profile.join_secrets.remove(&edge);
+                session.save()?;
+            }
+            return Err(failure);
+        }
+    };
+    let file = give_secret(secret_file, &text)?;
+    let command = format!(
+        "firn edge join --server {} --tenant {} --state /var/lib/firn/edge",
+        session.profile.server, session.profile.tenant
+    );
+    let shown = json!({
+        "edge": made,
+        "command": command,
+        "secret": if file.is_some() { Value::Null } else { text.to_string().into() },
+        "secret_file": file.map(|path| path.display().to_string()),
+    });
+    context.screen.show(&shown, |shown| {
+        let how = match (field(shown, "secret"), field(shown, "secret_file")) {
+            (secret, file) if secret.is_empty() => format!("and give it the secret in {file}"),
+            (secret, _) => format!("and give it, when asked, this secret (one use, one hour):\n\n  {secret}"),
+        };
+        format!(
+            "edge  {}\n\nOn the machine that becomes the edge run\n\n  {command}\n\n{how}\n\nThen, here: firn edge approve {}\n",
+            field(shown, "edge.id"),
+            field(shown, "edge.name"),
+        )
+    })
+}
+
+/// Makes the edge's keys on its own machine and joins with them.
+async fn join(
+    context: &Context,
+    server: &Server,
+    tenant: &str,
+    state: &Path,
+    secret_file: Option<&Path>,
+) -> Result<(), Failure> {
+    let (http, authority) = connect(server)?;
+    let secret = JoinSecret::parse(&read_secret(secret_file, "Join secret")?)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    // Before the secret is used up, what will be needed is there.
+    fs::create_dir(state).map_err(of_file(state))?;
+    #[cfg(unix)]
+    fs::set_permissions(state, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        .map_err(of_file(state))?;
+    let service = http.send(Method::GET, "/healthz", None, None, None).await?.body;
+    let name = PeerIdentity::parse(&format!(
+        "spiffe://{}/tenant/{tenant}/edge/{}",
+        field(&service, "trust_domain"),
+        secret.lookup_id().edge_id()
+    ))
+    .map_err(|_| {
+        Failure::usage(format!(
+            "{tenant:?} is no tenant's id, or the service names no trust domain"
+        ))
+    })?;
+    let mut seed = Zeroizing::new([0; 32]);
+    filled(&mut *seed);
+    let key = SigningKey::from_seed(*seed);
+    filled(&mut *seed);
+    let recipient = RecipientSecret::derive(&seed);
+    for (file, bytes) in [
+        ("key.der", &**key.to_pkcs8()),
+        ("recipient", &recipient.to_bytes()[..]),
+    ] {
+        write(state, file, bytes)?;
+    }
+    let request = certificate_request(&key, &name);
+    let public = recipient.public();
+    let body = json!({
+        "authenticator": *secret.authenticator().expose(),
+        "recipient_key": public.to_string(),
+        "certificate_request": STANDARD_NO_PAD.encode(request),
+        "binding": hex(&secret.bind(&[public.to_bytes().as_slice(), &request].concat())),
+    });
+    let path = format!("/v1/tenants/{tenant}/joins/{}", secret.lookup_id().to_text());
+    let joined = http
+        .send(Method::POST, &path, None, Some(&body), None)
+        .await?
+        .body;
+    let decode = |path: &str| {
+        STANDARD_NO_PAD
+            .decode(field(&joined, path))
+            .map_err(|_| Failure::untrusted(format!("the service's {path} is none")))
+    };
+    let content = secret
+        .open(&decode("sealed")?)
+        .map_err(|error| Failure::untrusted(error.to_string()))?;
+    let invitation: Invitation = serde_json::from_slice(&content)
+        .map_err(|error| Failure::usage(format!("the invitation: {error}")))?;
+    if invitation.tenant != tenant || invitation.edge != secret.lookup_id().edge_id().to_string() {
+        return Err(Failure::untrusted(
+            "the invitation is another tenant's or another edge's",
+        ));
+    }
+    let shown = field(&joined, "edge.id");
+    if shown != invitation.edge {
+        return Err(Failure::untrusted(
+            "the service names another edge than the secret does",
+        ));
+    }
+    write(state, "certificate.der", &decode("certificate.certificate")?)?;
+    write(state, "authority.der", &decode("certificate.authority")?)?;
+    if let Some(pem) = authority {
+        write(state, "server-authority.pem", pem.as_bytes())?;
+    }
+    write(state, "enrolment.json", &content)?;
+    let shown = json!({ "edge": invitation.edge, "name": invitation.name, "volumes": invitation.volumes,
+                        "tenant_key": invitation.tenant_key, "state": state.display().to_string() });
+    note("Joined. Next, where the edge was invited: firn edge approve");
+    context.show_one(&shown)
+}
+
+fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let path = directory.join(name);
+    let mut file = private_file(&path)?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(of_file(&path))
+}
+
+/// What the edge joined with, proved by the secret that was made here.
+fn proved(session: &Session, edge: &Value) -> Result<RecipientPublic, Failure> {
+    let id = field(edge, "id");
+    let secret = session.profile.join_secrets.get(&id).ok_or_else(|| {
+        Failure::usage(format!("the join secret of {id} is not on this machine"))
+            .next("approve it where it was invited, with the same profile; or remove it and invite it anew")
+    })?;
+    let secret = JoinSecret::parse(secret).map_err(|error| Failure::usage(error.to_string()))?;
+    if secret.lookup_id().edge_id().to_string() != id {
+        return Err(Failure::untrusted(format!(
+            "{id} is not the edge of its join secret"
+        )));
+    }
+    let public: Option<[u8; 32]> = unhex(&field(edge, "recipient_key"));
+    let binding: Option<[u8; 32]> = unhex(&field(edge, "binding"));
+    let request = STANDARD_NO_PAD.decode(field(edge, "certificate_request")).ok();
+    let (Some(public), Some(binding), Some(request)) = (public, binding, request) else {
+        return Err(Failure::new(Exit::Conflict, format!("{id} did not join yet"))
+            .next("run the join command on its machine first"));
+    };
+    if !secret.binds(&[public.as_slice(), &request].concat(), &binding) {
+        return Err(Failure::untrusted(format!(
+            "the key that the service shows for {id} is not the one that the edge made"
+        )));
+    }
+    RecipientPublic::from_bytes(&public).map_err(|error| Failure::untrusted(error.to_string()))
+}
+
+async fn approve(context: &Context, edge: &str, phrase_file: Option<&Path>) -> Result<(), Failure> {
+    let mut session = context.session().await?;
+    session.tenant().await?;
+    let edge = session.find("edges", edge).await?;
+    let public = proved(&session, &edge)?;
+    let phrase = phrase::read(phrase_file, &session.profile.tenant_key)?;
+    let id = field(&edge, "id");
+    let mut wrapped = Vec::new();
+    for volume in edge["volumes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        let volume = session.find("volumes", volume).await?;
+        if rings::add_edge(&mut session, &phrase, &volume, &id, public).await? {
+            wrapped.push(field(&volume, "name"));
+        }
+    }
+    session.profile.join_secrets.remove(&id);
+    session.save()?;
+    let shown = json!({ "edge": id, "wrapped": wrapped });
+    context.screen.show(&shown, |shown| {
+        format!("{} may open: {}\n", field(shown, "edge"), field(shown, "wrapped"))
+    })
+}
+
+/// First refused by the service, then left out of the keys: in between it can do nothing.
+async fn remove(
+    context: &Context,
+    session: &mut Session,
+    edge: &Value,
+    phrase: &firn_seal::RecoveryPhrase,
+) -> Result<(), Failure> {
+    let id = field(edge, "id");
+    let removed = session
+        .call(Method::DELETE, &format!("edges/{id}"), None, None)
+        .await?
+        .body;
+    let mut rotated = Vec::new();
+    for volume in session.list("volumes").await? {
+        if volume["state"] == "active" && rings::remove_edge(session, phrase, &volume, &id).await? {
+            rotated.push(field(&volume, "name"));
+        }
+    }
+    session.profile.join_secrets.remove(&id);
+    session.save()?;
+    let shown = json!({ "edge": removed, "new_key_epochs": rotated });
+    context.screen.show(&shown, |shown| {
+        format!(
+            "{} is {}; new key epochs: {}\n",
+            field(shown, "edge.id"),
+            field(shown, "edge.state"),
+            field(shown, "new_key_epochs")
+        )
+    })
+}

@@ -1,0 +1,149 @@
+//! Volumes and their snapshot policies.
+
+use super::{Context, ask};
+use crate::{
+    arguments::{Snapshot, Volume},
+    failure::Failure,
+    phrase, rings,
+    screen::field,
+    session::Session,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
+    let mut session = context.session().await?;
+    match command {
+        Volume::List => {
+            let volumes = session.list("volumes").await?;
+            context.show_list(
+                volumes,
+                &[
+                    ("id", "id"),
+                    ("name", "name"),
+                    ("state", "state"),
+                    ("bucket", "bucket.kind"),
+                    ("keys", "key_ring_generation"),
+                ],
+            )
+        }
+        Volume::Create {
+            name,
+            region,
+            bucket,
+            role,
+            phrase,
+        } => {
+            session.tenant().await?;
+            let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
+            let bucket = match (region, bucket) {
+                (Some(region), _) => json!({ "kind": "managed", "region": region }),
+                (None, Some(url)) => json!({ "kind": "own", "url": url, "role": role }),
+                (None, None) => return Err(Failure::usage("give --region or --bucket")),
+            };
+            let body = json!({ "name": name, "bucket": bucket, "key_ring": rings::first(&phrase)? });
+            let made = session.post("volumes", &body).await?;
+            // Reads the ring back: what the service keeps must be what was signed.
+            rings::fetch(&mut session, &made).await?;
+            context.show_one(&made)
+        }
+        Volume::Show { volume } => show(context, &mut session, &volume).await,
+        Volume::Rename { volume, name } => {
+            let volume = session.find("volumes", &volume).await?;
+            change(context, &session, &volume, &json!({ "name": name })).await
+        }
+        Volume::Delete { volume, sure } => {
+            let volume = session.find("volumes", &volume).await?;
+            ask(
+                &sure,
+                &format!("Volume {} will be deleted", field(&volume, "name")),
+            )?;
+            let path = format!("volumes/{}", field(&volume, "id"));
+            let deleted = session.call(Method::DELETE, &path, None, None).await?.body;
+            context.show_one(&deleted)
+        }
+        Volume::Undelete { volume } => {
+            let volume = session.find("volumes", &volume).await?;
+            let path = format!("volumes/{}/undelete", field(&volume, "id"));
+            context.show_one(&session.post(&path, &json!({})).await?)
+        }
+        Volume::Erase { volume, sure } => {
+            let volume = session.find("volumes", &volume).await?;
+            ask(
+                &sure,
+                &format!(
+                    "The keys of volume {} will be erased for ever",
+                    field(&volume, "name")
+                ),
+            )?;
+            let path = format!("volumes/{}/erase", field(&volume, "id"));
+            context.show_one(&session.post(&path, &json!({})).await?)
+        }
+    }
+}
+
+async fn show(context: &Context, session: &mut Session, volume: &str) -> Result<(), Failure> {
+    let volume = session.find("volumes", volume).await?;
+    let mut shown = volume.clone();
+    let recipients: Vec<Value> = match rings::fetch(session, &volume).await? {
+        Some(ring) => ring
+            .recipients()
+            .iter()
+            .map(|recipient| format!("{} {}", recipient.name, recipient.public).into())
+            .collect(),
+        None => Vec::new(),
+    };
+    shown["keys_wrapped_to"] = Value::Array(recipients);
+    context.show_one(&shown)
+}
+
+async fn change(context: &Context, session: &Session, volume: &Value, body: &Value) -> Result<(), Failure> {
+    let path = format!("volumes/{}", field(volume, "id"));
+    let etag = session.get(&path).await?.etag;
+    let changed = session
+        .call(Method::PATCH, &path, Some(body), etag.as_deref())
+        .await?
+        .body;
+    context.show_one(&changed)
+}
+
+pub async fn snapshot(context: &Context, command: Snapshot) -> Result<(), Failure> {
+    let session = context.session().await?;
+    match command {
+        Snapshot::Show { volume } => {
+            let volume = session.find("volumes", &volume).await?;
+            context.show_one(&volume["snapshot_policy"])
+        }
+        Snapshot::Policy {
+            volume,
+            last,
+            hourly,
+            daily,
+            weekly,
+            monthly,
+        } => {
+            let found = session.find("volumes", &volume).await?;
+            let path = format!("volumes/{}", field(&found, "id"));
+            // The version that is changed is the version that was read.
+            let read = session.get(&path).await?;
+            let mut policy = read.body["snapshot_policy"].clone();
+            for (name, value) in [
+                ("last", last),
+                ("hourly", hourly),
+                ("daily", daily),
+                ("weekly", weekly),
+                ("monthly", monthly),
+            ] {
+                if let Some(value) = value {
+                    policy[name] = value.into();
+                }
+            }
+            let body = json!({ "snapshot_policy": policy });
+            let changed = session
+                .call(Method::PATCH, &path, Some(&body), read.etag.as_deref())
+                .await?
+                .body;
+            context.show_one(&changed["snapshot_policy"])
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What this machine remembers between commands, in one file that only its owner reads: where the service is, who is logged
+//! in, which keys are pinned, and the newest of everything that must not go back.
+
+use crate::failure::{Exit, Failure, of_file};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{Read as _, Write as _},
+    path::{Path, PathBuf},
+};
+use zeroize::{Zeroize, Zeroizing};
+
+const VERSION: u16 = 1;
+/// Far more than any profile has.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The profile.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    version: u16,
+    pub server: String,
+    /// PEM of the authority to trust; none: the system's.
+    pub authority: Option<String>,
+    pub tenant: String,
+    /// The tenant's public signing key, 64 hex digits. It never changes.
+    pub tenant_key: String,
+    pub api_key: String,
+    /// The key of audit heads, once one was seen.
+    #[serde(default)]
+    pub audit_key: Option<String>,
+    /// The newest audit entry that was verified: sequence and hash.
+    #[serde(default)]
+    pub audit_head: Option<(u64, String)>,
+    /// The newest key ring seen of each volume: its generation.
+    #[serde(default)]
+    pub key_rings: BTreeMap<String, u64>,
+    /// Join secrets of edges that were invited here and not approved yet.
+    #[serde(default)]
+    pub join_secrets: BTreeMap<String, String>,
+}
+
+impl Drop for Profile {
+    fn drop(&mut self) {
+        self.api_key.zeroize();
+        for secret in self.join_secrets.values_mut() {
+            secret.zeroize();
+        }
+    }
+}
+
+impl Profile {
+    pub fn new(
+        server: String,
+        authority: Option<String>,
+        tenant: String,
+        tenant_key: String,
+        api_key: String,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            server,
+            authority,
+            tenant,
+            tenant_key,
+            api_key,
+            audit_key: None,
+            audit_head: None,
+            key_rings: BTreeMap::new(),
+            join_secrets: BTreeMap::new(),
+        }
+    }
+
+    /// Where the profile lies, unless the command line says.
+    pub fn default_path() -> Result<PathBuf, Failure> {
+        let from = |name: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        if let Some(path) = from("FIRN_PROFILE") {
+            return Ok(path);
+        }
+        from("XDG_CONFIG_HOME")
+            .or_else(|| from("APPDATA"))
+            .or_else(|| from("HOME").map(|home| home.join(".config")))
+            .map(|directory| directory.join("firn").join("profile.json"))
+            .ok_or_else(|| Failure::usage("no place for a profile: set HOME, or give --profile"))
+    }
+
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let file = File::open(path).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                Failure::new(Exit::Credentials, "nobody is logged in")
+                    .next("run: firn login --server URL --tenant ID   (or firn signup)")
+            } else {
+                of_file(path)(error)
+            }
+        })?;
+        let mut text = Zeroizing::new(String::new());
+        file.take(MAX_BYTES)
+            .read_to_string(&mut text)
+            .map_err(of_file(path))?;
+        let profile: Self = serde_json::from_str(&text).map_err(|error| {
+            Failure::usage(format!("{} is no profile: {error}", path.display()))
+                .next("move it away and log in again")
+        })?;
+        if profile.version != VERSION {
+            return Err(Failure::usage(format!(
+                "{} has version {}, this build reads {VERSION}",
+                path.display(),
+                profile.version
+            ))
+            .next("use the newer firn"));
+        }
+        Ok(profile)
+    }
+
+    /// Replaces the file whole, so that a crash leaves the old one or the new one.
+    pub fn save(&self, path: &Path) -> Result<(), Failure> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(of_file(directory))?;
+        }
+        let text = Zeroizing::new(
+            serde_json::to_string_pretty(self).map_err(|error| Failure::failed(error.to_string()))?,
+        );
+        let next = path.with_extension(format!("new-{}", std::process::id()));
+        let mut file = private_file(&next)?;
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&next, path))
+            .map_err(of_file(path))
+    }
+}
+
+/// A new file that only its owner reads.
+pub fn private_file(path: &Path) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map_err(of_file(path))
+}
+
+/// Reads a secret of one line from a file, or from standard input if none is named.
+pub fn read_secret(path: Option<&Path>, what: &str) -> Result<Zeroizing<String>, Failure> {
+    let mut text = Zeroizing::new(String::new());
+    match path {
+        Some(path) => {
+            let file = File::open(path).map_err(of_file(path))?;
+            file.take(4096).read_to_string(&mut text).map_err(of_file(path))?;
+        }
+        None => {
+            crate::screen::note(&format!("{what}:"));
+            std::io::stdin()
+                .read_line(&mut text)
+                .map_err(|error| Failure::usage(format!("standard input: {error}")))?;
+        }
+    }
+    let trimmed = Zeroizing::new(text.trim().to_owned());
+    if trimmed.is_empty() {
+        return Err(Failure::usage(format!("no {what} was given")));
+    }
+    Ok(trimmed)
+}
+
+/// Writes a secret that is shown once into a new file, or to standard output.
+pub fn give_secret(path: Option<&Path>, secret: &str) -> Result<Option<PathBuf>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let mut file = private_file(path)?;
+    file.write_all(format!("{secret}\n").as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(of_file(path))?;
+    Ok(Some(path.to_owned()))
+}

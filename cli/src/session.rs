@@ -1,0 +1,126 @@
+//! A logged-in session: the profile, and a token that lives as long as the command.
+
+use crate::{
+    failure::{Exit, Failure},
+    http::{Http, Reply},
+    profile::Profile,
+    screen::field,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// Pages of one list: ten million entries, after which something is wrong.
+const PAGES_MAX: usize = 100_000;
+
+pub struct Session {
+    pub profile: Profile,
+    path: PathBuf,
+    http: Http,
+    token: Zeroizing<String>,
+}
+
+impl Session {
+    /// Logs in with the profile's key.
+    pub async fn open(path: Option<PathBuf>) -> Result<Self, Failure> {
+        let path = match path {
+            Some(path) => path,
+            None => Profile::default_path()?,
+        };
+        let profile = Profile::load(&path)?;
+        let http = Http::new(&profile.server, profile.authority.as_deref())?;
+        let body = json!({ "api_key": profile.api_key });
+        let base = format!("/v1/tenants/{}/tokens", profile.tenant);
+        let reply = http.send(Method::POST, &base, None, Some(&body), None).await?;
+        let token = Zeroizing::new(field(&reply.body, "token"));
+        Ok(Self {
+            profile,
+            path,
+            http,
+            token,
+        })
+    }
+
+    pub fn save(&self) -> Result<(), Failure> {
+        self.profile.save(&self.path)
+    }
+
+    /// The tenant, whose key must be the pinned one.
+    pub async fn tenant(&self) -> Result<Value, Failure> {
+        let tenant = self.get("").await?.body;
+        if field(&tenant, "tenant_key") != self.profile.tenant_key {
+            return Err(Failure::untrusted(
+                "the service shows another tenant key than the one that is pinned here",
+            ));
+        }
+        Ok(tenant)
+    }
+
+    /// A path below the tenant's.
+    fn path(&self, path: &str) -> String {
+        let slash = if path.is_empty() { "" } else { "/" };
+        format!("/v1/tenants/{}{slash}{path}", self.profile.tenant)
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Reply, Failure> {
+        self.http
+            .send(Method::GET, &self.path(path), Some(&self.token), None, None)
+            .await
+    }
+
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        if_match: Option<&str>,
+    ) -> Result<Reply, Failure> {
+        self.http
+            .send(method, &self.path(path), Some(&self.token), body, if_match)
+            .await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        Ok(self.call(Method::POST, path, Some(body), None).await?.body)
+    }
+
+    /// All pages of a list.
+    pub async fn list(&self, path: &str) -> Result<Vec<Value>, Failure> {
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..PAGES_MAX {
+            let query = cursor.map_or_else(String::new, |cursor| format!("&cursor={cursor}"));
+            let page = self.get(&format!("{path}?limit=100{query}")).await?.body;
+            items.extend(page["items"].as_array().cloned().unwrap_or_default());
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return Ok(items),
+            }
+        }
+        Err(Failure::failed(format!("the list of {path} does not end")))
+    }
+
+    /// The thing that somebody named by its id or by its name (of a member: the address).
+    pub async fn find(&self, kind: &str, wanted: &str) -> Result<Value, Failure> {
+        let items = self.list(kind).await?;
+        let id = items.iter().find(|item| item["id"] == *wanted);
+        let gone = |item: &&Value| matches!(item["state"].as_str(), Some("erased" | "revoked"));
+        let mut named = items
+            .iter()
+            .filter(|item| item["name"] == *wanted || item["email"] == *wanted)
+            .filter(|item| !gone(item));
+        let first = named.next();
+        match (id, first, named.next()) {
+            (Some(item), ..) | (None, Some(item), None) => Ok(item.clone()),
+            (None, None, _) => Err(Failure::new(
+                Exit::NotFound,
+                format!("there is no {wanted:?} among the {kind}"),
+            )
+            .next(format!("firn {} list shows them", kind.trim_end_matches('s')))),
+            (None, Some(_), Some(_)) => {
+                Err(Failure::usage(format!("{wanted:?} names several {kind}")).next("give the id instead"))
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Usage: reported by edges and by the service's own components, read by the hour.
+//!
+//! The source of a report is who the connection or token proves the sender to be, and the ledger refuses a batch under any
+//! other name:
+//!
+//! | sender | proved by | source | worth |
+//! |---|---|---|---|
+//! | an edge | its certificate or token | `edge/<edge>` | advisory, of its own tenant only |
+//! | a component of the service | its certificate (`service/anchor`, `service/cleaner`) | `anchor`, `cleaner` | observed: charged |
+
+use super::bills::{ledger_tenant, refused};
+use crate::{
+    endpoint::{Call, Endpoint, Reply},
+    problem::{Code, Problem},
+    types::{Listing, ReportUsage, UsageHour, UsageReceived},
+};
+use axum::http::{Method, StatusCode};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use firn_billing::{Hour, Month, Reporter};
+use firn_identity::{EdgeId, PeerKind};
+use firn_usage::{BATCH_MAX_BYTES, SourceId, UsageBatch};
+
+/// Components whose observations are charged.
+const OBSERVERS: [&str; 2] = ["anchor", "cleaner"];
+/// A batch in base64, and its name around it.
+const REPORT_BODY_BYTES: usize = BATCH_MAX_BYTES / 3 * 4 + 1024;
+/// What cursors of hours begin with.
+const CURSOR: &str = "hour/";
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/edges/{edge}/usage",
+            "reportEdgeUsage",
+            "Takes what an edge counted: compared with what the service saw, never charged",
+            report_edge,
+        )
+        .takes::<ReportUsage>()
+        .up_to(REPORT_BODY_BYTES)
+        .gives::<UsageReceived>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/usage",
+            "reportUsage",
+            "Takes what a component of the service observed, by its certificate",
+            report,
+        )
+        .takes::<ReportUsage>()
+        .up_to(REPORT_BODY_BYTES)
+        .gives::<UsageReceived>(StatusCode::OK),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tenants/{tenant}/usage/{month}",
+            "listUsage",
+            "Lists a month's hours of usage; a page covers up to `limit` hours, those without usage left out",
+            list,
+        )
+        .lists::<UsageHour>(),
+    ]
+}
+
+async fn accept(call: &Call, reporter: Result<Reporter, firn_usage::NameError>) -> Result<Reply, Problem> {
+    let reporter = reporter.map_err(Problem::internal)?;
+    let body: ReportUsage = call.body()?;
+    let bytes = super::base64_field("batch", &body.batch, BATCH_MAX_BYTES)?;
+    let batch = UsageBatch::decode(&bytes).map_err(|error| Problem::field("batch", error))?;
+    let receipt = call
+        .app
+        .billing()
+        .accept(&reporter, &batch)
+        .await
+        .map_err(refused)?;
+    Ok(Reply::json(
+        StatusCode::OK,
+        &UsageReceived {
+            kept: receipt.kept,
+            duplicates: receipt.duplicates,
+        },
+    ))
+}
+
+async fn report_edge(call: Call) -> Result<Reply, Problem> {
+    let edge: EdgeId = call.param("edge")?;
+    let tenant = ledger_tenant(call.context()?.tenant());
+    let source = SourceId::new(&format!("edge/{edge}"));
+    accept(&call, source.map(|source| Reporter::edge(source, tenant))).await
+}
+
+async fn report(call: Call) -> Result<Reply, Problem> {
+    let name = require_service(&call, &OBSERVERS)?;
+    accept(&call, SourceId::new(&name).map(Reporter::service)).await
+}
+
+/// The name of the service's own component at the other end, if it is one of `names`.
+pub(super) fn require_service(call: &Call, names: &[&str]) -> Result<String, Problem> {
+    match &call.peer {
+        Some(peer) if peer.trust_domain == call.app.trust_domain() => match &peer.kind {
+            PeerKind::Service(name) if names.contains(&name.as_str()) => return Ok(name.clone()),
+            PeerKind::Service(_) | PeerKind::Edge { .. } | PeerKind::Node(_) => {}
+        },
+        Some(_) | None => {}
+    }
+    Err(Problem::new(
+        Code::CredentialRefused,
+        format!(
+            "only a client certificate of service/{} opens this",
+            names.join(" or service/")
+        ),
+    ))
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    let month: Month = call.param("month")?;
+    let (limit, cursor) = call.page(CURSOR)?;
+    let (first, end) = (month.first_hour(), month.next().first_hour());
+    let from = match cursor {
+        None => first,
+        Some(cursor) => cursor
+            .strip_prefix(CURSOR)
+            .and_then(|hour| hour.parse::<Hour>().ok())
+            .filter(|hour| (first..end).contains(hour))
+            .ok_or_else(|| Problem::new(Code::MalformedParameter, "cursor: it is of another month"))?,
+    };
+    let until = end.min(Hour(from.0.saturating_add(u32::try_from(limit).unwrap_or(1))));
+    let tenant = ledger_tenant(call.context()?.tenant());
+    let hours = call
+        .app
+        .billing()
+        .hours(&tenant, from, until)
+        .await
+        .map_err(refused)?;
+    let listing = Listing {
+        items: hours
+            .iter()
+            .map(|(hour, entries)| UsageHour::of(*hour, entries))
+            .collect(),
+        next_cursor: (until < end).then(|| URL_SAFE_NO_PAD.encode(format!("{CURSOR}{until}"))),
+    };
+    Ok(Reply::json(StatusCode::OK, &listing))
+}
