@@ -33,7 +33,7 @@ pub use memory::{MemoryNodes, MemoryReplicas};
 pub use mode::{FlushPolicy, WritePolicy};
 pub use mutants::{Mutant, Planted};
 pub use permutation::Permutation;
-pub use replicas::{AttachError, ReplicaError, Replicas, Stored};
+pub use replicas::{AttachError, Copy, ReplicaError, Replicas, Stored};
 pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer};
 pub use stripe::{BadStripe, Place, SEGMENT_TRACTS_MAX, Stripe};
 pub use striped::{StripedConfig, StripedEngine};

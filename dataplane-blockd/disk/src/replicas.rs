@@ -71,6 +71,35 @@ pub trait Replicas: Send + Sync + 'static {
     /// # Errors
     /// If it is damaged, cannot be reached, or is fenced.
     async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError>;
+
+    /// What every copy holds; a copy that is damaged says so in its place. Recovery asks for it, and must miss none: where a
+    /// table names the copies, it may for a while name more of them than [`Replicas::copies`].
+    ///
+    /// # Errors
+    /// If one cannot be reached, or is fenced.
+    async fn load_all(&self, unit: Unit) -> Result<Vec<Copy>, ReplicaError> {
+        let mut found = Vec::with_capacity(self.copies());
+        for copy in 0..self.copies() {
+            found.push(match self.load(copy, unit).await {
+                Ok(None) => Copy::Empty,
+                Ok(Some(stored)) => Copy::Holds(stored),
+                Err(ReplicaError::Damaged { .. }) => Copy::Damaged,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(found)
+    }
+}
+
+/// What a copy of a unit turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// Never written.
+    Empty,
+    /// Torn, rotten or forged.
+    Damaged,
+    /// This.
+    Holds(Stored),
 }
 
 /// Why a disk could not be attached. Nothing was changed but fences, and copies completed.
@@ -96,14 +125,15 @@ pub(crate) async fn settle(
     pick: impl Fn(&[Option<Stored>]) -> Option<Stored>,
     copy: bool,
 ) -> Result<Option<Stored>, ReplicaError> {
-    let mut found = Vec::with_capacity(replicas.copies());
-    for copy in 0..replicas.copies() {
-        found.push(match replicas.load(copy, unit).await {
-            Ok(found) => found,
-            Err(ReplicaError::Damaged { .. }) => None,
-            Err(error) => return Err(error),
-        });
-    }
+    let found: Vec<Option<Stored>> = replicas
+        .load_all(unit)
+        .await?
+        .into_iter()
+        .map(|copy| match copy {
+            Copy::Holds(stored) => Some(stored),
+            Copy::Empty | Copy::Damaged => None,
+        })
+        .collect();
     let Some(chosen) = pick(&found) else {
         return Ok(None);
     };

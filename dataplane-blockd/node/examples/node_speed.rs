@@ -7,6 +7,7 @@ use firn_blockd_node::*;
 use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
 use firn_env::Env;
+use firn_identity::{Capability, CapabilityIssuer, CapabilityVerifier, Rights, UnixTime};
 use firn_table::MemoryTable;
 use futures::StreamExt;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -89,24 +90,20 @@ async fn main() {
     let store = Store::open(&env, StoreOptions::default())
         .await
         .expect("it opens");
-    let keys = KeyedAuthenticator::new(&KEY);
-    let sign = move |scope| {
-        keys.sign(&Capability {
-            tenant: TENANT,
-            scope,
-            expires_unix_ms: i64::MAX,
-        })
-    };
+    let issuer = CapabilityIssuer::from_seed(KEY);
+    let verifier = CapabilityVerifier::new([issuer.public()]);
     let coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
     drop(env.spawn("coordinator", coordinator.run(Duration::from_millis(100))));
-    let id = store.node();
-    let own = sign(Scope::Node(id));
     let node = Node::start(
         &env,
         store,
         placement.clone(),
-        Arc::new(KeyedAuthenticator::new(&KEY)),
-        move || own.clone(),
+        Security {
+            transport: Transport::plain(),
+            authenticator: Arc::new(CapabilityAuthenticator::new(verifier)),
+            // It is alone: there is nobody to copy from.
+            capability: Arc::new(|| None),
+        },
         NodeOptions {
             listen: "127.0.0.1:0".into(),
             heartbeat: Duration::from_millis(100),
@@ -141,11 +138,16 @@ async fn main() {
     let connection = Connection::open(&env, node.address(), ConnectionOptions::default())
         .await
         .expect("the node listens");
-    let capability = sign(Scope::Disk {
-        disk,
-        fence: attachment.fence,
-        write: true,
-    });
+    let now = UnixTime::from_wall(env.wall());
+    let capability = Bytes::copy_from_slice(&issuer.issue(&Capability {
+        tenant: firn_identity::TenantId(TENANT.0),
+        disk: firn_identity::DiskId(disk.0),
+        rights: Rights::ALL,
+        fence: attachment.fence.0.into(),
+        not_before: now,
+        expires: now.plus(3600),
+        holder: None,
+    }));
     connection
         .call(Request::Authenticate { capability })
         .await

@@ -1,13 +1,16 @@
-//! Who may do what: capabilities.
+//! Who may do what: capabilities and names.
 //!
-//! A capability names a tenant, a scope (a disk under one fence, or a node of the cluster), and when it ends. It is
-//! presented on a connection and holds there until it ends. A node trusts an [`Authenticator`] to tell it what a
-//! capability's bytes mean; [`KeyedAuthenticator`] is the one for clusters whose members share a key.
+//! A capability names a tenant, a disk under one fence, the rights, and when it ends. It is presented on a connection and
+//! holds there until it ends. A node trusts an [`Authenticator`] to tell it what a capability's bytes, or the name in a
+//! caller's certificate, mean; [`CapabilityAuthenticator`] reads the capabilities of `firn-identity`, which the API signs
+//! and a node checks without asking anybody.
+//!
+//! A node needs no capability to copy from another: its certificate says that it is one. Where there are no certificates
+//! (simulations), a capability with the right to repair and no disk stands for it.
 
-use aws_lc_rs::hmac;
-use bytes::Bytes;
-use firn_blockd_protocol::{DiskId, Fence, NodeId, Refusal, TenantId};
+use firn_blockd_protocol::{DiskId, Fence, NodeId, Peer, Refusal, TenantId};
 use firn_env::WallTime;
+use firn_identity::{CapabilityError, CapabilityVerifier, PeerKind, Rights, UnixTime};
 
 /// What a capability allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub enum Scope {
         fence: Fence,
         /// Writing too.
         write: bool,
+        /// Setting the fence too.
+        attach: bool,
     },
     /// A node of the cluster: it may list and fetch, to copy.
     Node(NodeId),
@@ -39,7 +44,7 @@ pub struct Grant {
 /// Why a capability is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// Nobody of this cluster made it.
+    /// Nobody of this cluster made it, or not for this caller.
     #[error("the capability is not valid: {0}")]
     Invalid(String),
     /// It has ended.
@@ -56,90 +61,97 @@ impl From<AuthError> for Refusal {
     }
 }
 
-/// Verifies capabilities.
+/// Says what callers may do.
 pub trait Authenticator: Send + Sync + 'static {
-    /// What these bytes allow.
+    /// What these bytes allow this caller.
     ///
     /// # Errors
     /// [`AuthError`].
-    fn verify(&self, capability: &[u8], now: WallTime) -> Result<Grant, AuthError>;
+    fn verify(&self, capability: &[u8], peer: &Peer, now: WallTime) -> Result<Grant, AuthError>;
+
+    /// What a caller's name allows by itself.
+    fn by_name(&self, peer: &Peer) -> Option<Grant>;
 }
 
-/// A capability to be signed.
-pub type Capability = Grant;
+/// The tenant for whom nodes copy: everybody.
+const NOBODY: TenantId = TenantId([0; 16]);
+/// The disk in a capability that is for no disk.
+const NO_DISK: [u8; 16] = [0; 16];
 
-/// Signs and verifies with one key that all members of the cluster share (HMAC-SHA-256).
-///
-/// ```text
-/// capability = version u8 | tenant [16] | scope u8 | disk or node [16] | fence u32 | write u8 | expires i64 | mac [32]
-/// ```
-///
-/// It is a bearer's token: it must travel over connections that nobody reads.
-pub struct KeyedAuthenticator {
-    key: hmac::Key,
+/// Accepts the capabilities that the holders of some keys signed.
+pub struct CapabilityAuthenticator {
+    verifier: CapabilityVerifier,
 }
 
-const VERSION: u8 = 1;
-const FIELDS_BYTES: usize = 1 + 16 + 1 + 16 + 4 + 1 + 8;
-
-impl KeyedAuthenticator {
-    /// With this key, of 32 bytes of good randomness.
-    pub fn new(key: &[u8; 32]) -> Self {
-        Self {
-            key: hmac::Key::new(hmac::HMAC_SHA256, key),
-        }
-    }
-
-    /// The bytes of a capability.
-    pub fn sign(&self, capability: &Capability) -> Bytes {
-        let mut bytes = vec![VERSION];
-        bytes.extend(capability.tenant.0);
-        match capability.scope {
-            Scope::Disk { disk, fence, write } => {
-                bytes.push(1);
-                bytes.extend(disk.0);
-                bytes.extend(fence.0.to_le_bytes());
-                bytes.push(write.into());
-            }
-            Scope::Node(node) => {
-                bytes.push(2);
-                bytes.extend(node.0);
-                bytes.extend([0; 5]);
-            }
-        }
-        bytes.extend(capability.expires_unix_ms.to_le_bytes());
-        let mac = hmac::sign(&self.key, &bytes);
-        bytes.extend_from_slice(mac.as_ref());
-        bytes.into()
+impl CapabilityAuthenticator {
+    /// Accepts what this verifier accepts.
+    pub fn new(verifier: CapabilityVerifier) -> Self {
+        Self { verifier }
     }
 }
 
-impl Authenticator for KeyedAuthenticator {
-    fn verify(&self, capability: &[u8], now: WallTime) -> Result<Grant, AuthError> {
-        let invalid = |reason: &str| AuthError::Invalid(reason.into());
-        if capability.len() != FIELDS_BYTES + 32 || capability[0] != VERSION {
-            return Err(invalid("it is not of this kind"));
-        }
-        let (fields, mac) = capability.split_at(FIELDS_BYTES);
-        hmac::verify(&self.key, fields, mac).map_err(|_| invalid("its signature does not match"))?;
-        let id = |at: usize| -> [u8; 16] { fields[at..at + 16].try_into().expect("sixteen bytes") };
-        let scope = match (fields[17], fields[38]) {
-            (1, write @ (0 | 1)) => Scope::Disk {
-                disk: DiskId(id(18)),
-                fence: Fence(u32::from_le_bytes(fields[34..38].try_into().expect("four bytes"))),
-                write: write == 1,
-            },
-            (2, 0) => Scope::Node(NodeId(id(18))),
-            _ => return Err(invalid("its scope is unknown")),
+impl Authenticator for CapabilityAuthenticator {
+    fn verify(&self, capability: &[u8], peer: &Peer, now: WallTime) -> Result<Grant, AuthError> {
+        let invalid = |error: CapabilityError| match error {
+            CapabilityError::Expired => AuthError::Expired,
+            other => AuthError::Invalid(other.to_string()),
         };
-        let expires_unix_ms = i64::from_le_bytes(fields[39..47].try_into().expect("eight bytes"));
+        let verified = self
+            .verifier
+            .verify(capability, UnixTime::from_wall(now))
+            .map_err(invalid)?;
+        let says = verified.capability();
+        match (&peer.identity, says.holder) {
+            (Some(identity), _) => verified
+                .permit(says.tenant, says.disk, Rights::default(), says.fence, identity)
+                .map_err(invalid)?,
+            (None, Some(_)) => return Err(invalid(CapabilityError::WrongHolder)),
+            (None, None) => {}
+        }
+        let expires_unix_ms = i64::try_from(says.expires.0.saturating_mul(1000)).unwrap_or(i64::MAX);
         if now.as_millis() >= expires_unix_ms {
             return Err(AuthError::Expired);
         }
+        let scope = if says.disk.0 == NO_DISK {
+            let by_name = peer.identity.as_ref();
+            if !says.rights.include(Rights::REPAIR)
+                || by_name.is_some_and(|identity| !matches!(identity.kind, PeerKind::Node(_)))
+            {
+                return Err(AuthError::Invalid("it is for no disk".into()));
+            }
+            Scope::Node(NodeId(says.tenant.0))
+        } else {
+            if !says.rights.include(Rights::READ) {
+                return Err(AuthError::Invalid("it does not allow reading".into()));
+            }
+            let fence = u32::try_from(says.fence)
+                .map_err(|_| AuthError::Invalid("its fence is beyond what a disk can have".into()))?;
+            Scope::Disk {
+                disk: DiskId(says.disk.0),
+                fence: Fence(fence),
+                write: says.rights.include(Rights::WRITE),
+                attach: says.rights.include(Rights::ATTACH),
+            }
+        };
         Ok(Grant {
-            tenant: TenantId(id(1)),
+            tenant: match scope {
+                Scope::Disk { .. } => TenantId(says.tenant.0),
+                Scope::Node(_) => NOBODY,
+            },
             scope,
             expires_unix_ms,
         })
+    }
+
+    fn by_name(&self, peer: &Peer) -> Option<Grant> {
+        match peer.identity.as_ref()?.kind {
+            PeerKind::Node(node) => Some(Grant {
+                tenant: NOBODY,
+                scope: Scope::Node(NodeId(node.0)),
+                // As long as the connection, which its certificate has opened.
+                expires_unix_ms: i64::MAX,
+            }),
+            PeerKind::Edge { .. } | PeerKind::Service(_) => None,
+        }
     }
 }

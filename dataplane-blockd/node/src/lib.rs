@@ -21,10 +21,10 @@ mod store;
 mod throttle;
 mod upkeep;
 
-pub use auth::{AuthError, Authenticator, Capability, Grant, KeyedAuthenticator, Scope};
+pub use auth::{AuthError, Authenticator, CapabilityAuthenticator, Grant, Scope};
 pub use fair::{FairQueue, QueueFull, Turn};
 pub use model::{DiskModel, ModelError};
-pub use node::{Node, NodeOptions, StartError};
+pub use node::{Node, NodeOptions, Security, StartError};
 pub use store::{
     Content, Found, Geometry, OpenError, Put, Store, StoreCounts, StoreError, StoreOptions, TractPlace,
 };

@@ -18,7 +18,9 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_blockd_placement::{NodeReport, Placement, PlacementError, Registration};
-use firn_blockd_protocol::{NodeId, Operation, Refusal, ServerLimits, ServerUsage, TenantId, serve};
+use firn_blockd_protocol::{
+    NodeId, Operation, Refusal, ServerLimits, ServerUsage, TenantId, Transport, serve,
+};
 use firn_env::{Env, Task};
 use std::{
     collections::BTreeMap,
@@ -81,6 +83,18 @@ impl Default for NodeOptions {
     }
 }
 
+/// How a node knows whom it speaks to.
+#[derive(Clone)]
+pub struct Security {
+    /// What all its connections travel over.
+    pub transport: Transport,
+    /// What a capability allows.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// The capability by which it copies from other nodes, asked anew for each connection; nothing where the name in its
+    /// certificate is enough.
+    pub capability: Arc<dyn Fn() -> Option<Bytes> + Send + Sync>,
+}
+
 /// What the node's tasks share.
 pub(crate) struct Inner {
     pub(crate) env: Env,
@@ -89,6 +103,7 @@ pub(crate) struct Inner {
     pub(crate) placement: Placement,
     pub(crate) rows: Rows,
     pub(crate) peers: Peers,
+    pub(crate) transport: Transport,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) incarnation: u64,
     pub(crate) queue: FairQueue,
@@ -187,18 +202,20 @@ pub enum StartError {
 impl Node {
     /// Registers the store's node, learns its rows and serves.
     ///
-    /// `capability` gives the capability by which the node copies from others.
-    ///
     /// # Errors
     /// [`StartError`]; the store is untouched.
     pub async fn start(
         env: &Env,
         store: Store,
         placement: Placement,
-        authenticator: Arc<dyn Authenticator>,
-        capability: impl Fn() -> Bytes + Send + Sync + 'static,
+        security: Security,
         options: NodeOptions,
     ) -> Result<Self, StartError> {
+        let Security {
+            transport,
+            authenticator,
+            capability,
+        } = security;
         let node = store.node();
         let listener = env
             .network()
@@ -214,7 +231,8 @@ impl Node {
         let inner = Arc::new(Inner {
             env: env.clone(),
             rows: Rows::new(env, node, placement.clone(), cluster),
-            peers: Peers::new(env, Arc::new(capability)),
+            peers: Peers::new(env, transport.clone(), capability),
+            transport,
             queue: FairQueue::new(options.turns),
             copy_throttle: Throttle::new(env, options.copy_bytes_per_second),
             scrub_throttle: Throttle::new(env, options.scrub_bytes_per_second),
@@ -309,17 +327,19 @@ async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: 
             debug!(peer, "too many connections");
             continue;
         }
-        drop(inner.env.spawn(
-            "blockd connection",
-            serve(
+        let (inner, service, stop) = (inner.clone(), service.clone(), stop.clone());
+        let spawning = inner.env.clone();
+        drop(spawning.spawn("blockd connection", async move {
+            let (stream, peer) = match inner.transport.accept(stream, peer).await {
+                Ok(accepted) => accepted,
+                Err(error) => return debug!(%error, "a caller is not one of ours"),
+            };
+            let (env, limits, usage) = (
                 inner.env.clone(),
-                stream,
-                peer,
-                service.clone(),
                 inner.options.limits.clone(),
                 inner.usage.clone(),
-                stop.clone(),
-            ),
-        ));
+            );
+            serve(env, stream, peer, service, limits, usage, stop).await;
+        }));
     }
 }

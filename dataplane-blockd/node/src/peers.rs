@@ -1,26 +1,29 @@
 //! Connections to other nodes, one each, opened when needed and opened anew when lost.
 
 use bytes::Bytes;
-use firn_blockd_protocol::{CallError, Connection, ConnectionOptions, NodeId, Reply, Request};
+use firn_blockd_protocol::{CallError, Connection, ConnectionOptions, NodeId, Reply, Request, Transport};
 use firn_env::Env;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
 
-/// Gives the capability by which this node speaks to others; asked anew for each connection, since it ends.
-pub(crate) type NodeCapability = Arc<dyn Fn() -> Bytes + Send + Sync>;
+/// Gives the capability by which this node speaks to others; asked anew for each connection, since it ends. Nothing where
+/// the name in the node's certificate is enough.
+pub(crate) type NodeCapability = Arc<dyn Fn() -> Option<Bytes> + Send + Sync>;
 
 pub(crate) struct Peers {
     env: Env,
+    transport: Transport,
     capability: NodeCapability,
     open: Mutex<BTreeMap<NodeId, Arc<Connection>>>,
 }
 
 impl Peers {
-    pub(crate) fn new(env: &Env, capability: NodeCapability) -> Self {
+    pub(crate) fn new(env: &Env, transport: Transport, capability: NodeCapability) -> Self {
         Self {
             env: env.clone(),
+            transport,
             capability,
             open: Mutex::default(),
         }
@@ -50,9 +53,11 @@ impl Peers {
             expect: Some(node),
             ..ConnectionOptions::default()
         };
-        let connection = Arc::new(Connection::open(&self.env, address, options).await?);
-        let capability = (self.capability)();
-        connection.call(Request::Authenticate { capability }).await?;
+        let connection =
+            Arc::new(Connection::dial(&self.env, &self.transport, node, address, options).await?);
+        if let Some(capability) = (self.capability)() {
+            connection.call(Request::Authenticate { capability }).await?;
+        }
         self.open
             .lock()
             .expect("no panic under this lock")

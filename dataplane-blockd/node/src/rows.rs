@@ -5,7 +5,9 @@
 //! from it then misses nothing that could still be acknowledged. A disk has such a gate for its fence.
 
 use firn_blockd_placement::{Cluster, DiskRecord, DiskState, Placement, PlacementError};
-use firn_blockd_protocol::{DiskId, NodeId, Refusal, Replication, Row, RowIndex, RowVersion, TractId};
+use firn_blockd_protocol::{
+    DiskId, NodeId, Refusal, Replication, Row, RowIndex, RowVersion, TenantId, TractId,
+};
 use firn_env::{Env, Monotonic};
 use std::{
     collections::BTreeMap,
@@ -202,9 +204,17 @@ impl Rows {
         Ok(())
     }
 
-    /// A disk that may be used, with the row of one of its tracts.
-    pub(crate) async fn tract_row(&self, tract: TractId) -> Result<RowName, Refusal> {
+    /// The row of a tract of a disk that may be used, and is this tenant's if one is named. Another's disk is answered as
+    /// one that does not exist.
+    pub(crate) async fn tract_row(
+        &self,
+        tract: TractId,
+        owner: Option<TenantId>,
+    ) -> Result<RowName, Refusal> {
         let record = self.disk(tract.disk, tract.index).await?;
+        if owner.is_some_and(|owner| owner != record.tenant) {
+            return Err(Refusal::UnknownDisk);
+        }
         if tract.index >= record.tracts {
             return Err(Refusal::OutOfRange {
                 tracts: record.tracts,

@@ -15,9 +15,9 @@ use crate::{
 };
 use async_trait::async_trait;
 use firn_blockd_protocol::{
-    BLOCK_BYTES, BlockRange, BlockState, DiskId, Fence, Generation, Marks, NodeId, NodeStatus, ReadBlocks,
-    Refusal, ReplicaState, Reply, Request, RowAt, RowVersion, Service, Session, TractId, TractMark,
-    VersionedBlocks, WriteBlocks, limits::MAX_LIST,
+    BLOCK_BYTES, BlockRange, BlockState, DiskId, Fence, Generation, Marks, NodeId, NodeStatus, Peer,
+    ReadBlocks, Refusal, ReplicaState, Reply, Request, RowAt, RowVersion, Service, Session, TractId,
+    TractMark, VersionedBlocks, WriteBlocks, limits::MAX_LIST,
 };
 use std::{
     collections::BTreeMap,
@@ -40,16 +40,19 @@ impl Service for NodeService {
         self.0.incarnation
     }
 
-    fn open(&self, _peer: &str) -> Arc<dyn Session> {
+    fn open(&self, peer: &Peer) -> Arc<dyn Session> {
+        let by_name = self.0.authenticator.by_name(peer);
         Arc::new(NodeSession {
             node: self.0.clone(),
-            grants: Mutex::default(),
+            peer: peer.clone(),
+            grants: Mutex::new(by_name.map(|grant| (None, grant)).into_iter().collect()),
         })
     }
 }
 
 struct NodeSession {
     node: Arc<Inner>,
+    peer: Peer,
     /// By disk; a node's under none.
     grants: Mutex<BTreeMap<Option<DiskId>, Grant>>,
 }
@@ -150,7 +153,10 @@ struct Change {
 
 impl NodeSession {
     fn authenticate(&self, capability: &[u8]) -> Result<Reply, Refusal> {
-        let grant = self.node.authenticator.verify(capability, self.node.env.wall())?;
+        let node = &self.node;
+        let grant = node
+            .authenticator
+            .verify(capability, &self.peer, node.env.wall())?;
         let disk = match grant.scope {
             Scope::Disk { disk, .. } => Some(disk),
             Scope::Node(_) => None,
@@ -249,7 +255,7 @@ impl NodeSession {
         range: BlockRange,
     ) -> Result<Reply, Refusal> {
         let grant = self.disk_grant(tract.disk, fence, false)?;
-        let name = self.node.rows.tract_row(tract).await?;
+        let name = self.node.rows.tract_row(tract, Some(grant.tenant)).await?;
         let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
         let entered = self.enter(name, tract, row, Some(fence)).await?;
         if entered.state != ReplicaState::Active && !self.node.env.is_planted("node.joining_reads") {
@@ -320,7 +326,7 @@ impl NodeSession {
                 "nothing later than this write can be settled".into(),
             ));
         }
-        let name = self.node.rows.tract_row(change.tract).await?;
+        let name = self.node.rows.tract_row(change.tract, Some(grant.tenant)).await?;
         let batch = {
             let _turn = self.node.turn(grant.tenant, bytes).await?;
             let entered = self.enter(name, change.tract, change.row, Some(fence)).await?;
@@ -381,7 +387,8 @@ impl NodeSession {
             Ok(grant) => (grant, None),
             Err(_) => (self.disk_grant(tract.disk, fence, false)?, Some(fence)),
         };
-        let name = self.node.rows.tract_row(tract).await?;
+        let owner = fence.map(|_| grant.tenant);
+        let name = self.node.rows.tract_row(tract, owner).await?;
         let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
         let entered = self.enter(name, tract, row, fence).await?;
         if entered.state != ReplicaState::Active {
@@ -401,8 +408,14 @@ impl NodeSession {
     }
 
     async fn set_fence(&self, disk: DiskId, fence: Fence) -> Result<Reply, Refusal> {
-        self.disk_grant(disk, fence, false)?;
-        self.node.rows.disk(disk, 0).await?;
+        let grant = self.disk_grant(disk, fence, false)?;
+        let record = self.node.rows.disk(disk, 0).await?;
+        if record.tenant != grant.tenant {
+            return Err(Refusal::UnknownDisk);
+        }
+        let Scope::Disk { attach: true, .. } = grant.scope else {
+            return Err(Refusal::NotPermitted("it is not for attaching".into()));
+        };
         let gate = self.node.rows.fence_gate(disk);
         // Alone: whatever came in under an older fence is shown before, or refused after.
         let _alone = gate.write().await;

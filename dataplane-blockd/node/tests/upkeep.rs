@@ -6,6 +6,7 @@ use bytes::Bytes;
 use firn_blockd_node::*;
 use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
+use firn_identity::UnixTime;
 use std::time::Duration;
 use support::*;
 
@@ -69,21 +70,17 @@ fn capabilities_are_asked_for_and_bind() {
                 refused(stranger.call(forged).await),
                 Refusal::CapabilityInvalid(_)
             ));
-            let sign = |scope, expires_unix_ms| {
-                KeyedAuthenticator::new(&KEY).sign(&Capability {
-                    tenant: TENANT,
-                    scope,
-                    expires_unix_ms,
-                })
-            };
+            let sign = |scope, expires| capability_until(&env, scope, expires);
             let scope = |write, fence| Scope::Disk {
                 disk: client.disk,
                 fence,
                 write,
+                attach: false,
             };
-            let soon = env.wall().as_millis() + 5_000;
+            let now = UnixTime::from_wall(env.wall());
+            let soon = now.plus(5);
             let expired = Request::Authenticate {
-                capability: sign(scope(true, client.fence), env.wall().as_millis() - 1),
+                capability: sign(scope(true, client.fence), now.minus(1)),
             };
             assert_eq!(refused(stranger.call(expired).await), Refusal::CapabilityExpired);
             let brief = Request::Authenticate {

@@ -11,7 +11,7 @@
 //! requests can be repeated.
 
 use crate::{
-    DecodeError, Frame, HelloReply, NodeId, PROTOCOL_VERSION, Refusal, Reply, Request,
+    DecodeError, Frame, HelloReply, NodeId, PROTOCOL_VERSION, Refusal, Reply, Request, Transport,
     frame::FrameReader,
     limits::{MAX_BYTES_IN_FLIGHT, MAX_DATA_BYTES, MAX_REQUESTS_IN_FLIGHT, MESSAGE_OVERHEAD_BYTES},
     message::{decode_reply, encode_request},
@@ -135,16 +135,29 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects to `address` and says hello.
+    /// Connects to `address` and says hello, on a network that nobody else can read.
     ///
     /// # Errors
     /// [`CallError`]; nothing was asked of the node.
     pub async fn open(env: &Env, address: &str, options: ConnectionOptions) -> Result<Self, CallError> {
+        Self::dial(env, &Transport::plain(), NodeId::default(), address, options).await
+    }
+
+    /// Connects to `node` at `address` over `transport` and says hello.
+    ///
+    /// # Errors
+    /// [`CallError`]; nothing was asked of the node.
+    pub async fn dial(
+        env: &Env,
+        transport: &Transport,
+        node: NodeId,
+        address: &str,
+        options: ConnectionOptions,
+    ) -> Result<Self, CallError> {
         let limit = options.open_limit;
         let opening = async {
-            let stream = env
-                .network()
-                .connect(address)
+            let stream = transport
+                .dial(env, node, address)
                 .await
                 .map_err(|error| CallError::Lost(format!("{address}: {error}")))?;
             Self::over(env, stream, options).await

@@ -11,6 +11,7 @@
 //! - [`Frame`]: their bytes: 32 bytes of header, a body of fields, and block data. Decoding never panics and never
 //!   allocates more than the bounds in [`limits`].
 //! - [`Connection`] and [`serve`]: the two ends, pipelined, with bounded bytes in flight, over any stream of `firn-env`.
+//! - [`Transport`]: what they speak over, mutual TLS with names.
 //!
 //! The specification of every byte is in `docs/blockd.md`, with golden vectors in `tests/golden.rs`.
 
@@ -27,6 +28,7 @@ mod reply;
 mod request;
 mod row;
 mod server;
+mod transport;
 mod wire;
 
 pub use blocks::{BlockState, BlockVersion, ReadBlocks, VersionedBlocks, WriteBlocks};
@@ -44,3 +46,4 @@ pub use reply::{HelloReply, Marks, NodeStatus, Reply, TractMark, TractStatus};
 pub use request::{Request, RowAt};
 pub use row::{Replica, ReplicaState, Row};
 pub use server::{ServerLimits, ServerUsage, Service, Session, serve};
+pub use transport::{Peer, Transport};

@@ -13,7 +13,7 @@
 //! nothing at all for too long. A request that cannot be understood is refused and ends nothing.
 
 use crate::{
-    Frame, HelloReply, NodeId, PROTOCOL_VERSION, Refusal, Reply, Request,
+    Frame, HelloReply, NodeId, PROTOCOL_VERSION, Peer, Refusal, Reply, Request,
     frame::FrameReader,
     limits::{MAX_DATA_BYTES, MESSAGE_OVERHEAD_BYTES},
     message::{decode_request, encode_refusal, encode_reply},
@@ -55,7 +55,7 @@ pub trait Service: Send + Sync + 'static {
     /// Which start of it.
     fn incarnation(&self) -> u64;
     /// A new connection from `peer`.
-    fn open(&self, peer: &str) -> Arc<dyn Session>;
+    fn open(&self, peer: &Peer) -> Arc<dyn Session>;
 }
 
 /// What one connection may use.
@@ -124,12 +124,13 @@ impl Activity {
 pub async fn serve(
     env: Env,
     stream: Box<dyn ByteStream>,
-    peer: String,
+    peer: impl Into<Peer>,
     service: Arc<dyn Service>,
     limits: ServerLimits,
     usage: Arc<ServerUsage>,
     mut stop: watch::Receiver<bool>,
 ) {
+    let peer = peer.into();
     usage.connections.fetch_add(1, Relaxed);
     let activity = Arc::new(Activity::default());
     activity.last.store(env.now().0.max(1), Relaxed);
@@ -150,11 +151,13 @@ pub async fn serve(
         pin_mut!(reading, stopping, watching);
         match future::select(future::select(reading, stopping), watching).await {
             future::Either::Left((future::Either::Left((why, _)), _)) => {
-                debug!(peer, why, "connection closed")
+                debug!(peer = peer.address, why, "connection closed")
             }
-            future::Either::Left((future::Either::Right(_), _)) => debug!(peer, "connection closed by stop"),
+            future::Either::Left((future::Either::Right(_), _)) => {
+                debug!(peer = peer.address, "connection closed by stop")
+            }
             future::Either::Right((why, _)) => {
-                debug!(peer, why, "connection closed");
+                debug!(peer = peer.address, why, "connection closed");
                 writer.abort();
             }
         }
@@ -173,7 +176,7 @@ pub async fn serve(
 async fn read_requests(
     env: &Env,
     stream: impl AsyncRead + Unpin,
-    peer: &str,
+    peer: &Peer,
     service: &Arc<dyn Service>,
     limits: &ServerLimits,
     requests: &Arc<Semaphore>,

@@ -72,7 +72,7 @@ impl Service for EchoService {
         1
     }
 
-    fn open(&self, _peer: &str) -> Arc<dyn Session> {
+    fn open(&self, _peer: &Peer) -> Arc<dyn Session> {
         Arc::new(EchoSession(self.0.clone()))
     }
 }

@@ -5,12 +5,17 @@
 //! attach that arrive after its successor's fence. [`exhaustive`] does the same for *all* short histories. [`check`] is the
 //! model: what a disk may hold after a crash (I10), and that nothing is overwritten too early (I11).
 //!
+//! [`on_nodes`] runs the production client on production nodes on simulated machines, networks and disks ([`cluster`]): fewer
+//! histories, of everything.
+//!
 //! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
 
 pub mod check;
+pub mod cluster;
 pub mod engine;
 pub mod exhaustive;
 pub mod history;
 #[cfg(feature = "mutants")]
 pub mod mutants;
+pub mod on_nodes;
 pub mod replicas;

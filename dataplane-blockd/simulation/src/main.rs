@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
-use firn_blockd_simulation::{engine::Mode, exhaustive, history};
+use firn_blockd_simulation::{engine::Mode, exhaustive, history, on_nodes};
 use std::{collections::BTreeMap, process::ExitCode};
 
 /// Virtual disks through crashes, against the model.
@@ -14,6 +14,12 @@ struct Arguments {
     /// The seed of the first.
     #[arg(long, default_value_t = 0)]
     first_seed: u64,
+    /// Of so many histories of engines, one is followed by a history of the whole cluster; 0: none is.
+    #[arg(long, default_value_t = 50)]
+    on_nodes_each: u64,
+    /// Run the history of one seed on nodes.
+    #[arg(long)]
+    on_nodes: Option<u64>,
     /// Run one history and print all that happens in it.
     #[arg(long)]
     trace: Option<u64>,
@@ -34,6 +40,10 @@ fn main() -> ExitCode {
         mutants()
     } else if let Some(operations) = arguments.exhaustive {
         all_crashes(operations)
+    } else if let Some(seed) = arguments.on_nodes {
+        let report = on_nodes::run(seed, None);
+        println!("{report:?}");
+        report.failure.map_or(0, |_| 1)
     } else if let Some(seed) = arguments.trace {
         trace(seed)
     } else {
@@ -72,6 +82,23 @@ fn histories(arguments: &Arguments) -> u64 {
                     println!("seed {seed}: {failure}");
                     println!("    repeat with: firn-blockd-simulation --trace {seed}");
                 }
+            }
+        }
+        if arguments.on_nodes_each == 0 || !seed.is_multiple_of(arguments.on_nodes_each) {
+            continue;
+        }
+        let report = on_nodes::run(seed, None);
+        let sum = sums.entry(report.mode).or_default();
+        sum.histories += 1;
+        sum.crashes += report.attaches;
+        sum.writes += report.writes;
+        sum.lost += report.lost;
+        match report.failure {
+            None => passed += 1,
+            Some(failure) => {
+                failed += 1;
+                println!("seed {seed}: {failure}");
+                println!("    repeat with: firn-blockd-simulation --on-nodes {seed}");
             }
         }
     }

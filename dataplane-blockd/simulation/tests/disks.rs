@@ -1,7 +1,7 @@
 //! A fixed set of histories, and all short ones.
 
 use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
-use firn_blockd_simulation::{engine::Mode, exhaustive, history};
+use firn_blockd_simulation::{engine::Mode, exhaustive, history, on_nodes};
 
 #[test]
 fn five_hundred_histories_keep_i10_and_i11() {
@@ -47,4 +47,18 @@ fn every_crash_of_every_history_of_three_operations_recovers_to_a_prefix() {
         let tried = exhaustive::run(mode, 3).unwrap();
         assert!(tried.crashes > 100, "{tried:?}");
     }
+}
+
+#[test]
+fn histories_on_production_nodes_keep_i10() {
+    for seed in 0..12 {
+        let report = on_nodes::run(seed, None);
+        assert_eq!(report.failure, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_history_on_nodes() {
+    let [one, other] = [(); 2].map(|()| on_nodes::run(4, None));
+    assert_eq!(one.trace, other.trace);
 }

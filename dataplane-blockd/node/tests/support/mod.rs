@@ -14,6 +14,9 @@ use firn_env::{
     Env,
     sim::{Machine, Simulation},
 };
+use firn_identity::{
+    Capability, CapabilityIssuer, CapabilityVerifier, MAX_CAPABILITY_SECONDS, Rights, UnixTime,
+};
 use firn_table::MemoryTable;
 use std::{
     collections::BTreeMap,
@@ -89,12 +92,52 @@ pub struct TestCluster {
     pub hosts: Vec<Host>,
 }
 
-pub fn capability(scope: Scope) -> Bytes {
-    KeyedAuthenticator::new(&KEY).sign(&Capability {
-        tenant: TENANT,
-        scope,
-        expires_unix_ms: i64::MAX,
-    })
+/// A capability of the cluster's issuer that lasts for a day from now.
+pub fn capability(env: &Env, scope: Scope) -> Bytes {
+    let expires = UnixTime::from_wall(env.wall()).plus(MAX_CAPABILITY_SECONDS);
+    capability_until(env, scope, expires)
+}
+
+pub fn capability_until(env: &Env, scope: Scope, expires: UnixTime) -> Bytes {
+    let (tenant, disk, rights, fence) = match scope {
+        Scope::Disk {
+            disk,
+            fence,
+            write,
+            attach,
+        } => {
+            let mut rights = Rights::READ;
+            if write {
+                rights = rights.and(Rights::WRITE);
+            }
+            if attach {
+                rights = rights.and(Rights::ATTACH);
+            }
+            (TENANT.0, disk.0, rights, fence.0.into())
+        }
+        Scope::Node(node) => (node.0, [0; 16], Rights::REPAIR, 0),
+    };
+    let capability = Capability {
+        tenant: firn_identity::TenantId(tenant),
+        disk: firn_identity::DiskId(disk),
+        rights,
+        fence,
+        not_before: UnixTime::from_wall(env.wall()).minus(60),
+        expires,
+        holder: None,
+    };
+    Bytes::copy_from_slice(&CapabilityIssuer::from_seed(KEY).issue(&capability))
+}
+
+/// What nodes of simulations are secured with.
+pub fn security(env: &Env, node: NodeId) -> Security {
+    let env = env.clone();
+    let verifier = CapabilityVerifier::new([CapabilityIssuer::from_seed(KEY).public()]);
+    Security {
+        transport: Transport::plain(),
+        authenticator: Arc::new(CapabilityAuthenticator::new(verifier)),
+        capability: Arc::new(move || Some(capability(&env, Scope::Node(node)))),
+    }
 }
 
 /// Opens the store on a machine and starts its node; `None` if the machine ended meanwhile.
@@ -108,8 +151,7 @@ pub async fn start(env: Env, table: MemoryTable, name: String) -> Node {
             &env,
             store,
             placement(&env, &table),
-            Arc::new(KeyedAuthenticator::new(&KEY)),
-            move || capability(Scope::Node(id)),
+            security(&env, id),
             node_options(&name),
         )
         .await;
@@ -530,11 +572,13 @@ impl Client {
                     ..ConnectionOptions::default()
                 };
                 let opened = Arc::new(Connection::open(&self.env, address, options).await?);
-                let capability = capability(Scope::Disk {
+                let scope = Scope::Disk {
                     disk: self.disk,
                     fence: self.fence,
                     write: true,
-                });
+                    attach: true,
+                };
+                let capability = capability(&self.env, scope);
                 opened.call(Request::Authenticate { capability }).await?;
                 self.connections
                     .lock()

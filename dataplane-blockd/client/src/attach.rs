@@ -1,0 +1,350 @@
+//! Attaching a disk: raise the fence in the table, fence the nodes, recover, run.
+//!
+//! ```text
+//! table: fence f, attached ──▶ nodes: fence f ──▶ marks or log ──▶ copies made equal ──▶ a VirtualDisk
+//!        ▲                            │ a node cannot be reached for too long
+//!        └──── given back, unclean ◀──┘ and tried again under fence f + 1
+//! ```
+//!
+//! An attempt that failed is never repeated under its own fence: what it sealed under that fence may be on some nodes, and a
+//! nonce must not seal two contents.
+
+use crate::{
+    access::Access,
+    layout::{Layout, LayoutError},
+    replicas::{Attachment, ClusterReplicas, ReplicaOptions},
+    settings::{DiskSettings, Mode, SettingsError, Shape, key_check},
+};
+use firn_blockd_disk::{
+    AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Planted, ReplicaError,
+    StripedConfig, VirtualDisk, WritePolicy, log, striped,
+};
+use firn_blockd_placement::{DiskRecord, Placement, PlacementError};
+use firn_blockd_protocol::{DiskId, Fence, Replication};
+use firn_env::Env;
+use std::{sync::Arc, time::Duration};
+use tracing::{info, warn};
+use zeroize::Zeroizing;
+
+/// Between two attempts to attach.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Entries of a log between two checkpoints, at least: below that a small log would do little else.
+const CHECKPOINT_ENTRIES_MIN: u64 = 1024;
+
+/// How a disk is to be attached.
+#[derive(Clone)]
+pub struct Attachable {
+    /// Which.
+    pub disk: DiskId,
+    /// Its key.
+    pub key: Zeroizing<[u8; 32]>,
+    /// The mode; nothing: the disk's own.
+    pub mode: Option<Mode>,
+    /// When flushes are answered.
+    pub flush: FlushPolicy,
+    /// Bytes answered and not durable before writers are held back.
+    pub dirty_bytes_max: u64,
+    /// Blocks that share a mark; [`striped::REGION_BLOCKS`] but in tests.
+    pub region_blocks: u64,
+    /// Take it from whoever has it.
+    pub force: bool,
+    /// For people: which machine and process.
+    pub holder: String,
+    /// How many attempts.
+    pub attempts: u32,
+    /// How its replicas are used.
+    pub replicas: ReplicaOptions,
+}
+
+impl Attachable {
+    /// With what is right for most.
+    pub fn new(disk: DiskId, key: [u8; 32], holder: &str) -> Self {
+        Self {
+            disk,
+            key: Zeroizing::new(key),
+            mode: None,
+            flush: FlushPolicy::Durable,
+            dirty_bytes_max: 64 << 20,
+            region_blocks: striped::REGION_BLOCKS,
+            force: false,
+            holder: holder.to_owned(),
+            attempts: 5,
+            replicas: ReplicaOptions::default(),
+        }
+    }
+}
+
+/// Why a disk was not attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachFailed {
+    /// The table, or somebody else has it.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// The disk is not one for this client.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The disk has a layout that cannot be.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The wrong key: nothing was read or written.
+    #[error("this is not the disk's key; nothing was read or written")]
+    WrongKey,
+    /// A mode of the other shape.
+    #[error("mode {mode} does not fit this disk; it was created for {own}")]
+    WrongMode {
+        /// What was asked.
+        mode: Mode,
+        /// What it was created for.
+        own: Mode,
+    },
+    /// Nodes.
+    #[error("the disk could not be recovered: {0}")]
+    Recovery(#[from] AttachError),
+    /// The table says another size than the log, and the log did not grow.
+    #[error(transparent)]
+    Grow(#[from] GrowError),
+}
+
+/// A disk at work.
+pub struct AttachedDisk {
+    /// For its users.
+    pub disk: VirtualDisk,
+    /// Its replicas, for figures.
+    pub replicas: Arc<ClusterReplicas>,
+    /// The attach.
+    pub fence: Fence,
+    /// The mode.
+    pub mode: Mode,
+    /// Regions in which replicas were made equal.
+    pub reconciled_regions: u64,
+    placement: Placement,
+    record: DiskRecord,
+    settings: DiskSettings,
+}
+
+/// Attaches a disk. Returns when all that was promised before is on all replicas.
+///
+/// # Errors
+/// [`AttachFailed`]; the attach was given back, unless the table could not be reached.
+pub async fn attach(
+    env: &Env,
+    placement: &Placement,
+    access: &Access,
+    wanted: Attachable,
+) -> Result<AttachedDisk, AttachFailed> {
+    let record = placement.disk(wanted.disk).await?;
+    let settings = DiskSettings::parse(&record.settings)?;
+    let mode = wanted.mode.unwrap_or(settings.mode);
+    if !settings.shape.allows(mode) {
+        return Err(AttachFailed::WrongMode {
+            mode,
+            own: settings.mode,
+        });
+    }
+    if settings
+        .key_check
+        .as_ref()
+        .is_some_and(|check| *check != key_check(&wanted.key))
+    {
+        return Err(AttachFailed::WrongKey);
+    }
+    let mut force = wanted.force;
+    for attempt in 1.. {
+        let attachment = placement.attach_disk(wanted.disk, &wanted.holder, force).await?;
+        // From the second attempt on only an attach that we gave back is taken.
+        force = false;
+        let fence = attachment.fence;
+        let recovered = recover(env, placement, access, &wanted, attachment.disk, &settings, mode).await;
+        let error = match recovered {
+            Ok(attached) => {
+                info!(
+                    disk = %wanted.disk, fence = fence.0, %mode, clean = attachment.clean,
+                    reconciled_regions = attached.reconciled_regions, "disk attached"
+                );
+                return Ok(attached);
+            }
+            Err(error) => error,
+        };
+        if let Err(error) = placement.detach_disk(wanted.disk, fence, false).await {
+            warn!(%error, "the attach cannot be given back: attach with force next time");
+        }
+        let again = matches!(
+            &error,
+            AttachFailed::Recovery(AttachError::Replica(ReplicaError::Unreachable { .. }))
+        );
+        if !again || attempt >= wanted.attempts {
+            return Err(error);
+        }
+        warn!(%error, attempt, "attaching again");
+        env.sleep(PAUSE).await;
+    }
+    unreachable!("the loop ends by itself")
+}
+
+async fn recover(
+    env: &Env,
+    placement: &Placement,
+    access: &Access,
+    wanted: &Attachable,
+    record: DiskRecord,
+    settings: &DiskSettings,
+    mode: Mode,
+) -> Result<AttachedDisk, AttachFailed> {
+    let attachment = Attachment {
+        tenant: record.tenant,
+        disk: record.disk,
+        fence: record.fence(),
+        replication: record.replication()?,
+        tracts: record.tracts,
+    };
+    let layout = Layout::new(settings.shape)?;
+    let options = wanted.replicas.clone();
+    let replicas = ClusterReplicas::new(
+        env,
+        placement,
+        access.clone(),
+        attachment,
+        layout,
+        *wanted.key,
+        options,
+    )
+    .await?;
+    let replicas = Arc::new(replicas);
+    let incarnation = Incarnation(record.fence.into());
+    let blocks = record.size_bytes / u64::from(settings.shape.block_bytes());
+    let (flush, dirty_bytes_max) = (wanted.flush, wanted.dirty_bytes_max);
+    let (engine, reconciled_regions) = match settings.shape {
+        Shape::InPlace { .. } => {
+            let config = StripedConfig {
+                blocks,
+                write: match mode {
+                    Mode::WriteThrough => WritePolicy::Durable,
+                    Mode::WriteBack | Mode::FlushEpoch | Mode::Log => WritePolicy::Memory,
+                },
+                flush,
+                dirty_bytes_max,
+                region_blocks: wanted.region_blocks,
+                planted: Planted::default(),
+            };
+            let attached = striped::attach(&*replicas, incarnation, config).await?;
+            let reconciled = attached.reconciled_regions;
+            (Engine::Striped(Box::new(attached.engine)), reconciled)
+        }
+        Shape::Log { physical_blocks, .. } => {
+            let config = LogConfig {
+                flush,
+                dirty_bytes_max,
+                checkpoint_entries: (physical_blocks / 16).max(CHECKPOINT_ENTRIES_MIN),
+                planted: Planted::default(),
+            };
+            let recovered = log::recover(&*replicas, incarnation, config).await;
+            let engine = match recovered {
+                Err(AttachError::NoCheckpoint) if is_blank(&replicas).await? => {
+                    let seed = env.random_u64();
+                    log::format(&*replicas, incarnation, blocks, physical_blocks, seed).await?;
+                    log::recover(&*replicas, incarnation, config).await?
+                }
+                other => other?,
+            };
+            (Engine::Log(Box::new(engine)), 0)
+        }
+    };
+    let disk = VirtualDisk::new(
+        env.clone(),
+        replicas.clone(),
+        engine,
+        settings.shape.block_bytes(),
+    );
+    let attached = AttachedDisk {
+        disk,
+        replicas,
+        fence: record.fence(),
+        mode,
+        reconciled_regions,
+        placement: placement.clone(),
+        record,
+        settings: settings.clone(),
+    };
+    // A log learns of a growth that its last attach did not live to make durable.
+    attached.grow_to_record(env).await?;
+    Ok(attached)
+}
+
+/// Whether nothing was ever written to a log: then there is nothing that formatting it could lose.
+async fn is_blank(replicas: &ClusterReplicas) -> Result<bool, AttachFailed> {
+    replicas
+        .is_blank()
+        .await
+        .map_err(|error| AttachFailed::Recovery(error.into()))
+}
+
+impl AttachedDisk {
+    /// The disk as the table has it.
+    pub fn record(&self) -> &DiskRecord {
+        &self.record
+    }
+
+    /// Its client's settings.
+    pub fn settings(&self) -> &DiskSettings {
+        &self.settings
+    }
+
+    /// Makes the disk larger, for its users too when this returns.
+    ///
+    /// # Errors
+    /// [`AttachFailed`]. If the table already has the new size, the next attach brings it.
+    pub async fn grow(&mut self, env: &Env, size_bytes: u64) -> Result<(), AttachFailed> {
+        let tracts = tracts_for(&self.settings, size_bytes)?;
+        self.record = self
+            .placement
+            .grow_disk(self.record.disk, size_bytes, Some(tracts))
+            .await?;
+        self.grow_to_record(env).await
+    }
+
+    async fn grow_to_record(&self, env: &Env) -> Result<(), AttachFailed> {
+        self.replicas.set_tracts(self.record.tracts);
+        let blocks = self.record.size_bytes / u64::from(self.settings.shape.block_bytes());
+        let physical = Shape::physical_for(blocks);
+        match self.disk.grow(blocks, physical, env.random_u64()).await {
+            Ok(()) | Err(GrowError::NotLarger { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes everything durable and gives the disk back: the next attach has nothing to reconcile.
+    ///
+    /// # Errors
+    /// If the disk was taken over, or the table cannot be reached.
+    pub async fn detach(&self) -> Result<(), PlacementError> {
+        let clean = self.disk.detach().await.is_ok();
+        self.placement
+            .detach_disk(self.record.disk, self.fence, clean)
+            .await
+    }
+}
+
+/// Tracts that a disk of this size needs.
+///
+/// # Errors
+/// If it is larger than a disk can be.
+pub fn tracts_for(settings: &DiskSettings, size_bytes: u64) -> Result<u32, AttachFailed> {
+    let blocks = size_bytes.div_ceil(settings.shape.block_bytes().into());
+    let stored = match settings.shape {
+        Shape::InPlace { .. } => blocks,
+        Shape::Log { physical_blocks, .. } => Shape::physical_for(blocks).max(physical_blocks),
+    };
+    let tracts = Layout::new(settings.shape)?.tracts(stored);
+    u32::try_from(tracts).map_err(|_| {
+        SettingsError::Impossible(format!("{size_bytes} bytes are more than a disk can have")).into()
+    })
+}
+
+/// The copies of a disk, from a number a person gave.
+///
+/// # Errors
+/// If it is not 1 to 3.
+pub fn replication(copies: u8) -> Result<Replication, SettingsError> {
+    Replication::new(copies)
+        .ok_or_else(|| SettingsError::Impossible(format!("a disk has 1 to 3 copies, not {copies}")))
+}

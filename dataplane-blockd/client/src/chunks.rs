@@ -1,0 +1,138 @@
+//! Sealed units as blocks of tracts, and back.
+
+use crate::layout::{Chunk, LENGTH_BYTES, Layout, LayoutError};
+use bytes::{BufMut, Bytes, BytesMut};
+use firn_blockd_disk::{Sealed, Unit};
+use firn_blockd_protocol::{BLOCK_BYTES, BlockState, VersionedBlocks};
+
+/// What is to be stored in one chunk; nothing: it is trimmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) chunk: Chunk,
+    pub(crate) data: Option<Bytes>,
+}
+
+/// Cuts a sealed unit into what its chunks hold. The last chunk is as short as what it holds.
+pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Piece>, LayoutError> {
+    let bytes = match (unit, sealed) {
+        (_, Sealed::Tombstone) => {
+            let chunk = layout.chunk(unit, 0)?;
+            return Ok(vec![Piece { chunk, data: None }]);
+        }
+        (Unit::Block(_), Sealed::Bytes(bytes)) => bytes.clone(),
+        (Unit::Intent(_) | Unit::Log(_) | Unit::Checkpoint(_), Sealed::Bytes(bytes)) => {
+            let length = LENGTH_BYTES + bytes.len();
+            let mut framed = BytesMut::with_capacity(length.next_multiple_of(BLOCK_BYTES));
+            framed.put_u32_le(u32::try_from(bytes.len()).expect("units are below 4 GiB"));
+            framed.put_slice(bytes);
+            framed.resize(length.next_multiple_of(BLOCK_BYTES), 0);
+            framed.freeze()
+        }
+    };
+    let mut pieces = Vec::new();
+    let (mut at, mut part) = (0, 0);
+    while at < bytes.len() {
+        let mut chunk = layout.chunk(unit, part)?;
+        let length = chunk.range.bytes().min(bytes.len() - at);
+        let blocks = u16::try_from(length / BLOCK_BYTES).expect("a chunk is within a tract");
+        if let Some(range) = firn_blockd_protocol::BlockRange::new(chunk.range.first(), blocks) {
+            chunk.range = range;
+        }
+        pieces.push(Piece {
+            chunk,
+            data: Some(bytes.slice(at..at + length)),
+        });
+        at += length;
+        part += 1;
+    }
+    Ok(pieces)
+}
+
+/// What a chunk was found to hold: its blocks in order, nothing where there is no content. Fails if the node says what it
+/// has no right to.
+pub(crate) struct Found {
+    pub(crate) blocks: Vec<Option<Bytes>>,
+    /// All blocks were never written.
+    pub(crate) untouched: bool,
+}
+
+impl Found {
+    pub(crate) fn new(found: &VersionedBlocks) -> Self {
+        Self {
+            blocks: found.contents().map(|(_, _, data)| data).collect(),
+            untouched: found
+                .versions
+                .iter()
+                .all(|version| version.state == BlockState::Absent),
+        }
+    }
+}
+
+/// What the first chunk of a framed unit says: how many bytes are sealed.
+pub(crate) fn framed_length(first: &Found) -> Option<usize> {
+    let head = first.blocks.first()?.as_ref()?.first_chunk::<LENGTH_BYTES>()?;
+    usize::try_from(u32::from_le_bytes(*head)).ok()
+}
+
+/// The sealed bytes of a framed unit; nothing if blocks are missing.
+pub(crate) fn framed_bytes(length: usize, chunks: &[Found]) -> Option<Bytes> {
+    let mut bytes = BytesMut::new();
+    for block in chunks.iter().flat_map(|chunk| &chunk.blocks) {
+        if bytes.len() >= LENGTH_BYTES + length {
+            break;
+        }
+        bytes.put_slice(block.as_ref()?);
+    }
+    (bytes.len() >= LENGTH_BYTES + length).then(|| bytes.freeze().slice(LENGTH_BYTES..LENGTH_BYTES + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Shape;
+    use proptest::prelude::*;
+
+    fn layout() -> Layout {
+        Layout::new(Shape::Log {
+            block_bytes: 4096,
+            physical_blocks: 0,
+        })
+        .expect("it can be")
+    }
+
+    fn found(pieces: &[Piece]) -> Vec<Found> {
+        pieces
+            .iter()
+            .map(|piece| {
+                let data = piece.data.as_ref().expect("no tombstone");
+                Found {
+                    blocks: (0..data.len())
+                        .step_by(BLOCK_BYTES)
+                        .map(|at| Some(data.slice(at..at + BLOCK_BYTES)))
+                        .collect(),
+                    untouched: false,
+                }
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_cut_is_put_together_again(length in 0..3_000_000_usize) {
+            let sealed: Bytes = (0..length).map(|at| at as u8).collect::<Vec<_>>().into();
+            let pieces = cut(&layout(), Unit::Checkpoint(1), &Sealed::Bytes(sealed.clone())).expect("it fits");
+            let found = found(&pieces);
+            prop_assert_eq!(framed_length(&found[0]), Some(length));
+            prop_assert_eq!(framed_bytes(length, &found), Some(sealed));
+            prop_assert!(framed_bytes(length + BLOCK_BYTES, &found).is_none());
+        }
+    }
+
+    #[test]
+    fn a_missing_block_is_noticed() {
+        let sealed = Sealed::Bytes(vec![7; 5000].into());
+        let mut found = found(&cut(&layout(), Unit::Log(3), &sealed).expect("it fits"));
+        found[0].blocks[1] = None;
+        assert_eq!(framed_bytes(5000, &found), None);
+    }
+}

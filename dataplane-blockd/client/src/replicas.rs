@@ -1,0 +1,459 @@
+//! The replicas of a disk on real nodes.
+//!
+//! *Stores.* Each store gets a generation of its own, in the order of the calls; of two contents of a block the higher
+//! generation stands wherever it arrives, so an attempt that was given up can do no harm later: what it carries is the same
+//! bytes, or older ones. The version that counts in recovery is inside the seal, but for blocks in place, whose version is
+//! the node's generation. A store is done when all replicas of one version of the row acknowledged it as durable, joining
+//! ones included. If the row changes meanwhile, all replicas of the new version are asked.
+//!
+//! *Loads* go to active replicas. Recovery reads all of one version of a row: one that cannot be reached is waited for
+//! until it is back or out of the row, since it may be the only one that has what was under way at the crash.
+//!
+//! *Bounds.* Stores and loads under way hold their bytes of two budgets, so that loads are never behind stores; every call
+//! gives up after a while ([`ReplicaOptions::patience`]) and leaves it to the disk to ask again.
+
+use crate::{
+    access::Access,
+    chunks::{self, Found},
+    exchange::Patience,
+    layout::{Layout, LayoutError},
+    pool::{Pool, Speaker},
+    rows::Rows,
+};
+use async_trait::async_trait;
+use firn_blockd_disk::{
+    Body, Copy, Incarnation, ReplicaError, Replicas, Sealed, Sealer, Stored, Unit, Version,
+};
+use firn_blockd_placement::{Placement, PlacementError};
+use firn_blockd_protocol::{
+    BlockState, CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal, Replica,
+    Replication, Reply, Request, Row, TenantId, TractId, VersionedBlocks, limits::MESSAGE_OVERHEAD_BYTES,
+};
+use firn_env::Env;
+use futures::{
+    future::join_all,
+    stream::{self, StreamExt, TryStreamExt},
+};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+use tracing::debug;
+
+/// Parts of a checkpoint under way at once: 4 MiB.
+const PARTS_AT_ONCE: usize = 4;
+
+/// How replicas are used.
+#[derive(Clone, Debug)]
+pub struct ReplicaOptions {
+    /// How long a store or a load is tried before it is given back.
+    pub patience: Duration,
+    /// Bytes of stores under way, and as many again of loads.
+    pub bytes_in_flight: usize,
+    /// Of each connection.
+    pub connection: ConnectionOptions,
+}
+
+impl Default for ReplicaOptions {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(30),
+            bytes_in_flight: 64 << 20,
+            connection: ConnectionOptions {
+                call_limit: Duration::from_secs(5),
+                open_limit: Duration::from_secs(2),
+                bytes_in_flight: 16 << 20,
+                ..ConnectionOptions::default()
+            },
+        }
+    }
+}
+
+/// Counts since the attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaUsage {
+    /// Stores that are durable on all replicas.
+    pub stores: u64,
+    /// Loads answered.
+    pub loads: u64,
+    /// Times that a store or a load had to be asked again.
+    pub retries: u64,
+    /// Bytes of blocks sent to nodes, each replica counted.
+    pub sent_bytes: u64,
+    /// Bytes of blocks that nodes sent.
+    pub received_bytes: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    stores: AtomicU64,
+    loads: AtomicU64,
+    pub(crate) retries: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
+}
+
+/// See the module.
+pub struct ClusterReplicas {
+    pub(crate) env: Env,
+    pub(crate) speaker: Speaker,
+    replication: Replication,
+    tracts: AtomicU64,
+    layout: Layout,
+    sealer: Sealer,
+    pub(crate) rows: Rows,
+    pub(crate) pool: Pool,
+    pub(crate) patience: Duration,
+    next_sequence: AtomicU64,
+    stores: Semaphore,
+    loads: Semaphore,
+    budget: usize,
+    pub(crate) counters: Counters,
+    trouble: Mutex<Option<String>>,
+}
+
+/// The disk that is attached.
+pub(crate) struct Attachment {
+    pub(crate) tenant: TenantId,
+    pub(crate) disk: DiskId,
+    pub(crate) fence: Fence,
+    pub(crate) replication: Replication,
+    pub(crate) tracts: u32,
+}
+
+impl ClusterReplicas {
+    pub(crate) async fn new(
+        env: &Env,
+        placement: &Placement,
+        access: Access,
+        attachment: Attachment,
+        layout: Layout,
+        key: [u8; 32],
+        options: ReplicaOptions,
+    ) -> Result<Self, PlacementError> {
+        let Attachment {
+            tenant,
+            disk,
+            fence,
+            replication,
+            tracts,
+        } = attachment;
+        let speaker = Speaker { tenant, disk, fence };
+        Ok(Self {
+            env: env.clone(),
+            speaker,
+            replication,
+            tracts: AtomicU64::new(tracts.into()),
+            layout,
+            sealer: Sealer::new(key),
+            rows: Rows::read(env, placement, replication, disk).await?,
+            pool: Pool::new(env, access, speaker, options.connection),
+            patience: options.patience,
+            next_sequence: AtomicU64::new(1),
+            stores: Semaphore::new(options.bytes_in_flight),
+            loads: Semaphore::new(options.bytes_in_flight),
+            budget: options.bytes_in_flight,
+            counters: Counters::default(),
+            trouble: Mutex::default(),
+        })
+    }
+
+    /// The disk has grown.
+    pub(crate) fn set_tracts(&self, tracts: u32) {
+        self.tracts.store(tracts.into(), Relaxed);
+    }
+
+    /// What was done since the attach.
+    pub fn usage(&self) -> ReplicaUsage {
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        ReplicaUsage {
+            stores: read(&self.counters.stores),
+            loads: read(&self.counters.loads),
+            retries: read(&self.counters.retries),
+            sent_bytes: read(&self.counters.sent_bytes),
+            received_bytes: read(&self.counters.received_bytes),
+        }
+    }
+
+    /// Why the last store or load had to wait; nothing since the last one that did not.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().expect("no panic under this lock").clone()
+    }
+
+    pub(crate) fn note_trouble(&self, trouble: Option<String>) {
+        let mut noted = self.trouble.lock().expect("no panic under this lock");
+        if *noted != trouble {
+            if let Some(why) = &trouble {
+                debug!(why, "nodes are asked again");
+            }
+            *noted = trouble;
+        }
+    }
+
+    pub(crate) fn tract(&self, index: u32) -> TractId {
+        TractId {
+            disk: self.speaker.disk,
+            index,
+        }
+    }
+
+    /// Whether any block of the disk's log was ever written, as far as any active replica knows.
+    pub(crate) async fn is_blank(&self) -> Result<bool, ReplicaError> {
+        let first = self.layout.chunk(Unit::Log(0), 0).map_err(foreign)?;
+        let mut patience = Patience::new(&self.env);
+        for row in self.rows.of_disk(self.tracts()) {
+            for replica in row.active() {
+                loop {
+                    let request = Request::List {
+                        disk: Some(self.speaker.disk),
+                        row: None,
+                        after: None,
+                        limit: 512,
+                    };
+                    match self.pool.call(replica, request).await {
+                        // Checkpoints are all that can be there before the first entry.
+                        Ok(Reply::List { tracts, more }) => {
+                            let log = |index: u32| index >= first.tract;
+                            if more || tracts.iter().any(|status| log(status.tract.index)) {
+                                return Ok(false);
+                            }
+                            break;
+                        }
+                        Ok(_) => return Err(confused(replica)),
+                        Err(error) => {
+                            self.wait(&mut patience, &row, error.to_string()).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn tracts(&self) -> u32 {
+        u32::try_from(self.tracts.load(Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    fn budgeted(&self, bytes: usize) -> u32 {
+        u32::try_from((bytes + MESSAGE_OVERHEAD_BYTES).min(self.budget)).unwrap_or(u32::MAX)
+    }
+
+    /// A block in place as a replica returned it.
+    fn open_block(&self, unit: Unit, found: &VersionedBlocks) -> Copy {
+        let Some((_, version, data)) = found.contents().next() else {
+            return Copy::Damaged;
+        };
+        let kept = Version {
+            incarnation: Incarnation(version.generation.fence.0.into()),
+            sequence: version.generation.sequence,
+        };
+        let sealed = match (version.state, data) {
+            (BlockState::Absent, _) => return Copy::Empty,
+            (BlockState::Trimmed, _) => Sealed::Tombstone,
+            (BlockState::Written(_), Some(data)) => Sealed::Bytes(data),
+            (BlockState::Written(_), None) => return Copy::Damaged,
+        };
+        match self.sealer.open(unit, kept, &sealed) {
+            Ok(stored) => Copy::Holds(stored),
+            Err(_) => Copy::Damaged,
+        }
+    }
+
+    /// What stands in some chunks, framed.
+    fn open_framed(&self, unit: Unit, length: usize, chunks: &[Found]) -> Copy {
+        let opened = chunks::framed_bytes(length, chunks).and_then(|bytes| {
+            self.sealer
+                .open(unit, Version::default(), &Sealed::Bytes(bytes))
+                .ok()
+        });
+        opened.map_or(Copy::Damaged, Copy::Holds)
+    }
+
+    /// The rest of a unit whose first chunk one replica has returned; the others come from the replicas that `copy` counts.
+    async fn open_rest(&self, unit: Unit, copy: usize, first: Found) -> Result<Copy, ReplicaError> {
+        if first.untouched {
+            return Ok(Copy::Empty);
+        }
+        let Some(length) = chunks::framed_length(&first) else {
+            return Ok(Copy::Damaged);
+        };
+        let mut all = vec![first];
+        let mut part = 1;
+        while all.iter().map(|found| found.blocks.len()).sum::<usize>() * firn_blockd_protocol::BLOCK_BYTES
+            < crate::layout::LENGTH_BYTES + length
+        {
+            // A length that is nonsense ends with the disk's last tract.
+            let chunk = match self.layout.chunk(unit, part) {
+                Ok(chunk) if chunk.tract < self.tracts() => chunk,
+                Ok(_) | Err(_) => return Ok(Copy::Damaged),
+            };
+            let mut whole = None;
+            for turn in 0..self.copies() {
+                whole = self.fetch_from(copy + turn, chunk).await?;
+                if whole.is_some() {
+                    break;
+                }
+            }
+            let Some(found) = whole else {
+                return Ok(Copy::Damaged);
+            };
+            all.push(Found::new(&found));
+            part += 1;
+        }
+        Ok(self.open_framed(unit, length, &all))
+    }
+}
+
+fn foreign(error: LayoutError) -> ReplicaError {
+    ReplicaError::Unreachable {
+        replica: 0,
+        why: error.to_string(),
+    }
+}
+
+fn confused(replica: &Replica) -> ReplicaError {
+    ReplicaError::Unreachable {
+        replica: 0,
+        why: format!("{} does not keep to the protocol", replica.address),
+    }
+}
+
+#[async_trait]
+impl Replicas for ClusterReplicas {
+    fn copies(&self) -> usize {
+        self.replication.copies()
+    }
+
+    fn paths(&self) -> usize {
+        1
+    }
+
+    async fn fence(&self, _path: usize, incarnation: Incarnation) -> Result<(), ReplicaError> {
+        let Speaker { disk, fence, .. } = self.speaker;
+        assert_eq!(
+            incarnation,
+            Incarnation(fence.0.into()),
+            "an attach has one fence"
+        );
+        let mut patience = Patience::new(&self.env);
+        let mut fenced: BTreeSet<NodeId> = BTreeSet::new();
+        loop {
+            // All at once: a row that changes while others are asked shows in the next round.
+            let unavailable = |error: PlacementError| ReplicaError::Unreachable {
+                replica: 0,
+                why: error.to_string(),
+            };
+            self.rows.read_again().await.map_err(unavailable)?;
+            let rows = self.rows.of_disk(self.tracts());
+            let missing: Vec<(&Row, &Replica)> = rows
+                .iter()
+                .flat_map(|row| row.active().map(move |replica| (row, replica)))
+                .filter(|(_, replica)| !fenced.contains(&replica.node))
+                .collect();
+            let Some((row, _)) = missing.first().copied() else {
+                if let Some(stranded) = rows.iter().find(|row| row.active().next().is_none()) {
+                    let why = "a row has no active replica".into();
+                    self.wait(&mut patience, stranded, why).await?;
+                    continue;
+                }
+                return Ok(());
+            };
+            let mut nodes: Vec<&Replica> = missing.iter().map(|(_, replica)| *replica).collect();
+            nodes.sort_by_key(|replica| replica.node);
+            nodes.dedup_by_key(|replica| replica.node);
+            let calls = nodes
+                .iter()
+                .map(|replica| self.pool.call(replica, Request::SetFence { disk, fence }));
+            let mut later = None;
+            for (replica, answer) in nodes.iter().zip(join_all(calls).await) {
+                match answer {
+                    Ok(_) => {
+                        fenced.insert(replica.node);
+                    }
+                    Err(CallError::Refused(Refusal::Fenced { current })) => {
+                        let by = Incarnation(current.0.into());
+                        return Err(ReplicaError::Fenced { by });
+                    }
+                    Err(error) => later = Some(format!("{}: {error}", replica.address)),
+                }
+            }
+            if let Some(why) = later {
+                self.wait(&mut patience, row, why).await?;
+            }
+        }
+    }
+
+    async fn store(
+        &self,
+        _path: usize,
+        unit: Unit,
+        version: Version,
+        body: Body,
+    ) -> Result<(), ReplicaError> {
+        // Before anything is waited for: the order of calls is the order of generations.
+        let sequence = self.next_sequence.fetch_add(1, Relaxed);
+        let generation = Generation::new(self.speaker.fence, sequence);
+        let bytes = match &body {
+            Body::Data(data) => data.len(),
+            Body::Zero => 0,
+        };
+        let _permit = self
+            .stores
+            .acquire_many(self.budgeted(bytes))
+            .await
+            .expect("the semaphore is never closed");
+        let sealed = self.sealer.seal(unit, version, &body);
+        let pieces = chunks::cut(&self.layout, unit, &sealed).map_err(foreign)?;
+        stream::iter(pieces)
+            .map(|piece| async move { self.put(&piece, generation).await })
+            .buffer_unordered(PARTS_AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        self.counters.stores.fetch_add(1, Relaxed);
+        self.note_trouble(None);
+        Ok(())
+    }
+
+    async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError> {
+        let chunk = self.layout.chunk(unit, 0).map_err(foreign)?;
+        let _permit = self
+            .loads
+            .acquire_many(self.budgeted(chunk.range.bytes()))
+            .await
+            .expect("the semaphore is never closed");
+        let found = self.fetch_from(copy, chunk).await?;
+        let opened = match (found, unit) {
+            (None, _) => Copy::Damaged,
+            (Some(found), Unit::Block(_)) => self.open_block(unit, &found),
+            (Some(found), Unit::Intent(_) | Unit::Log(_) | Unit::Checkpoint(_)) => {
+                self.open_rest(unit, copy, Found::new(&found)).await?
+            }
+        };
+        self.counters.loads.fetch_add(1, Relaxed);
+        match opened {
+            Copy::Empty => Ok(None),
+            Copy::Holds(stored) => Ok(Some(stored)),
+            Copy::Damaged => Err(ReplicaError::Damaged { replica: copy, unit }),
+        }
+    }
+
+    async fn load_all(&self, unit: Unit) -> Result<Vec<Copy>, ReplicaError> {
+        let chunk = self.layout.chunk(unit, 0).map_err(foreign)?;
+        let mut copies = Vec::new();
+        for (copy, found) in self.fetch_all(chunk).await?.into_iter().enumerate() {
+            copies.push(match (found, unit) {
+                (None, _) => Copy::Damaged,
+                (Some(found), Unit::Block(_)) => self.open_block(unit, &found),
+                (Some(found), Unit::Intent(_) | Unit::Log(_) | Unit::Checkpoint(_)) => {
+                    self.open_rest(unit, copy, Found::new(&found)).await?
+                }
+            });
+        }
+        Ok(copies)
+    }
+}

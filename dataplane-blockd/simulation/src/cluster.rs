@@ -1,0 +1,215 @@
+//! A small cluster on simulated machines: production nodes, placement and coordinator, a table, and clients.
+
+use bytes::Bytes;
+use firn_blockd_client::{Access, IssuedHere, ReplicaOptions};
+use firn_blockd_node::{CapabilityAuthenticator, Geometry, Node, NodeOptions, Security, Store, StoreOptions};
+use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
+use firn_blockd_protocol::{ConnectionOptions, NodeId, Replication, TenantId, Transport};
+use firn_env::{
+    Env,
+    sim::{DiskImage, Machine, Simulation},
+};
+use firn_identity::{
+    Capability, CapabilityIssuer, CapabilityVerifier, MAX_CAPABILITY_SECONDS, Rights, UnixTime,
+};
+use firn_table::MemoryTable;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// Whose disks there are.
+pub const TENANT: TenantId = TenantId([9; 16]);
+/// Rows of each table.
+pub const ROWS: u32 = 4;
+const ISSUER_SEED: [u8; 32] = [7; 32];
+
+/// As small as a store can be: journal files fill and groups run out of scratch in no time.
+pub fn small_geometry() -> Geometry {
+    Geometry {
+        groups: 2,
+        home_frames: 8,
+        scratch_frames: 1,
+        journal_bytes: 64 << 10,
+    }
+}
+
+/// The cluster's part of a table, as a machine sees it.
+pub fn placement(env: &Env, table: &MemoryTable) -> Placement {
+    Placement::new(env.clone(), table.connect(env), "simulation").expect("the name is fine")
+}
+
+/// What a client of this cluster shows to nodes.
+pub fn access(env: &Env) -> Access {
+    let issuer = CapabilityIssuer::from_seed(ISSUER_SEED);
+    Access {
+        transport: Transport::plain(),
+        capabilities: Arc::new(IssuedHere::new(env, issuer, None, 120)),
+    }
+}
+
+/// Replica options whose limits fit the pauses of histories.
+pub fn replica_options() -> ReplicaOptions {
+    ReplicaOptions {
+        patience: Duration::from_secs(20),
+        connection: ConnectionOptions {
+            call_limit: Duration::from_secs(3),
+            open_limit: Duration::from_secs(1),
+            ..ConnectionOptions::default()
+        },
+        ..ReplicaOptions::default()
+    }
+}
+
+fn node_security(env: &Env, node: NodeId) -> Security {
+    let issuer = CapabilityIssuer::from_seed(ISSUER_SEED);
+    let verifier = CapabilityVerifier::new([issuer.public()]);
+    let env = env.clone();
+    let capability = move || {
+        let now = UnixTime::from_wall(env.wall());
+        let capability = Capability {
+            tenant: firn_identity::TenantId(node.0),
+            disk: firn_identity::DiskId([0; 16]),
+            rights: Rights::REPAIR,
+            fence: 0,
+            not_before: now,
+            expires: now.plus(MAX_CAPABILITY_SECONDS),
+            holder: None,
+        };
+        Some(Bytes::copy_from_slice(&issuer.issue(&capability)))
+    };
+    Security {
+        transport: Transport::plain(),
+        authenticator: Arc::new(CapabilityAuthenticator::new(verifier)),
+        capability: Arc::new(capability),
+    }
+}
+
+/// A machine with a node on it.
+#[derive(Clone)]
+pub struct Host {
+    /// The machine.
+    pub machine: Machine,
+    running: Arc<Mutex<Option<Node>>>,
+    table: MemoryTable,
+}
+
+impl Host {
+    fn launch(&self) {
+        let env = self.machine.env();
+        let (host, starting) = (self.clone(), env.clone());
+        drop(env.spawn("start node", async move {
+            let node = start(starting, &host.table, &host.machine.name()).await;
+            *host.running.lock().expect("no panic under this lock") = Some(node);
+        }));
+    }
+
+    /// Brings a machine that is down back, with its node.
+    pub fn revive(&self) {
+        *self.running.lock().expect("no panic under this lock") = None;
+        self.machine.restart();
+        self.launch();
+    }
+
+    /// The disk is lost for good; an empty node comes in its place after `away`.
+    pub async fn replace(&self, env: &Env, away: Duration) {
+        self.machine.crash();
+        self.machine.disk().restore(&DiskImage::default());
+        env.sleep(away).await;
+        *self.running.lock().expect("no panic under this lock") = None;
+        let fresh = self.machine.restart();
+        Store::format(&fresh, small_geometry())
+            .await
+            .expect("an empty disk can be formatted");
+        self.launch();
+    }
+}
+
+async fn start(env: Env, table: &MemoryTable, name: &str) -> Node {
+    loop {
+        let store = Store::open(&env, StoreOptions::default())
+            .await
+            .expect("a node finds all that it acknowledged");
+        let security = node_security(&env, store.node());
+        let options = NodeOptions {
+            listen: "0.0.0.0:7300".into(),
+            domain: name.into(),
+            heartbeat: Duration::from_millis(500),
+            scrub_interval: Duration::from_secs(3600),
+            drop_after: Duration::from_secs(30),
+            ..NodeOptions::default()
+        };
+        let started = Node::start(&env, store, placement(&env, table), security, options).await;
+        match started {
+            Ok(node) => return node,
+            Err(_) => env.sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// A cluster.
+pub struct Cluster {
+    /// Its clock and network.
+    pub simulation: Simulation,
+    /// Its table.
+    pub table: MemoryTable,
+    /// Its nodes.
+    pub hosts: Vec<Host>,
+}
+
+impl Cluster {
+    /// With so many nodes, whose rows are being built.
+    pub fn new(seed: u64, nodes: usize) -> Result<Self, String> {
+        let simulation = Simulation::new(seed);
+        let table = MemoryTable::new();
+        let hosts: Vec<Host> = (0..nodes)
+            .map(|number| Host {
+                machine: simulation.machine(&format!("node{number}")),
+                running: Arc::default(),
+                table: table.clone(),
+            })
+            .collect();
+        let (env, setup) = (simulation.env(), table.clone());
+        let envs: Vec<Env> = hosts.iter().map(|host| host.machine.env()).collect();
+        simulation
+            .run(async move {
+                let placement = placement(&env, &setup);
+                placement.initialise([ROWS; 3]).await.expect("an empty table");
+                for env in envs {
+                    Store::format(&env, small_geometry())
+                        .await
+                        .expect("an empty disk");
+                }
+                let settings = CoordinatorSettings {
+                    lease: Duration::from_secs(3),
+                    dead_after: Duration::from_secs(4),
+                    ..CoordinatorSettings::default()
+                };
+                let coordinator = Coordinator::new(placement, settings);
+                drop(env.spawn("coordinator", coordinator.run(Duration::from_millis(500))));
+            })
+            .map_err(|error| error.to_string())?;
+        hosts.iter().for_each(Host::launch);
+        Ok(Self {
+            simulation,
+            table,
+            hosts,
+        })
+    }
+}
+
+/// Waits until every row of `copies` has so many active replicas and no other.
+pub async fn whole(env: &Env, placement: &Placement, replication: Replication) -> bool {
+    for _ in 0..600 {
+        if let Ok(rows) = placement.rows(replication).await
+            && rows.len() == ROWS as usize
+            && rows.iter().all(|row| {
+                row.active().count() == replication.copies() && row.replicas.len() == replication.copies()
+            })
+        {
+            return true;
+        }
+        env.sleep(Duration::from_millis(500)).await;
+    }
+    false
+}
