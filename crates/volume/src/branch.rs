@@ -3,6 +3,7 @@
 use crate::{
     checkpoint::{CheckpointPayload, Packer, build, pack_checkpoint},
     error::VolumeError,
+    journal::Journal,
     open::Parts,
     state::State,
 };
@@ -18,9 +19,17 @@ pub(crate) struct NewBranch {
     pub block_bytes: u32,
 }
 
-/// Packs what is dirty in `state` outside the checkpointer and installs it there; nothing is committed.
+/// The first version of a branch that leaves another at `fork`. Births are compared with versions to find the one snapshot in
+/// which an object must be looked for (I4), so a branch goes on counting where it began.
+pub(crate) fn first_version(fork: Version) -> Version {
+    Version(fork.0 + 1)
+}
+
+/// Packs what is dirty in `state` outside the checkpointer and installs it there; nothing is committed. `journal` has the data
+/// of writes that are not in memory.
 pub(crate) async fn pack_dirty(
     packer: &mut Packer,
+    journal: Option<&Journal>,
     state: &mut State,
     orphans: &mut BTreeMap<u64, Pointer>,
     block_bytes: u32,
@@ -28,7 +37,7 @@ pub(crate) async fn pack_dirty(
     let frozen = state.freeze();
     let built = build(
         packer,
-        None,
+        journal,
         u64::from(block_bytes),
         state.inode_map,
         frozen,
@@ -49,7 +58,7 @@ pub(crate) async fn commit_branch(
     mut orphans: BTreeMap<u64, Pointer>,
     branch: NewBranch,
 ) -> Result<Root, VolumeError> {
-    let orphan_map = pack_dirty(&mut packer, state, &mut orphans, branch.block_bytes).await?;
+    let orphan_map = pack_dirty(&mut packer, None, state, &mut orphans, branch.block_bytes).await?;
     let committed_at_ms = parts.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: parts.family(),
@@ -72,6 +81,8 @@ pub(crate) async fn commit_branch(
         block_bytes: branch.block_bytes,
         covered: state.applied,
         completed: Vec::new(),
+        snapshots: Vec::new(),
+        history: Vec::new(),
     };
     let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     packer.finish().await?;

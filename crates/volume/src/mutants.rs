@@ -45,11 +45,17 @@ pub enum Mutant {
     CommitWithoutSync,
     /// Two batches of the journal that are written side by side are sealed in whatever order their threads run.
     SealInAnyOrder,
+    /// A snapshot keeps the tree as it was before the changes it was to contain.
+    SnapshotUndrainedTree,
+    /// A start that replays a snapshot's record lets the snapshot have what came after it, too.
+    SnapshotLaterChanges,
+    /// A protected snapshot is deleted like any other.
+    DeleteProtectedSnapshot,
 }
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -67,6 +73,9 @@ impl Mutant {
         Self::DropFencedJournal,
         Self::CommitWithoutSync,
         Self::SealInAnyOrder,
+        Self::SnapshotUndrainedTree,
+        Self::SnapshotLaterChanges,
+        Self::DeleteProtectedSnapshot,
     ];
 
     /// The name used on command lines and in reports.
@@ -89,6 +98,9 @@ impl Mutant {
             Self::DropFencedJournal => "drop_fenced_journal",
             Self::CommitWithoutSync => "commit_without_sync",
             Self::SealInAnyOrder => "seal_in_any_order",
+            Self::SnapshotUndrainedTree => "snapshot_undrained_tree",
+            Self::SnapshotLaterChanges => "snapshot_later_changes",
+            Self::DeleteProtectedSnapshot => "delete_protected_snapshot",
         }
     }
 
