@@ -18,7 +18,7 @@ use crate::{
     tree,
     volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume, decode_inode},
 };
-use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root};
+use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root, WriterTenure};
 use firn_env::Env;
 use firn_format::{
     Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId, WriterId,
@@ -166,7 +166,11 @@ impl Volume {
             block_bytes,
         };
         let objects = parts.objects(config).await?;
-        let writer = parts.anchor.next_writer().await?;
+        let tenure = WriterTenure::Owner {
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+        };
+        let writer = parts.anchor.next_writer_for(tenure).await?;
         let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
         commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
         Ok(())
@@ -229,7 +233,11 @@ impl Volume {
         // The tenure is remembered before the first record of its journal can exist.
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
-        let writer = match parts.anchor.next_writer().await? {
+        let registered = WriterTenure::Owner {
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+        };
+        let writer = match parts.anchor.next_writer_for(registered).await? {
             _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
             writer => writer,
         };
