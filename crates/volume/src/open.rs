@@ -19,7 +19,7 @@ use crate::{
     state::{State, VolumeCounters, root_inode},
     volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume},
 };
-use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot};
+use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
 use firn_env::Env;
 use firn_format::{FamilyId, ROOT_DIRECTORY, Version, VolumeId, WriterId};
 use firn_seal::Keys;
@@ -157,7 +157,11 @@ impl Volume {
             block_bytes,
         };
         let objects = parts.objects(config).await?;
-        let writer = parts.anchor.next_writer().await?;
+        let tenure = WriterTenure::Owner {
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+        };
+        let writer = parts.anchor.next_writer_for(tenure).await?;
         let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
         commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
         Ok(())
@@ -220,7 +224,11 @@ impl Volume {
         // The tenure is remembered before the first record of its journal can exist.
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
-        let writer = match parts.anchor.next_writer().await? {
+        let registered = WriterTenure::Owner {
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+        };
+        let writer = match parts.anchor.next_writer_for(registered).await? {
             _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
             writer => writer,
         };

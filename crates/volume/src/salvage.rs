@@ -20,7 +20,7 @@ use crate::{
     replay::load_for_replay,
     volume::Volume,
 };
-use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple};
+use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};
 use firn_env::{Disk, DiskError};
 use firn_format::{ForkPoint, OwnershipEpoch, Version, VolumeId};
 
@@ -140,7 +140,7 @@ async fn salvage_onto(
         pending_bytes += data.len() as u64;
         if pending_bytes >= PACK_BYTES {
             pending_bytes = 0;
-            let packer = open_packer(&mut packer, parts, config, &objects, birth).await?;
+            let packer = open_packer(&mut packer, &clone, config, &objects, birth).await?;
             pack_dirty(
                 packer,
                 None,
@@ -165,7 +165,7 @@ async fn salvage_onto(
             .anchor
             .acquire(volume, local.owner, &config.owner_name)
             .await?;
-        open_packer(&mut packer, parts, config, &objects, birth).await?;
+        open_packer(&mut packer, &clone, config, &objects, birth).await?;
         let packer = packer.expect("just opened");
         let branch = NewBranch {
             version: first_version(root.version),
@@ -189,14 +189,15 @@ async fn salvage_onto(
 
 async fn open_packer<'a>(
     packer: &'a mut Option<Packer>,
-    parts: &Parts,
+    clone: &Parts,
     config: &VolumeConfig,
     objects: &crate::objects::Objects,
     birth: Version,
 ) -> Result<&'a mut Packer, VolumeError> {
     if packer.is_none() {
-        let writer = parts.anchor.next_writer().await?;
-        *packer = Some(Packer::new(parts.packer(config, objects, writer), birth));
+        let tenure = WriterTenure::FirstRoot { volume: clone.volume };
+        let writer = clone.anchor.next_writer_for(tenure).await?;
+        *packer = Some(Packer::new(clone.packer(config, objects, writer), birth));
     }
     Ok(packer.as_mut().expect("just opened"))
 }
