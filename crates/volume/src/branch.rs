@@ -7,7 +7,8 @@ use crate::{
     open::Parts,
     state::State,
 };
-use firn_anchor::{Ownership, Root};
+use firn_anchor::{Anchor, Ownership, Root};
+use firn_env::Env;
 use firn_format::{Checkpoint, Pointer, Version};
 use std::collections::BTreeMap;
 
@@ -52,7 +53,7 @@ pub(crate) async fn pack_dirty(
 /// Commits the first checkpoint of a branch outside the checkpointer, and gives the ownership up again.
 pub(crate) async fn commit_branch(
     parts: &Parts,
-    mut ownership: Ownership,
+    ownership: Ownership,
     mut packer: Packer,
     state: &mut State,
     mut orphans: BTreeMap<u64, Pointer>,
@@ -84,17 +85,30 @@ pub(crate) async fn commit_branch(
         snapshots: Vec::new(),
         history: Vec::new(),
     };
-    let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
+    let (env, anchor) = (&parts.env, &parts.anchor);
+    commit_root(env, anchor, ownership, packer, &checkpoint, &payload).await
+}
+
+/// Commits a branch's first root, and gives the ownership up again.
+pub(crate) async fn commit_root(
+    env: &Env,
+    anchor: &Anchor,
+    mut ownership: Ownership,
+    mut packer: Packer,
+    checkpoint: &Checkpoint,
+    payload: &CheckpointPayload,
+) -> Result<Root, VolumeError> {
+    let pointer = pack_checkpoint(&mut packer, checkpoint, payload).await?;
     packer.finish().await?;
-    let commit_id = parts.env.random_bytes();
+    let commit_id = env.random_bytes();
     let root = ownership.next_root(
         pointer.uid,
         pointer.location,
-        branch.version,
+        checkpoint.version,
         commit_id,
-        committed_at_ms,
+        checkpoint.committed_at_ms,
     );
-    parts.anchor.commit(&mut ownership, root.clone()).await?;
-    parts.anchor.drain(&mut ownership).await?;
+    anchor.commit(&mut ownership, root.clone()).await?;
+    anchor.drain(&mut ownership).await?;
     Ok(root)
 }

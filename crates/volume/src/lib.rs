@@ -17,6 +17,7 @@ mod inode;
 pub mod journal;
 mod load;
 mod local;
+mod merge;
 pub mod mutants;
 pub mod objects;
 mod open;
@@ -34,10 +35,14 @@ mod volume;
 
 pub use config::{Cadence, VolumeConfig};
 pub use error::VolumeError;
+pub use merge::MergeStatus;
 pub use objects::{FetchPolicy, FetchPrices};
 pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
 pub use salvage::{SalvageReport, TakeoverReport};
-pub use snapshots::{SNAPSHOTS_DIRECTORY, SnapshotAccess, SnapshotError, SnapshotInfo, SnapshotSpace};
+pub use snapshots::{
+    AUTOMATIC, CloneError, CloneReport, PolicyError, RestoreError, RestoreReport, RetentionPolicy, Rungs,
+    SNAPSHOTS_DIRECTORY, SnapshotAccess, SnapshotError, SnapshotInfo, SnapshotSpace,
+};
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};
 pub use volume::{Standing, Volume};

@@ -20,6 +20,8 @@ pub(crate) struct LoadedRoot {
     pub orphan_pointers: BTreeMap<u64, Pointer>,
     /// Commits up to this one, oldest first.
     pub history: VecDeque<(Version, Uid)>,
+    /// The newest proposal of the cleaner that is merged.
+    pub cleaner_sequence: u64,
 }
 
 /// Reads a root's checkpoint and its orphans.
@@ -70,6 +72,7 @@ pub(crate) async fn load_root(
         state,
         orphan_pointers,
         history,
+        cleaner_sequence: checkpoint.cleaner_sequence,
     })
 }
 

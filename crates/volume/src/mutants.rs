@@ -51,11 +51,19 @@ pub enum Mutant {
     SnapshotLaterChanges,
     /// A protected snapshot is deleted like any other.
     DeleteProtectedSnapshot,
+    /// A proposal of the cleaner is merged whatever its base.
+    MergeAnyBase,
+    /// Where the cleaner's object has another uid, it is taken all the same.
+    MergeDifferentUids,
+    /// Adopted places are not looked at before the commit.
+    MergeUnverified,
+    /// What a forwarding record leads to is used without comparing its hash.
+    ForwardUnverified,
 }
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 24] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -76,6 +84,10 @@ impl Mutant {
         Self::SnapshotUndrainedTree,
         Self::SnapshotLaterChanges,
         Self::DeleteProtectedSnapshot,
+        Self::MergeAnyBase,
+        Self::MergeDifferentUids,
+        Self::MergeUnverified,
+        Self::ForwardUnverified,
     ];
 
     /// The name used on command lines and in reports.
@@ -101,6 +113,10 @@ impl Mutant {
             Self::SnapshotUndrainedTree => "snapshot_undrained_tree",
             Self::SnapshotLaterChanges => "snapshot_later_changes",
             Self::DeleteProtectedSnapshot => "delete_protected_snapshot",
+            Self::MergeAnyBase => "merge_any_base",
+            Self::MergeDifferentUids => "merge_different_uids",
+            Self::MergeUnverified => "merge_unverified",
+            Self::ForwardUnverified => "forward_unverified",
         }
     }
 

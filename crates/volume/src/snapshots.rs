@@ -12,11 +12,18 @@
 //! A protected snapshot is deleted by nobody before its date: the engine refuses, and the date stands in the checkpoint's
 //! plain section, where the cleaner finds it. A date can be moved later, never earlier.
 
+mod clone;
 mod directory;
+mod keeper;
+mod restore;
+mod retention;
 mod space;
 mod view;
 
+pub use clone::{CloneError, CloneReport};
 pub use directory::{SNAPSHOTS_DIRECTORY, SnapshotAccess};
+pub use restore::{RestoreError, RestoreReport};
+pub use retention::{AUTOMATIC, PolicyError, RetentionPolicy, Rungs};
 pub use space::SnapshotSpace;
 pub(crate) use view::SnapshotViews;
 
@@ -118,6 +125,12 @@ pub enum SnapshotError {
         "the volume has {SNAPSHOTS_MAX} snapshots, and can have no more; delete some first. Nothing was changed"
     )]
     TooMany,
+    /// It is being cloned.
+    #[error("snapshot {name} is being cloned; delete it when that is done. Nothing was changed")]
+    InUse {
+        /// The name.
+        name: String,
+    },
     /// Its tree is not committed yet.
     #[error("snapshot {name} is being made; try again when its commit is done")]
     NotYet {
@@ -233,6 +246,11 @@ impl Volume {
                     hours: (snapshot.protected_until_ms - now_ms + 3_599_999) / 3_600_000,
                 });
             }
+            if self.inner.pinned_snapshots().contains(&snapshot.id) {
+                return Err(SnapshotError::InUse {
+                    name: shown(&snapshot.name),
+                });
+            }
             Ok(Operation::DeleteSnapshot { id: snapshot.id })
         })
         .await
@@ -321,6 +339,12 @@ impl Inner {
         self.waiting_snapshots
             .lock()
             .expect("no panic under the lock of waiting snapshots")
+    }
+
+    pub(super) fn pinned_snapshots(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+        self.pinned_snapshots
+            .lock()
+            .expect("no panic under the lock of pinned snapshots")
     }
 
     /// Whether somebody waits for a snapshot, so that a checkpoint is wanted even if nothing is dirty.

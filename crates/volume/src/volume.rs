@@ -15,6 +15,7 @@ use crate::{
     extents::WriteBuffer,
     journal::{Journal, JournalError, Reservation, ReserveClass, Sequence},
     local::LocalState,
+    merge::{MergeState, MergeStatus},
     objects::Objects,
     record::{Operation, Record},
     shown::{LOADS_MAX, Shown},
@@ -64,6 +65,8 @@ pub(crate) struct CheckpointerState {
     pub local: LocalState,
     /// The newest commits, oldest first; at most [`HISTORY_MAX`].
     pub history: VecDeque<(Version, Uid)>,
+    /// Where taking over from the cleaner stands.
+    pub merge: MergeState,
 }
 
 impl CheckpointerState {
@@ -114,6 +117,10 @@ pub(crate) struct Inner {
     pub started: Monotonic,
     /// Snapshots to be made with the next freeze.
     pub waiting_snapshots: Mutex<Vec<Waiting>>,
+    /// Snapshots that may not be deleted now.
+    pub pinned_snapshots: Mutex<Vec<u64>>,
+    /// What was taken over from the cleaner.
+    pub merging: Mutex<MergeStatus>,
     /// Snapshots that are being read.
     pub views: SnapshotViews,
 }

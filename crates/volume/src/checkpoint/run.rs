@@ -13,6 +13,7 @@
 
 use super::{CheckpointError, CheckpointPayload, Packer, SealedSnapshot, build};
 use crate::{
+    merge,
     mutants::{Mutant, active},
     state::{Retained, Snapshot},
     volume::{CheckpointerState, Inner, Standing},
@@ -116,7 +117,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     let version = Version(own.version.0 + 1);
     let mut packer = Packer::new(inner.packer.clone(), version);
     let block_bytes = inner.block_bytes;
-    let built = build(
+    let mut built = build(
         &mut packer,
         Some(&inner.journal),
         block_bytes,
@@ -141,6 +142,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     {
         snapshot.retained = retained;
     }
+    let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.packer.family,
@@ -154,7 +156,9 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         orphans: built.orphans,
         usage: None,
         snapshots: listed.iter().filter_map(Snapshot::root).collect(),
-        cleaner_sequence: 0,
+        cleaner_sequence: merged
+            .as_ref()
+            .map_or(own.merge.merged, |step| step.merged(own.merge.merged)),
         committed_at_ms,
     };
     // The sum was an upper bound until the blocks were built.
@@ -187,9 +191,12 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     {
         let mut state = inner.lock();
         state.install(built.inode_map, built.entries);
-        if let Some(retained) = retained {
-            state.retain_pending(&pending, retained);
-        }
+        // Also those that were pending: their roots are those just committed.
+        state.relocate_snapshots(&listed);
+    }
+    if let Some(step) = &merged {
+        own.merge_committed(inner, step);
+        inner.forget_old_places(&packer, own).await?;
     }
     inner.end_snapshots(begun);
     {

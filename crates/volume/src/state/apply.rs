@@ -437,6 +437,7 @@ impl State {
         inode.used_bytes = used;
         self.counters.used_bytes += grown;
         self.dirty_bytes += length;
+        self.written_bytes += length;
     }
 }
 

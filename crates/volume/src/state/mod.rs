@@ -99,6 +99,7 @@ pub struct State {
     records_since_freeze: u64,
     /// Bytes of file data written since the last freeze.
     dirty_bytes: u64,
+    written_bytes: u64,
     /// Write buffers that may be in memory, oldest first.
     resident: VecDeque<Arc<WriteBuffer>>,
     resident_bytes: u64,
@@ -126,6 +127,7 @@ impl State {
             applied: Sequence(0),
             records_since_freeze: 0,
             dirty_bytes: 0,
+            written_bytes: 0,
             resident: VecDeque::new(),
             resident_bytes: 0,
             pages_loaded: 0,
@@ -203,6 +205,34 @@ impl State {
             .ok_or(Missing::Inode(directory))?;
         entry.pages.reference(key);
         entry.pages.covering(key).ok_or(Missing::Page { directory, key })
+    }
+
+    /// Where the committed content of each loaded inode is that has a map.
+    pub fn contents(&self) -> Vec<(u64, Content)> {
+        let mut found: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry.content, Content::Map(_)))
+            .map(|(number, entry)| (*number, entry.content.clone()))
+            .collect();
+        // Whoever goes through them must do so in an order that does not change from run to run.
+        found.sort_by_key(|(number, _)| *number);
+        found
+    }
+
+    /// The same content at another place.
+    pub fn replace_content(&mut self, number: u64, before: &Content, content: Content) {
+        if let Some(entry) = self.entries.get_mut(&number)
+            && entry.content == *before
+            && entry.frozen.is_none()
+        {
+            entry.content = content;
+        }
+    }
+
+    /// Bytes of file data written since the start.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
     }
 
     /// Adds a committed inode, unless it was loaded or removed meanwhile.

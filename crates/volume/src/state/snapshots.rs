@@ -83,6 +83,15 @@ impl State {
         }
     }
 
+    /// Takes over where the roots of snapshots lie now.
+    pub fn relocate_snapshots(&mut self, relocated: &[Snapshot]) {
+        for moved in relocated {
+            if let Some(snapshot) = self.snapshots.iter_mut().find(|one| one.id == moved.id) {
+                snapshot.retained = moved.retained;
+            }
+        }
+    }
+
     /// The list as it is frozen now, and the snapshots in it whose tree this freeze is.
     pub fn freeze_snapshots(&mut self) -> (Vec<Snapshot>, Vec<u64>) {
         self.snapshots_changed = false;
