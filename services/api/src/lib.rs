@@ -44,7 +44,7 @@ pub use handlers::{set_capped, verify_chain, verify_head};
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
 pub use metering::{observe_capacity, record_operations};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError};
-pub use policy::{BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
+pub use policy::{Asking, BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
 pub use problem::{Code, Problem};
 pub use router::{endpoints, router};
 pub use saga::drive_all;
