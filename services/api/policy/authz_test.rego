@@ -55,7 +55,24 @@ test_an_edge_acts_on_itself_only if {
 test_every_row_is_a_door_or_names_roles_and_a_scope if {
 	every operation, row in authz.rows {
 		count(split(operation, " ")) == 2
-		object.get(row, "public", false) != (count(object.get(row, "roles", [])) > 0)
-		object.get(row, "public", false) != is_string(object.get(row, "scope", null))
+		is_whole(row)
 	}
+}
+
+test_a_row_that_is_neither_is_noticed if {
+	not is_whole({})
+	not is_whole({"public": true, "roles": {"owner"}})
+	not is_whole({"roles": {"owner"}})
+}
+
+is_whole(row) if {
+	row.public
+	not row.roles
+	not row.scope
+}
+
+is_whole(row) if {
+	not row.public
+	count(row.roles) > 0
+	row.scope != ""
 }

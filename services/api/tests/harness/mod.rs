@@ -157,6 +157,7 @@ pub fn app_over(
         issuer: ISSUER.into(),
         trust_domain: DOMAIN.into(),
         token_generation: 0,
+        request_rate: None,
     })
     .unwrap()
 }
