@@ -3,8 +3,8 @@
 //! One connection carries one request and its replies, each a line of JSON:
 //!
 //! ```text
-//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify"}
-//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "error", …}
+//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify" | {"snapshot" | "restore" | "clone": {…}}}
+//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
@@ -12,11 +12,15 @@
 
 mod client;
 mod server;
+mod snapshots;
 
 pub use client::{Client, expect_end};
 pub use server::{DrainRequest, serve};
 
-use crate::snapshot::Snapshot;
+use crate::{
+    snapshot::Snapshot,
+    snapshots::{SnapshotCommand, SnapshotLine},
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -26,11 +30,12 @@ const VERSION: u32 = 1;
 /// The longest request line.
 const REQUEST_BYTES_MAX: u64 = 4 << 10;
 
-/// The longest reply line: a damage names a path of at most 64 KiB, a status some hundred mounts.
-const REPLY_BYTES_MAX: u64 = 1 << 20;
+/// The longest reply line: a damage names a path of at most 64 KiB, a status some hundred mounts, a list a thousand snapshots
+/// with names of 255 bytes, each of which may be escaped.
+const REPLY_BYTES_MAX: u64 = 2 << 20;
 
 /// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// A [`Snapshot`].
@@ -41,6 +46,17 @@ pub enum Command {
     Drain,
     /// Read everything committed from the store and check it.
     Verify,
+    /// Something about snapshots.
+    Snapshot { what: SnapshotCommand },
+    /// Copy from a snapshot.
+    Restore {
+        snapshot: String,
+        path: String,
+        to: String,
+        replace: bool,
+    },
+    /// A new volume of a snapshot, or of the present state.
+    Clone { snapshot: Option<String>, name: String },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -77,6 +93,8 @@ pub enum Reply {
         /// Those listed and those beyond the list.
         damages: u64,
     },
+    /// The snapshots there are.
+    Snapshots { snapshots: Vec<SnapshotLine> },
     /// Done.
     Done {
         /// For people.

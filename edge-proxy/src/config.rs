@@ -7,7 +7,7 @@ use crate::{
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_store::{PriceBook, StoreUrl, UploadSchedule};
 use firn_table::TableUrl;
-use firn_volume::{Cadence, FetchPolicy, VolumeConfig};
+use firn_volume::{Cadence, FetchPolicy, RetentionPolicy, Rungs, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     path::{Path, PathBuf},
@@ -31,6 +31,8 @@ pub struct Config {
     pub metrics: MetricsSection,
     #[serde(default)]
     pub costs: CostsSection,
+    #[serde(default)]
+    pub snapshots: SnapshotsSection,
 }
 
 /// Which volume, and where everything of it is.
@@ -148,6 +150,38 @@ pub struct CostsSection {
     pub price_book: Option<String>,
 }
 
+/// Which snapshots are made and kept by themselves.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SnapshotsSection {
+    /// Whether `.snapshots` is shown in listings of the root.
+    pub visible: bool,
+    pub every: Option<Span>,
+    pub after_written: Option<Size>,
+    pub keep_last: u32,
+    pub keep_hourly: u32,
+    pub keep_daily: u32,
+    pub keep_weekly: u32,
+    pub keep_monthly: u32,
+    pub time_zone: String,
+}
+
+impl Default for SnapshotsSection {
+    fn default() -> Self {
+        Self {
+            visible: false,
+            every: None,
+            after_written: None,
+            keep_last: 4,
+            keep_hourly: 24,
+            keep_daily: 7,
+            keep_weekly: 4,
+            keep_monthly: 12,
+            time_zone: "UTC".into(),
+        }
+    }
+}
+
 impl Default for LimitsSection {
     fn default() -> Self {
         let volume = VolumeConfig::default();
@@ -259,7 +293,30 @@ impl Config {
                 "metrics.listen must be an address and a port such as \"127.0.0.1:9464\", not {address:?}"
             ));
         }
+        config.retention()?;
         Ok(config)
+    }
+
+    /// The policy by which snapshots are made and deleted; `None` if there is none.
+    pub fn retention(&self) -> Result<Option<RetentionPolicy>, String> {
+        let section = &self.snapshots;
+        if section.every.is_none() && section.after_written.is_none() {
+            return Ok(None);
+        }
+        let rungs = Rungs {
+            last: section.keep_last,
+            hourly: section.keep_hourly,
+            daily: section.keep_daily,
+            weekly: section.keep_weekly,
+            monthly: section.keep_monthly,
+        };
+        let (every, after) = (
+            section.every.map(|span| span.0),
+            section.after_written.map(|size| size.0),
+        );
+        RetentionPolicy::new(rungs, &section.time_zone, every, after)
+            .map(Some)
+            .map_err(|error| format!("[snapshots]: {error}"))
     }
 
     /// The prices by which money is shown: those of the store's provider if nothing else is said. A directory costs nothing;
@@ -335,6 +392,10 @@ mod tests {
         assert_eq!(format!("{:?}", example.log), format!("{:?}", minimal.log));
         assert_eq!(format!("{:?}", example.metrics), format!("{:?}", minimal.metrics));
         assert_eq!(format!("{:?}", example.costs), format!("{:?}", minimal.costs));
+        assert_eq!(
+            format!("{:?}", example.snapshots),
+            format!("{:?}", minimal.snapshots)
+        );
     }
 
     #[test]
@@ -343,6 +404,30 @@ mod tests {
         assert!(error.contains("stor"), "{error}");
         let error = Config::parse(&MINIMAL.replace("192.168.0.0/16", "192.168.0.0/40")).unwrap_err();
         assert!(error.contains("192.168.0.0/40"), "{error}");
+    }
+
+    #[test]
+    fn a_policy_that_keeps_nothing_or_knows_no_zone_is_refused() {
+        let with = |more: &str| Config::parse(&format!("{MINIMAL}\n[snapshots]\n{more}"));
+        assert!(
+            with("every = \"1 h\"")
+                .expect("fine")
+                .retention()
+                .expect("fine")
+                .is_some()
+        );
+        assert!(
+            with("visible = true")
+                .expect("fine")
+                .retention()
+                .expect("fine")
+                .is_none()
+        );
+        let nothing = "every = \"1 h\"\nkeep_last = 0\nkeep_hourly = 0\nkeep_daily = 0\nkeep_weekly = 0\nkeep_monthly = 0";
+        let error = with(nothing).unwrap_err();
+        assert!(error.contains("keeps no snapshot"), "{error}");
+        let error = with("after_written = \"1 GiB\"\ntime_zone = \"Mars/Olympus\"").unwrap_err();
+        assert!(error.contains("Mars/Olympus"), "{error}");
     }
 
     #[test]

@@ -11,9 +11,11 @@ mod join;
 mod metrics;
 mod parts;
 mod quantity;
+mod recover;
 mod report;
 mod run;
 mod snapshot;
+mod snapshots;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -87,6 +89,48 @@ enum Command {
     Drain,
     /// Reads everything committed from the store and checks it while the edge serves; names each damaged file.
     Verify,
+    /// Makes, lists, protects and deletes snapshots of the volume the edge serves.
+    Snapshot {
+        #[command(subcommand)]
+        what: snapshots::SnapshotCommand,
+    },
+    /// Copies a file or a tree from a snapshot into the live volume; no byte passes a client.
+    Restore {
+        /// The snapshot.
+        snapshot: String,
+        /// The path in it, from the root of the volume.
+        path: String,
+        /// Where to; by default where it was.
+        #[arg(long, value_name = "PATH")]
+        to: Option<String>,
+        /// Replaces a file that is there (never a directory).
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Makes a writable volume out of a snapshot, or of the present state. It copies nothing.
+    Clone {
+        /// The new volume's name.
+        name: String,
+        /// The snapshot; without it, the present state.
+        #[arg(long)]
+        snapshot: Option<String>,
+    },
+    /// Rebuilds a volume whose table was lost, from the bucket and the recovery phrase alone. Shows what there is; changes
+    /// something only with --yes.
+    Recover {
+        /// A file with the recovery phrase.
+        #[arg(long, value_name = "FILE")]
+        phrase_file: PathBuf,
+        /// Which family, if the bucket has several.
+        #[arg(long)]
+        family: Option<String>,
+        /// Which volume, if the family has several.
+        #[arg(long)]
+        volume: Option<String>,
+        /// Does it.
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// Threads for calls that wait for the disk and for sealing, a processor. By default there may be 512, and a burst of cache
@@ -144,5 +188,29 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
         Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,
         Command::Verify => commands::verify(&config).await,
+        Command::Snapshot { what } => snapshots::snapshot(&config, what).await,
+        Command::Restore {
+            snapshot,
+            path,
+            to,
+            replace,
+        } => {
+            let request = admin::Command::Restore {
+                to: to.unwrap_or_else(|| path.clone()),
+                snapshot,
+                path,
+                replace,
+            };
+            snapshots::ask(&config, request, "restoring").await
+        }
+        Command::Clone { name, snapshot } => {
+            snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
+        }
+        Command::Recover {
+            phrase_file,
+            family,
+            volume,
+            yes,
+        } => recover::recover(&config, &phrase_file, family.as_deref(), volume.as_deref(), yes).await,
     }
 }

@@ -14,7 +14,7 @@ use firn_nfs::{
     nsm::MonitorConfig,
 };
 use firn_vfs::{LockLimits, LockTable, Vfs};
-use firn_volume::{Standing, Volume, VolumeError};
+use firn_volume::{SnapshotAccess, Standing, Volume, VolumeError};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -71,6 +71,10 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
         table_url: config.volume.table.to_string(),
         book: config.price_book()?,
     };
+    let _keeper = config
+        .retention()
+        .map_err(Failure::usage)?
+        .map(|policy| volume.keep_snapshots(policy));
     let service = serve(config, &outside, &identity, &volume).await?;
     let address = service.0.address().to_owned();
     let observed = Arc::new(Observed::new(
@@ -172,7 +176,7 @@ async fn serve(
     identity: &Identity,
     volume: &Volume,
 ) -> Result<(NfsService, LockService), Failure> {
-    let vfs: Arc<dyn Vfs> = Arc::new(volume.clone());
+    let vfs: Arc<dyn Vfs> = Arc::new(SnapshotAccess::new(volume, config.snapshots.visible));
     let mut exports = Vec::new();
     for section in &config.exports {
         let rule = |network, read_only| ClientRule {

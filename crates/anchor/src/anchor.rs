@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub(crate) const FAMILY: &str = "family";
 const VOLUME_PREFIX: &str = "volume/";
-const NAME_PREFIX: &str = "name/";
+pub(crate) const NAME_PREFIX: &str = "name/";
 /// Volumes listed with one request.
 const VOLUMES_A_PAGE: usize = 1000;
 
@@ -202,7 +202,7 @@ impl Anchor {
 
     /// Makes items that must not be there yet. `Ok(Err(index))`: one was there before us. After a lost reply, `is_ours`
     /// looks at the item `sort` to tell our own creation from another's.
-    async fn create(
+    pub(crate) async fn create(
         &self,
         writes: Vec<Write>,
         sort: &str,

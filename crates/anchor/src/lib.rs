@@ -22,6 +22,7 @@ pub mod mutants;
 mod ownership;
 mod proposal;
 mod remembered;
+mod restore;
 mod retry;
 mod tuple;
 mod writer;

@@ -23,6 +23,7 @@ pub mod objects;
 mod open;
 mod read;
 mod record;
+pub mod recover;
 mod replay;
 mod salvage;
 mod shown;

@@ -2,6 +2,7 @@
 
 use crate::{
     journal::JournalStatistics,
+    merge::MergeStatus,
     objects::ObjectsStatistics,
     volume::{Standing, Volume},
 };
@@ -48,6 +49,10 @@ pub struct VolumeStatus {
     pub journal: JournalStatistics,
     /// Caches and fetches.
     pub objects: ObjectsStatistics,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// What was taken over from the cleaner since the start.
+    pub merging: MergeStatus,
 }
 
 impl Volume {
@@ -85,6 +90,8 @@ impl Volume {
             last_error: upload_error.or(times.last_error),
             journal: inner.journal.statistics(),
             objects: inner.objects.statistics(),
+            snapshots: state.snapshots().len() as u64,
+            merging: inner.merge_status().clone(),
         }
     }
 

@@ -34,9 +34,9 @@ pub struct DrainRequest {
     pub told: oneshot::Receiver<()>,
 }
 
-struct Admin {
-    env: Env,
-    observed: Arc<Observed>,
+pub(super) struct Admin {
+    pub(super) env: Env,
+    pub(super) observed: Arc<Observed>,
     drains: mpsc::Sender<DrainRequest>,
     verifying: AsyncMutex<()>,
 }
@@ -124,6 +124,14 @@ impl Admin {
                 Command::Sync => self.sync(&mut client).await,
                 Command::Drain => self.drain(&mut client).await,
                 Command::Verify => self.verify(&mut client).await,
+                Command::Snapshot { what } => self.snapshot(&mut client, what).await,
+                Command::Restore {
+                    snapshot,
+                    path,
+                    to,
+                    replace,
+                } => self.restore(&mut client, snapshot, path, to, replace).await,
+                Command::Clone { snapshot, name } => self.clone_volume(&mut client, snapshot, name).await,
             },
             Ok(Request { version, .. }) => {
                 let text = format!("this edge speaks version {VERSION} of the admin protocol, not {version}");
@@ -136,7 +144,7 @@ impl Admin {
         }
     }
 
-    fn behind(&self) -> String {
+    pub(super) fn behind(&self) -> String {
         report::behind(&self.observed.snapshot())
     }
 
@@ -226,13 +234,13 @@ impl Admin {
     }
 }
 
-struct Replies {
+pub(super) struct Replies {
     env: Env,
     write: tokio::net::unix::OwnedWriteHalf,
 }
 
 impl Replies {
-    async fn send(&mut self, reply: &Reply) -> std::io::Result<()> {
+    pub(super) async fn send(&mut self, reply: &Reply) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(reply)?;
         line.push(b'\n');
         let sent = self
@@ -243,7 +251,7 @@ impl Replies {
     }
 
     /// Reports progress until `work` is done. A client that is gone ends the waiting.
-    async fn meanwhile<T>(
+    pub(super) async fn meanwhile<T>(
         &mut self,
         work: impl Future<Output = T>,
         progress: impl Fn() -> String,

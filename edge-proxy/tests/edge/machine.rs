@@ -210,6 +210,22 @@ impl Files {
         }
     }
 
+    /// The client, for calls of other kinds.
+    pub fn client(&self) -> &NfsClient {
+        &self.client
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &WireHandle {
+        &self.root
+    }
+
+    /// The handle that a mount of `path` gives.
+    pub async fn mounted(&self, path: &str) -> Option<WireHandle> {
+        let mounted = self.client.mount(path).await.expect("an answer");
+        mounted.ok().map(|mounted| mounted.handle)
+    }
+
     /// Writes a file through to the journal.
     pub async fn write(&self, name: &str, data: &[u8]) {
         let how = CreateHow::Unchecked(NewAttributes::default());

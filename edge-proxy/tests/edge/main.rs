@@ -8,4 +8,5 @@
 mod administration;
 mod machine;
 mod refusals;
+mod snapshots;
 mod takeover;

@@ -47,6 +47,19 @@ impl World {
         Arc::new(MemoryVfs::new(&self.env, options))
     }
 
+    /// What the volume is made of.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn own_parts(&self) -> Parts {
+        self.parts(&self.env)
+    }
+
+    /// Plants a bug.
+    #[cfg(feature = "mutants")]
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn plant(&self, name: &'static str) {
+        self.machine.faults().plant(name);
+    }
+
     fn parts(&self, env: &Env) -> Parts {
         let keys = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([3; 32]))]);
         Parts {
@@ -89,6 +102,22 @@ impl World {
     #[allow(dead_code, reason = "not every test file needs it")]
     pub fn crash_at(&self, point: &'static str) {
         self.machine.crash_at(point, 1);
+    }
+
+    /// Stops the machine when it has come to so many fault points.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn crash_at_any(&self, hit: u64) {
+        self.machine.crash_at_any(hit);
+    }
+
+    /// The parts of another volume of the family, on a machine of its own.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn elsewhere(&self, simulation: &Simulation, volume: VolumeId) -> Parts {
+        let machine = simulation.machine(&format!("edge of {volume}"));
+        Parts {
+            volume,
+            ..self.parts(&machine.env())
+        }
     }
 
     /// Runs something on the machine until it is done or the machine is down.

@@ -1,0 +1,433 @@
+//! Living with a cleaner: following what it moved, taking it over, and believing nothing that it says.
+//!
+//! The cleaner here moves everything that any root needs into one new segment and deletes the rest: the hardest case for the
+//! engine, and the shortest to write. It holds no keys.
+
+mod world;
+
+use bytes::Bytes;
+use firn_anchor::{Anchor, Proposal, Root, WriterTenure};
+use firn_env::sim::Simulation;
+use firn_format::{
+    FamilyId, ForwardingEntry, ForwardingRecord, Location, Pointer, SegmentBuilder, SegmentId, decode_object,
+    relocate_children,
+};
+use firn_store::{ObjectKey, PutMode, Store};
+use firn_vfs::{
+    Caller, Compare, CreateMode, Credentials, MemoryVfs, Name, SetAttributes, Stability, Vfs, compare_trees,
+};
+use firn_volume::{Parts, SnapshotAccess, Volume};
+use futures::{FutureExt, future::BoxFuture};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use world::World;
+
+/// What the cleaner does beside its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mischief {
+    None,
+    /// Proposes its copy for a base that is none.
+    WrongBase,
+    /// Proposes a copy in which the children of the inode map are where something else is.
+    WrongPlaces,
+    /// Leaves records, by a newer mover, that lead to another object of the same length.
+    ForgedRecords,
+}
+
+struct Cleaner {
+    store: Arc<dyn Store>,
+    anchor: Anchor,
+    family: FamilyId,
+    builder: SegmentBuilder,
+    moved: BTreeMap<Location, Location>,
+}
+
+fn key(family: &FamilyId, segment: SegmentId) -> ObjectKey {
+    ObjectKey::new(&segment.key(family))
+}
+
+impl Cleaner {
+    async fn new(parts: &Parts) -> Self {
+        let family = parts.anchor.family();
+        let writer = parts
+            .anchor
+            .next_writer_for(WriterTenure::Cleaner)
+            .await
+            .expect("a writer");
+        Self {
+            store: parts.store.clone(),
+            anchor: parts.anchor.clone(),
+            family,
+            builder: SegmentBuilder::new(family, SegmentId { writer, sequence: 0 }),
+            moved: BTreeMap::new(),
+        }
+    }
+
+    /// Copies an object and all below it; children first.
+    fn copy(&mut self, pointer: Pointer) -> BoxFuture<'_, Location> {
+        async move {
+            let at = pointer.location;
+            if let Some(moved) = self.moved.get(&at) {
+                return *moved;
+            }
+            let (from, length) = (u64::from(at.offset), u64::from(at.length));
+            let bytes = self
+                .store
+                .get_range(&key(&self.family, at.segment), from, length)
+                .await;
+            let fetched = decode_object(bytes.expect("it is there")).expect("an object");
+            let object = fetched
+                .verify(&pointer.uid, None)
+                .expect("the right one")
+                .into_encoded();
+            let mut places = BTreeMap::new();
+            for child in object.header.children.clone() {
+                places.insert(child.slot, self.copy(child.pointer).await);
+            }
+            let location = self
+                .builder
+                .push(&relocate_children(&object, |child| places[&child.slot]));
+            self.moved.insert(at, location);
+            location
+        }
+        .boxed()
+    }
+
+    /// Moves everything, leaves records and a proposal; returns the segments that nobody needs any more.
+    async fn clean(mut self, parts: &Parts, root: &Root, mischief: Mischief) -> Vec<SegmentId> {
+        let root = Pointer {
+            uid: root.uid,
+            location: root.location,
+        };
+        let version = parts
+            .anchor
+            .load(parts.volume)
+            .await
+            .expect("loaded")
+            .0
+            .root
+            .expect("a root")
+            .version;
+        let mut location = self.copy(root).await;
+        let id = self.builder.id();
+        if mischief == Mischief::WrongPlaces {
+            let (from, length) = (u64::from(root.location.offset), u64::from(root.location.length));
+            let bytes = self
+                .store
+                .get_range(&key(&self.family, root.location.segment), from, length)
+                .await;
+            let fetched = decode_object(bytes.expect("it is there")).expect("an object");
+            let object = fetched
+                .verify(&root.uid, None)
+                .expect("the right one")
+                .into_encoded();
+            location = self.builder.push(&relocate_children(&object, |child| Location {
+                length: child.pointer.location.length,
+                ..location
+            }));
+        }
+        let parts_of_segment = self.builder.finish();
+        self.store
+            .put(&key(&self.family, id), parts_of_segment, PutMode::Create)
+            .await
+            .expect("stored");
+        let mut by_segment: BTreeMap<SegmentId, Vec<ForwardingEntry>> = BTreeMap::new();
+        for (old, new) in &self.moved {
+            by_segment.entry(old.segment).or_default().push(ForwardingEntry {
+                offset: old.offset,
+                new: *new,
+            });
+        }
+        for (old, entries) in &by_segment {
+            let record = ForwardingRecord {
+                family: self.family,
+                old: *old,
+                mover: id.writer,
+                retired_at_ms: 0,
+                entries: entries.clone(),
+            };
+            self.leave(&record).await;
+            if mischief == Mischief::ForgedRecords {
+                let mut forged = record.clone();
+                forged.mover.0 += 1000;
+                // Objects of one length change places.
+                let mut places: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+                for (at, entry) in forged.entries.iter().enumerate() {
+                    places.entry(entry.new.length).or_default().push(at);
+                }
+                for alike in places.values() {
+                    let turned: Vec<Location> = alike.iter().map(|at| record.entries[*at].new).collect();
+                    for (index, at) in alike.iter().enumerate() {
+                        forged.entries[*at].new = turned[(index + 1) % turned.len()];
+                    }
+                }
+                self.leave(&forged).await;
+            }
+        }
+        let wrong = mischief == Mischief::WrongBase;
+        let proposal = Proposal {
+            sequence: 1,
+            chained_from: 1,
+            base_version: version,
+            base_uid: if wrong {
+                firn_format::Uid([9; 32])
+            } else {
+                root.uid
+            },
+            location,
+            mover: id.writer,
+            proposed_at_ms: 0,
+            change_id: [1; 16],
+        };
+        let proposed = self
+            .anchor
+            .propose(parts.volume, &proposal)
+            .await
+            .expect("the table answers");
+        proposed.expect("the first proposal");
+        let needed: BTreeSet<SegmentId> = [id].into();
+        by_segment
+            .into_keys()
+            .filter(|segment| !needed.contains(segment))
+            .collect()
+    }
+
+    async fn leave(&self, record: &ForwardingRecord) {
+        let key = ObjectKey::new(&ForwardingRecord::key(&self.family, record.old, record.mover));
+        self.store
+            .put(&key, vec![record.encode()], PutMode::Create)
+            .await
+            .expect("stored");
+    }
+}
+
+fn root() -> Caller {
+    Caller {
+        credentials: Credentials::root(),
+        request: None,
+    }
+}
+
+async fn write(vfs: &dyn Vfs, file: &str, offset: u64, data: Vec<u8>) {
+    let name = Name::new(file.as_bytes().to_vec()).expect("a name");
+    let mode = CreateMode::Unchecked(SetAttributes::default());
+    let made = vfs
+        .create(&root(), vfs.root(), &name, mode)
+        .await
+        .expect("it is created");
+    vfs.write(
+        &root(),
+        made.handle,
+        offset,
+        vec![Bytes::from(data)],
+        Stability::FileSync,
+    )
+    .await
+    .expect("it is written");
+}
+
+async fn remove(vfs: &dyn Vfs, file: &str) {
+    let name = Name::new(file.as_bytes().to_vec()).expect("a name");
+    vfs.remove(&root(), vfs.root(), &name)
+        .await
+        .expect("it is removed");
+}
+
+async fn must_equal(model: &MemoryVfs, found: &dyn Vfs, when: &str) -> Result<(), String> {
+    let compare = Compare {
+        times: false,
+        ..Compare::default()
+    };
+    let differences = compare_trees(model, found, &compare).await;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{when}: {differences:?}"))
+}
+
+/// A volume with a snapshot and changes since, cleaned while it goes on; what is wrong in the end, if anything.
+async fn history(
+    volume: Volume,
+    model: Arc<MemoryVfs>,
+    parts: Parts,
+    mischief: Mischief,
+) -> Result<(), String> {
+    let sides: [&dyn Vfs; 2] = [&volume, &*model];
+    for side in sides {
+        for number in 0..150_u64 {
+            // Files of one length, so that a forged record finds an object that looks right.
+            write(
+                side,
+                &format!("file{number}"),
+                0,
+                number.to_le_bytes().repeat(300),
+            )
+            .await;
+        }
+        write(side, "large", 0, vec![5; 900_000]).await;
+    }
+    volume.snapshot_create("s", 0).await.expect("a snapshot");
+    let at_snapshot = model.fork();
+    for side in sides {
+        for number in (0..150_u64).step_by(7) {
+            write(side, &format!("file{number}"), 100, vec![1; 2000]).await;
+        }
+    }
+    volume.sync().await.expect("synced");
+    let (tuple, _) = parts.anchor.load(parts.volume).await.expect("loaded");
+    let cleaner = Cleaner::new(&parts).await;
+    let (store, family) = (cleaner.store.clone(), cleaner.family);
+    let retired = cleaner
+        .clean(&parts, &tuple.root.expect("a root"), mischief)
+        .await;
+    // What the cleaner moved has gone on meanwhile.
+    for side in sides {
+        write(side, "large", 400_000, vec![6; 70_000]).await;
+        write(side, "file3", 0, vec![9; 10]).await;
+        remove(side, "file4").await;
+        write(side, "new", 0, vec![2; 5000]).await;
+    }
+    if mischief != Mischief::WrongPlaces && mischief != Mischief::WrongBase {
+        for segment in &retired {
+            store.delete(&key(&family, *segment)).await.expect("deleted");
+        }
+        volume.drop_caches().await;
+        must_equal(&model, &volume, "with the old segments gone").await?;
+        let snapshot = SnapshotAccess::new(&volume, false).rooted(b"s").expect("there");
+        must_equal(
+            &at_snapshot,
+            &snapshot,
+            "the snapshot, with the old segments gone",
+        )
+        .await?;
+    }
+    volume.sync().await.expect("synced");
+    let status = volume.status().merging;
+    let refuses = matches!(mischief, Mischief::WrongBase | Mischief::WrongPlaces);
+    if refuses != status.refused.is_some() {
+        return Err(format!("{mischief:?}: {status:?}"));
+    }
+    if refuses == (status.merged > 0) {
+        return Err(format!("{mischief:?} was merged: {status:?}"));
+    }
+    for side in sides {
+        write(side, "last", 0, vec![3; 3000]).await;
+        write(side, "large", 10, vec![4; 10]).await;
+    }
+    volume.sync().await.expect("synced");
+    if !refuses {
+        // Nothing that the volume wrote since leads to an old place.
+        forget_records(&*store, &family).await;
+    }
+    volume.drop_caches().await;
+    must_equal(&model, &volume, "after the merge").await?;
+    let snapshot = SnapshotAccess::new(&volume, false).rooted(b"s").expect("there");
+    must_equal(&at_snapshot, &snapshot, "the snapshot after the merge").await?;
+    let report = volume.verify(&|_| {}).await.map_err(|error| error.to_string())?;
+    if !report.is_whole() {
+        return Err(format!("{:?}", report.damages));
+    }
+    Ok(())
+}
+
+async fn forget_records(store: &dyn Store, family: &FamilyId) {
+    let prefix = format!("{family}/forward/");
+    loop {
+        let page = store.list(&prefix, None).await.expect("listed");
+        for record in &page.objects {
+            store.delete(&record.key).await.expect("deleted");
+        }
+        if !page.more {
+            return;
+        }
+    }
+}
+
+fn run(mischief: Mischief, planted: Option<&'static str>) -> Result<(), String> {
+    let simulation = Simulation::new(7);
+    let world = World::new(&simulation);
+    #[cfg(feature = "mutants")]
+    if let Some(name) = planted {
+        world.plant(name);
+    }
+    #[cfg(not(feature = "mutants"))]
+    assert!(planted.is_none(), "this build has no planted bugs");
+    let (opening, model, parts) = (world.format_and_open(), world.model(), world.own_parts());
+    simulation
+        .run(async move { history(opening.await, model, parts, mischief).await })
+        .unwrap_or_else(|error| Err(error.to_string()))
+}
+
+#[test]
+fn everything_is_read_and_taken_over_after_the_cleaner_moved_it() {
+    assert_eq!(run(Mischief::None, None), Ok(()));
+}
+
+#[test]
+fn a_proposal_for_a_base_that_is_none_is_refused_and_reported() {
+    assert_eq!(run(Mischief::WrongBase, None), Ok(()));
+}
+
+#[test]
+fn a_proposal_whose_places_lead_nowhere_is_refused_before_the_commit() {
+    assert_eq!(run(Mischief::WrongPlaces, None), Ok(()));
+}
+
+#[test]
+fn forged_records_are_seen_through_and_nothing_wrong_is_served() {
+    assert_eq!(run(Mischief::ForgedRecords, None), Ok(()));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn each_planted_bug_is_noticed() {
+    for (planted, mischief) in [
+        ("merge_any_base", Mischief::WrongBase),
+        ("merge_different_uids", Mischief::None),
+        ("merge_unverified", Mischief::WrongPlaces),
+        ("forward_unverified", Mischief::ForgedRecords),
+    ] {
+        let found = run(mischief, Some(planted));
+        println!("{planted}: {found:?}");
+        assert!(found.is_err(), "{planted} was not noticed");
+    }
+}
+
+#[test]
+fn a_start_finds_its_root_and_everything_below_it_although_all_of_it_was_moved() {
+    let simulation = Simulation::new(8);
+    let mut world = World::new(&simulation);
+    let (opening, model, parts) = (world.format_and_open(), world.model(), world.own_parts());
+    let expected = model.clone();
+    simulation
+        .run(async move {
+            let volume = opening.await;
+            for side in [&volume as &dyn Vfs, &*expected] {
+                write(side, "file", 0, vec![5; 200_000]).await;
+            }
+            volume.drain().await.expect("drained");
+            let (tuple, _) = parts.anchor.load(parts.volume).await.expect("loaded");
+            let cleaner = Cleaner::new(&parts).await;
+            let (store, family) = (cleaner.store.clone(), cleaner.family);
+            for segment in cleaner
+                .clean(&parts, &tuple.root.expect("a root"), Mischief::None)
+                .await
+            {
+                store.delete(&key(&family, segment)).await.expect("deleted");
+            }
+        })
+        .expect("the run ends");
+    world.lose_disk();
+    let volume = world.power_cut(&simulation);
+    simulation
+        .run(async move {
+            assert_eq!(must_equal(&model, &volume, "after the start").await, Ok(()));
+            assert!(volume.status().objects.forwarded > 0);
+            write(&volume, "more", 0, vec![1; 10]).await;
+            volume.sync().await.expect("synced");
+            assert_eq!(volume.status().merging.merged, 1);
+        })
+        .expect("the run ends");
+}

@@ -1,0 +1,219 @@
+//! `firn-edge recover`: a volume from its bucket and the recovery phrase, when the table and all edges are lost.
+
+use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, report, snapshots::utc};
+use bytes::Bytes;
+use firn_format::{FamilyId, VolumeId};
+use firn_seal::{KeyRing, Keys, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase, VerifiedKeyRing};
+use firn_store::{ObjectKey, PutMode, Store};
+use firn_volume::recover::{FoundCheckpoint, RecoveryScan};
+use std::{collections::BTreeSet, path::Path};
+use zeroize::Zeroizing;
+
+/// Families looked for in one bucket.
+const FAMILIES_MAX: usize = 1000;
+
+/// Shows what there is; with `yes`, enters the volume in the table again and makes this edge's identity.
+pub async fn recover(
+    config: &Config,
+    phrase_file: &Path,
+    family: Option<&str>,
+    volume: Option<&str>,
+    yes: bool,
+) -> Result<(), Failure> {
+    let directory = &config.volume.state_directory;
+    if Identity::exists(directory) {
+        return Err(Failure::usage(format!(
+            "{} has an identity already; recover with an empty state directory. Nothing was changed",
+            directory.display()
+        )));
+    }
+    let text = std::fs::read_to_string(phrase_file)
+        .map(Zeroizing::new)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", phrase_file.display())))?;
+    let phrase = RecoveryPhrase::parse(text.trim()).map_err(|error| {
+        Failure::usage(format!("{}: {error}; nothing was changed", phrase_file.display()))
+    })?;
+    let outside = Outside::open(config, None).await?;
+    let store = &*outside.stack.store;
+    let family = choose_family(store, family).await?;
+    let (ring, keys) = open_ring(store, &family, &phrase).await?;
+    let parts = outside.parts(family, VolumeId([0; 16]), keys.clone());
+    let scan = firn_volume::recover::scan(&parts, &config.volume_config()).await?;
+    show(&family, &scan);
+    let found = choose_volume(&scan, volume)?;
+    let name = &config.volume.name;
+    println!(
+        "\nVolume {name} would go on from version {} of {}. That may be one checkpoint that was uploaded and never committed: \
+         then it is one commit newer than what the lost table said, and holds nothing that was not written. What an edge \
+         acknowledged after it is in that edge's journal only, which is not replayed into a recovered volume.",
+        found.version,
+        utc(found.committed_at_ms)
+    );
+    if !yes {
+        return Err(Failure::usage(
+            "nothing was changed. To do it, run the same command with --yes; no edge of this volume may be running",
+        ));
+    }
+    firn_volume::recover::restore(&parts, &scan, found, name).await?;
+    let identity = make_identity(config, &outside, &ring, &keys, &phrase, (family, found.volume)).await?;
+    identity.create(directory)?;
+    println!("Recovered. Serve it with: firn-edge run; then check everything with: firn-edge verify");
+    Ok(())
+}
+
+/// The family that was named, or the only one in the bucket.
+async fn choose_family(store: &dyn Store, named: Option<&str>) -> Result<FamilyId, Failure> {
+    if let Some(named) = named {
+        return named
+            .parse()
+            .map_err(|error| Failure::usage(format!("--family {named}: {error}; nothing was changed")));
+    }
+    let mut families = BTreeSet::new();
+    let mut after: Option<ObjectKey> = None;
+    while families.len() < FAMILIES_MAX {
+        let page = store.list("", after.as_ref()).await.map_err(Failure::new)?;
+        let Some(first) = page.objects.first() else { break };
+        let text = first.key.to_string();
+        let head = text.split('/').next().unwrap_or_default();
+        if let Ok(family) = head.parse::<FamilyId>() {
+            families.insert(family);
+        }
+        // Past everything of this family: `0` comes after `/`.
+        after = Some(ObjectKey::new(&format!("{head}0")));
+    }
+    let mut all = families.iter();
+    match (all.next(), all.next()) {
+        (None, _) => Err(Failure::new(
+            "the store holds no family of volumes: it is not the bucket (or not the prefix) of one. Nothing was changed",
+        )),
+        (Some(family), None) => Ok(*family),
+        (Some(_), Some(_)) => {
+            let list: Vec<String> = families.iter().map(ToString::to_string).collect();
+            Err(Failure::usage(format!(
+                "the store holds several families; name one with --family: {}. Nothing was changed",
+                list.join(", ")
+            )))
+        }
+    }
+}
+
+/// The newest key ring that the phrase's key signed, opened with the phrase.
+async fn open_ring(
+    store: &dyn Store,
+    family: &FamilyId,
+    phrase: &RecoveryPhrase,
+) -> Result<(VerifiedKeyRing, Keys), Failure> {
+    let prefix = KeyRing::object_prefix(family);
+    let mut newest: Option<ObjectKey> = None;
+    loop {
+        let page = store.list(&prefix, newest.as_ref()).await.map_err(Failure::new)?;
+        newest = page.objects.last().map(|object| object.key.clone()).or(newest);
+        if !page.more {
+            break;
+        }
+    }
+    let key = newest.ok_or_else(|| {
+        Failure::new(format!(
+            "the store has no key ring under {prefix}; nothing was changed"
+        ))
+    })?;
+    let bytes: Bytes = store.get(&key).await.map_err(Failure::new)?;
+    let ring = KeyRing::decode(bytes)
+        .and_then(|ring| ring.verify(&phrase.signing_key().public()))
+        .map_err(|error| {
+            Failure::new(format!(
+                "the key ring {key} does not belong to this phrase: {error}; nothing was changed"
+            ))
+        })?;
+    ring.check(family, 0).map_err(Failure::new)?;
+    let keys = ring
+        .open(&phrase.recovery_secret())
+        .map_err(|error| Failure::new(format!("the phrase does not open the key ring {key}: {error}")))?;
+    Ok((ring, keys))
+}
+
+fn show(family: &FamilyId, scan: &RecoveryScan) {
+    println!("Family {family}: {} segments.", scan.segments);
+    for found in &scan.volumes {
+        let origin = found
+            .cloned_from
+            .map(|origin| format!(", a clone of {origin}"))
+            .unwrap_or_default();
+        println!(
+            "  volume {}: version {} (epoch {}) of {}, {} files, {}, {} snapshots{origin}",
+            found.volume,
+            found.version,
+            found.epoch,
+            utc(found.committed_at_ms),
+            found.files,
+            report::size(found.used_bytes),
+            found.snapshots,
+        );
+    }
+    for passed in &scan.passed_over {
+        println!("  passed over: {passed}");
+    }
+    for foreign in &scan.foreign {
+        println!("  ignored: {foreign} is no segment");
+    }
+}
+
+fn choose_volume<'a>(scan: &'a RecoveryScan, named: Option<&str>) -> Result<&'a FoundCheckpoint, Failure> {
+    match (named, &scan.volumes[..]) {
+        (_, []) => Err(Failure::new(
+            "no whole checkpoint was found: there is nothing to go on from. Nothing was changed",
+        )),
+        (None, [only]) => Ok(only),
+        (None, _) => Err(Failure::usage(
+            "the family has several volumes (above); name one with --volume. Nothing was changed",
+        )),
+        (Some(named), all) => all
+            .iter()
+            .find(|found| found.volume.to_string() == named)
+            .ok_or_else(|| Failure::usage(format!("there is no volume {named}; nothing was changed"))),
+    }
+}
+
+/// A new edge of the family: a recipient of its own in the key ring, which the phrase's key signs.
+async fn make_identity(
+    config: &Config,
+    outside: &Outside,
+    ring: &VerifiedKeyRing,
+    keys: &Keys,
+    phrase: &RecoveryPhrase,
+    (family, volume): (FamilyId, VolumeId),
+) -> Result<Identity, Failure> {
+    let env = &outside.env;
+    let signer = phrase.signing_key();
+    let secret = RecipientSecret::derive(&env.random_bytes());
+    let mut entropy = |bytes: &mut [u8]| {
+        for chunk in bytes.chunks_mut(32) {
+            let random: [u8; 32] = env.random_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+    };
+    let recipient = Recipient {
+        // A name is unique in the ring, and the lost edge's stays there until it is removed.
+        name: format!("{}-recovered-{}", config.volume.edge_name, ring.generation() + 1),
+        kind: RecipientKind::Edge,
+        public: secret.public(),
+    };
+    let next = ring
+        .add_recipient(keys, recipient, &signer, &mut entropy)
+        .map_err(Failure::new)?;
+    let key = ObjectKey::new(&next.object_key());
+    outside
+        .stack
+        .store
+        .put(&key, vec![next.encode()], PutMode::Create)
+        .await
+        .map_err(Failure::new)?;
+    Ok(Identity {
+        family,
+        volume,
+        tenant: signer.public(),
+        secret,
+        handle_key: Zeroizing::new(env.random_bytes()),
+        generation: ring.generation() + 1,
+    })
+}
