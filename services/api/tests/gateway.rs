@@ -443,7 +443,7 @@ async fn real_the_gateway_bounds_cleans_and_closes() {
     for (path, status) in [
         (format!("/v1/../healthz{volumes}"), 404),
         (format!("{base}//volumes"), 401),
-        (format!("{base}/%2e%2e/healthz"), 404),
+        ("/v1/%2e%2e/nothing".to_owned(), 404),
         (format!("{base}%2fvolumes"), 400),
         ("/healthz/..".to_owned(), 404),
     ] {
