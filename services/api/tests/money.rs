@@ -433,3 +433,51 @@ async fn prices_are_published_ahead_and_hold_from_their_month_on() {
     let nobody = service.member_token(customer.tenant, Role::Reader);
     assert_eq!(service.get(&nobody, &prices(next)).await.status, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn an_edge_that_reports_a_tenth_of_its_work_is_found_and_told_of_once() {
+    let (service, customer, token) = customer().await;
+    let tenant = payer(&customer);
+    let (edge, peer, _) = service.join_edge(&customer, &token, "e").await;
+    send(
+        &service,
+        "anchor",
+        "/v1/usage",
+        report("anchor", 1, vec![commits(&service, &tenant, 1000)]),
+    )
+    .await;
+    let said = report(&format!("edge/{edge}"), 1, vec![commits(&service, &tenant, 100)]);
+    let path = format!("{}/edges/{edge}/usage", customer.base);
+    let call = Call::new(Method::POST, &path).peer(&peer).json(said);
+    assert_eq!(service.send(call).await.status, StatusCode::OK);
+    firn_api::fold(&service.app).await.unwrap();
+    // The window of six hours in which it happened is over, and what was in spools has come.
+    let mut found = Vec::new();
+    for hours in [3, 5, 7, 9] {
+        let later = service.after(hours * 3600);
+        firn_api::settle(&later.app).await.unwrap();
+        firn_api::watch(&later.app).await.unwrap();
+        let owner = later.log_in(&customer).await;
+        let log = later
+            .get(&owner, &format!("{}/audit?limit=100", customer.base))
+            .await;
+        found = log.body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|entry| {
+                entry["detail"]
+                    .as_str()
+                    .filter(|detail| detail.contains("reported"))
+            })
+            .map(str::to_owned)
+            .collect();
+    }
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("under-reported")
+            && found[0].contains("\"observed\":\"1000\"")
+            && found[0].contains("\"reported\":\"100\""),
+        "{found:?}"
+    );
+}
