@@ -357,7 +357,10 @@ impl Inner {
         let waiting = std::mem::take(&mut *self.waiting_snapshots());
         let mut frozen = Vec::with_capacity(waiting.len());
         for one in waiting {
-            if let Err(error) = check_new(state, &one.name) {
+            // A volume that stops may have closed its journal already: a record appended now would be lost with the promise
+            // that everything before the stop is kept.
+            let begun = self.check_standing().map_err(SnapshotError::from);
+            if let Err(error) = begun.and_then(|()| check_new(state, &one.name)) {
                 // Nobody may be waiting any more.
                 let _ = one.answer.send(Err(error));
                 continue;
