@@ -133,7 +133,7 @@ impl Cleaner {
                 retired_at_ms: 0,
                 entries: entries.clone(),
             };
-            self.leave(&record).await;
+            leave(&*self.store, &record).await;
             if mischief == Mischief::ForgedRecords {
                 let mut forged = record.clone();
                 forged.mover.0 += 1000;
@@ -148,7 +148,7 @@ impl Cleaner {
                         forged.entries[*at].new = turned[(index + 1) % turned.len()];
                     }
                 }
-                self.leave(&forged).await;
+                leave(&*self.store, &forged).await;
             }
         }
         let proposal = Proposal {
@@ -173,14 +173,14 @@ impl Cleaner {
             .filter(|segment| !needed.contains(segment))
             .collect()
     }
+}
 
-    async fn leave(&self, record: &ForwardingRecord) {
-        let key = ObjectKey::new(&ForwardingRecord::key(&self.family, record.old, record.mover));
-        self.store
-            .put(&key, vec![record.encode()], PutMode::Create)
-            .await
-            .expect("stored");
-    }
+async fn leave(store: &dyn Store, record: &ForwardingRecord) {
+    let key = ObjectKey::new(&ForwardingRecord::key(&record.family, record.old, record.mover));
+    store
+        .put(&key, vec![record.encode()], PutMode::Create)
+        .await
+        .expect("stored");
 }
 
 fn root() -> Caller {
