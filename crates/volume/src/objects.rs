@@ -44,7 +44,7 @@ use forwarding::HOPS_MAX;
 use futures::{FutureExt, channel::oneshot, future::Shared};
 use memory::MemoryCache;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -262,6 +262,12 @@ impl Objects {
         loading
     }
 
+    /// The object, if it is in memory.
+    #[cfg(test)]
+    fn cached(&self, pointer: &Pointer) -> Option<Arc<Object>> {
+        self.inner.lock().memory.get(pointer)
+    }
+
     /// Keeps an object just built in memory.
     pub fn insert(&self, pointer: &Pointer, object: Arc<Object>) {
         self.inner.lock().memory.insert(pointer, object);
@@ -431,8 +437,9 @@ impl Inner {
         if places.is_empty() {
             places = forwarding.find(&pointer.location).await.map_err(unavailable)?;
         }
+        let mut places = VecDeque::from(places);
         for _ in 0..HOPS_MAX {
-            let Some(next) = places.pop() else { break };
+            let Some(next) = places.pop_front() else { break };
             if !seen.insert(next) {
                 continue;
             }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use firn_anchor::{Anchor, Proposal, Root, WriterTenure};
 use firn_env::sim::Simulation;
 use firn_format::{
-    FamilyId, ForwardingEntry, ForwardingRecord, Location, Pointer, SegmentBuilder, SegmentId, decode_object,
-    relocate_children,
+    FamilyId, ForwardingEntry, ForwardingRecord, Kind, Location, Pointer, SegmentBuilder, SegmentId,
+    decode_object, relocate_children,
 };
 use firn_store::{ObjectKey, PutMode, Store};
 use firn_vfs::{
@@ -28,9 +28,9 @@ use world::World;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mischief {
     None,
-    /// Proposes its copy for a base that is none.
+    /// Proposes a copy of another branch's head.
     WrongBase,
-    /// Proposes a copy in which the children of the inode map are where something else is.
+    /// Proposes a copy in which some files, that nobody changed since, lead to where their content is not.
     WrongPlaces,
     /// Leaves records, by a newer mover, that lead to another object of the same length.
     ForgedRecords,
@@ -42,6 +42,7 @@ struct Cleaner {
     family: FamilyId,
     builder: SegmentBuilder,
     moved: BTreeMap<Location, Location>,
+    mischief: Mischief,
 }
 
 fn key(family: &FamilyId, segment: SegmentId) -> ObjectKey {
@@ -49,7 +50,7 @@ fn key(family: &FamilyId, segment: SegmentId) -> ObjectKey {
 }
 
 impl Cleaner {
-    async fn new(parts: &Parts) -> Self {
+    async fn new(parts: &Parts, mischief: Mischief) -> Self {
         let family = parts.anchor.family();
         let writer = parts
             .anchor
@@ -62,6 +63,7 @@ impl Cleaner {
             family,
             builder: SegmentBuilder::new(family, SegmentId { writer, sequence: 0 }),
             moved: BTreeMap::new(),
+            mischief,
         }
     }
 
@@ -86,9 +88,16 @@ impl Cleaner {
             for child in object.header.children.clone() {
                 places.insert(child.slot, self.copy(child.pointer).await);
             }
-            let location = self
-                .builder
-                .push(&relocate_children(&object, |child| places[&child.slot]));
+            let number = object.header.place.index & 0xffff_ffff;
+            let misleads = self.mischief == Mischief::WrongPlaces
+                && object.header.kind == Kind::Inode
+                && (20..100).contains(&number);
+            let moved = relocate_children(&object, |child| {
+                let at = places[&child.slot];
+                let offset = at.offset + u32::from(misleads);
+                Location { offset, ..at }
+            });
+            let location = self.builder.push(&moved);
             self.moved.insert(at, location);
             location
         }
@@ -96,38 +105,14 @@ impl Cleaner {
     }
 
     /// Moves everything, leaves records and a proposal; returns the segments that nobody needs any more.
-    async fn clean(mut self, parts: &Parts, root: &Root, mischief: Mischief) -> Vec<SegmentId> {
+    async fn clean(mut self, parts: &Parts, root: &Root) -> Vec<SegmentId> {
+        let (version, mischief) = (root.version, self.mischief);
         let root = Pointer {
             uid: root.uid,
             location: root.location,
         };
-        let version = parts
-            .anchor
-            .load(parts.volume)
-            .await
-            .expect("loaded")
-            .0
-            .root
-            .expect("a root")
-            .version;
-        let mut location = self.copy(root).await;
+        let location = self.copy(root).await;
         let id = self.builder.id();
-        if mischief == Mischief::WrongPlaces {
-            let (from, length) = (u64::from(root.location.offset), u64::from(root.location.length));
-            let bytes = self
-                .store
-                .get_range(&key(&self.family, root.location.segment), from, length)
-                .await;
-            let fetched = decode_object(bytes.expect("it is there")).expect("an object");
-            let object = fetched
-                .verify(&root.uid, None)
-                .expect("the right one")
-                .into_encoded();
-            location = self.builder.push(&relocate_children(&object, |child| Location {
-                length: child.pointer.location.length,
-                ..location
-            }));
-        }
         let parts_of_segment = self.builder.finish();
         self.store
             .put(&key(&self.family, id), parts_of_segment, PutMode::Create)
@@ -148,7 +133,7 @@ impl Cleaner {
                 retired_at_ms: 0,
                 entries: entries.clone(),
             };
-            self.leave(&record).await;
+            leave(&*self.store, &record).await;
             if mischief == Mischief::ForgedRecords {
                 let mut forged = record.clone();
                 forged.mover.0 += 1000;
@@ -163,19 +148,14 @@ impl Cleaner {
                         forged.entries[*at].new = turned[(index + 1) % turned.len()];
                     }
                 }
-                self.leave(&forged).await;
+                leave(&*self.store, &forged).await;
             }
         }
-        let wrong = mischief == Mischief::WrongBase;
         let proposal = Proposal {
             sequence: 1,
             chained_from: 1,
             base_version: version,
-            base_uid: if wrong {
-                firn_format::Uid([9; 32])
-            } else {
-                root.uid
-            },
+            base_uid: root.uid,
             location,
             mover: id.writer,
             proposed_at_ms: 0,
@@ -193,14 +173,14 @@ impl Cleaner {
             .filter(|segment| !needed.contains(segment))
             .collect()
     }
+}
 
-    async fn leave(&self, record: &ForwardingRecord) {
-        let key = ObjectKey::new(&ForwardingRecord::key(&self.family, record.old, record.mover));
-        self.store
-            .put(&key, vec![record.encode()], PutMode::Create)
-            .await
-            .expect("stored");
-    }
+async fn leave(store: &dyn Store, record: &ForwardingRecord) {
+    let key = ObjectKey::new(&ForwardingRecord::key(&record.family, record.old, record.mover));
+    store
+        .put(&key, vec![record.encode()], PutMode::Create)
+        .await
+        .expect("stored");
 }
 
 fn root() -> Caller {
@@ -276,12 +256,14 @@ async fn history(
         }
     }
     volume.sync().await.expect("synced");
-    let (tuple, _) = parts.anchor.load(parts.volume).await.expect("loaded");
-    let cleaner = Cleaner::new(&parts).await;
+    let branch = match mischief {
+        Mischief::WrongBase => volume.clone_head("other").await.expect("cloned").volume,
+        _ => parts.volume,
+    };
+    let (tuple, _) = parts.anchor.load(branch).await.expect("loaded");
+    let cleaner = Cleaner::new(&parts, mischief).await;
     let (store, family) = (cleaner.store.clone(), cleaner.family);
-    let retired = cleaner
-        .clean(&parts, &tuple.root.expect("a root"), mischief)
-        .await;
+    let retired = cleaner.clean(&parts, &tuple.root.expect("a root")).await;
     // What the cleaner moved has gone on meanwhile.
     for side in sides {
         write(side, "large", 400_000, vec![6; 70_000]).await;
@@ -409,12 +391,9 @@ fn a_start_finds_its_root_and_everything_below_it_although_all_of_it_was_moved()
             }
             volume.drain().await.expect("drained");
             let (tuple, _) = parts.anchor.load(parts.volume).await.expect("loaded");
-            let cleaner = Cleaner::new(&parts).await;
+            let cleaner = Cleaner::new(&parts, Mischief::None).await;
             let (store, family) = (cleaner.store.clone(), cleaner.family);
-            for segment in cleaner
-                .clean(&parts, &tuple.root.expect("a root"), Mischief::None)
-                .await
-            {
+            for segment in cleaner.clean(&parts, &tuple.root.expect("a root")).await {
                 store.delete(&key(&family, segment)).await.expect("deleted");
             }
         })

@@ -252,7 +252,7 @@ fn an_interrupted_restore_goes_on_and_nobody_sees_half_of_it() {
             volume
         });
         match interrupted_by {
-            "anything" => world.crash_at_any(600),
+            "anything" => world.crash_at_any(200),
             point => world.crash_at(point),
         }
         let working = volume.clone();

@@ -16,20 +16,39 @@ async fn a_snapshot_is_mounted_read_over_a_restart_restored_cloned_and_deleted()
     let files = edge.client().await;
     files.write("letter", b"Monday").await;
     let said = edge.succeed(&["snapshot", "create", "monday"]);
-    assert!(said.contains("level 2") && said.contains(".snapshots/monday"), "{said}");
+    assert!(
+        said.contains("level 2") && said.contains(".snapshots/monday"),
+        "{said}"
+    );
     files.write("letter", b"Tuesday").await;
     edge.succeed(&["snapshot", "create", "kept", "--protect", "30 d"]);
 
     // Mounted by its own path, and looked up from the root.
     let mounted = files.mounted("/export/.snapshots/monday").await.expect("a mount");
     let client = files.client();
-    let old = client.lookup(&mounted, "letter").await.expect("an answer").expect("there").file;
+    let old = client
+        .lookup(&mounted, "letter")
+        .await
+        .expect("an answer")
+        .expect("there")
+        .file;
     let content = client.read(&old, 0, 100).await.expect("an answer").expect("data");
     assert_eq!(&content.data[..], b"Monday");
     assert_eq!(files.read("letter").await.as_deref(), Some(&b"Tuesday"[..]));
-    let live = client.get_attributes(files.root()).await.expect("an answer").expect("attributes");
-    let kept = client.get_attributes(&old).await.expect("an answer").expect("attributes");
-    assert_ne!(live.file_system, kept.file_system, "a snapshot is a file system of its own");
+    let live = client
+        .get_attributes(files.root())
+        .await
+        .expect("an answer")
+        .expect("attributes");
+    let kept = client
+        .get_attributes(&old)
+        .await
+        .expect("an answer")
+        .expect("attributes");
+    assert_ne!(
+        live.file_system, kept.file_system,
+        "a snapshot is a file system of its own"
+    );
     let refused = client
         .write(&old, 0, Bytes::from_static(b"no"), StableHow::FileSync)
         .await
@@ -45,7 +64,12 @@ async fn a_snapshot_is_mounted_read_over_a_restart_restored_cloned_and_deleted()
     edge.stop();
     edge.start(&[]);
     let files = edge.client().await;
-    let content = files.client().read(&old, 0, 100).await.expect("an answer").expect("data");
+    let content = files
+        .client()
+        .read(&old, 0, 100)
+        .await
+        .expect("an answer")
+        .expect("data");
     assert_eq!(&content.data[..], b"Monday");
 
     let list = edge.succeed(&["snapshot", "list", "--space"]);
@@ -66,7 +90,10 @@ async fn a_snapshot_is_mounted_read_over_a_restart_restored_cloned_and_deleted()
     assert_eq!(files.read("letter").await.as_deref(), Some(&b"Monday"[..]));
 
     let said = edge.succeed(&["clone", "experiment", "--snapshot", "kept"]);
-    assert!(said.contains("experiment") && said.contains("firn-edge join"), "{said}");
+    assert!(
+        said.contains("experiment") && said.contains("firn-edge join"),
+        "{said}"
+    );
     edge.succeed(&["snapshot", "delete", "monday"]);
     let gone = files.client().read(&old, 0, 100).await.expect("an answer");
     assert_eq!(gone.expect_err("deleted").status, Status::Stale);
@@ -82,7 +109,10 @@ async fn a_snapshot_is_mounted_read_over_a_restart_restored_cloned_and_deleted()
     other.succeed(&["sync"]);
     other.stop();
     edge.start(&[]);
-    assert_eq!(edge.client().await.read("letter").await.as_deref(), Some(&b"Monday"[..]));
+    assert_eq!(
+        edge.client().await.read("letter").await.as_deref(),
+        Some(&b"Monday"[..])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,7 +123,9 @@ async fn a_volume_is_recovered_from_bucket_and_phrase_with_the_table_and_the_edg
     edge.start(&[]);
     let files = edge.client().await;
     for number in 0..20 {
-        files.write(&format!("file{number}"), format!("content {number}").as_bytes()).await;
+        files
+            .write(&format!("file{number}"), format!("content {number}").as_bytes())
+            .await;
     }
     edge.succeed(&["snapshot", "create", "s"]);
     files.write("late", b"still committed").await;
@@ -111,7 +143,10 @@ async fn a_volume_is_recovered_from_bucket_and_phrase_with_the_table_and_the_edg
     let said = next.fail(2, &["recover", "--phrase-file", wrong.to_str().expect("a path")]);
     assert!(said.contains("nothing was changed"), "{said}");
     let said = next.fail(2, &["recover", "--phrase-file", phrase]);
-    assert!(said.contains("--yes") && said.contains("22 files") && said.contains("never committed"), "{said}");
+    assert!(
+        said.contains("--yes") && said.contains("22 files") && said.contains("never committed"),
+        "{said}"
+    );
     let said = next.succeed(&["recover", "--phrase-file", phrase, "--yes"]);
     assert!(said.contains("Recovered"), "{said}");
     next.start(&[]);

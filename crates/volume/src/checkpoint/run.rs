@@ -196,7 +196,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     }
     if let Some(step) = &merged {
         own.merge_committed(inner, step);
-        inner.forget_old_places(&packer, own).await?;
+        inner.forget_old_places(&packer, own).await;
     }
     inner.end_snapshots(begun);
     {

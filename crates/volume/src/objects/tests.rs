@@ -292,8 +292,8 @@ async fn what_is_in_memory_is_not_asked_for_again() {
         bench.read(&objects, 1).await.expect("readable");
     }
     assert_eq!(bench.gets(), 1);
-    assert!(objects.cached(&bench.pointers[1].uid).is_some());
-    assert!(objects.cached(&bench.pointers[0].uid).is_none());
+    assert!(objects.cached(&bench.pointers[1]).is_some());
+    assert!(objects.cached(&bench.pointers[0]).is_none());
 }
 
 #[tokio::test]
@@ -307,7 +307,7 @@ async fn an_inserted_object_and_segment_need_no_get() {
         .await
         .expect("from the disk cache");
     objects.drop_caches().await;
-    objects.insert(pointers[1].uid, object);
+    objects.insert(&pointers[1], object);
     objects.get(&pointers[1], place(1)).await.expect("from memory");
     assert_eq!(bench.gets(), 0);
     assert!(
@@ -366,7 +366,7 @@ async fn a_reader_that_gives_up_leaves_the_load_to_the_next() {
         assert!(futures::poll!(&mut reader).is_pending());
     }
     bench.settle(&objects).await;
-    assert!(objects.cached(&bench.pointers[0].uid).is_some());
+    assert!(objects.cached(&bench.pointers[0]).is_some());
     bench.read(&objects, 0).await.expect("readable");
     assert_eq!(bench.gets(), 1);
 }
@@ -454,20 +454,74 @@ async fn a_scan_of_blocks_does_not_push_out_the_trees() {
             payload: Bytes::from(vec![0; bytes]),
         })
     };
-    let uid = |number: u64| firn_format::Uid(*blake3::hash(&number.to_le_bytes()).as_bytes());
+    let pointer = |number: u64| firn_format::Pointer {
+        uid: firn_format::Uid(*blake3::hash(&number.to_le_bytes()).as_bytes()),
+        location: firn_format::Location::UNKNOWN,
+    };
     for number in 0..20 {
-        memory.insert(uid(number), object(Kind::Node, 10_000));
+        memory.insert(&pointer(number), object(Kind::Node, 10_000));
     }
     for number in 100..1100 {
-        memory.insert(uid(number), object(Kind::Block, 32_000));
+        memory.insert(&pointer(number), object(Kind::Block, 32_000));
     }
     assert!(
-        (0..20).all(|number| memory.get(&uid(number)).is_some()),
+        (0..20).all(|number| memory.get(&pointer(number)).is_some()),
         "200 KB of nodes stay"
     );
     for number in 2000..2100 {
-        memory.insert(uid(number), object(Kind::Inode, 10_000));
+        memory.insert(&pointer(number), object(Kind::Inode, 10_000));
     }
-    assert!(memory.get(&uid(0)).is_none(), "but trees do not take everything");
+    assert!(
+        memory.get(&pointer(0)).is_none(),
+        "but trees do not take everything"
+    );
     assert!(memory.bytes() <= 1 << 20);
+}
+
+#[tokio::test]
+async fn an_object_with_children_is_found_only_where_it_was_read() {
+    let mut memory = super::memory::MemoryCache::new(1 << 20);
+    let (_, pointers) = build(0, 0, &[1]);
+    let sealer = ObjectSealer::new(&keys(), [1; 32], &segment_id(0));
+    let children = vec![firn_format::Child {
+        slot: 0,
+        pointer: pointers[0],
+    }];
+    let above = firn_format::Place { level: 1, ..place(0) };
+    let sealed = sealer
+        .seal(
+            sealer.reserve_slot(),
+            Kind::Node,
+            above,
+            Version(1),
+            Bytes::new(),
+            children,
+            b"",
+            Compression::None,
+        )
+        .expect("sealed");
+    let here = pointers[0];
+    let there = firn_format::Pointer {
+        location: firn_format::Location::UNKNOWN,
+        ..here
+    };
+    let node = Arc::new(Object {
+        header: sealed.header,
+        payload: Bytes::new(),
+    });
+    memory.insert(&here, node.clone());
+    assert!(memory.get(&here).is_some());
+    assert!(memory.get(&there).is_none(), "another copy may name other places");
+    let leaf = Arc::new(Object {
+        header: firn_format::ObjectHeader {
+            children: Vec::new(),
+            ..node.header.clone()
+        },
+        payload: Bytes::new(),
+    });
+    memory.insert(&here, leaf);
+    assert!(
+        memory.get(&there).is_some(),
+        "a leaf is the same wherever it lies"
+    );
 }

@@ -12,6 +12,8 @@
 //!
 //! Numbers of file systems follow from the volume's and the snapshot's ids, so handles stay valid over restarts.
 
+mod listing;
+
 use super::view::snapshot_file_system_id;
 use crate::{filesystem::IO_BYTES_MAX, shown::Shown, state::Snapshot, volume::Volume};
 use async_trait::async_trait;
@@ -19,8 +21,8 @@ use bytes::Bytes;
 use firn_format::{ROOT_DIRECTORY, VolumeId};
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryEntry, DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed,
-    Renamed, SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode,
+    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
+    SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode,
 };
 use std::sync::Arc;
 
@@ -29,12 +31,6 @@ pub const SNAPSHOTS_DIRECTORY: &str = ".snapshots";
 
 /// The inode of `.snapshots`, and what stands for it in a listing of the root.
 const DIRECTORY_INODE: u64 = 1;
-
-/// The cookie of `.snapshots` in a listing of the root: below the keys of names (multiples of 16), above `..`.
-const ROOT_COOKIE: u64 = 3;
-
-/// Cookies of the first snapshot in a listing: behind `.` and `..`.
-const FIRST_COOKIE: u64 = 3;
 
 /// Everyone may look; nobody may change.
 const DIRECTORY_MODE: u32 = 0o555;
@@ -173,109 +169,6 @@ impl SnapshotAccess {
         inner.check_standing()?;
         let view = inner.view(file_system)?;
         ask(inner.shown_in(&view)).await
-    }
-
-    async fn list_snapshots(
-        &self,
-        cookie: u64,
-        limit: u32,
-        with_attributes: bool,
-    ) -> Result<DirectoryPage, VfsError> {
-        let directory = self.directory()?;
-        let inner = &self.volume.inner;
-        // A cookie is the snapshot's time, and its place among those of the same millisecond, so it stays valid when others go.
-        let mut all: Vec<(u64, Snapshot)> = Vec::new();
-        for snapshot in inner
-            .lock()
-            .snapshots()
-            .iter()
-            .filter(|one| one.retained.is_some())
-        {
-            let base = (snapshot.created_ms.max(0) as u64 + FIRST_COOKIE) << 10 | snapshot.id & 0x3ff;
-            all.push((base, snapshot.clone()));
-        }
-        all.sort_by_key(|(cookie, snapshot)| (*cookie, snapshot.id));
-        let mut last = 0;
-        for (cookie, _) in &mut all {
-            last = (*cookie).max(last + 1);
-            *cookie = last;
-        }
-        let limit = (limit as usize).clamp(1, 4096);
-        let root = self.volume.root();
-        let mut entries = Vec::new();
-        for (name, handle, at) in [(&b"."[..], self.handle(), 1), (b"..", root, 2)] {
-            if cookie < at {
-                entries.push(DirectoryEntry {
-                    name: Bytes::from_static(name),
-                    handle,
-                    cookie: at,
-                    attributes: None,
-                });
-            }
-        }
-        for (at, snapshot) in all.into_iter().filter(|(at, _)| *at > cookie) {
-            entries.push(DirectoryEntry {
-                handle: self.snapshot_root(&snapshot),
-                name: snapshot.name,
-                cookie: at,
-                attributes: None,
-            });
-        }
-        let end = entries.len() <= limit;
-        entries.truncate(limit);
-        if with_attributes {
-            for entry in &mut entries {
-                entry.attributes = match self.attributes(entry.handle).await {
-                    Ok(attributes) => Some(attributes),
-                    // Deleted meanwhile.
-                    Err(VfsError::Stale) => None,
-                    Err(error) => return Err(error),
-                };
-            }
-        }
-        Ok(DirectoryPage {
-            entries,
-            end,
-            directory,
-        })
-    }
-
-    /// A page of the root directory with `.snapshots` in it.
-    async fn list_root(
-        &self,
-        caller: &Caller,
-        cookie: u64,
-        limit: u32,
-        with_attributes: bool,
-    ) -> Result<DirectoryPage, VfsError> {
-        let root = self.volume.root();
-        if cookie >= ROOT_COOKIE {
-            return self
-                .volume
-                .read_directory(caller, root, cookie, limit, with_attributes)
-                .await;
-        }
-        let mut page = self
-            .volume
-            .read_directory(caller, root, cookie, limit, with_attributes)
-            .await?;
-        let entry = DirectoryEntry {
-            name: Bytes::from_static(SNAPSHOTS_DIRECTORY.as_bytes()),
-            handle: self.handle(),
-            cookie: ROOT_COOKIE,
-            attributes: if with_attributes {
-                Some(self.directory()?)
-            } else {
-                None
-            },
-        };
-        let at = page.entries.partition_point(|entry| entry.cookie < ROOT_COOKIE);
-        page.entries.insert(at, entry);
-        if page.entries.len() > (limit as usize).max(1) {
-            page.entries.pop();
-            page.end = false;
-        }
-        Ok(page)
     }
 }
 
