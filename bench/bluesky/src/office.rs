@@ -12,12 +12,12 @@
 
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
-use firn_anchor::Anchor;
+use firn_anchor::{Anchor, WriterTenure};
 use firn_env::{
     Env,
     sim::{DiskImage, Limits, Machine, Simulation},
 };
-use firn_format::{FamilyId, KeyEpoch, VolumeId};
+use firn_format::{FamilyId, KeyEpoch, SegmentId, VolumeId};
 use firn_nfs::{
     ClientNetwork, ClientRule, Export, Exports, HandleKey, Squash,
     mount::MountProgram,
@@ -212,6 +212,36 @@ impl Office {
     pub fn machine(&self, what: &str) -> Machine {
         let number = self.machines.fetch_add(1, Relaxed);
         self.simulation.machine(&format!("{what}-{number}"))
+    }
+
+    /// What a cleaner on this machine, beside the bucket, works with.
+    pub fn cleaner(&self, machine: &Machine) -> (Env, Arc<dyn Store>, Anchor) {
+        let env = machine.env();
+        let anchor = Anchor::new(self.table.connect(&env), env.clone(), FAMILY);
+        (env, self.bucket.clone(), anchor)
+    }
+
+    /// Bytes of the segments that lie in the bucket now: those of edges, and those of cleaners.
+    pub async fn log_bytes(&self, anchor: &Anchor) -> Result<(u64, u64)> {
+        let mut bytes = (0, 0);
+        let mut of_cleaners = BTreeMap::new();
+        for (key, content) in self.bucket.contents() {
+            let Some((_, segment)) = SegmentId::parse_key(key.as_str()) else {
+                continue;
+            };
+            if !of_cleaners.contains_key(&segment.writer) {
+                let tuple = anchor.writer(segment.writer).await?;
+                let cleaner = tuple.is_some_and(|(tuple, _)| matches!(tuple.tenure, WriterTenure::Cleaner));
+                of_cleaners.insert(segment.writer, cleaner);
+            }
+            let sum = if of_cleaners[&segment.writer] {
+                &mut bytes.1
+            } else {
+                &mut bytes.0
+            };
+            *sum += content.len() as u64;
+        }
+        Ok(bytes)
     }
 
     /// Runs one thing to its end.

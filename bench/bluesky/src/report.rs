@@ -2,7 +2,7 @@
 
 use crate::{
     cells::Cells,
-    figure7, figure8,
+    figure7, figure8, figure11,
     office::{CONNECTION_BITS_PER_SECOND, LINE_BITS_PER_SECOND},
     plot::{Chart, Curve},
     table1::{self, Step},
@@ -64,6 +64,7 @@ impl<'a> Report<'a> {
         report.table2()?;
         report.figure7();
         report.figure8();
+        report.figure11();
         Ok(report)
     }
 
@@ -73,6 +74,9 @@ impl<'a> Report<'a> {
         fs::write(page, &self.text).with_context(|| format!("cannot write {}", page.display()))?;
         fs::write(figures.join("bluesky-figure7.svg"), self.chart7().svg())?;
         fs::write(figures.join("bluesky-figure8.svg"), self.chart8().svg())?;
+        if let Some(figure) = figure11::of(self.cells) {
+            fs::write(figures.join("bluesky-figure11.svg"), figure.chart().svg())?;
+        }
         Ok(())
     }
 
@@ -501,6 +505,13 @@ impl<'a> Report<'a> {
              smaller than what starts a checkpoint (32 MiB) makes clients wait below the line's rate too.",
         );
         self.say("");
+    }
+
+    fn figure11(&mut self) {
+        let text = figure11::of(self.cells).map(|figure| figure.text());
+        self.say("## Figure 11: the cleaner beside a busy client");
+        self.say("");
+        self.say(text.unwrap_or_else(|| "Not measured yet.\n".into()));
     }
 
     fn chart8(&self) -> Chart {

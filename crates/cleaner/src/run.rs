@@ -304,11 +304,14 @@ impl Cleaner {
             report.judged_segments += 1;
             report.judged_objects += victim.objects.len() as u64;
             if !victim.is_worth_moving(&self.limits) {
-                if self.not_worth_it.len() >= REMEMBERED {
-                    self.not_worth_it.clear();
-                }
                 let known = circumstances(&candidate, scene);
-                self.not_worth_it.insert(candidate.segment, known);
+                // Without a usage map nothing would ever say that the segment has emptied since.
+                if known.hinted_live_bytes.is_some() {
+                    if self.not_worth_it.len() >= REMEMBERED {
+                        self.not_worth_it.clear();
+                    }
+                    self.not_worth_it.insert(candidate.segment, known);
+                }
                 continue;
             }
             let moved_bytes = victim.moved_bytes();
