@@ -76,7 +76,8 @@ pub(crate) async fn delete_doomed(
             if !ripe {
                 report.waiting_segments += 1;
             }
-            if !(ripe && allowed) || !delete(objects, doomed.segment, report).await? {
+            let gone = ripe && allowed && delete(objects, doomed.segment, report).await?;
+            if !gone {
                 if waiting.len() < REMEMBERED {
                     waiting.insert(doomed.segment);
                 }

@@ -58,9 +58,13 @@ impl Judged {
         self.candidate.size_bytes.saturating_sub(self.moved_bytes())
     }
 
-    pub fn is_worth_moving(&self, limits: &Limits) -> bool {
-        self.free_bytes().saturating_mul(1000)
-            >= self.candidate.size_bytes.saturating_mul(limits.free_per_mille)
+    pub fn is_worth_moving(&self, limits: &Limits, now_ms: i64) -> bool {
+        let Candidate {
+            size_bytes,
+            modified_ms,
+            ..
+        } = self.candidate;
+        limits.is_worth_moving(self.free_bytes(), size_bytes, now_ms - modified_ms)
     }
 }
 
@@ -92,7 +96,7 @@ pub(crate) async fn judge(
     {
         standing = Standing::Over;
     }
-    if !standing.allows(None) {
+    if !standing.allows(segment.sequence, None) {
         return Ok(Verdict::NotYet(standing));
     }
     let entries = match read_index(objects, &candidate).await? {
@@ -101,7 +105,7 @@ pub(crate) async fn judge(
         Err(None) => return Ok(Verdict::Gone),
     };
     let youngest = entries.iter().map(|entry| entry.birth).max();
-    if !standing.allows(youngest) {
+    if !standing.allows(segment.sequence, youngest) {
         return Ok(Verdict::NotYet(standing));
     }
     let mut judged = Judged {

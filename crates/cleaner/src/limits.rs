@@ -17,9 +17,14 @@ pub struct Limits {
     pub batches: usize,
     /// Bytes of nodes, inodes and checkpoints kept in memory, verified.
     pub cache_bytes: usize,
-    /// A segment is worth moving out of only if so much of it is free, in thousandths. Below, moving the rest costs more
-    /// than the space brings.
+    /// A segment is worth moving out of only if so much of it is free, in thousandths: moving the rest then writes at most
+    /// a thousand over this for each byte that becomes free. Waiting makes it cheaper, as more of a young segment dies.
     pub free_per_mille: u64,
+    /// The same for segments older than [`Limits::cold_after`]: what lives in them is likely to live on, so that waiting
+    /// brings nothing, and moving it is seldom.
+    pub cold_free_per_mille: u64,
+    /// From which age on a segment is cold.
+    pub cold_after: Duration,
     /// How large the cleaner's own segments grow.
     pub segment_bytes: usize,
     /// How long a segment stays after its retirement. Readers with old pointers are led on by forwarding records either way;
@@ -45,7 +50,9 @@ impl Default for Limits {
             batch_bytes: 48 << 20,
             batches: 16,
             cache_bytes: 64 << 20,
-            free_per_mille: 200,
+            free_per_mille: 400,
+            cold_free_per_mille: 100,
+            cold_after: Duration::from_secs(3600),
             segment_bytes: 4 << 20,
             grace: Duration::from_secs(3600),
             deletes: 2000,
@@ -53,5 +60,18 @@ impl Default for Limits {
             give_up_versions: 64,
             pruned_records: 100,
         }
+    }
+}
+
+impl Limits {
+    /// Whether so many free bytes of a segment of this size and age are worth moving the rest.
+    pub(crate) fn is_worth_moving(&self, free_bytes: u64, size_bytes: u64, age_ms: i64) -> bool {
+        let cold = i128::from(age_ms) >= self.cold_after.as_millis() as i128;
+        let wanted = if cold {
+            self.cold_free_per_mille
+        } else {
+            self.free_per_mille
+        };
+        free_bytes.saturating_mul(1000) >= size_bytes.saturating_mul(wanted)
     }
 }

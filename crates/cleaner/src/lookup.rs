@@ -38,6 +38,7 @@ pub(crate) async fn lookup(
     trees: &Trees,
     place: Place,
 ) -> Result<Option<Found>, CleanError> {
+    objects.lookups += 1;
     walk(objects, trees, place, Copies::Any).await
 }
 

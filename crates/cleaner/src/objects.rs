@@ -46,6 +46,8 @@ pub(crate) struct Objects {
     record_order: VecDeque<SegmentId>,
     /// Nodes and inodes fetched.
     pub fetched: u64,
+    /// Places looked up in roots, to judge what stands there.
+    pub lookups: u64,
 }
 
 impl Objects {
@@ -63,6 +65,7 @@ impl Objects {
             records: BTreeMap::new(),
             record_order: VecDeque::new(),
             fetched: 0,
+            lookups: 0,
         }
     }
 

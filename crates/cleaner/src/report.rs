@@ -45,6 +45,8 @@ pub struct Report {
     pub judged_segments: u64,
     /// Objects looked up.
     pub judged_objects: u64,
+    /// Places looked up in roots for that.
+    pub lookups: u64,
     /// Nodes, inodes and leaves fetched for that.
     pub lookup_fetches: u64,
     /// Segments retired: their objects lie elsewhere, or nobody needs them.

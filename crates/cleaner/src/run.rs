@@ -180,6 +180,7 @@ impl Cleaner {
             deletion::prune(&mut objects, log, limits, &scene.branches, &waiting, report).await?;
         }
         report.lookup_fetches = objects.fetched;
+        report.lookups = objects.lookups;
         report.written_bytes += log.written_bytes;
         Ok(())
     }
@@ -303,7 +304,7 @@ impl Cleaner {
             *judged += 1;
             report.judged_segments += 1;
             report.judged_objects += victim.objects.len() as u64;
-            if !victim.is_worth_moving(&self.limits) {
+            if !victim.is_worth_moving(&self.limits, self.env.wall().as_millis()) {
                 let known = circumstances(&candidate, scene);
                 // Without a usage map nothing would ever say that the segment has emptied since.
                 if known.hinted_live_bytes.is_some() {
@@ -526,7 +527,7 @@ fn circumstances(candidate: &Candidate, scene: &Scene) -> Circumstances {
 
 fn note_standing(report: &mut Report, segment: SegmentId, standing: Standing) {
     match standing {
-        Standing::Over | Standing::UpTo(_) | Standing::MayCommit => report.uncommitted_segments += 1,
+        Standing::Over | Standing::UpTo { .. } | Standing::MayCommit => report.uncommitted_segments += 1,
         Standing::NeverDrawn => report
             .unclaimed
             .add(format!("segment {segment}: its writer was never drawn")),

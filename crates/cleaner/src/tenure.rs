@@ -2,7 +2,9 @@
 //!
 //! The age of a segment says nothing; its writer's standing does (see `firn_anchor::WriterTenure`). What a writer that is
 //! over left behind is judged by the roots alone. Of one that may still commit, only objects that are not newer than the
-//! head are: by I4 a later root takes up nothing of that age any more.
+//! head are: by I4 a later root takes up nothing of that age any more. Copies of old objects, which an engine writes when it
+//! takes a proposal over, are as old as their originals; they are told by their segment, which was begun after the one that
+//! the head's checkpoint lies in.
 
 use crate::{
     CleanError,
@@ -20,8 +22,13 @@ use std::collections::BTreeMap;
 pub(crate) enum Standing {
     /// All of it: the writer is over.
     Over,
-    /// What is not newer than this.
-    UpTo(Version),
+    /// What is not newer than the head, in segments begun before the head's checkpoint was packed.
+    UpTo {
+        /// The head's version.
+        head: Version,
+        /// The sequence of the segment that the head's checkpoint was committed in.
+        sequence: u64,
+    },
     /// Nothing: it may be about to be committed.
     MayCommit,
     /// Nothing: this number was never given to a writer.
@@ -31,11 +38,13 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// Whether a segment whose youngest object was born at `youngest` may be judged.
-    pub fn allows(self, youngest: Option<Version>) -> bool {
+    /// Whether a segment with this sequence, whose youngest object (if it is known) was born at `youngest`, may be judged.
+    pub fn allows(self, segment: u64, youngest: Option<Version>) -> bool {
         match self {
             Self::Over => true,
-            Self::UpTo(head) => youngest.is_none_or(|youngest| youngest <= head),
+            Self::UpTo { head, sequence } => {
+                segment <= sequence && youngest.is_none_or(|youngest| youngest <= head)
+            }
             Self::MayCommit | Self::NeverDrawn | Self::Unknown => false,
         }
     }
@@ -86,7 +95,14 @@ impl Standings {
             });
         };
         let branch_of = |volume| branches.iter().find(|branch| branch.volume == volume);
-        let head_of = |branch: &Branch| branch.head.as_ref().map(|head| head.trees.version);
+        // A writer that has not committed yet has no part in the head.
+        let up_to_head = |branch: &Branch| {
+            let root = branch.tuple.root.as_ref()?;
+            (root.location.segment.writer == writer).then_some(Standing::UpTo {
+                head: root.version,
+                sequence: root.location.segment.sequence,
+            })
+        };
         Ok(match registered.tenure {
             WriterTenure::Unknown => Standing::Unknown,
             WriterTenure::Owner { volume, epoch } => match branch_of(volume) {
@@ -94,7 +110,7 @@ impl Standings {
                 Some(branch) if active(&objects.env, Mutant::JudgeUncommitted) && branch.head.is_some() => {
                     Standing::Over
                 }
-                Some(branch) => head_of(branch).map_or(Standing::MayCommit, Standing::UpTo),
+                Some(branch) => up_to_head(branch).unwrap_or(Standing::MayCommit),
                 None => Standing::MayCommit,
             },
             WriterTenure::FirstRoot { volume } => match branch_of(volume) {

@@ -34,10 +34,6 @@ impl Candidate {
         self.size_bytes.saturating_sub(live)
     }
 
-    fn is_worth_a_look(&self, limits: &Limits) -> bool {
-        self.hinted_free_bytes().saturating_mul(1000) >= self.size_bytes.saturating_mul(limits.free_per_mille)
-    }
-
     fn score(&self, now_ms: i64) -> u128 {
         // Nothing is known: as if half of it were free.
         let live = self.hinted_live_bytes.unwrap_or(self.size_bytes / 2);
@@ -81,6 +77,7 @@ pub(crate) async fn window(
         next: None,
     };
     let mut hints = Hints::default();
+    let now_ms = objects.env.wall().as_millis();
     let mut after = after.map(|segment| ObjectKey::new(&segment.key(&family)));
     for _ in 0..limits.list_pages.max(1) {
         let page = objects.store.list(&prefix, after.as_ref()).await?;
@@ -100,7 +97,8 @@ pub(crate) async fn window(
                 modified_ms: object.modified_ms,
                 hinted_live_bytes: hints.live_bytes(objects, branches, segment).await?,
             };
-            if candidate.is_worth_a_look(limits) {
+            let age_ms = now_ms - candidate.modified_ms;
+            if limits.is_worth_moving(candidate.hinted_free_bytes(), candidate.size_bytes, age_ms) {
                 window.candidates.push(candidate);
             }
         }
@@ -110,7 +108,6 @@ pub(crate) async fn window(
         }
         after = page.objects.last().map(|object| object.key.clone());
     }
-    let now_ms = objects.env.wall().as_millis();
     window
         .candidates
         .sort_by_key(|candidate| (std::cmp::Reverse(candidate.score(now_ms)), candidate.segment));

@@ -110,7 +110,7 @@ impl Edge {
 
     /// Removes a file for good, unlinks one that stays open, or lets go of one that was unlinked.
     pub fn remove(&mut self, which: u64, keep_open: bool) {
-        if keep_open || self.open.is_empty() || which % 2 == 0 {
+        if keep_open || self.open.is_empty() || which.is_multiple_of(2) {
             let at = which as usize % self.files.len();
             let number = std::mem::replace(&mut self.files[at], self.next_inode);
             self.next_inode += 1;

@@ -1,6 +1,6 @@
 //! A family without keys: what the cleaner needs of engines, with arbitrary bytes in place of sealed payloads, and an
 //! executable model of what every root must show.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 pub mod edge;
 pub mod gate;
