@@ -69,8 +69,8 @@ impl Default for ReplicaOptions {
             patience: Duration::from_secs(30),
             bytes_in_flight: 64 << 20,
             connection: ConnectionOptions {
-                call_limit: Duration::from_secs(5),
-                open_limit: Duration::from_secs(2),
+                call_limit: Duration::from_secs(10),
+                open_limit: Duration::from_secs(5),
                 bytes_in_flight: 16 << 20,
                 ..ConnectionOptions::default()
             },

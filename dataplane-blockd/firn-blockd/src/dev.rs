@@ -87,6 +87,9 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
             dead_after_seconds: 10,
         };
         let node_env = environment(&section.directory)?;
+        if number == 0 {
+            node::coordinate(&node_env, &placement, &section);
+        }
         nodes.push(node::start(&node_env, &placement, &section, |id| operator.node(id)).await?);
     }
     println!(

@@ -62,7 +62,7 @@ pub async fn open_store(env: &Env, section: &NodeSection) -> Result<Store, Failu
         .map_err(Failure::new)
 }
 
-/// Starts a node and its part in coordination.
+/// Starts a node.
 pub async fn start(
     env: &Env,
     placement: &Placement,
@@ -78,9 +78,13 @@ pub async fn start(
         heartbeat: Duration::from_secs(section.dead_after_seconds).min(Duration::from_secs(10)) / 5,
         ..NodeOptions::default()
     };
-    let node = Node::start(env, store, placement.clone(), security, options)
+    Node::start(env, store, placement.clone(), security, options)
         .await
-        .map_err(Failure::new)?;
+        .map_err(Failure::new)
+}
+
+/// Offers this process as coordinator; a lease in the table says which of all that do is it.
+pub fn coordinate(env: &Env, placement: &Placement, section: &NodeSection) {
     let patience = Duration::from_secs(section.dead_after_seconds);
     let settings = CoordinatorSettings {
         lease: patience,
@@ -91,7 +95,6 @@ pub async fn start(
         "coordinator",
         Coordinator::new(placement.clone(), settings).run(TICK),
     ));
-    Ok(node)
 }
 
 /// `firn-blockd node`.
@@ -101,6 +104,7 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     let env = environment(&section.directory)?;
     let operator = outside.operator.clone();
     let node = start(&env, &outside.placement, section, |id| operator.node(id)).await?;
+    coordinate(&env, &outside.placement, section);
     println!("node {} serves at {}", node.id(), node.address());
     let superseded = async {
         while !node.is_superseded() {

@@ -43,8 +43,8 @@ struct NodeStatus {
     state: &'static str,
     used_tracts: u64,
     capacity_tracts: u64,
-    /// Rows of all tables that it is in: none, once a drained or dead node is done without.
-    rows: usize,
+    /// Rows it is in, of the tables of one, two and three copies: none, once a drained node is done without.
+    rows: [usize; 3],
     /// Since its last heartbeat, by this machine's calendar.
     silent_ms: i64,
 }
@@ -66,17 +66,17 @@ async fn cluster_status(
 ) -> Result<ClusterStatus, Failure> {
     let now_ms = env.wall().as_millis();
     let capacity = placement.capacity().await?;
-    let (mut rows, mut of_nodes) = (Vec::new(), BTreeMap::<NodeId, usize>::new());
+    let (mut rows, mut of_nodes) = (Vec::new(), BTreeMap::<NodeId, [usize; 3]>::new());
     for replication in Replication::ALL {
         let table = placement.rows(replication).await?;
         rows.push(rows_status(replication, &table));
         for replica in table.iter().flat_map(|row| &row.replicas) {
-            *of_nodes.entry(replica.node).or_default() += 1;
+            of_nodes.entry(replica.node).or_default()[replication.copies() - 1] += 1;
         }
     }
     let node = |record: NodeRecord| NodeStatus {
         node: record.node.to_string(),
-        rows: of_nodes.get(&record.node).copied().unwrap_or(0),
+        rows: of_nodes.get(&record.node).copied().unwrap_or_default(),
         address: record.address,
         domain: record.domain,
         state: match record.state {
@@ -158,7 +158,7 @@ fn text(status: &ClusterStatus) -> String {
             node.domain,
             node.state,
             format!("{}/{}", node.used_tracts, node.capacity_tracts),
-            node.rows,
+            node.rows.iter().sum::<usize>(),
             node.silent_ms / 1000
         ));
     }

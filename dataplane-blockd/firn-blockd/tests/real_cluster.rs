@@ -289,7 +289,7 @@ fn real_a_disk_survives_a_node_and_its_client_and_refuses_strangers() {
             .as_array()
             .unwrap()
             .iter()
-            .any(|node| node["address"] == address.as_str() && node["rows"] != 0);
+            .any(|node| node["address"] == address.as_str() && node["rows"][1] != 0);
         let rows = &status["rows"][1];
         !dead && rows["degraded"] == 0 && rows["copying"] == 0
     });
