@@ -484,9 +484,6 @@ impl Replicas for ClusterReplicas {
         let chunk = self.layout.chunk(unit, 0).map_err(foreign)?;
         let mut copies = Vec::new();
         for (copy, found) in self.fetch_all(chunk).await?.into_iter().enumerate() {
-            if copy > 0 && self.env.is_planted("client.recovery_reads_one") {
-                break;
-            }
             copies.push(match (found, unit) {
                 (None, _) => Copy::Damaged,
                 (Some(found), Unit::Block(_)) => self.open_block(unit, &found),

@@ -2,7 +2,6 @@
 
 mod support;
 
-use bytes::Bytes;
 use firn_blockd_node::*;
 use firn_blockd_protocol::*;
 use firn_env::{

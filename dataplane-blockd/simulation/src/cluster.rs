@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use firn_blockd_client::{Access, IssuedHere, ReplicaOptions};
-use firn_blockd_node::{CapabilityAuthenticator, Geometry, Node, NodeOptions, Security, Store, StoreOptions};
+use firn_blockd_node::{
+    CapabilityAuthenticator, DiskModel, Geometry, Node, NodeOptions, Security, Store, StoreOptions,
+};
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
 use firn_blockd_protocol::{ConnectionOptions, NodeId, Replication, TenantId, Transport};
 use firn_env::{
@@ -208,9 +210,7 @@ impl Cluster {
                     .await
                     .expect("an empty table");
                 for env in envs {
-                    Store::format(&env, small_geometry())
-                        .await
-                        .expect("an empty disk");
+                    Store::format(&env, size.geometry).await.expect("an empty disk");
                 }
                 let settings = CoordinatorSettings {
                     lease: size.heartbeat * 6,

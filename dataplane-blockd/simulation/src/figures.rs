@@ -252,7 +252,7 @@ fn sequential_read(segment_tracts: u32, nodes: usize) -> Result<f64, String> {
     };
     setting.run(2, |client| async move {
         let (env, disk) = (client.machine.env(), client.attached.disk.clone());
-        let mebibytes = client.setting.blocks * BLOCK_BYTES >> 20;
+        let mebibytes = (client.setting.blocks * BLOCK_BYTES) >> 20;
         let data = Bytes::from(vec![0x5a; 1 << 20]);
         for at in 0..mebibytes {
             let offset = at << 20;

@@ -78,9 +78,8 @@ impl Plan {
 }
 
 /// Bugs that histories must notice, planted in clients and nodes: one guard of each is taken out.
-pub const BUGS: [&str; 6] = [
+pub const BUGS: [&str; 5] = [
     "client.one_replica_suffices",
-    "client.recovery_reads_one",
     "client.skip_fence",
     "node.keep_earlier_stay",
     "store.acknowledge_before_sync",
