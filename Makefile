@@ -6,6 +6,7 @@
 #   make bench           our figures beside a peer's, in the same run; writes docs/benchmarks.md
 #   make bounds          what Firn promises never to exceed, measured at full size; writes docs/bounds.md
 #   make bench-full      the BlueSky paper's tables over again, cell by cell; writes docs/benchmarks-bluesky.md
+#   make bench-blockd    virtual disks in virtual time, and beside nbdkit in real time; writes docs/benchmarks-blockd.md
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
@@ -25,7 +26,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api check-policy fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api check-policy fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -50,6 +51,10 @@ bounds:
 bench-full:
 	@scripts/setup bench
 	@scripts/bench-full $(ARGUMENTS)
+
+bench-blockd:
+	@scripts/setup bench
+	@scripts/bench-blockd $(ARGUMENTS)
 
 bench-build:
 	@scripts/bench-build

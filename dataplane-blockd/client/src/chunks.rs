@@ -3,7 +3,9 @@
 use crate::layout::{Chunk, LENGTH_BYTES, Layout, LayoutError};
 use bytes::{BufMut, Bytes, BytesMut};
 use firn_blockd_disk::{Sealed, Unit};
-use firn_blockd_protocol::{BLOCK_BYTES, BlockState, VersionedBlocks};
+use firn_blockd_protocol::{
+    BLOCK_BYTES, BlockRange, BlockState, VersionedBlocks, limits::MAX_REQUEST_BLOCKS,
+};
 
 /// What is to be stored in one chunk; nothing: it is trimmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +37,7 @@ pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Pi
         let mut chunk = layout.chunk(unit, part)?;
         let length = chunk.range.bytes().min(bytes.len() - at);
         let blocks = u16::try_from(length / BLOCK_BYTES).expect("a chunk is within a tract");
-        if let Some(range) = firn_blockd_protocol::BlockRange::new(chunk.range.first(), blocks) {
+        if let Some(range) = BlockRange::new(chunk.range.first(), blocks) {
             chunk.range = range;
         }
         pieces.push(Piece {
@@ -46,6 +48,26 @@ pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Pi
         part += 1;
     }
     Ok(pieces)
+}
+
+/// Joins single blocks, in order of their places, into runs that one request each can load; with each run its members, in
+/// order.
+pub(crate) fn runs(places: &[(Chunk, usize)]) -> Vec<(Chunk, Vec<usize>)> {
+    let mut runs: Vec<(Chunk, Vec<usize>)> = Vec::new();
+    for (chunk, member) in places {
+        if let Some((run, members)) = runs.last_mut()
+            && run.tract == chunk.tract
+            && run.range.end() == chunk.range.first()
+            && members.len() < MAX_REQUEST_BLOCKS
+            && let Some(longer) = BlockRange::new(run.range.first(), chunk.range.end() - run.range.first())
+        {
+            run.range = longer;
+            members.push(*member);
+            continue;
+        }
+        runs.push((*chunk, vec![*member]));
+    }
+    runs
 }
 
 /// What a chunk was found to hold: its blocks in order, nothing where there is no content. Fails if the node says what it
@@ -126,6 +148,22 @@ mod tests {
             prop_assert_eq!(framed_bytes(length, &found), Some(sealed));
             prop_assert!(framed_bytes(length + BLOCK_BYTES, &found).is_none());
         }
+    }
+
+    #[test]
+    fn neighbouring_blocks_are_loaded_together_and_no_more_than_a_request_carries() {
+        let place = |tract, block| Chunk {
+            tract,
+            range: BlockRange::new(block, 1).expect("within the tract"),
+        };
+        let mut places: Vec<(Chunk, usize)> = (0..300).map(|at| (place(1, at as u16), at)).collect();
+        places.push((place(1, 400), 300));
+        places.push((place(2, 401), 301));
+        let runs = runs(&places);
+        let lengths: Vec<usize> = runs.iter().map(|(chunk, _)| chunk.range.count()).collect();
+        assert_eq!(lengths, [256, 44, 1, 1]);
+        let members: Vec<usize> = runs.into_iter().flat_map(|(_, members)| members).collect();
+        assert_eq!(members, (0..302).collect::<Vec<_>>());
     }
 
     #[test]

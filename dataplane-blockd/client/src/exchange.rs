@@ -178,6 +178,9 @@ impl ClusterReplicas {
                     Verdict::Later(why) => later = Some(why),
                 }
             }
+            if !have.is_empty() && self.env.is_planted("client.one_replica_suffices") {
+                return Ok(());
+            }
             if row.replicas.is_empty() {
                 later = Some("the tract's row has no replica yet".into());
             } else if later.is_none() && !again {

@@ -16,18 +16,20 @@ use crate::{
     access::Access,
     chunks::{self, Found},
     exchange::Patience,
-    layout::{Layout, LayoutError},
+    layout::{Chunk, Layout, LayoutError},
     pool::{Pool, Speaker},
     rows::Rows,
 };
 use async_trait::async_trait;
+use bytes::Bytes;
 use firn_blockd_disk::{
     Body, Copy, Incarnation, ReplicaError, Replicas, Sealed, Sealer, Stored, Unit, Version,
 };
 use firn_blockd_placement::{Placement, PlacementError};
 use firn_blockd_protocol::{
-    BlockState, CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal, Replica,
-    Replication, Reply, Request, Row, TenantId, TractId, VersionedBlocks, limits::MESSAGE_OVERHEAD_BYTES,
+    BlockState, BlockVersion, CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal,
+    Replica, Replication, Reply, Request, Row, TenantId, TractId, VersionedBlocks,
+    limits::MESSAGE_OVERHEAD_BYTES,
 };
 use firn_env::Env;
 use futures::{
@@ -47,6 +49,8 @@ use tracing::debug;
 
 /// Parts of a checkpoint under way at once: 4 MiB.
 const PARTS_AT_ONCE: usize = 4;
+/// Runs of blocks of one read that are fetched at once: as many as a segment has tracts.
+const RUNS_AT_ONCE: usize = 128;
 
 /// How replicas are used.
 #[derive(Clone, Debug)]
@@ -65,8 +69,8 @@ impl Default for ReplicaOptions {
             patience: Duration::from_secs(30),
             bytes_in_flight: 64 << 20,
             connection: ConnectionOptions {
-                call_limit: Duration::from_secs(5),
-                open_limit: Duration::from_secs(2),
+                call_limit: Duration::from_secs(10),
+                open_limit: Duration::from_secs(5),
                 bytes_in_flight: 16 << 20,
                 ..ConnectionOptions::default()
             },
@@ -245,9 +249,13 @@ impl ClusterReplicas {
 
     /// A block in place as a replica returned it.
     fn open_block(&self, unit: Unit, found: &VersionedBlocks) -> Copy {
-        let Some((_, version, data)) = found.contents().next() else {
-            return Copy::Damaged;
-        };
+        match found.contents().next() {
+            Some((_, version, data)) => self.open_content(unit, version, data),
+            None => Copy::Damaged,
+        }
+    }
+
+    fn open_content(&self, unit: Unit, version: BlockVersion, data: Option<Bytes>) -> Copy {
         let kept = Version {
             incarnation: Incarnation(version.generation.fence.0.into()),
             sequence: version.generation.sequence,
@@ -440,6 +448,36 @@ impl Replicas for ClusterReplicas {
             Copy::Holds(stored) => Ok(Some(stored)),
             Copy::Damaged => Err(ReplicaError::Damaged { replica: copy, unit }),
         }
+    }
+
+    async fn load_many(&self, copy: usize, units: &[Unit]) -> Vec<Option<Copy>> {
+        let mut places: Vec<(Chunk, usize)> = units
+            .iter()
+            .enumerate()
+            .filter_map(|(at, unit)| Some((self.layout.chunk(*unit, 0).ok()?, at)))
+            .filter(|(_, at)| matches!(units[*at], Unit::Block(_)))
+            .collect();
+        places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
+        let runs = chunks::runs(&places);
+        let loaded: Vec<_> = stream::iter(runs)
+            .map(|(run, members)| async move {
+                let bytes = self.budgeted(run.range.bytes());
+                let _permit = self.loads.acquire_many(bytes).await.ok()?;
+                let found = self.fetch_from(copy, run).await.ok()??;
+                self.counters.loads.fetch_add(1, Relaxed);
+                let contents = found.contents().zip(members);
+                let opened = contents
+                    .map(|((_, version, data), at)| (at, self.open_content(units[at], version, data)));
+                Some(opened.collect::<Vec<_>>())
+            })
+            .buffer_unordered(RUNS_AT_ONCE)
+            .collect()
+            .await;
+        let mut found = vec![None; units.len()];
+        for (at, copy) in loaded.into_iter().flatten().flatten() {
+            found[at] = Some(copy);
+        }
+        found
     }
 
     async fn load_all(&self, unit: Unit) -> Result<Vec<Copy>, ReplicaError> {

@@ -72,6 +72,20 @@ pub trait Replicas: Send + Sync + 'static {
     /// If it is damaged, cannot be reached, or is fenced.
     async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError>;
 
+    /// What a copy of each of these units holds, in their order; nothing in the place of one that must be loaded by itself, for
+    /// whatever reason. Where neighbours lie together, one request serves many.
+    async fn load_many(&self, copy: usize, units: &[Unit]) -> Vec<Option<Copy>> {
+        let mut found = Vec::with_capacity(units.len());
+        for unit in units {
+            found.push(match self.load(copy, *unit).await {
+                Ok(None) => Some(Copy::Empty),
+                Ok(Some(stored)) => Some(Copy::Holds(stored)),
+                Err(_) => None,
+            });
+        }
+        found
+    }
+
     /// What every copy holds; a copy that is damaged says so in its place. Recovery asks for it, and must miss none: where a
     /// table names the copies, it may for a while name more of them than [`Replicas::copies`].
     ///

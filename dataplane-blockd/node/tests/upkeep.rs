@@ -83,6 +83,20 @@ fn capabilities_are_asked_for_and_bind() {
                 capability: sign(scope(true, client.fence), now.minus(1)),
             };
             assert_eq!(refused(stranger.call(expired).await), Refusal::CapabilityExpired);
+            // Signed by the cluster, but for a tenant who does not own the disk.
+            let foreign = Request::Authenticate {
+                capability: capability_of(&env, TenantId([8; 16]), scope(true, client.fence), now.plus(60)),
+            };
+            stranger.call(foreign).await.expect("it is a capability");
+            assert_eq!(
+                refused(stranger.call(read(client.disk, 0)).await),
+                Refusal::UnknownDisk
+            );
+            let set = Request::SetFence {
+                disk: client.disk,
+                fence: client.fence,
+            };
+            assert_eq!(refused(stranger.call(set.clone()).await), Refusal::UnknownDisk);
             let brief = Request::Authenticate {
                 capability: sign(scope(false, client.fence), soon),
             };
@@ -91,7 +105,11 @@ fn capabilities_are_asked_for_and_bind() {
                 stranger.call(read(client.disk, 0)).await,
                 Ok(Reply::Read(_))
             ));
-            // Another's disk, a tract beyond the end, and a write where reading was granted.
+            assert!(matches!(
+                refused(stranger.call(set).await),
+                Refusal::NotPermitted(_)
+            ));
+            // Another disk, a tract beyond the end, and a write where reading was granted.
             let other = DiskId([1; 16]);
             assert_eq!(
                 refused(stranger.call(read(other, 0)).await),

@@ -187,6 +187,8 @@ impl Connection {
         let lost = |error: std::io::Error| CallError::Lost(error.to_string());
         let greeting = encode_request(0, &hello).to_bytes();
         write_half.write_all(&greeting).await.map_err(lost)?;
+        // Over TLS, what was written may still wait in a buffer.
+        write_half.flush().await.map_err(lost)?;
         let frame = match frames.next(|_| ()).await {
             Ok(Some(frame)) => frame,
             Ok(None) => return Err(CallError::Lost("the node hung up".into())),

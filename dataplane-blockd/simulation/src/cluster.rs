@@ -2,12 +2,14 @@
 
 use bytes::Bytes;
 use firn_blockd_client::{Access, IssuedHere, ReplicaOptions};
-use firn_blockd_node::{CapabilityAuthenticator, Geometry, Node, NodeOptions, Security, Store, StoreOptions};
+use firn_blockd_node::{
+    CapabilityAuthenticator, DiskModel, Geometry, Node, NodeOptions, Security, Store, StoreOptions,
+};
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
 use firn_blockd_protocol::{ConnectionOptions, NodeId, Replication, TenantId, Transport};
 use firn_env::{
     Env,
-    sim::{DiskImage, Machine, Simulation},
+    sim::{DiskImage, Limits, Machine, Simulation},
 };
 use firn_identity::{
     Capability, CapabilityIssuer, CapabilityVerifier, MAX_CAPABILITY_SECONDS, Rights, UnixTime,
@@ -20,19 +22,9 @@ use std::{
 
 /// Whose disks there are.
 pub const TENANT: TenantId = TenantId([9; 16]);
-/// Rows of each table.
+/// Rows of each table of [`Size::SMALL`].
 pub const ROWS: u32 = 4;
 const ISSUER_SEED: [u8; 32] = [7; 32];
-
-/// As small as a store can be: journal files fill and groups run out of scratch in no time.
-pub fn small_geometry() -> Geometry {
-    Geometry {
-        groups: 2,
-        home_frames: 8,
-        scratch_frames: 1,
-        journal_bytes: 64 << 10,
-    }
-}
 
 /// The cluster's part of a table, as a machine sees it.
 pub fn placement(env: &Env, table: &MemoryTable) -> Placement {
@@ -85,6 +77,38 @@ fn node_security(env: &Env, node: NodeId) -> Security {
     }
 }
 
+/// What a cluster is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Rows of each table.
+    pub rows: u32,
+    /// How each node's disk is cut.
+    pub geometry: Geometry,
+    /// How slow each node's disk is; nothing: not at all.
+    pub model: Option<DiskModel>,
+    /// Between two heartbeats.
+    pub heartbeat: Duration,
+    /// Polls of tasks before a run is given up.
+    pub steps: u64,
+}
+
+impl Size {
+    /// For histories.
+    pub const SMALL: Self = Self {
+        rows: ROWS,
+        // As small as a store can be: journal files fill and groups run out of scratch in no time.
+        geometry: Geometry {
+            groups: 2,
+            home_frames: 8,
+            scratch_frames: 1,
+            journal_bytes: 64 << 10,
+        },
+        model: None,
+        heartbeat: Duration::from_millis(500),
+        steps: 40_000_000,
+    };
+}
+
 /// A machine with a node on it.
 #[derive(Clone)]
 pub struct Host {
@@ -92,6 +116,7 @@ pub struct Host {
     pub machine: Machine,
     running: Arc<Mutex<Option<Node>>>,
     table: MemoryTable,
+    size: Size,
 }
 
 impl Host {
@@ -99,7 +124,7 @@ impl Host {
         let env = self.machine.env();
         let (host, starting) = (self.clone(), env.clone());
         drop(env.spawn("start node", async move {
-            let node = start(starting, &host.table, &host.machine.name()).await;
+            let node = start(starting, &host.table, &host.machine.name(), host.size).await;
             *host.running.lock().expect("no panic under this lock") = Some(node);
         }));
     }
@@ -118,23 +143,24 @@ impl Host {
         env.sleep(away).await;
         *self.running.lock().expect("no panic under this lock") = None;
         let fresh = self.machine.restart();
-        Store::format(&fresh, small_geometry())
+        Store::format(&fresh, self.size.geometry)
             .await
             .expect("an empty disk can be formatted");
         self.launch();
     }
 }
 
-async fn start(env: Env, table: &MemoryTable, name: &str) -> Node {
+async fn start(env: Env, table: &MemoryTable, name: &str, size: Size) -> Node {
+    let modelled = size.model.map_or_else(|| env.clone(), |model| model.over(&env));
     loop {
-        let store = Store::open(&env, StoreOptions::default())
+        let store = Store::open(&modelled, StoreOptions::default())
             .await
             .expect("a node finds all that it acknowledged");
         let security = node_security(&env, store.node());
         let options = NodeOptions {
             listen: "0.0.0.0:7300".into(),
             domain: name.into(),
-            heartbeat: Duration::from_millis(500),
+            heartbeat: size.heartbeat,
             scrub_interval: Duration::from_secs(3600),
             drop_after: Duration::from_secs(30),
             ..NodeOptions::default()
@@ -159,14 +185,19 @@ pub struct Cluster {
 
 impl Cluster {
     /// With so many nodes, whose rows are being built.
-    pub fn new(seed: u64, nodes: usize) -> Result<Self, String> {
-        let simulation = Simulation::new(seed);
+    pub fn new(seed: u64, nodes: usize, size: Size) -> Result<Self, String> {
+        let limits = Limits {
+            steps: size.steps,
+            ..Limits::default()
+        };
+        let simulation = Simulation::with_limits(seed, limits);
         let table = MemoryTable::new();
         let hosts: Vec<Host> = (0..nodes)
             .map(|number| Host {
                 machine: simulation.machine(&format!("node{number}")),
                 running: Arc::default(),
                 table: table.clone(),
+                size,
             })
             .collect();
         let (env, setup) = (simulation.env(), table.clone());
@@ -174,15 +205,16 @@ impl Cluster {
         simulation
             .run(async move {
                 let placement = placement(&env, &setup);
-                placement.initialise([ROWS; 3]).await.expect("an empty table");
+                placement
+                    .initialise([size.rows; 3])
+                    .await
+                    .expect("an empty table");
                 for env in envs {
-                    Store::format(&env, small_geometry())
-                        .await
-                        .expect("an empty disk");
+                    Store::format(&env, size.geometry).await.expect("an empty disk");
                 }
                 let settings = CoordinatorSettings {
-                    lease: Duration::from_secs(3),
-                    dead_after: Duration::from_secs(4),
+                    lease: size.heartbeat * 6,
+                    dead_after: size.heartbeat * 8,
                     ..CoordinatorSettings::default()
                 };
                 let coordinator = Coordinator::new(placement, settings);
@@ -202,7 +234,7 @@ impl Cluster {
 pub async fn whole(env: &Env, placement: &Placement, replication: Replication) -> bool {
     for _ in 0..600 {
         if let Ok(rows) = placement.rows(replication).await
-            && rows.len() == ROWS as usize
+            && !rows.is_empty()
             && rows.iter().all(|row| {
                 row.active().count() == replication.copies() && row.replicas.len() == replication.copies()
             })

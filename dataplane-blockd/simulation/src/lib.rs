@@ -8,12 +8,15 @@
 //! [`on_nodes`] runs the production client on production nodes on simulated machines, networks and disks ([`cluster`]): fewer
 //! histories, of everything.
 //!
+//! [`figures`] measures the same in virtual time on slow disks.
+//!
 //! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
 
 pub mod check;
 pub mod cluster;
 pub mod engine;
 pub mod exhaustive;
+pub mod figures;
 pub mod history;
 #[cfg(feature = "mutants")]
 pub mod mutants;

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
-use firn_blockd_simulation::{engine::Mode, exhaustive, history, on_nodes};
+use firn_blockd_simulation::{engine::Mode, exhaustive, figures, history, on_nodes};
 use std::{collections::BTreeMap, process::ExitCode};
 
 /// Virtual disks through crashes, against the model.
@@ -17,9 +17,15 @@ struct Arguments {
     /// Of so many histories of engines, one is followed by a history of the whole cluster; 0: none is.
     #[arg(long, default_value_t = 50)]
     on_nodes_each: u64,
+    /// Measure disks on slow nodes in virtual time, and print the figures as Markdown.
+    #[arg(long)]
+    figures: bool,
     /// Run the history of one seed on nodes.
     #[arg(long)]
     on_nodes: Option<u64>,
+    /// Plant this bug on all machines of that history.
+    #[arg(long, requires = "on_nodes")]
+    planted: Option<String>,
     /// Run one history and print all that happens in it.
     #[arg(long)]
     trace: Option<u64>,
@@ -36,12 +42,20 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let failed = if arguments.mutants {
+    let failed = if arguments.figures {
+        match figures::print() {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("{error}");
+                1
+            }
+        }
+    } else if arguments.mutants {
         mutants()
     } else if let Some(operations) = arguments.exhaustive {
         all_crashes(operations)
     } else if let Some(seed) = arguments.on_nodes {
-        let report = on_nodes::run(seed, None);
+        let report = on_nodes::run(seed, arguments.planted.as_deref());
         println!("{report:?}");
         report.failure.map_or(0, |_| 1)
     } else if let Some(seed) = arguments.trace {
@@ -209,6 +223,20 @@ fn mutants() -> u64 {
         } else {
             failed += 1;
             println!("{name:<30} {:>6}  not within {SEEDS_MAX} histories", "-");
+        }
+    }
+    for bug in on_nodes::BUGS {
+        if let Some((seed, failure)) = on_nodes::caught(bug) {
+            passed += 1;
+            let line: String = failure.chars().take(150).collect();
+            println!("{bug:<30} {seed:>6}  {line}");
+        } else {
+            failed += 1;
+            println!(
+                "{bug:<30} {:>6}  not within {} histories on nodes",
+                "-",
+                on_nodes::SEEDS_MAX
+            );
         }
     }
     println!("{passed} passed, {failed} failed");

@@ -3,7 +3,7 @@
 
 use crate::{
     check::{Piece, Promises},
-    cluster::{Cluster, Host, TENANT, access, placement, replica_options, whole},
+    cluster::{Cluster, Host, Size, TENANT, access, placement, replica_options, whole},
 };
 use bytes::Bytes;
 use firn_blockd_client::{
@@ -77,6 +77,17 @@ impl Plan {
     }
 }
 
+/// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
+/// tests of `firn-blockd-node`.
+pub const BUGS: [&str; 2] = ["client.one_replica_suffices", "store.acknowledge_before_sync"];
+/// Histories within which each must be noticed.
+pub const SEEDS_MAX: u64 = 300;
+
+/// The first seed that notices a planted bug, and what it says.
+pub fn caught(bug: &str) -> Option<(u64, String)> {
+    (0..SEEDS_MAX).find_map(|seed| run(seed, Some(bug)).failure.map(|failure| (seed, failure)))
+}
+
 /// Runs the history of a seed, with a bug planted on all machines if one is named.
 pub fn run(seed: u64, planted: Option<&str>) -> Report {
     let mut random = Seeded::new(seed, 78);
@@ -121,7 +132,7 @@ fn play(
     planted: Option<&str>,
     report: &mut Report,
 ) -> Result<(), String> {
-    let cluster = Cluster::new(seed, nodes)?;
+    let cluster = Cluster::new(seed, nodes, Size::SMALL)?;
     let clients = ["client0", "client1"].map(|name| cluster.simulation.machine(name));
     for machine in cluster.hosts.iter().map(|host| &host.machine).chain(&clients) {
         if let Some(bug) = planted {

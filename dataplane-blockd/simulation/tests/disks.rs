@@ -51,7 +51,7 @@ fn every_crash_of_every_history_of_three_operations_recovers_to_a_prefix() {
 
 #[test]
 fn histories_on_production_nodes_keep_i10() {
-    for seed in 0..12 {
+    for seed in 0..6 {
         let report = on_nodes::run(seed, None);
         assert_eq!(report.failure, None, "seed {seed}");
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 mod stage;
+pub mod store;
 
 pub use stage::{Stage, TRACTS, fill, filled, stage};
 
@@ -99,6 +100,10 @@ pub fn capability(env: &Env, scope: Scope) -> Bytes {
 }
 
 pub fn capability_until(env: &Env, scope: Scope, expires: UnixTime) -> Bytes {
+    capability_of(env, TENANT, scope, expires)
+}
+
+pub fn capability_of(env: &Env, tenant: TenantId, scope: Scope, expires: UnixTime) -> Bytes {
     let (tenant, disk, rights, fence) = match scope {
         Scope::Disk {
             disk,
@@ -113,7 +118,7 @@ pub fn capability_until(env: &Env, scope: Scope, expires: UnixTime) -> Bytes {
             if attach {
                 rights = rights.and(Rights::ATTACH);
             }
-            (TENANT.0, disk.0, rights, fence.0.into())
+            (tenant.0, disk.0, rights, fence.0.into())
         }
         Scope::Node(node) => (node.0, [0; 16], Rights::REPAIR, 0),
     };

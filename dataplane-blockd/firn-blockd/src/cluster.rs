@@ -1,0 +1,73 @@
+//! From the configuration to the cluster's table.
+
+use crate::{
+    config::{ClusterSection, Config},
+    failure::Failure,
+    security::{Operator, Secret},
+};
+use firn_blockd_placement::{DiskRecord, DiskState, Placement};
+use firn_blockd_protocol::TenantId;
+use firn_env::Env;
+use firn_table::{RedbTable, Table, TableUrl};
+use firn_table_dynamodb::DynamoDbTable;
+use futures::future::select;
+use std::{path::Path, pin::pin, sync::Arc};
+
+/// The outside of a command.
+pub struct Outside {
+    pub env: Env,
+    pub placement: Placement,
+    pub operator: Arc<Operator>,
+}
+
+impl Outside {
+    /// Opens the table and reads the secret. `directory` is made if it is not there.
+    pub async fn open(config: &Config, directory: &Path) -> Result<Self, Failure> {
+        let env = environment(directory)?;
+        let ClusterSection {
+            name,
+            table,
+            secret,
+            trust_domain,
+        } = &config.cluster;
+        let operator = Operator::new(&env, &Secret::read(secret)?, trust_domain)?;
+        let table: Arc<dyn Table> = match table {
+            TableUrl::Redb { path } => Arc::new(RedbTable::open(&env, path).await.map_err(|error| {
+                Failure::new(format!(
+                    "{error}; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
+                ))
+            })?),
+            TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
+        };
+        let placement = Placement::new(env.clone(), table, name)?;
+        Ok(Self {
+            env,
+            placement,
+            operator: Arc::new(operator),
+        })
+    }
+
+    /// The tenant's disk of this name.
+    pub async fn disk(&self, tenant: TenantId, name: &str) -> Result<DiskRecord, Failure> {
+        let record = self.placement.disk_named(tenant, name).await?;
+        match record.state {
+            DiskState::Ready => Ok(record),
+            DiskState::Deleting { .. } => Err(Failure::new(format!("disk {name} is being deleted"))),
+        }
+    }
+}
+
+/// An environment whose disk is a directory, which is made if it is not there.
+pub fn environment(directory: &Path) -> Result<Env, Failure> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
+    firn_env::real(directory).map_err(Failure::new)
+}
+
+/// Ends when the process is asked to.
+pub async fn until_stopped() -> Result<(), Failure> {
+    let mut terminate =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Failure::new)?;
+    select(pin!(tokio::signal::ctrl_c()), pin!(terminate.recv())).await;
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! The configuration file. `firn-blockd.example.toml` explains every key; a test holds the two together.
+
+use crate::{failure::Failure, quantity::Size};
+use firn_blockd_node::DiskModel;
+use firn_blockd_protocol::TenantId;
+use firn_table::TableUrl;
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub cluster: ClusterSection,
+    pub node: Option<NodeSection>,
+    pub client: Option<ClientSection>,
+}
+
+/// Which cluster, and what proves that one belongs to it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSection {
+    #[serde(default = "default_name")]
+    pub name: String,
+    #[serde(deserialize_with = "from_text")]
+    pub table: TableUrl,
+    pub secret: PathBuf,
+    #[serde(default = "default_trust_domain")]
+    pub trust_domain: String,
+}
+
+/// This machine's node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSection {
+    pub directory: PathBuf,
+    pub size: Size,
+    #[serde(default = "default_listen")]
+    pub listen: String,
+    pub advertise: Option<String>,
+    #[serde(default = "default_name")]
+    pub domain: String,
+    #[serde(default, deserialize_with = "from_optional_text")]
+    pub model: Option<DiskModel>,
+    #[serde(default = "default_dead_after")]
+    pub dead_after_seconds: u64,
+}
+
+/// Whoever uses disks on this machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientSection {
+    #[serde(deserialize_with = "tenant")]
+    pub tenant: TenantId,
+    pub state_directory: PathBuf,
+    #[serde(default = "default_capability_seconds")]
+    pub capability_seconds: u64,
+}
+
+fn default_name() -> String {
+    "default".into()
+}
+
+fn default_trust_domain() -> String {
+    "blockd.firn".into()
+}
+
+fn default_listen() -> String {
+    "0.0.0.0:7300".into()
+}
+
+fn default_dead_after() -> u64 {
+    10
+}
+
+fn default_capability_seconds() -> u64 {
+    3600
+}
+
+fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr,
+    T::Err: std::fmt::Display,
+{
+    String::deserialize(deserializer)?
+        .parse()
+        .map_err(D::Error::custom)
+}
+
+fn from_optional_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr,
+    T::Err: std::fmt::Display,
+{
+    from_text(deserializer).map(Some)
+}
+
+fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
+    let named: firn_identity::TenantId = from_text(deserializer)?;
+    Ok(TenantId(named.0))
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        toml::from_str(&text).map_err(|error| wrong(&error))
+    }
+
+    /// The section `[node]`.
+    pub fn node(&self) -> Result<&NodeSection, Failure> {
+        self.node
+            .as_ref()
+            .ok_or_else(|| Failure::usage("the configuration has no section [node]; add directory and size"))
+    }
+
+    /// The section `[client]`.
+    pub fn client(&self) -> Result<&ClientSection, Failure> {
+        self.client.as_ref().ok_or_else(|| {
+            Failure::usage("the configuration has no section [client]; add tenant and state_directory")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../firn-blockd.example.toml");
+
+    #[test]
+    fn the_example_is_a_configuration_and_names_every_key() {
+        let config: Config = toml::from_str(EXAMPLE).expect("the example is valid");
+        assert!(config.node().is_ok() && config.client().is_ok());
+        for key in [
+            "name",
+            "table",
+            "secret",
+            "trust_domain",
+            "directory",
+            "size",
+            "listen",
+            "advertise",
+            "domain",
+            "model",
+            "dead_after_seconds",
+            "tenant",
+            "state_directory",
+            "capability_seconds",
+        ] {
+            assert!(EXAMPLE.contains(&format!("{key} = ")), "{key}");
+        }
+        let unknown = EXAMPLE.replace("listen = ", "listens = ");
+        assert!(toml::from_str::<Config>(&unknown).is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! `firn-blockd dev`: a cluster in one process, on directories, with one disk.
+//!
+//! The same code as in production on the same kind of connections; only the table is a file, and all nodes are in this
+//! process. What is in the directory stays and is used again.
+
+use crate::{
+    cluster::environment,
+    config::NodeSection,
+    disks::{self, AttachHow, Create},
+    failure::Failure,
+    node,
+    quantity::Size,
+    security::{Operator, Secret},
+};
+use clap::Args;
+use firn_blockd_client::{AttachFailed, attach};
+use firn_blockd_node::{DiskModel, Node};
+use firn_blockd_placement::{DiskRecord, NewDisk, Placement, PlacementError};
+use firn_blockd_protocol::TenantId;
+use firn_env::Env;
+use firn_table::RedbTable;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+const TENANT: TenantId = TenantId([0xde; 16]);
+/// Rows of each table: a few for each of a handful of nodes.
+const ROWS: u32 = 64;
+/// How long nodes are waited for.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The cluster, and how its disk is attached.
+#[derive(Args)]
+pub struct Dev {
+    /// How many nodes.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub nodes: u8,
+    /// Where everything is kept.
+    #[arg(long, default_value = "firn-blockd-dev")]
+    pub directory: PathBuf,
+    /// What each node may use.
+    #[arg(long, default_value = "1GiB")]
+    pub node_size: Size,
+    /// Makes each node's disk as slow as this, such as seek=8ms,bw=128MB/s.
+    #[arg(long)]
+    pub model: Option<DiskModel>,
+    /// The disk's size, if it has to be created.
+    #[arg(long, default_value = "256MiB")]
+    pub size: Size,
+    /// Copies, if it has to be created.
+    #[arg(long, default_value_t = 2)]
+    pub replication: u8,
+    /// Where NBD clients connect; by default a socket in the directory.
+    #[arg(long)]
+    pub nbd: Option<String>,
+    /// write-through, write-back, flush-epoch or log.
+    #[arg(long, default_value = "write-back")]
+    pub mode: firn_blockd_client::Mode,
+    /// When a flush is answered.
+    #[arg(long, value_enum, default_value = "durable")]
+    pub flush: disks::Flush,
+}
+
+/// `firn-blockd dev`.
+pub async fn run(wanted: &Dev) -> Result<(), Failure> {
+    let env = environment(&wanted.directory)?;
+    let directory = std::fs::canonicalize(&wanted.directory).map_err(Failure::new)?;
+    let secret_path = directory.join("secret");
+    let secret = if secret_path.exists() {
+        Secret::read(&secret_path)?
+    } else {
+        Secret::create(&env, &secret_path)?
+    };
+    let operator = Arc::new(Operator::new(&env, &secret, "dev.firn")?);
+    let table = RedbTable::open(&env, &directory.join("table.redb"))
+        .await
+        .map_err(Failure::new)?;
+    let placement = Placement::new(env.clone(), Arc::new(table), "dev")?;
+    placement.initialise([ROWS; 3]).await?;
+    let mut nodes: Vec<Node> = Vec::new();
+    for number in 0..wanted.nodes {
+        let section = NodeSection {
+            directory: directory.join(format!("node{number}")),
+            size: wanted.node_size,
+            listen: "127.0.0.1:0".into(),
+            advertise: None,
+            domain: format!("node{number}"),
+            model: wanted.model,
+            dead_after_seconds: 10,
+        };
+        let node_env = environment(&section.directory)?;
+        if number == 0 {
+            node::coordinate(&node_env, &placement, &section);
+        }
+        nodes.push(node::start(&node_env, &placement, &section, |id| operator.node(id)).await?);
+    }
+    println!(
+        "{} nodes serve; everything is in {}",
+        nodes.len(),
+        directory.display()
+    );
+    let how = AttachHow {
+        key: directory.join("disk.key"),
+        nbd: wanted
+            .nbd
+            .clone()
+            .unwrap_or_else(|| format!("unix:{}", directory.join("nbd.sock").display())),
+        mode: None,
+        flush: wanted.flush,
+        lag_ms: 1000,
+        dirty: Size(64 << 20),
+        patience: 30,
+        // Whoever had it was an earlier process on this directory, which the table's lock shows to be gone.
+        force: true,
+    };
+    let name = format!("dev-{}-{}", wanted.mode, wanted.replication);
+    let create = Create {
+        name,
+        size: wanted.size,
+        replication: wanted.replication,
+        mode: wanted.mode,
+        segment: None,
+        log_block: 4096,
+        key: how.key.clone(),
+    };
+    let new = disks::new_disk(&env, TENANT, &create)?;
+    let record = when_ready(&env, || find_or_create(&placement, &new)).await?;
+    let access = operator.client(3600)?;
+    let attachable = disks::attachable(&record, &how)?;
+    let attached = when_ready(&env, || async {
+        attach(&env, &placement, &access, attachable.clone()).await
+    })
+    .await?;
+    disks::serve(&env, attached, &how, &directory).await?;
+    for node in nodes {
+        node.stop().await;
+    }
+    Ok(())
+}
+
+/// Until nodes have registered and rows are built, there is no room and nobody to ask.
+async fn when_ready<T, F>(env: &Env, mut work: impl FnMut() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, AttachFailed>>,
+{
+    let began = env.now();
+    loop {
+        match work().await {
+            Err(AttachFailed::Placement(
+                PlacementError::NotEnoughNodes { .. } | PlacementError::NoCapacity { .. },
+            )) if env.now().since(began) < START_LIMIT => env.sleep(Duration::from_millis(200)).await,
+            other => return Ok(other?),
+        }
+    }
+}
+
+async fn find_or_create(placement: &Placement, new: &NewDisk) -> Result<DiskRecord, AttachFailed> {
+    match placement.disk_named(new.tenant, &new.name).await {
+        Err(PlacementError::NoDisk(_)) => Ok(placement.create_disk(new.clone()).await?),
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,309 @@
+//! The commands about disks: `create`, `list`, `attach`, `detach`, `grow`, `delete`.
+
+use crate::{
+    admin::{self, Command, Reply},
+    cluster::{Outside, until_stopped},
+    config::Config,
+    failure::Failure,
+    quantity::{Size, show},
+    security::Secret,
+    served::{Served, Serving, nbd_address},
+};
+use clap::{Args, ValueEnum};
+use firn_blockd_client::{
+    Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, replication,
+    tracts_for,
+};
+use firn_blockd_disk::FlushPolicy;
+use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
+use firn_blockd_protocol::{TRACT_BYTES, TenantId};
+use firn_env::Env;
+use futures::future::{Either, select};
+use std::{path::PathBuf, pin::pin, time::Duration};
+
+/// What a new disk is to be.
+#[derive(Args)]
+pub struct Create {
+    /// Its name.
+    pub name: String,
+    /// Its size, such as 10GiB.
+    #[arg(long)]
+    pub size: Size,
+    /// Copies of each block: 1 to 3, on different nodes.
+    #[arg(long, default_value_t = 2)]
+    pub replication: u8,
+    /// write-through, write-back, flush-epoch, or log; between the first three it can be chosen at each attach.
+    #[arg(long, default_value = "write-back")]
+    pub mode: Mode,
+    /// Tracts of 8 MiB over which neighbouring blocks are spread, 1 to 128; by default as many as the disk has.
+    #[arg(long)]
+    pub segment: Option<u32>,
+    /// Bytes of a block of a log: 4096 to 65536. As large as what is written.
+    #[arg(long, default_value_t = 4096)]
+    pub log_block: u32,
+    /// The file with the disk's key, made if it is not there. Whoever loses it loses the disk's content.
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+}
+
+/// When a flush is answered.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Flush {
+    /// When everything before it is durable on all replicas.
+    Durable,
+    /// At once: it only orders. After a crash a tail may be gone, never a middle.
+    Ordered,
+}
+
+/// How a disk is attached.
+#[derive(Args)]
+pub struct AttachHow {
+    /// The file with the disk's key.
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    /// Where NBD clients connect: unix:/path or tcp:host:port.
+    #[arg(long)]
+    pub nbd: String,
+    /// The mode, if another than the disk's own.
+    #[arg(long)]
+    pub mode: Option<Mode>,
+    /// When a flush is answered.
+    #[arg(long, value_enum, default_value = "durable")]
+    pub flush: Flush,
+    /// With ordered flushes: nothing more is answered while the oldest write that is not durable is older than this.
+    #[arg(long, default_value_t = 1000, value_name = "MS")]
+    pub lag_ms: u64,
+    /// Bytes answered and not durable before writers wait.
+    #[arg(long, default_value = "64MiB")]
+    pub dirty: Size,
+    /// How many seconds nodes that are away are waited for, in each of five attempts to attach.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub patience: u64,
+    /// Takes the disk from whoever has it. They can do nothing more with it.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Creates a disk in the table.
+pub async fn create_disk(
+    env: &Env,
+    placement: &Placement,
+    tenant: TenantId,
+    wanted: &Create,
+) -> Result<DiskRecord, Failure> {
+    let new = new_disk(env, tenant, wanted)?;
+    Ok(placement.create_disk(new).await?)
+}
+
+/// The disk that the command line asks for; its key is made if there is none.
+pub fn new_disk(env: &Env, tenant: TenantId, wanted: &Create) -> Result<NewDisk, Failure> {
+    let key = if wanted.key.exists() {
+        Secret::read(&wanted.key)?
+    } else {
+        Secret::create(env, &wanted.key)?
+    };
+    let size_bytes = wanted.size.0;
+    let shape = match wanted.mode {
+        Mode::Log => Shape::Log {
+            block_bytes: wanted.log_block,
+            physical_blocks: Shape::physical_for(size_bytes / u64::from(wanted.log_block.max(1))),
+        },
+        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => {
+            let tracts = u32::try_from(size_bytes.div_ceil(TRACT_BYTES)).unwrap_or(u32::MAX);
+            Shape::InPlace {
+                segment_tracts: wanted.segment.unwrap_or(tracts.clamp(1, 128)),
+            }
+        }
+    };
+    let settings =
+        DiskSettings::new(shape, wanted.mode, Some(key_check(key.expose()))).map_err(Failure::usage)?;
+    if !size_bytes.is_multiple_of(u64::from(shape.block_bytes())) {
+        return Err(Failure::usage(format!(
+            "a size must be a multiple of {} bytes",
+            shape.block_bytes()
+        )));
+    }
+    Ok(NewDisk {
+        tenant,
+        name: wanted.name.clone(),
+        size_bytes,
+        tracts: Some(tracts_for(&settings, size_bytes)?),
+        replication: replication(wanted.replication).map_err(Failure::usage)?,
+        settings: settings.to_text(),
+    })
+}
+
+/// `firn-blockd create`.
+pub async fn create(config: &Config, wanted: &Create) -> Result<(), Failure> {
+    let client = config.client()?;
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let record = create_disk(&outside.env, &outside.placement, client.tenant, wanted).await?;
+    println!(
+        "disk {} ({}): {}, {} copies; its key is in {}",
+        record.name,
+        record.disk,
+        show(record.size_bytes),
+        record.copies,
+        wanted.key.display()
+    );
+    Ok(())
+}
+
+/// `firn-blockd list`.
+pub async fn list(config: &Config) -> Result<(), Failure> {
+    let client = config.client()?;
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let mut disks = outside.placement.disks(Some(client.tenant)).await?;
+    disks.sort_by(|one, other| one.name.cmp(&other.name));
+    println!(
+        "{:<24} {:>12} {:>6}  {:<14} attached by",
+        "name", "size", "copies", "mode"
+    );
+    for disk in disks {
+        let mode =
+            DiskSettings::parse(&disk.settings).map_or("?".into(), |settings| settings.mode.to_string());
+        let attached = match (&disk.state, &disk.attached) {
+            (DiskState::Deleting { .. }, _) => "(being deleted)".into(),
+            (DiskState::Ready, Some(attach)) => holder(&attach.holder).to_owned(),
+            (DiskState::Ready, None) => "-".into(),
+        };
+        println!(
+            "{:<24} {:>12} {:>6}  {mode:<14} {attached}",
+            disk.name,
+            show(disk.size_bytes),
+            disk.copies
+        );
+    }
+    Ok(())
+}
+
+/// What a person wants to see of a holder: without the mark of the call.
+fn holder(text: &str) -> &str {
+    text.split_once('#').map_or(text, |(holder, _)| holder)
+}
+
+/// How to attach, from the command line.
+pub fn attachable(record: &DiskRecord, how: &AttachHow) -> Result<Attachable, Failure> {
+    let key = Secret::read(&how.key)?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let holder = format!("{}, process {}", host.trim(), std::process::id());
+    Ok(Attachable {
+        mode: how.mode,
+        flush: match how.flush {
+            Flush::Durable => FlushPolicy::Durable,
+            Flush::Ordered => FlushPolicy::Ordered {
+                lag_ms_max: how.lag_ms,
+            },
+        },
+        dirty_bytes_max: how.dirty.0,
+        force: how.force,
+        replicas: ReplicaOptions {
+            patience: Duration::from_secs(how.patience),
+            ..ReplicaOptions::default()
+        },
+        ..Attachable::new(record.disk, *key.expose(), &holder)
+    })
+}
+
+/// Serves an attached disk until the process is asked to end or the disk is detached.
+pub async fn serve(
+    env: &Env,
+    attached: AttachedDisk,
+    how: &AttachHow,
+    state_directory: &std::path::Path,
+) -> Result<(), Failure> {
+    let name = attached.record().name.clone();
+    let wanted = attachable(attached.record(), how)?;
+    let serving = Serving {
+        name: name.clone(),
+        nbd: how.nbd.clone(),
+        flush: wanted.flush,
+        dirty_bytes_max: wanted.dirty_bytes_max,
+    };
+    let socket = admin::socket(state_directory, &name);
+    let (served, admin) = Served::start(env, attached, serving, &socket).await?;
+    println!("disk {name} is served at {}", served.address());
+    let outcome = match select(pin!(until_stopped()), pin!(served.ended())).await {
+        Either::Left((Ok(()), _)) => served.detach().await,
+        Either::Left((Err(error), _)) => Err(error),
+        Either::Right(((), _)) => Ok(()),
+    };
+    admin.abort();
+    // If it cannot be removed, the next attach replaces it.
+    let _ = std::fs::remove_file(&socket);
+    outcome
+}
+
+/// `firn-blockd attach`.
+pub async fn attach_disk(config: &Config, name: &str, how: &AttachHow) -> Result<(), Failure> {
+    let client = config.client()?;
+    nbd_address(&how.nbd)?;
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let record = outside.disk(client.tenant, name).await?;
+    let access = outside.operator.client(client.capability_seconds)?;
+    let wanted = attachable(&record, how)?;
+    let attached = attach(&outside.env, &outside.placement, &access, wanted).await?;
+    serve(&outside.env, attached, how, &client.state_directory).await
+}
+
+/// Prints what an attached disk answered; an error if it is not attached on this machine.
+fn answered(reply: Option<Reply>, name: &str) -> Result<(), Failure> {
+    match reply {
+        Some(Reply::Done { text }) => {
+            println!("{text}");
+            Ok(())
+        }
+        Some(other) => Err(Failure::new(format!(
+            "the disk answered something else: {other:?}"
+        ))),
+        None => Err(Failure::new(format!(
+            "disk {name} is not attached on this machine (by this state directory); firn-blockd list says where it is"
+        ))),
+    }
+}
+
+/// `firn-blockd detach`.
+pub async fn detach(config: &Config, name: &str) -> Result<(), Failure> {
+    let directory = &config.client()?.state_directory;
+    answered(admin::ask(directory, name, Command::Detach).await?, name)
+}
+
+/// `firn-blockd grow`: through whoever has it attached here, or in the table, for the next attach.
+pub async fn grow(config: &Config, name: &str, size: Size) -> Result<(), Failure> {
+    let client = config.client()?;
+    let asked = admin::ask(
+        &client.state_directory,
+        name,
+        Command::Grow { size_bytes: size.0 },
+    )
+    .await?;
+    if asked.is_some() {
+        return answered(asked, name);
+    }
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let record = outside.disk(client.tenant, name).await?;
+    if let Some(attach) = &record.attached {
+        return Err(Failure::new(format!(
+            "disk {name} is attached by {}; grow it there, or detach it first",
+            holder(&attach.holder)
+        )));
+    }
+    let settings = DiskSettings::parse(&record.settings).map_err(Failure::new)?;
+    let tracts = tracts_for(&settings, size.0)?;
+    let record = outside
+        .placement
+        .grow_disk(record.disk, size.0, Some(tracts))
+        .await?;
+    println!("disk {name} has {}", show(record.size_bytes));
+    Ok(())
+}
+
+/// `firn-blockd delete`.
+pub async fn delete(config: &Config, name: &str) -> Result<(), Failure> {
+    let client = config.client()?;
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let record = outside.disk(client.tenant, name).await?;
+    outside.placement.delete_disk(record.disk).await?;
+    println!("disk {name} is deleted; nodes give its tracts up within the hour");
+    Ok(())
+}

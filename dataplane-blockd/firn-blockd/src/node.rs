@@ -1,0 +1,124 @@
+//! `firn-blockd node`: one physical disk, served.
+//!
+//! Each node also offers itself as coordinator; a lease in the table says which of them is it.
+
+use crate::{
+    cluster::{Outside, environment, until_stopped},
+    config::{Config, NodeSection},
+    failure::Failure,
+};
+use firn_blockd_node::{Geometry, Node, NodeOptions, OpenError, Security, Store, StoreOptions};
+use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
+use firn_env::Env;
+use futures::future::{Either, select};
+use std::{pin::pin, time::Duration};
+
+/// Between two looks of a coordinator.
+const TICK: Duration = Duration::from_secs(1);
+/// Below this a node's disk is cut into smaller groups, down to the least that is of use.
+const GROUPS_OF_A_GIBIBYTE_FROM: u64 = 2 << 30;
+
+/// How a disk of so many bytes is cut.
+pub fn geometry(bytes: u64) -> Result<Geometry, Failure> {
+    if bytes >= GROUPS_OF_A_GIBIBYTE_FROM {
+        return Ok(Geometry::for_bytes(bytes));
+    }
+    // Seven home frames and one of scratch for each 64 MiB beside the journals.
+    let journal_bytes = 8 << 20;
+    let groups = bytes.saturating_sub(2 * journal_bytes) / (65 << 20);
+    if groups == 0 {
+        return Err(Failure::usage(format!(
+            "{bytes} bytes are too few for a node; give it at least 128MiB"
+        )));
+    }
+    Ok(Geometry {
+        groups: u32::try_from(groups).unwrap_or(u32::MAX),
+        home_frames: 7,
+        scratch_frames: 1,
+        journal_bytes,
+    })
+}
+
+/// Opens a node's store, which is formatted if the directory has none.
+pub async fn open_store(env: &Env, section: &NodeSection) -> Result<Store, Failure> {
+    let modelled = section.model.map_or_else(|| env.clone(), |model| model.over(env));
+    match Store::open(&modelled, StoreOptions::default()).await {
+        Ok(store) => return Ok(store),
+        Err(OpenError::Empty) => {}
+        Err(error) => {
+            return Err(Failure::new(format!(
+                "{error}. This node does not start, so that nobody takes what it lost for empty; if its disk is lost, \
+                 empty {} and the others will fill it again",
+                section.directory.display()
+            )));
+        }
+    }
+    tracing::info!(directory = %section.directory.display(), "formatting a new node");
+    Store::format(env, geometry(section.size.0)?)
+        .await
+        .map_err(Failure::new)?;
+    Store::open(&modelled, StoreOptions::default())
+        .await
+        .map_err(Failure::new)
+}
+
+/// Starts a node.
+pub async fn start(
+    env: &Env,
+    placement: &Placement,
+    section: &NodeSection,
+    security: impl FnOnce(firn_blockd_protocol::NodeId) -> Result<Security, Failure>,
+) -> Result<Node, Failure> {
+    let store = open_store(env, section).await?;
+    let security = security(store.node())?;
+    let options = NodeOptions {
+        listen: section.listen.clone(),
+        advertise: section.advertise.clone(),
+        domain: section.domain.clone(),
+        heartbeat: Duration::from_secs(section.dead_after_seconds).min(Duration::from_secs(10)) / 5,
+        ..NodeOptions::default()
+    };
+    Node::start(env, store, placement.clone(), security, options)
+        .await
+        .map_err(Failure::new)
+}
+
+/// Offers this process as coordinator; a lease in the table says which of all that do is it.
+pub fn coordinate(env: &Env, placement: &Placement, section: &NodeSection) {
+    let patience = Duration::from_secs(section.dead_after_seconds);
+    let settings = CoordinatorSettings {
+        lease: patience,
+        dead_after: patience,
+        ..CoordinatorSettings::default()
+    };
+    drop(env.spawn(
+        "coordinator",
+        Coordinator::new(placement.clone(), settings).run(TICK),
+    ));
+}
+
+/// `firn-blockd node`.
+pub async fn run(config: &Config) -> Result<(), Failure> {
+    let section = config.node()?;
+    let outside = Outside::open(config, &section.directory).await?;
+    let env = environment(&section.directory)?;
+    let operator = outside.operator.clone();
+    let node = start(&env, &outside.placement, section, |id| operator.node(id)).await?;
+    coordinate(&env, &outside.placement, section);
+    println!("node {} serves at {}", node.id(), node.address());
+    let superseded = async {
+        while !node.is_superseded() {
+            env.sleep(TICK).await;
+        }
+    };
+    match select(pin!(until_stopped()), pin!(superseded)).await {
+        Either::Left((stopped, _)) => stopped?,
+        Either::Right(((), _)) => {
+            return Err(Failure::fenced(
+                "another process has registered as this node; this one has stopped, look for a second one on this disk",
+            ));
+        }
+    }
+    node.stop().await;
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! A disk that is attached and served over NBD by this process.
+
+use crate::{
+    admin::{self, Command, DiskStatus, Reply},
+    failure::Failure,
+};
+use firn_blockd_client::AttachedDisk;
+use firn_blockd_disk::FlushPolicy;
+use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
+use firn_env::{Env, Task};
+use std::{path::Path, sync::Arc, time::Duration};
+use tokio::sync::{Mutex, watch};
+
+/// How long NBD clients have to leave before a disk is given back.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a disk is served.
+pub struct Serving {
+    /// Its name, which is the export's.
+    pub name: String,
+    /// `unix:/path` or `tcp:host:port`.
+    pub nbd: String,
+    /// For `status`.
+    pub flush: FlushPolicy,
+    /// For `status`.
+    pub dirty_bytes_max: u64,
+}
+
+/// See the module.
+pub struct Served {
+    env: Env,
+    serving: Serving,
+    address: String,
+    attached: Mutex<AttachedDisk>,
+    server: Server,
+    end: watch::Sender<Ending>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// The disk was given back; who asked for it is being told.
+    Detached,
+    Told,
+}
+
+/// The address of a `--nbd` argument as the network wants it.
+pub fn nbd_address(text: &str) -> Result<String, Failure> {
+    match text.split_once(':') {
+        Some(("unix", path)) if path.starts_with('/') => Ok(text.to_owned()),
+        Some(("tcp", address)) if address.contains(':') => Ok(address.to_owned()),
+        _ => Err(Failure::usage(format!(
+            "--nbd {text}: write unix:/path/of/socket or tcp:host:port"
+        ))),
+    }
+}
+
+impl Served {
+    /// Exports the disk and answers administrators.
+    pub async fn start(
+        env: &Env,
+        attached: AttachedDisk,
+        serving: Serving,
+        socket: &Path,
+    ) -> Result<(Arc<Self>, Task<()>), Failure> {
+        let exports = Arc::new(Exports::new());
+        let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(attached.disk.clone()));
+        exports.insert(&serving.name, Export::new(device, "a Firn disk"));
+        let server = Server::new(env.clone(), exports, None, Limits::default());
+        let listening = server
+            .listen(&nbd_address(&serving.nbd)?)
+            .await
+            .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", serving.nbd)))?;
+        let served = Arc::new(Self {
+            env: env.clone(),
+            serving,
+            address: listening.address().to_owned(),
+            attached: Mutex::new(attached),
+            server,
+            end: watch::Sender::new(Ending::No),
+        });
+        let admin = admin::serve(env, socket, served.clone())?;
+        Ok((served, admin))
+    }
+
+    /// Where NBD clients connect.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Resolves when an administrator has detached the disk and knows it.
+    pub async fn ended(&self) {
+        let mut end = self.end.subscribe();
+        // The sender lives as long as we do.
+        let _ = end.wait_for(|end| *end == Ending::Told).await;
+    }
+
+    pub(crate) fn told(&self) {
+        self.end.send_if_modified(|end| {
+            let detached = *end == Ending::Detached;
+            if detached {
+                *end = Ending::Told;
+            }
+            detached
+        });
+    }
+
+    /// Gives the disk back, with everything durable.
+    pub async fn detach(&self) -> Result<(), Failure> {
+        self.server.stop(GRACE).await;
+        let attached = self.attached.lock().await;
+        Ok(attached.detach().await?)
+    }
+
+    pub(crate) async fn execute(&self, command: Command) -> Reply {
+        match command {
+            Command::Status => Reply::Status {
+                status: Box::new(self.status().await),
+            },
+            Command::Detach => match self.detach().await {
+                Ok(()) => {
+                    self.end.send_replace(Ending::Detached);
+                    Reply::Done {
+                        text: format!("disk {} is detached; everything is durable", self.serving.name),
+                    }
+                }
+                Err(error) => Reply::Error {
+                    text: error.to_string(),
+                },
+            },
+            Command::Grow { size_bytes } => {
+                let mut attached = self.attached.lock().await;
+                match attached.grow(&self.env, size_bytes).await {
+                    Ok(()) => Reply::Done {
+                        text: format!(
+                            "disk {} has {size_bytes} bytes; NBD clients see it when they connect again",
+                            self.serving.name
+                        ),
+                    },
+                    Err(error) => Reply::Error {
+                        text: Failure::from(error).to_string(),
+                    },
+                }
+            }
+        }
+    }
+
+    /// The disk at this moment.
+    pub async fn status(&self) -> DiskStatus {
+        let attached = self.attached.lock().await;
+        let (record, usage) = (attached.record(), attached.replicas.usage());
+        DiskStatus {
+            name: self.serving.name.clone(),
+            disk: record.disk.to_string(),
+            size_bytes: record.size_bytes,
+            copies: record.copies,
+            fence: attached.fence.0,
+            mode: attached.mode.to_string(),
+            flush: match self.serving.flush {
+                FlushPolicy::Durable => "durable".into(),
+                FlushPolicy::Ordered { lag_ms_max } => format!("ordered, at most {lag_ms_max} ms behind"),
+            },
+            nbd: self.address.clone(),
+            connections: self.server.connections() as u64,
+            dirty_bytes: attached.disk.dirty_bytes(),
+            dirty_bytes_max: self.serving.dirty_bytes_max,
+            reconciled_regions: attached.reconciled_regions,
+            stores: usage.stores,
+            loads: usage.loads,
+            retries: usage.retries,
+            sent_bytes: usage.sent_bytes,
+            received_bytes: usage.received_bytes,
+            trouble: attached.replicas.trouble(),
+        }
+    }
+}

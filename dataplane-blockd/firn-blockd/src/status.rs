@@ -1,0 +1,270 @@
+//! `status`, `top`, `drain`: what a cluster and its disks do.
+
+use crate::{
+    admin::{self, Command, DiskStatus, Reply},
+    cluster::{Outside, environment},
+    config::Config,
+    failure::Failure,
+    quantity::show,
+};
+use firn_blockd_placement::{NodeRecord, NodeState, Placement};
+use firn_blockd_protocol::{NodeId, Replication, Row};
+use firn_env::Env;
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
+
+/// How `status` is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// Tables for people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// The rows of one table.
+#[derive(Debug, Serialize)]
+struct RowsStatus {
+    copies: usize,
+    rows: usize,
+    /// With fewer active replicas than copies.
+    degraded: usize,
+    /// With a replica that is still copying.
+    copying: usize,
+    /// Not built yet: there were never enough nodes.
+    empty: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeStatus {
+    node: String,
+    address: String,
+    domain: String,
+    state: &'static str,
+    used_tracts: u64,
+    capacity_tracts: u64,
+    /// Rows it is in, of the tables of one, two and three copies: none, once a drained node is done without.
+    rows: [usize; 3],
+    /// Since its last heartbeat, by this machine's calendar.
+    silent_ms: i64,
+}
+
+#[derive(Debug, Serialize)]
+struct ClusterStatus {
+    nodes: Vec<NodeStatus>,
+    rows: Vec<RowsStatus>,
+    free_tracts: u64,
+    reserved_tracts: u64,
+    /// Attached on this machine.
+    disks: Vec<DiskStatus>,
+}
+
+async fn cluster_status(
+    env: &Env,
+    placement: &Placement,
+    state_directory: &Path,
+) -> Result<ClusterStatus, Failure> {
+    let now_ms = env.wall().as_millis();
+    let capacity = placement.capacity().await?;
+    let (mut rows, mut of_nodes) = (Vec::new(), BTreeMap::<NodeId, [usize; 3]>::new());
+    for replication in Replication::ALL {
+        let table = placement.rows(replication).await?;
+        rows.push(rows_status(replication, &table));
+        for replica in table.iter().flat_map(|row| &row.replicas) {
+            of_nodes.entry(replica.node).or_default()[replication.copies() - 1] += 1;
+        }
+    }
+    let node = |record: NodeRecord| NodeStatus {
+        node: record.node.to_string(),
+        rows: of_nodes.get(&record.node).copied().unwrap_or_default(),
+        address: record.address,
+        domain: record.domain,
+        state: match record.state {
+            NodeState::Serving => "serving",
+            NodeState::Draining => "draining",
+        },
+        used_tracts: record.used_tracts,
+        capacity_tracts: record.capacity_tracts,
+        silent_ms: now_ms - record.beat_unix_ms,
+    };
+    Ok(ClusterStatus {
+        nodes: placement.nodes().await?.into_iter().map(node).collect(),
+        rows,
+        free_tracts: capacity.free_tracts(),
+        reserved_tracts: capacity.reserved_tracts,
+        disks: attached_here(state_directory).await?,
+    })
+}
+
+fn rows_status(replication: Replication, rows: &[Row]) -> RowsStatus {
+    let built = || rows.iter().filter(|row| !row.replicas.is_empty());
+    let active = |row: &Row| row.active().count();
+    RowsStatus {
+        copies: replication.copies(),
+        rows: rows.len(),
+        degraded: built().filter(|row| active(row) < replication.copies()).count(),
+        copying: built().filter(|row| active(row) < row.replicas.len()).count(),
+        empty: rows.len() - built().count(),
+    }
+}
+
+/// Every disk that answers in a state directory.
+async fn attached_here(state_directory: &Path) -> Result<Vec<DiskStatus>, Failure> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(state_directory)
+        .map_err(|error| Failure::new(format!("cannot read {}: {error}", state_directory.display())))?;
+    for entry in entries.flatten() {
+        let file = entry.file_name();
+        let disk = file
+            .to_str()
+            .and_then(|name| name.strip_prefix("disk-")?.strip_suffix(".sock"));
+        if let Some(disk) = disk
+            && let Some(Reply::Status { status }) = admin::ask(state_directory, disk, Command::Status).await?
+        {
+            found.push(*status);
+        }
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+/// `firn-blockd status`.
+pub async fn status(config: &Config, output: Output) -> Result<(), Failure> {
+    let directory = &config.client()?.state_directory;
+    let outside = Outside::open(config, directory).await?;
+    let status = cluster_status(&outside.env, &outside.placement, directory).await?;
+    match output {
+        Output::Text => print!("{}", text(&status)),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&status).map_err(Failure::new)?),
+    }
+    Ok(())
+}
+
+fn text(status: &ClusterStatus) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    line(format!(
+        "{:<34}{:<22}{:<14}{:<10}{:>14}{:>7}{:>10}",
+        "node", "address", "domain", "state", "tracts", "rows", "silent"
+    ));
+    for node in &status.nodes {
+        line(format!(
+            "{:<34}{:<22}{:<14}{:<10}{:>14}{:>7}{:>8} s",
+            node.node,
+            node.address,
+            node.domain,
+            node.state,
+            format!("{}/{}", node.used_tracts, node.capacity_tracts),
+            node.rows.iter().sum::<usize>(),
+            node.silent_ms / 1000
+        ));
+    }
+    for rows in status.rows.iter().filter(|rows| rows.rows > rows.empty) {
+        line(format!(
+            "rows of {} copies: {}, {} with too few, {} being copied",
+            rows.copies,
+            rows.rows - rows.empty,
+            rows.degraded,
+            rows.copying
+        ));
+    }
+    line(format!(
+        "room: {} tracts of 8 MiB free, {} promised to disks",
+        status.free_tracts, status.reserved_tracts
+    ));
+    for disk in &status.disks {
+        line(disk_line(disk));
+    }
+    text
+}
+
+fn disk_line(disk: &DiskStatus) -> String {
+    let trouble = disk
+        .trouble
+        .as_ref()
+        .map_or(String::new(), |why| format!("; waits: {why}"));
+    format!(
+        "disk {}: {}, {} copies, {}, flush {}, at {} with {} clients; {} of {} not durable{trouble}",
+        disk.name,
+        show(disk.size_bytes),
+        disk.copies,
+        disk.mode,
+        disk.flush,
+        disk.nbd,
+        disk.connections,
+        show(disk.dirty_bytes),
+        show(disk.dirty_bytes_max)
+    )
+}
+
+/// `firn-blockd top`: the disks attached here, until interrupted or `count` times.
+pub async fn top(config: &Config, every: Duration, count: Option<u64>) -> Result<(), Failure> {
+    let directory = &config.client()?.state_directory;
+    let env = environment(directory)?;
+    let mut before = attached_here(directory).await?;
+    let mut shown = 0;
+    while count.is_none_or(|count| shown < count) {
+        env.sleep(every).await;
+        let after = attached_here(directory).await?;
+        println!(
+            "{:<20}{:>12}{:>12}{:>14}{:>14}{:>10}{:>14}",
+            "disk", "stores/s", "loads/s", "sent/s", "received/s", "retries", "not durable"
+        );
+        for disk in &after {
+            let old = before
+                .iter()
+                .find(|old| (&old.name, old.fence) == (&disk.name, disk.fence));
+            let rate = |now: u64, then: Option<u64>| {
+                (now.saturating_sub(then.unwrap_or(0)) as f64 / every.as_secs_f64()) as u64
+            };
+            println!(
+                "{:<20}{:>12}{:>12}{:>14}{:>14}{:>10}{:>14}",
+                disk.name,
+                rate(disk.stores, old.map(|old| old.stores)),
+                rate(disk.loads, old.map(|old| old.loads)),
+                show(rate(disk.sent_bytes, old.map(|old| old.sent_bytes))),
+                show(rate(disk.received_bytes, old.map(|old| old.received_bytes))),
+                disk.retries,
+                show(disk.dirty_bytes)
+            );
+        }
+        before = after;
+        shown += 1;
+    }
+    Ok(())
+}
+
+/// `firn-blockd drain`: empties a node, or lets it take part again.
+pub async fn drain(config: &Config, node: &str, undo: bool) -> Result<(), Failure> {
+    let directory = &config.client()?.state_directory;
+    let outside = Outside::open(config, directory).await?;
+    let node: NodeId = node
+        .parse()
+        .map_err(|error| Failure::usage(format!("{node}: {error}; firn-blockd status lists the nodes")))?;
+    let state = if undo {
+        NodeState::Serving
+    } else {
+        NodeState::Draining
+    };
+    outside.placement.set_node_state(node, state).await?;
+    if undo {
+        println!("node {node} takes part again");
+        return Ok(());
+    }
+    loop {
+        let mut left = 0;
+        for replication in Replication::ALL {
+            let rows = outside.placement.rows(replication).await?;
+            left += rows.iter().filter(|row| row.replica(node).is_some()).count();
+        }
+        if left == 0 {
+            println!("node {node} is in no row any more; it can be taken away");
+            return Ok(());
+        }
+        eprintln!("draining: still in {left} rows (interrupt this as you like, it goes on)");
+        outside.env.sleep(Duration::from_secs(2)).await;
+    }
+}

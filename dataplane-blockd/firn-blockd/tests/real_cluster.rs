@@ -1,0 +1,412 @@
+//! Whole clusters of real processes under real clients, through `kill -9`.
+//!
+//! ```text
+//! tests/lab/cloud/with dynamodb -- cargo test -p firn-blockd -- --ignored real_
+//! ```
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it starts real programs, and waits for them in real time"
+)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_firn-blockd");
+const TENANT: &str = "ten_000102030405060708090a0b0c0d0e0f";
+/// Far longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A process that is killed when its test ends.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Starts a firn-blockd that serves, and waits for the line that says where.
+    fn serve(arguments: &[&str], log: &Path) -> (Self, String) {
+        let mut child = Command::new(BINARY)
+            .args(arguments)
+            .envs(credentials())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(log).unwrap())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let process = Self(child);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match lines.recv_timeout(left) {
+                Ok(line) => {
+                    if let Some((_, address)) = line.split_once(" at ").filter(|_| line.contains("serve")) {
+                        return (process, address.to_owned());
+                    }
+                }
+                Err(_) => panic!("{arguments:?}: {}", fs::read_to_string(log).unwrap()),
+            }
+        }
+    }
+
+    /// As `kill -9`.
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Any will do for DynamoDB Local.
+fn credentials() -> [(&'static str, &'static str); 3] {
+    [
+        ("AWS_ACCESS_KEY_ID", "firntest"),
+        ("AWS_SECRET_ACCESS_KEY", "firntest"),
+        ("AWS_REGION", "eu-central-1"),
+    ]
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program)
+        .args(arguments)
+        .envs(credentials())
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+fn done(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    let text = text(&output);
+    assert!(output.status.success(), "{program} {arguments:?}: {text}");
+    text
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+struct Lab {
+    directory: TempDir,
+    table: String,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let server = std::env::var("FIRN_TEST_DYNAMODB")
+            .expect("FIRN_TEST_DYNAMODB names DynamoDB Local, as `make test` starts it");
+        let directory = tempfile::tempdir().unwrap();
+        let unique = format!("{}-{:?}", std::process::id(), thread::current().id());
+        let unique: String = unique
+            .chars()
+            .filter(|one| one.is_ascii_alphanumeric() || *one == '-')
+            .collect();
+        let lab = Self {
+            table: format!("dynamodb://firn-blockd-{unique}?endpoint={server}&create=true"),
+            directory,
+        };
+        done(BINARY, &["secret", &lab.path("secret")]);
+        lab
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    /// A configuration of this cluster for one process.
+    fn config(&self, name: &str, secret: &str, tenant: &str, capability_seconds: u64) -> String {
+        let path = self.path(&format!("{name}.toml"));
+        let text = format!(
+            r#"
+            [cluster]
+            table = "{table}"
+            secret = "{secret}"
+            [node]
+            directory = "{directory}"
+            size = "320MiB"
+            listen = "127.0.0.1:0"
+            domain = "{name}"
+            dead_after_seconds = 3
+            [client]
+            tenant = "{tenant}"
+            state_directory = "{state}"
+            capability_seconds = {capability_seconds}
+            "#,
+            table = self.table,
+            secret = self.path(secret),
+            directory = self.path(&format!("{name}.disk")),
+            state = self.path(&format!("{name}.run")),
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn attach(&self, config: &str, socket: &str, more: &[&str]) -> (Process, String) {
+        let (key, nbd) = (self.path("disk.key"), format!("unix:{}", self.path(socket)));
+        let arguments = ["--config", config, "attach", "disk", "--key", &key, "--nbd", &nbd];
+        let log = PathBuf::from(self.path(&format!("{socket}.log")));
+        let (process, _) = Process::serve(&[&arguments[..], more].concat(), &log);
+        (process, format!("nbd+unix:///disk?socket={}", self.path(socket)))
+    }
+
+    fn status(&self, config: &str) -> serde_json::Value {
+        let output = run(BINARY, &["--config", config, "status", "--output", "json"]);
+        assert!(output.status.success(), "{}", text(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+/// Bytes that no shift or swap of blocks leaves equal.
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64 / 8)
+        .flat_map(|word| (word ^ 0x5a5a_0000_1234).to_le_bytes())
+        .collect()
+}
+
+fn qemu_io(uri: &str, commands: &[&str]) -> Output {
+    let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
+    run("qemu-io", &[&["-f", "raw"], &commands[..], &[uri]].concat())
+}
+
+fn reads(uri: &str, command: &str) {
+    let output = qemu_io(uri, &[command]);
+    let text = text(&output);
+    assert!(
+        output.status.success() && !text.contains("failed"),
+        "{command}: {text}"
+    );
+}
+
+#[test]
+#[ignore = "needs DynamoDB Local, libnbd's tools, QEMU's and fio: make test"]
+fn real_a_disk_survives_a_node_and_its_client_and_refuses_strangers() {
+    let lab = Lab::new();
+    let config = |name: &str| lab.config(name, "secret", TENANT, 2);
+    let client = config("client");
+    done(BINARY, &["--config", &client, "init", "--rows", "24"]);
+    let mut nodes: Vec<(Process, String)> = (0..3)
+        .map(|number| {
+            let name = format!("node{number}");
+            let log = PathBuf::from(lab.path(&format!("{name}.log")));
+            Process::serve(&["--config", &config(&name), "node"], &log)
+        })
+        .collect();
+    let key = lab.path("disk.key");
+    let create = [
+        "--config",
+        &client,
+        "create",
+        "disk",
+        "--size",
+        "64MiB",
+        "--replication",
+        "2",
+        "--key",
+        &key,
+    ];
+    eventually("the disk is created", || run(BINARY, &create).status.success());
+    let again = run(BINARY, &create);
+    assert!(
+        text(&again).contains("a disk named disk exists"),
+        "{}",
+        text(&again)
+    );
+
+    let (attached, uri) = lab.attach(&client, "one.sock", &[]);
+    let source = lab.path("source");
+    fs::write(&source, pattern(24 << 20)).unwrap();
+    done("nbdcopy", &["--connections=4", "--flush", &source, &uri]);
+    done("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
+
+    // A node dies for good under load. Capabilities end and are renewed all the while.
+    let fio = thread::spawn({
+        let uri = uri.clone();
+        move || {
+            run(
+                "fio",
+                &[
+                    "--name=verify",
+                    "--ioengine=nbd",
+                    "--thread",
+                    "--rw=randrw",
+                    "--iodepth=16",
+                    "--offset=32m",
+                    "--size=24m",
+                    "--bsrange=4k-64k",
+                    "--fsync=32",
+                    "--verify=crc32c",
+                    "--verify_state_save=0",
+                    "--verify_fatal=1",
+                    "--do_verify=1",
+                    "--loops=3",
+                    &format!("--uri={uri}"),
+                ],
+            )
+        }
+    });
+    thread::sleep(Duration::from_secs(2));
+    let (victim, address) = nodes.remove(0);
+    let killed = Instant::now();
+    victim.kill();
+    let fio = fio.join().unwrap();
+    let report = text(&fio);
+    assert!(fio.status.success() && report.contains("err= 0"), "{report}");
+    eventually("all is on two nodes again", || {
+        let status = lab.status(&client);
+        let dead = status["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|node| node["address"] == address.as_str() && node["rows"][1] != 0);
+        let rows = &status["rows"][1];
+        !dead && rows["degraded"] == 0 && rows["copying"] == 0
+    });
+    eprintln!(
+        "re-replicated {:?} after the kill, 3 s of them to notice",
+        killed.elapsed()
+    );
+    let image = lab.path("image");
+    done("nbdcopy", &[&uri, &image]);
+    assert!(fs::read(&image).unwrap()[..24 << 20] == pattern(24 << 20)[..]);
+
+    // The client dies; what was flushed is there, what was not is there or not, block by block.
+    reads(&uri, "write -P 0x55 1M 1M");
+    let flushed = qemu_io(&uri, &["write -P 0x56 2M 64k", "flush"]);
+    assert!(flushed.status.success(), "{}", text(&flushed));
+    attached.kill();
+    let other = config("other");
+    let nbd = format!("unix:{}", lab.path("two.sock"));
+    let attach = ["attach", "disk", "--key", &key, "--nbd", &nbd];
+    let refused = run(BINARY, &[&["--config", &other], &attach[..]].concat());
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused));
+    let (winner, won) = lab.attach(&other, "two.sock", &["--force"]);
+    for command in ["read -P 0x55 1M 1M", "read -P 0x56 2M 64k"] {
+        reads(&won, command);
+    }
+
+    // Taken over while it is in use: the loser can do nothing more.
+    let (loser, lost) = (winner, won);
+    let (_winner, won) = lab.attach(&client, "three.sock", &["--force"]);
+    let beaten = qemu_io(&lost, &["write -P 0x77 1M 4k", "flush"]);
+    assert!(
+        !beaten.status.success() || text(&beaten).contains("failed"),
+        "{}",
+        text(&beaten)
+    );
+    reads(&won, "read -P 0x55 1M 1M");
+    drop(loser);
+
+    // Growing shows to clients that connect.
+    done(BINARY, &["--config", &client, "grow", "disk", "--size", "80MiB"]);
+    let info = done("qemu-img", &["info", "-f", "raw", &won]);
+    assert!(info.contains("80 MiB"), "{info}");
+    reads(&won, "write -P 0x11 79M 1M");
+
+    // Strangers: another tenant, another cluster's secret, the wrong key, and no certificate at all.
+    let tenant = lab.config("tenant", "secret", "ten_ffffffffffffffffffffffffffffffff", 60);
+    let stranger = run(BINARY, &[&["--config", &tenant], &attach[..]].concat());
+    assert!(
+        text(&stranger).contains("there is no disk disk"),
+        "{}",
+        text(&stranger)
+    );
+    done(BINARY, &["--config", &client, "detach", "disk"]);
+    done(BINARY, &["secret", &lab.path("forged")]);
+    let forged = lab.config("forger", "forged", TENANT, 60);
+    let patience = ["--patience", "1"];
+    let refused = run(BINARY, &[&["--config", &forged], &attach[..], &patience].concat());
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    let wrong_key = lab.path("forged");
+    let attach_wrongly = [
+        "--config", &client, "attach", "disk", "--key", &wrong_key, "--nbd", &nbd,
+    ];
+    let refused = run(BINARY, &attach_wrongly);
+    assert!(
+        text(&refused).contains("not the disk's key"),
+        "{}",
+        text(&refused)
+    );
+    let mut plain = TcpStream::connect(&nodes[0].1).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    plain
+        .write_all(b"FBD1 and no certificate, thirty-two bytes")
+        .unwrap();
+    let mut answer = Vec::new();
+    // It ends, with TLS's alert or without.
+    let _ = plain.read_to_end(&mut answer);
+    assert!(
+        !answer.starts_with(b"FBD1"),
+        "a node answered somebody without a certificate"
+    );
+
+    // Nothing of all that did any harm.
+    let (_attached, uri) = lab.attach(&client, "four.sock", &[]);
+    for command in ["read -P 0x55 1M 1M", "read -P 0x56 2M 64k", "read -P 0x11 79M 1M"] {
+        reads(&uri, command);
+    }
+}
+
+#[test]
+#[ignore = "needs libnbd's tools and QEMU's"]
+fn real_a_cluster_in_one_command_keeps_its_disk_in_every_mode() {
+    for mode in ["write-through", "write-back", "flush-epoch", "log"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let (root, log) = (path("dev"), PathBuf::from(path("log")));
+        let start = || {
+            let arguments = [
+                "dev",
+                "--directory",
+                &root,
+                "--node-size",
+                "320MiB",
+                "--size",
+                "32MiB",
+                "--mode",
+                mode,
+            ];
+            let (process, _) = Process::serve(&arguments, &log);
+            (process, format!("nbd+unix:///?socket={root}/nbd.sock"))
+        };
+        let source = path("source");
+        fs::write(&source, pattern(32 << 20)).unwrap();
+        let (process, uri) = start();
+        done("nbdcopy", &["--flush", &source, &uri]);
+        // All of the cluster dies at once.
+        process.kill();
+        let (_process, uri) = start();
+        done("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
+    }
+}
