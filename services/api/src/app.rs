@@ -1,6 +1,7 @@
 //! The service's parts in one value, cheap to clone.
 
 use crate::{
+    cloud::CloudSessions,
     limiter::{Limiter, RequestRate},
     mailer::Mailer,
     metering::OperationCounts,
@@ -36,6 +37,8 @@ pub struct Parts {
     pub mailer: Arc<dyn Mailer>,
     /// Places disks.
     pub placement: Arc<dyn DiskPlacement>,
+    /// Gives edges credentials of the cloud.
+    pub cloud: Arc<dyn CloudSessions>,
     /// The service's address: what tokens name as their issuer.
     pub issuer: String,
     /// The installation's name in certificates.
@@ -129,6 +132,10 @@ impl App {
 
     pub(crate) fn counts(&self) -> &OperationCounts {
         &self.0.counts
+    }
+
+    pub(crate) fn cloud(&self) -> &dyn CloudSessions {
+        &*self.0.parts.cloud
     }
 
     pub(crate) fn issuer(&self) -> &TokenIssuer {

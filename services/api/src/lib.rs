@@ -16,6 +16,7 @@
 mod app;
 mod authenticate;
 mod backup;
+mod cloud;
 mod context;
 mod endpoint;
 mod handlers;
@@ -39,6 +40,9 @@ mod upkeep;
 
 pub use app::{AUDIENCE, App, Parts};
 pub use backup::{BackupError, backup, restore};
+pub use cloud::{
+    CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, SESSION_SECONDS, SessionRequest,
+};
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;
 pub use handlers::{find_lost_nodes, set_capped, verify_chain, verify_head};

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use firn_api::{
-    App, FileMailer, Listening, MasterSecret, NoFleet, POLICY, Parts, RegoPolicy, RequestRate, openapi,
-    types::AuditEntry, verify_chain,
+    App, FileMailer, Listening, MasterSecret, NoCloud, NoFleet, POLICY, Parts, RegoPolicy, RequestRate,
+    openapi, types::AuditEntry, verify_chain,
 };
 use firn_env::Env;
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, UnixTime, certificate_request};
@@ -285,6 +285,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         policy: Arc::new(RegoPolicy::compile(POLICY)?),
         mailer: Arc::new(FileMailer::new(&env)),
         placement: Arc::new(NoFleet),
+        cloud: Arc::new(NoCloud),
         issuer: options.issuer,
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,

@@ -1,6 +1,8 @@
 //! One policy, two engines: regorus, which decides inside firn-api, and Open Policy Agent, which decides at the gateway, are
 //! asked the same questions, all of them: every operation × role × tenant × scope × itself or another.
 
+#![allow(clippy::disallowed_methods, reason = "measures real time")]
+
 use firn_api::{Asking, POLICY, Policy as _, Question, RegoPolicy, endpoints};
 use firn_identity::Role;
 use serde_json::{Value, json};

@@ -282,3 +282,89 @@ async fn a_node_that_is_silent_is_lost_until_it_is_heard_of_again_and_the_log_te
         .collect();
     assert!(actions.ends_with(&["node.lost", "node.found"]), "{actions:?}");
 }
+
+#[tokio::test]
+async fn an_edge_gets_credentials_for_the_prefix_of_a_volume_it_serves_until_it_is_removed() {
+    let (service, customer, token) = customer().await;
+    let base = &customer.base;
+    let volumes = format!("{base}/volumes");
+    let create =
+        |name: &str, bucket: Value| service.post(&token, &volumes, json!({ "name": name, "bucket": bucket }));
+    let managed = create("a", json!({ "kind": "managed", "region": "eu" }))
+        .await
+        .text("id");
+    let own =
+        json!({ "kind": "own", "url": "s3://nord-data/firn", "role": "arn:aws:iam::123456789012:role/firn" });
+    let own = create("b", own).await.text("id");
+    let other = create("c", json!({ "kind": "managed", "region": "eu" }))
+        .await
+        .text("id");
+    let nowhere = create("d", json!({ "kind": "managed", "region": "nowhere" }))
+        .await
+        .text("id");
+
+    let env = service.env.clone();
+    let secret =
+        JoinSecret::generate(&mut |bytes| bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()]));
+    let mut invitation = harness::invitation("e", &secret, b"sealed");
+    invitation["volumes"] = json!([managed, own, nowhere]);
+    let invited = service.post(&token, &format!("{base}/edges"), invitation).await;
+    assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
+    let edge = secret.lookup_id().edge_id();
+    let peer = PeerIdentity {
+        trust_domain: harness::DOMAIN.into(),
+        kind: PeerKind::Edge {
+            tenant: customer.tenant,
+            edge,
+        },
+    };
+    let join = Call::new(
+        Method::POST,
+        &format!("{base}/joins/{}", secret.lookup_id().to_text()),
+    );
+    let joined = service.send(join.json(harness::join_body(&secret, &peer))).await;
+    assert_eq!(joined.status, StatusCode::OK, "{:?}", joined.body);
+
+    let start = |volume: &str| {
+        let path = format!("{base}/edges/{edge}/volumes/{volume}/session");
+        service.send(Call::new(Method::POST, &path).peer(&peer).json(json!({})))
+    };
+    let given = start(&managed).await;
+    assert_eq!(given.status, StatusCode::CREATED, "{:?}", given.body);
+    assert_eq!(given.text("prefix"), format!("{}/{managed}", customer.tenant));
+    assert_eq!(given.body["expires"], firn_api::SESSION_SECONDS);
+    let policy = given.text("session_token");
+    assert!(
+        policy.len() <= 2048 && policy.contains(&format!("firn-eu/{}/{managed}/*", customer.tenant)),
+        "{policy}"
+    );
+    let given = start(&own).await;
+    assert_eq!(
+        (given.text("bucket"), given.text("prefix")),
+        ("nord-data".into(), "firn".into())
+    );
+    assert!(
+        given.text("secret_access_key").ends_with("role/firn"),
+        "through the tenant's own role"
+    );
+    assert_eq!(
+        start(&other).await.code(),
+        "not_found",
+        "a volume that it does not serve"
+    );
+    assert_eq!(start(&nowhere).await.code(), "wrong_state");
+    let path = format!("{base}/volumes/{own}");
+    service.send(Call::new(Method::DELETE, &path).token(&token)).await;
+    assert_eq!(
+        start(&own).await.code(),
+        "wrong_state",
+        "a deleted volume is not opened"
+    );
+    let path = format!("{base}/edges/{edge}");
+    service.send(Call::new(Method::DELETE, &path).token(&token)).await;
+    assert_eq!(
+        start(&managed).await.code(),
+        "certificate_refused",
+        "a removed edge gets no more"
+    );
+}

@@ -12,6 +12,7 @@ mod limits;
 mod members;
 mod nodes;
 mod service;
+mod sessions;
 mod signup;
 mod staff;
 mod tenants;
@@ -44,6 +45,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         keys::endpoints(),
         volumes::endpoints(),
         edges::endpoints(),
+        sessions::endpoints(),
         disks::endpoints(),
         nodes::endpoints(),
         limits::endpoints(),

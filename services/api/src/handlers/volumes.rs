@@ -233,6 +233,13 @@ async fn load(call: &Call) -> Result<(TenantStore, VolumeId, Loaded<VolumeRecord
     Ok((store, id, loaded))
 }
 
+/// The volume that the path names, which the asking edge serves.
+pub(super) async fn active_served(call: &Call) -> Result<Volume, Problem> {
+    let (_, _, loaded) = load(call).await?;
+    require_state(&loaded, VolumeState::Active, "opened by an edge")?;
+    Ok(loaded.record.volume)
+}
+
 fn require_state(loaded: &Loaded<VolumeRecord>, wanted: VolumeState, what: &str) -> Result<(), Problem> {
     let state = loaded.record.volume.state;
     if state == wanted {

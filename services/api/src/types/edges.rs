@@ -123,3 +123,21 @@ pub struct Edge {
     #[schema(value_type = u64)]
     pub created: UnixTime,
 }
+
+/// Credentials of the cloud that end by themselves. They read, list and add under one prefix; they cannot delete or overwrite.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct CloudSessionStarted {
+    /// The bucket.
+    pub bucket: String,
+    /// What the names of the volume's objects begin with.
+    pub prefix: String,
+    /// Public part.
+    pub access_key_id: String,
+    /// Secret part.
+    pub secret_access_key: String,
+    /// What marks it as a session.
+    pub session_token: String,
+    /// When it ends, in seconds since 1970.
+    #[schema(value_type = u64)]
+    pub expires: UnixTime,
+}

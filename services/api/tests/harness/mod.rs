@@ -10,8 +10,8 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode},
 };
 use firn_api::{
-    AUDIENCE, App, DiskPlacement, DiskPlan, Mail, MailError, Mailer, MasterSecret, POLICY, Parts,
-    PlacementError, Policy, RegoPolicy, router,
+    AUDIENCE, App, CloudError, CloudSession, CloudSessions, DiskPlacement, DiskPlan, Mail, MailError, Mailer,
+    MasterSecret, POLICY, Parts, Place, PlacementError, Policy, RegoPolicy, SessionRequest, router,
 };
 use firn_env::Env;
 use firn_identity::{
@@ -118,6 +118,28 @@ impl DiskPlacement for Fleet {
     }
 }
 
+/// A cloud that gives whatever is asked for, and shows in the session's token what that was.
+pub struct Cloud;
+
+#[async_trait]
+impl CloudSessions for Cloud {
+    fn managed(&self, region: &str, tenant: TenantId, volume: firn_identity::VolumeId) -> Option<Place> {
+        (region != "nowhere").then(|| Place {
+            bucket: format!("firn-{region}"),
+            prefix: format!("{tenant}/{volume}"),
+        })
+    }
+
+    async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        Ok(CloudSession {
+            access_key_id: request.edge.to_string(),
+            secret_access_key: request.role.clone().unwrap_or_default(),
+            session_token: request.policy.clone(),
+            expires: UnixTime(request.seconds),
+        })
+    }
+}
+
 /// Lets everything through.
 pub struct AllowAll;
 
@@ -154,6 +176,7 @@ pub fn app_over(
         policy,
         mailer: Arc::new(mail.clone()),
         placement,
+        cloud: Arc::new(Cloud),
         issuer: ISSUER.into(),
         trust_domain: DOMAIN.into(),
         token_generation: 0,

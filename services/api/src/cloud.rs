@@ -1,0 +1,343 @@
+//! Short-lived credentials of the cloud for edges, bound to one volume's prefix.
+//!
+//! An edge that was stolen must not destroy history (only the cleaner's own credentials may delete), nor overwrite it, nor see
+//! another volume's objects. So what it is given is a role narrowed by a **session policy**: what the policy does not allow is
+//! denied, whatever the role could do.
+//!
+//! ```text
+//! allowed   read objects under the prefix; list names under it; put an object where there is none (If-None-Match)
+//! denied    everything else by default, and by name: deleting, overwriting, changing access or retention
+//! ```
+//!
+//! Sessions live [`SESSION_SECONDS`]; a removed edge is refused its next ones at once, so its last ones end within that time.
+
+use async_trait::async_trait;
+use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
+use serde_json::json;
+
+/// The shortest session that STS gives, and the time within which a removed edge loses the bucket.
+pub const SESSION_SECONDS: u64 = 900;
+/// What STS takes for a session policy in plain text.
+const POLICY_MAX_CHARACTERS: usize = 2048;
+
+/// One volume's place in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The bucket's name.
+    pub bucket: String,
+    /// What the names of the volume's objects begin with, without a slash at its end; may be empty.
+    pub prefix: String,
+}
+
+/// A place that cannot be written into a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// It is not of the form.
+    #[error("{0:?} is no place: write s3://bucket/prefix, with letters, digits and . _ - / only")]
+    Form(String),
+    /// The policy would be longer than STS takes.
+    #[error(
+        "the prefix is too long: its policy has {characters} characters, {POLICY_MAX_CHARACTERS} are taken"
+    )]
+    TooLong {
+        /// How many it has.
+        characters: usize,
+    },
+}
+
+impl Place {
+    /// Reads `s3://bucket/prefix`. Only characters that mean nothing in a policy pass: `*`, `?` and `$` would widen it.
+    ///
+    /// # Errors
+    /// [`PlaceError::Form`].
+    pub fn parse(url: &str) -> Result<Self, PlaceError> {
+        let wrong = || PlaceError::Form(url.to_owned());
+        let rest = url.strip_prefix("s3://").ok_or_else(wrong)?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        let is_bucket = (3..=63).contains(&bucket.len())
+            && bucket.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-')
+            });
+        let is_prefix = prefix.is_empty()
+            || prefix.split('/').all(|part| {
+                !matches!(part, "" | "." | "..")
+                    && part
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+            });
+        if !is_bucket || !is_prefix {
+            return Err(wrong());
+        }
+        Ok(Self {
+            bucket: bucket.to_owned(),
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// The session policy of an edge for this place.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLong`].
+    pub fn edge_policy(&self) -> Result<String, PlaceError> {
+        let under = if self.prefix.is_empty() {
+            "*".to_owned()
+        } else {
+            format!("{}/*", self.prefix)
+        };
+        let bucket = format!("arn:aws:s3:::{}", self.bucket);
+        let objects = format!("{bucket}/{under}");
+        let policy = json!({
+            "Version": "2012-10-17",
+            "Statement": [
+                { "Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": objects },
+                { "Effect": "Allow", "Action": "s3:ListBucket", "Resource": bucket,
+                  "Condition": { "StringLike": { "s3:prefix": under } } },
+                // A put without If-None-Match could replace what is there.
+                { "Effect": "Deny", "Action": "s3:PutObject", "Resource": "*",
+                  "Condition": { "Null": { "s3:if-none-match": "true" } } },
+                { "Effect": "Deny",
+                  "Action": ["s3:Delete*", "s3:PutObjectAcl", "s3:PutObjectRetention", "s3:PutObjectLegalHold",
+                             "s3:BypassGovernanceRetention", "s3:PutBucket*", "s3:PutLifecycle*"],
+                  "Resource": "*" },
+            ],
+        })
+        .to_string();
+        let characters = policy.chars().count();
+        if characters > POLICY_MAX_CHARACTERS {
+            return Err(PlaceError::TooLong { characters });
+        }
+        Ok(policy)
+    }
+}
+
+/// What a session is asked for with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRequest {
+    /// Whose.
+    pub tenant: TenantId,
+    /// For which edge: the session's name, by which the bucket's own log tells edges apart.
+    pub edge: EdgeId,
+    /// For which volume.
+    pub volume: VolumeId,
+    /// The tenant's role for its own bucket; none: the service's for a managed one.
+    pub role: Option<String>,
+    /// What the tenant's role demands, so that nobody else can make the service use it.
+    pub external_id: String,
+    /// See [`Place::edge_policy`].
+    pub policy: String,
+    /// For how long.
+    pub seconds: u64,
+}
+
+/// Credentials that end by themselves.
+#[derive(Clone)]
+pub struct CloudSession {
+    /// Public part.
+    pub access_key_id: String,
+    /// Secret part.
+    pub secret_access_key: String,
+    /// What marks it as a session.
+    pub session_token: String,
+    /// When it ends.
+    pub expires: UnixTime,
+}
+
+/// Why there are no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloudError {
+    /// The cloud, or this installation, does not give them; asking again changes nothing.
+    #[error("no credentials are given: {0}")]
+    Refused(String),
+    /// It did not answer; asking again is safe.
+    #[error("the cloud did not answer: {0}")]
+    Unavailable(String),
+}
+
+/// Gives sessions.
+#[async_trait]
+pub trait CloudSessions: Send + Sync {
+    /// Where the service keeps a managed volume of this region.
+    fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place>;
+    /// Starts a session; every call is a new one.
+    async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError>;
+}
+
+/// For a service that has no cloud: every session is refused, nothing is pretended.
+pub struct NoCloud;
+
+#[async_trait]
+impl CloudSessions for NoCloud {
+    fn managed(&self, _region: &str, _tenant: TenantId, _volume: VolumeId) -> Option<Place> {
+        None
+    }
+
+    async fn start(&self, _request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        Err(CloudError::Refused(
+            "this service runs without a cloud account".into(),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// IAM's evaluation, as its documentation describes it: denied unless allowed, and a deny wins.
+    fn allows(policy: &str, action: &str, resource: &str, context: &[(&str, &str)]) -> bool {
+        let policy: Value = serde_json::from_str(policy).unwrap();
+        let mut allowed = false;
+        for statement in policy["Statement"].as_array().unwrap() {
+            let actions = match &statement["Action"] {
+                Value::Array(actions) => actions.clone(),
+                action => vec![action.clone()],
+            };
+            let applies = actions
+                .iter()
+                .any(|pattern| like(pattern.as_str().unwrap(), action))
+                && like(statement["Resource"].as_str().unwrap(), resource)
+                && meets(&statement["Condition"], context);
+            match (applies, statement["Effect"].as_str()) {
+                (true, Some("Deny")) => return false,
+                (true, Some("Allow")) => allowed = true,
+                (true, other) => panic!("{other:?}"),
+                (false, _) => {}
+            }
+        }
+        allowed
+    }
+
+    fn meets(condition: &Value, context: &[(&str, &str)]) -> bool {
+        condition
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(operator, keys)| {
+                keys.as_object().unwrap().iter().all(|(key, wanted)| {
+                    let found = context
+                        .iter()
+                        .find(|(name, _)| name == key)
+                        .map(|(_, value)| *value);
+                    match operator.as_str() {
+                        "StringLike" => found.is_some_and(|found| like(wanted.as_str().unwrap(), found)),
+                        "Null" => found.is_none() == (wanted == "true"),
+                        other => panic!("{other}"),
+                    }
+                })
+            })
+    }
+
+    fn like(pattern: &str, text: &str) -> bool {
+        match pattern.split_once('*') {
+            None => pattern == text,
+            Some((head, rest)) => text.strip_prefix(head).is_some_and(|text| {
+                (0..=text.len()).any(|from| text.is_char_boundary(from) && like(rest, &text[from..]))
+            }),
+        }
+    }
+
+    const CREATE: [(&str, &str); 1] = [("s3:if-none-match", "*")];
+
+    #[test]
+    fn an_edge_reads_lists_and_adds_under_its_prefix_and_nothing_else() {
+        let policy = Place::parse("s3://nord-data/firn/vol_1")
+            .unwrap()
+            .edge_policy()
+            .unwrap();
+        let own = "arn:aws:s3:::nord-data/firn/vol_1/ab/log/1/2";
+        assert!(allows(&policy, "s3:GetObject", own, &[]));
+        assert!(allows(&policy, "s3:PutObject", own, &CREATE));
+        assert!(allows(
+            &policy,
+            "s3:ListBucket",
+            "arn:aws:s3:::nord-data",
+            &[("s3:prefix", "firn/vol_1/ab/log/")]
+        ));
+        assert!(
+            !allows(&policy, "s3:PutObject", own, &[]),
+            "a put that could overwrite"
+        );
+        for action in [
+            "s3:DeleteObject",
+            "s3:DeleteObjectVersion",
+            "s3:PutObjectAcl",
+            "s3:PutObjectRetention",
+            "s3:BypassGovernanceRetention",
+            "s3:GetObjectAcl",
+            "s3:GetObjectVersion",
+            "s3:RestoreObject",
+        ] {
+            assert!(!allows(&policy, action, own, &CREATE), "{action}");
+        }
+        for other in [
+            "arn:aws:s3:::nord-data/firn/vol_10/x",
+            "arn:aws:s3:::nord-data/firn/vol_2/x",
+            "arn:aws:s3:::nord-data/firn/vol_1",
+            "arn:aws:s3:::nord-data2/firn/vol_1/x",
+            "arn:aws:s3:::other/firn/vol_1/x",
+        ] {
+            assert!(!allows(&policy, "s3:GetObject", other, &[]), "{other}");
+            assert!(!allows(&policy, "s3:PutObject", other, &CREATE), "{other}");
+        }
+        for context in [
+            vec![],
+            vec![("s3:prefix", "")],
+            vec![("s3:prefix", "firn/")],
+            vec![("s3:prefix", "firn/vol_2/")],
+        ] {
+            assert!(
+                !allows(&policy, "s3:ListBucket", "arn:aws:s3:::nord-data", &context),
+                "{context:?}"
+            );
+        }
+        for action in [
+            "s3:PutBucketPolicy",
+            "s3:DeleteBucket",
+            "s3:PutLifecycleConfiguration",
+            "s3:ListAllMyBuckets",
+            "sts:AssumeRole",
+        ] {
+            assert!(
+                !allows(&policy, action, "arn:aws:s3:::nord-data", &[]),
+                "{action}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_means_something_in_a_policy_is_no_place() {
+        for url in [
+            "s3://b/x",
+            "s3://Bucket/x",
+            "s3://bucket/*",
+            "s3://bucket/a?b",
+            "s3://bucket/${aws:username}",
+            "s3://bucket/a/../b",
+            "s3://bucket//a",
+            "s3://bucket/a\"b",
+            "s3://bucket/ä",
+            "azure://account/container",
+            "",
+        ] {
+            assert!(Place::parse(url).is_err(), "{url}");
+        }
+        let whole = Place::parse("s3://bucket").unwrap().edge_policy().unwrap();
+        assert!(allows(&whole, "s3:GetObject", "arn:aws:s3:::bucket/x", &[]));
+        assert!(!allows(&whole, "s3:GetObject", "arn:aws:s3:::bucket2/x", &[]));
+    }
+
+    #[test]
+    fn a_policy_that_sts_would_not_take_is_refused_before_it_is_sent() {
+        let place = |length: usize| Place::parse(&format!("s3://bucket/{}", "x".repeat(length))).unwrap();
+        let longest = (1..2048)
+            .rfind(|length| place(*length).edge_policy().is_ok())
+            .unwrap();
+        assert!(place(longest).edge_policy().unwrap().chars().count() <= POLICY_MAX_CHARACTERS);
+        assert!(longest > 500, "prefixes that people have fit: {longest}");
+        assert!(matches!(
+            place(longest + 1).edge_policy(),
+            Err(PlaceError::TooLong { .. })
+        ));
+    }
+}

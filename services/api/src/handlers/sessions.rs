@@ -1,0 +1,84 @@
+//! Short-lived credentials of the cloud, for an edge and one of the volumes it serves ([`crate::cloud`]).
+
+use super::volumes;
+use crate::{
+    cloud::{CloudError, Place, SESSION_SECONDS, SessionRequest},
+    endpoint::{Call, Endpoint, Reply},
+    handlers::tenants::TenantRecord,
+    problem::{Code, Problem},
+    types::{Bucket, CloudSessionStarted, Nothing},
+};
+use axum::http::{Method, StatusCode};
+use firn_identity::EdgeId;
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/edges/{edge}/volumes/{volume}/session",
+            "startCloudSession",
+            "Gives an edge credentials of the cloud, for a quarter of an hour and one volume's prefix",
+            start,
+        )
+        .takes::<Nothing>()
+        .gives::<CloudSessionStarted>(StatusCode::CREATED),
+    ]
+}
+
+/// Not kept for a repetition: each request starts a session of its own, and a secret that is not stored cannot leak.
+async fn start(call: Call) -> Result<Reply, Problem> {
+    let _: Nothing = call.body()?;
+    let edge: EdgeId = call.param("edge")?;
+    let tenant = call.context()?.tenant();
+    let volume = volumes::active_served(&call).await?;
+    let store = call.store()?;
+    let owner = store
+        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
+        .await?;
+    let nowhere = |why: String| Problem::new(Code::WrongState, why);
+    let (place, role) = match &volume.bucket {
+        Bucket::Managed { region } => {
+            let place = call.app.cloud().managed(region, tenant, volume.id);
+            let place = place.ok_or_else(|| nowhere(format!("this service keeps no bucket in {region}")))?;
+            (place, None)
+        }
+        Bucket::Own { url, role } => {
+            let place = Place::parse(url).map_err(|error| nowhere(error.to_string()))?;
+            (place, Some(role.clone()))
+        }
+    };
+    let request = SessionRequest {
+        tenant,
+        edge,
+        volume: volume.id,
+        role,
+        external_id: owner.record.tenant.external_id.clone(),
+        policy: place.edge_policy().map_err(|error| nowhere(error.to_string()))?,
+        seconds: SESSION_SECONDS,
+    };
+    // Noted first: a session that nobody knows of is worse than a note of one that did not start.
+    call.change("cloud-session.start", edge)?
+        .detail(volume.id.to_string())
+        .commit(call.app.env(), None)
+        .await?;
+    let session = call
+        .app
+        .cloud()
+        .start(&request)
+        .await
+        .map_err(|error| match error {
+            CloudError::Refused(_) => nowhere(error.to_string()),
+            CloudError::Unavailable(_) => Problem::new(Code::StorageUnavailable, error.to_string()),
+        })?;
+    Ok(Reply::json(
+        StatusCode::CREATED,
+        &CloudSessionStarted {
+            bucket: place.bucket,
+            prefix: place.prefix,
+            access_key_id: session.access_key_id,
+            secret_access_key: session.secret_access_key,
+            session_token: session.session_token,
+            expires: session.expires,
+        },
+    ))
+}
