@@ -1,6 +1,5 @@
-//! Families, volumes and writer incarnations.
+//! Families and their volumes.
 
-use crate::mutants::{Mutant, active};
 use crate::{
     AnchorError, FamilyTuple, OwnerId, TupleError, TupleVersion, VolumeTuple, retry, tuple::check_name,
 };
@@ -10,7 +9,7 @@ use firn_format::{FamilyId, OwnershipEpoch, VolumeId, WriterId};
 use firn_table::{Condition, Item, ItemKey, Table, TableError, Write};
 use std::sync::Arc;
 
-const FAMILY: &str = "family";
+pub(crate) const FAMILY: &str = "family";
 const VOLUME_PREFIX: &str = "volume/";
 const NAME_PREFIX: &str = "name/";
 /// Volumes listed with one request.
@@ -176,64 +175,6 @@ impl Anchor {
         }
     }
 
-    /// A writer incarnation that nobody had before and nobody will have. One whose reply was lost is skipped for ever.
-    ///
-    /// # Errors
-    /// [`AnchorError::NoSuchFamily`], [`AnchorError::Contended`], or what the table says.
-    pub async fn next_writer(&self) -> Result<WriterId, AnchorError> {
-        self.next_writer_above(WriterId(0)).await
-    }
-
-    /// Like [`Anchor::next_writer`], but above `floor`: for an edge that knows of incarnations which a table restored from
-    /// a backup has forgotten.
-    ///
-    /// # Errors
-    /// As [`Anchor::next_writer`].
-    pub async fn next_writer_above(&self, floor: WriterId) -> Result<WriterId, AnchorError> {
-        let mut last = None;
-        for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
-            let (tuple, version) = match self.load_family().await {
-                Ok(loaded) => loaded,
-                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
-                    last = Some(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let exhausted = || AnchorError::Damaged {
-                what: FAMILY.to_owned(),
-                why: TupleError::Malformed {
-                    what: "a writer count at its end",
-                    offset: 3,
-                },
-            };
-            let after_floor = floor.0.checked_add(1).ok_or_else(exhausted)?;
-            let writer = tuple.next_writer.0.max(after_floor);
-            let changed = FamilyTuple {
-                next_writer: WriterId(writer.checked_add(1).ok_or_else(exhausted)?),
-                change_id: self.env.random_bytes(),
-                ..tuple
-            };
-            let put = Write::Put {
-                key: self.key(FAMILY),
-                value: changed.to_bytes(),
-                condition: Condition::Version(version),
-            };
-            match self.table.transact(vec![put]).await {
-                Ok(_) => return Ok(WriterId(writer)),
-                Err(TableError::ConditionFailed { .. }) => last = None,
-                Err(TableError::Unavailable(_)) if active(Mutant::WriterWithoutReply) => {
-                    return Ok(WriterId(writer));
-                }
-                // If it happened, that number is lost and the next try takes the one after.
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
-            }
-        }
-        Err(self.gave_up(FAMILY, last))
-    }
-
     /// A volume's tuple as it is now.
     ///
     /// # Errors
@@ -249,7 +190,7 @@ impl Anchor {
         }
     }
 
-    async fn load_family(&self) -> Result<(FamilyTuple, TupleVersion), AnchorError> {
+    pub(crate) async fn load_family(&self) -> Result<(FamilyTuple, TupleVersion), AnchorError> {
         match self.table.get(&self.key(FAMILY)).await? {
             Some(item) => Ok((
                 decode(FAMILY, FamilyTuple::from_bytes(&item.value))?,
@@ -296,7 +237,7 @@ impl Anchor {
         }
     }
 
-    fn partition(&self) -> String {
+    pub(crate) fn partition(&self) -> String {
         format!("family/{}", self.family)
     }
 
@@ -309,7 +250,7 @@ pub(crate) fn volume_sort(volume: VolumeId) -> String {
     format!("{VOLUME_PREFIX}{volume}")
 }
 
-fn decode<T>(sort: &str, result: Result<T, TupleError>) -> Result<T, AnchorError> {
+pub(crate) fn decode<T>(sort: &str, result: Result<T, TupleError>) -> Result<T, AnchorError> {
     result.map_err(|why| AnchorError::Damaged {
         what: sort.to_owned(),
         why,

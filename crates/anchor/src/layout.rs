@@ -55,6 +55,19 @@ impl<'a> Reader<'a> {
         Self { bytes, offset: 0 }
     }
 
+    /// Starts behind the two bytes with which every tuple begins.
+    pub(crate) fn open(bytes: &'a [u8], layout: u8, kind: u8) -> Result<Self, TupleError> {
+        let mut reader = Self::new(bytes);
+        match reader.u8()? {
+            found if found == layout => {}
+            found => return Err(TupleError::UnknownVersion { found }),
+        }
+        if reader.u8()? != kind {
+            return Err(reader.malformed("the kind of another tuple"));
+        }
+        Ok(reader)
+    }
+
     fn take(&mut self, length: usize) -> Result<&'a [u8], TupleError> {
         let end = self.offset.saturating_add(length);
         let taken = self.bytes.get(self.offset..end).ok_or(TupleError::Truncated {

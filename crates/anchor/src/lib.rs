@@ -3,31 +3,43 @@
 //! The anchor is all that Firn needs a consistent store for. It holds one small tuple a family and one a volume; whoever
 //! holds a volume's current root can verify everything below it on any store, however stale or untrusted.
 //!
-//! - A **family** tuple hands out writer incarnations ([`Anchor::next_writer`]), so that a segment name never has two
+//! - A **family** tuple hands out writer incarnations ([`Anchor::next_writer_for`]), so that a segment name never has two
 //!   contents.
 //! - A **volume** tuple ([`VolumeTuple`]) holds the root, who may replace it, and the roots retained at takeovers.
 //! - [`Ownership`] is the right to replace the root, until somebody takes it away. It never expires by time.
+//! - A **writer** tuple says for what an incarnation was drawn, hence when what it left behind is garbage ([`WriterTenure`]).
+//! - A [`Proposal`] is a relocated head that the cleaner offers; [`Anchor::retire`] puts the retirements of all cleaners into
+//!   one order.
 //! - [`RememberedRoot`] is what an edge keeps on its own disk to notice a table that was rolled back.
 //!
 //! Nothing here runs in the background: a volume nobody uses costs no request.
 
 mod anchor;
+mod cleaning;
 mod error;
 mod layout;
 pub mod mutants;
 mod ownership;
+mod proposal;
 mod remembered;
 mod retry;
 mod tuple;
+mod writer;
 
 pub use anchor::{Anchor, VolumeEntry};
+pub use cleaning::{
+    CleanerRound, Cover, DoomedSegment, MAX_COVERS, RetiredSegment, Retirement, RetirementOutcome,
+    retirement_segments,
+};
 pub use error::{AnchorError, Fenced};
 pub use ownership::{Ownership, Takeover};
+pub use proposal::{Overtaken, Proposal};
 pub use remembered::{AcceptedRollback, RememberedRoot, RolledBack, SeenRoot};
 pub use tuple::{
     FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, RetainedRoot, Root,
     TupleError, TupleVersion, VolumeTuple,
 };
+pub use writer::{WriterTenure, WriterTuple};
 
 #[cfg(test)]
 mod tests;

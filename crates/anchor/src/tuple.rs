@@ -262,7 +262,7 @@ impl VolumeTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one volume tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = open(bytes, VOLUME_KIND)?;
+        let mut reader = Reader::open(bytes, LAYOUT_VERSION, VOLUME_KIND)?;
         let flags = reader.u8()?;
         if flags & !(HAS_OWNER | HAS_ROOT | DRAINED) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -335,7 +335,7 @@ impl FamilyTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one family tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = open(bytes, FAMILY_KIND)?;
+        let mut reader = Reader::open(bytes, LAYOUT_VERSION, FAMILY_KIND)?;
         let flags = reader.u8()?;
         if flags != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -348,18 +348,6 @@ impl FamilyTuple {
         reader.finish()?;
         Ok(tuple)
     }
-}
-
-fn open(bytes: &[u8], kind: u8) -> Result<Reader<'_>, TupleError> {
-    let mut reader = Reader::new(bytes);
-    match reader.u8()? {
-        LAYOUT_VERSION => {}
-        found => return Err(TupleError::UnknownVersion { found }),
-    }
-    if reader.u8()? != kind {
-        return Err(reader.malformed("the kind of another tuple"));
-    }
-    Ok(reader)
 }
 
 fn write_root(writer: &mut Writer, root: &Root) {

@@ -18,6 +18,10 @@ pub enum What {
     SegmentIndex,
     /// A checkpoint's plain section.
     Checkpoint,
+    /// A leaf of the usage map.
+    UsageLeaf,
+    /// A forwarding record.
+    Forwarding,
     /// A journal file's header.
     JournalHeader,
     /// A key ring.
@@ -35,6 +39,8 @@ impl fmt::Display for What {
             Self::SegmentFooter => "segment footer",
             Self::SegmentIndex => "segment index",
             Self::Checkpoint => "checkpoint",
+            Self::UsageLeaf => "usage leaf",
+            Self::Forwarding => "forwarding record",
             Self::JournalHeader => "journal header",
             Self::KeyRing => "key ring",
             Self::Other(name) => name,

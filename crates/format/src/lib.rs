@@ -13,6 +13,7 @@ mod checkpoint;
 mod cursor;
 mod error;
 mod features;
+mod forwarding;
 mod ids;
 mod journal;
 mod object;
@@ -20,6 +21,7 @@ mod place;
 mod pointer;
 pub mod radix;
 mod segment;
+mod usage;
 
 pub use checkpoint::{
     CHECKPOINT_VERSION, Checkpoint, ForkPoint, MAX_SNAPSHOTS, SnapshotRoot, TreeRoot, checkpoint_place,
@@ -27,6 +29,9 @@ pub use checkpoint::{
 pub use cursor::Cursor;
 pub use error::{FormatError, What};
 pub use features::Features;
+pub use forwarding::{
+    FORWARDING_VERSION, ForwardingEntry, ForwardingRecord, MAX_FORWARDING_BYTES, MAX_FORWARDING_ENTRIES,
+};
 pub use ids::{
     FamilyId, KeyEpoch, OwnershipEpoch, ParseIdError, SegmentId, Uid, Version, VolumeId, WriterId,
 };
@@ -36,8 +41,9 @@ pub use journal::{
 };
 pub use object::{
     Codec, EncodedObject, FetchedObject, Kind, MAX_CHILDREN, MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES,
-    MAX_PLAIN_BYTES, MAX_SEALED_BYTES, OBJECT_VERSION, ObjectDraft, ObjectHeader, SEAL_TAG_BYTES, SealHeader,
-    VerifiedObject, authenticated_bytes, decode_object, encode_object, relocate_children,
+    MAX_PLAIN_BYTES, MAX_SEALED_BYTES, MIN_OBJECT_BYTES, OBJECT_VERSION, ObjectDraft, ObjectHeader,
+    SEAL_TAG_BYTES, SealHeader, VerifiedObject, authenticated_bytes, decode_object, encode_object,
+    relocate_children,
 };
 pub use place::{
     CHECKPOINTS, FIRST_FREE_INODE, INODE_MAP, MAX_LEVEL, ORPHAN_MAP, Place, ROOT_DIRECTORY, USAGE_MAP,
@@ -47,3 +53,4 @@ pub use segment::{
     FOOTER_BYTES, INDEX_ENTRY_BYTES, MAX_SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, Segment,
     SegmentBuilder, SegmentFooter, SegmentIndexEntry, decode_footer, decode_segment,
 };
+pub use usage::{USAGE_SEGMENTS, USAGE_VERSION, UsageLeaf, usage_slot};

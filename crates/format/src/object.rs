@@ -60,6 +60,8 @@ pub const MAX_SEALED_BYTES: usize = MAX_PAYLOAD_BYTES + SEAL_TAG_BYTES;
 pub const MAX_PLAIN_BYTES: usize = 1 << 20;
 /// The most children of one object. Nodes have at most [`crate::radix::FANOUT`]; a checkpoint has two a snapshot.
 pub const MAX_CHILDREN: usize = 8192;
+/// The smallest encoded object: a header, and the checksum of no locations.
+pub const MIN_OBJECT_BYTES: usize = FIXED_BYTES + CHECKSUM_BYTES;
 /// The largest encoded object, about 2.5 MiB: no honest pointer has a greater length, so none need be fetched.
 pub const MAX_OBJECT_BYTES: usize =
     FIXED_BYTES + MAX_PLAIN_BYTES + MAX_SEALED_BYTES + MAX_CHILDREN * (CHILD_BYTES + 24) + CHECKSUM_BYTES;

@@ -28,6 +28,13 @@ fn check(bytes: &Bytes) {
         "checkpoint of {} bytes",
         bytes.len()
     );
+    let forwarding = || (ForwardingRecord::decode(bytes), UsageLeaf::from_plain(bytes));
+    // A decoded leaf is an array, whatever it was read from.
+    assert!(
+        allocated_by(forwarding) <= limit,
+        "forwarding record of {} bytes",
+        bytes.len()
+    );
     let record = || (JournalFileHeader::decode(bytes), next_record(bytes, 0));
     assert!(allocated_by(record) <= limit, "record of {} bytes", bytes.len());
 }
@@ -76,7 +83,28 @@ fn claims_are_not_believed() {
         let record = frame_record(0, &object.bytes);
         let record: Bytes = [&record.head[..], &object.bytes, &record.tail].concat().into();
         let plain = checkpoint.to_plain_and_children().0;
-        for bytes in [object.bytes.clone(), plain, segment, footer, record] {
+        let forwarding = ForwardingRecord {
+            family: FamilyId([1; 16]),
+            old: SegmentId {
+                writer: WriterId(1),
+                sequence: 1,
+            },
+            mover: WriterId(2),
+            retired_at_ms: 0,
+            entries: vec![ForwardingEntry {
+                offset: 52,
+                new: Location {
+                    segment: SegmentId {
+                        writer: WriterId(2),
+                        sequence: 0,
+                    },
+                    offset: 52,
+                    length: 100,
+                },
+            }],
+        }
+        .encode();
+        for bytes in [object.bytes.clone(), plain, segment, footer, record, forwarding] {
             check(&bytes);
             boasts(&bytes).iter().for_each(check);
         }

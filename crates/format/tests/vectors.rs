@@ -167,6 +167,34 @@ fn journal() -> Vec<u8> {
     file
 }
 
+fn forwarding() -> ForwardingRecord {
+    let entry = |offset, length| ForwardingEntry {
+        offset,
+        new: Location {
+            segment: SegmentId {
+                writer: WriterId(9),
+                sequence: 4,
+            },
+            offset: offset + 0x1000,
+            length,
+        },
+    };
+    ForwardingRecord {
+        family: FAMILY,
+        old: SEGMENT,
+        mover: WriterId(9),
+        retired_at_ms: 1_700_000_002_000,
+        entries: vec![entry(52, 100), entry(0x0001_0203, 0x1122)],
+    }
+}
+
+fn usage_leaf() -> UsageLeaf {
+    let mut leaf = UsageLeaf::default();
+    leaf.live_bytes[0] = 0x0102_0304;
+    leaf.live_bytes[127] = 4 << 20;
+    leaf
+}
+
 fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     vec![
         ("block", "An object of kind Block", block().bytes.to_vec()),
@@ -190,6 +218,16 @@ fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "pointer",
             "A pointer on its own",
             child(0xab).pointer.to_bytes().to_vec(),
+        ),
+        (
+            "forwarding",
+            "A forwarding record of two objects",
+            forwarding().encode().to_vec(),
+        ),
+        (
+            "usage-leaf",
+            "The plain section of a leaf of the usage map",
+            usage_leaf().to_plain().to_vec(),
         ),
     ]
 }
@@ -263,4 +301,14 @@ fn journals_of_version_1_are_read() {
 fn pointers_of_version_1_are_read() {
     let bytes: [u8; Pointer::BYTES] = vector("pointer")[..].try_into().unwrap();
     assert_eq!(Pointer::from_bytes(&bytes), child(0xab).pointer);
+}
+
+#[test]
+fn forwarding_records_of_version_1_are_read() {
+    assert_eq!(ForwardingRecord::decode(&vector("forwarding")), Ok(forwarding()));
+}
+
+#[test]
+fn usage_leaves_of_version_1_are_read() {
+    assert_eq!(UsageLeaf::from_plain(&vector("usage-leaf")), Ok(usage_leaf()));
 }

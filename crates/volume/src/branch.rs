@@ -3,10 +3,12 @@
 use crate::{
     checkpoint::{CheckpointPayload, Packer, build, pack_checkpoint},
     error::VolumeError,
+    journal::Journal,
     open::Parts,
     state::State,
 };
-use firn_anchor::{Ownership, Root};
+use firn_anchor::{Anchor, Ownership, Root};
+use firn_env::Env;
 use firn_format::{Checkpoint, Pointer, Version};
 use std::collections::BTreeMap;
 
@@ -18,9 +20,17 @@ pub(crate) struct NewBranch {
     pub block_bytes: u32,
 }
 
-/// Packs what is dirty in `state` outside the checkpointer and installs it there; nothing is committed.
+/// The first version of a branch that leaves another at `fork`. Births are compared with versions to find the one snapshot in
+/// which an object must be looked for (I4), so a branch goes on counting where it began.
+pub(crate) fn first_version(fork: Version) -> Version {
+    Version(fork.0 + 1)
+}
+
+/// Packs what is dirty in `state` outside the checkpointer and installs it there; nothing is committed. `journal` has the data
+/// of writes that are not in memory.
 pub(crate) async fn pack_dirty(
     packer: &mut Packer,
+    journal: Option<&Journal>,
     state: &mut State,
     orphans: &mut BTreeMap<u64, Pointer>,
     block_bytes: u32,
@@ -28,7 +38,7 @@ pub(crate) async fn pack_dirty(
     let frozen = state.freeze();
     let built = build(
         packer,
-        None,
+        journal,
         u64::from(block_bytes),
         state.inode_map,
         frozen,
@@ -43,13 +53,13 @@ pub(crate) async fn pack_dirty(
 /// Commits the first checkpoint of a branch outside the checkpointer, and gives the ownership up again.
 pub(crate) async fn commit_branch(
     parts: &Parts,
-    mut ownership: Ownership,
+    ownership: Ownership,
     mut packer: Packer,
     state: &mut State,
     mut orphans: BTreeMap<u64, Pointer>,
     branch: NewBranch,
 ) -> Result<Root, VolumeError> {
-    let orphan_map = pack_dirty(&mut packer, state, &mut orphans, branch.block_bytes).await?;
+    let orphan_map = pack_dirty(&mut packer, None, state, &mut orphans, branch.block_bytes).await?;
     let committed_at_ms = parts.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: parts.family(),
@@ -72,18 +82,33 @@ pub(crate) async fn commit_branch(
         block_bytes: branch.block_bytes,
         covered: state.applied,
         completed: Vec::new(),
+        snapshots: Vec::new(),
+        history: Vec::new(),
     };
-    let pointer = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
+    let (env, anchor) = (&parts.env, &parts.anchor);
+    commit_root(env, anchor, ownership, packer, &checkpoint, &payload).await
+}
+
+/// Commits a branch's first root, and gives the ownership up again.
+pub(crate) async fn commit_root(
+    env: &Env,
+    anchor: &Anchor,
+    mut ownership: Ownership,
+    mut packer: Packer,
+    checkpoint: &Checkpoint,
+    payload: &CheckpointPayload,
+) -> Result<Root, VolumeError> {
+    let pointer = pack_checkpoint(&mut packer, checkpoint, payload).await?;
     packer.finish().await?;
-    let commit_id = parts.env.random_bytes();
+    let commit_id = env.random_bytes();
     let root = ownership.next_root(
         pointer.uid,
         pointer.location,
-        branch.version,
+        checkpoint.version,
         commit_id,
-        committed_at_ms,
+        checkpoint.committed_at_ms,
     );
-    parts.anchor.commit(&mut ownership, root.clone()).await?;
-    parts.anchor.drain(&mut ownership).await?;
+    anchor.commit(&mut ownership, root.clone()).await?;
+    anchor.drain(&mut ownership).await?;
     Ok(root)
 }

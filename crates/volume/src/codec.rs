@@ -98,6 +98,22 @@ impl Decoder {
         }
     }
 
+    /// Starts to read `what`, which may be of any version from `oldest` to `newest`; returns which.
+    pub fn versions(
+        bytes: Bytes,
+        oldest: u8,
+        newest: u8,
+        what: &'static str,
+    ) -> Result<(Self, u8), DecodeError> {
+        let mut decoder = Self { rest: bytes, what };
+        let version = decoder.u8()?;
+        if (oldest..=newest).contains(&version) {
+            Ok((decoder, version))
+        } else {
+            Err(DecodeError { what })
+        }
+    }
+
     fn need(&self, count: usize) -> Result<(), DecodeError> {
         if self.rest.len() >= count {
             Ok(())

@@ -3,6 +3,7 @@
 mod data;
 mod extended;
 mod listing;
+mod query;
 
 use crate::{
     record::Operation,
@@ -19,18 +20,14 @@ use firn_vfs::{
 };
 
 /// One read or write; what NFS clients ask for at most by default.
-const IO_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const IO_BYTES_MAX: u32 = 1 << 20;
 
 /// The longest symbolic link target (PATH_MAX less its NUL).
 const SYMLINK_BYTES_MAX: usize = 4095;
 
 impl Inner {
     fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
-        if handle.file_system == self.lock().file_system {
-            Ok(handle.inode)
-        } else {
-            Err(VfsError::Stale)
-        }
+        self.shown().number(handle)
     }
 
     fn handle(&self, inode: u64) -> FileHandle {
@@ -38,11 +35,6 @@ impl Inner {
             file_system: self.lock().file_system,
             inode,
         }
-    }
-
-    async fn see(&self, handle: FileHandle) -> Result<Attributes, VfsError> {
-        let number = self.number(handle)?;
-        self.ask(|state| Ok(state.see(number)?.attributes)).await
     }
 
     /// A change of one inode whose answer is its attributes before and after.
@@ -147,7 +139,7 @@ impl Vfs for Volume {
     }
 
     async fn attributes(&self, file: FileHandle) -> Result<Attributes, VfsError> {
-        self.inner.see(file).await
+        self.inner.shown().see(file).await
     }
 
     async fn set_attributes(
@@ -172,21 +164,7 @@ impl Vfs for Volume {
         directory: FileHandle,
         name: &Name,
     ) -> Result<(FileHandle, Attributes), VfsError> {
-        let inner = &self.inner;
-        let directory = inner.number(directory)?;
-        inner
-            .ask(|state| {
-                let number = state.plan_lookup(caller, directory, name)?;
-                let seen = state.see(number)?;
-                Ok((
-                    FileHandle {
-                        file_system: state.file_system,
-                        inode: number,
-                    },
-                    seen.attributes,
-                ))
-            })
-            .await
+        self.inner.shown().lookup(caller, directory, name).await
     }
 
     async fn parent(
@@ -194,23 +172,7 @@ impl Vfs for Volume {
         caller: &Caller,
         directory: FileHandle,
     ) -> Result<(FileHandle, Attributes), VfsError> {
-        let inner = &self.inner;
-        let directory = inner.number(directory)?;
-        inner
-            .ask(|state| {
-                let seen = state.see(directory)?;
-                rules::may_search(seen.subject(), &caller.credentials)?;
-                let parent = state.inode(directory)?.ok_or(VfsError::Stale)?.parent;
-                let seen = state.see(parent)?;
-                Ok((
-                    FileHandle {
-                        file_system: state.file_system,
-                        inode: parent,
-                    },
-                    seen.attributes,
-                ))
-            })
-            .await
+        self.inner.shown().parent(caller, directory).await
     }
 
     async fn check_access(
@@ -219,34 +181,11 @@ impl Vfs for Volume {
         file: FileHandle,
         asked: AccessMask,
     ) -> Result<(AccessMask, Attributes), VfsError> {
-        let number = self.inner.number(file)?;
-        self.inner
-            .ask(|state| {
-                let seen = state.see(number)?;
-                Ok((
-                    rules::granted(seen.subject(), &caller.credentials, asked),
-                    seen.attributes,
-                ))
-            })
-            .await
+        self.inner.shown().check_access(caller, file, asked).await
     }
 
     async fn read_link(&self, _caller: &Caller, file: FileHandle) -> Result<(Bytes, Attributes), VfsError> {
-        let number = self.inner.number(file)?;
-        self.inner
-            .ask(|state| {
-                let attributes = state.see(number)?.attributes;
-                if attributes.kind != FileKind::Symlink {
-                    return Err(VfsError::InvalidArgument.into());
-                }
-                let target = state
-                    .inode(number)?
-                    .ok_or(VfsError::Stale)?
-                    .symlink_target
-                    .clone();
-                Ok((target, attributes))
-            })
-            .await
+        self.inner.shown().read_link(file).await
     }
 
     async fn read(
@@ -479,6 +418,7 @@ impl Vfs for Volume {
         with_attributes: bool,
     ) -> Result<DirectoryPage, VfsError> {
         self.inner
+            .shown()
             .list_directory(caller, directory, cookie, limit, with_attributes)
             .await
     }
@@ -530,11 +470,11 @@ impl Vfs for Volume {
     }
 
     async fn list_xattrs(&self, caller: &Caller, file: FileHandle) -> Result<Vec<Bytes>, VfsError> {
-        self.inner.list_xattrs(caller, file).await
+        self.inner.shown().list_xattrs(caller, file).await
     }
 
     async fn get_xattr(&self, caller: &Caller, file: FileHandle, name: &[u8]) -> Result<Bytes, VfsError> {
-        self.inner.get_xattr(caller, file, name).await
+        self.inner.shown().get_xattr(caller, file, name).await
     }
 
     async fn set_xattr(
@@ -558,7 +498,7 @@ impl Vfs for Volume {
     }
 
     async fn get_acl(&self, _caller: &Caller, file: FileHandle) -> Result<(Acl, Acl), VfsError> {
-        self.inner.get_acl(file).await
+        self.inner.shown().get_acl(file).await
     }
 
     async fn set_acl(

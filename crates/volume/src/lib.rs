@@ -4,6 +4,7 @@
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
 //! it comes back), `open` and `salvage` (start, stop, takeover).
 
+mod aligned;
 mod branch;
 mod checkpoint;
 mod codec;
@@ -14,13 +15,18 @@ mod extents;
 mod filesystem;
 mod inode;
 pub mod journal;
+mod load;
 mod local;
+mod merge;
 pub mod mutants;
 pub mod objects;
 mod open;
 mod read;
 mod record;
+mod replay;
 mod salvage;
+mod shown;
+mod snapshots;
 mod state;
 mod status;
 mod tree;
@@ -29,9 +35,14 @@ mod volume;
 
 pub use config::{Cadence, VolumeConfig};
 pub use error::VolumeError;
+pub use merge::MergeStatus;
 pub use objects::{FetchPolicy, FetchPrices};
 pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
 pub use salvage::{SalvageReport, TakeoverReport};
+pub use snapshots::{
+    AUTOMATIC, CloneError, CloneReport, PolicyError, RestoreError, RestoreReport, RetentionPolicy, Rungs,
+    SNAPSHOTS_DIRECTORY, SnapshotAccess, SnapshotError, SnapshotInfo, SnapshotSpace,
+};
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};
 pub use volume::{Standing, Volume};

@@ -45,11 +45,25 @@ pub enum Mutant {
     CommitWithoutSync,
     /// Two batches of the journal that are written side by side are sealed in whatever order their threads run.
     SealInAnyOrder,
+    /// A snapshot keeps the tree as it was before the changes it was to contain.
+    SnapshotUndrainedTree,
+    /// A start that replays a snapshot's record lets the snapshot have what came after it, too.
+    SnapshotLaterChanges,
+    /// A protected snapshot is deleted like any other.
+    DeleteProtectedSnapshot,
+    /// A proposal of the cleaner is merged whatever its base.
+    MergeAnyBase,
+    /// Where the cleaner's object has another uid, it is taken all the same.
+    MergeDifferentUids,
+    /// Adopted places are not looked at before the commit.
+    MergeUnverified,
+    /// What a forwarding record leads to is used without comparing its hash.
+    ForwardUnverified,
 }
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 24] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -67,6 +81,13 @@ impl Mutant {
         Self::DropFencedJournal,
         Self::CommitWithoutSync,
         Self::SealInAnyOrder,
+        Self::SnapshotUndrainedTree,
+        Self::SnapshotLaterChanges,
+        Self::DeleteProtectedSnapshot,
+        Self::MergeAnyBase,
+        Self::MergeDifferentUids,
+        Self::MergeUnverified,
+        Self::ForwardUnverified,
     ];
 
     /// The name used on command lines and in reports.
@@ -89,6 +110,13 @@ impl Mutant {
             Self::DropFencedJournal => "drop_fenced_journal",
             Self::CommitWithoutSync => "commit_without_sync",
             Self::SealInAnyOrder => "seal_in_any_order",
+            Self::SnapshotUndrainedTree => "snapshot_undrained_tree",
+            Self::SnapshotLaterChanges => "snapshot_later_changes",
+            Self::DeleteProtectedSnapshot => "delete_protected_snapshot",
+            Self::MergeAnyBase => "merge_any_base",
+            Self::MergeDifferentUids => "merge_different_uids",
+            Self::MergeUnverified => "merge_unverified",
+            Self::ForwardUnverified => "forward_unverified",
         }
     }
 

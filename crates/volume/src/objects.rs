@@ -15,6 +15,7 @@
 mod disk;
 mod error;
 mod fetch;
+mod forwarding;
 mod line;
 mod locality;
 mod memory;
@@ -39,10 +40,11 @@ use firn_format::{
 };
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
+use forwarding::HOPS_MAX;
 use futures::{FutureExt, channel::oneshot, future::Shared};
 use memory::MemoryCache;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -110,6 +112,10 @@ pub struct ObjectsStatistics {
     pub cache_damages: u64,
     /// Damaged bytes got from the store that were right the second time.
     pub store_damages: u64,
+    /// Objects found where a forwarding record led.
+    pub forwarded: u64,
+    /// Forwarding records that led to something else.
+    pub false_forwards: u64,
     /// Objects in memory.
     pub memory_objects: u64,
     /// What they take.
@@ -126,7 +132,7 @@ type Loading = Shared<oneshot::Receiver<Result<Arc<Object>, ReadError>>>;
 
 struct State {
     memory: MemoryCache,
-    loads: BTreeMap<Uid, Loading>,
+    loads: BTreeMap<Pointer, Loading>,
     counters: ObjectsStatistics,
 }
 
@@ -211,12 +217,12 @@ impl Objects {
     pub async fn get(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
         let loading = {
             let mut state = self.inner.lock();
-            if let Some(object) = state.memory.get(&pointer.uid) {
+            if let Some(object) = state.memory.get(pointer) {
                 state.counters.memory_hits += 1;
                 drop(state);
                 return at_place(object, pointer, place);
             }
-            match state.loads.get(&pointer.uid).cloned() {
+            match state.loads.get(pointer).cloned() {
                 Some(loading) => {
                     state.counters.shared_loads += 1;
                     loading
@@ -237,17 +243,17 @@ impl Objects {
     fn start_load(&self, state: &mut State, pointer: &Pointer, place: Place) -> Loading {
         let (sender, receiver) = oneshot::channel();
         let loading = receiver.shared();
-        state.loads.insert(pointer.uid, loading.clone());
+        state.loads.insert(*pointer, loading.clone());
         let inner = self.inner.clone();
         let pointer = *pointer;
         drop(self.inner.env.spawn("object load", async move {
             let result = inner.load(&pointer, place).await;
             {
                 let mut state = inner.lock();
-                state.loads.remove(&pointer.uid);
+                state.loads.remove(&pointer);
                 if let Ok(object) = &result {
                     state.counters.asked_bytes += u64::from(pointer.location.length);
-                    state.memory.insert(pointer.uid, object.clone());
+                    state.memory.insert(&pointer, object.clone());
                 }
             }
             // Nobody may be waiting any more.
@@ -256,14 +262,29 @@ impl Objects {
         loading
     }
 
-    /// The object, if it is in memory.
-    pub fn cached(&self, uid: &Uid) -> Option<Arc<Object>> {
-        self.inner.lock().memory.get(uid)
+    /// Keeps an object just built in memory.
+    pub fn insert(&self, pointer: &Pointer, object: Arc<Object>) {
+        self.inner.lock().memory.insert(pointer, object);
     }
 
-    /// Keeps an object just built in memory.
-    pub fn insert(&self, uid: Uid, object: Arc<Object>) {
-        self.inner.lock().memory.insert(uid, object);
+    /// The object from the very place the pointer names, past all caches and without following where it may have been moved.
+    ///
+    /// # Errors
+    /// As [`Objects::get`].
+    pub async fn get_exactly(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+        let location = pointer.location;
+        let corrupt = |detail| ReadError::Corrupt {
+            place,
+            location,
+            detail,
+        };
+        match self.inner.fetcher.fetch_exactly(&location).await {
+            Ok(bytes) => match self.inner.open(bytes, pointer, place).await {
+                Ok(object) => Ok(object),
+                Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => Err(corrupt(detail)),
+            },
+            Err(refusal) => Err(corrupt(read_error(refusal, &location, place)?)),
+        }
     }
 
     /// Keeps a segment just built in the disk cache.
@@ -312,6 +333,7 @@ impl Objects {
     pub async fn drop_caches(&self) {
         self.inner.lock().memory.clear();
         self.inner.fetcher.drop_windows();
+        self.inner.fetcher.forwarding().clear();
         self.inner.disk.clear().await;
     }
 }
@@ -360,12 +382,18 @@ impl Inner {
             return Ok(object);
         }
         self.lock().counters.misses += 1;
+        if let Some(places) = self.fetcher.forwarding().remembered(&location) {
+            return self.load_moved(pointer, place, places).await;
+        }
         let first = match self.fetcher.fetch(&location, arrival).await {
             Ok(bytes) => match self.open(bytes, pointer, place).await {
                 Ok(object) => return Ok(object),
                 Err(Misfit::Unusable(detail)) => return Err(corrupt(detail)),
                 Err(Misfit::Damaged(detail)) => detail,
             },
+            Err(Refusal::Store(StoreError::NotFound { .. })) => {
+                return self.load_moved(pointer, place, Vec::new()).await;
+            }
             Err(refusal) => read_error(refusal, &location, place)?,
         };
         // Not believed before it was asked for once more, by itself and past everything that is cached.
@@ -384,6 +412,66 @@ impl Inner {
             }
             Err(Misfit::Unusable(detail) | Misfit::Damaged(detail)) => Err(corrupt(detail)),
         }
+    }
+
+    /// The object of a segment that is not there: looked for where the cleaner says it went (`places`: as far as that is known).
+    async fn load_moved(
+        self: &Arc<Self>,
+        pointer: &Pointer,
+        place: Place,
+        mut places: Vec<Location>,
+    ) -> Result<Arc<Object>, ReadError> {
+        let segment = pointer.location.segment;
+        let unavailable = |error: StoreError| ReadError::Unavailable {
+            segment,
+            detail: error.to_string(),
+        };
+        let forwarding = self.fetcher.forwarding();
+        let mut seen = BTreeSet::from([pointer.location]);
+        if places.is_empty() {
+            places = forwarding.find(&pointer.location).await.map_err(unavailable)?;
+        }
+        for _ in 0..HOPS_MAX {
+            let Some(next) = places.pop() else { break };
+            if !seen.insert(next) {
+                continue;
+            }
+            let moved = Pointer {
+                location: next,
+                ..*pointer
+            };
+            if let Some(object) = self.load_from_disk(&moved, place).await {
+                return Ok(object);
+            }
+            match self.fetcher.fetch_exactly(&next).await {
+                Ok(bytes) => {
+                    let opened = if active(&self.env, Mutant::ForwardUnverified) {
+                        trusting(&self.opener, bytes.clone())
+                    } else {
+                        self.open(bytes.clone(), &moved, place).await
+                    };
+                    match opened {
+                        Ok(object) => {
+                            self.lock().counters.forwarded += 1;
+                            self.disk.write(next.segment, next.offset, vec![bytes]).await;
+                            return Ok(object);
+                        }
+                        Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => {
+                            tracing::warn!(%place, %next, detail, "a forwarding record leads to something else; ignored");
+                            self.lock().counters.false_forwards += 1;
+                        }
+                    }
+                }
+                Err(Refusal::Store(StoreError::NotFound { .. })) => {
+                    // Moved on.
+                    places.extend(forwarding.find(&next).await.map_err(unavailable)?);
+                }
+                Err(refusal) => {
+                    read_error(refusal, &next, place)?;
+                }
+            }
+        }
+        Err(ReadError::Missing { segment, place })
     }
 
     async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {

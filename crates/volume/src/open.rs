@@ -5,25 +5,24 @@
 
 use crate::{
     branch::{NewBranch, commit_branch},
-    checkpoint::{self, CheckpointPayload, Packer, PackerContext, UploadProgress},
+    checkpoint::{self, Packer, PackerContext, UploadProgress},
     config::VolumeConfig,
     error::VolumeError,
-    extents::WriteBuffer,
-    journal::{Journal, JournalConfig, Replay, ReserveClass},
+    journal::{Journal, JournalConfig, ReserveClass},
+    load::load_root,
     local::{LocalState, journal_directory},
+    merge::MergeState,
     mutants::{Mutant, active},
     objects::{Objects, ObjectsConfig},
     record::{Operation, Record},
-    state::{Missing, State, VolumeCounters, root_inode},
-    tree,
-    volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume, decode_inode},
+    replay::Replaying,
+    snapshots::SnapshotViews,
+    state::{State, VolumeCounters, root_inode},
+    volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume},
 };
-use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, Root};
+use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
 use firn_env::Env;
-use firn_format::{
-    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, Version, VolumeId, WriterId,
-    checkpoint_place,
-};
+use firn_format::{FamilyId, ROOT_DIRECTORY, Version, VolumeId, WriterId};
 use firn_seal::Keys;
 use firn_store::Store;
 use firn_vfs::Timestamp;
@@ -103,13 +102,6 @@ impl Default for FormatOptions {
 /// Inode numbers set aside for each start. More than any start makes files; few enough for two thousand million starts.
 const INODES_A_START: u64 = 1 << 32;
 
-/// A root that was read.
-pub(crate) struct LoadedRoot {
-    pub payload: CheckpointPayload,
-    pub state: State,
-    pub orphan_pointers: BTreeMap<u64, Pointer>,
-}
-
 /// What recovery did, for the log and for tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
@@ -166,7 +158,11 @@ impl Volume {
             block_bytes,
         };
         let objects = parts.objects(config).await?;
-        let writer = parts.anchor.next_writer().await?;
+        let tenure = WriterTenure::Owner {
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+        };
+        let writer = parts.anchor.next_writer_for(tenure).await?;
         let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
         commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
         Ok(())
@@ -229,7 +225,11 @@ impl Volume {
         // The tenure is remembered before the first record of its journal can exist.
         local.tenure = Some(tenure);
         local.save(&**env.disk()).await?;
-        let writer = match parts.anchor.next_writer().await? {
+        let registered = WriterTenure::Owner {
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+        };
+        let writer = match parts.anchor.next_writer_for(registered).await? {
             _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
             writer => writer,
         };
@@ -257,14 +257,24 @@ impl Volume {
         };
         loaded.state.forgets_truncation = active(&env, Mutant::ForgetTruncation);
         env.fault_point("recover.before_replay").await;
-        replay_into(&mut loaded.state, &objects, &mut replay, &mut report).await?;
+        let packer = parts.packer(&config, &objects, writer);
+        let mut replaying = Replaying {
+            state: &mut loaded.state,
+            objects: &objects,
+            orphan_pointers: &mut loaded.orphan_pointers,
+            journal: &journal,
+            packer: &packer,
+            block_bytes: loaded.payload.block_bytes,
+            version: root.version,
+        };
+        replaying.run(&mut replay, &mut report).await?;
+        let version = replaying.version;
         env.fault_point("recover.after_replay").await;
         // Handles of files that an earlier start made and lost, or that another edge has in its journal only, are still about;
         // no other file may get their numbers. So each incarnation of a writer gives out numbers of its own.
         let counters = &mut loaded.state.counters;
         counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_START));
         let replayed = loaded.state.completed();
-        let packer = parts.packer(&config, &objects, writer);
         let dirty_since = loaded.state.is_dirty().then(|| env.now());
         let (standing, _) = watch::channel(Standing::Serving);
         let inner = Arc::new(Inner {
@@ -279,10 +289,12 @@ impl Volume {
             replayed,
             checkpointer: tokio::sync::Mutex::new(CheckpointerState {
                 ownership,
-                version: root.version,
+                version,
                 root: root.uid,
                 orphan_pointers: loaded.orphan_pointers,
                 local: local.clone(),
+                history: loaded.history,
+                merge: MergeState::new(loaded.cleaner_sequence),
             }),
             times: Mutex::new(CheckpointTimes {
                 dirty_since,
@@ -295,6 +307,10 @@ impl Volume {
             wanted: AtomicBool::new(false),
             committed: Notify::new(),
             started: env.now(),
+            waiting_snapshots: Mutex::default(),
+            pinned_snapshots: Mutex::default(),
+            merging: Mutex::default(),
+            views: SnapshotViews::default(),
             config,
             env,
         });
@@ -385,123 +401,6 @@ impl Inner {
 /// The number by which protocols know a volume: stable, and different for different volumes.
 pub fn file_system_id(volume: VolumeId) -> u64 {
     u64::from_le_bytes(volume.0[..8].try_into().expect("sixteen bytes"))
-}
-
-/// Reads a root's checkpoint and its orphans.
-pub(crate) async fn load_root(
-    objects: &Objects,
-    volume: VolumeId,
-    root: &Root,
-) -> Result<LoadedRoot, VolumeError> {
-    let pointer = Pointer {
-        uid: root.uid,
-        location: root.location,
-    };
-    let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
-    let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
-    let payload = CheckpointPayload::decode(object.payload.clone())?;
-    let mut state = State::new(
-        file_system_id(volume),
-        payload.counters.clone(),
-        checkpoint.inode_map,
-    );
-    state.applied = payload.covered;
-    state.restore_completed(payload.completed.clone());
-    let mut orphan_pointers = BTreeMap::new();
-    if let Some(orphans) = &checkpoint.orphans {
-        for (number, pointer) in tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await? {
-            let place = Place {
-                inode: ORPHAN_MAP,
-                level: 0,
-                index: number,
-            };
-            let object = objects.get(&pointer, place).await?;
-            let (inode, content) = decode_inode(&object).map_err(|detail| VolumeError::Undecodable {
-                what: "an unlinked inode",
-                detail,
-            })?;
-            state.install_orphan(inode, content);
-            orphan_pointers.insert(number, pointer);
-        }
-    }
-    Ok(LoadedRoot {
-        payload,
-        state,
-        orphan_pointers,
-    })
-}
-
-/// Applies every record of the journal to the state, loading what it misses.
-pub(crate) async fn replay_into(
-    state: &mut State,
-    objects: &Objects,
-    replay: &mut Replay,
-    report: &mut RecoveryReport,
-) -> Result<(), VolumeError> {
-    while let Some(found) = replay.next().await? {
-        let payload_bytes = found.payload.len();
-        let (record, data) = Record::decode(found.payload)?;
-        let buffer = match &record.operation {
-            Operation::Write { .. } => {
-                report.data_bytes += data.len() as u64;
-                Some(WriteBuffer::on_disk(
-                    data.len(),
-                    payload_bytes - data.len(),
-                    found.record.clone(),
-                ))
-            }
-            _ => None,
-        };
-        while let Err(missing) = state.apply(found.sequence, &record, buffer.as_ref()) {
-            load_for_replay(state, objects, missing).await?;
-        }
-        report.records += 1;
-    }
-    report.torn_tail = replay.torn_tail();
-    Ok(())
-}
-
-/// As a request's loading, but with the state to oneself.
-pub(crate) async fn load_for_replay(
-    state: &mut State,
-    objects: &Objects,
-    missing: Missing,
-) -> Result<(), VolumeError> {
-    let broken = |detail: String| VolumeError::Undecodable {
-        what: "what the journal changes",
-        detail,
-    };
-    match missing {
-        Missing::Inode(number) => {
-            let root = state
-                .inode_map
-                .ok_or_else(|| broken(format!("inode {number} in an empty volume")))?;
-            let pointer = tree::lookup(objects, firn_format::INODE_MAP, &root, number).await?;
-            let pointer = pointer.ok_or_else(|| broken(format!("inode {number} is not in the root")))?;
-            let place = Place {
-                inode: firn_format::INODE_MAP,
-                level: 0,
-                index: number,
-            };
-            let object = objects.get(&pointer, place).await?;
-            let (inode, content) = decode_inode(&object).map_err(broken)?;
-            state.install_inode(number, inode, content);
-        }
-        Missing::Page { directory, key } => {
-            let (content, shape) = match state.entry(directory) {
-                Ok(Some(entry)) => (
-                    entry.content.clone(),
-                    entry.inode.as_ref().expect("no tombstone").directory,
-                ),
-                Ok(None) | Err(_) => return Err(broken(format!("directory {directory} does not exist"))),
-            };
-            let (place, page) = crate::volume::find_page(objects, directory, &content, shape, key)
-                .await?
-                .ok_or_else(|| broken(format!("directory {directory} has no page for {key:016x}")))?;
-            state.install_page(directory, &content, place, page);
-        }
-    }
-    Ok(())
 }
 
 /// Frees what was unlinked and open when the edge stopped; nobody can have it open now.

@@ -7,9 +7,10 @@ use crate::{
     damage::LostRanges,
     extents::Extent,
     journal::JournalError,
+    shown::{Shown, read_failed},
     state::{Content, FileLayer},
     tree,
-    volume::{Inner, read_failed},
+    volume::Inner,
 };
 use bytes::Bytes;
 use firn_format::{Place, TreeRoot};
@@ -109,7 +110,8 @@ impl Inner {
                 Piece::Inline(bytes) => data.push(bytes),
                 Piece::Extent(extent) => data.push(self.extent_bytes(&extent).await?),
                 Piece::Committed { root, start, length } => {
-                    self.committed_bytes(inode, &root, start, length, &mut data)
+                    self.shown()
+                        .committed_bytes(inode, &root, start, length, &mut data)
                         .await?;
                 }
             }
@@ -129,6 +131,25 @@ impl Inner {
         })?;
         let from = extent.buffer.payload_offset;
         Ok(payload.slice(from + range.start..from + range.end))
+    }
+}
+
+impl Shown<'_> {
+    /// The bytes of the pieces of a tree that nobody changes, in order.
+    pub async fn resolve_committed(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
+        let mut data = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match piece {
+                Piece::Zeros(length) => push_zeros(length, &mut data),
+                Piece::Inline(bytes) => data.push(bytes),
+                Piece::Extent(_) => unreachable!("nothing was written to a tree that nobody changes"),
+                Piece::Committed { root, start, length } => {
+                    self.committed_bytes(inode, &root, start, length, &mut data)
+                        .await?;
+                }
+            }
+        }
+        Ok(data)
     }
 
     /// Committed blocks, fetched side by side; the caller bounds the length.
@@ -165,7 +186,7 @@ impl Inner {
     ) -> Result<Vec<Bytes>, VfsError> {
         let (from, to) = range;
         let mut data = Vec::with_capacity(1);
-        let found = tree::lookup(&self.objects, inode, root, index)
+        let found = tree::lookup(self.objects, inode, root, index)
             .await
             .map_err(read_failed)?;
         let Some(pointer) = found else {

@@ -69,6 +69,17 @@ pub enum Operation {
     },
     /// The last user of an unlinked inode is gone.
     FreeOrphan { inode: u64 },
+    /// A snapshot of everything before this record.
+    CreateSnapshot {
+        id: u64,
+        name: Bytes,
+        created_ms: i64,
+        protected_until_ms: i64,
+    },
+    /// A snapshot is no longer kept.
+    DeleteSnapshot { id: u64 },
+    /// A snapshot may not be deleted before a time.
+    ProtectSnapshot { id: u64, until_ms: i64 },
 }
 
 /// A change, when it was made, and for which request.
@@ -172,6 +183,24 @@ impl Record {
             Operation::FreeOrphan { inode } => {
                 out.u8(9).u64(*inode);
             }
+            Operation::CreateSnapshot {
+                id,
+                name,
+                created_ms,
+                protected_until_ms,
+            } => {
+                out.u8(10)
+                    .u64(*id)
+                    .bytes(name)
+                    .i64(*created_ms)
+                    .i64(*protected_until_ms);
+            }
+            Operation::DeleteSnapshot { id } => {
+                out.u8(11).u64(*id);
+            }
+            Operation::ProtectSnapshot { id, until_ms } => {
+                out.u8(12).u64(*id).i64(*until_ms);
+            }
         }
         out.finish()
     }
@@ -238,6 +267,17 @@ impl Record {
                 default: input.option(decode_acl)?,
             },
             9 => Operation::FreeOrphan { inode: input.u64()? },
+            10 => Operation::CreateSnapshot {
+                id: input.u64()?,
+                name: input.bytes()?,
+                created_ms: input.i64()?,
+                protected_until_ms: input.i64()?,
+            },
+            11 => Operation::DeleteSnapshot { id: input.u64()? },
+            12 => Operation::ProtectSnapshot {
+                id: input.u64()?,
+                until_ms: input.i64()?,
+            },
             _ => return Err(input.error()),
         };
         let record = Self {

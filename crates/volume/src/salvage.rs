@@ -6,19 +6,21 @@
 //! behind anybody's back.
 
 use crate::{
-    branch::{NewBranch, commit_branch, pack_dirty},
+    branch::{NewBranch, commit_branch, first_version, pack_dirty},
     checkpoint::Packer,
     config::VolumeConfig,
     error::VolumeError,
     extents::WriteBuffer,
     journal::{Journal, Replay, Sequence},
+    load::load_root,
     local::{LocalState, journal_directory},
     mutants::{Mutant, active},
-    open::{Parts, RecoveryReport, load_for_replay, load_root},
+    open::{Parts, RecoveryReport},
     record::{Operation, Record},
+    replay::load_for_replay,
     volume::Volume,
 };
-use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple};
+use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};
 use firn_env::{Disk, DiskError};
 use firn_format::{ForkPoint, OwnershipEpoch, Version, VolumeId};
 
@@ -118,6 +120,7 @@ async fn salvage_onto(
         ..parts.clone()
     };
     let block_bytes = loaded.payload.block_bytes;
+    let birth = first_version(root.version);
     let mut packer: Option<Packer> = None;
     let mut recovery = RecoveryReport {
         version: root.version.0,
@@ -137,9 +140,10 @@ async fn salvage_onto(
         pending_bytes += data.len() as u64;
         if pending_bytes >= PACK_BYTES {
             pending_bytes = 0;
-            let packer = open_packer(&mut packer, parts, config, &objects).await?;
+            let packer = open_packer(&mut packer, &clone, config, &objects, birth).await?;
             pack_dirty(
                 packer,
+                None,
                 &mut loaded.state,
                 &mut loaded.orphan_pointers,
                 block_bytes,
@@ -161,10 +165,10 @@ async fn salvage_onto(
             .anchor
             .acquire(volume, local.owner, &config.owner_name)
             .await?;
-        open_packer(&mut packer, parts, config, &objects).await?;
+        open_packer(&mut packer, &clone, config, &objects, birth).await?;
         let packer = packer.expect("just opened");
         let branch = NewBranch {
-            version: Version(1),
+            version: first_version(root.version),
             previous: Some(root.uid),
             fork: Some(ForkPoint {
                 volume: parts.volume,
@@ -185,13 +189,15 @@ async fn salvage_onto(
 
 async fn open_packer<'a>(
     packer: &'a mut Option<Packer>,
-    parts: &Parts,
+    clone: &Parts,
     config: &VolumeConfig,
     objects: &crate::objects::Objects,
+    birth: Version,
 ) -> Result<&'a mut Packer, VolumeError> {
     if packer.is_none() {
-        let writer = parts.anchor.next_writer().await?;
-        *packer = Some(Packer::new(parts.packer(config, objects, writer), Version(1)));
+        let tenure = WriterTenure::FirstRoot { volume: clone.volume };
+        let writer = clone.anchor.next_writer_for(tenure).await?;
+        *packer = Some(Packer::new(clone.packer(config, objects, writer), birth));
     }
     Ok(packer.as_mut().expect("just opened"))
 }

@@ -105,6 +105,7 @@ impl Volume {
     /// Drops every cached copy of what is committed, in memory and on disk, as after a long time: for tests and benchmarks.
     pub async fn drop_caches(&self) {
         self.inner.lock().drop_clean();
+        self.inner.views.clear();
         self.inner.objects.drop_caches().await;
     }
 }

@@ -8,9 +8,10 @@
 use crate::{
     inode::Inode,
     objects::{Objects, ReadError},
+    shown::decode_inode,
     state::{Content, DirectoryPage, MAX_DEPTH, PagePlace},
     tree,
-    volume::{Volume, decode_inode},
+    volume::Volume,
 };
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot};
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,33 +10,31 @@
 //! task owns its files; the checkpointer owns the [`Ownership`] and the segment counter.
 
 use crate::{
-    checkpoint::PackerContext,
+    checkpoint::{HISTORY_MAX, PackerContext},
     config::{Cadence, VolumeConfig},
     extents::WriteBuffer,
     journal::{Journal, JournalError, Reservation, ReserveClass, Sequence},
     local::LocalState,
-    objects::{Objects, ReadError},
+    merge::{MergeState, MergeStatus},
+    objects::Objects,
     record::{Operation, Record},
-    state::{Content, DirectoryPage, Missing, PagePlace, State, Stop},
-    tree,
+    shown::{LOADS_MAX, Shown},
+    snapshots::{SnapshotViews, Waiting},
+    state::{Missing, State, Stop},
 };
 use bytes::{Bytes, BytesMut};
 use firn_anchor::{Anchor, Ownership};
 use firn_env::{Env, Monotonic};
-use firn_format::{INODE_MAP, Place, Pointer, Uid, Version, VolumeId};
+use firn_format::{Pointer, Uid, Version, VolumeId};
 use firn_vfs::{Caller, Timestamp, VfsError};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
 use tokio::sync::{Notify, watch};
-
-/// Loads before a request gives up: every load brings one thing into memory, and no request needs more than a handful; a
-/// deep rename check needs one an ancestor.
-const LOADS_MAX: usize = 100_000;
 
 /// A mounted volume; cheap to clone.
 #[derive(Clone)]
@@ -65,6 +63,20 @@ pub(crate) struct CheckpointerState {
     /// Where the committed orphans are.
     pub orphan_pointers: BTreeMap<u64, Pointer>,
     pub local: LocalState,
+    /// The newest commits, oldest first; at most [`HISTORY_MAX`].
+    pub history: VecDeque<(Version, Uid)>,
+    /// Where taking over from the cleaner stands.
+    pub merge: MergeState,
+}
+
+impl CheckpointerState {
+    /// Remembers a commit of this branch.
+    pub fn remember(&mut self, version: Version, uid: Uid) {
+        if self.history.len() >= HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((version, uid));
+    }
 }
 
 /// Times and counts of checkpoints, for `status` and for the cadence.
@@ -103,6 +115,14 @@ pub(crate) struct Inner {
     /// Tells waiters that a checkpoint was committed.
     pub committed: Notify,
     pub started: Monotonic,
+    /// Snapshots to be made with the next freeze.
+    pub waiting_snapshots: Mutex<Vec<Waiting>>,
+    /// Snapshots that may not be deleted now.
+    pub pinned_snapshots: Mutex<Vec<u64>>,
+    /// What was taken over from the cleaner.
+    pub merging: Mutex<MergeStatus>,
+    /// Snapshots that are being read.
+    pub views: SnapshotViews,
 }
 
 impl Inner {
@@ -118,14 +138,7 @@ impl Inner {
 
     /// Refuses if the volume does not serve.
     pub fn check_standing(&self) -> Result<(), VfsError> {
-        match &*self.standing.borrow() {
-            Standing::Serving => Ok(()),
-            Standing::Stopping => Err(VfsError::TryAgain {
-                reason: "the edge is stopping",
-            }),
-            Standing::Fenced => Err(VfsError::Fenced),
-            Standing::Failed(reason) => Err(VfsError::Io(reason.clone())),
-        }
+        self.shown().check_standing()
     }
 
     /// Changes how the volume stands; fenced and failed are final.
@@ -147,23 +160,19 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// Runs a question against the state, loading what it misses.
-    pub async fn ask<T>(
-        &self,
-        mut question: impl FnMut(&mut State) -> Result<T, Stop>,
-    ) -> Result<T, VfsError> {
-        for _ in 0..LOADS_MAX {
-            self.check_standing()?;
-            let missing = match question(&mut self.lock()) {
-                Ok(answer) => return Ok(answer),
-                Err(Stop::Refused(error)) => return Err(error),
-                Err(Stop::Missing(missing)) => missing,
-            };
-            self.load(missing).await?;
+    /// The live tree, for looking at.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            state: &self.state,
+            objects: &self.objects,
+            block_bytes: self.block_bytes,
+            standing: &self.standing,
         }
-        Err(VfsError::TryAgain {
-            reason: "the memory cache is too small for this request",
-        })
+    }
+
+    /// Runs a question against the state, loading what it misses.
+    pub async fn ask<T>(&self, question: impl FnMut(&mut State) -> Result<T, Stop>) -> Result<T, VfsError> {
+        self.shown().ask(question).await
     }
 
     /// Runs a request that may change the volume: plans it, journals it and applies it in one step, then waits until it is
@@ -337,179 +346,7 @@ impl Inner {
 
     /// Loads what a request misses.
     pub async fn load(&self, missing: Missing) -> Result<(), VfsError> {
-        match missing {
-            Missing::Inode(number) => self.load_inode(number).await,
-            Missing::Page { directory, key } => self.load_page(directory, key).await,
-        }
-    }
-
-    async fn load_inode(&self, number: u64) -> Result<(), VfsError> {
-        let root = self.lock().inode_map;
-        let found = match &root {
-            None => None,
-            Some(root) => match tree::lookup(&self.objects, INODE_MAP, root, number).await {
-                Err(error) => return Err(read_failed(error)),
-                Ok(None) => None,
-                Ok(Some(pointer)) => {
-                    let place = Place {
-                        inode: INODE_MAP,
-                        level: 0,
-                        index: number,
-                    };
-                    Some(read_inode(&self.objects, &pointer, place).await?)
-                }
-            },
-        };
-        let mut state = self.lock();
-        // A commit meanwhile may have changed the inode; what was read is then of no use, and the request asks again.
-        if state.inode_map != root {
-            return Ok(());
-        }
-        match found {
-            Some((inode, content)) => {
-                state.install_inode(number, inode, content);
-                Ok(())
-            }
-            None => match state.inode(number) {
-                Err(Missing::Inode(_)) => Err(VfsError::Stale),
-                // Created or tombstoned while we looked.
-                Ok(_) | Err(Missing::Page { .. }) => Ok(()),
-            },
-        }
-    }
-
-    async fn load_page(&self, directory: u64, key: u64) -> Result<(), VfsError> {
-        let (content, shape) = {
-            let mut state = self.lock();
-            match state.entry(directory) {
-                Err(_) => return Ok(()), // Dropped meanwhile: the request will miss the inode next.
-                Ok(None) => return Err(VfsError::Stale),
-                Ok(Some(entry)) => {
-                    let inode = entry.inode.as_ref().expect("an entry that is no tombstone");
-                    (entry.content.clone(), inode.directory)
-                }
-            }
-        };
-        match find_page(&self.objects, directory, &content, shape, key).await {
-            Err(error) => Err(read_failed(error)),
-            Ok(Some((place, page))) => {
-                self.lock().install_page(directory, &content, place, page);
-                Ok(())
-            }
-            Ok(None) => {
-                let mut state = self.lock();
-                let unchanged = matches!(state.entry(directory), Ok(Some(entry)) if entry.content == content);
-                if unchanged && state.page(directory, key).is_err() {
-                    let detail = format!("no page of the directory covers key {key:016x}");
-                    return Err(VfsError::Corrupt {
-                        inode: directory,
-                        detail,
-                    });
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Finds and reads the committed page that covers `key`; `None` if there is none, which a whole directory never has.
-pub(crate) async fn find_page(
-    objects: &Objects,
-    directory: u64,
-    content: &Content,
-    shape: crate::inode::DirectoryShape,
-    key: u64,
-) -> Result<Option<(PagePlace, DirectoryPage)>, ReadError> {
-    let Content::Map(root) = content else {
-        return Ok(None);
-    };
-    let deepest = shape.max_depth.min(crate::state::MAX_DEPTH);
-    for depth in (0..=deepest).rev() {
-        let place = PagePlace::covering(key, depth);
-        let Some(pointer) = tree::lookup(objects, directory, root, place.index()).await? else {
-            continue;
-        };
-        let at = Place {
-            inode: directory,
-            level: 0,
-            index: place.index(),
-        };
-        let object = objects.get(&pointer, at).await?;
-        return match DirectoryPage::decode(object.payload.clone(), place) {
-            Ok(page) => Ok(Some((place, page))),
-            Err(error) => {
-                let (location, detail) = (pointer.location, error.to_string());
-                Err(ReadError::Corrupt {
-                    place: at,
-                    location,
-                    detail,
-                })
-            }
-        };
-    }
-    Ok(None)
-}
-
-/// Reads and decodes an inode object.
-pub(crate) async fn read_inode(
-    objects: &Objects,
-    pointer: &Pointer,
-    place: Place,
-) -> Result<(crate::inode::Inode, Content), VfsError> {
-    let object = objects.get(pointer, place).await.map_err(read_failed)?;
-    decode_inode(&object).map_err(|detail| VfsError::Corrupt {
-        inode: place.index,
-        detail,
-    })
-}
-
-pub(crate) fn decode_inode(
-    object: &crate::objects::Object,
-) -> Result<(crate::inode::Inode, Content), String> {
-    let (inode, inline) =
-        crate::inode::Inode::decode(object.payload.clone()).map_err(|error| error.to_string())?;
-    if inode.number != object.header.place.index {
-        return Err(format!(
-            "the object of inode {} says it is {}",
-            object.header.place.index, inode.number
-        ));
-    }
-    let content = match (
-        inline,
-        object.header.children.first(),
-        object.header.plain.first(),
-    ) {
-        (Some(bytes), None, _) => Content::Inline(bytes),
-        (None, Some(child), Some(level)) if *level > 0 => Content::Map(firn_format::TreeRoot {
-            pointer: child.pointer,
-            level: *level,
-        }),
-        (None, None, _) => Content::Empty,
-        (Some(_), Some(_), _) | (None, Some(_), _) => {
-            return Err("its content is neither inline nor a map".into());
-        }
-    };
-    Ok((inode, content))
-}
-
-/// What the client is told when something committed cannot be read.
-pub(crate) fn read_failed(error: ReadError) -> VfsError {
-    match error {
-        ReadError::Unavailable { .. } => VfsError::TryAgain {
-            reason: "the object store is out of reach",
-        },
-        ReadError::Corrupt { place, .. } => {
-            let inode = if place.inode == INODE_MAP && place.level == 0 {
-                place.index
-            } else {
-                place.inode
-            };
-            VfsError::Corrupt {
-                inode,
-                detail: error.to_string(),
-            }
-        }
-        ReadError::Missing { .. } => VfsError::Io(error.to_string()),
+        self.shown().load(missing).await
     }
 }
 

@@ -3,7 +3,10 @@
 //! Three edges can serve (the third is used to read everything from the cloud alone), a fourth machine looks at salvage
 //! clones. Each edge reaches the cloud through its own store stack and table client, which have the weather.
 
-use crate::system::{Branch, Running, StartError, System, Weather};
+use crate::{
+    oracle::is_trouble,
+    system::{Branch, Running, SnapshotRefusal, StartError, System, Weather},
+};
 use async_trait::async_trait;
 use firn_anchor::{Anchor, AnchorError};
 use firn_env::{
@@ -19,7 +22,8 @@ use firn_store::{
 use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
 use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
 use firn_volume::{
-    Cadence, FormatOptions, Parts, Standing, Volume, VolumeConfig, VolumeError, file_system_id,
+    Cadence, FormatOptions, Parts, SnapshotAccess, SnapshotError, Standing, Volume, VolumeConfig,
+    VolumeError, file_system_id,
     journal::JournalError,
     objects::{FetchPolicy, ReadError},
 };
@@ -375,6 +379,19 @@ impl System for Engine {
     fn applied_observation(&self) -> &'static str {
         "volume.applied"
     }
+
+    fn has_snapshots(&self) -> bool {
+        true
+    }
+}
+
+fn refusal(error: SnapshotError) -> SnapshotRefusal {
+    match error {
+        SnapshotError::Protected { .. } => SnapshotRefusal::Protected,
+        SnapshotError::Volume(error) if is_trouble(&error) => SnapshotRefusal::Trouble(error.to_string()),
+        SnapshotError::Unknown | SnapshotError::NotYet { .. } => SnapshotRefusal::Trouble(error.to_string()),
+        other => SnapshotRefusal::Broken(other.to_string()),
+    }
 }
 
 struct RunningVolume(Volume);
@@ -382,7 +399,37 @@ struct RunningVolume(Volume);
 #[async_trait]
 impl Running for RunningVolume {
     fn vfs(&self) -> Arc<dyn Vfs> {
-        Arc::new(self.0.clone())
+        Arc::new(SnapshotAccess::new(&self.0, false))
+    }
+
+    async fn create_snapshot(&self, name: &str, protected_until_ms: i64) -> Result<u64, SnapshotRefusal> {
+        let name = name.as_bytes().to_vec();
+        let made = self.0.snapshot_create(name, protected_until_ms).await;
+        made.map(|info| info.id).map_err(refusal)
+    }
+
+    async fn delete_snapshot(&self, name: &str) -> Result<(), SnapshotRefusal> {
+        match self.0.snapshot_delete(name.as_bytes()).await {
+            // The one that was listed may have been deleted by an earlier try.
+            Err(SnapshotError::NoSuchSnapshot { .. }) => Err(SnapshotRefusal::Trouble("it is gone".into())),
+            other => other.map_err(refusal),
+        }
+    }
+
+    fn snapshots(&self) -> Vec<(u64, String, i64)> {
+        let infos = self.0.snapshots().into_iter();
+        infos
+            .filter(|info| info.version.is_some())
+            .map(|info| {
+                let name = String::from_utf8_lossy(&info.name).into_owned();
+                (info.id, name, info.protected_until_ms)
+            })
+            .collect()
+    }
+
+    fn snapshot(&self, name: &str) -> Option<Arc<dyn Vfs>> {
+        let access = SnapshotAccess::new(&self.0, false).rooted(name.as_bytes()).ok()?;
+        Some(Arc::new(access))
     }
 
     async fn sync(&self) -> Result<(), String> {

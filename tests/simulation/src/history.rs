@@ -8,7 +8,7 @@
 
 use crate::{
     life::{Life, LifeEnd},
-    oracle::{Oracle, Stop},
+    oracle::{Found, Oracle, Stop},
     system::{Branch, Running, StartError, System, Weather},
     tree::Tree,
     workload::Workload,
@@ -335,7 +335,8 @@ impl History {
         })
         .await?;
         if let Some(tree) = tree {
-            judge(&home.oracle).recovered(home.stop, &tree, &completed);
+            let snapshots = self.read_snapshots(machine, running).await?;
+            judge(&home.oracle).recovered(home.stop, &tree, &completed, snapshots.as_deref());
             self.collect(&home.oracle);
         }
         let files = |status: FileSystemStatus| status.total_files - status.free_files;
@@ -361,10 +362,14 @@ impl History {
             machine.env(),
             self.system.applied_observation(),
         );
-        machine.faults().set_observer(move |observed, _| {
+        machine.faults().set_observer(move |observed, value| {
             if observed == name {
                 let now = firn_vfs::Timestamp::from_nanos(env.wall().0);
                 judge(&oracle).applied(crate::oracle::current_call(), now);
+            } else if observed == "volume.snapshot_created" {
+                judge(&oracle).snapshot_created(value);
+            } else if observed == "volume.snapshot_deleted" {
+                judge(&oracle).snapshot_deleted(value);
             }
         });
         Ok(())
@@ -404,9 +409,13 @@ impl History {
         machine: &Machine,
         running: &Arc<dyn Running>,
     ) -> Result<Option<Tree>, TaskEnded> {
+        self.read_vfs(machine, &running.vfs()).await
+    }
+
+    async fn read_vfs(&self, machine: &Machine, vfs: &Arc<dyn Vfs>) -> Result<Option<Tree>, TaskEnded> {
         let mut last = String::new();
         for _ in 0..READS_MAX {
-            let vfs = running.vfs();
+            let vfs = vfs.clone();
             match on(machine, "read all", async move { Tree::read(&*vfs).await }).await? {
                 Ok(tree) => return Ok(Some(tree)),
                 Err((path, error @ VfsError::TryAgain { .. })) => {
@@ -423,6 +432,26 @@ impl History {
             "the recovered file system cannot be read in fair weather: {last}"
         ));
         Ok(None)
+    }
+
+    /// Reads all snapshots on the machine itself; `None` if that fails for good (which is reported).
+    async fn read_snapshots(
+        &self,
+        machine: &Machine,
+        running: &Arc<dyn Running>,
+    ) -> Result<Option<Vec<Found>>, TaskEnded> {
+        let mut found = Vec::new();
+        for (id, name, _) in running.snapshots() {
+            let Some(vfs) = running.snapshot(&name) else {
+                self.fail(format!("snapshot {name} is listed and cannot be read"));
+                return Ok(None);
+            };
+            match self.read_vfs(machine, &vfs).await? {
+                Some(tree) => found.push((id, tree)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(found))
     }
 
     /// While the machine is down.
@@ -521,6 +550,7 @@ impl History {
 }
 
 /// Where the file system lives now, and what is known of it.
+#[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) edge: usize,
     pub(crate) oracle: SharedOracle,

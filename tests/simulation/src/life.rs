@@ -1,6 +1,7 @@
 //! One life of an edge: clients at work in changing weather, until it is stopped in some way.
 
 use crate::{
+    administrator::administer,
     client::{Client, Work},
     history::{History, Home, judge, on},
     oracle::Stop,
@@ -48,6 +49,7 @@ pub(crate) struct Life {
     pub(crate) full_disk: bool,
     pub(crate) failing_reads: bool,
     workload: Workload,
+    pub(crate) administered: bool,
 }
 
 /// What follows.
@@ -104,6 +106,7 @@ impl Life {
             // A journal that cannot be read back is a reason to give up: only where the edge may.
             failing_reads: matches!(ending, Ending::PowerCut | Ending::Kill) && random.chance(1, 6),
             workload: workload.clone(),
+            administered: system.has_snapshots() && random.chance(1, 2),
         }
     }
 
@@ -132,6 +135,16 @@ impl Life {
                 may_fail: self.ending == Ending::FailingSyncs || self.failing_reads,
             };
             work.start(client);
+        }
+        if self.administered {
+            let (history, home, running) = (history.clone(), home.clone(), running.clone());
+            let random = Seeded::new(random.draw(), 0);
+            let tasks = history.env.clone();
+            // It ends with the work; nobody waits for it.
+            drop(tasks.spawn(
+                "administrator",
+                administer(history, home, running, work.clone(), random),
+            ));
         }
         work
     }

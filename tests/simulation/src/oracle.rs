@@ -18,9 +18,11 @@
 
 mod answers;
 mod calls;
+mod snapshots;
 
 pub use answers::{is_trouble, read_model};
 pub use calls::{current_call, in_call};
+pub use snapshots::Found;
 
 use crate::{
     operation::Operation,
@@ -78,6 +80,8 @@ pub struct Oracle {
     pairing: Pairing,
     base: MemorySnapshot,
     changes: Vec<Change>,
+    /// What happened to snapshots, with the number of the change.
+    snapshots: Vec<(usize, snapshots::Event)>,
     /// Changes that must survive a crash.
     floor: usize,
     /// Changes that must survive a takeover.
@@ -103,6 +107,7 @@ impl Oracle {
             model,
             pairing: Pairing::default(),
             changes: Vec::new(),
+            snapshots: Vec::new(),
             floor: 0,
             cloud_floor: 0,
             pending: BTreeMap::new(),
@@ -419,8 +424,14 @@ impl Oracle {
         self.pending.clear();
     }
 
-    /// Compares what is there after a stop; goes on from it.
-    pub fn recovered(&mut self, stop: Stop, found: &Tree, completed: &[CompletedRequest]) {
+    /// Compares what is there after a stop, with its snapshots if they were read; goes on from it.
+    pub fn recovered(
+        &mut self,
+        stop: Stop,
+        found: &Tree,
+        completed: &[CompletedRequest],
+        snapshots: Option<&[Found]>,
+    ) {
         self.forget_pending();
         let floor = match stop {
             Stop::Clean => self.changes.len(),
@@ -433,8 +444,9 @@ impl Oracle {
         for kept in (floor..=self.changes.len()).rev() {
             let candidate = self.candidate(kept);
             let expected = read_model(&candidate);
-            if found.equals(&expected) {
+            if found.equals(&expected) && self.are_snapshots_after(kept, snapshots) {
                 self.adopt(kept, &candidate, found, &expected, stop, completed);
+                self.check_snapshots(stop, snapshots);
                 return;
             }
             let differences = found.differences(&expected, 12);
@@ -456,7 +468,7 @@ impl Oracle {
                 self.changes[kept].description
             ),
             None => format!(
-                "no prefix of the history; nearest is {kept} (of {floor}..={}):\n    {}",
+                "no prefix of the history with its snapshots; nearest is {kept} (of {floor}..={}):\n    {}",
                 self.changes.len(),
                 differences.join("\n    ")
             ),
@@ -505,6 +517,7 @@ impl Oracle {
         let survived = self.changes.len() - kept;
         self.note(|| format!("recovered {kept} changes, {survived} undone"));
         self.changes.truncate(kept);
+        self.snapshots.retain(|(change, _)| *change <= kept);
         // What a restarted edge shows, it must not lose at the next stop: clients go on from it.
         self.floor = kept;
         if stop == Stop::Takeover {
@@ -578,6 +591,7 @@ impl Oracle {
                     description: change.description.clone(),
                 })
                 .collect(),
+            snapshots: self.snapshots.clone(),
             floor: self.floor,
             cloud_floor: self.cloud_floor,
             pending: BTreeMap::new(),

@@ -43,6 +43,10 @@ pub trait System: Send + Sync {
     fn largest_write(&self) -> u64;
     /// The name of the observation that the system makes when it applies a change.
     fn applied_observation(&self) -> &'static str;
+    /// Whether it has snapshots.
+    fn has_snapshots(&self) -> bool {
+        false
+    }
 }
 
 /// Which of the file systems of the installation.
@@ -73,10 +77,37 @@ pub trait Running: Send + Sync {
     async fn stop(&self) -> Result<(), String>;
     /// An orderly stop after which another edge may start.
     async fn drain(&self) -> Result<(), String>;
+    /// Keeps the present state under a name; returns the snapshot's number once it is in the cloud.
+    async fn create_snapshot(&self, _name: &str, _protected_until_ms: i64) -> Result<u64, SnapshotRefusal> {
+        Err(SnapshotRefusal::Trouble("there are no snapshots here".into()))
+    }
+    /// Stops keeping a state.
+    async fn delete_snapshot(&self, _name: &str) -> Result<(), SnapshotRefusal> {
+        Err(SnapshotRefusal::Trouble("there are no snapshots here".into()))
+    }
+    /// The snapshots that are committed: number, name, protected until (ms since 1970).
+    fn snapshots(&self) -> Vec<(u64, String, i64)> {
+        Vec::new()
+    }
+    /// A snapshot, to be read.
+    fn snapshot(&self, _name: &str) -> Option<Arc<dyn Vfs>> {
+        None
+    }
     /// What is wrong with what is stored, in words; empty if nothing.
     async fn verify(&self) -> Vec<String>;
     /// Whether another owner shut it out.
     fn is_fenced(&self) -> bool;
+}
+
+/// Why something was not done with a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotRefusal {
+    /// It may not be deleted yet.
+    Protected,
+    /// Not now, or no more: the cloud, or the edge, is in trouble.
+    Trouble(String),
+    /// Something is wrong.
+    Broken(String),
 }
 
 /// Why it does not start.

@@ -238,7 +238,7 @@ async fn must_salvage_first(history: &Arc<History>, home: &Home, moved: &Home) -
         Ok(Ok(running)) => match history.read_tree(&machine, &running).await {
             Ok(Some(tree)) => {
                 judge(&moved.oracle).time_passes();
-                judge(&moved.oracle).recovered(Stop::Clean, &tree, &[]);
+                judge(&moved.oracle).recovered(Stop::Clean, &tree, &[], None);
                 history.collect(&moved.oracle);
                 true
             }
@@ -346,7 +346,7 @@ async fn judge_clone(history: &Arc<History>, home: &Home, branch: Branch) -> boo
         Ok(Some(tree)) => {
             let mut oracle = judge(&home.oracle);
             oracle.time_passes();
-            oracle.recovered(Stop::Crash, &tree, &[]);
+            oracle.recovered(Stop::Crash, &tree, &[], None);
         }
         Ok(None) => return false,
         Err(TaskEnded) => {

@@ -1,7 +1,10 @@
 //! The bytes of tuples: what was written once is read for ever, and what nobody wrote is refused.
 
 use super::support::Dice;
-use crate::{FamilyTuple, Owner, OwnerId, RememberedRoot, RetainedRoot, Root, TupleError, VolumeTuple};
+use crate::{
+    CleanerRound, Cover, FamilyTuple, Owner, OwnerId, Proposal, RememberedRoot, RetainedRoot, RetiredSegment,
+    Root, TupleError, VolumeTuple, WriterTenure, WriterTuple,
+};
 use firn_env::Random;
 use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 
@@ -185,4 +188,135 @@ fn arbitrary_bytes_never_panic_a_decoder() {
         let _ = FamilyTuple::from_bytes(&noise);
         let _ = RememberedRoot::from_bytes(&noise);
     }
+}
+
+#[test]
+fn the_layouts_of_what_cleaners_and_engines_share_are_these_bytes() {
+    let writer = WriterTuple {
+        tenure: WriterTenure::Owner {
+            volume: VolumeId([1; 16]),
+            epoch: OwnershipEpoch(2),
+        },
+        ended: true,
+        drawn_at_ms: 3,
+        change_id: [4; 16],
+    };
+    let expected = [
+        "015701",
+        "01",
+        "01010101010101010101010101010101",
+        "0200000000000000",
+        "0300000000000000",
+        "04040404040404040404040404040404",
+    ]
+    .concat();
+    assert_eq!(hex(&writer.to_bytes()), expected);
+    assert_eq!(WriterTuple::from_bytes(&writer.to_bytes()), Ok(writer));
+
+    let proposal = proposal();
+    let expected = [
+        "015000",
+        "0500000000000000",
+        "0400000000000000",
+        "0600000000000000",
+        "1111111111111111111111111111111111111111111111111111111111111111",
+        "0200000000000000",
+        "0300000000000000",
+        "04000000",
+        "05000000",
+        "0700000000000000",
+        "0800000000000000",
+        "09090909090909090909090909090909",
+    ]
+    .concat();
+    assert_eq!(hex(&proposal.to_bytes()), expected);
+    assert_eq!(Proposal::from_bytes(&proposal.to_bytes()), Ok(proposal));
+
+    let round = CleanerRound {
+        round: 1,
+        change_id: [2; 16],
+    };
+    let expected = ["014300", "0100000000000000", "02020202020202020202020202020202"].concat();
+    assert_eq!(hex(&round.to_bytes()), expected);
+    assert_eq!(CleanerRound::from_bytes(&round.to_bytes()), Ok(round));
+
+    let retired = retired();
+    let expected = [
+        "015201",
+        "0100000000000000",
+        "0200000000000000",
+        "0300000000000000",
+        "04000000",
+        "0200",
+        "05050505050505050505050505050505",
+        "0600000000000000",
+        "01",
+        "0700000000000000",
+        "08080808080808080808080808080808",
+        "0900000000000000",
+        "00",
+        "0000000000000000",
+    ]
+    .concat();
+    assert_eq!(hex(&retired.to_bytes()), expected);
+    assert_eq!(RetiredSegment::from_bytes(&retired.to_bytes()), Ok(retired));
+}
+
+fn proposal() -> Proposal {
+    Proposal {
+        sequence: 5,
+        chained_from: 4,
+        base_version: Version(6),
+        base_uid: Uid([0x11; 32]),
+        location: root().location,
+        mover: WriterId(7),
+        proposed_at_ms: 8,
+        change_id: [9; 16],
+    }
+}
+
+fn retired() -> RetiredSegment {
+    RetiredSegment {
+        mover: WriterId(1),
+        retired_at_ms: 2,
+        segment_bytes: 3,
+        moved_objects: 4,
+        keep_for_ever: true,
+        covers: vec![
+            Cover {
+                volume: VolumeId([5; 16]),
+                proposal: 6,
+                clean_from: Some(Version(7)),
+            },
+            Cover {
+                volume: VolumeId([8; 16]),
+                proposal: 9,
+                clean_from: None,
+            },
+        ],
+    }
+}
+
+/// Every cut and every flag byte of a tuple is refused with an error, never a panic.
+#[test]
+fn shared_tuples_that_are_cut_or_flagged_are_refused() {
+    fn check<T: std::fmt::Debug>(bytes: &[u8], read: impl Fn(&[u8]) -> Result<T, TupleError>) {
+        for end in 0..bytes.len() {
+            assert!(read(&bytes[..end]).is_err(), "cut at {end}");
+        }
+        let mut flagged = bytes.to_vec();
+        flagged[2] = 0x80;
+        assert_eq!(
+            read(&flagged).unwrap_err(),
+            TupleError::UnknownFlags { found: 0x80 }
+        );
+        let longer = [bytes, &[0]].concat();
+        assert!(read(&longer).is_err());
+    }
+    check(&proposal().to_bytes(), Proposal::from_bytes);
+    check(&retired().to_bytes(), RetiredSegment::from_bytes);
+    check(&CleanerRound::default().to_bytes(), CleanerRound::from_bytes);
+    let mut backwards = proposal();
+    backwards.chained_from = 6;
+    assert!(Proposal::from_bytes(&backwards.to_bytes()).is_err());
 }

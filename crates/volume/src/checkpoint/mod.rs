@@ -9,9 +9,9 @@ mod packer;
 mod payload;
 mod run;
 
-pub use build::build;
-pub use packer::{Packer, PackerContext, UploadProgress};
-pub use payload::CheckpointPayload;
+pub use build::{BuiltCheckpoint, build};
+pub use packer::{Packer, PackerContext, ToPack, UploadProgress};
+pub use payload::{CheckpointPayload, HISTORY_MAX, SealedSnapshot};
 pub(crate) use run::{pack_checkpoint, run};
 
 use crate::{journal::JournalError, objects::ReadError};

@@ -190,7 +190,7 @@ impl Packer {
             location,
         };
         self.context.objects.insert(
-            encoded.uid,
+            &pointer,
             Arc::new(Object {
                 header: encoded.header,
                 payload,

@@ -8,9 +8,25 @@ use crate::{
     state::VolumeCounters,
 };
 use bytes::Bytes;
+use firn_format::{Uid, Version};
 use firn_vfs::{CompletedRequest, FileHandle, Timestamp};
 
-const VERSION: u8 = 1;
+/// Version 2 added the snapshots' names and the history; version 1 had neither.
+const VERSION: u8 = 2;
+const OLDEST_VERSION: u8 = 1;
+
+/// Commits remembered, so that a proposal of the cleaner can be told to be of this branch. At the busiest cadence (5 s) that
+/// is five minutes, several times what a run of the cleaner takes; each costs a checkpoint 40 bytes.
+pub const HISTORY_MAX: usize = 64;
+
+/// What only the engine knows of a snapshot; the rest stands in the plain section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedSnapshot {
+    pub id: u64,
+    pub name: Bytes,
+    pub files: u64,
+    pub used_bytes: u64,
+}
 
 /// What the engine restarts from, besides the trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +38,10 @@ pub struct CheckpointPayload {
     pub covered: Sequence,
     /// Requests answered lately, with when.
     pub completed: Vec<(Timestamp, CompletedRequest)>,
+    /// In the order of the plain section.
+    pub snapshots: Vec<SealedSnapshot>,
+    /// The commits before this one, oldest first.
+    pub history: Vec<(Version, Uid)>,
 }
 
 impl CheckpointPayload {
@@ -42,11 +62,22 @@ impl CheckpointPayload {
                 out.u64(handle.file_system).u64(handle.inode);
             });
         }
+        out.u32(self.snapshots.len() as u32);
+        for snapshot in &self.snapshots {
+            out.u64(snapshot.id)
+                .bytes(&snapshot.name)
+                .u64(snapshot.files)
+                .u64(snapshot.used_bytes);
+        }
+        out.u32(self.history.len() as u32);
+        for (version, uid) in &self.history {
+            out.u64(version.0).raw(&uid.0);
+        }
         out.finish()
     }
 
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
-        let mut input = Decoder::new(payload, VERSION, "checkpoint payload")?;
+        let (mut input, version) = Decoder::versions(payload, OLDEST_VERSION, VERSION, "checkpoint payload")?;
         let counters = VolumeCounters {
             next_inode: input.u64()?,
             files: input.u64()?,
@@ -71,12 +102,33 @@ impl CheckpointPayload {
             })?;
             completed.push((time, CompletedRequest { request, created }));
         }
+        let (mut snapshots, mut history) = (Vec::new(), Vec::new());
+        if version >= 2 {
+            let count = input.count(28)?;
+            snapshots.reserve_exact(count);
+            for _ in 0..count {
+                snapshots.push(SealedSnapshot {
+                    id: input.u64()?,
+                    // Copied, so that a name does not keep the whole payload alive.
+                    name: Bytes::copy_from_slice(&input.bytes()?),
+                    files: input.u64()?,
+                    used_bytes: input.u64()?,
+                });
+            }
+            let count = input.count(40)?;
+            history.reserve_exact(count);
+            for _ in 0..count {
+                history.push((Version(input.u64()?), Uid(input.array()?)));
+            }
+        }
         input.finish()?;
         Ok(Self {
             counters,
             block_bytes,
             covered,
             completed,
+            snapshots,
+            history,
         })
     }
 }

@@ -11,9 +11,11 @@
 //!
 //! An idle volume has no timer and makes no request (I9).
 
-use super::{CheckpointError, CheckpointPayload, Packer, build};
+use super::{CheckpointError, CheckpointPayload, Packer, SealedSnapshot, build};
 use crate::{
+    merge,
     mutants::{Mutant, active},
+    state::{Retained, Snapshot},
     volume::{CheckpointerState, Inner, Standing},
 };
 use firn_anchor::{AnchorError, RememberedRoot};
@@ -29,7 +31,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if !serving(&inner) {
             return;
         }
-        if !inner.lock().is_dirty() {
+        if !inner.lock().is_dirty() && !inner.wants_snapshot() {
             // A sync of a clean volume is done as it is asked for.
             inner.wanted.store(false, Ordering::Release);
             inner.committed.notify_waiters();
@@ -91,8 +93,10 @@ async fn wait_until_due(inner: &Inner) {
 /// One checkpoint, from freeze to trim.
 async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), CheckpointError> {
     inner.env.fault_point("checkpoint.before_freeze").await;
-    let (covered, frozen, mut counters, completed, inode_map) = {
+    let (begun, snapshots, covered, frozen, mut counters, completed, inode_map) = {
         let mut state = inner.lock();
+        // In one instant: a snapshot is what is frozen with its record.
+        let begun = inner.begin_snapshots(&mut state);
         {
             let mut times = inner.times.lock().expect("no panic under this lock");
             times.frozen_since = times.dirty_since.take();
@@ -100,6 +104,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         }
         let frozen = state.freeze();
         (
+            begun,
+            state.freeze_snapshots(),
             state.applied,
             frozen,
             state.counters.clone(),
@@ -111,7 +117,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     let version = Version(own.version.0 + 1);
     let mut packer = Packer::new(inner.packer.clone(), version);
     let block_bytes = inner.block_bytes;
-    let built = build(
+    let mut built = build(
         &mut packer,
         Some(&inner.journal),
         block_bytes,
@@ -121,6 +127,22 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     )
     .await?;
     inner.env.fault_point("checkpoint.after_build").await;
+    let (mut listed, pending) = snapshots;
+    let retained = built.inode_map.map(|built_map| Retained {
+        version,
+        inode_map: match inode_map {
+            Some(before) if active(&inner.env, Mutant::SnapshotUndrainedTree) => before,
+            _ => built_map,
+        },
+        orphans: built.orphans,
+    });
+    for snapshot in listed
+        .iter_mut()
+        .filter(|snapshot| pending.contains(&snapshot.id))
+    {
+        snapshot.retained = retained;
+    }
+    let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.packer.family,
@@ -133,8 +155,10 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         inode_map: built.inode_map,
         orphans: built.orphans,
         usage: None,
-        snapshots: Vec::new(),
-        cleaner_sequence: 0,
+        snapshots: listed.iter().filter_map(Snapshot::root).collect(),
+        cleaner_sequence: merged
+            .as_ref()
+            .map_or(own.merge.merged, |step| step.merged(own.merge.merged)),
         committed_at_ms,
     };
     // The sum was an upper bound until the blocks were built.
@@ -144,6 +168,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         block_bytes: block_bytes as u32,
         covered,
         completed,
+        snapshots: sealed_snapshots(&listed),
+        history: own.history.iter().copied().collect(),
     };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     if !active(&inner.env, Mutant::CommitBeforeUpload) {
@@ -161,7 +187,18 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     own.version = version;
     own.root = root.uid;
     own.orphan_pointers = built.orphan_pointers;
-    inner.lock().install(built.inode_map, built.entries);
+    own.remember(version, root.uid);
+    {
+        let mut state = inner.lock();
+        state.install(built.inode_map, built.entries);
+        // Also those that were pending: their roots are those just committed.
+        state.relocate_snapshots(&listed);
+    }
+    if let Some(step) = &merged {
+        own.merge_committed(inner, step);
+        inner.forget_old_places(&packer, own).await?;
+    }
+    inner.end_snapshots(begun);
     {
         let mut times = inner.times.lock().expect("no panic under this lock");
         times.frozen_since = None;
@@ -176,6 +213,17 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     inner.journal.trim(covered).await?;
     inner.committed.notify_waiters();
     Ok(())
+}
+
+/// The part of the snapshots' list that is sealed.
+pub(crate) fn sealed_snapshots(snapshots: &[Snapshot]) -> Vec<SealedSnapshot> {
+    let sealed = |snapshot: &Snapshot| SealedSnapshot {
+        id: snapshot.id,
+        name: snapshot.name.clone(),
+        files: snapshot.files,
+        used_bytes: snapshot.used_bytes,
+    };
+    snapshots.iter().map(sealed).collect()
 }
 
 /// Packs the checkpoint object itself.

@@ -1,8 +1,8 @@
 //! Directory listings: pages of entries in the order of their cookies.
 
 use crate::{
+    shown::Shown,
     state::{State, Stop},
-    volume::Inner,
 };
 use bytes::Bytes;
 use firn_vfs::{Caller, DirectoryEntry, DirectoryPage, FileHandle, VfsError, rules};
@@ -14,8 +14,8 @@ const ENTRIES_MAX: usize = 4096;
 /// Inodes loaded side by side for one directory page.
 const LOADS_AT_ONCE: usize = 64;
 
-impl Inner {
-    pub(super) async fn list_directory(
+impl Shown<'_> {
+    pub async fn list_directory(
         &self,
         caller: &Caller,
         directory: FileHandle,

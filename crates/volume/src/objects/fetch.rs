@@ -11,6 +11,7 @@
 
 use super::{
     disk::DiskCache,
+    forwarding::Forwarding,
     line::Line,
     locality::{Arrival, Locality},
     pieces::{assemble, cover, covers, cut},
@@ -125,6 +126,7 @@ pub(super) struct Fetcher {
     family: FamilyId,
     prices: FetchPrices,
     disk: Arc<DiskCache>,
+    forwarding: Forwarding,
     budget: Arc<Semaphore>,
     state: Mutex<State>,
 }
@@ -141,6 +143,7 @@ impl Fetcher {
     ) -> Self {
         Self {
             env: env.clone(),
+            forwarding: Forwarding::new(store.clone(), family),
             store,
             family,
             prices,
@@ -171,6 +174,11 @@ impl Fetcher {
             self.prices,
             window_bytes,
         )
+    }
+
+    /// Where the objects of retired segments went.
+    pub(super) fn forwarding(&self) -> &Forwarding {
+        &self.forwarding
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -463,7 +471,12 @@ impl Fetcher {
                         bytes,
                     });
                 }
-                Err(StoreError::NotFound { .. }) if tries < NOT_FOUND_TRIES => {}
+                Err(error @ StoreError::NotFound { .. }) if tries < NOT_FOUND_TRIES => {
+                    // A segment that was retired does not come back. If that cannot be told, waiting tells.
+                    if tries == 1 && self.forwarding.is_retired(segment).await.unwrap_or(false) {
+                        return Err(Refusal::Store(error));
+                    }
+                }
                 Err(error) => return Err(Refusal::Store(error)),
             }
             self.env.sleep(wait).await;

@@ -2,9 +2,12 @@
 //!
 //! Blocks and everything else (nodes, inodes, checkpoints) stand in two queues: a scan of one large file must not push out
 //! the trees by which all files are found. Others give way only while they take more than half of the memory.
+//!
+//! An object with children is one copy of several that the cleaner may have made, all with one uid: they differ in where their
+//! children are said to be. So it is found only by a pointer to the very place it was read from.
 
 use super::Object;
-use firn_format::{Kind, Uid};
+use firn_format::{Kind, Location, Pointer, Uid};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -17,6 +20,7 @@ const CHILD_BYTES: u64 = size_of::<firn_format::Child>() as u64;
 
 struct Entry {
     object: Arc<Object>,
+    location: Location,
     used_at: u64,
 }
 
@@ -62,10 +66,14 @@ impl MemoryCache {
         }
     }
 
-    pub(super) fn get(&mut self, uid: &Uid) -> Option<Arc<Object>> {
+    pub(super) fn get(&mut self, pointer: &Pointer) -> Option<Arc<Object>> {
         self.uses += 1;
         let now = self.uses;
+        let uid = &pointer.uid;
         let entry = self.entries.get_mut(uid)?;
+        if !entry.object.header.children.is_empty() && entry.location != pointer.location {
+            return None;
+        }
         let before = std::mem::replace(&mut entry.used_at, now);
         let object = entry.object.clone();
         let queue = self.queue(object.header.kind);
@@ -74,7 +82,8 @@ impl MemoryCache {
         Some(object)
     }
 
-    pub(super) fn insert(&mut self, uid: Uid, object: Arc<Object>) {
+    pub(super) fn insert(&mut self, pointer: &Pointer, object: Arc<Object>) {
+        let (uid, location) = (pointer.uid, pointer.location);
         let bytes = cost(&object);
         if bytes > self.capacity_bytes {
             return;
@@ -85,7 +94,14 @@ impl MemoryCache {
         let queue = self.queue(object.header.kind);
         queue.order.insert(used_at, uid);
         queue.bytes += bytes;
-        self.entries.insert(uid, Entry { object, used_at });
+        self.entries.insert(
+            uid,
+            Entry {
+                object,
+                location,
+                used_at,
+            },
+        );
         while self.bytes() > self.capacity_bytes {
             let spare_others = self.others.bytes <= self.capacity_bytes / 2 || self.others.order.is_empty();
             let victims = if spare_others && !self.blocks.order.is_empty() {

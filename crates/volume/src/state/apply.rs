@@ -155,6 +155,14 @@ impl State {
                 self.orphans.remove(inode);
                 self.forget(*inode);
             }
+            Operation::CreateSnapshot {
+                id,
+                name,
+                created_ms,
+                protected_until_ms,
+            } => self.create_snapshot(*id, name, *created_ms, *protected_until_ms),
+            Operation::DeleteSnapshot { id } => self.delete_snapshot(*id),
+            Operation::ProtectSnapshot { id, until_ms } => self.protect_snapshot(*id, *until_ms),
         }
         if let Some(request) = record.request {
             let created = match &record.operation {
@@ -169,7 +177,10 @@ impl State {
                 | Operation::Write { .. }
                 | Operation::SetXattr { .. }
                 | Operation::SetAcl { .. }
-                | Operation::FreeOrphan { .. } => None,
+                | Operation::FreeOrphan { .. }
+                | Operation::CreateSnapshot { .. }
+                | Operation::DeleteSnapshot { .. }
+                | Operation::ProtectSnapshot { .. } => None,
             };
             self.remember(now, CompletedRequest { request, created });
         }
@@ -223,6 +234,9 @@ impl State {
             | Operation::SetXattr { inode, .. }
             | Operation::SetAcl { inode, .. }
             | Operation::FreeOrphan { inode } => self.require_inode(*inode),
+            Operation::CreateSnapshot { .. }
+            | Operation::DeleteSnapshot { .. }
+            | Operation::ProtectSnapshot { .. } => Ok(()),
         }
     }
 
@@ -423,6 +437,7 @@ impl State {
         inode.used_bytes = used;
         self.counters.used_bytes += grown;
         self.dirty_bytes += length;
+        self.written_bytes += length;
     }
 }
 

@@ -17,11 +17,13 @@ mod apply;
 mod directory;
 mod entry;
 mod plan;
+mod snapshots;
 
 pub use apply::{Missing, directory_size_bytes};
 pub use directory::{DirectoryPage, Entry as NamedInode, MAX_DEPTH, PagePlace, base_key};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
 pub use plan::{LINKS_MAX, NewKind, PlannedCreate, Stop, root_inode};
+pub use snapshots::{NAME_BYTES_MAX, Retained, SNAPSHOTS_MAX, Snapshot};
 
 use crate::{extents::WriteBuffer, inode::Inode, journal::Sequence};
 use firn_format::{FIRST_FREE_INODE, TreeRoot};
@@ -39,6 +41,10 @@ const COMPLETED_SECONDS: i64 = 180;
 
 /// Inodes in memory beyond which unchanged ones are dropped: about 40 MiB.
 const INODES_MAX: usize = 40_000;
+
+/// The same for a snapshot that is read: about 2 MiB of inodes and 2 MiB of pages.
+const UNCHANGING_INODES_MAX: usize = 2000;
+const UNCHANGING_PAGES_BETWEEN_SWEEPS: usize = 256;
 
 /// Directory pages loaded between two sweeps: at 4 KiB a page and twice that in memory, about 16 MiB.
 const PAGES_BETWEEN_SWEEPS: usize = 2048;
@@ -84,16 +90,23 @@ pub struct State {
     /// Retained inodes that still have a name.
     retained: BTreeMap<u64, u64>,
     completed: VecDeque<(Timestamp, CompletedRequest)>,
+    /// Oldest first.
+    snapshots: Vec<Snapshot>,
+    snapshots_changed: bool,
     /// The last record applied.
     pub applied: Sequence,
     /// Records applied since the last freeze.
     records_since_freeze: u64,
     /// Bytes of file data written since the last freeze.
     dirty_bytes: u64,
+    written_bytes: u64,
     /// Write buffers that may be in memory, oldest first.
     resident: VecDeque<Arc<WriteBuffer>>,
     resident_bytes: u64,
     pages_loaded: usize,
+    /// Inodes and pages kept before unchanged ones are dropped.
+    inodes_max: usize,
+    pages_between_sweeps: usize,
     /// A planted bug (see `mutants`); always false in what ships.
     pub forgets_truncation: bool,
 }
@@ -109,13 +122,27 @@ impl State {
             orphans: BTreeMap::new(),
             retained: BTreeMap::new(),
             completed: VecDeque::new(),
+            snapshots: Vec::new(),
+            snapshots_changed: false,
             applied: Sequence(0),
             records_since_freeze: 0,
             dirty_bytes: 0,
+            written_bytes: 0,
             resident: VecDeque::new(),
             resident_bytes: 0,
             pages_loaded: 0,
+            inodes_max: INODES_MAX,
+            pages_between_sweeps: PAGES_BETWEEN_SWEEPS,
             forgets_truncation: false,
+        }
+    }
+
+    /// The state of a tree that nobody changes, with little memory of its own.
+    pub fn unchanging(file_system: u64, counters: VolumeCounters, inode_map: TreeRoot) -> Self {
+        Self {
+            inodes_max: UNCHANGING_INODES_MAX,
+            pages_between_sweeps: UNCHANGING_PAGES_BETWEEN_SWEEPS,
+            ..Self::new(file_system, counters, Some(inode_map))
         }
     }
 
@@ -180,12 +207,40 @@ impl State {
         entry.pages.covering(key).ok_or(Missing::Page { directory, key })
     }
 
+    /// Where the committed content of each loaded inode is that has a map.
+    pub fn contents(&self) -> Vec<(u64, Content)> {
+        let mut found: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry.content, Content::Map(_)))
+            .map(|(number, entry)| (*number, entry.content.clone()))
+            .collect();
+        // Whoever goes through them must do so in an order that does not change from run to run.
+        found.sort_by_key(|(number, _)| *number);
+        found
+    }
+
+    /// The same content at another place.
+    pub fn replace_content(&mut self, number: u64, before: &Content, content: Content) {
+        if let Some(entry) = self.entries.get_mut(&number)
+            && entry.content == *before
+            && entry.frozen.is_none()
+        {
+            entry.content = content;
+        }
+    }
+
+    /// Bytes of file data written since the start.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
     /// Adds a committed inode, unless it was loaded or removed meanwhile.
     pub fn install_inode(&mut self, number: u64, inode: Inode, content: Content) {
         self.entries
             .entry(number)
             .or_insert_with(|| Box::new(Entry::committed(inode, content)));
-        if self.entries.len() > INODES_MAX {
+        if self.entries.len() > self.inodes_max {
             self.sweep();
         }
     }
@@ -197,7 +252,7 @@ impl State {
         {
             entry.pages.install(place, page);
             self.pages_loaded += 1;
-            if self.pages_loaded > PAGES_BETWEEN_SWEEPS {
+            if self.pages_loaded > self.pages_between_sweeps {
                 self.sweep();
             }
         }
@@ -271,7 +326,7 @@ impl State {
 
     /// Whether anything changed since the last freeze.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.snapshots_changed
     }
 
     pub fn dirty_bytes(&self) -> u64 {

@@ -7,7 +7,7 @@ use firn_env::{
 };
 use firn_format::{FamilyId, KeyEpoch, VolumeId};
 use firn_seal::{EpochKey, Keys};
-use firn_store::MemoryStore;
+use firn_store::{MemoryStore, Meter, Metered};
 use firn_table::MemoryTable;
 use firn_vfs::{MemoryOptions, MemoryVfs};
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig, file_system_id};
@@ -18,7 +18,8 @@ const VOLUME: VolumeId = VolumeId([2; 16]);
 
 pub struct World {
     machine: Machine,
-    store: Arc<MemoryStore>,
+    store: Arc<Metered>,
+    meter: Meter,
     table: MemoryTable,
     env: Env,
 }
@@ -27,9 +28,10 @@ impl World {
     pub fn new(simulation: &Simulation) -> Self {
         let machine = simulation.machine("edge");
         let env = machine.env();
-        let store = Arc::new(MemoryStore::new(&simulation.env()));
+        let store = Arc::new(Metered::new(Arc::new(MemoryStore::new(&simulation.env()))));
         Self {
             machine,
+            meter: store.meter(),
             store,
             table: MemoryTable::new(),
             env,
@@ -75,6 +77,36 @@ impl World {
         simulation
             .run(async move { Volume::open(parts, config()).await.expect("it recovers").0 })
             .expect("the run ends")
+    }
+
+    /// The edge's clock and tasks.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn env(&self) -> Env {
+        self.env.clone()
+    }
+
+    /// Stops the machine the next time it comes to this fault point.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn crash_at(&self, point: &'static str) {
+        self.machine.crash_at(point, 1);
+    }
+
+    /// Runs something on the machine until it is done or the machine is down.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn attempt(&self, simulation: &Simulation, work: impl Future<Output = ()> + Send + 'static) {
+        let env = self.env.clone();
+        simulation
+            .run(async move {
+                // It ends with its machine, which is what was asked for.
+                let _ = env.spawn("attempt", work).await;
+            })
+            .expect("the run ends");
+    }
+
+    /// Requests to store and table so far.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn requests(&self) -> u64 {
+        self.meter.usage().requests() + self.table.counts().requests()
     }
 
     /// The next start finds an empty disk.

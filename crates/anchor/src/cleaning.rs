@@ -1,0 +1,512 @@
+//! What cleaners agree on: which segments are retired.
+//!
+//! ```text
+//! sort "cleaner"                       the round: one small tuple; every retirement changes it
+//! sort "cleaner-cursor"                where the sweep over the log goes on; a hint
+//! sort "retired/<writer>/<sequence>"   a segment whose objects were moved; stays as long as its forwarding record
+//! sort "doomed/<writer>/<sequence>"    the same while the segment is not deleted yet, with the time of its retirement
+//! ```
+//!
+//! **One order.** A retirement is one transaction: the round goes on by one, the mover is checked not to be ended, the
+//! segments enter `retired/` and `doomed/`, the proposals replace those they were built on. It is conditional on the round
+//! that the cleaner saw before it looked where objects lie. So retirements of all cleaners, however many run and however
+//! long one was stalled, stand in one order, and each was decided with all earlier ones in view. A record leads only to
+//! segments that were not retired at its place in this order; hence records form no circle, and following them ends at an
+//! object that is there.
+//!
+//! Nothing else needs to be exclusive. Copies and forwarding records have names that only their mover writes; what a
+//! cleaner leaves that never came to its retirement is garbage of an ended writer.
+
+use crate::{
+    Anchor, AnchorError, Proposal, TupleError, TupleVersion,
+    anchor::decode,
+    layout::{Reader, Writer},
+    proposal::proposal_sort,
+    retry,
+    writer::writer_sort,
+};
+use bytes::Bytes;
+use firn_format::{SegmentId, Version, VolumeId, WriterId};
+use firn_table::{Condition, MAX_TRANSACTION_OPERATIONS, TableError, Write};
+
+const LAYOUT_VERSION: u8 = 1;
+const ROUND_KIND: u8 = b'C';
+const CURSOR_KIND: u8 = b'U';
+const RETIRED_KIND: u8 = b'R';
+const DOOMED_KIND: u8 = b'D';
+
+const ROUND: &str = "cleaner";
+const CURSOR: &str = "cleaner-cursor";
+const RETIRED_PREFIX: &str = "retired/";
+const DOOMED_PREFIX: &str = "doomed/";
+
+const FOR_EVER: u8 = 1;
+const SOMEWHERE: u8 = 2;
+
+/// Branches that one retired segment keeps account of; in a family with more, its forwarding record is kept for ever.
+pub const MAX_COVERS: usize = 64;
+
+/// The state that every retirement changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CleanerRound {
+    /// Counts the retirements of the family.
+    pub round: u64,
+    /// Random, drawn for this state: recognised after a lost reply.
+    pub change_id: [u8; 16],
+}
+
+/// Which proposal led a branch's head away from a retired segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// The branch.
+    pub volume: VolumeId,
+    /// The proposal; 0 if the head did not lead to the segment.
+    pub proposal: u64,
+    /// A version from which on nothing in the branch leads to the segment; `None` until the proposal was seen merged.
+    pub clean_from: Option<Version>,
+}
+
+/// A segment whose needed objects lie elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetiredSegment {
+    /// Which cleaner's forwarding record tells where they lie.
+    pub mover: WriterId,
+    /// By the mover's wall clock, milliseconds since 1970.
+    pub retired_at_ms: i64,
+    /// Bytes of the segment.
+    pub segment_bytes: u64,
+    /// Entries of the forwarding record.
+    pub moved_objects: u32,
+    /// Whether some branch has no cover: then the record is never removed.
+    pub keep_for_ever: bool,
+    /// What must have come to pass before the record may go.
+    pub covers: Vec<Cover>,
+}
+
+/// A retired segment that is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoomedSegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// By the mover's wall clock, milliseconds since 1970.
+    pub retired_at_ms: i64,
+}
+
+/// Everything a retirement changes.
+#[derive(Clone, Debug)]
+pub struct Retirement {
+    /// The round the cleaner saw before it looked at anything else.
+    pub seen: (CleanerRound, Option<TupleVersion>),
+    /// The cleaner's incarnation, and its registration as it was when it began.
+    pub mover: (WriterId, TupleVersion),
+    /// What is retired.
+    pub segments: Vec<(SegmentId, RetiredSegment)>,
+    /// What is proposed, and the version of each proposal that it replaces.
+    pub proposals: Vec<(VolumeId, Proposal, Option<TupleVersion>)>,
+}
+
+/// What came of a retirement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RetirementOutcome {
+    /// It happened.
+    Done,
+    /// Another cleaner was first, this one was ended, or a proposal was replaced. Nothing was changed; look again.
+    Overtaken,
+}
+
+/// How many segments one retirement can hold beside this many proposals.
+pub const fn retirement_segments(proposals: usize) -> usize {
+    (MAX_TRANSACTION_OPERATIONS - 2).saturating_sub(proposals) / 2
+}
+
+impl CleanerRound {
+    /// Encodes.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut writer = begin(ROUND_KIND, 0);
+        writer.u64(self.round);
+        writer.array(&self.change_id);
+        writer.finish()
+    }
+
+    /// Decodes.
+    ///
+    /// # Errors
+    /// [`TupleError`] if the bytes are not exactly one round of a layout this build knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
+        let (mut reader, _) = open(bytes, ROUND_KIND, 0)?;
+        let round = Self {
+            round: reader.u64()?,
+            change_id: reader.array()?,
+        };
+        reader.finish()?;
+        Ok(round)
+    }
+}
+
+impl RetiredSegment {
+    /// Encodes.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_COVERS`] covers.
+    pub fn to_bytes(&self) -> Bytes {
+        assert!(self.covers.len() <= MAX_COVERS, "kept for ever instead");
+        let mut writer = begin(RETIRED_KIND, if self.keep_for_ever { FOR_EVER } else { 0 });
+        writer.u64(self.mover.0);
+        writer.i64(self.retired_at_ms);
+        writer.u64(self.segment_bytes);
+        writer.u32(self.moved_objects);
+        writer.u16(self.covers.len() as u16);
+        for cover in &self.covers {
+            writer.array(&cover.volume.0);
+            writer.u64(cover.proposal);
+            writer.u8(u8::from(cover.clean_from.is_some()));
+            writer.u64(cover.clean_from.unwrap_or_default().0);
+        }
+        writer.finish()
+    }
+
+    /// Decodes.
+    ///
+    /// # Errors
+    /// [`TupleError`] if the bytes are not exactly one retired segment of a layout this build knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
+        let (mut reader, flags) = open(bytes, RETIRED_KIND, FOR_EVER)?;
+        let mover = WriterId(reader.u64()?);
+        let retired_at_ms = reader.i64()?;
+        let segment_bytes = reader.u64()?;
+        let moved_objects = reader.u32()?;
+        let count = usize::from(reader.u16()?);
+        if count > MAX_COVERS {
+            return Err(reader.malformed("too many covers"));
+        }
+        let mut covers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let volume = VolumeId(reader.array()?);
+            let proposal = reader.u64()?;
+            let known = reader.u8()?;
+            let version = Version(reader.u64()?);
+            let clean_from = match (known, version.0) {
+                (0, 0) => None,
+                (1, _) => Some(version),
+                _ => return Err(reader.malformed("a cover that is neither known nor unknown")),
+            };
+            covers.push(Cover {
+                volume,
+                proposal,
+                clean_from,
+            });
+        }
+        reader.finish()?;
+        Ok(Self {
+            mover,
+            retired_at_ms,
+            segment_bytes,
+            moved_objects,
+            keep_for_ever: flags & FOR_EVER != 0,
+            covers,
+        })
+    }
+}
+
+impl Anchor {
+    /// The round as it is now; the default one, with no version, before the first retirement.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], or what the table says.
+    pub async fn cleaner_round(&self) -> Result<(CleanerRound, Option<TupleVersion>), AnchorError> {
+        match self.table.get(&self.key(ROUND)).await? {
+            None => Ok((CleanerRound::default(), None)),
+            Some(item) => Ok((
+                decode(ROUND, CleanerRound::from_bytes(&item.value))?,
+                Some(item.version),
+            )),
+        }
+    }
+
+    /// Retires segments and makes proposals, all or nothing.
+    ///
+    /// # Errors
+    /// What the table says, or [`AnchorError::Damaged`]. After a transient error it may have happened or may still happen;
+    /// whether it did shows in the round, which then is not the one that was seen.
+    ///
+    /// # Panics
+    /// If there is more to retire than [`retirement_segments`] allows.
+    pub async fn retire(&self, retirement: Retirement) -> Result<RetirementOutcome, AnchorError> {
+        let Retirement {
+            seen: (round, round_version),
+            mover: (mover, mover_version),
+            segments,
+            proposals,
+        } = retirement;
+        assert!(
+            segments.len() <= retirement_segments(proposals.len()),
+            "the cleaner's batches are bounded"
+        );
+        let change_id = self.env.random_bytes();
+        let next = CleanerRound {
+            round: round.round.saturating_add(1),
+            change_id,
+        };
+        let mut writes = vec![
+            Write::Put {
+                key: self.key(ROUND),
+                value: next.to_bytes(),
+                condition: at(round_version),
+            },
+            Write::Check {
+                key: self.key(&writer_sort(mover)),
+                condition: Condition::Version(mover_version),
+            },
+        ];
+        for (segment, retired) in &segments {
+            let mut doomed = begin(DOOMED_KIND, 0);
+            doomed.i64(retired.retired_at_ms);
+            writes.push(Write::Put {
+                key: self.key(&segment_sort(RETIRED_PREFIX, *segment)),
+                value: retired.to_bytes(),
+                condition: Condition::Absent,
+            });
+            writes.push(Write::Put {
+                key: self.key(&segment_sort(DOOMED_PREFIX, *segment)),
+                value: doomed.finish(),
+                condition: Condition::Absent,
+            });
+        }
+        for (volume, proposal, replaced) in &proposals {
+            writes.push(Write::Put {
+                key: self.key(&proposal_sort(*volume)),
+                value: proposal.to_bytes(),
+                condition: at(*replaced),
+            });
+        }
+        let mut last = None;
+        for attempt in 0..retry::ATTEMPTS {
+            retry::pause(&self.env, attempt).await;
+            match self.table.transact(writes.clone()).await {
+                Ok(_) => return Ok(RetirementOutcome::Done),
+                Err(TableError::ConditionFailed { .. }) => match self.cleaner_round().await {
+                    Ok((found, _)) if found.change_id == change_id => return Ok(RetirementOutcome::Done),
+                    Ok(_) => return Ok(RetirementOutcome::Overtaken),
+                    Err(AnchorError::Table(error @ TableError::Unavailable(_))) => last = Some(error),
+                    Err(error) => return Err(error),
+                },
+                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+            }
+        }
+        Err(self.gave_up(ROUND, last))
+    }
+
+    /// What is known of a segment's retirement; `None` if it was not retired, or nothing leads to it any more.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], or what the table says.
+    pub async fn retired(
+        &self,
+        segment: SegmentId,
+    ) -> Result<Option<(RetiredSegment, TupleVersion)>, AnchorError> {
+        let sort = segment_sort(RETIRED_PREFIX, segment);
+        match self.table.get(&self.key(&sort)).await? {
+            None => Ok(None),
+            Some(item) => Ok(Some((
+                decode(&sort, RetiredSegment::from_bytes(&item.value))?,
+                item.version,
+            ))),
+        }
+    }
+
+    /// At most `limit` retired segments after `after`, in order.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], or what the table says.
+    pub async fn list_retired(
+        &self,
+        after: Option<SegmentId>,
+        limit: usize,
+    ) -> Result<Vec<(SegmentId, RetiredSegment, TupleVersion)>, AnchorError> {
+        let mut found = Vec::new();
+        for item in self.segments_under(RETIRED_PREFIX, after, limit).await? {
+            let sort = &item.key.sort;
+            let retired = decode(sort, RetiredSegment::from_bytes(&item.value))?;
+            found.push((segment_of(sort, RETIRED_PREFIX)?, retired, item.version));
+        }
+        Ok(found)
+    }
+
+    /// At most `limit` retired segments that are still there, after `after`, in order.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], or what the table says.
+    pub async fn list_doomed(
+        &self,
+        after: Option<SegmentId>,
+        limit: usize,
+    ) -> Result<Vec<DoomedSegment>, AnchorError> {
+        let mut found = Vec::new();
+        for item in self.segments_under(DOOMED_PREFIX, after, limit).await? {
+            let sort = &item.key.sort;
+            let read = |bytes: &[u8]| {
+                let (mut reader, _) = open(bytes, DOOMED_KIND, 0)?;
+                let retired_at_ms = reader.i64()?;
+                reader.finish()?;
+                Ok(retired_at_ms)
+            };
+            found.push(DoomedSegment {
+                segment: segment_of(sort, DOOMED_PREFIX)?,
+                retired_at_ms: decode(sort, read(&item.value))?,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Says that a doomed segment was deleted. One that is not there is fine.
+    ///
+    /// # Errors
+    /// What the table says.
+    pub async fn forget_doomed(&self, segment: SegmentId) -> Result<(), AnchorError> {
+        let key = self.key(&segment_sort(DOOMED_PREFIX, segment));
+        let Some(item) = self.table.get(&key).await? else {
+            return Ok(());
+        };
+        let delete = Write::Delete {
+            key,
+            version: item.version,
+        };
+        match self.table.transact(vec![delete]).await {
+            // Nobody changes such an item; if the condition fails, another cleaner has deleted it.
+            Ok(_) | Err(TableError::ConditionFailed { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Replaces what is known of a retired segment (`None`: forgets it, since nothing leads to it any more), unless it was
+    /// changed meanwhile: then `false`.
+    ///
+    /// # Errors
+    /// What the table says. The change may then have happened.
+    pub async fn change_retired(
+        &self,
+        segment: SegmentId,
+        seen: TupleVersion,
+        changed: Option<&RetiredSegment>,
+    ) -> Result<bool, AnchorError> {
+        let key = self.key(&segment_sort(RETIRED_PREFIX, segment));
+        let write = match changed {
+            None => Write::Delete { key, version: seen },
+            Some(retired) => Write::Put {
+                key,
+                value: retired.to_bytes(),
+                condition: Condition::Version(seen),
+            },
+        };
+        match self.table.transact(vec![write]).await {
+            Ok(_) => Ok(true),
+            Err(TableError::ConditionFailed { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The last segment that the sweep over the log looked at; `None` at its beginning.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], or what the table says.
+    pub async fn cleaner_cursor(&self) -> Result<Option<SegmentId>, AnchorError> {
+        let Some(item) = self.table.get(&self.key(CURSOR)).await? else {
+            return Ok(None);
+        };
+        let read = |bytes: &[u8]| {
+            let (mut reader, flags) = open(bytes, CURSOR_KIND, SOMEWHERE)?;
+            let segment = SegmentId {
+                writer: WriterId(reader.u64()?),
+                sequence: reader.u64()?,
+            };
+            reader.finish()?;
+            Ok((flags & SOMEWHERE != 0).then_some(segment))
+        };
+        decode(CURSOR, read(&item.value))
+    }
+
+    /// Remembers where the sweep goes on. A hint: of two cleaners that set it at one time, either wins.
+    ///
+    /// # Errors
+    /// What the table says.
+    pub async fn set_cleaner_cursor(&self, after: Option<SegmentId>) -> Result<(), AnchorError> {
+        let key = self.key(CURSOR);
+        let found = self.table.get(&key).await?;
+        let mut writer = begin(CURSOR_KIND, if after.is_some() { SOMEWHERE } else { 0 });
+        writer.u64(after.map_or(0, |segment| segment.writer.0));
+        writer.u64(after.map_or(0, |segment| segment.sequence));
+        let put = Write::Put {
+            key,
+            value: writer.finish(),
+            condition: at(found.map(|item| item.version)),
+        };
+        match self.table.transact(vec![put]).await {
+            Ok(_) | Err(TableError::ConditionFailed { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn segments_under(
+        &self,
+        prefix: &str,
+        after: Option<SegmentId>,
+        limit: usize,
+    ) -> Result<Vec<firn_table::Item>, AnchorError> {
+        let mut after = after.map(|segment| segment_sort(prefix, segment));
+        let mut items = Vec::new();
+        // Each page begins after the last one's end, so this ends with the partition.
+        while items.len() < limit {
+            let page = self
+                .table
+                .query(&self.partition(), prefix, after.as_deref(), limit - items.len())
+                .await?;
+            items.extend(page.items);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        Ok(items)
+    }
+}
+
+fn at(version: Option<TupleVersion>) -> Condition {
+    version.map_or(Condition::Absent, Condition::Version)
+}
+
+fn begin(kind: u8, flags: u8) -> Writer {
+    let mut writer = Writer::default();
+    writer.u8(LAYOUT_VERSION);
+    writer.u8(kind);
+    writer.u8(flags);
+    writer
+}
+
+fn open(bytes: &[u8], kind: u8, known_flags: u8) -> Result<(Reader<'_>, u8), TupleError> {
+    let mut reader = Reader::open(bytes, LAYOUT_VERSION, kind)?;
+    let flags = reader.u8()?;
+    if flags & !known_flags != 0 {
+        return Err(TupleError::UnknownFlags { found: flags });
+    }
+    Ok((reader, flags))
+}
+
+fn segment_sort(prefix: &str, segment: SegmentId) -> String {
+    format!("{prefix}{:016x}/{:016x}", segment.writer.0, segment.sequence)
+}
+
+fn segment_of(sort: &str, prefix: &str) -> Result<SegmentId, AnchorError> {
+    // The spelling is that of a segment's key, which knows how to read itself.
+    let key = format!("{}/log/{}", "0".repeat(32), &sort[prefix.len()..]);
+    match SegmentId::parse_key(&key) {
+        Some((_, segment)) => Ok(segment),
+        None => Err(AnchorError::Damaged {
+            what: sort.to_owned(),
+            why: TupleError::Malformed {
+                what: "a sort key that names no segment",
+                offset: prefix.len(),
+            },
+        }),
+    }
+}

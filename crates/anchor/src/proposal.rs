@@ -1,0 +1,178 @@
+//! Proposals: what the cleaner offers the owner of a volume.
+//!
+//! A cleaner that moved objects rewrites the nodes above them, up to the checkpoint: the same uids, other locations. It
+//! offers where that relocated checkpoint lies; whoever commits the volume next may take the locations over and says so in
+//! its checkpoint (`cleaner_sequence`). There is one proposal a volume, counted; it is replaced only
+//!
+//! - by one that includes it (the same base, still not merged: then `chained_from` stays), or
+//! - after it was merged, or given up because it cannot be merged any more (then `chained_from` is its own number).
+//!
+//! So a checkpoint whose `cleaner_sequence` is n has taken over everything that the proposals `chained_from ..= n` moved.
+//! Nothing waits for that: forwarding records lead from every old place to the new one, whether it is merged or not.
+
+use crate::{
+    Anchor, AnchorError, TupleError, TupleVersion,
+    anchor::decode,
+    layout::{Reader, Writer},
+    retry,
+};
+use bytes::Bytes;
+use firn_format::{Location, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_table::{Condition, TableError, Write};
+
+const LAYOUT_VERSION: u8 = 1;
+const PROPOSAL_KIND: u8 = b'P';
+
+/// A relocated head, for a named base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposal {
+    /// Counts the proposals of a volume, from 1.
+    pub sequence: u64,
+    /// The first proposal whose relocations this one includes.
+    pub chained_from: u64,
+    /// The version of the checkpoint that was relocated.
+    pub base_version: Version,
+    /// The checkpoint that was relocated; the proposed object has the same uid.
+    pub base_uid: Uid,
+    /// Where the relocated checkpoint lies.
+    pub location: Location,
+    /// The cleaner's incarnation that wrote it.
+    pub mover: WriterId,
+    /// By the cleaner's wall clock, milliseconds since 1970.
+    pub proposed_at_ms: i64,
+    /// Random, drawn for this proposal: recognised after a lost reply.
+    pub change_id: [u8; 16],
+}
+
+impl Proposal {
+    /// Encodes.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut writer = Writer::default();
+        writer.u8(LAYOUT_VERSION);
+        writer.u8(PROPOSAL_KIND);
+        writer.u8(0);
+        writer.u64(self.sequence);
+        writer.u64(self.chained_from);
+        writer.u64(self.base_version.0);
+        writer.array(&self.base_uid.0);
+        writer.u64(self.location.segment.writer.0);
+        writer.u64(self.location.segment.sequence);
+        writer.u32(self.location.offset);
+        writer.u32(self.location.length);
+        writer.u64(self.mover.0);
+        writer.i64(self.proposed_at_ms);
+        writer.array(&self.change_id);
+        writer.finish()
+    }
+
+    /// Decodes.
+    ///
+    /// # Errors
+    /// [`TupleError`] if the bytes are not exactly one proposal of a layout this build knows.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
+        let mut reader = Reader::open(bytes, LAYOUT_VERSION, PROPOSAL_KIND)?;
+        let flags = reader.u8()?;
+        if flags != 0 {
+            return Err(TupleError::UnknownFlags { found: flags });
+        }
+        let sequence = reader.u64()?;
+        let chained_from = reader.u64()?;
+        if sequence == 0 || chained_from == 0 || chained_from > sequence {
+            return Err(reader.malformed("a proposal that begins after itself"));
+        }
+        let proposal = Self {
+            sequence,
+            chained_from,
+            base_version: Version(reader.u64()?),
+            base_uid: Uid(reader.array()?),
+            location: Location {
+                segment: SegmentId {
+                    writer: WriterId(reader.u64()?),
+                    sequence: reader.u64()?,
+                },
+                offset: reader.u32()?,
+                length: reader.u32()?,
+            },
+            mover: WriterId(reader.u64()?),
+            proposed_at_ms: reader.i64()?,
+            change_id: reader.array()?,
+        };
+        reader.finish()?;
+        Ok(proposal)
+    }
+}
+
+/// A proposal could not be made: another one is there. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overtaken {
+    /// The number of the proposal that is there; 0 if there is none.
+    pub sequence: u64,
+}
+
+impl Anchor {
+    /// The proposal for a volume, merged or not. One read.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], or what the table says.
+    pub async fn proposal(&self, volume: VolumeId) -> Result<Option<(Proposal, TupleVersion)>, AnchorError> {
+        let sort = proposal_sort(volume);
+        match self.table.get(&self.key(&sort)).await? {
+            None => Ok(None),
+            Some(item) => Ok(Some((
+                decode(&sort, Proposal::from_bytes(&item.value))?,
+                item.version,
+            ))),
+        }
+    }
+
+    /// Replaces the proposal numbered one below this one (none, for the first). A cleaner proposes together with what it
+    /// retires ([`Anchor::retire`](crate::Anchor::retire)); this is for whoever has nothing to retire.
+    ///
+    /// `Ok(Err(_))`: another proposal is there.
+    ///
+    /// # Errors
+    /// [`AnchorError::Damaged`], [`AnchorError::Contended`], or what the table says; then it may have been made: call again.
+    pub async fn propose(
+        &self,
+        volume: VolumeId,
+        proposal: &Proposal,
+    ) -> Result<Result<(), Overtaken>, AnchorError> {
+        let sort = proposal_sort(volume);
+        let mut last = None;
+        for attempt in 0..retry::ATTEMPTS {
+            retry::pause(&self.env, attempt).await;
+            let found = match self.proposal(volume).await {
+                Ok(found) => found,
+                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                    last = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (sequence, condition) = match found {
+                Some((found, _)) if found.change_id == proposal.change_id => return Ok(Ok(())),
+                Some((found, version)) => (found.sequence, Condition::Version(version)),
+                None => (0, Condition::Absent),
+            };
+            if sequence.checked_add(1) != Some(proposal.sequence) {
+                return Ok(Err(Overtaken { sequence }));
+            }
+            let put = Write::Put {
+                key: self.key(&sort),
+                value: proposal.to_bytes(),
+                condition,
+            };
+            match self.table.transact(vec![put]).await {
+                Ok(_) => return Ok(Ok(())),
+                Err(TableError::ConditionFailed { .. }) => last = None,
+                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+            }
+        }
+        Err(self.gave_up(&sort, last))
+    }
+}
+
+pub(crate) fn proposal_sort(volume: VolumeId) -> String {
+    format!("proposal/{volume}")
+}

@@ -1,0 +1,238 @@
+//! Writers' tenures, proposals and retirements, step by step.
+
+use super::support::{Dice, run, world};
+use crate::{
+    Anchor, CleanerRound, Overtaken, Proposal, RetiredSegment, Retirement, RetirementOutcome, TupleVersion,
+    WriterTenure, retirement_segments,
+};
+use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_table::{Fault, MemoryTable, MemoryTableClient};
+use std::sync::Arc;
+
+const VOLUME: VolumeId = VolumeId([7; 16]);
+
+struct Family {
+    client: Arc<MemoryTableClient>,
+    anchor: Anchor,
+}
+
+fn family() -> Family {
+    let env = world(Dice::new(3));
+    let client = MemoryTable::new().connect(&env);
+    let anchor = Anchor::new(client.clone(), env, FamilyId([1; 16]));
+    run(anchor.create_family()).unwrap();
+    Family { client, anchor }
+}
+
+fn segment(sequence: u64) -> SegmentId {
+    SegmentId {
+        writer: WriterId(1),
+        sequence,
+    }
+}
+
+fn proposal(sequence: u64, change: u8) -> Proposal {
+    Proposal {
+        sequence,
+        chained_from: sequence,
+        base_version: Version(1),
+        base_uid: Uid([1; 32]),
+        location: Location::UNKNOWN,
+        mover: WriterId(1),
+        proposed_at_ms: 0,
+        change_id: [change; 16],
+    }
+}
+
+fn retired(mover: WriterId) -> RetiredSegment {
+    RetiredSegment {
+        mover,
+        retired_at_ms: 17,
+        segment_bytes: 4 << 20,
+        moved_objects: 1,
+        keep_for_ever: false,
+        covers: Vec::new(),
+    }
+}
+
+impl Family {
+    fn cleaner(&self) -> (WriterId, TupleVersion) {
+        let writer = run(self.anchor.next_writer_for(WriterTenure::Cleaner)).unwrap();
+        let (_, version) = run(self.anchor.writer(writer)).unwrap().unwrap();
+        (writer, version)
+    }
+
+    fn round(&self) -> (CleanerRound, Option<TupleVersion>) {
+        run(self.anchor.cleaner_round()).unwrap()
+    }
+
+    fn retirement(&self, mover: (WriterId, TupleVersion), sequences: &[u64]) -> Retirement {
+        Retirement {
+            seen: self.round(),
+            mover,
+            segments: sequences
+                .iter()
+                .map(|sequence| (segment(*sequence), retired(mover.0)))
+                .collect(),
+            proposals: Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn a_writer_is_registered_with_its_number_and_can_be_ended_once_and_again() {
+    let family = family();
+    let tenure = WriterTenure::Owner {
+        volume: VOLUME,
+        epoch: OwnershipEpoch(3),
+    };
+    let writer = run(family.anchor.next_writer_for(tenure)).unwrap();
+    let (registered, _) = run(family.anchor.writer(writer)).unwrap().unwrap();
+    assert_eq!((registered.tenure, registered.ended), (tenure, false));
+    assert_eq!(run(family.anchor.undrawn_writer()).unwrap(), writer.next());
+    assert_eq!(run(family.anchor.writer(writer.next())).unwrap(), None);
+
+    let nameless = run(family.anchor.next_writer()).unwrap();
+    let (registered, _) = run(family.anchor.writer(nameless)).unwrap().unwrap();
+    assert_eq!(registered.tenure, WriterTenure::Unknown);
+
+    family.client.script([Fault::None, Fault::LoseReply]);
+    run(family.anchor.end_writer(writer)).unwrap();
+    assert!(run(family.anchor.writer(writer)).unwrap().unwrap().0.ended);
+    run(family.anchor.end_writer(writer)).unwrap();
+    run(family.anchor.end_writer(WriterId(99))).unwrap();
+    assert_eq!(
+        run(family.anchor.writer(WriterId(99))).unwrap(),
+        None,
+        "ending makes no item"
+    );
+}
+
+#[test]
+fn proposals_count_by_one_and_a_lost_reply_is_recognised() {
+    let family = family();
+    let propose = |proposal: &Proposal| run(family.anchor.propose(VOLUME, proposal)).unwrap();
+    assert_eq!(run(family.anchor.proposal(VOLUME)).unwrap(), None);
+    assert_eq!(propose(&proposal(2, 1)), Err(Overtaken { sequence: 0 }));
+    family.client.script([Fault::None, Fault::LoseReply]);
+    assert_eq!(propose(&proposal(1, 1)), Ok(()));
+    assert_eq!(propose(&proposal(1, 2)), Err(Overtaken { sequence: 1 }));
+    assert_eq!(propose(&proposal(2, 3)), Ok(()));
+    assert_eq!(propose(&proposal(2, 4)), Err(Overtaken { sequence: 2 }));
+    let (found, _) = run(family.anchor.proposal(VOLUME)).unwrap().unwrap();
+    assert_eq!(found, proposal(2, 3));
+}
+
+#[test]
+fn of_two_retirements_that_saw_one_round_one_happens_and_the_other_changes_nothing() {
+    let family = family();
+    let (alice, bob) = (family.cleaner(), family.cleaner());
+    let mut first = family.retirement(alice, &[1, 2]);
+    let second = family.retirement(bob, &[2, 3]);
+    first.proposals = vec![(VOLUME, proposal(1, 9), None)];
+    family.client.script([Fault::LoseReply]);
+    assert_eq!(
+        run(family.anchor.retire(first)).unwrap(),
+        RetirementOutcome::Done,
+        "the reply was lost and is read back"
+    );
+    assert_eq!(
+        run(family.anchor.retire(second)).unwrap(),
+        RetirementOutcome::Overtaken
+    );
+    assert_eq!(family.round().0.round, 1);
+    let found = run(family.anchor.retired(segment(2))).unwrap().unwrap().0;
+    assert_eq!(found, retired(alice.0));
+    assert_eq!(run(family.anchor.retired(segment(3))).unwrap(), None);
+    assert_eq!(
+        run(family.anchor.proposal(VOLUME)).unwrap().unwrap().0,
+        proposal(1, 9)
+    );
+    let doomed = run(family.anchor.list_doomed(None, 10)).unwrap();
+    let segments: Vec<_> = doomed.iter().map(|doomed| doomed.segment).collect();
+    assert_eq!(segments, [segment(1), segment(2)]);
+    assert_eq!(doomed[0].retired_at_ms, 17);
+
+    let third = family.retirement(bob, &[3]);
+    assert_eq!(
+        run(family.anchor.retire(third)).unwrap(),
+        RetirementOutcome::Done,
+        "what is decided anew may happen"
+    );
+}
+
+#[test]
+fn an_ended_cleaner_retires_nothing_and_a_segment_is_retired_once() {
+    let family = family();
+    let (alice, bob) = (family.cleaner(), family.cleaner());
+    let stalled = family.retirement(alice, &[1]);
+    run(family.anchor.end_writer(alice.0)).unwrap();
+    assert_eq!(
+        run(family.anchor.retire(stalled)).unwrap(),
+        RetirementOutcome::Overtaken
+    );
+    assert_eq!(
+        run(family.anchor.retire(family.retirement(bob, &[1]))).unwrap(),
+        RetirementOutcome::Done
+    );
+    assert_eq!(
+        run(family.anchor.retire(family.retirement(bob, &[1]))).unwrap(),
+        RetirementOutcome::Overtaken
+    );
+    let mut late = family.retirement(bob, &[2]);
+    late.proposals = vec![(VOLUME, proposal(1, 1), None)];
+    assert_eq!(
+        run(family.anchor.propose(VOLUME, &proposal(1, 2))).unwrap(),
+        Ok(())
+    );
+    assert_eq!(
+        run(family.anchor.retire(late)).unwrap(),
+        RetirementOutcome::Overtaken,
+        "built on a proposal that was replaced"
+    );
+}
+
+#[test]
+fn retired_segments_are_listed_changed_and_forgotten() {
+    let family = family();
+    let mover = family.cleaner();
+    let most: Vec<u64> = (0..retirement_segments(1) as u64).collect();
+    let mut full = family.retirement(mover, &most);
+    full.proposals = vec![(VOLUME, proposal(1, 1), None)];
+    assert_eq!(
+        run(family.anchor.retire(full)).unwrap(),
+        RetirementOutcome::Done,
+        "as much as is allowed fits into a transaction"
+    );
+    let listed = run(family.anchor.list_retired(Some(segment(3)), 2)).unwrap();
+    let segments: Vec<_> = listed.iter().map(|(segment, ..)| *segment).collect();
+    assert_eq!(segments, [segment(4), segment(5)]);
+
+    let (_, found, version) = &listed[0];
+    let changed = RetiredSegment {
+        keep_for_ever: true,
+        ..found.clone()
+    };
+    assert!(run(family.anchor.change_retired(segment(4), *version, Some(&changed))).unwrap());
+    assert!(!run(family.anchor.change_retired(segment(4), *version, None)).unwrap());
+    let (found, version) = run(family.anchor.retired(segment(4))).unwrap().unwrap();
+    assert_eq!(found, changed);
+    assert!(run(family.anchor.change_retired(segment(4), version, None)).unwrap());
+    assert_eq!(run(family.anchor.retired(segment(4))).unwrap(), None);
+
+    run(family.anchor.forget_doomed(segment(0))).unwrap();
+    run(family.anchor.forget_doomed(segment(0))).unwrap();
+    let doomed = run(family.anchor.list_doomed(None, 1)).unwrap();
+    assert_eq!(doomed[0].segment, segment(1));
+}
+
+#[test]
+fn the_cursor_is_kept_and_begins_at_the_beginning() {
+    let family = family();
+    let cursor = || run(family.anchor.cleaner_cursor()).unwrap();
+    assert_eq!(cursor(), None);
+    run(family.anchor.set_cleaner_cursor(Some(segment(9)))).unwrap();
+    assert_eq!(cursor(), Some(segment(9)));
+    run(family.anchor.set_cleaner_cursor(None)).unwrap();
+    assert_eq!(cursor(), None);
+}

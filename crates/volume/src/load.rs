@@ -1,0 +1,109 @@
+//! Reading a root: the checkpoint, the engine's own part of it, and what must be in memory from the start.
+
+use crate::{
+    checkpoint::{CheckpointPayload, HISTORY_MAX, SealedSnapshot},
+    error::VolumeError,
+    objects::Objects,
+    open::file_system_id,
+    shown::decode_inode,
+    state::{Retained, Snapshot, State},
+    tree,
+};
+use firn_anchor::Root;
+use firn_format::{Checkpoint, ORPHAN_MAP, Place, Pointer, Uid, Version, VolumeId, checkpoint_place};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A root that was read.
+pub(crate) struct LoadedRoot {
+    pub payload: CheckpointPayload,
+    pub state: State,
+    pub orphan_pointers: BTreeMap<u64, Pointer>,
+    /// Commits up to this one, oldest first.
+    pub history: VecDeque<(Version, Uid)>,
+    /// The newest proposal of the cleaner that is merged.
+    pub cleaner_sequence: u64,
+}
+
+/// Reads a root's checkpoint and its orphans.
+pub(crate) async fn load_root(
+    objects: &Objects,
+    volume: VolumeId,
+    root: &Root,
+) -> Result<LoadedRoot, VolumeError> {
+    let pointer = Pointer {
+        uid: root.uid,
+        location: root.location,
+    };
+    let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
+    let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
+    let payload = CheckpointPayload::decode(object.payload.clone())?;
+    let mut state = State::new(
+        file_system_id(volume),
+        payload.counters.clone(),
+        checkpoint.inode_map,
+    );
+    state.applied = payload.covered;
+    state.restore_completed(payload.completed.clone());
+    state.restore_snapshots(listed_snapshots(&checkpoint, &payload)?);
+    let mut history: VecDeque<_> = payload.history.iter().copied().collect();
+    history.push_back((root.version, root.uid));
+    while history.len() > HISTORY_MAX {
+        history.pop_front();
+    }
+    let mut orphan_pointers = BTreeMap::new();
+    if let Some(orphans) = &checkpoint.orphans {
+        for (number, pointer) in tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await? {
+            let place = Place {
+                inode: ORPHAN_MAP,
+                level: 0,
+                index: number,
+            };
+            let object = objects.get(&pointer, place).await?;
+            let (inode, content) = decode_inode(&object).map_err(|detail| VolumeError::Undecodable {
+                what: "an unlinked inode",
+                detail,
+            })?;
+            state.install_orphan(inode, content);
+            orphan_pointers.insert(number, pointer);
+        }
+    }
+    Ok(LoadedRoot {
+        payload,
+        state,
+        orphan_pointers,
+        history,
+        cleaner_sequence: checkpoint.cleaner_sequence,
+    })
+}
+
+/// The snapshots of a checkpoint: what its plain section says of each, and what is sealed of it.
+pub(crate) fn listed_snapshots(
+    checkpoint: &Checkpoint,
+    payload: &CheckpointPayload,
+) -> Result<Vec<Snapshot>, VolumeError> {
+    let sealed: BTreeMap<u64, &SealedSnapshot> = payload
+        .snapshots
+        .iter()
+        .map(|snapshot| (snapshot.id, snapshot))
+        .collect();
+    let listed = checkpoint.snapshots.iter().map(|root| {
+        let sealed = sealed.get(&root.id).ok_or_else(|| VolumeError::Undecodable {
+            what: "the list of snapshots",
+            detail: format!("snapshot {:016x} has no name", root.id),
+        })?;
+        Ok(Snapshot {
+            id: root.id,
+            name: sealed.name.clone(),
+            created_ms: root.created_ms,
+            protected_until_ms: root.protected_until_ms,
+            files: sealed.files,
+            used_bytes: sealed.used_bytes,
+            retained: Some(Retained {
+                version: root.version,
+                inode_map: root.inode_map,
+                orphans: root.orphans,
+            }),
+        })
+    });
+    listed.collect()
+}

@@ -1,0 +1,587 @@
+//! Taking over what the cleaner moved.
+//!
+//! The cleaner offers a relocated copy of a checkpoint that it found as the head: the same uids, other places. Meanwhile the
+//! volume went on. The two trees are walked side by side (BlueSky §4.3, Fig. 4, by uids instead of a list of changes):
+//!
+//! | at a place | then |
+//! |---|---|
+//! | the same uid | the cleaner's location, for all below it |
+//! | different, a node or an inode with a map | go down, and write the node anew if something below it moved |
+//! | different, a leaf; or the cleaner has nothing there | keep our own |
+//!
+//! Only a uid makes an object (so nothing wrong can come in), but a wrong *location* would lead nowhere. So a proposal counts
+//! only if its base is a commit of this branch's own history, and some of the adopted subtrees are followed down to a leaf and
+//! verified before the commit. What cannot be read is left alone: nothing is adopted, and forwarding records go on leading
+//! from old places to new ones.
+//!
+//! The walk belongs to the checkpointer and runs between build and commit of a checkpoint that is made anyway, so an idle
+//! volume never asks for proposals (I9). It is cut into steps of [`STEP_OBJECTS`]; the checkpoint that ends the last one says
+//! that the proposal is merged (`cleaner_sequence`).
+
+use crate::{
+    aligned::{Counterpart, map_of},
+    checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
+    mutants::{Mutant, active},
+    objects::{Objects, ReadError},
+    shown::decode_inode,
+    state::{Content, Retained, Snapshot},
+    tree::{self, Update},
+    volume::{CheckpointerState, Inner},
+};
+use bytes::Bytes;
+use firn_env::Monotonic;
+use firn_format::{
+    Checkpoint, Child, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, checkpoint_place, radix,
+};
+use futures::{FutureExt, future::BoxFuture};
+use std::{collections::BTreeMap, time::Duration};
+
+/// How often a busy volume asks whether there is a proposal: one read of the table.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Nodes and inodes looked at in one step: 16 MiB of nodes at most, a fraction of a checkpoint's time. A file is never split.
+const STEP_OBJECTS: usize = 2000;
+
+/// Adopted subtrees verified before the commit of a step.
+const SAMPLES: usize = 8;
+
+/// Where taking over stands; kept by the checkpointer.
+#[derive(Default)]
+pub(crate) struct MergeState {
+    /// The newest proposal that is merged.
+    pub merged: u64,
+    looked: Option<Monotonic>,
+    under_way: Option<UnderWay>,
+    /// A proposal that cannot be merged.
+    refused: u64,
+}
+
+impl MergeState {
+    /// After a start: everything up to proposal `merged` is in the tree.
+    pub fn new(merged: u64) -> Self {
+        Self {
+            merged,
+            ..Self::default()
+        }
+    }
+}
+
+struct UnderWay {
+    sequence: u64,
+    /// The relocated base.
+    theirs: Checkpoint,
+    /// Inodes below are done.
+    next_inode: u64,
+}
+
+/// What a step found out, to be kept once it is committed.
+pub(crate) struct Step {
+    sequence: u64,
+    /// `None`: all is merged.
+    next_inode: Option<u64>,
+}
+
+/// Counts for `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MergeStatus {
+    /// Subtrees and leaves whose new place was taken over, since the start.
+    pub adopted: u64,
+    /// Nodes and inodes written anew for it.
+    pub rewritten: u64,
+    /// Proposals merged.
+    pub merged: u64,
+    /// Why the last refused proposal was refused.
+    pub refused: Option<String>,
+}
+
+/// Why a step did not happen. The checkpoint goes on without it.
+enum NotMerged {
+    /// The proposal is no good.
+    Refused(String),
+    /// Something cannot be read now.
+    Later(String),
+    /// The checkpoint itself cannot go on.
+    Failed(CheckpointError),
+}
+
+impl From<ReadError> for NotMerged {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable { .. } => Self::Later(error.to_string()),
+            ReadError::Corrupt { .. } | ReadError::Missing { .. } => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<CheckpointError> for NotMerged {
+    fn from(error: CheckpointError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// One step, if there is anything to merge: changes what was built and the snapshots' roots, or nothing.
+///
+/// # Errors
+/// Only what ends the checkpoint.
+pub(crate) async fn step(
+    inner: &Inner,
+    own: &mut CheckpointerState,
+    packer: &mut Packer,
+    built: &mut BuiltCheckpoint,
+    snapshots: &mut [Snapshot],
+) -> Result<Option<Step>, CheckpointError> {
+    let note_refusal = |own: &mut CheckpointerState, sequence: u64, why: String| {
+        tracing::warn!(
+            sequence,
+            why,
+            "the cleaner's proposal is refused; nothing was adopted and nothing is lost"
+        );
+        own.merge.refused = sequence;
+        own.merge.under_way = None;
+        inner.merge_status().refused = Some(format!("proposal {sequence}: {why}"));
+    };
+    let sequence = match begin(inner, own).await {
+        Ok(None) => return Ok(None),
+        Ok(Some(sequence)) => sequence,
+        Err((sequence, NotMerged::Refused(why))) => {
+            note_refusal(own, sequence, why);
+            return Ok(None);
+        }
+        Err((_, NotMerged::Later(why))) => {
+            tracing::debug!(why, "the cleaner's proposal cannot be read now");
+            return Ok(None);
+        }
+        Err((_, NotMerged::Failed(error))) => return Err(error),
+    };
+    inner.env.fault_point("merge.before_step").await;
+    // What was just built is read again by the walk.
+    packer.finish().await?;
+    let under_way = own.merge.under_way.as_ref().expect("just begun");
+    match walk(inner, packer, built, snapshots, under_way).await {
+        Ok(next_inode) => Ok(Some(Step { sequence, next_inode })),
+        Err(NotMerged::Refused(why)) => {
+            note_refusal(own, sequence, why);
+            Ok(None)
+        }
+        Err(NotMerged::Later(why)) => {
+            tracing::debug!(why, "a step of merging cannot be made now");
+            Ok(None)
+        }
+        Err(NotMerged::Failed(error)) => Err(error),
+    }
+}
+
+/// Finds a proposal to merge; returns its number once it is under way.
+async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>, (u64, NotMerged)> {
+    if let Some(under_way) = &own.merge.under_way {
+        return Ok(Some(under_way.sequence));
+    }
+    let now = inner.env.now();
+    if own
+        .merge
+        .looked
+        .is_some_and(|looked| now.since(looked) < LOOK_EVERY)
+    {
+        return Ok(None);
+    }
+    own.merge.looked = Some(now);
+    let proposal = match inner.anchor.proposal(inner.volume).await {
+        Ok(Some((proposal, _))) => proposal,
+        Ok(None) => return Ok(None),
+        Err(error) => return Err((0, NotMerged::Later(error.to_string()))),
+    };
+    let sequence = proposal.sequence;
+    if sequence <= own.merge.merged || sequence == own.merge.refused {
+        return Ok(None);
+    }
+    let is_ours = own.history.contains(&(proposal.base_version, proposal.base_uid));
+    if !is_ours && !active(&inner.env, Mutant::MergeAnyBase) {
+        let why = format!(
+            "its base, version {} with checkpoint {}, is none of this volume's latest commits",
+            proposal.base_version.0, proposal.base_uid
+        );
+        return Err((sequence, NotMerged::Refused(why)));
+    }
+    let pointer = Pointer {
+        uid: proposal.base_uid,
+        location: proposal.location,
+    };
+    let object = inner
+        .objects
+        .get(&pointer, checkpoint_place(proposal.base_version))
+        .await
+        .map_err(|error| (sequence, error.into()))?;
+    let theirs = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)
+        .map_err(|error| (sequence, NotMerged::Refused(error.to_string())))?;
+    own.merge.under_way = Some(UnderWay {
+        sequence,
+        theirs,
+        next_inode: 0,
+    });
+    Ok(Some(sequence))
+}
+
+async fn walk(
+    inner: &Inner,
+    packer: &mut Packer,
+    built: &mut BuiltCheckpoint,
+    snapshots: &mut [Snapshot],
+    under_way: &UnderWay,
+) -> Result<Option<u64>, NotMerged> {
+    let theirs = &under_way.theirs;
+    let mut walk = Walk {
+        objects: inner.objects.clone(),
+        packer,
+        careless: active(&inner.env, Mutant::MergeDifferentUids),
+        left: STEP_OBJECTS,
+        from: under_way.next_inode,
+        stopped_at: None,
+        samples: Vec::new(),
+        adopted: 0,
+        rewritten: 0,
+    };
+    let mut inode_map = built.inode_map;
+    if let (Some(own), Some(other)) = (inode_map, theirs.inode_map) {
+        inode_map = Some(walk.tree(INODE_MAP, own, other).await?);
+    }
+    let (mut orphans, mut orphan_pointers) = (built.orphans, built.orphan_pointers.clone());
+    let mut roots: Vec<(usize, Retained)> = Vec::new();
+    if walk.stopped_at.is_none() {
+        if let Some(other) = theirs.orphans {
+            walk.orphans(&mut orphan_pointers, &other).await?;
+            orphans = orphan_map(walk.packer, &orphan_pointers).await?;
+        }
+        for (at, snapshot) in snapshots.iter().enumerate() {
+            let theirs = theirs.snapshots.iter().find(|one| one.id == snapshot.id);
+            let (Some(theirs), Some(mut retained)) = (theirs, snapshot.retained) else {
+                continue;
+            };
+            walk.adopt_root(INODE_MAP, &mut retained.inode_map, &theirs.inode_map);
+            if let (Some(own), Some(other)) = (&mut retained.orphans, &theirs.orphans) {
+                walk.adopt_root(ORPHAN_MAP, own, other);
+            }
+            if Some(retained) != snapshot.retained {
+                roots.push((at, retained));
+            }
+        }
+    }
+    walk.verify_samples(inner).await?;
+    // Nothing of it was kept before this line.
+    let (stopped_at, adopted, rewritten) = (walk.stopped_at, walk.adopted, walk.rewritten);
+    (built.inode_map, built.orphans, built.orphan_pointers) = (inode_map, orphans, orphan_pointers);
+    for (at, retained) in roots {
+        snapshots[at].retained = Some(retained);
+    }
+    let mut status = inner.merge_status();
+    status.adopted += adopted;
+    status.rewritten += rewritten;
+    Ok(stopped_at)
+}
+
+async fn orphan_map(
+    packer: &mut Packer,
+    orphans: &BTreeMap<u64, Pointer>,
+) -> Result<Option<TreeRoot>, CheckpointError> {
+    let leaves = orphans
+        .iter()
+        .map(|(number, pointer)| (*number, Some(*pointer)))
+        .collect();
+    let change = Update {
+        leaves,
+        keep_below: u64::MAX,
+    };
+    Ok(tree::update(packer, ORPHAN_MAP, None, change).await?.root)
+}
+
+struct Walk<'a> {
+    objects: Objects,
+    packer: &'a mut Packer,
+    /// A planted bug: the cleaner's object is taken whether or not it is ours.
+    careless: bool,
+    left: usize,
+    from: u64,
+    stopped_at: Option<u64>,
+    samples: Vec<(Place, Pointer)>,
+    adopted: u64,
+    rewritten: u64,
+}
+
+impl Walk<'_> {
+    /// Our tree with the places of theirs.
+    async fn tree(&mut self, inode: u64, own: TreeRoot, theirs: TreeRoot) -> Result<TreeRoot, NotMerged> {
+        let place = Place {
+            inode,
+            level: own.level,
+            index: 0,
+        };
+        let theirs = Counterpart::from(theirs)
+            .down_to(&self.objects, inode, own.level)
+            .await?;
+        let pointer = self.place(place, own.pointer, theirs).await?;
+        Ok(TreeRoot { pointer, ..own })
+    }
+
+    fn adopt(&mut self, place: Place, own: Pointer, theirs: Pointer) -> Pointer {
+        if own.location != theirs.location {
+            self.adopted += 1;
+            if self.samples.len() < SAMPLES {
+                self.samples.push((place, theirs));
+            } else {
+                // Any of them with about the same chance; the uid is as good as a draw.
+                let draw = self.adopted.wrapping_add(u64::from(theirs.uid.0[0]) << 8);
+                if draw % self.adopted < SAMPLES as u64 {
+                    self.samples[(draw % SAMPLES as u64) as usize] = (place, theirs);
+                }
+            }
+        }
+        theirs
+    }
+
+    fn adopt_root(&mut self, inode: u64, own: &mut TreeRoot, theirs: &TreeRoot) {
+        if own.pointer.uid == theirs.pointer.uid && own.level == theirs.level {
+            let place = Place {
+                inode,
+                level: own.level,
+                index: 0,
+            };
+            own.pointer = self.adopt(place, own.pointer, theirs.pointer);
+        }
+    }
+
+    /// What is to stand at `place`: ours, or the same at its new place, or ours written anew around what moved.
+    fn place<'b>(
+        &'b mut self,
+        place: Place,
+        own: Pointer,
+        theirs: Option<Counterpart>,
+    ) -> BoxFuture<'b, Result<Pointer, NotMerged>> {
+        async move {
+            let Some(theirs) = theirs else {
+                return Ok(own);
+            };
+            let same = theirs.pointer.uid == own.uid || (self.careless && place.level == 0);
+            if theirs.level == place.level && same {
+                return Ok(self.adopt(place, own, theirs.pointer));
+            }
+            let in_a_map_of_inodes = matches!(place.inode, INODE_MAP | ORPHAN_MAP);
+            if place.level == 0 {
+                if !in_a_map_of_inodes || place.index < self.from {
+                    return Ok(own);
+                }
+                return self.inode(place, own, theirs.pointer).await;
+            }
+            if in_a_map_of_inodes {
+                let first = radix::first_leaf(place.index, place.level);
+                if self.stopped_at.is_some()
+                    || first.saturating_add(radix::last_leaf(place.level)) < self.from
+                {
+                    return Ok(own);
+                }
+                if self.left == 0 {
+                    self.stopped_at = Some(first.max(self.from));
+                    return Ok(own);
+                }
+                self.left -= 1;
+            }
+            let node = self.objects.get(&own, place).await?;
+            let other = theirs.object(&self.objects, place).await?;
+            let mut children = node.header.children.clone();
+            for child in &mut children {
+                let below = Place {
+                    inode: place.inode,
+                    level: place.level - 1,
+                    index: place.index << 7 | u64::from(child.slot),
+                };
+                let beside = theirs.below(place.level, child.slot, other.as_deref());
+                child.pointer = self.place(below, child.pointer, beside).await?;
+            }
+            if children == node.header.children {
+                return Ok(own);
+            }
+            self.rewritten += 1;
+            let packed = self
+                .packer
+                .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
+                .await?;
+            Ok(packed)
+        }
+        .boxed()
+    }
+
+    /// An inode that changed since the base: its map may still be the same in part.
+    async fn inode(&mut self, place: Place, own: Pointer, theirs: Pointer) -> Result<Pointer, NotMerged> {
+        if self.stopped_at.is_some() {
+            return Ok(own);
+        }
+        if self.left == 0 {
+            self.stopped_at = Some(place.index);
+            return Ok(own);
+        }
+        self.left -= 1;
+        let object = self.objects.get(&own, place).await?;
+        let Some(map) = map_of(&object) else {
+            return Ok(own);
+        };
+        let other = self.objects.get(&theirs, place).await?;
+        let Some(their_map) = map_of(&other) else {
+            return Ok(own);
+        };
+        let merged = self.tree(place.index, map, their_map).await?;
+        if merged == map {
+            return Ok(own);
+        }
+        self.rewritten += 1;
+        let inode = ToPack {
+            kind: Kind::Inode,
+            place,
+            plain: object.header.plain.clone(),
+            children: vec![Child {
+                slot: 0,
+                pointer: merged.pointer,
+            }],
+            payload: object.payload.clone(),
+        };
+        let packed = self.packer.pack_all(vec![inode]).await?;
+        Ok(packed[0])
+    }
+
+    /// Unlinked but open inodes are few: each is looked up.
+    async fn orphans(
+        &mut self,
+        pointers: &mut BTreeMap<u64, Pointer>,
+        theirs: &TreeRoot,
+    ) -> Result<(), NotMerged> {
+        self.from = 0;
+        self.left = usize::MAX;
+        for (number, pointer) in pointers.iter_mut() {
+            let place = Place {
+                inode: ORPHAN_MAP,
+                level: 0,
+                index: *number,
+            };
+            let found = tree::lookup(&self.objects, ORPHAN_MAP, theirs, *number).await?;
+            let theirs = found.map(|pointer| Counterpart { pointer, level: 0 });
+            *pointer = self.place(place, *pointer, theirs).await?;
+        }
+        Ok(())
+    }
+
+    /// Follows some of the adopted subtrees down to a leaf, by their new places alone.
+    async fn verify_samples(&self, inner: &Inner) -> Result<(), NotMerged> {
+        if active(&inner.env, Mutant::MergeUnverified) {
+            return Ok(());
+        }
+        for (place, pointer) in &self.samples {
+            let (mut place, mut pointer) = (*place, *pointer);
+            loop {
+                let object = inner.objects.get_exactly(&pointer, place).await?;
+                let below = if place.level > 0 {
+                    let children = &object.header.children;
+                    let at = inner.env.random_below(children.len().max(1) as u64) as usize;
+                    children.get(at).map(|child| {
+                        let below = Place {
+                            inode: place.inode,
+                            level: place.level - 1,
+                            index: place.index << 7 | u64::from(child.slot),
+                        };
+                        (below, child.pointer)
+                    })
+                } else if matches!(place.inode, INODE_MAP | ORPHAN_MAP) {
+                    map_of(&object).map(|map| {
+                        let below = Place {
+                            inode: place.index,
+                            level: map.level,
+                            index: 0,
+                        };
+                        (below, map.pointer)
+                    })
+                } else {
+                    None
+                };
+                match below {
+                    Some((next_place, next)) => (place, pointer) = (next_place, next),
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CheckpointerState {
+    /// A step was committed.
+    pub(crate) fn merge_committed(&mut self, inner: &Inner, step: &Step) {
+        match step.next_inode {
+            None => {
+                self.merge.merged = step.sequence;
+                self.merge.under_way = None;
+                inner.merge_status().merged += 1;
+                tracing::info!(sequence = step.sequence, "what the cleaner moved is taken over");
+            }
+            Some(next_inode) => {
+                if let Some(under_way) = &mut self.merge.under_way {
+                    under_way.next_inode = next_inode;
+                }
+            }
+        }
+    }
+}
+
+impl Step {
+    /// What the checkpoint says to be merged.
+    pub fn merged(&self, before: u64) -> u64 {
+        if self.next_inode.is_none() {
+            self.sequence
+        } else {
+            before
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn merge_status(&self) -> std::sync::MutexGuard<'_, MergeStatus> {
+        self.merging
+            .lock()
+            .expect("no panic under the lock of the merge's counts")
+    }
+
+    /// After a step was committed: what is in memory forgets the old places, so that nothing built on it brings them back.
+    ///
+    /// # Errors
+    /// If the committed tree cannot be read.
+    pub(crate) async fn forget_old_places(
+        &self,
+        packer: &Packer,
+        own: &CheckpointerState,
+    ) -> Result<(), CheckpointError> {
+        let (inode_map, held) = {
+            let mut state = self.lock();
+            state.drop_clean();
+            (state.inode_map, state.contents())
+        };
+        let Some(inode_map) = inode_map else {
+            return Ok(());
+        };
+        for (number, before) in held {
+            let (inode, pointer) = match own.orphan_pointers.get(&number) {
+                Some(pointer) => (ORPHAN_MAP, Some(*pointer)),
+                None => {
+                    let lookup = || tree::lookup(&self.objects, INODE_MAP, &inode_map, number);
+                    (INODE_MAP, packer.patiently(lookup).await?)
+                }
+            };
+            // Removed, or never committed.
+            let Some(pointer) = pointer else { continue };
+            let place = Place {
+                inode,
+                level: 0,
+                index: number,
+            };
+            let object = packer.patiently(|| self.objects.get(&pointer, place)).await?;
+            if let Ok((_, content @ Content::Map(_))) = decode_inode(&object) {
+                self.lock().replace_content(number, &before, content);
+            }
+        }
+        Ok(())
+    }
+}
