@@ -11,6 +11,7 @@
 #   make simulate-mutants  every planted bug must be caught
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
+#   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
 
@@ -24,7 +25,7 @@ FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
 
-.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-full bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api check-policy fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -71,6 +72,10 @@ simulate-blockd-exhaustive:
 check-api:
 	@cargo build --locked -p firn-api
 	@services/api/tests/try-openapi $(CARGO_TARGET_DIR)/debug/firn-api
+
+check-policy:
+	@tests/lab/cloud/install opa
+	@services/api/policy/check
 
 fuzz:
 	@scripts/fuzz $(SECONDS)

@@ -97,7 +97,7 @@ impl Default for VolumeConfig {
         Self {
             owner_name: "edge".into(),
             segment_bytes: 4 << 20,
-            uploads_max: 6,
+            uploads_max: 4,
             compression: Compression::Lz4,
             memory_cache_bytes: 64 << 20,
             disk_cache_bytes: 10 << 30,

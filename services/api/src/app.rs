@@ -1,6 +1,7 @@
 //! The service's parts in one value, cheap to clone.
 
 use crate::{
+    limiter::{Limiter, RequestRate},
     mailer::Mailer,
     metering::OperationCounts,
     placement::DiskPlacement,
@@ -41,6 +42,8 @@ pub struct Parts {
     pub trust_domain: String,
     /// Counts replacements of leaked token keys.
     pub token_generation: u32,
+    /// How many requests each tenant may send; none: as many as it likes.
+    pub request_rate: Option<RequestRate>,
 }
 
 /// The service.
@@ -57,6 +60,7 @@ struct Inner {
     sagas: tokio::sync::Notify,
     billing: Billing,
     counts: OperationCounts,
+    limiter: Limiter,
 }
 
 impl Record for Revocations {
@@ -84,6 +88,7 @@ impl App {
             issuer,
             billing: Billing::new(&parts.env, parts.table.clone()),
             counts: OperationCounts::default(),
+            limiter: Limiter::new(parts.request_rate),
             parts,
             sagas: tokio::sync::Notify::new(),
         })))
@@ -116,6 +121,10 @@ impl App {
     /// The ledger, over the same table.
     pub fn billing(&self) -> &Billing {
         &self.0.billing
+    }
+
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.0.limiter
     }
 
     pub(crate) fn counts(&self) -> &OperationCounts {

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use firn_api::{
-    App, FileMailer, Listening, MasterSecret, NoFleet, POLICY, Parts, RegoPolicy, openapi, types::AuditEntry,
-    verify_chain,
+    App, FileMailer, Listening, MasterSecret, NoFleet, POLICY, Parts, RegoPolicy, RequestRate, openapi,
+    types::AuditEntry, verify_chain,
 };
 use firn_env::Env;
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, UnixTime, certificate_request};
@@ -119,6 +119,12 @@ struct Serve {
     /// What this instance is called among those that serve the same table.
     #[arg(long, default_value = "1")]
     instance: String,
+    /// Requests a second of one tenant, in the long run.
+    #[arg(long, default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    tenant_rate: u32,
+    /// Requests of one tenant at once, after a rest.
+    #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    tenant_burst: u32,
     /// Raise it when a token key leaked: all tokens end at once.
     #[arg(long, default_value = "0")]
     token_generation: u32,
@@ -282,6 +288,10 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         issuer: options.issuer,
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,
+        request_rate: Some(RequestRate {
+            per_second: options.tenant_rate,
+            burst: options.tenant_burst,
+        }),
         env,
     })?;
     let listening = Listening {

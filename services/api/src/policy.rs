@@ -32,14 +32,26 @@ pub struct Asking<'a> {
     scopes: &'a [String],
 }
 
+impl<'a> Asking<'a> {
+    /// As a verified token or certificate would say: for tables and tests of policies.
+    pub fn new(
+        tenant: firn_identity::TenantId,
+        principal: firn_identity::Principal,
+        role: firn_identity::Role,
+        scopes: &'a [String],
+    ) -> Self {
+        Self {
+            tenant: tenant.to_string(),
+            principal: principal.to_string(),
+            role: role.as_str(),
+            scopes,
+        }
+    }
+}
+
 impl<'a> From<&'a Caller> for Asking<'a> {
     fn from(caller: &'a Caller) -> Self {
-        Self {
-            tenant: caller.tenant.to_string(),
-            principal: caller.principal.to_string(),
-            role: caller.role.as_str(),
-            scopes: &caller.scopes,
-        }
+        Self::new(caller.tenant, caller.principal, caller.role, &caller.scopes)
     }
 }
 
@@ -137,16 +149,9 @@ pub fn ask(
     principal: firn_identity::Principal,
     role: firn_identity::Role,
 ) -> bool {
-    let caller = Caller {
-        tenant,
-        principal,
-        role,
-        scopes: Vec::new(),
-        token: None,
-    };
     policy.allows(&Question {
         operation,
         params,
-        caller: Some((&caller).into()),
+        caller: Some(Asking::new(tenant, principal, role, &[])),
     })
 }

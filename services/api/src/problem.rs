@@ -82,6 +82,8 @@ codes! {
     QuotaExceeded = FORBIDDEN, "quota_exceeded", "The tenant's quota does not allow it.";
     /// A hard cap of the budget is reached.
     BudgetExhausted = PAYMENT_REQUIRED, "budget_exhausted", "The tenant's budget is spent.";
+    /// Too many requests of one tenant.
+    RateLimited = TOO_MANY_REQUESTS, "rate_limited", "Too many requests.";
     /// No nodes can take the disk.
     NoCapacity = CONFLICT, "no_capacity", "No nodes can take this disk now.";
     /// Storage did not answer.
@@ -169,7 +171,10 @@ impl Problem {
         if self.code.status() == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.code.status() == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(
+            self.code.status(),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        ) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         reply

@@ -108,6 +108,7 @@ async fn serve(app: &App, endpoint: &Endpoint, request: Request<Body>) -> Result
     };
 
     if let Some(context) = &context {
+        app.limiter().admit(app.env(), context.tenant())?;
         app.counts().count(context);
     }
     let body = read_body(endpoint, &parts.headers, body).await?;

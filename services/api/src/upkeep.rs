@@ -3,7 +3,7 @@
 //! | pass | how often | what |
 //! |---|---|---|
 //! | fold | 2 s | received records into the hours of their tenants |
-//! | watch | 60 s | gaps; capacity of the last hour; budgets: alerts, mail, hard caps; findings into the audit log |
+//! | watch | 60 s | gaps; nodes that are silent; capacity of the last hour; budgets: alerts, mail, hard caps; findings into the audit log |
 //! | settle | 10 min | edges' counts against the service's; months that are over are closed |
 //!
 //! A pass that fails is logged, and the next one does what it left. One tenant's failure does not keep the others waiting.
@@ -12,7 +12,7 @@ use crate::{
     app::App,
     backup::{KnownTenant, TENANTS},
     context::TenantContext,
-    handlers::{LimitsRecord, MemberRecord, ledger_tenant, refused, set_capped},
+    handlers::{LimitsRecord, MemberRecord, find_lost_nodes, ledger_tenant, refused, set_capped},
     mailer::Mail,
     metering,
     problem::{Code, Problem},
@@ -84,6 +84,7 @@ pub async fn fold(app: &App) -> Result<(), Problem> {
 pub async fn watch(app: &App) -> Result<(), Problem> {
     let gaps = app.billing().report_gaps().await.map(drop).map_err(refused);
     let tenants = for_each_tenant(app, |tenant| async move {
+        find_lost_nodes(app, tenant).await?;
         metering::observe_capacity(app, tenant).await?;
         check_budget(app, tenant).await?;
         copy_findings(app, tenant).await

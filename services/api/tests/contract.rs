@@ -91,6 +91,48 @@ fn a_policy_without_a_row_for_an_operation_denies_it() {
     assert!(!broken.allows(&question));
 }
 
+/// What clients may rely on: each operation, each field of each schema, and whether a body needs it.
+fn promised(document: &Value) -> BTreeSet<String> {
+    let mut promises = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            promises.insert(format!(
+                "operation {method} {path} {}",
+                operation["operationId"].as_str().unwrap()
+            ));
+        }
+    }
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        for (field, shape) in schema["properties"].as_object().into_iter().flatten() {
+            let kind = shape["type"].as_str().unwrap_or("other");
+            promises.insert(format!("field {name}.{field} {kind}"));
+        }
+        for value in schema["enum"].as_array().into_iter().flatten() {
+            promises.insert(format!("value {name} {value}"));
+        }
+    }
+    promises
+}
+
+#[test]
+fn nothing_that_was_released_disappears() {
+    let path = project("services/api/released.txt");
+    let now = promised(&openapi::document());
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    let released: BTreeSet<String> = committed.lines().map(str::to_owned).collect();
+    let gone: Vec<_> = released.difference(&now).collect();
+    assert_eq!(gone, [""; 0], "clients rely on these");
+    if std::env::var_os("FIRN_WRITE_DOCS").is_some() {
+        let text: String = now.iter().map(|promise| format!("{promise}\n")).collect();
+        fs::write(&path, text).unwrap();
+        return;
+    }
+    assert_eq!(
+        released, now,
+        "additions are noted by: FIRN_WRITE_DOCS=1 cargo test -p firn-api --test contract"
+    );
+}
+
 /// The table is for people to read and reviewers to see change; the matrix test checks that the router does what it says.
 #[test]
 fn the_committed_decision_table_is_current() {

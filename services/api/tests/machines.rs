@@ -238,3 +238,47 @@ async fn a_nodes_certificate_does_not_hinder_it_from_reading_what_everybody_may(
         );
     }
 }
+
+#[tokio::test]
+async fn a_node_that_is_silent_is_lost_until_it_is_heard_of_again_and_the_log_tells_of_both() {
+    let (service, customer, token) = customer().await;
+    let (node, peer) = service.join_node(&customer, &token, "n1").await;
+    let path = format!("{}/nodes/{node}", customer.base);
+    let state = |answer: &harness::Answer| answer.text("state");
+    assert_eq!(
+        firn_api::find_lost_nodes(&service.app, customer.tenant)
+            .await
+            .unwrap(),
+        0
+    );
+    let later = service.after(120);
+    assert_eq!(
+        firn_api::find_lost_nodes(&later.app, customer.tenant)
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        firn_api::find_lost_nodes(&later.app, customer.tenant)
+            .await
+            .unwrap(),
+        0,
+        "once"
+    );
+    let owner = later.log_in(&customer).await;
+    assert_eq!(state(&later.get(&owner, &path).await), "lost");
+    let beat = Call::new(Method::POST, &format!("{path}/heartbeat"))
+        .peer(&peer)
+        .json(json!({ "free_bytes": 1 }));
+    assert_eq!(state(&later.send(beat).await), "active");
+    let log = later
+        .get(&owner, &format!("{}/audit?limit=100", customer.base))
+        .await;
+    let actions: Vec<&str> = log.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|entry| entry["action"].as_str())
+        .collect();
+    assert!(actions.ends_with(&["node.lost", "node.found"]), "{actions:?}");
+}

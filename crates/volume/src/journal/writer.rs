@@ -39,7 +39,7 @@ use std::{
 const BATCH_RECORDS: usize = 256;
 
 /// Bytes in one write: about what a disk takes in the time of one flush.
-const BATCH_BYTES: u64 = 8 << 20;
+const BATCH_BYTES: u64 = 4 << 20;
 
 /// Batches up to this size are sealed on the writer's own thread (20 µs); larger ones where they hold nobody up.
 const SEAL_INLINE_BYTES: u64 = 64 << 10;

@@ -26,6 +26,7 @@ pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;
 pub(crate) use members::MemberRecord;
 pub(crate) use nodes::NodeRecord;
+pub use nodes::find_lost_nodes;
 pub(crate) use signup::SignUpRecord;
 
 use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};

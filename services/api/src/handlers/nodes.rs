@@ -2,19 +2,24 @@
 
 use super::{LimitsRecord, edges, hex_field};
 use crate::{
+    app::App,
+    context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
     problem::Problem,
     secrets::hex,
-    store::Record,
+    store::{Change, Record, TenantStore},
     types::{
         CertificateIssued, Heartbeat, InUse, InviteNode, JoinNode, Node, NodeJoined, NodeState,
         RenewCertificate,
     },
 };
 use axum::http::{Method, StatusCode};
-use firn_identity::{NodeId, PeerKind, Principal, UnixTime};
+use firn_identity::{NodeId, PeerKind, Principal, TenantId, UnixTime};
 use serde::{Deserialize, Serialize};
 
+/// A node says that it is there every few seconds; one that missed a dozen times is gone, or cut off, which is the same to
+/// whoever wants its data.
+const LOST_SECONDS: u64 = 60;
 /// The largest disk of a node: 1 PiB.
 const MAX_CAPACITY_BYTES: u64 = 1 << 50;
 
@@ -213,6 +218,13 @@ async fn heartbeat(call: Call) -> Result<Reply, Problem> {
     let mut record = loaded.record.clone();
     record.node.free_bytes = body.free_bytes;
     record.node.last_seen = Some(call.app.now());
+    if loaded.record.node.state == NodeState::Lost {
+        // That it is back is news, unlike that it is still there.
+        record.node.state = NodeState::Active;
+        let change = call.change("node.found", id)?.update(&loaded, &record);
+        change.commit(call.app.env(), None).await?;
+        return Ok(Reply::json(StatusCode::OK, &record.node));
+    }
     let write = firn_table::Write::Put {
         key: loaded.key.clone(),
         value: crate::store::encode(&record),
@@ -220,6 +232,37 @@ async fn heartbeat(call: Call) -> Result<Reply, Problem> {
     };
     store.table().transact(vec![write]).await?;
     Ok(Reply::json(StatusCode::OK, &record.node))
+}
+
+/// Marks the nodes of a tenant that were not heard of for [`LOST_SECONDS`]; gives how many. A heartbeat takes it back.
+///
+/// # Errors
+/// If storage did not answer, or a node changed meanwhile: the next look sees.
+pub async fn find_lost_nodes(app: &App, tenant: TenantId) -> Result<usize, Problem> {
+    let store = TenantStore::of(app.table(), &TenantContext::for_service(tenant));
+    let before = app.now().minus(LOST_SECONDS);
+    let (mut lost, mut after) = (0, None);
+    loop {
+        let (nodes, next) = store.page::<NodeRecord>("node/", after.as_deref(), 100).await?;
+        for node in nodes {
+            let silent = node.record.node.last_seen.is_none_or(|seen| seen < before);
+            if node.record.node.state != NodeState::Active || !silent {
+                continue;
+            }
+            let mut record = node.record.clone();
+            record.node.state = NodeState::Lost;
+            Change::new(&store, None, "node.lost", record.node.id)
+                .detail(format!("not heard of for {LOST_SECONDS} s"))
+                .update(&node, &record)
+                .commit(app.env(), None)
+                .await?;
+            lost += 1;
+        }
+        match next {
+            Some(next) => after = Some(next),
+            None => return Ok(lost),
+        }
+    }
 }
 
 async fn drain(call: Call) -> Result<Reply, Problem> {
@@ -231,7 +274,7 @@ async fn drain(call: Call) -> Result<Reply, Problem> {
     let change = call.change("node.drain", id)?;
     let change = match loaded.record.node.state {
         NodeState::Draining => return Ok(Reply::json(StatusCode::OK, &record.node)),
-        NodeState::Active => {
+        NodeState::Active | NodeState::Lost => {
             record.node.state = NodeState::Draining;
             change.update(&loaded, &record)
         }

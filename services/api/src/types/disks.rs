@@ -159,6 +159,8 @@ pub enum NodeState {
     Invited,
     /// It serves.
     Active,
+    /// It was not heard of for too long; it takes nothing new until it is.
+    Lost,
     /// It takes nothing new, and is being emptied.
     Draining,
 }

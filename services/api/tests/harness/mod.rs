@@ -157,6 +157,7 @@ pub fn app_over(
         issuer: ISSUER.into(),
         trust_domain: DOMAIN.into(),
         token_generation: 0,
+        request_rate: None,
     })
     .unwrap()
 }
@@ -171,7 +172,12 @@ impl Service {
     }
 
     pub fn with_policy(policy: Arc<dyn Policy>) -> Self {
-        let (env, mail, fleet, table) = (env(), Letterbox::default(), Fleet::default(), MemoryTable::new());
+        Self::on(env(), policy)
+    }
+
+    /// On a disk of its own: for a service that also listens.
+    pub fn on(env: Env, policy: Arc<dyn Policy>) -> Self {
+        let (mail, fleet, table) = (Letterbox::default(), Fleet::default(), MemoryTable::new());
         let app = app_over(&env, table.connect(&env), policy, &mail, Arc::new(fleet.clone()));
         let router = router(&app);
         Self {
