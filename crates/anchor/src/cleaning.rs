@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! sort "cleaner"                       the round: one small tuple; every retirement changes it
-//! sort "cleaner-cursor"                where the sweep over the log goes on; a hint
+//! sort "cleaner-cursor/<what>"         where a sweep goes on, over the log or over what is retired; a hint
 //! sort "retired/<writer>/<sequence>"   a segment whose objects were moved; stays as long as its forwarding record
-//! sort "doomed/<writer>/<sequence>"    the same while the segment is not deleted yet, with the time of its retirement
+//! sort "doomed/<writer>/<sequence>"    the same while it is not deleted yet; when it was first found so
 //! ```
 //!
 //! **One order.** A retirement is one transaction: the round goes on by one, the mover is checked not to be ended, the
@@ -36,15 +36,35 @@ const RETIRED_KIND: u8 = b'R';
 const DOOMED_KIND: u8 = b'D';
 
 const ROUND: &str = "cleaner";
-const CURSOR: &str = "cleaner-cursor";
+const CURSOR_PREFIX: &str = "cleaner-cursor/";
 const RETIRED_PREFIX: &str = "retired/";
 const DOOMED_PREFIX: &str = "doomed/";
 
 const FOR_EVER: u8 = 1;
-const SOMEWHERE: u8 = 2;
+const SOMEWHERE: u8 = 1;
+const SEEN: u8 = 1;
 
 /// Branches that one retired segment keeps account of; in a family with more, its forwarding record is kept for ever.
 pub const MAX_COVERS: usize = 64;
+
+/// What a sweep goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// The segments in the log, for victims.
+    Log,
+    /// The retired segments, for forwarding records that nothing needs any more.
+    Retired,
+}
+
+impl Sweep {
+    fn sort(self) -> String {
+        let what = match self {
+            Self::Log => "log",
+            Self::Retired => "retired",
+        };
+        format!("{CURSOR_PREFIX}{what}")
+    }
+}
 
 /// The state that every retirement changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,8 +108,11 @@ pub struct RetiredSegment {
 pub struct DoomedSegment {
     /// The segment.
     pub segment: SegmentId,
-    /// By the mover's wall clock, milliseconds since 1970.
-    pub retired_at_ms: i64,
+    /// When a cleaner first found it retired, by that cleaner's wall clock; milliseconds since 1970. From then on its grace
+    /// is counted: the time that a mover writes into a retirement may be hours old when the retirement happens.
+    pub seen_at_ms: Option<i64>,
+    /// The item as it was read.
+    pub version: TupleVersion,
 }
 
 /// Everything a retirement changes.
@@ -259,8 +282,6 @@ impl Anchor {
             },
         ];
         for (segment, retired) in &segments {
-            let mut doomed = begin(DOOMED_KIND, 0);
-            doomed.i64(retired.retired_at_ms);
             writes.push(Write::Put {
                 key: self.key(&segment_sort(RETIRED_PREFIX, *segment)),
                 value: retired.to_bytes(),
@@ -268,7 +289,7 @@ impl Anchor {
             });
             writes.push(Write::Put {
                 key: self.key(&segment_sort(DOOMED_PREFIX, *segment)),
-                value: doomed.finish(),
+                value: doomed_bytes(None),
                 condition: Condition::Absent,
             });
         }
@@ -346,17 +367,37 @@ impl Anchor {
         for item in self.segments_under(DOOMED_PREFIX, after, limit).await? {
             let sort = &item.key.sort;
             let read = |bytes: &[u8]| {
-                let (mut reader, _) = open(bytes, DOOMED_KIND, 0)?;
-                let retired_at_ms = reader.i64()?;
+                let (mut reader, flags) = open(bytes, DOOMED_KIND, SEEN)?;
+                let seen_at_ms = reader.i64()?;
                 reader.finish()?;
-                Ok(retired_at_ms)
+                Ok((flags & SEEN != 0).then_some(seen_at_ms))
             };
             found.push(DoomedSegment {
                 segment: segment_of(sort, DOOMED_PREFIX)?,
-                retired_at_ms: decode(sort, read(&item.value))?,
+                seen_at_ms: decode(sort, read(&item.value))?,
+                version: item.version,
             });
         }
         Ok(found)
+    }
+
+    /// Notes that these segments, at most [`MAX_TRANSACTION_OPERATIONS`], were found retired now. All or nothing; `false` if
+    /// another cleaner was first with one of them.
+    ///
+    /// # Errors
+    /// What the table says. It may then have happened.
+    pub async fn see_doomed(&self, doomed: &[DoomedSegment]) -> Result<bool, AnchorError> {
+        let now_ms = self.env.wall().as_millis();
+        let writes = doomed.iter().map(|doomed| Write::Put {
+            key: self.key(&segment_sort(DOOMED_PREFIX, doomed.segment)),
+            value: doomed_bytes(Some(now_ms)),
+            condition: Condition::Version(doomed.version),
+        });
+        match self.table.transact(writes.collect()).await {
+            Ok(_) => Ok(true),
+            Err(TableError::ConditionFailed { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Says that a doomed segment was deleted. One that is not there is fine.
@@ -406,12 +447,13 @@ impl Anchor {
         }
     }
 
-    /// The last segment that the sweep over the log looked at; `None` at its beginning.
+    /// The last segment that a sweep looked at; `None` at its beginning.
     ///
     /// # Errors
     /// [`AnchorError::Damaged`], or what the table says.
-    pub async fn cleaner_cursor(&self) -> Result<Option<SegmentId>, AnchorError> {
-        let Some(item) = self.table.get(&self.key(CURSOR)).await? else {
+    pub async fn cleaner_cursor(&self, sweep: Sweep) -> Result<Option<SegmentId>, AnchorError> {
+        let sort = sweep.sort();
+        let Some(item) = self.table.get(&self.key(&sort)).await? else {
             return Ok(None);
         };
         let read = |bytes: &[u8]| {
@@ -423,15 +465,19 @@ impl Anchor {
             reader.finish()?;
             Ok((flags & SOMEWHERE != 0).then_some(segment))
         };
-        decode(CURSOR, read(&item.value))
+        decode(&sort, read(&item.value))
     }
 
-    /// Remembers where the sweep goes on. A hint: of two cleaners that set it at one time, either wins.
+    /// Remembers where a sweep goes on. A hint: of two cleaners that set it at one time, either wins.
     ///
     /// # Errors
     /// What the table says.
-    pub async fn set_cleaner_cursor(&self, after: Option<SegmentId>) -> Result<(), AnchorError> {
-        let key = self.key(CURSOR);
+    pub async fn set_cleaner_cursor(
+        &self,
+        sweep: Sweep,
+        after: Option<SegmentId>,
+    ) -> Result<(), AnchorError> {
+        let key = self.key(&sweep.sort());
         let found = self.table.get(&key).await?;
         let mut writer = begin(CURSOR_KIND, if after.is_some() { SOMEWHERE } else { 0 });
         writer.u64(after.map_or(0, |segment| segment.writer.0));
@@ -473,6 +519,12 @@ impl Anchor {
 
 fn at(version: Option<TupleVersion>) -> Condition {
     version.map_or(Condition::Absent, Condition::Version)
+}
+
+fn doomed_bytes(seen_at_ms: Option<i64>) -> Bytes {
+    let mut doomed = begin(DOOMED_KIND, if seen_at_ms.is_some() { SEEN } else { 0 });
+    doomed.i64(seen_at_ms.unwrap_or(0));
+    doomed.finish()
 }
 
 fn begin(kind: u8, flags: u8) -> Writer {

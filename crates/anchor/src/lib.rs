@@ -28,7 +28,7 @@ mod writer;
 
 pub use anchor::{Anchor, VolumeEntry};
 pub use cleaning::{
-    CleanerRound, Cover, DoomedSegment, MAX_COVERS, RetiredSegment, Retirement, RetirementOutcome,
+    CleanerRound, Cover, DoomedSegment, MAX_COVERS, RetiredSegment, Retirement, RetirementOutcome, Sweep,
     retirement_segments,
 };
 pub use error::{AnchorError, Fenced};

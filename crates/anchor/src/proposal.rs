@@ -4,8 +4,8 @@
 //! offers where that relocated checkpoint lies; whoever commits the volume next may take the locations over and says so in
 //! its checkpoint (`cleaner_sequence`). There is one proposal a volume, counted; it is replaced only
 //!
-//! - by one that includes it (the same base, still not merged: then `chained_from` stays), or
-//! - after it was merged, or given up because it cannot be merged any more (then `chained_from` is its own number).
+//! - by one that includes it (the same base, still not merged), or after it was merged: `chained_from` stays; or
+//! - because it cannot be merged any more and is given up: then `chained_from` is the number of the new one.
 //!
 //! So a checkpoint whose `cleaner_sequence` is n has taken over everything that the proposals `chained_from ..= n` moved.
 //! Nothing waits for that: forwarding records lead from every old place to the new one, whether it is merged or not.
@@ -28,7 +28,7 @@ const PROPOSAL_KIND: u8 = b'P';
 pub struct Proposal {
     /// Counts the proposals of a volume, from 1.
     pub sequence: u64,
-    /// The first proposal whose relocations this one includes.
+    /// The first proposal since one was given up; whoever merges this one has taken over all from there on.
     pub chained_from: u64,
     /// The version of the checkpoint that was relocated.
     pub base_version: Version,

@@ -2,8 +2,8 @@
 
 use super::support::{Dice, run, world};
 use crate::{
-    Anchor, CleanerRound, Overtaken, Proposal, RetiredSegment, Retirement, RetirementOutcome, TupleVersion,
-    WriterTenure, retirement_segments,
+    Anchor, CleanerRound, Overtaken, Proposal, RetiredSegment, Retirement, RetirementOutcome, Sweep,
+    TupleVersion, WriterTenure, retirement_segments,
 };
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_table::{Fault, MemoryTable, MemoryTableClient};
@@ -151,7 +151,14 @@ fn of_two_retirements_that_saw_one_round_one_happens_and_the_other_changes_nothi
     let doomed = run(family.anchor.list_doomed(None, 10)).unwrap();
     let segments: Vec<_> = doomed.iter().map(|doomed| doomed.segment).collect();
     assert_eq!(segments, [segment(1), segment(2)]);
-    assert_eq!(doomed[0].retired_at_ms, 17);
+    assert_eq!(doomed[0].seen_at_ms, None);
+    assert!(run(family.anchor.see_doomed(&doomed)).unwrap());
+    assert!(
+        !run(family.anchor.see_doomed(&doomed[..1])).unwrap(),
+        "once is enough"
+    );
+    let doomed = run(family.anchor.list_doomed(None, 10)).unwrap();
+    assert!(doomed.iter().all(|doomed| doomed.seen_at_ms.is_some()));
 
     let third = family.retirement(bob, &[3]);
     assert_eq!(
@@ -229,10 +236,11 @@ fn retired_segments_are_listed_changed_and_forgotten() {
 #[test]
 fn the_cursor_is_kept_and_begins_at_the_beginning() {
     let family = family();
-    let cursor = || run(family.anchor.cleaner_cursor()).unwrap();
+    let cursor = || run(family.anchor.cleaner_cursor(Sweep::Log)).unwrap();
     assert_eq!(cursor(), None);
-    run(family.anchor.set_cleaner_cursor(Some(segment(9)))).unwrap();
+    run(family.anchor.set_cleaner_cursor(Sweep::Log, Some(segment(9)))).unwrap();
     assert_eq!(cursor(), Some(segment(9)));
-    run(family.anchor.set_cleaner_cursor(None)).unwrap();
+    assert_eq!(run(family.anchor.cleaner_cursor(Sweep::Retired)).unwrap(), None);
+    run(family.anchor.set_cleaner_cursor(Sweep::Log, None)).unwrap();
     assert_eq!(cursor(), None);
 }

@@ -1,0 +1,286 @@
+//! The end of retired segments: deletion after a grace time, and the end of their forwarding records.
+//!
+//! **A segment** goes once its grace is over. Nothing is decided anew: what its retirement said stays true, since by I4 an
+//! object that no root needed is needed by no later one. A store that refuses (an object lock, a missing permission) is
+//! reported, and asked again in the next run.
+//!
+//! **A forwarding record** goes once nothing leads to the segment any more, which is known branch by branch
+//! (decision 0032):
+//!
+//! - The head was led away by proposal p and has merged it: from the version seen then, nothing in the branch leads there.
+//!   A head that did not lead there is clean from its version on.
+//! - Everything retained in the branch is of that version or newer.
+//! - A branch that was not there at the retirement is clean if it was forked off a branch at a version from which on that
+//!   branch was clean.
+//!
+//! What cannot be shown is kept; a record is a thousandth of its segment.
+
+use crate::{
+    CleanError,
+    branches::Branch,
+    limits::Limits,
+    mutants::{Mutant, active},
+    objects::Objects,
+    own_log::OwnLog,
+    report::Report,
+};
+use firn_anchor::{DoomedSegment, RetiredSegment, Sweep, TupleVersion};
+use firn_env::Monotonic;
+use firn_format::{ForwardingEntry, ForwardingRecord, SegmentId, VolumeId};
+use firn_store::{ObjectKey, StoreError};
+use std::collections::BTreeSet;
+
+/// Doomed segments listed with one query.
+const PAGE: usize = 500;
+/// Doomed segments whose grace is started in one transaction: what a transaction holds.
+const SEEN_TOGETHER: usize = 100;
+/// Doomed segments remembered so that they are not chosen again; beyond, each costs a read of the table.
+const REMEMBERED: usize = 65_536;
+
+/// Starts the grace of what this run has retired.
+pub(crate) async fn start_grace(objects: &Objects) -> Result<(), CleanError> {
+    let mut after = None;
+    loop {
+        let page = objects.anchor.list_doomed(after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.segment);
+        see(objects, &page).await?;
+    }
+}
+
+/// Deletes what has waited long enough; answers what still waits.
+pub(crate) async fn delete_doomed(
+    objects: &Objects,
+    limits: &Limits,
+    deadline: Monotonic,
+    report: &mut Report,
+) -> Result<BTreeSet<SegmentId>, CleanError> {
+    let (env, anchor) = (&objects.env, &objects.anchor);
+    let grace_ms = limits.grace.as_millis();
+    let mut waiting = BTreeSet::new();
+    let mut after = None;
+    loop {
+        let page = anchor.list_doomed(after, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(waiting);
+        };
+        after = Some(last.segment);
+        see(objects, &page).await?;
+        for doomed in page {
+            let now_ms = i128::from(env.wall().as_millis());
+            let waited_ms = doomed.seen_at_ms.map(|seen| now_ms - i128::from(seen));
+            let ripe = waited_ms.is_some_and(|waited| waited >= grace_ms as i128)
+                || active(env, Mutant::DeleteWithoutGrace);
+            let allowed =
+                (report.deleted_segments as usize) < limits.deletes && env.now().since(deadline).is_zero();
+            if !ripe {
+                report.waiting_segments += 1;
+            }
+            if !(ripe && allowed) || !delete(objects, doomed.segment, report).await? {
+                if waiting.len() < REMEMBERED {
+                    waiting.insert(doomed.segment);
+                }
+                continue;
+            }
+            env.fault_point("cleaner.after_delete").await;
+            anchor.forget_doomed(doomed.segment).await?;
+        }
+    }
+}
+
+/// Starts the grace of what nobody has seen yet.
+async fn see(objects: &Objects, page: &[DoomedSegment]) -> Result<(), CleanError> {
+    let unseen: Vec<DoomedSegment> = page
+        .iter()
+        .filter(|doomed| doomed.seen_at_ms.is_none())
+        .copied()
+        .collect();
+    for some in unseen.chunks(SEEN_TOGETHER) {
+        // If another cleaner sees one of them at this moment, the others are seen in the next run.
+        objects.anchor.see_doomed(some).await?;
+    }
+    Ok(())
+}
+
+/// Whether the segment is gone.
+async fn delete(objects: &Objects, segment: SegmentId, report: &mut Report) -> Result<bool, CleanError> {
+    let key = ObjectKey::new(&segment.key(&objects.anchor.family()));
+    match objects.store.delete(&key).await {
+        Ok(()) | Err(StoreError::NotFound { .. }) => {
+            report.deleted_segments += 1;
+            if let Some((retired, _)) = objects.anchor.retired(segment).await? {
+                report.deleted_bytes += retired.segment_bytes;
+            }
+            Ok(true)
+        }
+        Err(error @ (StoreError::Denied { .. } | StoreError::Invalid { .. })) => {
+            report.held.add(error);
+            Ok(false)
+        }
+        Err(error @ (StoreError::Unavailable { .. } | StoreError::AlreadyExists { .. })) => Err(error.into()),
+    }
+}
+
+/// Looks at some retired segments: forgets those that nothing leads to, and shortens chains.
+pub(crate) async fn prune(
+    objects: &mut Objects,
+    log: &mut OwnLog,
+    limits: &Limits,
+    branches: &[Branch],
+    waiting: &BTreeSet<SegmentId>,
+    report: &mut Report,
+) -> Result<(), CleanError> {
+    let anchor = objects.anchor.clone();
+    let after = anchor.cleaner_cursor(Sweep::Retired).await?;
+    let listed = anchor.list_retired(after, limits.pruned_records).await?;
+    let next = match listed.last() {
+        Some((last, ..)) if listed.len() == limits.pruned_records => Some(*last),
+        Some(_) | None => None,
+    };
+    for (segment, retired, version) in listed {
+        if waiting.contains(&segment) {
+            continue;
+        }
+        let mut seen = retired.clone();
+        let clean = is_clean(&mut seen, branches) || active(&objects.env, Mutant::PruneAtOnce);
+        if clean {
+            forget(objects, segment, version, report).await?;
+        } else if seen != retired {
+            anchor.change_retired(segment, version, Some(&seen)).await?;
+        } else {
+            collapse(objects, log, segment, &retired, version, report).await?;
+        }
+    }
+    if next != after {
+        anchor.set_cleaner_cursor(Sweep::Retired, next).await?;
+    }
+    Ok(())
+}
+
+/// Whether nothing leads to a retired segment; notes in `retired` what was learned about it.
+pub(crate) fn is_clean(retired: &mut RetiredSegment, branches: &[Branch]) -> bool {
+    if retired.moved_objects == 0 {
+        return true;
+    }
+    for cover in &mut retired.covers {
+        let Some(branch) = branches.iter().find(|branch| branch.volume == cover.volume) else {
+            continue;
+        };
+        if let (None, Some(head), Some((proposal, _))) = (cover.clean_from, &branch.head, &branch.proposal)
+            && head.checkpoint.cleaner_sequence >= cover.proposal
+            && cover.proposal >= proposal.chained_from
+        {
+            cover.clean_from = Some(head.trees.version);
+        }
+    }
+    if retired.keep_for_ever {
+        return false;
+    }
+    let clean_from = |volume: VolumeId| {
+        let cover = retired.covers.iter().find(|cover| cover.volume == volume);
+        cover.map(|cover| cover.clean_from)
+    };
+    branches.iter().all(|branch| {
+        let Some(head) = &branch.head else {
+            return false; // It may be about to refer to anything that its origin retains.
+        };
+        match clean_from(branch.volume) {
+            Some(Some(from)) => {
+                head.trees.version >= from && branch.retained.iter().all(|trees| trees.version >= from)
+            }
+            Some(None) => false,
+            None => head.checkpoint.fork.is_some_and(|fork| {
+                clean_from(fork.volume)
+                    .flatten()
+                    .is_some_and(|from| fork.version >= from)
+            }),
+        }
+    })
+}
+
+async fn forget(
+    objects: &Objects,
+    segment: SegmentId,
+    version: TupleVersion,
+    report: &mut Report,
+) -> Result<(), CleanError> {
+    // The records go first: forgotten by the table, they would lie there for ever.
+    let prefix = ForwardingRecord::prefix(&objects.anchor.family(), segment);
+    let listed = objects.store.list(&prefix, None).await?;
+    for object in &listed.objects {
+        match objects.store.delete(&object.key).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => report.pruned_records += 1,
+            Err(error @ (StoreError::Denied { .. } | StoreError::Invalid { .. })) => {
+                report.held.add(error);
+                return Ok(());
+            }
+            Err(error @ (StoreError::Unavailable { .. } | StoreError::AlreadyExists { .. })) => {
+                return Err(error.into());
+            }
+        }
+    }
+    objects.env.fault_point("cleaner.after_prune").await;
+    objects.anchor.change_retired(segment, version, None).await?;
+    Ok(())
+}
+
+/// Rewrites a record that leads to retired segments so that it leads to where the objects are now.
+async fn collapse(
+    objects: &mut Objects,
+    log: &mut OwnLog,
+    segment: SegmentId,
+    retired: &RetiredSegment,
+    version: TupleVersion,
+    report: &mut Report,
+) -> Result<(), CleanError> {
+    let family = objects.anchor.family();
+    let old_key = ObjectKey::new(&ForwardingRecord::key(&family, segment, retired.mover));
+    let Some(record) = objects.record(&old_key, segment).await? else {
+        return Ok(());
+    };
+    let mut chained = false;
+    let mut entries = Vec::with_capacity(record.entries.len());
+    for entry in &record.entries {
+        match objects.settle(&entry.new).await? {
+            Some(new) if new.segment == segment => return Ok(()), // Only a forged record does that.
+            Some(new) => {
+                chained |= new != entry.new;
+                entries.push(ForwardingEntry { new, ..*entry });
+            }
+            // It was dead when its next place was retired.
+            None => chained = true,
+        }
+    }
+    if !chained {
+        return Ok(());
+    }
+    let (mover, _) = log.writer().await?;
+    if mover == retired.mover {
+        return Ok(());
+    }
+    let shorter = ForwardingRecord {
+        mover,
+        entries,
+        ..record
+    };
+    let key = ObjectKey::new(&ForwardingRecord::key(&family, segment, mover));
+    log.put_once(&key, vec![shorter.encode()]).await?;
+    let changed = RetiredSegment {
+        mover,
+        moved_objects: shorter.entries.len() as u32,
+        ..retired.clone()
+    };
+    objects.env.fault_point("cleaner.after_collapse").await;
+    if objects
+        .anchor
+        .change_retired(segment, version, Some(&changed))
+        .await?
+    {
+        report.collapsed_records += 1;
+        match objects.store.delete(&old_key).await {
+            Ok(()) | Err(StoreError::NotFound { .. } | StoreError::Denied { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! A family without keys: what the cleaner needs of engines, with arbitrary bytes in place of sealed payloads, and an
+//! executable model of what every root must show.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub mod edge;
+pub mod gate;
+pub mod packer;
+pub mod reader;
+pub mod world;
+
+pub use edge::{Edge, Prepared};
+pub use gate::Gate;
+pub use reader::{Reader, check_root};
+pub use world::{World, run, step};
