@@ -1,0 +1,357 @@
+//! Store, table and runs, behind whatever calls.
+
+use crate::{
+    Settings, Work,
+    families::{self, Found},
+};
+use firn_anchor::Anchor;
+use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
+use firn_env::{DiskError, Env, Monotonic};
+use firn_format::FamilyId;
+use firn_store::{Money, Stack, StackConfig, Store, StoreError};
+use firn_store_cloud::{Credentials, OpenError};
+use firn_table::{Metered, RedbTable, Table, TableError, TablePrices, TableUrl};
+use firn_table_dynamodb::DynamoDbTable;
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Mutex, OnceCell};
+
+/// What a run needs beyond its own time: the batch under way, the end of its log.
+const MARGIN: Duration = Duration::from_secs(8);
+/// With less than this there is no use in beginning.
+const LEAST: Duration = Duration::from_secs(2);
+/// Requests that wait for the one that runs. A queue keeps what is refused; a process need not.
+const WAITING_MAX: usize = 16;
+/// Families whose judged segments a process remembers between runs.
+const REMEMBERED_FAMILIES: usize = 16;
+const GIB: u128 = 1 << 30;
+
+/// Why nothing, or not everything, was done. What was retired stays so; nothing is ever half done.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The place for files of a store or table on this machine.
+    #[error("this machine's disk: {0}")]
+    Disk(#[from] DiskError),
+    /// The store's address or credentials cannot be right.
+    #[error("the store: {0}")]
+    Store(#[from] OpenError),
+    /// The table cannot be reached, or refuses.
+    #[error("the table: {0}")]
+    Table(#[from] TableError),
+    /// The bucket could not be searched for families.
+    #[error("finding the families in the bucket: {0}")]
+    Families(#[from] StoreError),
+    /// The run itself.
+    #[error("family {family}: {error}")]
+    Clean {
+        /// The family.
+        family: FamilyId,
+        /// What stopped the run.
+        error: CleanError,
+    },
+    /// Too little time is left for a run.
+    #[error("family {family}: only {left_ms} ms are left, too few for a run; it is safe to ask again")]
+    NoTime {
+        /// The family.
+        family: FamilyId,
+        /// Milliseconds until whoever called gives up.
+        left_ms: u128,
+    },
+    /// Too many requests at once.
+    #[error("{WAITING_MAX} requests wait already; ask again later, or start another process")]
+    Busy,
+}
+
+/// One run of one family, as it is reported and logged.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cleaned {
+    /// The family.
+    pub family: String,
+    /// What was done, if it was to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
+    /// What would be done, if that was all that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+    /// What the run's requests to store and table cost, in 10⁻⁹ dollars.
+    pub cost_nanodollars: u64,
+    /// That, for each GiB that became free or is about to (retired less written); absent if nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_per_gib_nanodollars: Option<u64>,
+    /// What a month of storing what became free would have cost, in 10⁻⁹ dollars.
+    pub saved_a_month_nanodollars: u64,
+    /// How long it took.
+    pub took_ms: u64,
+}
+
+/// A family that could not be cleaned, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failed {
+    /// The family.
+    pub family: String,
+    /// The whole story.
+    pub why: String,
+}
+
+/// A timer's round over all families.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Round {
+    /// Those that were cleaned.
+    pub cleaned: Vec<Cleaned>,
+    /// Those that failed.
+    pub failed: Vec<Failed>,
+    /// Those that time did not reach; the next round begins at a family drawn by lot, so that none is always last.
+    pub not_reached: usize,
+    /// Whether there are more families than one round looks for.
+    pub more: bool,
+}
+
+struct Opened {
+    store: Arc<dyn Store>,
+    table: Arc<Metered>,
+}
+
+/// A host's one cleaner, opened when it is first asked for something.
+pub struct Host {
+    env: Env,
+    settings: Settings,
+    opened: OnceCell<Opened>,
+    /// One run at a time. What it knows of each family spares the next run lookups.
+    running: Mutex<BTreeMap<FamilyId, Cleaner>>,
+    waiting: AtomicUsize,
+}
+
+/// Counts a request for as long as it waits or runs.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Host {
+    /// A host that has made no request yet.
+    pub fn new(env: Env, settings: Settings) -> Self {
+        Self {
+            env,
+            settings,
+            opened: OnceCell::new(),
+            running: Mutex::new(BTreeMap::new()),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// The environment it runs in.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// One bounded run for one family, within `left`. Cancel-safe: what a dropped run copied is garbage for a later one.
+    ///
+    /// # Errors
+    /// [`HostError`]; it is safe to ask again.
+    pub async fn clean(&self, work: Work, left: Duration) -> Result<Cleaned, HostError> {
+        let until = self.env.now().after(left);
+        let _place = self.place()?;
+        let mut running = self.running.lock().await;
+        let opened = self.open().await?;
+        self.run(opened, &mut running, work, until).await
+    }
+
+    /// One run for each family that the settings name, or that there is, as far as `left` goes.
+    ///
+    /// # Errors
+    /// If the work could not begin; what went wrong with single families is in the [`Round`].
+    pub async fn clean_all(&self, left: Duration) -> Result<Round, HostError> {
+        let until = self.env.now().after(left);
+        let _place = self.place()?;
+        let mut running = self.running.lock().await;
+        let opened = self.open().await?;
+        let Found { mut families, more } = match &self.settings.families[..] {
+            [] => families::find(&*opened.store).await?,
+            named => Found {
+                families: named.to_vec(),
+                more: false,
+            },
+        };
+        if !families.is_empty() {
+            let first = self.env.random_below(families.len() as u64) as usize;
+            families.rotate_left(first);
+        }
+        let mut round = Round {
+            more,
+            ..Round::default()
+        };
+        for (index, family) in families.iter().copied().enumerate() {
+            let work = Work { family, plan: false };
+            match self.run(opened, &mut running, work, until).await {
+                Ok(cleaned) => round.cleaned.push(cleaned),
+                Err(HostError::NoTime { .. }) => {
+                    round.not_reached = families.len() - index;
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(%family, %error, "a family was not cleaned");
+                    round.failed.push(Failed {
+                        family: family.to_string(),
+                        why: error.to_string(),
+                    });
+                }
+            }
+        }
+        tracing::info!(
+            cleaned = round.cleaned.len(),
+            failed = round.failed.len(),
+            not_reached = round.not_reached,
+            more = round.more,
+            "a round over the families ended"
+        );
+        Ok(round)
+    }
+
+    fn place(&self) -> Result<Place<'_>, HostError> {
+        let place = Place(&self.waiting);
+        if self.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
+            return Err(HostError::Busy);
+        }
+        Ok(place)
+    }
+
+    /// A failure is not remembered: the next request tries again.
+    async fn open(&self) -> Result<&Opened, HostError> {
+        self.opened
+            .get_or_try_init(|| async {
+                let settings = &self.settings;
+                let backend =
+                    firn_store_cloud::open(&self.env, &settings.store, &Credentials::Environment).await?;
+                let stack = Stack::new(&self.env, backend, StackConfig::default());
+                let store = stack.expect("without faults to inject there is nothing to refuse").store;
+                let (table, prices): (Arc<dyn Table>, _) = match &settings.table {
+                    TableUrl::Redb { path } => (
+                        Arc::new(RedbTable::open(&self.env, path).await?),
+                        TablePrices::FREE,
+                    ),
+                    TableUrl::DynamoDb(url) => (
+                        Arc::new(DynamoDbTable::open(&self.env, url).await?),
+                        TablePrices::DYNAMODB_ON_DEMAND,
+                    ),
+                };
+                let table = Arc::new(Metered::new(table, prices));
+                Ok(Opened { store, table })
+            })
+            .await
+    }
+
+    async fn run(
+        &self,
+        opened: &Opened,
+        running: &mut BTreeMap<FamilyId, Cleaner>,
+        work: Work,
+        until: Monotonic,
+    ) -> Result<Cleaned, HostError> {
+        let Work { family, plan } = work;
+        let began = self.env.now();
+        let left = until.since(began).saturating_sub(MARGIN);
+        if left < LEAST {
+            return Err(HostError::NoTime {
+                family,
+                left_ms: until.since(began).as_millis(),
+            });
+        }
+        let failed = |error| HostError::Clean { family, error };
+        let anchor = Anchor::new(opened.table.clone(), self.env.clone(), family);
+        let table_before = opened.table.usage().nano_dollars;
+        let mut limits = self.settings.limits.clone();
+        let mut cleaned = if plan {
+            limits.time = limits.time.min(left);
+            let plan = firn_cleaner::plan(&self.env, opened.store.clone(), &anchor, &limits).await;
+            Cleaned::planned(family, plan.map_err(failed)?, self)
+        } else {
+            let report = self.cleaned(opened, running, &anchor, limits, left).await;
+            Cleaned::done(family, report.map_err(failed)?, self)
+        };
+        cleaned.add_table(opened.table.usage().nano_dollars - table_before);
+        cleaned.took_ms = u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX);
+        match serde_json::to_string(&cleaned) {
+            Ok(answer) => tracing::info!(%family, answer, "a run ended"),
+            Err(error) => tracing::error!(%family, %error, "a run ended, and its report cannot be written"),
+        }
+        Ok(cleaned)
+    }
+
+    async fn cleaned(
+        &self,
+        opened: &Opened,
+        running: &mut BTreeMap<FamilyId, Cleaner>,
+        anchor: &Anchor,
+        limits: Limits,
+        left: Duration,
+    ) -> Result<Report, CleanError> {
+        let store = opened.store.clone();
+        if left < limits.time {
+            // A cleaner keeps its limits for life, and this run must be shorter than others.
+            let limits = Limits { time: left, ..limits };
+            return firn_cleaner::clean_once(&self.env, store, anchor, &limits).await;
+        }
+        if running.len() >= REMEMBERED_FAMILIES && !running.contains_key(&anchor.family()) {
+            running.clear();
+        }
+        let cleaner = running
+            .entry(anchor.family())
+            .or_insert_with(|| Cleaner::new(&self.env, store, anchor, limits));
+        cleaner.run().await
+    }
+}
+
+impl Cleaned {
+    fn new(family: FamilyId, cost: Money, saved: Money) -> Self {
+        Self {
+            family: family.to_string(),
+            report: None,
+            plan: None,
+            cost_nanodollars: cost.0,
+            cost_per_gib_nanodollars: None,
+            saved_a_month_nanodollars: saved.0,
+            took_ms: 0,
+        }
+    }
+
+    fn done(family: FamilyId, report: Report, host: &Host) -> Self {
+        let prices = host.settings.prices;
+        Self {
+            report: Some(report.clone()),
+            ..Self::new(family, report.cost(prices), report.saved_a_month(prices))
+        }
+    }
+
+    /// The money is what doing it would cost, not what the look did.
+    fn planned(family: FamilyId, plan: Plan, host: &Host) -> Self {
+        let prices = host.settings.prices;
+        Self {
+            plan: Some(plan.clone()),
+            ..Self::new(family, plan.cost(prices), plan.saved_a_month(prices))
+        }
+    }
+
+    fn add_table(&mut self, nano_dollars: u64) {
+        if self.plan.is_none() {
+            self.cost_nanodollars = self.cost_nanodollars.saturating_add(nano_dollars);
+        }
+        let freed = match (&self.report, &self.plan) {
+            (Some(report), _) => report.retired_bytes.saturating_sub(report.written_bytes),
+            (None, Some(plan)) => plan.freed_bytes,
+            (None, None) => 0,
+        };
+        self.cost_per_gib_nanodollars = (u128::from(self.cost_nanodollars) * GIB)
+            .checked_div(u128::from(freed))
+            .map(|cost| u64::try_from(cost).unwrap_or(u64::MAX));
+    }
+}

@@ -1,0 +1,24 @@
+//! What every host of the cleaner needs: settings from the environment, store and table, bounded runs, answers.
+//!
+//! A host is a program that a cloud starts next to the bucket: when a timer fires, or when a message in a queue names a family
+//! that has work. The hosts differ in how they are called (`services/cleaner-lambda`, `services/cleaner-functions`);
+//! everything else is here, so that both can be judged by reading one page each.
+//!
+//! ```text
+//! environment ── Settings ── Host ─┬─ clean(Work)      one family, from a queue or by hand
+//!                                  └─ clean_all()      every family there is, from a timer
+//! ```
+//!
+//! No run waits for another: a process runs one at a time, so that its memory is bounded by the limits of one; and any number
+//! of processes may run at once, since the cleaner is made for that.
+
+mod families;
+mod host;
+mod log;
+mod settings;
+mod work;
+
+pub use host::{Cleaned, Failed, Host, HostError, Round};
+pub use log::start_log;
+pub use settings::{PREFIX, Settings, SettingsError};
+pub use work::{MAX_WORK_BYTES, Work, WorkError};
