@@ -4,6 +4,7 @@
 
 pub mod edge;
 pub mod gate;
+mod merge;
 pub mod packer;
 pub mod reader;
 pub mod world;
