@@ -233,7 +233,9 @@ impl Host {
                 let backend =
                     firn_store_cloud::open(&self.env, &settings.store, &Credentials::Environment).await?;
                 let stack = Stack::new(&self.env, backend, StackConfig::default());
-                let store = stack.expect("without faults to inject there is nothing to refuse").store;
+                let store = stack
+                    .expect("without faults to inject there is nothing to refuse")
+                    .store;
                 let (table, prices): (Arc<dyn Table>, _) = match &settings.table {
                     TableUrl::Redb { path } => (
                         Arc::new(RedbTable::open(&self.env, path).await?),

@@ -23,7 +23,9 @@ pub struct Work {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
     /// Longer than [`MAX_WORK_BYTES`].
-    #[error("the message has {bytes} bytes and at most {MAX_WORK_BYTES} are read; it should be {{\"family\": \"<32 hexadecimal digits>\"}}")]
+    #[error(
+        "the message has {bytes} bytes and at most {MAX_WORK_BYTES} are read; it should be {{\"family\": \"<32 hexadecimal digits>\"}}"
+    )]
     TooLong {
         /// Its length.
         bytes: usize,
@@ -75,7 +77,8 @@ mod tests {
         let work = Work::parse(br#"{"family":"00112233445566778899aabbccddeeff"}"#).expect("a message");
         assert_eq!(work.family.to_string(), "00112233445566778899aabbccddeeff");
         assert!(!work.plan);
-        let work = Work::parse(br#"{"plan":true,"family":"00112233445566778899aabbccddeeff"}"#).expect("a message");
+        let work =
+            Work::parse(br#"{"plan":true,"family":"00112233445566778899aabbccddeeff"}"#).expect("a message");
         assert!(work.plan);
     }
 

@@ -1,0 +1,116 @@
+//! The configuration file. `firn-cleaner.example.toml` explains every key; a test holds the two together.
+
+use firn_cleaner::Limits;
+use firn_format::FamilyId;
+use firn_store::{PriceBook, StoreUrl};
+use firn_table::TableUrl;
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    #[serde(deserialize_with = "from_text")]
+    pub family: FamilyId,
+    #[serde(deserialize_with = "from_text")]
+    pub store: StoreUrl,
+    #[serde(deserialize_with = "from_text")]
+    pub table: TableUrl,
+    #[serde(default)]
+    pub price_book: Option<String>,
+    #[serde(default)]
+    pub limits: LimitsSection,
+}
+
+/// Bounds of one run; what is left out is as in [`Limits`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsSection {
+    time_seconds: Option<u64>,
+    grace_seconds: Option<u64>,
+    free_percent: Option<u64>,
+    cold_free_percent: Option<u64>,
+    cold_after_seconds: Option<u64>,
+    batch_mebibytes: Option<u64>,
+    cache_mebibytes: Option<usize>,
+}
+
+impl Config {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// What is wrong with it, for a person.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let config: Self = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        config.price_book()?;
+        Ok(config)
+    }
+
+    /// The prices that reports are shown with.
+    ///
+    /// # Errors
+    /// If there is no such book.
+    pub fn price_book(&self) -> Result<&'static PriceBook, String> {
+        match &self.price_book {
+            Some(name) => PriceBook::named(name).map_err(|error| error.to_string()),
+            None => Ok(&PriceBook::all()[0]),
+        }
+    }
+
+    /// The bounds of one run.
+    pub fn limits(&self) -> Limits {
+        let section = &self.limits;
+        let mut limits = Limits::default();
+        let seconds = |field: &mut Duration, value: Option<u64>| {
+            if let Some(value) = value {
+                *field = Duration::from_secs(value);
+            }
+        };
+        seconds(&mut limits.time, section.time_seconds);
+        seconds(&mut limits.grace, section.grace_seconds);
+        seconds(&mut limits.cold_after, section.cold_after_seconds);
+        if let Some(percent) = section.free_percent {
+            limits.free_per_mille = percent.min(100) * 10;
+        }
+        if let Some(percent) = section.cold_free_percent {
+            limits.cold_free_per_mille = percent.min(100) * 10;
+        }
+        if let Some(mebibytes) = section.batch_mebibytes {
+            limits.batch_bytes = mebibytes.clamp(1, 1 << 20) << 20;
+        }
+        if let Some(mebibytes) = section.cache_mebibytes {
+            limits.cache_bytes = mebibytes.clamp(1, 1 << 20) << 20;
+        }
+        limits
+    }
+}
+
+fn from_text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../firn-cleaner.example.toml");
+
+    #[test]
+    fn the_example_is_read_and_shows_the_defaults() {
+        let config: Config = toml::from_str(EXAMPLE).expect("the example is right");
+        let shown: Config = toml::from_str(&EXAMPLE.replace("\n# ", "\n")).expect("commented keys are right");
+        let defaults = format!("{:?}", config.limits());
+        assert_eq!(defaults, format!("{:?}", Limits::default()));
+        assert_eq!(format!("{:?}", shown.limits()), defaults);
+    }
+
+    #[test]
+    fn a_key_that_is_not_known_is_refused() {
+        let wrong = format!("{EXAMPLE}\nhaste = 1\n");
+        let error = toml::from_str::<Config>(&wrong).expect_err("unknown").to_string();
+        assert!(error.contains("haste"), "{error}");
+    }
+}
