@@ -139,6 +139,7 @@ impl World {
     }
 
     /// The next start finds an empty disk.
+    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn lose_disk(&mut self) {
         self.machine.crash();
         let empty = firn_env::sim::DiskImage::default();
