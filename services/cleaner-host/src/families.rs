@@ -48,7 +48,9 @@ pub(crate) async fn find(store: &dyn Store) -> Result<Found, StoreError> {
 }
 
 fn family_of(key: &ObjectKey) -> Option<FamilyId> {
-    key.as_str().split_once('/').and_then(|(first, _)| first.parse().ok())
+    key.as_str()
+        .split_once('/')
+        .and_then(|(first, _)| first.parse().ok())
 }
 
 /// A name behind all that Firn gives to objects of a family.
@@ -68,7 +70,11 @@ mod tests {
         let store = firn_store::Metered::new(std::sync::Arc::new(MemoryStore::new(&env)));
         for key in keys {
             store
-                .put(&ObjectKey::new(key), vec![Bytes::from_static(b"x")], PutMode::Create)
+                .put(
+                    &ObjectKey::new(key),
+                    vec![Bytes::from_static(b"x")],
+                    PutMode::Create,
+                )
                 .await
                 .expect("a put");
         }
@@ -96,7 +102,9 @@ mod tests {
 
     #[tokio::test]
     async fn pages_full_of_foreign_objects_hide_no_family() {
-        let mut keys: Vec<String> = (0..2500).map(|number| format!("00-foreign/{number:05}")).collect();
+        let mut keys: Vec<String> = (0..2500)
+            .map(|number| format!("00-foreign/{number:05}"))
+            .collect();
         keys.push(key(9, "log/0000000000000001/0000000000000000"));
         keys.push(key(9, "zzzzzzzzz"));
         let (families, _, more) = found(&keys).await;

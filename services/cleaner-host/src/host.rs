@@ -233,7 +233,9 @@ impl Host {
                 let backend =
                     firn_store_cloud::open(&self.env, &settings.store, &Credentials::Environment).await?;
                 let stack = Stack::new(&self.env, backend, StackConfig::default());
-                let store = stack.expect("without faults to inject there is nothing to refuse").store;
+                let store = stack
+                    .expect("without faults to inject there is nothing to refuse")
+                    .store;
                 let (table, prices): (Arc<dyn Table>, _) = match &settings.table {
                     TableUrl::Redb { path } => (
                         Arc::new(RedbTable::open(&self.env, path).await?),
@@ -266,9 +268,14 @@ impl Host {
                 left_ms: until.since(began).as_millis(),
             });
         }
-        let failed = |error| HostError::Clean { family, error };
+        let failed = |error: CleanError| HostError::Clean { family, error };
         let anchor = Anchor::new(opened.table.clone(), self.env.clone(), family);
         let table_before = opened.table.usage().nano_dollars;
+        // A family that the table does not know would look like one without roots.
+        anchor
+            .undrawn_writer()
+            .await
+            .map_err(|error| failed(error.into()))?;
         let mut limits = self.settings.limits.clone();
         let mut cleaned = if plan {
             limits.time = limits.time.min(left);

@@ -95,15 +95,26 @@ impl Variables {
             name: format!("{PREFIX}{name}"),
             meaning,
         })?;
-        given.parse().map_err(|error: T::Err| wrong(name, given, error.to_string()))
+        given
+            .parse()
+            .map_err(|error: T::Err| wrong(name, given, error.to_string()))
     }
 
     fn number(&self, name: &'static str, least: u64, most: u64, default: u64) -> Result<u64, SettingsError> {
         let Some(given) = self.get(name) else {
             return Ok(default);
         };
-        let number = given.parse().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| wrong(name, given, format!("a whole number from {least} to {most} is needed")))
+        let number = given
+            .parse()
+            .ok()
+            .filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| {
+            wrong(
+                name,
+                given,
+                format!("a whole number from {least} to {most} is needed"),
+            )
+        })
     }
 }
 
@@ -116,11 +127,23 @@ fn wrong(name: &str, given: &str, why: String) -> SettingsError {
 }
 
 impl Settings {
+    /// Reads the settings of this process.
+    ///
+    /// # Errors
+    /// As [`Settings::from_variables`].
+    pub fn from_environment() -> Result<Self, SettingsError> {
+        // What is not Unicode stays visible, and is refused where it is one of ours.
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self::from_variables(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+    }
+
     /// Reads the settings out of all variables of an environment; those without [`PREFIX`] are passed over.
     ///
     /// # Errors
     /// [`SettingsError`], which names the variable and what is wrong with it.
-    pub fn from_variables(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, SettingsError> {
+    pub fn from_variables(
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, SettingsError> {
         let mut ours = BTreeMap::new();
         for (name, value) in variables {
             let Some(short) = name.strip_prefix(PREFIX) else {
@@ -138,7 +161,8 @@ impl Settings {
         let defaults = Limits::default();
         let mib = |bytes: u64| bytes / MIB;
         let run_seconds = given.number("RUN_SECONDS", 1, MAX_RUN_SECONDS, 50)?;
-        let lease_seconds = given.number("LEASE_SECONDS", 2, DAY_SECONDS, defaults.cleaner_lease.as_secs())?;
+        let lease_seconds =
+            given.number("LEASE_SECONDS", 2, DAY_SECONDS, defaults.cleaner_lease.as_secs())?;
         if lease_seconds <= run_seconds {
             let why = format!(
                 "a cleaner would be taken for dead while it runs; more than {PREFIX}RUN_SECONDS={run_seconds} is needed"
@@ -156,13 +180,10 @@ impl Settings {
             )?),
             free_per_mille: given.number("FREE_PER_MILLE", 1, 1000, defaults.free_per_mille)?,
             batch_bytes: given.number("BATCH_MIB", 1, 1024, mib(defaults.batch_bytes))? * MIB,
-            cache_bytes: (given.number("CACHE_MIB", 1, 4096, mib(defaults.cache_bytes as u64))? * MIB) as usize,
-            judged_segments: given.number(
-                "JUDGED_SEGMENTS",
-                1,
-                100_000,
-                defaults.judged_segments as u64,
-            )? as usize,
+            cache_bytes: (given.number("CACHE_MIB", 1, 4096, mib(defaults.cache_bytes as u64))? * MIB)
+                as usize,
+            judged_segments: given.number("JUDGED_SEGMENTS", 1, 100_000, defaults.judged_segments as u64)?
+                as usize,
             deletes: given.number("DELETES", 1, 100_000, defaults.deletes as u64)? as usize,
             ..defaults
         };
@@ -173,7 +194,9 @@ impl Settings {
             limits,
             prices: match given.get("PRICES") {
                 None => &PriceBook::all()[0],
-                Some(name) => PriceBook::named(name).map_err(|error| wrong("PRICES", name, error.to_string()))?,
+                Some(name) => {
+                    PriceBook::named(name).map_err(|error| wrong("PRICES", name, error.to_string()))?
+                }
             },
         })
     }
@@ -188,9 +211,9 @@ fn families(given: &str) -> Result<Vec<FamilyId>, SettingsError> {
     given
         .split(',')
         .map(|one| {
-            one.trim()
-                .parse()
-                .map_err(|error: firn_format::ParseIdError| wrong("FAMILIES", one, format!("{error}; or write all")))
+            one.trim().parse().map_err(|error: firn_format::ParseIdError| {
+                wrong("FAMILIES", one, format!("{error}; or write all"))
+            })
         })
         .collect()
 }
@@ -227,7 +250,10 @@ mod tests {
     fn every_limit_arrives_in_its_unit() {
         let mut given = PLACES.to_vec();
         given.extend([
-            ("FIRN_CLEANER_FAMILIES", "00112233445566778899aabbccddeeff, ffeeddccbbaa99887766554433221100"),
+            (
+                "FIRN_CLEANER_FAMILIES",
+                "00112233445566778899aabbccddeeff, ffeeddccbbaa99887766554433221100",
+            ),
             ("FIRN_CLEANER_RUN_SECONDS", "20"),
             ("FIRN_CLEANER_GRACE_SECONDS", "0"),
             ("FIRN_CLEANER_LEASE_SECONDS", "30"),
