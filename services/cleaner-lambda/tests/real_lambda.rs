@@ -199,7 +199,7 @@ impl Cloud {
     }
 }
 
-/// Three generations of most of the files, each in the cloud: at least half of the log is garbage. Then the edge goes off.
+/// Three generations of most of the files, each in the cloud: more than half of the log is garbage. Then the edge goes off.
 async fn garbage(edge: &mut Edge, tree: &mut Tree, salt: &str) -> Result<()> {
     edge.start().await?;
     let mut client = Client::mount(edge.address, EXPORT).await?;
@@ -240,9 +240,9 @@ async fn shrinks(
 ) -> Result<()> {
     let before = server.log_bytes().await?;
     cloud
-        .until(&format!("{who} halves the log"), async || {
+        .until(&format!("{who} shrinks the log by a third"), async || {
             ask().await?;
-            Ok(server.log_bytes().await? < before / 2)
+            Ok(server.log_bytes().await? < before * 2 / 3)
         })
         .await?;
     println!("{who}: {before} bytes became {}", server.log_bytes().await?);
