@@ -13,6 +13,7 @@
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
+#   make lambda          the cleaner as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
 
@@ -25,8 +26,10 @@ SEEDS ?= 10000
 FIRST_SEED ?= 1
 SECONDS ?= 60
 LEVEL ?= test
+# The other processor needs a cross compiler; scripts/package-lambda says which.
+ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api check-policy fuzz setup setup-test clean
+.PHONY: demo test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-api check-policy lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -81,6 +84,12 @@ check-api:
 check-policy:
 	@tests/lab/cloud/install opa
 	@services/api/policy/check
+
+lambda:
+	@mkdir -p target/lambda
+	@for machine in $(ARCHITECTURES); do \
+	  scripts/package-lambda --target $$machine-unknown-linux-gnu target/lambda/firn-cleaner-$$machine.zip || exit 1; \
+	done
 
 fuzz:
 	@scripts/fuzz $(SECONDS)

@@ -268,9 +268,14 @@ impl Host {
                 left_ms: until.since(began).as_millis(),
             });
         }
-        let failed = |error| HostError::Clean { family, error };
+        let failed = |error: CleanError| HostError::Clean { family, error };
         let anchor = Anchor::new(opened.table.clone(), self.env.clone(), family);
         let table_before = opened.table.usage().nano_dollars;
+        // A family that the table does not know would look like one without roots.
+        anchor
+            .undrawn_writer()
+            .await
+            .map_err(|error| failed(error.into()))?;
         let mut limits = self.settings.limits.clone();
         let mut cleaned = if plan {
             limits.time = limits.time.min(left);

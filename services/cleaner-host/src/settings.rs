@@ -127,6 +127,16 @@ fn wrong(name: &str, given: &str, why: String) -> SettingsError {
 }
 
 impl Settings {
+    /// Reads the settings of this process.
+    ///
+    /// # Errors
+    /// As [`Settings::from_variables`].
+    pub fn from_environment() -> Result<Self, SettingsError> {
+        // What is not Unicode stays visible, and is refused where it is one of ours.
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self::from_variables(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+    }
+
     /// Reads the settings out of all variables of an environment; those without [`PREFIX`] are passed over.
     ///
     /// # Errors

@@ -86,8 +86,8 @@ mod tests {
     fn what_asks_for_nothing_is_refused_with_what_was_expected() {
         let too_long = vec![b' '; MAX_WORK_BYTES + 1];
         let deep = "[".repeat(MAX_WORK_BYTES);
-        for (message, said) in [
-            (&b""[..], "EOF"),
+        let cases: [(&[u8], &str); 10] = [
+            (b"", "EOF"),
             (b"{}", "missing field `family`"),
             (b"[1,2]", "is not"),
             (b"\xff\xfe", "is not"),
@@ -99,8 +99,9 @@ mod tests {
                 "unknown field `delete`",
             ),
             (&too_long, "4097 bytes"),
-            (deep.as_bytes(), "recursion"),
-        ] {
+            (deep.as_bytes(), "is not"),
+        ];
+        for (message, said) in cases {
             let error = Work::parse(message).expect_err("no work").to_string();
             assert!(error.contains(said), "{error}");
         }

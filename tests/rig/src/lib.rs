@@ -2,7 +2,7 @@
 //!
 //! - [`Edge`]: `firn-edge` as a process, with a configuration of its own: formatted, started, asked, killed, stopped.
 //! - [`Client`]: NFS in terms of the crate `nfs3_client`, which knows nothing of Firn: two ends of one mistake cannot agree.
-//! - `servers`, `buckets` (feature `servers`): a store and a table on real servers.
+//! - `servers`, `buckets`, `cloud` (feature `servers`): a store, a table and a cloud's other services on real servers.
 //! - [`Line`]: a TCP connection's way that can be cut and mended, without being root.
 //!
 //! Nothing here depends on a crate of Firn.
@@ -15,6 +15,8 @@
 #[cfg(feature = "servers")]
 pub mod buckets;
 mod client;
+#[cfg(feature = "servers")]
+pub mod cloud;
 mod edge;
 mod line;
 #[cfg(feature = "servers")]

@@ -5,7 +5,9 @@ use crate::{
     buckets::{AZURITE_ACCOUNT, AZURITE_KEY, create_azure, create_s3},
 };
 use anyhow::{Context, Result};
-use std::path::Path;
+use futures::TryStreamExt as _;
+use object_store::{ObjectStore, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder};
+use std::{path::Path, sync::Arc};
 
 /// The address of a server, as `tests/lab/cloud/start` names it.
 pub fn variable(name: &str) -> Result<String> {
@@ -92,6 +94,46 @@ impl Server {
             table_endpoint,
             ..self.clone()
         }
+    }
+
+    /// Credentials of store and table, as variables of the environment.
+    pub fn environment(&self) -> &[(String, String)] {
+        &self.environment
+    }
+
+    /// How many bytes all logs in the store have: what a provider's console would show.
+    pub async fn log_bytes(&self) -> Result<u64> {
+        let value = |wanted: &str| {
+            let found = self.environment.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        let options = object_store::ClientOptions::new().with_allow_http(true);
+        let store: Arc<dyn ObjectStore> = match self.kind {
+            Kind::S3 => Arc::new(
+                AmazonS3Builder::new()
+                    .with_bucket_name(&self.name)
+                    .with_endpoint(&self.store_endpoint)
+                    .with_region("us-east-1")
+                    .with_access_key_id(value("AWS_ACCESS_KEY_ID"))
+                    .with_secret_access_key(value("AWS_SECRET_ACCESS_KEY"))
+                    .with_client_options(options)
+                    .build()?,
+            ),
+            Kind::Azure => Arc::new(
+                MicrosoftAzureBuilder::new()
+                    .with_account(AZURITE_ACCOUNT)
+                    .with_access_key(AZURITE_KEY)
+                    .with_container_name(&self.name)
+                    .with_endpoint(self.store_endpoint.clone())
+                    .with_client_options(options)
+                    .build()?,
+            ),
+        };
+        let objects: Vec<_> = store.list(None).try_collect().await?;
+        let logs = objects
+            .iter()
+            .filter(|object| object.location.as_ref().contains("/log/"));
+        Ok(logs.map(|object| object.size).sum())
     }
 
     /// An edge with its state below `directory` and everything else here.
