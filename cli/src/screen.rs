@@ -161,10 +161,7 @@ mod tests {
         };
         let items = [json!({ "name": "a\u{1b}[2J", "n": 1 }), json!({ "name": "Büro" })];
         let text = screen.table(&["name", "n"], &[1], &rows(&items, &["name", "n"]));
-        assert_eq!(
-            text,
-            "NAME    N\na\u{fffd}[2J  1\nBüro\n".replace("a\u{fffd}[2J  1", "a\u{fffd}[2J  1")
-        );
+        assert_eq!(text, "NAME   N\na\u{fffd}[2J  1\nBüro\n");
         assert_eq!(bytes(10 << 30), "10 GiB");
         assert_eq!(bytes(1536), "1.5 KiB");
     }

@@ -31,7 +31,7 @@ use firn_vfs::Vfs;
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, atomic::AtomicU64, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -229,10 +229,9 @@ impl Office {
             let Some((_, segment)) = SegmentId::parse_key(key.as_str()) else {
                 continue;
             };
-            if !of_cleaners.contains_key(&segment.writer) {
+            if let Entry::Vacant(unknown) = of_cleaners.entry(segment.writer) {
                 let tuple = anchor.writer(segment.writer).await?;
-                let cleaner = tuple.is_some_and(|(tuple, _)| matches!(tuple.tenure, WriterTenure::Cleaner));
-                of_cleaners.insert(segment.writer, cleaner);
+                unknown.insert(tuple.is_some_and(|(tuple, _)| matches!(tuple.tenure, WriterTenure::Cleaner)));
             }
             let sum = if of_cleaners[&segment.writer] {
                 &mut bytes.1

@@ -21,6 +21,7 @@ use futures::{FutureExt, future::BoxFuture};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 use world::World;
 
@@ -234,6 +235,7 @@ async fn history(
     parts: Parts,
     mischief: Mischief,
 ) -> Result<(), String> {
+    let env = parts.env.clone();
     let sides: [&dyn Vfs; 2] = [&volume, &*model];
     for side in sides {
         for number in 0..150_u64 {
@@ -264,6 +266,8 @@ async fn history(
     let cleaner = Cleaner::new(&parts, mischief).await;
     let (store, family) = (cleaner.store.clone(), cleaner.family);
     let retired = cleaner.clean(&parts, &tuple.root.expect("a root")).await;
+    // A volume that commits often does not ask for proposals each time.
+    env.sleep(Duration::from_secs(60)).await;
     // What the cleaner moved has gone on meanwhile.
     for side in sides {
         write(side, "large", 400_000, vec![6; 70_000]).await;

@@ -90,18 +90,17 @@ impl Forwarding {
             if listed.size_bytes > MAX_FORWARDING_BYTES as u64 {
                 continue;
             }
-            match self.get(&listed.key).await? {
-                Some(bytes) => match ForwardingRecord::decode(&bytes) {
+            // Else it was pruned since it was listed.
+            if let Some(bytes) = self.get(&listed.key).await? {
+                match ForwardingRecord::decode(&bytes) {
                     Ok(record) if record.family == self.family && record.old == segment => {
-                        records.push(record)
+                        records.push(record);
                     }
                     Ok(_) => {
-                        tracing::warn!(key = %listed.key, "a forwarding record of another segment; ignored")
+                        tracing::warn!(key = %listed.key, "a forwarding record of another segment; ignored");
                     }
                     Err(error) => tracing::warn!(key = %listed.key, %error, "no forwarding record; ignored"),
-                },
-                // Pruned since it was listed.
-                None => {}
+                }
             }
         }
         let records = Arc::new(records);
