@@ -135,8 +135,9 @@ mod tests {
             done.send(()).unwrap();
         };
         calls.push(call.boxed());
-        let waker = tokio::spawn(async move {
-            tokio::task::yield_now().await;
+        let env = calls.env.clone();
+        let waker = calls.env.spawn("waker", async move {
+            env.yield_now().await;
             go.send(()).unwrap();
         });
         calls.beside(waiting).await.unwrap();
@@ -191,14 +192,19 @@ mod tests {
                 done.send(()).unwrap();
             };
             calls.push(call.boxed());
-            tokio::task::spawn_blocking(move || {
-                for _ in 0..round % 50 {
-                    std::hint::spin_loop();
-                }
-                go.send(()).unwrap();
+            let env = calls.env.clone();
+            let ringer = env.clone().spawn("ringer", async move {
+                let ring = move || {
+                    for _ in 0..round % 50 {
+                        std::hint::spin_loop();
+                    }
+                    go.send(()).unwrap();
+                };
+                env.compute(ring).await;
             });
             // Would wait for ever after a lost ring.
             calls.beside(waiting).await.unwrap();
+            ringer.await.unwrap();
         }
     }
 
