@@ -16,6 +16,7 @@ mod random;
 mod real;
 pub mod sim;
 mod tasks;
+mod watched;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
 pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
@@ -24,6 +25,7 @@ pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
 pub use real::{RealDisk, real};
 pub use tasks::{Task, TaskEnded, Tasks};
+pub use watched::Watched;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -18,8 +18,9 @@
 //! ```
 //!
 //! What breaks repeatability, and is therefore refused by `clippy.toml` or by review: `tokio::select!` and
-//! `futures::select!` without `biased` (they draw from the thread), the order of a `HashMap`, addresses of memory, and
-//! anything that asks the operating system.
+//! `futures::select!` without `biased` (they draw from the thread), several waiters on one `tokio::sync::watch` (it draws their
+//! order from the thread; [`Watched`](crate::Watched) does not), the order of a `HashMap`, addresses of memory, and anything
+//! that asks the operating system.
 
 mod disk;
 mod executor;

@@ -21,7 +21,7 @@ use firn_blockd_placement::{NodeReport, Placement, PlacementError, Registration}
 use firn_blockd_protocol::{
     NodeId, Operation, Refusal, ServerLimits, ServerUsage, TenantId, Transport, serve,
 };
-use firn_env::{Env, Task};
+use firn_env::{Env, Task, Watched};
 use std::{
     collections::BTreeMap,
     io,
@@ -31,7 +31,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tracing::{debug, info};
 
 /// How a node works.
@@ -171,12 +171,14 @@ impl Inner {
 pub struct Node {
     inner: Arc<Inner>,
     address: String,
-    stop: watch::Sender<bool>,
+    stop: Watched<bool>,
     tasks: Vec<Task<()>>,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // Connections have tasks of their own.
+        self.stop.set(true);
         for task in &self.tasks {
             task.abort();
         }
@@ -258,9 +260,9 @@ impl Node {
             .await?;
         upkeep::learn_rows(&inner).await?;
         info!(%node, address, domain = inner.options.domain, "disk node serves");
-        let (stop, stopping) = watch::channel(false);
+        let stop = Watched::new(false);
         let tasks = vec![
-            env.spawn("blockd accept", accept(inner.clone(), listener, stopping)),
+            env.spawn("blockd accept", accept(inner.clone(), listener, stop.clone())),
             env.spawn(
                 "blockd upkeep",
                 upkeep::run(inner.clone(), registration, cluster.epoch),
@@ -304,12 +306,12 @@ impl Node {
 
     /// Takes no more requests, lets those under way end, and makes everything durable.
     pub async fn stop(self) {
-        self.stop.send_replace(true);
+        self.stop.set(true);
         self.inner.store.flush().await;
     }
 }
 
-async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: watch::Receiver<bool>) {
+async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: Watched<bool>) {
     let service = Arc::new(NodeService(inner.clone()));
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -320,7 +322,7 @@ async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: 
                 continue;
             }
         };
-        if *stop.borrow() {
+        if stop.get() {
             return;
         }
         if inner.usage.connections.load(Relaxed) >= inner.options.connections as u64 {

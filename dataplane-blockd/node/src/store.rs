@@ -36,13 +36,13 @@ pub use read::Found;
 pub use write::{Content, Put};
 
 use firn_blockd_protocol::{BlockVersion, DiskId, Fence, Generation, NodeId, TractId, TractStatus};
-use firn_env::{DiskFile, DiskLock, Env, Task};
+use firn_env::{DiskFile, DiskLock, Env, Task, Watched};
 use state::State;
 use std::{
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
     time::Duration,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// How a store works.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ struct Shared {
     /// Somebody wants a commit now.
     wanted: Notify,
     /// The newest durable batch.
-    durable: watch::Sender<u64>,
+    durable: Watched<u64>,
     counts: StoreCounts,
 }
 
@@ -107,12 +107,8 @@ impl Shared {
 
     /// Waits until `batch` is durable, and asks for it.
     async fn wait_durable(&self, batch: u64) {
-        let mut durable = self.durable.subscribe();
         self.wanted.notify_one();
-        durable
-            .wait_for(|durable| *durable >= batch)
-            .await
-            .expect("the sender lives in the same value");
+        self.durable.wait_for(|durable| *durable >= batch).await;
     }
 }
 

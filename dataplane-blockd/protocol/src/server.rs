@@ -19,7 +19,7 @@ use crate::{
     message::{decode_request, encode_refusal, encode_reply},
 };
 use async_trait::async_trait;
-use firn_env::{ByteStream, Env, Monotonic};
+use firn_env::{ByteStream, Env, Monotonic, Watched};
 use futures::{FutureExt, future, pin_mut};
 use std::{
     io::{self, IoSlice},
@@ -31,7 +31,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 use tracing::debug;
 
@@ -128,7 +128,7 @@ pub async fn serve(
     service: Arc<dyn Service>,
     limits: ServerLimits,
     usage: Arc<ServerUsage>,
-    mut stop: watch::Receiver<bool>,
+    stop: Watched<bool>,
 ) {
     let peer = peer.into();
     usage.connections.fetch_add(1, Relaxed);

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_protocol::*;
 use firn_env::{
-    Env,
+    Env, Watched,
     sim::{Machine, Simulation},
 };
 use std::{
@@ -14,10 +14,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::watch,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const NODE: NodeId = NodeId([7; 16]);
 
@@ -83,7 +80,6 @@ struct World {
     client: Machine,
     most_at_once: Arc<AtomicUsize>,
     usage: Arc<ServerUsage>,
-    _stop: watch::Sender<bool>,
 }
 
 fn world(seed: u64, limits: ServerLimits) -> World {
@@ -97,7 +93,6 @@ fn world(seed: u64, limits: ServerLimits) -> World {
         at_once: Arc::default(),
         most_at_once: most_at_once.clone(),
     });
-    let (stop, stopped) = watch::channel(false);
     let node_usage = usage.clone();
     let accepting = env.clone();
     simulation
@@ -119,7 +114,7 @@ fn world(seed: u64, limits: ServerLimits) -> World {
                             Arc::new(EchoService(echo.clone())),
                             limits.clone(),
                             node_usage.clone(),
-                            stopped.clone(),
+                            Watched::new(false),
                         ),
                     ));
                 }
@@ -132,7 +127,6 @@ fn world(seed: u64, limits: ServerLimits) -> World {
         client,
         most_at_once,
         usage,
-        _stop: stop,
     }
 }
 

@@ -50,7 +50,7 @@ async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
             }
         }
         if env.is_planted("store.acknowledge_before_sync") {
-            shared.durable.send_replace(batch.number);
+            shared.durable.set(batch.number);
         }
         env.fault_point("commit.before_journal").await;
         write(shared, journal, checkpoint, &batch.records).await;
@@ -72,7 +72,7 @@ async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
             }
         }
     }
-    shared.durable.send_replace(batch.number);
+    shared.durable.set(batch.number);
 }
 
 /// Writes records into as many journal batches as they need.

@@ -18,12 +18,12 @@ use super::{
 };
 use bytes::Bytes;
 use firn_blockd_protocol::NodeId;
-use firn_env::{DiskError, DiskFile, Env, OpenMode};
+use firn_env::{DiskError, DiskFile, Env, OpenMode, Watched};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 impl Store {
     /// Makes an empty store in the environment's directory, with all its room reserved, and returns the identity that it
@@ -124,7 +124,6 @@ impl Store {
             return Err(damaged("the index", "two blocks lie in one slot".into()));
         }
         let frames: BTreeSet<Frame> = std::mem::take(&mut state.dirty_frames);
-        let (durable, _) = watch::channel(0);
         let shared = Arc::new(Shared {
             env: env.clone(),
             node,
@@ -134,7 +133,7 @@ impl Store {
             data,
             index,
             wanted: Notify::new(),
-            durable,
+            durable: Watched::new(0),
             counts: StoreCounts::default(),
         });
         for file in &shared.data {
