@@ -82,7 +82,7 @@ pub struct Cover {
     pub volume: VolumeId,
     /// The proposal; 0 if the head did not lead to the segment.
     pub proposal: u64,
-    /// A version from which on nothing in the branch leads to the segment; `None` until the proposal was seen merged.
+    /// The head's version at the retirement, if no pointer of it was seen to lead to the segment.
     pub clean_from: Option<Version>,
 }
 
@@ -97,9 +97,9 @@ pub struct RetiredSegment {
     pub segment_bytes: u64,
     /// Entries of the forwarding record.
     pub moved_objects: u32,
-    /// Whether some branch has no cover: then the record is never removed.
+    /// Whether some branch has no cover.
     pub keep_for_ever: bool,
-    /// What must have come to pass before the record may go.
+    /// What was known of each branch at the retirement. Nothing rests on it: no record is removed by now (decision 0032).
     pub covers: Vec<Cover>,
 }
 

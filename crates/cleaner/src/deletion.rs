@@ -1,23 +1,15 @@
-//! The end of retired segments: deletion after a grace time, and the end of their forwarding records.
+//! The end of retired segments: deletion after a grace time, and what becomes of their forwarding records.
 //!
 //! **A segment** goes once its grace is over. Nothing is decided anew: what its retirement said stays true, since by I4 an
 //! object that no root needed is needed by no later one. A store that refuses (an object lock, a missing permission) is
 //! reported, and asked again in the next run.
 //!
-//! **A forwarding record** goes once nothing leads to the segment any more, which is known branch by branch
-//! (decision 0032):
-//!
-//! - The head was led away by proposal p and has merged it: from the version seen then, nothing in the branch leads there.
-//!   A head that did not lead there is clean from its version on.
-//! - Everything retained in the branch is of that version or newer.
-//! - A branch that was not there at the retirement is clean if it was forked off a branch at a version from which on that
-//!   branch was clean.
-//!
-//! What cannot be shown is kept; a record is a thousandth of its segment.
+//! **A forwarding record** stays: what was thought to show that nothing leads there any more does not (decision 0032). Chains of
+//! records are shortened. Only a retirement that moved nothing is forgotten, once its segment is gone: no root needed any
+//! object of it, so none ever will.
 
 use crate::{
     CleanError,
-    branches::Branch,
     limits::Limits,
     mutants::{Mutant, active},
     objects::Objects,
@@ -26,7 +18,7 @@ use crate::{
 };
 use firn_anchor::{DoomedSegment, RetiredSegment, Sweep, TupleVersion};
 use firn_env::Monotonic;
-use firn_format::{ForwardingEntry, ForwardingRecord, SegmentId, VolumeId};
+use firn_format::{ForwardingEntry, ForwardingRecord, SegmentId};
 use firn_store::{ObjectKey, StoreError};
 use std::collections::BTreeSet;
 
@@ -122,32 +114,32 @@ async fn delete(objects: &Objects, segment: SegmentId, report: &mut Report) -> R
     }
 }
 
-/// Looks at some retired segments: forgets those that nothing leads to, and shortens chains.
-pub(crate) async fn prune(
+/// Looks at some retired segments: forgets those that nothing was moved out of, and shortens chains.
+pub(crate) async fn tidy(
     objects: &mut Objects,
     log: &mut OwnLog,
     limits: &Limits,
-    branches: &[Branch],
-    waiting: &BTreeSet<SegmentId>,
     report: &mut Report,
 ) -> Result<(), CleanError> {
     let anchor = objects.anchor.clone();
     let after = anchor.cleaner_cursor(Sweep::Retired).await?;
-    let listed = anchor.list_retired(after, limits.pruned_records).await?;
+    let listed = anchor.list_retired(after, limits.tidied_records).await?;
     let next = match listed.last() {
-        Some((last, ..)) if listed.len() == limits.pruned_records => Some(*last),
+        Some((last, ..)) if listed.len() == limits.tidied_records => Some(*last),
         Some(_) | None => None,
     };
+    // Read after the list: what of it is not doomed has been deleted. A segment that this run or another cleaner has retired
+    // meanwhile is on the list as well; forgotten now, it would be judged and retired a second time.
+    let doomed = match listed.last() {
+        Some((last, ..)) => doomed_between(objects, after, *last).await?,
+        None => BTreeSet::new(),
+    };
     for (segment, retired, version) in listed {
-        if waiting.contains(&segment) {
+        if doomed.contains(&segment) {
             continue;
         }
-        let mut seen = retired.clone();
-        let clean = is_clean(&mut seen, branches) || active(&objects.env, Mutant::PruneAtOnce);
-        if clean {
+        if retired.moved_objects == 0 || active(&objects.env, Mutant::PruneAtOnce) {
             forget(objects, segment, version, report).await?;
-        } else if seen != retired {
-            anchor.change_retired(segment, version, Some(&seen)).await?;
         } else {
             collapse(objects, log, segment, &retired, version, report).await?;
         }
@@ -158,45 +150,21 @@ pub(crate) async fn prune(
     Ok(())
 }
 
-/// Whether nothing leads to a retired segment; notes in `retired` what was learned about it.
-pub(crate) fn is_clean(retired: &mut RetiredSegment, branches: &[Branch]) -> bool {
-    if retired.moved_objects == 0 {
-        return true;
+/// What waits for its deletion behind `after`, up to `last`.
+async fn doomed_between(
+    objects: &Objects,
+    mut after: Option<SegmentId>,
+    last: SegmentId,
+) -> Result<BTreeSet<SegmentId>, CleanError> {
+    let mut found = BTreeSet::new();
+    while after.is_none_or(|after| after < last) {
+        let page = objects.anchor.list_doomed(after, PAGE).await?;
+        let Some(end) = page.last() else { break };
+        after = Some(end.segment);
+        let segments = page.iter().map(|doomed| doomed.segment);
+        found.extend(segments.filter(|segment| *segment <= last));
     }
-    for cover in &mut retired.covers {
-        let Some(branch) = branches.iter().find(|branch| branch.volume == cover.volume) else {
-            continue;
-        };
-        if let (None, Some(head), Some((proposal, _))) = (cover.clean_from, &branch.head, &branch.proposal)
-            && head.checkpoint.cleaner_sequence >= cover.proposal
-            && cover.proposal >= proposal.chained_from
-        {
-            cover.clean_from = Some(head.trees.version);
-        }
-    }
-    if retired.keep_for_ever {
-        return false;
-    }
-    let clean_from = |volume: VolumeId| {
-        let cover = retired.covers.iter().find(|cover| cover.volume == volume);
-        cover.map(|cover| cover.clean_from)
-    };
-    branches.iter().all(|branch| {
-        let Some(head) = &branch.head else {
-            return false; // It may be about to refer to anything that its origin retains.
-        };
-        match clean_from(branch.volume) {
-            Some(Some(from)) => {
-                head.trees.version >= from && branch.retained.iter().all(|trees| trees.version >= from)
-            }
-            Some(None) => false,
-            None => head.checkpoint.fork.is_some_and(|fork| {
-                clean_from(fork.volume)
-                    .flatten()
-                    .is_some_and(|from| fork.version >= from)
-            }),
-        }
-    })
+    Ok(found)
 }
 
 async fn forget(
@@ -205,12 +173,12 @@ async fn forget(
     version: TupleVersion,
     report: &mut Report,
 ) -> Result<(), CleanError> {
-    // The records go first: forgotten by the table, they would lie there for ever.
+    // Cleaners that were overtaken may have left records. They go first: forgotten by the table, they would lie there for ever.
     let prefix = ForwardingRecord::prefix(&objects.anchor.family(), segment);
     let listed = objects.store.list(&prefix, None).await?;
     for object in &listed.objects {
         match objects.store.delete(&object.key).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => report.pruned_records += 1,
+            Ok(()) | Err(StoreError::NotFound { .. }) => {}
             Err(error @ (StoreError::Denied { .. } | StoreError::Invalid { .. })) => {
                 report.held.add(error);
                 return Ok(());
@@ -221,7 +189,9 @@ async fn forget(
         }
     }
     objects.env.fault_point("cleaner.after_prune").await;
-    objects.anchor.change_retired(segment, version, None).await?;
+    if objects.anchor.change_retired(segment, version, None).await? {
+        report.forgotten_retirements += 1;
+    }
     Ok(())
 }
 
@@ -248,8 +218,9 @@ async fn collapse(
                 chained |= new != entry.new;
                 entries.push(ForwardingEntry { new, ..*entry });
             }
-            // It was dead when its next place was retired.
-            None => chained = true,
+            // Dead when its next place was retired, or the record there cannot be read at this moment: who can tell? It is
+            // kept as it is, since an entry that leads nowhere costs some bytes and a lost one costs a file.
+            None => entries.push(*entry),
         }
     }
     if !chained {

@@ -37,8 +37,8 @@ pub struct Limits {
     pub cleaner_lease: Duration,
     /// A proposal that was not merged while the volume committed this many versions is given up for a new one.
     pub give_up_versions: u64,
-    /// Retired segments whose forwarding records are looked at in one run.
-    pub pruned_records: usize,
+    /// Retired segments whose forwarding records are looked at in one run, to shorten chains; at least 1.
+    pub tidied_records: usize,
 }
 
 impl Default for Limits {
@@ -58,7 +58,7 @@ impl Default for Limits {
             deletes: 2000,
             cleaner_lease: Duration::from_secs(900),
             give_up_versions: 64,
-            pruned_records: 100,
+            tidied_records: 100,
         }
     }
 }

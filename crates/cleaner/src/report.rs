@@ -77,8 +77,8 @@ pub struct Report {
     pub unclaimed: Named,
     /// Names in the log that are no segment, and segments that cannot be read. They are left alone.
     pub foreign: Named,
-    /// Forwarding records that nothing needed any more, deleted.
-    pub pruned_records: u64,
+    /// Retirements that moved nothing and whose segments are gone, forgotten.
+    pub forgotten_retirements: u64,
     /// Forwarding records rewritten because they led to retired segments.
     pub collapsed_records: u64,
     /// Times another cleaner was first; what was copied for it is garbage for a later run.

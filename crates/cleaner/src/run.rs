@@ -177,7 +177,7 @@ impl Cleaner {
         if !self.is_over(deadline) {
             objects.learn_retirements().await?;
             let limits = &self.limits;
-            deletion::prune(&mut objects, log, limits, &scene.branches, &waiting, report).await?;
+            deletion::tidy(&mut objects, log, limits, report).await?;
         }
         report.lookup_fetches = objects.fetched;
         report.lookups = objects.lookups;

@@ -57,7 +57,7 @@ struct Events {
     merged: u64,
     forwarded: u64,
     overtaken: u64,
-    pruned: u64,
+    forgotten: u64,
     collapsed: u64,
     damaged: u64,
     clones: u64,
@@ -70,7 +70,7 @@ impl Events {
         self.moved += report.moved_objects;
         self.deleted += report.deleted_segments;
         self.overtaken += report.overtaken;
-        self.pruned += report.pruned_records;
+        self.forgotten += report.forgotten_retirements;
         self.collapsed += report.collapsed_records;
         self.damaged += report.damaged.len() as u64;
     }
@@ -82,7 +82,7 @@ impl Events {
         self.merged += other.merged;
         self.forwarded += other.forwarded;
         self.overtaken += other.overtaken;
-        self.pruned += other.pruned;
+        self.forgotten += other.forgotten;
         self.collapsed += other.collapsed;
         self.damaged += other.damaged;
         self.clones += other.clones;
@@ -204,10 +204,8 @@ impl Simulation {
                 self.commit(ordinal, snapshot, drop);
             }
             46..50 if ready => self.prepare(ordinal, None, None),
-            26..50 => {
-                if self.prepared.contains_key(&ordinal) && self.world.chance(60) {
-                    self.commit(ordinal, None, None);
-                }
+            26..50 if self.prepared.contains_key(&ordinal) && self.world.chance(60) => {
+                self.commit(ordinal, None, None);
             }
             50..54 if self.edges[ordinal].root.is_some() => self.reopen(ordinal),
             54..56 => {
@@ -478,7 +476,7 @@ fn everything_stays_readable_and_all_waste_goes() {
             merged,
             forwarded,
             overtaken,
-            pruned,
+            forgotten,
             collapsed,
             damaged,
             clones,
@@ -491,7 +489,7 @@ fn everything_stays_readable_and_all_waste_goes() {
             ("merged", merged),
             ("forwarded", forwarded),
             ("overtaken", overtaken),
-            ("pruned", pruned),
+            ("forgotten", forgotten),
             ("collapsed", collapsed),
             ("damaged", damaged),
             ("clones", clones),
