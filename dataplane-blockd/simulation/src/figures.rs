@@ -13,9 +13,8 @@ use firn_blockd_nbd::{BlockDevice, Durability, Piece};
 use firn_blockd_node::{DiskModel, Geometry};
 use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication};
-use firn_env::{Env, Monotonic, sim::Machine};
+use firn_env::{Env, sim::Machine};
 use firn_table::MemoryTable;
-use futures::{StreamExt, stream};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -127,7 +126,6 @@ impl Setting {
             let disk = setting.create(&env, &table).await?;
             let attached = setting.attach(&machine.env(), &table, disk).await?;
             work(Client {
-                setting,
                 machine,
                 table,
                 disk,
@@ -140,7 +138,6 @@ impl Setting {
 }
 
 struct Client {
-    setting: Setting,
     machine: Machine,
     table: MemoryTable,
     disk: DiskId,
@@ -240,45 +237,6 @@ fn latencies(setting: Setting, per_second: u64) -> Result<String, String> {
     Ok(line)
 }
 
-/// Megabytes a second of one reader that reads on, eight requests of a mebibyte ahead.
-fn sequential_read(segment_tracts: u32, nodes: usize) -> Result<f64, String> {
-    let setting = Setting {
-        nodes,
-        copies: 1,
-        mode: Mode::WriteBack,
-        flush: FlushPolicy::Durable,
-        segment_tracts,
-        blocks: 128 << 8,
-    };
-    setting.run(2, |client| async move {
-        let (env, disk) = (client.machine.env(), client.attached.disk.clone());
-        let mebibytes = (client.setting.blocks * BLOCK_BYTES) >> 20;
-        let data = Bytes::from(vec![0x5a; 1 << 20]);
-        for at in 0..mebibytes {
-            let offset = at << 20;
-            disk.write(offset, data.clone(), Durability::Acknowledged)
-                .await
-                .map_err(|error| error.to_string())?;
-        }
-        disk.flush().await.map_err(|error| error.to_string())?;
-        env.sleep(Duration::from_secs(60)).await;
-        let began: Monotonic = env.now();
-        let mut reads = stream::iter(0..mebibytes)
-            .map(|at| {
-                let disk = disk.clone();
-                async move { disk.read(at << 20, 1 << 20).await }
-            })
-            .buffered(8);
-        while let Some(read) = reads.next().await {
-            let read = read.map_err(|error| error.to_string())?;
-            if !read.iter().all(|piece| matches!(piece, Piece::Data(_))) {
-                return Err("what was written reads as zeroes".into());
-            }
-        }
-        Ok((mebibytes << 20) as f64 / env.now().since(began).as_secs_f64() / 1e6)
-    })
-}
-
 /// Acknowledged writes that a crash of the client loses, on average.
 fn lost_in_crashes(setting: Setting, per_second: u64, crashes: u64) -> Result<f64, String> {
     let mut lost = 0;
@@ -355,13 +313,6 @@ pub fn print() -> Result<(), String> {
         for (mode, flush) in modes {
             println!("{}", latencies(setting(copies, mode, flush), 300)?);
         }
-    }
-    println!("\n| segment, tracts | sequential read on 64 nodes, MB/s |\n|---|---|");
-    for segment_tracts in [1, 8, 64, 128] {
-        println!(
-            "| {segment_tracts} | {:.0} |",
-            sequential_read(segment_tracts, 64)?
-        );
     }
     println!(
         "\n| mode | writes/s | acknowledged writes lost in a crash of the client, mean of 10 |\n|---|---|---|"
