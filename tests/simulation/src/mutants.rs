@@ -32,6 +32,8 @@ impl Planted {
             Mutant::MergeDifferentUids,
             Mutant::MergeUnverified,
             Mutant::ForwardUnverified,
+            // Noticed at seed 74 until snapshots joined the histories, and not within 500 since: nothing notices it now.
+            Mutant::SealInAnyOrder,
         ];
         let volume = Mutant::ALL
             .into_iter()
