@@ -142,7 +142,7 @@ impl Figure11 {
              | more fetched by the edge | {:.0} KiB | 270 KB | at most 135: {} |\n\
              | requests of the cleaner | {} | | |\n\
              | proposals merged by the edge | {} | | |\n\
-             | most that was stored | {:.1} MiB | about 140 MB | |\n\
+             | most that was stored | {:.1} MiB | | |\n\
              | stored at the end, {:.0} MiB of it live data | {:.1} MiB | no waste | |\n",
             mib(FILE_BYTES),
             mib(WRITE_BYTES),
