@@ -82,7 +82,12 @@ impl Machine {
     pub fn env(&self) -> Env {
         let core = self.shared.core();
         let state = &core.machines[self.id];
-        assert!(state.running, "machine {} is down", state.name);
+        if !state.running {
+            let name = state.name.clone();
+            // Whoever ends because of this panic still drops things that take the lock.
+            drop(core);
+            panic!("machine {name} is down");
+        }
         let handle = Arc::new(Handle {
             shared: self.shared.clone(),
             machine: self.id,
