@@ -25,6 +25,8 @@ const BLOCK_BYTES: usize = 4096;
 const KEY: [u8; 32] = [5; 32];
 /// Blocks of the disk: over three tracts in place, and a log that goes round many times.
 const BLOCKS: u64 = 18;
+/// Times a row may turn out not to be whole: each is a node that was declared dead a moment after it came back.
+const LOOKS_MAX: usize = 8;
 /// Requests under way at once.
 const DEPTH: usize = 6;
 
@@ -191,7 +193,8 @@ fn play(
         let attached = attach_on(&clients[user].env(), &table, disk, &plan, true).await?;
         attaches += 1;
         lost += check(&env, &attached, &model, plan.mode).await?;
-        copies_agree(&attached, plan.mode).await?;
+        let looking = (&env, &placement);
+        copies_agree(looking, &attached, plan.replication, plan.mode).await?;
         let wrong = lock(&model).wrong.take();
         wrong.map_or(Ok((attaches, lost)), Err)
     };
@@ -345,31 +348,47 @@ async fn check(
     Ok(lost)
 }
 
-/// All active replicas of every block in place hold the same.
-async fn copies_agree(attached: &AttachedDisk, mode: Mode) -> Result<(), String> {
+/// All replicas of every block in place hold the same, and there are as many as there should be.
+///
+/// That the rows were whole before says nothing of now: a node that was away for almost as long as it takes to be declared dead
+/// may be declared so after it came back and before its first heartbeat. So a row that lacks a replica is looked at again when
+/// it has one; replicas that differ are wrong at any time.
+async fn copies_agree(
+    (env, placement): (&Env, &firn_blockd_placement::Placement),
+    attached: &AttachedDisk,
+    replication: Replication,
+    mode: Mode,
+) -> Result<(), String> {
     if mode == Mode::Log {
         return Ok(());
     }
+    let wanted = replication.copies();
     for number in 0..BLOCKS {
-        let copies = attached
-            .replicas
-            .load_all(Unit::Block(number))
-            .await
-            .map_err(|error| error.to_string())?;
-        let wanted = usize::from(attached.record().copies);
-        if copies.len() != wanted {
-            return Err(format!(
-                "block {number} has {} copies instead of {wanted}",
-                copies.len()
-            ));
-        }
-        let body = |copy: &Copy| match copy {
-            Copy::Holds(stored) => Some(stored.body.clone()),
-            Copy::Empty => None,
-            Copy::Damaged => Some(firn_blockd_disk::Body::Data(Bytes::from_static(b"damaged"))),
-        };
-        if copies.iter().any(|copy| body(copy) != body(&copies[0])) {
-            return Err(format!("the copies of block {number} differ"));
+        let mut looks = 0;
+        loop {
+            let copies = attached
+                .replicas
+                .load_all(Unit::Block(number))
+                .await
+                .map_err(|error| error.to_string())?;
+            let body = |copy: &Copy| match copy {
+                Copy::Holds(stored) => Some(stored.body.clone()),
+                Copy::Empty => None,
+                Copy::Damaged => Some(firn_blockd_disk::Body::Data(Bytes::from_static(b"damaged"))),
+            };
+            if copies.iter().any(|copy| body(copy) != body(&copies[0])) {
+                return Err(format!("the copies of block {number} differ"));
+            }
+            if copies.len() == wanted {
+                break;
+            }
+            looks += 1;
+            if looks > LOOKS_MAX || !whole(env, placement, replication).await {
+                let found = copies.len();
+                return Err(format!("block {number} has {found} copies instead of {wanted}"));
+            }
+            // The row may have been whole because nobody is declared dead yet.
+            env.sleep(Duration::from_secs(1)).await;
         }
     }
     Ok(())
