@@ -98,6 +98,9 @@ pub struct DiskSettings {
     pub mode: Mode,
     /// Of the disk's key, by [`key_check`]; nothing if whoever created the disk did not have the key.
     pub key_check: Option<String>,
+    /// The snapshot that is being written to it. Until that has come to its end the disk is nobody's to use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restoring: Option<String>,
 }
 
 /// Why settings are none.
@@ -125,9 +128,16 @@ impl DiskSettings {
             shape,
             mode,
             key_check,
+            restoring: None,
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    /// The same disk, waiting for a snapshot or not any more.
+    #[must_use]
+    pub fn with_restoring(self, restoring: Option<String>) -> Self {
+        Self { restoring, ..self }
     }
 
     /// Reads what [`DiskSettings::to_text`] wrote.
@@ -211,6 +221,8 @@ mod tests {
         };
         let settings = DiskSettings::new(shape, Mode::Log, Some(key_check(&[1; 32]))).unwrap();
         assert_eq!(DiskSettings::parse(&settings.to_text()), Ok(settings.clone()));
+        let unfinished = settings.clone().with_restoring(Some("daily".into()));
+        assert_eq!(DiskSettings::parse(&unfinished.to_text()), Ok(unfinished));
         assert!(DiskSettings::new(shape, Mode::WriteBack, None).is_err());
         assert!(DiskSettings::new(Shape::InPlace { segment_tracts: 129 }, Mode::WriteBack, None).is_err());
         let odd = Shape::Log {
