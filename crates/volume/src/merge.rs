@@ -22,15 +22,17 @@ use crate::{
     aligned::{Counterpart, map_of},
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
     mutants::{Mutant, active},
-    objects::{Objects, ReadError},
+    objects::{Object, Objects, ReadError},
     state::{Content, Retained, Snapshot},
     tree::{self, Update},
+    usage::UsageChanges,
     volume::{CheckpointerState, Inner},
 };
 use bytes::Bytes;
 use firn_env::Monotonic;
 use firn_format::{
-    Checkpoint, Child, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, checkpoint_place, radix,
+    Checkpoint, Child, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP,
+    checkpoint_place, radix,
 };
 use futures::{FutureExt, future::BoxFuture};
 use std::{collections::BTreeMap, time::Duration};
@@ -71,6 +73,10 @@ struct UnderWay {
     theirs: Checkpoint,
     /// Inodes below are done.
     next_inode: u64,
+    /// What the cleaner says of the live bytes of segments.
+    told: Vec<(SegmentId, i64)>,
+    /// What of its copies was found not to be needed any more.
+    unused: UsageChanges,
 }
 
 /// What a step found out, to be kept once it is committed.
@@ -78,6 +84,8 @@ pub(crate) struct Step {
     sequence: u64,
     /// `None`: all is merged.
     next_inode: Option<u64>,
+    /// The cleaner's copies that nothing leads to, since we have something newer there.
+    unused: UsageChanges,
 }
 
 /// Counts for `status`.
@@ -156,8 +164,12 @@ pub(crate) async fn step(
     // What was just built is read again by the walk.
     packer.finish().await?;
     let under_way = own.merge.under_way.as_ref().expect("just begun");
-    match walk(inner, packer, built, snapshots, under_way).await {
-        Ok(next_inode) => Ok(Some(Step { sequence, next_inode })),
+    match walk(inner, packer, built, snapshots, under_way, &mut own.usage.root).await {
+        Ok((next_inode, unused)) => Ok(Some(Step {
+            sequence,
+            next_inode,
+            unused,
+        })),
         Err(NotMerged::Refused(why)) => {
             note_refusal(own, sequence, why);
             Ok(None)
@@ -216,6 +228,8 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
         sequence,
         theirs,
         next_inode: 0,
+        told: proposal.usage,
+        unused: UsageChanges::default(),
     });
     Ok(Some(sequence))
 }
@@ -226,7 +240,8 @@ async fn walk(
     built: &mut BuiltCheckpoint,
     snapshots: &mut [Snapshot],
     under_way: &UnderWay,
-) -> Result<Option<u64>, NotMerged> {
+    usage: &mut Option<TreeRoot>,
+) -> Result<(Option<u64>, UsageChanges), NotMerged> {
     let theirs = &under_way.theirs;
     let mut walk = Walk {
         objects: inner.objects.clone(),
@@ -238,6 +253,7 @@ async fn walk(
         samples: Vec::new(),
         adopted: 0,
         rewritten: 0,
+        unused: UsageChanges::default(),
     };
     let mut inode_map = built.inode_map;
     if let (Some(own), Some(other)) = (inode_map, theirs.inode_map) {
@@ -245,7 +261,11 @@ async fn walk(
     }
     let (mut orphans, mut orphan_pointers) = (built.orphans, built.orphan_pointers.clone());
     let mut roots: Vec<(usize, Retained)> = Vec::new();
+    let mut usage_map = *usage;
     if walk.stopped_at.is_none() {
+        if let (Some(own), Some(other)) = (usage_map, theirs.usage) {
+            usage_map = Some(walk.tree(USAGE_MAP, own, other).await?);
+        }
         if let Some(other) = theirs.orphans {
             walk.orphans(&mut orphan_pointers, &other).await?;
             orphans = orphan_map(walk.packer, &orphan_pointers).await?;
@@ -267,6 +287,8 @@ async fn walk(
     walk.verify_samples(inner).await?;
     // Nothing of it was kept before this line.
     let (stopped_at, adopted, rewritten) = (walk.stopped_at, walk.adopted, walk.rewritten);
+    let unused = std::mem::take(&mut walk.unused);
+    *usage = usage_map;
     (built.inode_map, built.orphans, built.orphan_pointers) = (inode_map, orphans, orphan_pointers);
     for (at, retained) in roots {
         snapshots[at].retained = Some(retained);
@@ -274,7 +296,7 @@ async fn walk(
     let mut status = inner.merge_status();
     status.adopted += adopted;
     status.rewritten += rewritten;
-    Ok(stopped_at)
+    Ok((stopped_at, unused))
 }
 
 async fn orphan_map(
@@ -303,6 +325,8 @@ struct Walk<'a> {
     samples: Vec<(Place, Pointer)>,
     adopted: u64,
     rewritten: u64,
+    /// The cleaner's copies that nothing will lead to.
+    unused: UsageChanges,
 }
 
 impl Walk<'_> {
@@ -364,7 +388,11 @@ impl Walk<'_> {
             }
             let in_a_map_of_inodes = matches!(place.inode, INODE_MAP | ORPHAN_MAP);
             if place.level == 0 {
-                if !in_a_map_of_inodes || place.index < self.from {
+                if !in_a_map_of_inodes {
+                    self.unused.release(place, theirs.pointer.location);
+                    return Ok(own);
+                }
+                if place.index < self.from {
                     return Ok(own);
                 }
                 return self.inode(place, own, theirs.pointer).await;
@@ -394,10 +422,12 @@ impl Walk<'_> {
                 let beside = theirs.below(place.level, child.slot, other.as_deref());
                 child.pointer = self.place(below, child.pointer, beside).await?;
             }
+            self.note_unused(place, theirs, other.as_deref(), &children);
             if children == node.header.children {
                 return Ok(own);
             }
             self.rewritten += 1;
+            self.packer.usage().release(place, own.location);
             let packed = self
                 .packer
                 .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
@@ -405,6 +435,42 @@ impl Walk<'_> {
             Ok(packed)
         }
         .boxed()
+    }
+
+    /// Notes which of their copies at and right below `place` lead nowhere from our tree. A map of inodes is walked in steps,
+    /// and each part of it is noted in the step that walks it.
+    fn note_unused(&mut self, place: Place, theirs: Counterpart, other: Option<&Object>, own: &[Child]) {
+        let in_steps = matches!(place.inode, INODE_MAP | ORPHAN_MAP);
+        let (from, stopped_at) = (self.from, self.stopped_at);
+        let is_walked_now = |place: Place| {
+            let first = radix::first_leaf(place.index, place.level);
+            !in_steps || (first >= from && stopped_at.is_none_or(|stopped_at| first < stopped_at))
+        };
+        let Some(other) = other else {
+            let place = Place {
+                level: theirs.level,
+                index: 0,
+                ..place
+            };
+            if own.first().is_none_or(|child| child.slot != 0) && is_walked_now(place) {
+                self.unused.release_below(place, theirs.pointer);
+            }
+            return;
+        };
+        if is_walked_now(place) {
+            self.unused.release(place, theirs.pointer.location);
+        }
+        for child in &other.header.children {
+            let below = Place {
+                inode: place.inode,
+                level: place.level - 1,
+                index: place.index << 7 | u64::from(child.slot),
+            };
+            let is_ours = own.binary_search_by_key(&child.slot, |child| child.slot).is_ok();
+            if !is_ours && is_walked_now(below) {
+                self.unused.release_below(below, child.pointer);
+            }
+        }
     }
 
     /// An inode that changed since the base: its map may still be the same in part.
@@ -419,9 +485,11 @@ impl Walk<'_> {
         self.left -= 1;
         let object = self.objects.get(&own, place).await?;
         let Some(map) = map_of(&object) else {
+            self.unused.release_below(place, theirs);
             return Ok(own);
         };
         let other = self.objects.get(&theirs, place).await?;
+        self.unused.release(place, theirs.location);
         let Some(their_map) = map_of(&other) else {
             return Ok(own);
         };
@@ -430,6 +498,7 @@ impl Walk<'_> {
             return Ok(own);
         }
         self.rewritten += 1;
+        self.packer.usage().release(place, own.location);
         let inode = ToPack {
             kind: Kind::Inode,
             place,
@@ -508,8 +577,19 @@ impl Walk<'_> {
 }
 
 impl CheckpointerState {
+    /// With the last step, what the cleaner says of segments is taken over too, less what was found unused.
+    pub(crate) fn believe_usage(&mut self, step: &mut Step, packer: &mut Packer) {
+        if let Some(under_way) = &mut self.merge.under_way
+            && step.next_inode.is_none()
+        {
+            let mut unused = std::mem::take(&mut under_way.unused);
+            unused.absorb(std::mem::take(&mut step.unused));
+            packer.usage().believe(&under_way.told, unused);
+        }
+    }
+
     /// A step was committed.
-    pub(crate) fn merge_committed(&mut self, inner: &Inner, step: &Step) {
+    pub(crate) fn merge_committed(&mut self, inner: &Inner, step: Step) {
         match step.next_inode {
             None => {
                 self.merge.merged = step.sequence;
@@ -520,6 +600,7 @@ impl CheckpointerState {
             Some(next_inode) => {
                 if let Some(under_way) = &mut self.merge.under_way {
                     under_way.next_inode = next_inode;
+                    under_way.unused.absorb(step.unused);
                 }
             }
         }

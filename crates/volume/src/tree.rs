@@ -217,6 +217,26 @@ impl Walk<'_> {
             .await
     }
 
+    /// Notes that a child of the node at `level` is dropped, with all below it.
+    fn release_child(&mut self, level: u8, start: u64, (pointer, stored): Old) {
+        let place = node_place(self.inode, stored, start);
+        if level == 1 {
+            self.packer.usage().release(place, pointer.location);
+        } else {
+            self.packer.usage().release_below(place, pointer);
+        }
+    }
+
+    /// Notes that a node gives way to another at its place.
+    fn release_node(&mut self, level: u8, first: u64, old: Option<Old>) {
+        if let Some((pointer, stored)) = old
+            && stored == level
+        {
+            let place = node_place(self.inode, level, first);
+            self.packer.usage().release(place, pointer.location);
+        }
+    }
+
     /// Packs what is missing between an old node and its place at `level`.
     async fn raise(&mut self, (mut pointer, stored): Old, level: u8) -> Result<Pointer, CheckpointError> {
         for above in stored + 1..=level {
@@ -258,7 +278,14 @@ impl Walk<'_> {
             };
             let before = children.clone();
             let start_of = |slot: u16| first.saturating_add(width.saturating_mul(u64::from(slot)));
-            children.retain(|slot, _| start_of(*slot) < self.keep_below);
+            let keep_below = self.keep_below;
+            children.retain(|slot, child| {
+                let kept = start_of(*slot) < keep_below;
+                if !kept {
+                    self.release_child(level, start_of(*slot), *child);
+                }
+                kept
+            });
             // The child that straddles the cut is rewritten even if no leaf in it is named.
             let straddling = children
                 .keys()
@@ -277,6 +304,11 @@ impl Walk<'_> {
                 let old_child = children.get(&slot).copied();
                 let new_child = if level == 1 {
                     let leaf = these[0].1;
+                    if let Some(old) = old_child
+                        && leaf != Some(old.0)
+                    {
+                        self.release_child(level, *index, old);
+                    }
                     self.added += u64::from(old_child.is_none() && leaf.is_some());
                     self.removed += u64::from(old_child.is_some() && leaf.is_none());
                     leaf
@@ -298,6 +330,7 @@ impl Walk<'_> {
                 };
             }
             if children.is_empty() {
+                self.release_node(level, first, old);
                 return Ok(None);
             }
             if let Some(old) = old
@@ -310,6 +343,7 @@ impl Walk<'_> {
                 let pointer = self.raise(child, level - 1).await?;
                 packed.push(Child { slot, pointer });
             }
+            self.release_node(level, first, old);
             self.pack(level, first, packed).await.map(Some)
         }
         .boxed()

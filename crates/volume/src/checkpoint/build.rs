@@ -64,7 +64,8 @@ pub async fn build(
         match &entry.inode {
             None => {
                 map_changes.insert(entry.number, None);
-                orphans.remove(&entry.number);
+                release_orphan(packer, orphans.remove(&entry.number), entry.number);
+                release_map(packer, &entry);
                 entries.push((entry.number, Content::Empty, 0));
             }
             Some(_) => {
@@ -141,14 +142,35 @@ async fn pack_inodes(
     for ((entry, content, used_bytes), pointer) in held.drain(..).zip(pointers) {
         if entry.orphan {
             map_changes.insert(entry.number, None);
-            orphans.insert(entry.number, pointer);
+            release_orphan(packer, orphans.insert(entry.number, pointer), entry.number);
         } else {
             map_changes.insert(entry.number, Some(pointer));
-            orphans.remove(&entry.number);
+            release_orphan(packer, orphans.remove(&entry.number), entry.number);
         }
         entries.push((entry.number, content, used_bytes));
     }
     Ok(())
+}
+
+/// Notes that an unlinked inode's object is no longer where it was.
+fn release_orphan(packer: &mut Packer, was: Option<Pointer>, number: u64) {
+    if let Some(was) = was {
+        let place = Place {
+            inode: ORPHAN_MAP,
+            level: 0,
+            index: number,
+        };
+        packer.usage().release(place, was.location);
+    }
+}
+
+/// Notes that the committed map of an entry is dropped.
+fn release_map(packer: &mut Packer, entry: &FrozenEntry) {
+    if let Content::Map(root) = &entry.content {
+        packer
+            .usage()
+            .release_map(entry.number, root, entry.committed_used_bytes);
+    }
 }
 
 /// An inode object. Its plain section is the level of its map's root, so that the cleaner can find a place in it.
@@ -195,6 +217,7 @@ impl Source<'_> {
         if size_bytes <= INLINE_BYTES {
             let (content, lost) = self.assemble(0, size_bytes).await?;
             if lost.is_empty() {
+                release_map(self.packer, self.entry);
                 return Ok(if content.iter().all(|byte| *byte == 0) {
                     (Content::Empty, 0)
                 } else {

@@ -142,7 +142,11 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     {
         snapshot.retained = retained;
     }
-    let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
+    let mut merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
+    if let Some(step) = &mut merged {
+        own.believe_usage(step, &mut packer);
+    }
+    let usage = own.usage.write(&mut packer).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.packer.family,
@@ -154,7 +158,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         fork: None,
         inode_map: built.inode_map,
         orphans: built.orphans,
-        usage: None,
+        usage,
         snapshots: listed.iter().filter_map(Snapshot::root).collect(),
         cleaner_sequence: merged
             .as_ref()
@@ -194,7 +198,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         // Also those that were pending: their roots are those just committed.
         state.relocate_snapshots(&listed);
     }
-    if let Some(step) = &merged {
+    if let Some(step) = merged {
         own.merge_committed(inner, step);
         inner.forget_old_places(&packer, own).await;
     }

@@ -1,0 +1,340 @@
+//! The usage map: how many bytes of each segment the head needs, a hint by which the cleaner picks its victims (design §6).
+//!
+//! Nothing is ever counted by a scan. A checkpoint notes what it does: each object it packs adds its bytes where it lies, each
+//! pointer it replaces or drops takes them away ([`UsageChanges`], filled by the packer and by the trees' updates). The sums
+//! go into the leaves of the map before the root is committed, so map and trees are of one commit, and a restart or a takeover
+//! goes on from what it finds in the root: what a replay changes is noted again when it is packed.
+//!
+//! Three things are not known exactly, and each is bounded:
+//!
+//! | what | then |
+//! |---|---|
+//! | a dropped map (a deleted file): which segments its blocks lie in | its nodes are read, some with each checkpoint; of too many small maps, all is thought to lie where the root of the map lies |
+//! | a checkpoint touches more leaves than are worth writing | the rest waits in memory for the next one, and is forgotten by a crash |
+//! | where the cleaner put things | its proposal says it, unproved (`Proposal::usage`); taken over with the proposal |
+//!
+//! So a figure may be wrong. Too low costs the cleaner a look, too high leaves garbage until the cleaner, which looks at a few
+//! segments of every run whatever their figures say, comes to it. A branch that began without a map (a clone) stays without.
+
+use crate::{
+    aligned::map_of,
+    checkpoint::{CheckpointError, Packer, ToPack},
+    objects::{Objects, ReadError},
+    tree::{self, Update},
+};
+use bytes::Bytes;
+use firn_format::{
+    INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP, UsageLeaf, radix,
+    usage_slot,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Leaves written by one checkpoint: each speaks of 512 MiB of log and costs about 2 KB with the nodes above it, so 1 % of a
+/// checkpoint of 4 MiB. A volume whose changes touch up to 8 GiB of log at a time has no other error than the first of the table.
+const LEAVES_A_CHECKPOINT: usize = 16;
+
+/// Segments whose changes wait in memory (1 MB); those that changed least are forgotten first.
+const WAITING_MAX: usize = 16_384;
+
+/// Dropped maps that wait to be read.
+const DROPPED_MAX: usize = 4096;
+
+/// Nodes of dropped maps read by one checkpoint: of 256 MiB of data, in four round trips.
+const READ_A_CHECKPOINT: usize = 64;
+const READ_TOGETHER: usize = 16;
+
+/// Part of a tree that the head no longer has.
+#[derive(Clone, Copy, Debug)]
+struct Dropped {
+    place: Place,
+    pointer: Pointer,
+}
+
+/// What a checkpoint adds to segments and takes from them.
+#[derive(Debug, Default)]
+pub struct UsageChanges {
+    bytes: BTreeMap<SegmentId, i64>,
+    dropped: Vec<Dropped>,
+}
+
+impl UsageChanges {
+    fn change(&mut self, segment: SegmentId, bytes: i64) {
+        let sum = self.bytes.entry(segment).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// The head has an object here.
+    pub fn add(&mut self, place: Place, location: Location) {
+        if UsageLeaf::counts(place) {
+            self.change(location.segment, i64::from(location.length));
+        }
+    }
+
+    /// The head no longer has this object here; what is below it is not meant.
+    pub fn release(&mut self, place: Place, location: Location) {
+        if UsageLeaf::counts(place) {
+            self.change(location.segment, -i64::from(location.length));
+        }
+    }
+
+    /// The head no longer has this node (or inode) nor anything below it.
+    pub fn release_below(&mut self, place: Place, pointer: Pointer) {
+        if place.inode == USAGE_MAP {
+            return;
+        }
+        if place.level == 0 && !matches!(place.inode, INODE_MAP | ORPHAN_MAP) {
+            self.release(place, pointer.location);
+        } else if self.dropped.len() < DROPPED_MAX {
+            self.dropped.push(Dropped { place, pointer });
+        }
+    }
+
+    /// The head no longer has the map of a file in which `used_bytes` were.
+    pub fn release_map(&mut self, inode: u64, root: &TreeRoot, used_bytes: u64) {
+        let place = Place {
+            inode,
+            level: root.level,
+            index: 0,
+        };
+        if self.dropped.len() < DROPPED_MAX || root.level > 1 {
+            self.dropped.push(Dropped {
+                place,
+                pointer: root.pointer,
+            });
+        } else {
+            // Small files are packed with their maps.
+            let bytes = i64::try_from(used_bytes).unwrap_or(i64::MAX);
+            self.release(place, root.pointer.location);
+            self.change(root.pointer.location.segment, -bytes);
+        }
+    }
+
+    /// What the cleaner tells of its moves, less what of them was found `unused`. What was not moved lies where we last said
+    /// that it lies, and was released there already: only in segments that things were moved to is something unused.
+    pub fn believe(&mut self, told: &[(SegmentId, i64)], mut unused: Self) {
+        let moved_to: BTreeSet<SegmentId> = told
+            .iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(segment, _)| *segment)
+            .collect();
+        for (segment, bytes) in told {
+            self.change(*segment, *bytes);
+        }
+        unused.bytes.retain(|segment, _| moved_to.contains(segment));
+        unused
+            .dropped
+            .retain(|dropped| moved_to.contains(&dropped.pointer.location.segment));
+        self.absorb(unused);
+    }
+
+    /// Takes over what `other` noted.
+    pub fn absorb(&mut self, other: Self) {
+        for (segment, bytes) in other.bytes {
+            self.change(segment, bytes);
+        }
+        let room = DROPPED_MAX.saturating_sub(self.dropped.len());
+        self.dropped.extend(other.dropped.into_iter().take(room));
+    }
+
+    /// Forgets the smallest changes beyond what may wait.
+    fn forget_smallest(&mut self) {
+        if self.bytes.len() <= WAITING_MAX {
+            return;
+        }
+        let mut sizes: Vec<u64> = self.bytes.values().map(|bytes| bytes.unsigned_abs()).collect();
+        let at = sizes.len() - WAITING_MAX / 2;
+        let (_, smallest_kept, _) = sizes.select_nth_unstable(at);
+        let smallest_kept = *smallest_kept;
+        self.bytes
+            .retain(|_, bytes| bytes.unsigned_abs() >= smallest_kept);
+        while self.bytes.len() > WAITING_MAX {
+            self.bytes.pop_first();
+        }
+    }
+}
+
+/// The map of a volume, kept by its checkpointer.
+#[derive(Debug, Default)]
+pub(crate) struct UsageMap {
+    /// The committed map, with the cleaner's places once a merge took them over.
+    pub root: Option<TreeRoot>,
+    /// Whether there is a map. It is never begun in the middle: figures that leave out what was there before are lies.
+    is_kept: bool,
+    waiting: UsageChanges,
+}
+
+impl UsageMap {
+    /// The map of a new, empty volume.
+    pub fn of_new_volume() -> Self {
+        Self {
+            is_kept: true,
+            ..Self::default()
+        }
+    }
+
+    /// The map that a root has, and what was changed since.
+    pub fn found(root: Option<TreeRoot>, since: UsageChanges) -> Self {
+        Self {
+            root,
+            is_kept: root.is_some(),
+            waiting: since,
+        }
+    }
+
+    /// Packs the leaves that changed; `packer` has noted all that the checkpoint changes. Returns the new map's root.
+    ///
+    /// # Errors
+    /// Only what ends the checkpoint. A map that cannot be read is given up: the cleaner then looks for itself.
+    pub async fn write(&mut self, packer: &mut Packer) -> Result<Option<TreeRoot>, CheckpointError> {
+        let changes = packer.take_usage();
+        if !self.is_kept {
+            return Ok(None);
+        }
+        self.waiting.absorb(changes);
+        self.read_dropped(packer.objects()).await;
+        let mut written = self.update(packer).await;
+        if matches!(written, Err(CheckpointError::Read(_))) {
+            // Nodes that a merge has just packed may be neither in memory nor in the store yet.
+            packer.finish().await?;
+            written = self.update(packer).await;
+        }
+        match written {
+            Ok(root) => self.root = root,
+            Err(CheckpointError::Read(error)) => {
+                tracing::warn!(%error, "the usage map is lost; cleaning costs more from now on, and no data is concerned");
+                *self = Self::default();
+            }
+            Err(error) => return Err(error),
+        }
+        self.waiting.forget_smallest();
+        Ok(self.root)
+    }
+
+    async fn update(&mut self, packer: &mut Packer) -> Result<Option<TreeRoot>, CheckpointError> {
+        let mut by_leaf: BTreeMap<u64, Vec<(SegmentId, usize, i64)>> = BTreeMap::new();
+        for (segment, bytes) in &self.waiting.bytes {
+            if let Some((index, slot)) = usage_slot(*segment)
+                && *bytes != 0
+            {
+                by_leaf.entry(index).or_default().push((*segment, slot, *bytes));
+            }
+        }
+        let mut ranked: Vec<(u64, u64)> = by_leaf
+            .iter()
+            .map(|(index, changes)| {
+                let bytes = changes
+                    .iter()
+                    .map(|(_, _, bytes)| bytes.unsigned_abs())
+                    .fold(0, u64::saturating_add);
+                (bytes, *index)
+            })
+            .collect();
+        ranked.sort_unstable_by_key(|(bytes, index)| (std::cmp::Reverse(*bytes), *index));
+        ranked.truncate(LEAVES_A_CHECKPOINT);
+        let mut leaves = BTreeMap::new();
+        let (mut indices, mut batch, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, index) in &ranked {
+            let mut leaf = self.leaf(packer, *index).await?;
+            for (segment, slot, bytes) in &by_leaf[index] {
+                let live = i64::from(leaf.live_bytes[*slot]).saturating_add(*bytes);
+                leaf.live_bytes[*slot] = live.clamp(0, i64::from(u32::MAX)) as u32;
+                done.push(*segment);
+            }
+            if leaf.is_empty() {
+                leaves.insert(*index, None);
+                continue;
+            }
+            indices.push(*index);
+            batch.push(ToPack {
+                kind: Kind::Block,
+                place: UsageLeaf::place(*index),
+                plain: leaf.to_plain(),
+                children: Vec::new(),
+                payload: Bytes::new(),
+            });
+        }
+        let packed = packer.pack_all(batch).await?;
+        leaves.extend(indices.into_iter().zip(packed.into_iter().map(Some)));
+        if leaves.is_empty() {
+            return Ok(self.root);
+        }
+        let change = Update {
+            leaves,
+            keep_below: u64::MAX,
+        };
+        let updated = tree::update(packer, USAGE_MAP, self.root, change).await?;
+        for segment in done {
+            self.waiting.bytes.remove(&segment);
+        }
+        self.waiting
+            .bytes
+            .retain(|segment, bytes| *bytes != 0 && usage_slot(*segment).is_some());
+        Ok(updated.root)
+    }
+
+    async fn leaf(&self, packer: &Packer, index: u64) -> Result<UsageLeaf, ReadError> {
+        let Some(root) = &self.root else {
+            return Ok(UsageLeaf::default());
+        };
+        let objects = packer.objects();
+        let found = packer
+            .patiently(|| tree::lookup(objects, USAGE_MAP, root, index))
+            .await?;
+        let Some(pointer) = found else {
+            return Ok(UsageLeaf::default());
+        };
+        let place = UsageLeaf::place(index);
+        let object = packer.patiently(|| objects.get(&pointer, place)).await?;
+        // What this build cannot read it counts anew.
+        Ok(UsageLeaf::from_plain(&object.header.plain).unwrap_or_default())
+    }
+
+    /// Reads some nodes of what was dropped. Whatever cannot be read now waits; what cannot be read at all is let go of.
+    async fn read_dropped(&mut self, objects: &Objects) {
+        let mut left = READ_A_CHECKPOINT;
+        while left > 0 && !self.waiting.dropped.is_empty() {
+            // The newest first: depth first, so that a large tree does not become a long list.
+            let count = self.waiting.dropped.len().min(READ_TOGETHER).min(left);
+            let some = self.waiting.dropped.split_off(self.waiting.dropped.len() - count);
+            left -= count;
+            let reads = some.iter().map(|one| objects.get(&one.pointer, one.place));
+            let read = futures::future::join_all(reads).await;
+            for (one, object) in some.into_iter().zip(read) {
+                let object = match object {
+                    Ok(object) => object,
+                    Err(ReadError::Unavailable { .. }) => {
+                        self.waiting.dropped.push(one);
+                        left = 0;
+                        continue;
+                    }
+                    Err(ReadError::Corrupt { .. } | ReadError::Missing { .. }) => continue,
+                };
+                self.waiting.release(one.place, one.pointer.location);
+                let Place { inode, level, index } = one.place;
+                if level == 0 {
+                    if matches!(inode, INODE_MAP | ORPHAN_MAP)
+                        && let Some(map) = map_of(&object)
+                    {
+                        self.waiting.dropped.push(Dropped {
+                            place: Place {
+                                inode: index,
+                                level: map.level,
+                                index: 0,
+                            },
+                            pointer: map.pointer,
+                        });
+                    }
+                    continue;
+                }
+                for child in &object.header.children {
+                    let place = Place {
+                        inode,
+                        level: level - 1,
+                        index: index << radix::FANOUT.trailing_zeros() | u64::from(child.slot),
+                    };
+                    self.waiting.release_below(place, child.pointer);
+                }
+            }
+        }
+    }
+}

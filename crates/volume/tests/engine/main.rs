@@ -1,0 +1,8 @@
+//! The engine as a whole, on simulated machines.
+
+mod against_model;
+mod cleaning;
+mod restoring;
+mod snapshots;
+mod usage;
+mod world;
