@@ -310,6 +310,7 @@ async fn orphan_map(
     let change = Update {
         leaves,
         keep_below: u64::MAX,
+        lost_below: 0,
     };
     Ok(tree::update(packer, ORPHAN_MAP, None, change).await?.root)
 }

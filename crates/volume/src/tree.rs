@@ -141,6 +141,9 @@ pub struct Update {
     pub leaves: BTreeMap<u64, Option<Pointer>>,
     /// Leaves at and beyond this index are dropped first.
     pub keep_below: u64,
+    /// If a node is damaged that has to be rewritten, leaves below this index that it leads to are taken to exist, and are
+    /// lost with it; there is none beyond.
+    pub lost_below: u64,
 }
 
 /// What an update did.
@@ -155,7 +158,7 @@ pub struct Updated {
 /// Applies `update` to the tree of `inode`, packing the new nodes.
 ///
 /// # Errors
-/// If an old node cannot be read, or a new one not be packed.
+/// If a new node cannot be packed. (The store's absence is waited out; for damage see [`Update::lost_below`].)
 pub async fn update(
     packer: &mut Packer,
     inode: u64,
@@ -175,6 +178,7 @@ pub async fn update(
         packer,
         inode,
         keep_below: update.keep_below,
+        lost_below: update.lost_below,
         added: 0,
         removed: 0,
     };
@@ -200,6 +204,7 @@ struct Walk<'a> {
     packer: &'a mut Packer,
     inode: u64,
     keep_below: u64,
+    lost_below: u64,
     added: u64,
     removed: u64,
 }
@@ -237,6 +242,17 @@ impl Walk<'_> {
         }
     }
 
+    /// The children of a node that cannot be read. What is written now was acknowledged and must not be lost with them, nor
+    /// may they turn into holes, which read as zeros. So each becomes a pointer to the damaged node itself: no object belongs
+    /// at two places, so whoever follows it is told of the damage, and a write heals what it covers.
+    fn lost_children(&self, level: u8, first: u64, damaged: Pointer) -> BTreeMap<u16, Old> {
+        let width = leaves_below(level - 1);
+        (0..radix::FANOUT)
+            .take_while(|slot| first.saturating_add(width.saturating_mul(u64::from(*slot))) < self.lost_below)
+            .map(|slot| (slot, (damaged, level - 1)))
+            .collect()
+    }
+
     /// Packs what is missing between an old node and its place at `level`.
     async fn raise(&mut self, (mut pointer, stored): Old, level: u8) -> Result<Pointer, CheckpointError> {
         for above in stored + 1..=level {
@@ -268,12 +284,18 @@ impl Walk<'_> {
                 Some((_, stored)) if stored < level => old.map(|old| (0, old)).into_iter().collect(),
                 Some((pointer, _)) => {
                     let (packer, place) = (&*self.packer, node_place(self.inode, level, first));
-                    let node = packer.patiently(|| packer.objects().get(&pointer, place)).await?;
-                    node.header
-                        .children
-                        .iter()
-                        .map(|child| (child.slot, (child.pointer, level - 1)))
-                        .collect()
+                    match packer.patiently(|| packer.objects().get(&pointer, place)).await {
+                        Ok(node) => node
+                            .header
+                            .children
+                            .iter()
+                            .map(|child| (child.slot, (child.pointer, level - 1)))
+                            .collect(),
+                        Err(error) => {
+                            tracing::error!(%place, %error, "what this node led to is lost, but for what changes now");
+                            self.lost_children(level, first, pointer)
+                        }
+                    }
                 }
             };
             let before = children.clone();

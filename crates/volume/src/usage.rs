@@ -234,7 +234,7 @@ impl UsageMap {
         let mut leaves = BTreeMap::new();
         let (mut indices, mut batch, mut done) = (Vec::new(), Vec::new(), Vec::new());
         for (_, index) in &ranked {
-            let mut leaf = self.leaf(packer, *index).await?;
+            let mut leaf = self.leaf(packer, *index).await;
             for (segment, slot, bytes) in &by_leaf[index] {
                 let live = i64::from(leaf.live_bytes[*slot]).saturating_add(*bytes);
                 leaf.live_bytes[*slot] = live.clamp(0, i64::from(u32::MAX)) as u32;
@@ -261,6 +261,7 @@ impl UsageMap {
         let change = Update {
             leaves,
             keep_below: u64::MAX,
+            lost_below: 0,
         };
         let updated = tree::update(packer, USAGE_MAP, self.root, change).await?;
         for segment in done {
@@ -272,21 +273,27 @@ impl UsageMap {
         Ok(updated.root)
     }
 
-    async fn leaf(&self, packer: &Packer, index: u64) -> Result<UsageLeaf, ReadError> {
+    /// The leaf as committed. What is damaged or what this build cannot read is counted anew: it is a hint.
+    async fn leaf(&self, packer: &Packer, index: u64) -> UsageLeaf {
         let Some(root) = &self.root else {
-            return Ok(UsageLeaf::default());
+            return UsageLeaf::default();
         };
         let objects = packer.objects();
-        let found = packer
-            .patiently(|| tree::lookup(objects, USAGE_MAP, root, index))
-            .await?;
-        let Some(pointer) = found else {
-            return Ok(UsageLeaf::default());
-        };
-        let place = UsageLeaf::place(index);
-        let object = packer.patiently(|| objects.get(&pointer, place)).await?;
-        // What this build cannot read it counts anew.
-        Ok(UsageLeaf::from_plain(&object.header.plain).unwrap_or_default())
+        let read = packer.patiently(|| async {
+            match tree::lookup(objects, USAGE_MAP, root, index).await? {
+                Some(pointer) => objects.get(&pointer, UsageLeaf::place(index)).await.map(Some),
+                None => Ok(None),
+            }
+        });
+        match read.await {
+            Ok(object) => object
+                .and_then(|object| UsageLeaf::from_plain(&object.header.plain).ok())
+                .unwrap_or_default(),
+            Err(error) => {
+                tracing::error!(%error, "a part of the usage map is lost, and counted anew");
+                UsageLeaf::default()
+            }
+        }
     }
 
     /// Reads some nodes of what was dropped. Whatever cannot be read now waits; what cannot be read at all is let go of.

@@ -87,6 +87,7 @@ pub async fn build(
     let change = Update {
         leaves: map_changes,
         keep_below: u64::MAX,
+        lost_below: u64::MAX,
     };
     let inode_map = tree::update(packer, INODE_MAP, inode_map, change).await?.root;
     // Few inodes are unlinked and open at one time: their tree is written anew each time.
@@ -97,6 +98,7 @@ pub async fn build(
     let change = Update {
         leaves,
         keep_below: u64::MAX,
+        lost_below: 0,
     };
     let orphan_map = tree::update(packer, ORPHAN_MAP, None, change).await?.root;
     Ok(BuiltCheckpoint {
@@ -248,6 +250,7 @@ impl Source<'_> {
         let change = Update {
             leaves,
             keep_below: u64::MAX,
+            lost_below: u64::MAX,
         };
         let updated = tree::update(self.packer, self.entry.number, self.map_root(), change).await?;
         Ok(updated.root.map_or(Content::Empty, Content::Map))
@@ -324,7 +327,11 @@ impl Source<'_> {
                 .min(cut.next_multiple_of(block_bytes)),
             (Content::Empty | Content::Inline(_), _) => 0,
         };
-        let change = Update { leaves, keep_below };
+        let change = Update {
+            leaves,
+            keep_below,
+            lost_below: size_bytes.div_ceil(block_bytes),
+        };
         let updated = tree::update(self.packer, self.entry.number, old, change).await?;
         let used = (used_before + updated.added * block_bytes)
             .saturating_sub(updated.removed * block_bytes)
@@ -397,15 +404,16 @@ impl Source<'_> {
                     index,
                 };
                 let packer = &*self.packer;
-                let found = packer
-                    .patiently(|| tree::lookup(packer.objects(), number, root, index))
-                    .await?;
-                let Some(pointer) = found else {
-                    return whole(Bytes::new());
-                };
                 let length = (end - start) as u32;
-                let block = match packer.patiently(|| packer.objects().get(&pointer, place)).await {
-                    Ok(block) => block,
+                let block = packer.patiently(|| async {
+                    match tree::lookup(packer.objects(), number, root, index).await? {
+                        Some(pointer) => packer.objects().get(&pointer, place).await.map(Some),
+                        None => Ok(None),
+                    }
+                });
+                let block = match block.await {
+                    Ok(Some(block)) => block,
+                    Ok(None) => return whole(Bytes::new()),
                     Err(error) => {
                         tracing::error!(inode = number, index, %error, "part of a changed block is lost");
                         return Ok((Bytes::new(), LostRanges::one(0, length)));

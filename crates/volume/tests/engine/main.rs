@@ -2,6 +2,7 @@
 
 mod against_model;
 mod cleaning;
+mod damage;
 mod restoring;
 mod snapshots;
 mod usage;
