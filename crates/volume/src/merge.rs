@@ -30,22 +30,20 @@ use crate::{
     objects::{Objects, ReadError},
     state::{Retained, Snapshot},
     tree::{self, Update},
+    usage::Told,
     volume::{CheckpointerState, Inner},
 };
 use bytes::Bytes;
 use firn_anchor::UsageChange;
 use firn_env::Monotonic;
 use firn_format::{
-    Checkpoint, Child, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP,
+    Checkpoint, Child, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, UsageLeaf,
     checkpoint_place, radix,
 };
 use futures::{FutureExt, future::BoxFuture};
-use moves::Moves;
+pub(crate) use moves::Moves;
 use samples::Samples;
-use std::{collections::BTreeMap, time::Duration};
-
-/// How often a busy volume asks whether there is a proposal: one read of the table.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+use std::collections::BTreeMap;
 
 /// Nodes and inodes looked at in one step: 16 MiB of nodes at most, a fraction of a checkpoint's time. A file is never split.
 const STEP_OBJECTS: usize = 2000;
@@ -67,6 +65,20 @@ impl MergeState {
         Self {
             merged,
             ..Self::default()
+        }
+    }
+}
+
+impl MergeState {
+    /// What the cleaner says of segments: taken over with the last step.
+    pub fn told(&mut self, step: Option<&Step>) -> Option<Told<'_>> {
+        match (&mut self.under_way, step) {
+            (Some(under_way), Some(Step { next_inode: None, .. })) => Some(Told {
+                changes: &under_way.told,
+                base: under_way.theirs.version,
+                moves: &mut under_way.moves,
+            }),
+            (_, _) => None,
         }
     }
 }
@@ -189,7 +201,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
     if own
         .merge
         .looked
-        .is_some_and(|looked| now.since(looked) < LOOK_EVERY)
+        .is_some_and(|looked| now.since(looked) < inner.config.merge_every)
     {
         return Ok(None);
     }
@@ -381,6 +393,9 @@ impl Walk<'_> {
                 }
                 return self.inode(place, own, theirs.pointer).await;
             }
+            if theirs.level == place.level && UsageLeaf::counts(place) {
+                self.moves.note_unused(theirs.pointer.location);
+            }
             if in_a_map_of_inodes {
                 let first = radix::first_leaf(place.index, place.level);
                 if self.stopped_at.is_some()
@@ -479,6 +494,7 @@ impl Walk<'_> {
             return Ok(own);
         };
         let other = self.objects.get(&theirs, place).await?;
+        self.moves.note_unused(theirs.location);
         let Some(their_map) = map_of(&other) else {
             return Ok(own);
         };
@@ -525,14 +541,6 @@ impl Walk<'_> {
 }
 
 impl CheckpointerState {
-    /// What the cleaner says of segments: taken over with the last step.
-    pub(crate) fn told_usage(&self, step: Option<&Step>) -> Vec<UsageChange> {
-        match (&self.merge.under_way, step) {
-            (Some(under_way), Some(Step { next_inode: None, .. })) => under_way.told.clone(),
-            (_, _) => Vec::new(),
-        }
-    }
-
     /// A step was committed.
     pub(crate) fn merge_committed(&mut self, inner: &Inner, step: &Step) {
         match step.next_inode {

@@ -19,6 +19,10 @@ pub(crate) struct Moves {
     /// `None`: there is none by this mover.
     records: BTreeMap<SegmentId, Option<ForwardingRecord>>,
     entries: usize,
+    /// Segments that things were moved to.
+    moved_to: BTreeSet<SegmentId>,
+    /// Nodes and inodes of the proposal that nothing of ours leads to, as far as they were moved.
+    unused: BTreeSet<Location>,
 }
 
 impl Moves {
@@ -29,7 +33,37 @@ impl Moves {
             retired: retired.map(|change| change.segment).collect(),
             records: BTreeMap::new(),
             entries: 0,
+            moved_to: told
+                .iter()
+                .filter(|change| change.bytes > 0)
+                .map(|change| change.segment)
+                .collect(),
+            unused: BTreeSet::new(),
         }
+    }
+
+    /// Notes that ours is newer than what the proposal has here.
+    pub fn note_unused(&mut self, location: Location) {
+        if self.moved_to.contains(&location.segment) && self.unused.len() < ENTRIES_MAX {
+            self.unused.insert(location);
+        }
+    }
+
+    /// What of the moved things nothing leads to: what was noted, and where went what lay at `released`.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`].
+    pub async fn unused(
+        &mut self,
+        objects: &Objects,
+        released: impl Iterator<Item = Location>,
+    ) -> Result<BTreeSet<Location>, ReadError> {
+        for old in released {
+            if let Some(new) = self.of(objects, &old).await? {
+                self.note_unused(new);
+            }
+        }
+        Ok(std::mem::take(&mut self.unused))
     }
 
     /// The new places of those leaves that lie in retired segments, by slot; `None` if the records do not say them all.
@@ -50,16 +84,11 @@ impl Moves {
             if !self.retired.contains(&old.segment) {
                 continue;
             }
-            if !self.records.contains_key(&old.segment) {
-                if self.entries > ENTRIES_MAX {
-                    return Ok(None);
-                }
-                let record = objects.moved_by(old.segment, self.mover).await?;
-                self.entries += record.as_ref().map_or(0, |record| record.entries.len());
-                self.records.insert(old.segment, record);
-            }
-            let record = self.records[&old.segment].as_ref();
-            match record.and_then(|record| record.find(&old)) {
+            let Some(record) = self.record(objects, old.segment).await? else {
+                return Ok(None);
+            };
+            let new = record.find(&old);
+            match new {
                 // Moved twice by one proposal.
                 Some(new) if self.retired.contains(&new.segment) => return Ok(None),
                 Some(new) => found.insert(leaf.slot, new),
@@ -67,5 +96,33 @@ impl Moves {
             };
         }
         Ok(Some(found))
+    }
+
+    /// Where one object went; `None` if it was not moved, as far as records say.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`].
+    async fn of(&mut self, objects: &Objects, old: &Location) -> Result<Option<Location>, ReadError> {
+        if !self.retired.contains(&old.segment) {
+            return Ok(None);
+        }
+        let record = self.record(objects, old.segment).await?;
+        Ok(record.and_then(|record| record.find(old)))
+    }
+
+    async fn record(
+        &mut self,
+        objects: &Objects,
+        segment: SegmentId,
+    ) -> Result<Option<&ForwardingRecord>, ReadError> {
+        if !self.records.contains_key(&segment) {
+            if self.entries > ENTRIES_MAX {
+                return Ok(None);
+            }
+            let record = objects.moved_by(segment, self.mover).await?;
+            self.entries += record.as_ref().map_or(0, |record| record.entries.len());
+            self.records.insert(segment, record);
+        }
+        Ok(self.records[&segment].as_ref())
     }
 }

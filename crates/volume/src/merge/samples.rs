@@ -11,8 +11,8 @@ use firn_format::{INODE_MAP, ORPHAN_MAP, Place, Pointer};
 /// Adopted subtrees verified before the commit of a step.
 const SAMPLES: usize = 8;
 
-/// Of the sampled leaves that are in a cache, one in this many is read whole; of the others, the beginning is compared with what
-/// is known: its salt, slot, place and birth are no other object's. A cleaner that means harm could leave the beginnings alone,
+/// Of the sampled leaves one in this many is read whole; of the others the beginning: its place is no other object's but an older
+/// or newer version's, and where a cache has the leaf, salt and slot are no other object's at all. A cleaner that means harm could leave the beginnings alone,
 /// as it could leave alone what is sampled; one that is mistaken does not. Whole leaves were nine tenths of what merging read.
 const WHOLE_LEAF_IN: u64 = 128;
 
@@ -48,11 +48,10 @@ impl Samples {
             let (mut place, mut own, mut pointer) = (*place, *own, *theirs);
             loop {
                 let is_leaf = place.level == 0 && !matches!(place.inode, INODE_MAP | ORPHAN_MAP);
-                if is_leaf
-                    && inner.env.random_below(WHOLE_LEAF_IN) > 0
-                    && let Some(known) = inner.objects.known(&own, place).await
-                {
-                    inner.objects.check_beginning(&pointer, place, &known).await?;
+                if is_leaf && inner.env.random_below(WHOLE_LEAF_IN) > 0 {
+                    let known = inner.objects.known(&own, place).await;
+                    let objects = &inner.objects;
+                    objects.check_beginning(&pointer, place, known.as_deref()).await?;
                     break;
                 }
                 let object = inner.objects.get_exactly(&pointer, place).await?;

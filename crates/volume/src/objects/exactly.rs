@@ -2,7 +2,8 @@
 
 use super::{Misfit, Object, Objects, ReadError, at_place, read_error};
 use firn_format::{
-    ForwardingRecord, Location, MIN_OBJECT_BYTES, Place, Pointer, SegmentId, WriterId, authenticated_bytes,
+    ForwardingRecord, Kind, Location, MIN_OBJECT_BYTES, Place, Pointer, SegmentId, WriterId,
+    authenticated_bytes, claimed_place,
 };
 use std::sync::Arc;
 
@@ -36,15 +37,16 @@ impl Objects {
         }
     }
 
-    /// Whether an object that begins as `known` does lies at the very place the pointer names; the rest of it is not read.
+    /// Whether a block of this place begins at the very location the pointer names, and as `known` does if that is there; the
+    /// rest of it is not read.
     ///
     /// # Errors
-    /// [`ReadError::Corrupt`] if it begins otherwise, or what [`Objects::get_exactly`] says of a place that cannot be read.
+    /// [`ReadError::Corrupt`] if something else begins there, or what [`Objects::get_exactly`] says of a place that cannot be read.
     pub async fn check_beginning(
         &self,
         pointer: &Pointer,
         place: Place,
-        known: &Object,
+        known: Option<&Object>,
     ) -> Result<(), ReadError> {
         let location = pointer.location;
         let beginning = Location {
@@ -60,13 +62,20 @@ impl Objects {
             Ok(bytes) => bytes,
             Err(refusal) => return Err(corrupt(read_error(refusal, &location, place)?)),
         };
-        // Magic and length of the payload come before what the seal authenticates, a checksum of locations after it.
+        match claimed_place(&bytes) {
+            Ok(found) if found == (Kind::Block, place) => {}
+            Ok(_) => return Err(corrupt("an object of another place begins there".into())),
+            Err(error) => return Err(corrupt(error.to_string())),
+        }
+        let Some(known) = known else { return Ok(()) };
+        // Magic and length of the payload come before what the seal authenticates; of that, as much as was read.
         let expected = authenticated_bytes(&known.header);
-        let found = bytes.get(8..MIN_OBJECT_BYTES - 4);
-        if found.is_some() && found == expected.get(..MIN_OBJECT_BYTES - 12) {
+        let found = bytes.get(8..).unwrap_or_default();
+        let length = found.len().min(expected.len());
+        if found[..length] == expected[..length] {
             Ok(())
         } else {
-            Err(corrupt("another object begins there".into()))
+            Err(corrupt("another version begins there".into()))
         }
     }
 
