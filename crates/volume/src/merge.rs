@@ -229,7 +229,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
     };
     let object = inner
         .objects
-        .get(&pointer, checkpoint_place(proposal.base_version))
+        .get_alone(&pointer, checkpoint_place(proposal.base_version))
         .await
         .map_err(|error| (sequence, error.into()))?;
     let theirs = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)
@@ -418,7 +418,11 @@ impl Walk<'_> {
             {
                 return self.leaves_moved(place, own, children, moved).await;
             }
-            let other = theirs.object(&self.objects, place).await?;
+            let other = if theirs.level == place.level {
+                Some(self.objects.get_alone(&theirs.pointer, place).await?)
+            } else {
+                None
+            };
             for child in &mut children {
                 let below = Place {
                     inode: place.inode,
@@ -493,7 +497,7 @@ impl Walk<'_> {
         let Some(map) = map_of(&object) else {
             return Ok(own);
         };
-        let other = self.objects.get(&theirs, place).await?;
+        let other = self.objects.get_alone(&theirs, place).await?;
         self.moves.note_unused(theirs.location);
         let Some(their_map) = map_of(&other) else {
             return Ok(own);

@@ -9,7 +9,7 @@ use crate::{
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, Pointer};
 
 /// Adopted subtrees verified before the commit of a step.
-const SAMPLES: usize = 8;
+const SAMPLES: usize = 4;
 
 /// Of the sampled leaves one in this many is read whole; of the others the beginning: its place is no other object's but an older
 /// or newer version's, and where a cache has the leaf, salt and slot are no other object's at all. A cleaner that means harm could leave the beginnings alone,

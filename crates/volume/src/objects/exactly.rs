@@ -28,6 +28,25 @@ impl Objects {
         }
     }
 
+    /// The object and nothing beside it, wherever it is: for what is read once and has no neighbours that will be wanted.
+    ///
+    /// # Errors
+    /// As [`Objects::get`].
+    pub async fn get_alone(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+        if let Some(known) = self.known(pointer, place).await {
+            return Ok(known);
+        }
+        match self.get_exactly(pointer, place).await {
+            Ok(object) => {
+                self.insert(pointer, object.clone());
+                Ok(object)
+            }
+            Err(error @ ReadError::Unavailable { .. }) => Err(error),
+            // It may have been moved on, or is right when it is asked for again.
+            Err(ReadError::Corrupt { .. } | ReadError::Missing { .. }) => self.get(pointer, place).await,
+        }
+    }
+
     /// The object, if a cache has it: nothing is asked of the store.
     pub async fn known(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
         let cached = self.inner.lock().memory.get(pointer);
