@@ -25,9 +25,22 @@ const LAYOUT_VERSION: u8 = 2;
 const OLDEST_VERSION: u8 = 1;
 const PROPOSAL_KIND: u8 = b'P';
 
+const RETIRED: u8 = 1;
+
 /// Segments of which a proposal tells. A batch of the cleaner touches about a hundred; more than this are left out, the least
-/// changed first, and cost the cleaner a look each. 24 KiB in the table.
+/// changed first, and cost the cleaner a look each. 25 KiB in the table.
 pub const MAX_PROPOSAL_USAGE: usize = 1024;
+
+/// What a proposal tells of a segment. A hint: nobody can check it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageChange {
+    /// The segment.
+    pub segment: SegmentId,
+    /// By how many bytes the base's trees lead to it more, or less, once they have the new places.
+    pub bytes: i64,
+    /// Whether it is retired together with this proposal or one that this one includes.
+    pub is_retired: bool,
+}
 
 /// A relocated head, for a named base.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,9 +61,8 @@ pub struct Proposal {
     pub proposed_at_ms: i64,
     /// Random, drawn for this proposal: recognised after a lost reply.
     pub change_id: [u8; 16],
-    /// By how many bytes the base's trees lead to each of these segments more (or less) once they have the new places; by
-    /// segment, for the usage map. A hint: nobody can check it. At most [`MAX_PROPOSAL_USAGE`].
-    pub usage: Vec<(SegmentId, i64)>,
+    /// By segment, for the usage map; at most [`MAX_PROPOSAL_USAGE`].
+    pub usage: Vec<UsageChange>,
 }
 
 impl Proposal {
@@ -73,10 +85,11 @@ impl Proposal {
         writer.array(&self.change_id);
         let count = self.usage.len().min(MAX_PROPOSAL_USAGE);
         writer.u16(count as u16);
-        for (segment, bytes) in &self.usage[..count] {
-            writer.u64(segment.writer.0);
-            writer.u64(segment.sequence);
-            writer.i64(*bytes);
+        for change in &self.usage[..count] {
+            writer.u64(change.segment.writer.0);
+            writer.u64(change.segment.sequence);
+            writer.i64(change.bytes);
+            writer.u8(if change.is_retired { RETIRED } else { 0 });
         }
         writer.finish()
     }
@@ -125,7 +138,16 @@ impl Proposal {
                     writer: WriterId(reader.u64()?),
                     sequence: reader.u64()?,
                 };
-                proposal.usage.push((segment, reader.i64()?));
+                let bytes = reader.i64()?;
+                let flags = reader.u8()?;
+                if flags & !RETIRED != 0 {
+                    return Err(TupleError::UnknownFlags { found: flags });
+                }
+                proposal.usage.push(UsageChange {
+                    segment,
+                    bytes,
+                    is_retired: flags == RETIRED,
+                });
             }
         }
         reader.finish()?;

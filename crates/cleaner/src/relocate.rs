@@ -21,7 +21,7 @@ use crate::{
     own_log::OwnLog,
 };
 use bytes::Bytes;
-use firn_anchor::MAX_PROPOSAL_USAGE;
+use firn_anchor::{MAX_PROPOSAL_USAGE, UsageChange};
 use firn_format::{
     EncodedObject, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, SegmentId, SegmentIndexEntry, Uid,
     UsageLeaf, decode_object, relocate_children,
@@ -153,15 +153,23 @@ pub(crate) async fn relocate(
 impl Relocated {
     /// By how many bytes the head of a branch leads to each segment more, or less, once it has the new places; the most changed
     /// first, as many as a proposal tells of. `before` is what an unmerged proposal for the same base has told already.
-    pub fn usage(&self, ordinal: usize, before: &[(SegmentId, i64)]) -> Vec<(SegmentId, i64)> {
-        let mut changes: BTreeMap<SegmentId, i64> = BTreeMap::new();
+    pub fn usage(
+        &self,
+        ordinal: usize,
+        retired: &BTreeSet<SegmentId>,
+        before: &[UsageChange],
+    ) -> Vec<UsageChange> {
+        let mut changes: BTreeMap<SegmentId, UsageChange> =
+            before.iter().map(|change| (change.segment, *change)).collect();
         let mut change = |segment: SegmentId, bytes: i64| {
-            let sum = changes.entry(segment).or_default();
-            *sum = sum.saturating_add(bytes);
+            let change = changes.entry(segment).or_insert(UsageChange {
+                segment,
+                bytes: 0,
+                is_retired: false,
+            });
+            change.bytes = change.bytes.saturating_add(bytes);
+            change.is_retired |= retired.contains(&segment);
         };
-        for (segment, bytes) in before {
-            change(*segment, *bytes);
-        }
         for (uid, (place, old)) in self.replaced.get(&ordinal).into_iter().flatten() {
             if let Some(new) = self.places.get(uid)
                 && UsageLeaf::counts(*place)
@@ -170,13 +178,13 @@ impl Relocated {
                 change(new.segment, i64::from(new.length));
             }
         }
-        changes.retain(|_, bytes| *bytes != 0);
-        let mut changes: Vec<(SegmentId, i64)> = changes.into_iter().collect();
+        let mut changes: Vec<UsageChange> =
+            changes.into_values().filter(|change| change.bytes != 0).collect();
         if changes.len() > MAX_PROPOSAL_USAGE {
-            changes.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(bytes.unsigned_abs()));
+            changes.sort_unstable_by_key(|change| std::cmp::Reverse(change.bytes.unsigned_abs()));
             changes.truncate(MAX_PROPOSAL_USAGE);
         }
-        changes.sort_unstable_by_key(|(segment, _)| *segment);
+        changes.sort_unstable_by_key(|change| change.segment);
         changes
     }
 }

@@ -349,13 +349,14 @@ impl Cleaner {
         let (mover, registered) = log.writer().await?;
         let retired_at_ms = self.env.wall().as_millis();
         let mut proposals = Vec::new();
+        let retired = batch.iter().map(|victim| victim.candidate.segment).collect();
         for (ordinal, location) in &relocated.heads {
             let (proposal, replaced) = &plans[ordinal];
             let mut proposal = Proposal {
                 location: *location,
                 mover,
                 proposed_at_ms: retired_at_ms,
-                usage: relocated.usage(*ordinal, &proposal.usage),
+                usage: relocated.usage(*ordinal, &retired, &proposal.usage),
                 ..proposal.clone()
             };
             let volume = scene.branches[*ordinal].volume;

@@ -66,7 +66,7 @@ pub(crate) async fn commit_branch(
         // What was there before was never counted for this branch.
         Some(_) => UsageMap::default(),
     };
-    let usage = usage.write(&mut packer).await?;
+    let usage = usage.write(&mut packer, None).await?;
     let committed_at_ms = parts.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: parts.family(),

@@ -11,40 +11,42 @@
 //!
 //! Only a uid makes an object (so nothing wrong can come in), but a wrong *location* would lead nowhere. So a proposal counts
 //! only if its base is a commit of this branch's own history, and some of the adopted subtrees are followed down to a leaf and
-//! verified before the commit. What cannot be read is left alone: nothing is adopted, and forwarding records go on leading
-//! from old places to new ones.
+//! verified before the commit (`samples.rs`). Where nodes differ, the places of leaves come from the cleaner's forwarding records
+//! (`moves.rs`), which are smaller than its nodes. What cannot be read is left alone: nothing is adopted, and forwarding
+//! records go on leading from old places to new ones.
 //!
 //! The walk belongs to the checkpointer and runs between build and commit of a checkpoint that is made anyway, so an idle
 //! volume never asks for proposals (I9). It is cut into steps of [`STEP_OBJECTS`]; the checkpoint that ends the last one says
 //! that the proposal is merged (`cleaner_sequence`).
 
+mod memory;
+mod moves;
+mod samples;
+
 use crate::{
     aligned::{Counterpart, map_of},
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
     mutants::{Mutant, active},
-    objects::{Object, Objects, ReadError},
-    state::{Content, Retained, Snapshot},
+    objects::{Objects, ReadError},
+    state::{Retained, Snapshot},
     tree::{self, Update},
-    usage::UsageChanges,
+    usage::Told,
     volume::{CheckpointerState, Inner},
 };
 use bytes::Bytes;
+use firn_anchor::UsageChange;
 use firn_env::Monotonic;
 use firn_format::{
-    Checkpoint, Child, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP,
+    Checkpoint, Child, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, UsageLeaf,
     checkpoint_place, radix,
 };
 use futures::{FutureExt, future::BoxFuture};
-use std::{collections::BTreeMap, time::Duration};
-
-/// How often a busy volume asks whether there is a proposal: one read of the table.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+pub(crate) use moves::Moves;
+use samples::Samples;
+use std::collections::BTreeMap;
 
 /// Nodes and inodes looked at in one step: 16 MiB of nodes at most, a fraction of a checkpoint's time. A file is never split.
 const STEP_OBJECTS: usize = 2000;
-
-/// Adopted subtrees verified before the commit of a step.
-const SAMPLES: usize = 8;
 
 /// Where taking over stands; kept by the checkpointer.
 #[derive(Default)]
@@ -67,16 +69,30 @@ impl MergeState {
     }
 }
 
+impl MergeState {
+    /// What the cleaner says of segments: taken over with the last step.
+    pub fn told(&mut self, step: Option<&Step>) -> Option<Told<'_>> {
+        match (&mut self.under_way, step) {
+            (Some(under_way), Some(Step { next_inode: None, .. })) => Some(Told {
+                changes: &under_way.told,
+                base: under_way.theirs.version,
+                moves: &mut under_way.moves,
+            }),
+            (_, _) => None,
+        }
+    }
+}
+
 struct UnderWay {
     sequence: u64,
     /// The relocated base.
     theirs: Checkpoint,
     /// Inodes below are done.
     next_inode: u64,
-    /// What the cleaner says of the live bytes of segments.
-    told: Vec<(SegmentId, i64)>,
-    /// What of its copies was found not to be needed any more.
-    unused: UsageChanges,
+    /// What the cleaner says of the segments it touched.
+    told: Vec<UsageChange>,
+    /// Where it put what lay in those it retired.
+    moves: Moves,
 }
 
 /// What a step found out, to be kept once it is committed.
@@ -84,8 +100,6 @@ pub(crate) struct Step {
     sequence: u64,
     /// `None`: all is merged.
     next_inode: Option<u64>,
-    /// The cleaner's copies that nothing leads to, since we have something newer there.
-    unused: UsageChanges,
 }
 
 /// Counts for `status`.
@@ -163,13 +177,9 @@ pub(crate) async fn step(
     inner.env.fault_point("merge.before_step").await;
     // What was just built is read again by the walk.
     packer.finish().await?;
-    let under_way = own.merge.under_way.as_ref().expect("just begun");
+    let under_way = own.merge.under_way.as_mut().expect("just begun");
     match walk(inner, packer, built, snapshots, under_way, &mut own.usage.root).await {
-        Ok((next_inode, unused)) => Ok(Some(Step {
-            sequence,
-            next_inode,
-            unused,
-        })),
+        Ok(next_inode) => Ok(Some(Step { sequence, next_inode })),
         Err(NotMerged::Refused(why)) => {
             note_refusal(own, sequence, why);
             Ok(None)
@@ -191,7 +201,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
     if own
         .merge
         .looked
-        .is_some_and(|looked| now.since(looked) < LOOK_EVERY)
+        .is_some_and(|looked| now.since(looked) < inner.config.merge_every)
     {
         return Ok(None);
     }
@@ -219,7 +229,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
     };
     let object = inner
         .objects
-        .get(&pointer, checkpoint_place(proposal.base_version))
+        .get_alone(&pointer, checkpoint_place(proposal.base_version))
         .await
         .map_err(|error| (sequence, error.into()))?;
     let theirs = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)
@@ -228,8 +238,8 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
         sequence,
         theirs,
         next_inode: 0,
+        moves: Moves::new(proposal.mover, &proposal.usage),
         told: proposal.usage,
-        unused: UsageChanges::default(),
     });
     Ok(Some(sequence))
 }
@@ -239,9 +249,9 @@ async fn walk(
     packer: &mut Packer,
     built: &mut BuiltCheckpoint,
     snapshots: &mut [Snapshot],
-    under_way: &UnderWay,
+    under_way: &mut UnderWay,
     usage: &mut Option<TreeRoot>,
-) -> Result<(Option<u64>, UsageChanges), NotMerged> {
+) -> Result<Option<u64>, NotMerged> {
     let theirs = &under_way.theirs;
     let mut walk = Walk {
         objects: inner.objects.clone(),
@@ -250,10 +260,10 @@ async fn walk(
         left: STEP_OBJECTS,
         from: under_way.next_inode,
         stopped_at: None,
-        samples: Vec::new(),
+        samples: Samples::default(),
         adopted: 0,
         rewritten: 0,
-        unused: UsageChanges::default(),
+        moves: &mut under_way.moves,
     };
     let mut inode_map = built.inode_map;
     if let (Some(own), Some(other)) = (inode_map, theirs.inode_map) {
@@ -284,10 +294,9 @@ async fn walk(
             }
         }
     }
-    walk.verify_samples(inner).await?;
+    walk.samples.verify(inner).await?;
     // Nothing of it was kept before this line.
     let (stopped_at, adopted, rewritten) = (walk.stopped_at, walk.adopted, walk.rewritten);
-    let unused = std::mem::take(&mut walk.unused);
     *usage = usage_map;
     (built.inode_map, built.orphans, built.orphan_pointers) = (inode_map, orphans, orphan_pointers);
     for (at, retained) in roots {
@@ -296,7 +305,7 @@ async fn walk(
     let mut status = inner.merge_status();
     status.adopted += adopted;
     status.rewritten += rewritten;
-    Ok((stopped_at, unused))
+    Ok(stopped_at)
 }
 
 async fn orphan_map(
@@ -323,11 +332,10 @@ struct Walk<'a> {
     left: usize,
     from: u64,
     stopped_at: Option<u64>,
-    samples: Vec<(Place, Pointer)>,
+    samples: Samples,
     adopted: u64,
     rewritten: u64,
-    /// The cleaner's copies that nothing will lead to.
-    unused: UsageChanges,
+    moves: &'a mut Moves,
 }
 
 impl Walk<'_> {
@@ -348,15 +356,7 @@ impl Walk<'_> {
     fn adopt(&mut self, place: Place, own: Pointer, theirs: Pointer) -> Pointer {
         if own.location != theirs.location {
             self.adopted += 1;
-            if self.samples.len() < SAMPLES {
-                self.samples.push((place, theirs));
-            } else {
-                // Any of them with about the same chance; the uid is as good as a draw.
-                let draw = self.adopted.wrapping_add(u64::from(theirs.uid.0[0]) << 8);
-                if draw % self.adopted < SAMPLES as u64 {
-                    self.samples[(draw % SAMPLES as u64) as usize] = (place, theirs);
-                }
-            }
+            self.samples.draw(place, own, theirs);
         }
         theirs
     }
@@ -389,14 +389,13 @@ impl Walk<'_> {
             }
             let in_a_map_of_inodes = matches!(place.inode, INODE_MAP | ORPHAN_MAP);
             if place.level == 0 {
-                if !in_a_map_of_inodes {
-                    self.unused.release(place, theirs.pointer.location);
-                    return Ok(own);
-                }
-                if place.index < self.from {
+                if !in_a_map_of_inodes || place.index < self.from {
                     return Ok(own);
                 }
                 return self.inode(place, own, theirs.pointer).await;
+            }
+            if theirs.level == place.level && UsageLeaf::counts(place) {
+                self.moves.note_unused(theirs.pointer.location);
             }
             if in_a_map_of_inodes {
                 let first = radix::first_leaf(place.index, place.level);
@@ -412,8 +411,19 @@ impl Walk<'_> {
                 self.left -= 1;
             }
             let node = self.objects.get(&own, place).await?;
-            let other = theirs.object(&self.objects, place).await?;
             let mut children = node.header.children.clone();
+            if place.level == 1
+                && !in_a_map_of_inodes
+                && place.inode != USAGE_MAP
+                && let Some(moved) = self.moves.of_leaves(&self.objects, &children).await?
+            {
+                return self.leaves_moved(place, own, children, moved).await;
+            }
+            let other = if theirs.level == place.level {
+                Some(self.objects.get_alone(&theirs.pointer, place).await?)
+            } else {
+                None
+            };
             for child in &mut children {
                 let below = Place {
                     inode: place.inode,
@@ -423,55 +433,55 @@ impl Walk<'_> {
                 let beside = theirs.below(place.level, child.slot, other.as_deref());
                 child.pointer = self.place(below, child.pointer, beside).await?;
             }
-            self.note_unused(place, theirs, other.as_deref(), &children);
             if children == node.header.children {
                 return Ok(own);
             }
-            self.rewritten += 1;
-            self.packer.usage().release(place, own.location);
-            let packed = self
-                .packer
-                .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
-                .await?;
-            Ok(packed)
+            self.rewrite(place, own, children).await
         }
         .boxed()
     }
 
-    /// Notes which of their copies at and right below `place` lead nowhere from our tree. A map of inodes is walked in steps,
-    /// and each part of it is noted in the step that walks it.
-    fn note_unused(&mut self, place: Place, theirs: Counterpart, other: Option<&Object>, own: &[Child]) {
-        let in_steps = matches!(place.inode, INODE_MAP | ORPHAN_MAP);
-        let (from, stopped_at) = (self.from, self.stopped_at);
-        let is_walked_now = |place: Place| {
-            let first = radix::first_leaf(place.index, place.level);
-            !in_steps || (first >= from && stopped_at.is_none_or(|stopped_at| first < stopped_at))
-        };
-        let Some(other) = other else {
-            let place = Place {
-                level: theirs.level,
-                index: 0,
-                ..place
-            };
-            if own.first().is_none_or(|child| child.slot != 0) && is_walked_now(place) {
-                self.unused.release_below(place, theirs.pointer);
-            }
-            return;
-        };
-        if is_walked_now(place) {
-            self.unused.release(place, theirs.pointer.location);
+    async fn rewrite(
+        &mut self,
+        place: Place,
+        own: Pointer,
+        children: Vec<Child>,
+    ) -> Result<Pointer, NotMerged> {
+        self.rewritten += 1;
+        self.packer.usage().release(place, own.location);
+        let packed = self
+            .packer
+            .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
+            .await?;
+        Ok(packed)
+    }
+
+    /// A node above leaves that changed since the base: each leaf that lay in a retired segment lies elsewhere now.
+    async fn leaves_moved(
+        &mut self,
+        place: Place,
+        own: Pointer,
+        mut children: Vec<Child>,
+        moved: BTreeMap<u16, Location>,
+    ) -> Result<Pointer, NotMerged> {
+        if moved.is_empty() {
+            return Ok(own);
         }
-        for child in &other.header.children {
-            let below = Place {
-                inode: place.inode,
-                level: place.level - 1,
-                index: place.index << 7 | u64::from(child.slot),
-            };
-            let is_ours = own.binary_search_by_key(&child.slot, |child| child.slot).is_ok();
-            if !is_ours && is_walked_now(below) {
-                self.unused.release_below(below, child.pointer);
+        for child in &mut children {
+            if let Some(location) = moved.get(&child.slot) {
+                let below = Place {
+                    inode: place.inode,
+                    level: 0,
+                    index: place.index << 7 | u64::from(child.slot),
+                };
+                let theirs = Pointer {
+                    location: *location,
+                    ..child.pointer
+                };
+                child.pointer = self.adopt(below, child.pointer, theirs);
             }
         }
+        self.rewrite(place, own, children).await
     }
 
     /// An inode that changed since the base: its map may still be the same in part.
@@ -486,11 +496,10 @@ impl Walk<'_> {
         self.left -= 1;
         let object = self.objects.get(&own, place).await?;
         let Some(map) = map_of(&object) else {
-            self.unused.release_below(place, theirs);
             return Ok(own);
         };
-        let other = self.objects.get(&theirs, place).await?;
-        self.unused.release(place, theirs.location);
+        let other = self.objects.get_alone(&theirs, place).await?;
+        self.moves.note_unused(theirs.location);
         let Some(their_map) = map_of(&other) else {
             return Ok(own);
         };
@@ -534,63 +543,11 @@ impl Walk<'_> {
         }
         Ok(())
     }
-
-    /// Follows some of the adopted subtrees down to a leaf, by their new places alone.
-    async fn verify_samples(&self, inner: &Inner) -> Result<(), NotMerged> {
-        if active(&inner.env, Mutant::MergeUnverified) {
-            return Ok(());
-        }
-        for (place, pointer) in &self.samples {
-            let (mut place, mut pointer) = (*place, *pointer);
-            loop {
-                let object = inner.objects.get_exactly(&pointer, place).await?;
-                let below = if place.level > 0 {
-                    let children = &object.header.children;
-                    let at = inner.env.random_below(children.len().max(1) as u64) as usize;
-                    children.get(at).map(|child| {
-                        let below = Place {
-                            inode: place.inode,
-                            level: place.level - 1,
-                            index: place.index << 7 | u64::from(child.slot),
-                        };
-                        (below, child.pointer)
-                    })
-                } else if matches!(place.inode, INODE_MAP | ORPHAN_MAP) {
-                    map_of(&object).map(|map| {
-                        let below = Place {
-                            inode: place.index,
-                            level: map.level,
-                            index: 0,
-                        };
-                        (below, map.pointer)
-                    })
-                } else {
-                    None
-                };
-                match below {
-                    Some((next_place, next)) => (place, pointer) = (next_place, next),
-                    None => break,
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl CheckpointerState {
-    /// With the last step, what the cleaner says of segments is taken over too, less what was found unused.
-    pub(crate) fn believe_usage(&mut self, step: &mut Step, packer: &mut Packer) {
-        if let Some(under_way) = &mut self.merge.under_way
-            && step.next_inode.is_none()
-        {
-            let mut unused = std::mem::take(&mut under_way.unused);
-            unused.absorb(std::mem::take(&mut step.unused));
-            packer.usage().believe(&under_way.told, unused);
-        }
-    }
-
     /// A step was committed.
-    pub(crate) fn merge_committed(&mut self, inner: &Inner, step: Step) {
+    pub(crate) fn merge_committed(&mut self, inner: &Inner, step: &Step) {
         match step.next_inode {
             None => {
                 self.merge.merged = step.sequence;
@@ -601,7 +558,6 @@ impl CheckpointerState {
             Some(next_inode) => {
                 if let Some(under_way) = &mut self.merge.under_way {
                     under_way.next_inode = next_inode;
-                    under_way.unused.absorb(step.unused);
                 }
             }
         }
@@ -624,56 +580,5 @@ impl Inner {
         self.merging
             .lock()
             .expect("no panic under the lock of the merge's counts")
-    }
-
-    /// After a step was committed: what is in memory forgets the old places, so that nothing built on it brings them back.
-    ///
-    /// What cannot be read keeps its old place: a damaged inode is read through forwarding records or not at all.
-    pub(crate) async fn forget_old_places(&self, packer: &Packer, own: &CheckpointerState) {
-        let (inode_map, held) = {
-            let mut state = self.lock();
-            state.drop_clean();
-            (state.inode_map, state.contents())
-        };
-        let Some(inode_map) = inode_map else { return };
-        for (number, before) in held {
-            let found = packer
-                .patiently(|| self.committed_content(own, &inode_map, number))
-                .await;
-            match found {
-                Ok(Some(content)) => self.lock().replace_content(number, &before, content),
-                // Removed, or never committed.
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::warn!(inode = number, %error, "a file's new place is not known; its old one is used");
-                }
-            }
-        }
-    }
-
-    /// Where the committed content of an inode is, if that has a map.
-    async fn committed_content(
-        &self,
-        own: &CheckpointerState,
-        inode_map: &TreeRoot,
-        number: u64,
-    ) -> Result<Option<Content>, ReadError> {
-        let (inode, pointer) = match own.orphan_pointers.get(&number) {
-            Some(pointer) => (ORPHAN_MAP, Some(*pointer)),
-            None => {
-                let found = tree::lookup(&self.objects, INODE_MAP, inode_map, number).await?;
-                (INODE_MAP, found)
-            }
-        };
-        let Some(pointer) = pointer else {
-            return Ok(None);
-        };
-        let place = Place {
-            inode,
-            level: 0,
-            index: number,
-        };
-        let object = self.objects.get(&pointer, place).await?;
-        Ok(map_of(&object).map(Content::Map))
     }
 }

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | a dropped map (a deleted file): which segments its blocks lie in | its nodes are read, some with each checkpoint; of too many small maps, all is thought to lie where the root of the map lies |
 //! | a checkpoint touches more leaves than are worth writing | the rest waits in memory for the next one, and is forgotten by a crash |
-//! | where the cleaner put things | its proposal says it, unproved (`Proposal::usage`); taken over with the proposal |
+//! | where the cleaner put things | its proposal says it, unproved (`Proposal::usage`); taken over with the proposal. What was released after its base was moved for nothing: its records say where to, and what is not remembered is taken off evenly |
 //!
 //! So a figure may be wrong. Too low costs the cleaner a look, too high leaves garbage until the cleaner, which looks at a few
 //! segments of every run whatever their figures say, comes to it. A branch that began without a map (a clone) stays without.
@@ -19,15 +19,17 @@
 use crate::{
     aligned::map_of,
     checkpoint::{CheckpointError, Packer, ToPack},
+    merge::Moves,
     objects::{Objects, ReadError},
     tree::{self, Update},
 };
 use bytes::Bytes;
+use firn_anchor::UsageChange;
 use firn_format::{
-    INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP, UsageLeaf, radix,
-    usage_slot,
+    INODE_MAP, Kind, Location, MAX_SEGMENT_BYTES, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP,
+    UsageLeaf, Version, radix, usage_slot,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Leaves written by one checkpoint: each speaks of 512 MiB of log and costs about 2 KB with the nodes above it, so 1 % of a
 /// checkpoint of 4 MiB. A volume whose changes touch up to 8 GiB of log at a time has no other error than the first of the table.
@@ -50,10 +52,14 @@ struct Dropped {
     pointer: Pointer,
 }
 
+/// Places released by the latest commits that are remembered (700 KB), for a proposal whose base is older.
+const RELEASED_MAX: usize = 16_384;
+
 /// What a checkpoint adds to segments and takes from them.
 #[derive(Debug, Default)]
 pub struct UsageChanges {
     bytes: BTreeMap<SegmentId, i64>,
+    released: Vec<Location>,
     dropped: Vec<Dropped>,
 }
 
@@ -74,6 +80,9 @@ impl UsageChanges {
     pub fn release(&mut self, place: Place, location: Location) {
         if UsageLeaf::counts(place) {
             self.change(location.segment, -i64::from(location.length));
+            if self.released.len() < RELEASED_MAX {
+                self.released.push(location);
+            }
         }
     }
 
@@ -109,29 +118,13 @@ impl UsageChanges {
         }
     }
 
-    /// What the cleaner tells of its moves, less what of them was found `unused`. What was not moved lies where we last said
-    /// that it lies, and was released there already: only in segments that things were moved to is something unused.
-    pub fn believe(&mut self, told: &[(SegmentId, i64)], mut unused: Self) {
-        let moved_to: BTreeSet<SegmentId> = told
-            .iter()
-            .filter(|(_, bytes)| *bytes > 0)
-            .map(|(segment, _)| *segment)
-            .collect();
-        for (segment, bytes) in told {
-            self.change(*segment, *bytes);
-        }
-        unused.bytes.retain(|segment, _| moved_to.contains(segment));
-        unused
-            .dropped
-            .retain(|dropped| moved_to.contains(&dropped.pointer.location.segment));
-        self.absorb(unused);
-    }
-
     /// Takes over what `other` noted.
     pub fn absorb(&mut self, other: Self) {
         for (segment, bytes) in other.bytes {
             self.change(segment, bytes);
         }
+        let room = RELEASED_MAX.saturating_sub(self.released.len());
+        self.released.extend(other.released.into_iter().take(room));
         let room = DROPPED_MAX.saturating_sub(self.dropped.len());
         self.dropped.extend(other.dropped.into_iter().take(room));
     }
@@ -161,6 +154,17 @@ pub(crate) struct UsageMap {
     /// Whether there is a map. It is never begun in the middle: figures that leave out what was there before are lies.
     is_kept: bool,
     waiting: UsageChanges,
+    /// What the latest commits released, the oldest first.
+    released: VecDeque<(Version, Location)>,
+}
+
+/// What a proposal that was merged tells of segments.
+pub(crate) struct Told<'a> {
+    pub changes: &'a [UsageChange],
+    /// The version of which it speaks.
+    pub base: Version,
+    /// Where what it moved went.
+    pub moves: &'a mut Moves,
 }
 
 impl UsageMap {
@@ -178,20 +182,32 @@ impl UsageMap {
             root,
             is_kept: root.is_some(),
             waiting: since,
+            released: VecDeque::new(),
         }
     }
 
-    /// Packs the leaves that changed; `packer` has noted all that the checkpoint changes. Returns the new map's root.
+    /// Packs the leaves that changed; `packer` has noted all that the checkpoint changes, `told` is what the cleaner says of a
+    /// proposal that this checkpoint merges. Returns the new map's root.
     ///
     /// # Errors
     /// Only what ends the checkpoint. A map that cannot be read is given up: the cleaner then looks for itself.
-    pub async fn write(&mut self, packer: &mut Packer) -> Result<Option<TreeRoot>, CheckpointError> {
+    pub async fn write(
+        &mut self,
+        packer: &mut Packer,
+        told: Option<Told<'_>>,
+    ) -> Result<Option<TreeRoot>, CheckpointError> {
         let changes = packer.take_usage();
         if !self.is_kept {
             return Ok(None);
         }
         self.waiting.absorb(changes);
         self.read_dropped(packer.objects()).await;
+        self.remember_released(packer.birth());
+        if let Some(told) = told
+            && let Err(error) = self.take_over(packer, told).await
+        {
+            tracing::debug!(%error, "what the cleaner told of its segments is not taken over");
+        }
         let mut written = self.update(packer).await;
         if matches!(written, Err(CheckpointError::Read(_))) {
             // Nodes that a merge has just packed may be neither in memory nor in the store yet.
@@ -208,6 +224,60 @@ impl UsageMap {
         }
         self.waiting.forget_smallest();
         Ok(self.root)
+    }
+
+    fn remember_released(&mut self, version: Version) {
+        let released = std::mem::take(&mut self.waiting.released);
+        self.released
+            .extend(released.into_iter().map(|location| (version, location)));
+        while self.released.len() > RELEASED_MAX {
+            self.released.pop_front();
+        }
+    }
+
+    /// Takes over what the cleaner tells. It speaks of its base: what the head has released since then in a retired segment was
+    /// moved for nothing, and lies in one of those that it was moved to.
+    async fn take_over(&mut self, packer: &Packer, told: Told<'_>) -> Result<(), ReadError> {
+        let Told { changes, base, moves } = told;
+        let since = self.released.iter().filter(|(version, _)| *version > base);
+        let since = since.map(|(_, location)| *location);
+        let mut known = 0;
+        for new in moves.unused(packer.objects(), since).await? {
+            self.waiting.change(new.segment, -i64::from(new.length));
+            known += i128::from(new.length);
+        }
+        let mut leaves: BTreeMap<u64, UsageLeaf> = BTreeMap::new();
+        let (mut released, mut moved) = (0_i128, 0_i128);
+        // A segment has no more bytes, whatever it is told to have.
+        let most = MAX_SEGMENT_BYTES as i64;
+        let told = changes.iter().map(|change| UsageChange {
+            bytes: change.bytes.clamp(-most, most),
+            ..*change
+        });
+        for change in told.clone() {
+            let Some((index, slot)) = usage_slot(change.segment) else {
+                continue;
+            };
+            if change.bytes > 0 {
+                moved += i128::from(change.bytes);
+            } else if change.is_retired {
+                if let std::collections::btree_map::Entry::Vacant(vacant) = leaves.entry(index) {
+                    vacant.insert(self.leaf(packer, index).await?);
+                }
+                let waiting = self.waiting.bytes.get(&change.segment).copied().unwrap_or(0);
+                let live = i64::from(leaves[&index].live_bytes[slot]).saturating_add(waiting);
+                released += i128::from(change.bytes.unsigned_abs()) - i128::from(live.max(0));
+                self.waiting.change(change.segment, live.saturating_neg());
+            } else {
+                self.waiting.change(change.segment, change.bytes);
+            }
+        }
+        for change in told.filter(|change| change.bytes > 0) {
+            let share = (released - known).clamp(0, moved) * i128::from(change.bytes) / moved;
+            let share = i64::try_from(share).expect("at most what was moved there");
+            self.waiting.change(change.segment, change.bytes - share);
+        }
+        Ok(())
     }
 
     async fn update(&mut self, packer: &mut Packer) -> Result<Option<TreeRoot>, CheckpointError> {

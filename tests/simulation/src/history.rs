@@ -171,6 +171,11 @@ impl History {
             *record.counts.entry(what).or_default() += count;
         }
         record.log.extend(log);
+        let (counts, failures) = self.system.take_cleaners_findings();
+        record.failures.extend(failures);
+        for (what, count) in counts {
+            *record.counts.entry(what).or_default() += count;
+        }
     }
 
     fn has_failed(&self) -> bool {
@@ -541,10 +546,12 @@ impl History {
 
     /// I9.
     pub(crate) async fn check_idle(&self, machine: &Machine) {
+        self.system.pause_cleaners(true);
         self.env.sleep(Duration::from_secs(120)).await;
         let before = self.system.requests();
         self.env.sleep(Duration::from_secs(3600)).await;
         let made = self.system.requests() - before;
+        self.system.pause_cleaners(false);
         self.count("idle hours");
         if made > 0 && machine.is_running() {
             self.fail(format!("{made} requests in an idle hour"));

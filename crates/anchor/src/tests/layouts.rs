@@ -3,7 +3,7 @@
 use super::support::Dice;
 use crate::{
     CleanerRound, Cover, FamilyTuple, Owner, OwnerId, Proposal, RememberedRoot, RetainedRoot, RetiredSegment,
-    Root, TupleError, VolumeTuple, WriterTenure, WriterTuple,
+    Root, TupleError, UsageChange, VolumeTuple, WriterTenure, WriterTuple,
 };
 use firn_env::Random;
 use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -231,9 +231,11 @@ fn the_layouts_of_what_cleaners_and_engines_share_are_these_bytes() {
         "0a00000000000000",
         "0b00000000000000",
         "0c00000000000000",
+        "00",
         "0d00000000000000",
         "0e00000000000000",
         "f1ffffffffffffff",
+        "01",
     ]
     .concat();
     assert_eq!(hex(&proposal.to_bytes()), expected);
@@ -288,20 +290,22 @@ fn proposal() -> Proposal {
         proposed_at_ms: 8,
         change_id: [9; 16],
         usage: vec![
-            (
-                SegmentId {
+            UsageChange {
+                segment: SegmentId {
                     writer: WriterId(10),
                     sequence: 11,
                 },
-                12,
-            ),
-            (
-                SegmentId {
+                bytes: 12,
+                is_retired: false,
+            },
+            UsageChange {
+                segment: SegmentId {
                     writer: WriterId(13),
                     sequence: 14,
                 },
-                -15,
-            ),
+                bytes: -15,
+                is_retired: true,
+            },
         ],
     }
 }
@@ -351,9 +355,9 @@ fn shared_tuples_that_are_cut_or_flagged_are_refused() {
     backwards.chained_from = 6;
     assert!(Proposal::from_bytes(&backwards.to_bytes()).is_err());
     let mut talkative = proposal().to_bytes().to_vec();
-    let count = talkative.len() - 2 * 24 - 2;
+    let count = talkative.len() - 2 * 25 - 2;
     talkative[count..count + 2].copy_from_slice(&2000u16.to_le_bytes());
-    talkative.resize(count + 2 + 2000 * 24, 0);
+    talkative.resize(count + 2 + 2000 * 25, 0);
     assert!(
         Proposal::from_bytes(&talkative).is_err(),
         "more segments than a proposal tells of"

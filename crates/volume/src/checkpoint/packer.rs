@@ -101,6 +101,11 @@ impl Packer {
         self.context.writer
     }
 
+    /// The version that everything packed here is born in.
+    pub fn birth(&self) -> Version {
+        self.birth
+    }
+
     pub fn env(&self) -> &Env {
         &self.context.env
     }

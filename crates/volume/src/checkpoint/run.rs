@@ -142,11 +142,9 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     {
         snapshot.retained = retained;
     }
-    let mut merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
-    if let Some(step) = &mut merged {
-        own.believe_usage(step, &mut packer);
-    }
-    let usage = own.usage.write(&mut packer).await?;
+    let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
+    let told = own.merge.told(merged.as_ref());
+    let usage = own.usage.write(&mut packer, told).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.packer.family,
@@ -198,7 +196,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         // Also those that were pending: their roots are those just committed.
         state.relocate_snapshots(&listed);
     }
-    if let Some(step) = merged {
+    if let Some(step) = &merged {
         own.merge_committed(inner, step);
         inner.forget_old_places(&packer, own).await;
     }
