@@ -35,7 +35,7 @@ pub use mutants::{Mutant, Planted};
 pub use permutation::Permutation;
 pub use replicas::{AttachError, Copy, ReplicaError, Replicas, Stored};
 pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer, derive_key};
-pub use stripe::{BadStripe, Place, SEGMENT_TRACTS_MAX, Stripe};
+pub use stripe::{BadStripe, Place, SEGMENT_TRACTS_MAX, Stripe, UNIT_BLOCKS_MAX};
 pub use striped::{StripedConfig, StripedEngine};
 pub use types::{Body, Effect, Incarnation, Lookup, RequestId, Store, Ticket, Unit, Version};
 pub use virtual_disk::{Engine, GrowError, VirtualDisk};

@@ -134,6 +134,8 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
     })
     .await?;
     let snapshots = directory.join("snapshots");
+    std::fs::create_dir_all(&snapshots)
+        .map_err(|error| Failure::new(format!("cannot make {}: {error}", snapshots.display())))?;
     let store = StoreUrl::Directory { path: snapshots };
     disks::serve(&env, attached, &how, &directory, Some(&store)).await?;
     for node in nodes {

@@ -148,12 +148,10 @@ pub fn new_disk(env: &Env, tenant: TenantId, wanted: &Create) -> Result<NewDisk,
         },
         Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => {
             let tracts = u32::try_from(size_bytes.div_ceil(TRACT_BYTES)).unwrap_or(u32::MAX);
-            Shape::InPlace {
-                segment_tracts: match wanted.role {
-                    Some(role) => role.segment_tracts(),
-                    None => wanted.segment.unwrap_or(tracts.clamp(1, 128)),
-                },
-            }
+            Shape::in_place(match wanted.role {
+                Some(role) => role.segment_tracts(),
+                None => wanted.segment.unwrap_or(tracts.clamp(1, 128)),
+            })
         }
     };
     let settings =

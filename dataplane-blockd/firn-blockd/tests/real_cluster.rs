@@ -138,6 +138,7 @@ impl Lab {
             directory,
         };
         done(BINARY, &["secret", &lab.path("secret")]);
+        fs::create_dir(lab.path("snapshots")).unwrap();
         lab
     }
 

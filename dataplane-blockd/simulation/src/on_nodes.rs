@@ -233,7 +233,10 @@ async fn create(env: &Env, table: &MemoryTable, plan: &Plan) -> Result<DiskId, S
             block_bytes: BLOCK_BYTES as u32,
             physical_blocks: BLOCKS + 10,
         },
-        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::InPlace { segment_tracts: 3 },
+        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::InPlace {
+            segment_tracts: 3,
+            unit_blocks: 2,
+        },
     };
     let settings =
         DiskSettings::new(shape, plan.mode, Some(key_check(&KEY))).map_err(|error| error.to_string())?;

@@ -370,11 +370,10 @@ pub(crate) async fn snapshots_hold(
     catalogue: &Catalogue,
     known: &Mutex<Known>,
 ) -> Result<u64, String> {
+    // Whoever lost the disk may still complete one that it has read already: those before the list must be in it.
+    let taken = lock(known).taken.clone();
     let names = again(env, || catalogue.names()).await?;
-    let (frozen, taken) = {
-        let known = lock(known);
-        (known.frozen.clone(), known.taken.clone())
-    };
+    let frozen = lock(known).frozen.clone();
     if let Some(lost) = taken.iter().find(|name| !names.contains(name)) {
         return Err(format!("snapshot {lost} was taken and is not there"));
     }
