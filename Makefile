@@ -1,6 +1,7 @@
 # Firn's front door. Each target is one script or one binary; the logic, and its explanation, is there.
 #
 #   make demo            build, run and check an edge on this machine's disk, from set-up to a table of figures
+#   make story           the whole story of a customer through firn dev: sign-up, share, crash, snapshot, cleaning, disk, bill
 #   make test            everything that must hold before a change is merged
 #   make lint            formatting, clippy, licences and advisories, forbidden dependencies
 #   make bench           our figures beside a peer's, in the same run; writes docs/benchmarks.md
@@ -30,12 +31,18 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-postgres check-api check-policy lambda fuzz setup setup-test clean
+.PHONY: demo story test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-postgres check-api check-policy lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
 	@cargo build --locked --release -p firn-edge -p firn-demo
 	@cargo run --locked --quiet --release -p firn-demo
+
+# The same test runs in `make test`; here it runs alone, optimised, and says what it does.
+story:
+	@scripts/setup test
+	@cargo build --locked --release -p firn-cli -p firn-edge -p firn-dev
+	@cargo test --locked --quiet --release -p firn-dev --test dev -- --nocapture story::
 
 test:
 	@scripts/setup test

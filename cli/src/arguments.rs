@@ -79,6 +79,12 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         bundle: Option<PathBuf>,
     },
+    /// Runs a whole Firn on this machine, to try it: starts firn-dev. See `firn dev -- --help`.
+    Dev {
+        /// For firn-dev.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Prints a completion script.
     Completions {
         /// For which shell.

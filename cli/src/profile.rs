@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
-    io::{Read as _, Write as _},
+    io::{IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
 };
 use zeroize::{Zeroize, Zeroizing};
@@ -143,7 +143,8 @@ pub fn private_file(path: &Path) -> Result<File, Failure> {
     options.open(path).map_err(of_file(path))
 }
 
-/// Reads a secret of one line from a file, or from standard input if none is named.
+/// Reads a secret of one line from a file, or from standard input if none is named. What a person types at a terminal is not
+/// shown.
 pub fn read_secret(path: Option<&Path>, what: &str) -> Result<Zeroizing<String>, Failure> {
     let mut text = Zeroizing::new(String::new());
     match path {
@@ -153,9 +154,12 @@ pub fn read_secret(path: Option<&Path>, what: &str) -> Result<Zeroizing<String>,
         }
         None => {
             crate::screen::note(&format!("{what}:"));
-            std::io::stdin()
-                .read_line(&mut text)
-                .map_err(|error| Failure::usage(format!("standard input: {error}")))?;
+            let failed = |error: std::io::Error| Failure::usage(format!("standard input: {error}"));
+            if std::io::stdin().is_terminal() {
+                text = Zeroizing::new(rpassword::read_password().map_err(failed)?);
+            } else {
+                std::io::stdin().read_line(&mut text).map_err(failed)?;
+            }
         }
     }
     let trimmed = Zeroizing::new(text.trim().to_owned());

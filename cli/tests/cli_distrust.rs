@@ -39,10 +39,8 @@ fn field(text: &str, name: &str) -> String {
     value["items"][0][name].as_str().unwrap().to_owned()
 }
 
-#[test]
-fn a_key_put_in_the_place_of_the_edges_is_never_wrapped_to() {
-    let directory = tempfile::tempdir().unwrap();
-    let (service, liar, ada, phrase) = world(directory.path());
+/// An edge that was invited and has joined, and waits to be approved.
+fn join_office(directory: &std::path::Path, service: &Service, ada: &Person) {
     let secret_file = ada.path("join");
     ada.json(&[
         "edge",
@@ -54,7 +52,7 @@ fn a_key_put_in_the_place_of_the_edges_is_never_wrapped_to() {
         &secret_file,
     ]);
     let tenant = ada.json(&["whoami"])["tenant"].as_str().unwrap().to_owned();
-    let edge = Person::new(directory.path(), "edge");
+    let edge = Person::new(directory, "edge");
     let server = format!("http://{}", service.address);
     edge.tell(
         &[
@@ -70,7 +68,13 @@ fn a_key_put_in_the_place_of_the_edges_is_never_wrapped_to() {
         &fs::read_to_string(&secret_file).unwrap(),
     )
     .good();
+}
 
+#[test]
+fn a_key_put_in_the_place_of_the_edges_is_never_wrapped_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let (service, liar, ada, phrase) = world(directory.path());
+    join_office(directory.path(), &service, &ada);
     // The curve's base point is a key like any other, and its secret is known.
     let mine = format!("09{}", "00".repeat(31));
     liar.tell(move |first, text| {
@@ -127,7 +131,6 @@ fn another_tenant_key_an_old_ring_and_a_rewritten_log_are_refused() {
     liar.be_honest();
 
     // The ring of before an edge was added, shown again afterwards.
-    let secret_file = ada.path("join");
     let old = std::sync::Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
     let noted = old.clone();
     liar.tell(move |first, text| {
@@ -138,32 +141,7 @@ fn another_tenant_key_an_old_ring_and_a_rewritten_log_are_refused() {
     });
     ada.json(&["volume", "show", "files"]);
     let old_ring = old.lock().unwrap()[0].clone();
-    ada.json(&[
-        "edge",
-        "create",
-        "office",
-        "--volume",
-        "files",
-        "--secret-file",
-        &secret_file,
-    ]);
-    let tenant = ada.json(&["whoami"])["tenant"].as_str().unwrap().to_owned();
-    let edge = Person::new(directory.path(), "edge");
-    let server = format!("http://{}", service.address);
-    edge.tell(
-        &[
-            "edge",
-            "join",
-            "--server",
-            &server,
-            "--tenant",
-            &tenant,
-            "--state",
-            &edge.path("state"),
-        ],
-        &fs::read_to_string(&secret_file).unwrap(),
-    )
-    .good();
+    join_office(directory.path(), &service, &ada);
     ada.firn(&["edge", "approve", "office", "--phrase-file", &phrase])
         .good();
     liar.tell(move |first, text| {

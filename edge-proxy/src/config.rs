@@ -18,21 +18,21 @@ use std::{
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    pub volume: VolumeSection,
+    pub(crate) volume: VolumeSection,
     #[serde(default)]
-    pub limits: LimitsSection,
+    pub(crate) limits: LimitsSection,
     #[serde(default)]
-    pub nfs: NfsSection,
+    pub(crate) nfs: NfsSection,
     #[serde(rename = "export")]
-    pub exports: Vec<ExportSection>,
+    pub(crate) exports: Vec<ExportSection>,
     #[serde(default)]
-    pub log: LogSection,
+    pub(crate) log: LogSection,
     #[serde(default)]
-    pub metrics: MetricsSection,
+    pub(crate) metrics: MetricsSection,
     #[serde(default)]
-    pub costs: CostsSection,
+    pub(crate) costs: CostsSection,
     #[serde(default)]
-    pub snapshots: SnapshotsSection,
+    pub(crate) snapshots: SnapshotsSection,
 }
 
 /// Which volume, and where everything of it is.

@@ -52,6 +52,7 @@ impl Failure {
         }
     }
 
+    /// What the process ends with.
     pub fn exit_code(&self) -> u8 {
         self.code
     }

@@ -115,16 +115,8 @@ impl Identity {
     /// Fetches the newest key ring from the bucket, checks that the tenant signed it and that it is no older than what was
     /// seen, and opens it.
     pub async fn open_keys(&self, store: &dyn Store) -> Result<Keys, Failure> {
-        let prefix = KeyRing::object_prefix(&self.family);
-        let mut newest: Option<ObjectKey> = None;
-        loop {
-            let page = store.list(&prefix, newest.as_ref()).await.map_err(Failure::new)?;
-            newest = page.objects.last().map(|object| object.key.clone()).or(newest);
-            if !page.more {
-                break;
-            }
-        }
-        let key = newest.ok_or_else(|| {
+        let key = self.newest_key(store).await?.ok_or_else(|| {
+            let prefix = KeyRing::object_prefix(&self.family);
             Failure::new(format!(
                 "the store has no key ring under {prefix}: it is not the store of this volume"
             ))
@@ -143,5 +135,27 @@ impl Identity {
                 "this edge's key does not open the key ring {key}: {error}"
             ))
         })
+    }
+
+    async fn newest_key(&self, store: &dyn Store) -> Result<Option<ObjectKey>, Failure> {
+        let prefix = KeyRing::object_prefix(&self.family);
+        let mut newest: Option<ObjectKey> = None;
+        loop {
+            let page = store.list(&prefix, newest.as_ref()).await.map_err(Failure::new)?;
+            newest = page.objects.last().map(|object| object.key.clone()).or(newest);
+            if !page.more {
+                return Ok(newest);
+            }
+        }
+    }
+
+    /// The generation of the bucket's newest key ring, as its name says: whoever can put it there could only make this edge
+    /// refuse more.
+    pub async fn newest_ring(&self, store: &dyn Store) -> Result<Option<u64>, Failure> {
+        let key = self.newest_key(store).await?;
+        Ok(key.and_then(|key| {
+            let digits = key.as_str().rsplit('/').next()?.to_owned();
+            u64::from_str_radix(&digits, 16).ok()
+        }))
     }
 }

@@ -14,18 +14,45 @@ use std::{path::Path, sync::Arc};
 
 /// Store and table, with their meters.
 pub struct Outside {
-    pub env: Env,
-    pub stack: Stack,
-    pub table: Arc<Metered>,
+    pub(crate) env: Env,
+    pub(crate) stack: Stack,
+    pub(crate) table: Arc<Metered>,
 }
 
 impl Outside {
     /// Opens both. The state directory is made if it is not there.
-    pub async fn open(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
-        let directory = &config.volume.state_directory;
-        std::fs::create_dir_all(directory)
-            .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
-        let env = firn_env::real(directory).map_err(Failure::new)?;
+    pub(crate) async fn open(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
+        let env = environment(&config.volume.state_directory)?;
+        let (table, prices): (Arc<dyn Table>, _) = match &config.volume.table {
+            TableUrl::Redb { path } => (
+                Arc::new(RedbTable::open(&env, path).await.map_err(Failure::new)?),
+                TablePrices::FREE,
+            ),
+            TableUrl::DynamoDb(url) => (
+                Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
+                TablePrices::DYNAMODB_ON_DEMAND,
+            ),
+        };
+        Self::assemble(env, config, fault, table, prices).await
+    }
+
+    /// Opens the store, over a table that is open already: the one that the configuration names, which others in this process
+    /// use too and which lets one process in at a time.
+    ///
+    /// # Errors
+    /// [`Failure`] if the state directory cannot be made or the store cannot be opened.
+    pub async fn over(config: &Config, table: Arc<dyn Table>) -> Result<Self, Failure> {
+        let env = environment(&config.volume.state_directory)?;
+        Self::assemble(env, config, None, table, TablePrices::FREE).await
+    }
+
+    async fn assemble(
+        env: Env,
+        config: &Config,
+        fault: Option<&Path>,
+        table: Arc<dyn Table>,
+        prices: TablePrices,
+    ) -> Result<Self, Failure> {
         let backend = firn_store_cloud::open(&env, &config.volume.store, &Credentials::Environment)
             .await
             .map_err(Failure::usage)?;
@@ -37,16 +64,6 @@ impl Outside {
             ..StackConfig::default()
         };
         let stack = Stack::new(&env, backend, stack).map_err(Failure::usage)?;
-        let (table, prices): (Arc<dyn Table>, _) = match &config.volume.table {
-            TableUrl::Redb { path } => (
-                Arc::new(RedbTable::open(&env, path).await.map_err(Failure::new)?),
-                TablePrices::FREE,
-            ),
-            TableUrl::DynamoDb(url) => (
-                Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
-                TablePrices::DYNAMODB_ON_DEMAND,
-            ),
-        };
         Ok(Self {
             env,
             stack,
@@ -54,11 +71,11 @@ impl Outside {
         })
     }
 
-    pub fn anchor(&self, family: FamilyId) -> Anchor {
+    pub(crate) fn anchor(&self, family: FamilyId) -> Anchor {
         Anchor::new(self.table.clone(), self.env.clone(), family)
     }
 
-    pub fn parts(&self, family: FamilyId, volume: VolumeId, keys: Keys) -> Parts {
+    pub(crate) fn parts(&self, family: FamilyId, volume: VolumeId, keys: Keys) -> Parts {
         Parts {
             env: self.env.clone(),
             store: self.stack.store.clone(),
@@ -69,10 +86,16 @@ impl Outside {
     }
 
     /// The parts of this edge's volume.
-    pub async fn own_parts(&self, identity: &Identity) -> Result<Parts, Failure> {
+    pub(crate) async fn own_parts(&self, identity: &Identity) -> Result<Parts, Failure> {
         let keys = identity.open_keys(&*self.stack.store).await?;
         Ok(self.parts(identity.family, identity.volume, keys))
     }
+}
+
+fn environment(directory: &Path) -> Result<Env, Failure> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
+    firn_env::real(directory).map_err(Failure::new)
 }
 
 fn read_faults(path: &Path) -> Result<FaultConfig, Failure> {

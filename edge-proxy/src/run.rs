@@ -3,6 +3,7 @@
 use crate::{
     admin::{self, DrainRequest},
     config::Config,
+    enrol,
     failure::Failure,
     identity::Identity,
     metrics,
@@ -25,11 +26,32 @@ use tokio::{
 /// How long the end waits for a client to take the news of it.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// Serves the volume until it is told to stop, or cannot any longer.
+/// `firn-edge run`: serves the volume until a signal, or until it cannot any longer.
 pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
     start_log(config)?;
-    let identity = Identity::load(&config.volume.state_directory)?;
+    Identity::load(&config.volume.state_directory)?;
     let outside = Outside::open(config, fault).await?;
+    let ready = |address: &str| {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        println!("serving on {address}");
+    };
+    serve_until(config, &outside, signalled()?, ready).await
+}
+
+/// Serves the volume of the state directory until `told` completes, an administrator drains it, or it cannot any longer.
+///
+/// `ready` is called once, with the address, when clients can mount.
+///
+/// # Errors
+/// [`Failure`], among them that another edge took the volume over. What was acknowledged is then in the journal or in a salvage
+/// clone.
+pub async fn serve_until(
+    config: &Config,
+    outside: &Outside,
+    told: impl Future<Output = ()> + Send,
+    ready: impl FnOnce(&str),
+) -> Result<(), Failure> {
+    let identity = enrol::renewed(config, outside).await?;
     let _lock = outside.env.disk().lock("lock").await.map_err(|error| {
         Failure::new(format!(
             "another firn-edge uses this state directory ({error}); nothing was changed"
@@ -75,10 +97,10 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
         .retention()
         .map_err(Failure::usage)?
         .map(|policy| volume.keep_snapshots(policy));
-    let service = serve(config, &outside, &identity, &volume).await?;
+    let service = serve(config, outside, &identity, &volume).await?;
     let address = service.0.address().to_owned();
     let observed = Arc::new(Observed::new(
-        &outside,
+        outside,
         &volume,
         config.volume_config(),
         fixed,
@@ -90,10 +112,9 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
         Some(address) => Some(metrics::serve(address, observed.clone()).await?),
         None => None,
     };
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     watchdog(&observed);
-    println!("serving on {address}");
-    let end = until_told(&volume, &mut drain_requests).await?;
+    ready(&address);
+    let end = until_told(&volume, told, &mut drain_requests).await;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     if let Some((service, _locks)) = observed.take_service() {
         service.shutdown().await;
@@ -137,22 +158,30 @@ enum End {
     Volume(Standing),
 }
 
-async fn until_told(volume: &Volume, drains: &mut mpsc::Receiver<DrainRequest>) -> Result<End, Failure> {
+/// Completes at SIGTERM or an interrupt.
+fn signalled() -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::new)?;
-    let ended = pin!(volume.ended().map(End::Volume));
-    let signals = pin!(async {
+    Ok(async move {
         futures::future::select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
-        End::Signal
-    });
+    })
+}
+
+async fn until_told(
+    volume: &Volume,
+    told: impl Future<Output = ()> + Send,
+    drains: &mut mpsc::Receiver<DrainRequest>,
+) -> End {
+    let ended = pin!(volume.ended().map(End::Volume));
+    let told = pin!(told.map(|()| End::Signal));
     let drain = pin!(async {
         match drains.recv().await {
             Some(request) => End::Drain(request),
             None => std::future::pending().await,
         }
     });
-    let told = futures::future::select(signals, drain).map(|told| told.factor_first().0);
-    Ok(futures::future::select(ended, told).await.factor_first().0)
+    let told = futures::future::select(told, drain).map(|told| told.factor_first().0);
+    futures::future::select(ended, told).await.factor_first().0
 }
 
 /// Tells systemd, if it asked to be told, that the engine still answers: a lock that is never released ends in a restart.

@@ -3,6 +3,7 @@
 mod account;
 mod audit;
 mod bills;
+mod dev;
 mod disks;
 mod doctor;
 mod edges;
@@ -184,6 +185,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Member(member) => people::member(&context, member).await,
         Command::Audit(what) => audit::run(&context, what).await,
         Command::Doctor { bundle } => doctor::run(&context, bundle.as_deref()).await,
+        Command::Dev { arguments } => dev::run(&arguments),
         Command::Completions { shell } => manual::completions(&context, shell),
         Command::Man { directory } => manual::write(&context, &directory),
     }

@@ -262,7 +262,7 @@ impl UsageMap {
                 moved += i128::from(change.bytes);
             } else if change.is_retired {
                 if let std::collections::btree_map::Entry::Vacant(vacant) = leaves.entry(index) {
-                    vacant.insert(self.leaf(packer, index).await?);
+                    vacant.insert(self.leaf(packer, index).await);
                 }
                 let waiting = self.waiting.bytes.get(&change.segment).copied().unwrap_or(0);
                 let live = i64::from(leaves[&index].live_bytes[slot]).saturating_add(waiting);

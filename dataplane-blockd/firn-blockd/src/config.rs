@@ -37,15 +37,22 @@ pub struct ClusterSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSection {
+    /// Where its store is.
     pub directory: PathBuf,
+    /// What it may use.
     pub size: Size,
+    /// Where it listens.
     #[serde(default = "default_listen")]
     pub listen: String,
+    /// Where others reach it, if elsewhere.
     pub advertise: Option<String>,
+    /// What fails with it: copies are in different domains.
     #[serde(default = "default_name")]
     pub domain: String,
+    /// Makes its disk as slow as this.
     #[serde(default, deserialize_with = "from_optional_text")]
     pub model: Option<DiskModel>,
+    /// After so many silent seconds others copy what it had.
     #[serde(default = "default_dead_after")]
     pub dead_after_seconds: u64,
 }

@@ -62,7 +62,10 @@ pub async fn open_store(env: &Env, section: &NodeSection) -> Result<Store, Failu
         .map_err(Failure::new)
 }
 
-/// Starts a node.
+/// Starts a node on the environment's directory, which is formatted if nothing is there.
+///
+/// # Errors
+/// [`Failure`]: a store that is damaged is not started, so that nobody takes what it lost for empty.
 pub async fn start(
     env: &Env,
     placement: &Placement,

@@ -27,6 +27,9 @@ pub struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
     /// Reads a file that [`Secret::create`] wrote.
+    ///
+    /// # Errors
+    /// If it is none.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let text = fs::read_to_string(path).map_err(|error| {
             Failure::usage(format!(
@@ -63,6 +66,9 @@ impl Secret {
     }
 
     /// Makes a new one in a new file that only its owner can read.
+    ///
+    /// # Errors
+    /// If the file is there, or cannot be written.
     pub fn create(env: &Env, path: &Path) -> Result<Self, Failure> {
         let bytes = Zeroizing::new(env.random_bytes::<32>());
         let text = Zeroizing::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
@@ -95,15 +101,24 @@ pub struct Operator {
 
 impl Operator {
     /// From the cluster's secret.
+    ///
+    /// # Errors
+    /// If the trust domain is no name.
     pub fn new(env: &Env, secret: &Secret, trust_domain: &str) -> Result<Self, Failure> {
         let authority = CertificateAuthority::from_seed(*secret.expose(), trust_domain, AUTHORITY_SINCE)
             .map_err(Failure::usage)?;
-        Ok(Self {
+        // Another use of the secret, and so another seed: certificates tell nothing of it.
+        let issuer = CapabilityIssuer::from_seed(derived(secret));
+        Ok(Self::with(env, authority, issuer))
+    }
+
+    /// From an authority and a signer of capabilities that somebody else has too: the control plane's.
+    pub fn with(env: &Env, authority: CertificateAuthority, issuer: CapabilityIssuer) -> Self {
+        Self {
             env: env.clone(),
             authority,
-            // Another use of the secret, and so another seed: certificates tell nothing of it.
-            issuer: CapabilityIssuer::from_seed(derived(secret)),
-        })
+            issuer,
+        }
     }
 
     /// A transport under a name, whose certificate is renewed for as long as the process lives.
@@ -154,6 +169,9 @@ impl Operator {
     }
 
     /// What a node needs.
+    ///
+    /// # Errors
+    /// If its certificate cannot be made.
     pub fn node(self: &Arc<Self>, node: NodeId) -> Result<Security, Failure> {
         let (transport, _) = self.transport(PeerKind::Node(firn_identity::NodeId(node.0)))?;
         let verifier = CapabilityVerifier::new([self.issuer.public()]);
@@ -164,7 +182,12 @@ impl Operator {
         })
     }
 
-    /// What a client needs; its capabilities are good for itself only.
+    /// What a client needs, for capabilities of so many seconds.
+    ///
+    /// # Errors
+    /// If its certificate cannot be made.
+    ///
+    /// Its capabilities are good for itself only.
     pub fn client(self: &Arc<Self>, capability_seconds: u64) -> Result<Access, Failure> {
         let instance = format!("blockd-client-{:016x}", self.env.random_u64());
         let (transport, name) = self.transport(PeerKind::Service(instance))?;

@@ -116,6 +116,14 @@ impl Placement {
     /// # Errors
     /// [`PlacementError`]; nothing was created, unless the table is [`PlacementError::Unavailable`]: then look for the name.
     pub async fn create_disk(&self, new: NewDisk) -> Result<DiskRecord, PlacementError> {
+        self.create_disk_as(DiskId(self.env.random_bytes()), new).await
+    }
+
+    /// The same under an identifier that the caller chose, which was never used before. Creating it again changes nothing.
+    ///
+    /// # Errors
+    /// As [`Placement::create_disk`]; [`PlacementError::Deleting`] if the disk was deleted or removed in the meantime.
+    pub async fn create_disk_as(&self, disk: DiskId, new: NewDisk) -> Result<DiskRecord, PlacementError> {
         keys::check_name("disk", &new.name)?;
         let tracts = check_size(new.size_bytes, new.tracts)?;
         if new.settings.len() > 16 << 10 {
@@ -134,7 +142,7 @@ impl Placement {
             });
         }
         let record = DiskRecord {
-            disk: DiskId(self.env.random_bytes()),
+            disk,
             tenant: new.tenant,
             name: new.name,
             size_bytes: new.size_bytes,
@@ -149,10 +157,13 @@ impl Placement {
         };
         let name_key = self.name_key(record.tenant, &record.name);
         for attempt in 0..ATTEMPTS {
+            if let Some(known) = self.read::<DiskRecord>(&self.disk_key(disk)).await? {
+                return match known.value.state {
+                    DiskState::Ready => Ok(known.value),
+                    DiskState::Deleting { .. } => Err(PlacementError::Deleting(disk)),
+                };
+            }
             if let Some(taken) = self.read::<NameRecord>(&name_key).await? {
-                if taken.value.disk == record.disk {
-                    return Ok(record);
-                }
                 return Err(PlacementError::DiskExists {
                     name: record.name,
                     disk: taken.value.disk,
@@ -301,46 +312,99 @@ impl Placement {
                     holder: attach.holder,
                 });
             }
-            let freed = old.value.reserved_tracts();
-            let name_key = self.name_key(old.value.tenant, &old.value.name);
-            let name = self.table.get(&name_key).await?;
-            let capacity = self.stored_capacity().await?;
-            let record = DiskRecord {
-                state: DiskState::Deleting {
-                    since_unix_ms: self.env.wall().as_millis(),
-                },
-                // Whoever was attached before can do nothing more either.
-                fence: old.value.fence.saturating_add(1),
-                ..old.value
-            };
-            let mut writes = vec![Write::Put {
-                key: self.disk_key(disk),
-                value: record::encode(&record),
-                condition: unchanged(Some(old.version)),
-            }];
-            if let Some(name) = name {
-                writes.push(Write::Delete {
-                    key: name_key,
-                    version: name.version,
-                });
-            }
-            if let Some(capacity) = capacity {
-                let less = crate::Capacity {
-                    reserved_tracts: capacity.value.reserved_tracts.saturating_sub(freed),
-                    ..capacity.value
-                };
-                writes.push(Write::Put {
-                    key: self.capacity_key(),
-                    value: record::encode(&less),
-                    condition: unchanged(Some(capacity.version)),
-                });
-            }
-            match self.transact(writes).await? {
+            match self.delete_ready(old).await? {
                 Outcome::Done => return Ok(()),
                 Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
             }
         }
         Err(PlacementError::Contention { what: "the disk" })
+    }
+
+    /// Removes a disk for good, whoever has it attached: their fence is over. One that is not there is noted as deleted, so that
+    /// a [`Placement::create_disk_as`] that is still on its way finds it so (for as long as deleted disks are remembered). Again
+    /// is fine.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub async fn remove_disk(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
+        for attempt in 0..ATTEMPTS {
+            let outcome = match self.ready_disk(disk).await {
+                Ok(old) => self.delete_ready(old).await?,
+                Err(PlacementError::Deleting(_)) => return Ok(()),
+                Err(PlacementError::NoDisk(_)) => self.note_deleted(tenant, disk).await?,
+                Err(error) => return Err(error),
+            };
+            match outcome {
+                Outcome::Done => return Ok(()),
+                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
+            }
+        }
+        Err(PlacementError::Contention { what: "the disk" })
+    }
+
+    async fn note_deleted(&self, tenant: TenantId, disk: DiskId) -> Result<Outcome, PlacementError> {
+        let record = DiskRecord {
+            disk,
+            tenant,
+            name: disk.to_string(),
+            size_bytes: 0,
+            tracts: 0,
+            copies: 1,
+            settings: String::new(),
+            created_unix_ms: self.env.wall().as_millis(),
+            state: DiskState::Deleting {
+                since_unix_ms: self.env.wall().as_millis(),
+            },
+            fence: 1,
+            attached: None,
+            clean: true,
+        };
+        self.transact(vec![Write::Put {
+            key: self.disk_key(disk),
+            value: record::encode(&record),
+            condition: unchanged(None),
+        }])
+        .await
+    }
+
+    /// Gives name and room back, and marks the record.
+    async fn delete_ready(&self, old: Stored<DiskRecord>) -> Result<Outcome, PlacementError> {
+        let freed = old.value.reserved_tracts();
+        let name_key = self.name_key(old.value.tenant, &old.value.name);
+        let name = self.table.get(&name_key).await?;
+        let capacity = self.stored_capacity().await?;
+        let record = DiskRecord {
+            state: DiskState::Deleting {
+                since_unix_ms: self.env.wall().as_millis(),
+            },
+            // Whoever was attached before can do nothing more either.
+            fence: old.value.fence.saturating_add(1),
+            attached: None,
+            ..old.value
+        };
+        let mut writes = vec![Write::Put {
+            key: self.disk_key(record.disk),
+            value: record::encode(&record),
+            condition: unchanged(Some(old.version)),
+        }];
+        if let Some(name) = name {
+            writes.push(Write::Delete {
+                key: name_key,
+                version: name.version,
+            });
+        }
+        if let Some(capacity) = capacity {
+            let less = crate::Capacity {
+                reserved_tracts: capacity.value.reserved_tracts.saturating_sub(freed),
+                ..capacity.value
+            };
+            writes.push(Write::Put {
+                key: self.capacity_key(),
+                value: record::encode(&less),
+                condition: unchanged(Some(capacity.version)),
+            });
+        }
+        self.transact(writes).await
     }
 
     pub(crate) async fn ready_disk(&self, disk: DiskId) -> Result<Stored<DiskRecord>, PlacementError> {

@@ -398,6 +398,65 @@ fn disks_are_created_found_grown_and_deleted_within_the_room_there_is() {
 }
 
 #[test]
+fn a_disk_with_a_chosen_identifier_is_made_once_and_removed_for_good() {
+    for seed in 0..10 {
+        let simulation = Simulation::new(300 + seed);
+        let table = MemoryTable::new();
+        let env = simulation.env();
+        simulation
+            .run(async move {
+                let client = table.connect(&env);
+                client.set_rates(FaultRates {
+                    lose_reply_per_mille: 200,
+                    late_per_mille: 50,
+                    ..FaultRates::default()
+                });
+                let doubtful = Placement::new(env.clone(), client, "test").expect("the name is fine");
+                let calm = self::placement(&env, &table);
+                calm.initialise([8, 8, 8]).await.expect("it is set up");
+                let mut coordinator = Coordinator::new(calm.clone(), CoordinatorSettings::default());
+                for number in 1..=2 {
+                    live(&env, &calm, number, &format!("d{number}")).await;
+                }
+                settle(&env, &mut coordinator, &calm).await;
+                let (disk, late) = (DiskId([7; 16]), DiskId([8; 16]));
+                for _ in 0..3 {
+                    while doubtful.create_disk_as(disk, new_disk("one", 400)).await.is_err() {
+                        env.sleep(Duration::from_millis(50)).await;
+                    }
+                }
+                assert_eq!(
+                    calm.capacity().await.expect("it answers").free_tracts(),
+                    1200,
+                    "room is taken once"
+                );
+                let attached = calm
+                    .attach_disk(disk, "somebody", false)
+                    .await
+                    .expect("nobody has it");
+                for removed in [disk, late] {
+                    for _ in 0..2 {
+                        while doubtful.remove_disk(TENANT, removed).await.is_err() {
+                            env.sleep(Duration::from_millis(50)).await;
+                        }
+                    }
+                    let again = calm.create_disk_as(removed, new_disk("again", 1)).await;
+                    assert!(
+                        matches!(again, Err(PlacementError::Deleting(_))),
+                        "a creation that comes late finds it removed: {again:?}"
+                    );
+                }
+                assert_eq!(calm.capacity().await.expect("it answers").free_tracts(), 2000);
+                let record = calm.disk(disk).await.expect("it is remembered");
+                assert!(record.fence() > attached.fence, "whoever had it is fenced");
+                let free = calm.create_disk(new_disk("one", 1)).await;
+                assert!(free.is_ok(), "the name is free: {free:?}");
+            })
+            .expect("the run ends");
+    }
+}
+
+#[test]
 fn one_holder_at_a_time_and_force_raises_the_fence() {
     let simulation = Simulation::new(5);
     let table = MemoryTable::new();

@@ -15,10 +15,13 @@
 
 mod app;
 mod authenticate;
+#[cfg(feature = "aws")]
+mod aws;
 mod backup;
 mod cloud;
 mod context;
 mod endpoint;
+mod fleet;
 mod handlers;
 mod idempotency;
 mod limiter;
@@ -29,6 +32,7 @@ pub mod openapi;
 mod placement;
 mod policy;
 mod problem;
+mod record;
 mod router;
 mod saga;
 mod secrets;
@@ -39,12 +43,15 @@ pub mod types;
 mod upkeep;
 
 pub use app::{AUDIENCE, App, Parts};
+#[cfg(feature = "aws")]
+pub use aws::{AwsAccount, AwsError, sts::StsSessions};
 pub use backup::{BackupError, backup, restore};
 pub use cloud::{
     CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, SESSION_SECONDS, SessionRequest,
 };
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;
+pub use fleet::Fleet;
 pub use handlers::{find_lost_nodes, set_capped, verify_chain, verify_head};
 pub use limiter::RequestRate;
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
@@ -52,9 +59,10 @@ pub use metering::{observe_capacity, record_operations};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError};
 pub use policy::{Asking, BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
 pub use problem::{Code, Problem};
+pub use record::Recorder;
 pub use router::{endpoints, router};
 pub use saga::drive_all;
 pub use secrets::MasterSecret;
-pub use server::{Listening, ServeError, serve};
+pub use server::{Listening, ServeError, serve, serve_recorded};
 pub use sweep::sweep;
 pub use upkeep::{check_budget, copy_findings, fold, settle, watch};

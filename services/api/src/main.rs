@@ -3,11 +3,12 @@
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use firn_api::{
-    App, FileMailer, Listening, MasterSecret, NoCloud, NoFleet, POLICY, Parts, RegoPolicy, RequestRate,
-    openapi, types::AuditEntry, verify_chain,
+    App, CloudSessions, DiskPlacement, FileMailer, Fleet, Listening, MasterSecret, NoCloud, NoFleet, POLICY,
+    Parts, RegoPolicy, RequestRate, openapi, types::AuditEntry, verify_chain,
 };
+use firn_blockd_placement::Placement;
 use firn_env::Env;
-use firn_identity::{PeerIdentity, PeerKind, SigningKey, UnixTime, certificate_request};
+use firn_identity::{PeerIdentity, PeerKind, SigningKey, UnixTime, certificate_request, pem};
 use firn_table::{RedbTable, Table, TableUrl};
 use std::{
     fs::{self, File, OpenOptions},
@@ -125,9 +126,64 @@ struct Serve {
     /// Requests of one tenant at once, after a rest.
     #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tenant_burst: u32,
+    /// The cluster of disk nodes, in the same table, on which disks are placed. Without it disks are refused.
+    #[arg(long)]
+    cluster: Option<String>,
+    #[cfg(feature = "aws")]
+    #[command(flatten)]
+    cloud: Cloud,
     /// Raise it when a token key leaked: all tokens end at once.
     #[arg(long, default_value = "0")]
     token_generation: u32,
+}
+
+/// Credentials of AWS for edges. The service's own come from the environment, as AWS's tools take them.
+#[cfg(feature = "aws")]
+#[derive(clap::Args)]
+struct Cloud {
+    /// The role that is assumed for edges of managed volumes, such as arn:aws:iam::123456789012:role/firn-edges. Without it
+    /// edges get no credentials.
+    #[arg(long, value_name = "ARN", requires = "managed_buckets")]
+    edge_role: Option<String>,
+    /// Where managed volumes lie, by region, such as eu-central-1=firn-eu; may be given several times.
+    #[arg(long = "managed-bucket", value_name = "REGION=BUCKET", value_parser = region_and_bucket)]
+    managed_buckets: Vec<(String, String)>,
+    /// The region of the token service.
+    #[arg(long, default_value = "us-east-1", value_name = "REGION")]
+    sts_region: String,
+    /// Its address, if it is not Amazon's own.
+    #[arg(long, value_name = "URL")]
+    sts_endpoint: Option<String>,
+}
+
+#[cfg(feature = "aws")]
+fn region_and_bucket(text: &str) -> Result<(String, String), String> {
+    let (region, bucket) = text.split_once('=').ok_or("write REGION=BUCKET")?;
+    let place = firn_api::Place::parse(&format!("s3://{bucket}")).map_err(|error| error.to_string())?;
+    Ok((region.to_owned(), place.bucket))
+}
+
+/// What gives edges their credentials.
+fn cloud(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
+    #[cfg(feature = "aws")]
+    if let Some(role) = &options.cloud.edge_role {
+        let Cloud {
+            managed_buckets,
+            sts_region,
+            sts_endpoint,
+            ..
+        } = &options.cloud;
+        let account = firn_api::AwsAccount::from_environment(env, sts_region, sts_endpoint.clone())?;
+        let buckets = managed_buckets.iter().cloned().collect();
+        return Ok(Arc::new(firn_api::StsSessions::new(
+            account,
+            role.clone(),
+            buckets,
+        )));
+    }
+    // Without the feature there is nothing to be asked for.
+    let _ = (env, options);
+    Ok(Arc::new(NoCloud))
 }
 
 fn main() -> ExitCode {
@@ -254,19 +310,6 @@ fn certify(name: String, directory: &Path, secret: &Path, trust_domain: String) 
     Ok(())
 }
 
-/// RFC 7468.
-fn pem(label: &str, bytes: &[u8]) -> Zeroizing<String> {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-    let text = Zeroizing::new(STANDARD.encode(bytes));
-    let mut pem = Zeroizing::new(format!("-----BEGIN {label}-----\n"));
-    for line in text.as_bytes().chunks(64) {
-        pem.push_str(&String::from_utf8_lossy(line));
-        pem.push('\n');
-    }
-    pem.push_str(&format!("-----END {label}-----\n"));
-    pem
-}
-
 fn read_secret(path: &Path) -> anyhow::Result<MasterSecret> {
     let bytes = Zeroizing::new(fs::read(path).with_context(|| path.display().to_string())?);
     let bytes: &[u8; 32] = bytes
@@ -279,13 +322,18 @@ fn read_secret(path: &Path) -> anyhow::Result<MasterSecret> {
 async fn serve(options: Serve) -> anyhow::Result<()> {
     fs::create_dir_all(&options.state).with_context(|| options.state.display().to_string())?;
     let env = env(&options.state)?;
+    let table = open_table(&env, &options.table).await?;
+    let placement: Arc<dyn DiskPlacement> = match &options.cluster {
+        Some(name) => Arc::new(Fleet::new(Placement::new(env.clone(), table.clone(), name)?)),
+        None => Arc::new(NoFleet),
+    };
     let app = App::new(Parts {
-        table: open_table(&env, &options.table).await?,
+        table,
         master: read_secret(&options.secret)?,
         policy: Arc::new(RegoPolicy::compile(POLICY)?),
         mailer: Arc::new(FileMailer::new(&env)),
-        placement: Arc::new(NoFleet),
-        cloud: Arc::new(NoCloud),
+        placement,
+        cloud: cloud(&env, &options)?,
         issuer: options.issuer,
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,

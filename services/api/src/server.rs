@@ -4,7 +4,7 @@
 //! when woken and every ten seconds, so that those of a crashed instance go on; what has expired is swept away every hour; and
 //! bills are kept (`upkeep.rs`). What this instance counts goes through a spool on its own disk.
 
-use crate::{app::App, metering, router::router, saga, sweep::sweep, upkeep};
+use crate::{app::App, metering, record::Recorder, router::router, saga, sweep::sweep, upkeep};
 use axum::serve::{IncomingStream, Listener};
 use firn_billing::{Billing, BillingSink, Reporter};
 use firn_env::Env;
@@ -64,6 +64,20 @@ pub async fn serve(
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
+    serve_recorded(app, listening, None, ready, stop).await
+}
+
+/// The same, with a record of all requests.
+///
+/// # Errors
+/// [`ServeError`].
+pub async fn serve_recorded(
+    app: &App,
+    listening: &Listening,
+    recorder: Option<Recorder>,
+    ready: impl FnOnce(SocketAddr),
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
     #[allow(
         clippy::disallowed_methods,
         reason = "axum wants tokio's own listener; nothing deterministic runs here"
@@ -82,7 +96,12 @@ pub async fn serve(
     let refresher = app.env().spawn("revocations", refresh(app.clone()));
     let driver = app.env().spawn("sagas", drive(app.clone()));
     let sweeper = app.env().spawn("sweep", keep_swept(app.clone()));
-    let router = router(app);
+    let router = match recorder {
+        None => router(app),
+        Some(recorder) => router(app).layer(axum::middleware::from_fn(move |request, next| {
+            recorder.clone().pass(request, next)
+        })),
+    };
     ready(address);
     let served = match &listening.tls_names {
         None => axum::serve(listener, router).with_graceful_shutdown(stop).await,

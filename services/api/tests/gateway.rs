@@ -6,7 +6,7 @@ mod world;
 
 use axum::http::Method;
 use firn_api::{AUDIENCE, Listening, POLICY, RegoPolicy, endpoints, serve};
-use firn_identity::{CertificateDer, PeerIdentity, PeerKind, Role, SigningKey, certificate_request};
+use firn_identity::{CertificateDer, PeerIdentity, PeerKind, Role, SigningKey, certificate_request, pem};
 use harness::{DOMAIN, ISSUER, Service};
 use serde_json::Value;
 use std::{
@@ -37,6 +37,8 @@ impl Drop for Running {
 
 struct Gateway {
     https: SocketAddr,
+    /// The service itself, behind it.
+    api: SocketAddr,
     client: ClientConfig,
     log: PathBuf,
     _envoy: Running,
@@ -50,20 +52,6 @@ fn free_ports<const N: usize>() -> [u16; N] {
         .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
         .collect();
     std::array::from_fn(|index| sockets[index].local_addr().unwrap().port())
-}
-
-fn pem(label: &str, bytes: &[u8]) -> String {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-    let text = STANDARD.encode(bytes);
-    let lines: Vec<&str> = text
-        .as_bytes()
-        .chunks(64)
-        .map(|line| std::str::from_utf8(line).unwrap())
-        .collect();
-    format!(
-        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
-        lines.join("\n")
-    )
 }
 
 fn program(variable: &str) -> String {
@@ -199,6 +187,7 @@ impl Gateway {
             .with_no_client_auth();
         Self {
             https: ([127, 0, 0, 1], https).into(),
+            api,
             client,
             log,
             _envoy: envoy,
@@ -208,8 +197,12 @@ impl Gateway {
     }
 
     async fn connect(&self) -> Connection {
+        self.connect_to(self.https).await
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Connection {
         #[allow(clippy::disallowed_methods, reason = "a client outside")]
-        let stream = tokio::net::TcpStream::connect(self.https).await.unwrap();
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let connector = TlsConnector::from(Arc::new(self.client.clone()));
         let stream = connector
             .connect("localhost".try_into().unwrap(), stream)
@@ -538,4 +531,49 @@ async fn real_the_gateway_bounds_cleans_and_closes() {
         .find(|entry| entry["tenant"] == world.ours.id().to_string().as_str());
     assert!(entry.is_some_and(|entry| entry["method"] == "GET"), "{log}");
     assert!(!log.contains(&token));
+}
+
+/// Figures for docs/benchmarks-control-plane.md, by one client that waits for each reply: requests go by turns to the service and
+/// through the gateway, so that both meet the same machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures; see docs/benchmarks-control-plane.md for the command"]
+async fn latency_with_and_without_the_gateway() {
+    const REQUESTS: usize = 2000;
+    let (world, _disk) = world().await;
+    let gateway = Gateway::start(&world.service, NO_LIMIT).await;
+    let bearer = format!("Bearer {}", world.token(&world.ours, Role::Owner));
+    let headers = [
+        ("Authorization", bearer.as_str()),
+        ("Content-Type", "application/json"),
+    ];
+    let base = &world.ours.customer.base;
+    let mut ways = [gateway.connect_to(gateway.api).await, gateway.connect().await];
+    println!("| request | way | p50 ms | p99 ms |\n|---|---|---|---|");
+    for (what, method, path, body) in [
+        ("health", Method::GET, "/healthz".to_owned(), ""),
+        ("read: list volumes", Method::GET, format!("{base}/volumes"), ""),
+        (
+            "write: set budget (one fsync)",
+            Method::PUT,
+            format!("{base}/budget"),
+            "{\"alert_nano_dollars\":5}",
+        ),
+    ] {
+        let mut took = [Vec::new(), Vec::new()];
+        for request in 0..REQUESTS * 2 {
+            let began = Instant::now();
+            let answer = ways[request % 2].ask(&method, &path, &headers, body).await;
+            took[request % 2].push(began.elapsed());
+            assert_eq!(answer.status, 200, "{what}: {:?}", answer.body);
+        }
+        for (way, took) in ["direct", "Envoy and OPA"].iter().zip(&mut took) {
+            took.sort();
+            let percentile = |percent: usize| took[took.len() * percent / 100].as_secs_f64() * 1000.0;
+            println!(
+                "| {what} | {way} | {:.2} | {:.2} |",
+                percentile(50),
+                percentile(99)
+            );
+        }
+    }
 }

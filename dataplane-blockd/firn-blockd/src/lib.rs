@@ -1,0 +1,26 @@
+//! Disk nodes, and virtual disks on them.
+//!
+//! [`program`] is `firn-blockd`. Whoever runs nodes beside other parts of Firn in one process (`firn-dev`) starts them with
+//! [`start_node`] and lets one of them [`coordinate`]; [`Operator`] makes what they need to be believed.
+
+mod admin;
+mod cluster;
+mod config;
+mod dev;
+mod disks;
+mod failure;
+mod node;
+mod program;
+mod quantity;
+mod security;
+mod served;
+mod snapshots;
+mod status;
+mod tls;
+
+pub use config::NodeSection;
+pub use failure::Failure;
+pub use node::{coordinate, start as start_node};
+pub use program::program;
+pub use quantity::Size;
+pub use security::{Operator, Secret};

@@ -1,0 +1,97 @@
+//! Three disk nodes and their coordinator, as `firn-blockd node` runs them, each on a directory of its own.
+
+use crate::layout::Layout;
+use anyhow::{Context as _, Result, bail};
+use firn_api::MasterSecret;
+use firn_blockd::{NodeSection, Operator, Size, coordinate, start_node};
+use firn_blockd_node::Node;
+use firn_blockd_placement::Placement;
+use firn_blockd_protocol::{Replication, RowIndex};
+use firn_env::Env;
+use firn_table::Table;
+use std::{sync::Arc, time::Duration};
+
+/// As many as the most copies of a disk.
+pub const NODES: usize = 3;
+/// Rows of each table: a few for each node.
+const ROWS: u32 = 64;
+const NODE_BYTES: u64 = 1 << 30;
+const DEAD_AFTER_SECONDS: u64 = 10;
+/// Nodes that do not register by then are broken.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// The installation's name in certificates.
+pub const TRUST_DOMAIN: &str = "dev.firn";
+
+/// A running cluster.
+pub struct Cluster {
+    env: Env,
+    pub placement: Placement,
+    nodes: Vec<Node>,
+}
+
+/// What makes nodes and those who attach disks believe each other: the service's authority and its capabilities.
+pub fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
+    let authority = master.authority(TRUST_DOMAIN)?;
+    Ok(Arc::new(Operator::with(env, authority, master.capabilities())))
+}
+
+/// Starts the nodes.
+pub async fn start(
+    env: &Env,
+    layout: &Layout,
+    master: &MasterSecret,
+    table: Arc<dyn Table>,
+) -> Result<Cluster> {
+    let operator = operator(env, master)?;
+    let placement = Placement::new(env.clone(), table, "dev")?;
+    placement.initialise([ROWS; 3]).await?;
+    let start_one = async |number: usize| -> Result<(Node, Env, NodeSection)> {
+        let section = NodeSection {
+            directory: layout.path(&format!("node-{number}")),
+            size: Size(NODE_BYTES),
+            listen: "127.0.0.1:0".into(),
+            advertise: None,
+            domain: format!("node-{number}"),
+            model: None,
+            dead_after_seconds: DEAD_AFTER_SECONDS,
+        };
+        std::fs::create_dir_all(&section.directory)?;
+        let node_env = firn_env::real(&section.directory)?;
+        let node = start_node(&node_env, &placement, &section, |id| operator.node(id))
+            .await
+            .map_err(|failure| anyhow::anyhow!("disk node {number}: {failure}"))?;
+        Ok((node, node_env, section))
+    };
+    let started = futures::future::try_join_all((0..NODES).map(start_one)).await?;
+    // The first look of a coordinator finds all nodes: the next would be a second later.
+    for (_, node_env, section) in &started {
+        coordinate(node_env, &placement, section);
+    }
+    let nodes = started.into_iter().map(|(node, ..)| node).collect();
+    Ok(Cluster {
+        env: env.clone(),
+        placement,
+        nodes,
+    })
+}
+
+impl Cluster {
+    /// Waits until disks of three copies can be made.
+    pub async fn ready(&self) -> Result<()> {
+        let most = Replication::new(u8::try_from(NODES)?).context("three copies are allowed")?;
+        let began = self.env.now();
+        while self.placement.row(most, RowIndex(0)).await?.replicas.len() < NODES {
+            if self.env.now().since(began) > START_PATIENCE {
+                bail!("the disk nodes do not register");
+            }
+            self.env.sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    pub async fn stop(self) {
+        for node in self.nodes {
+            node.stop().await;
+        }
+    }
+}

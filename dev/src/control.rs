@@ -1,0 +1,90 @@
+//! The API, over TLS, as `firn-api serve` runs it.
+
+use crate::{
+    blocks::TRUST_DOMAIN,
+    disks::Hosts,
+    layout::{Layout, write_whole},
+};
+use anyhow::{Context as _, Result, bail};
+use firn_api::{App, FileMailer, Listening, MasterSecret, NoCloud, POLICY, Parts, Recorder, RegoPolicy};
+use firn_identity::pem;
+use firn_table::Table;
+use std::{net::SocketAddr, sync::Arc};
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
+
+/// A running API.
+pub struct Api {
+    pub app: App,
+    pub url: String,
+    serving: JoinHandle<()>,
+}
+
+/// Serves until `stopping` says so.
+pub async fn start(
+    layout: &Layout,
+    master: MasterSecret,
+    table: Arc<dyn Table>,
+    disks: Arc<Hosts>,
+    address: SocketAddr,
+    recorder: Option<Recorder>,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<Api> {
+    let authority = master.authority(TRUST_DOMAIN)?;
+    let text = pem("CERTIFICATE", authority.certificate());
+    write_whole(&layout.path("authority.pem"), text.as_bytes(), 0o644)?;
+    let env = firn_env::real(&layout.path("api"))?;
+    let url = format!("https://localhost:{}", address.port());
+    let app = App::new(Parts {
+        table,
+        master,
+        policy: Arc::new(RegoPolicy::compile(POLICY)?),
+        mailer: Arc::new(FileMailer::new(&env)),
+        placement: disks,
+        cloud: Arc::new(NoCloud),
+        issuer: url.clone(),
+        trust_domain: TRUST_DOMAIN.into(),
+        token_generation: 0,
+        request_rate: None,
+        env,
+    })?;
+    let listening = Listening {
+        address,
+        tls_names: Some(vec!["localhost".into(), address.ip().to_string()]),
+        instance: "dev".into(),
+    };
+    let (ready, told) = oneshot::channel();
+    let served = app.clone();
+    let serving = tokio::spawn(async move {
+        let stop = async move {
+            // A sender that is gone stops us too.
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        let ready = |address| {
+            // Nobody waits any more if the start failed elsewhere.
+            let _ = ready.send(address);
+        };
+        if let Err(error) = firn_api::serve_recorded(&served, &listening, recorder, ready, stop).await {
+            tracing::error!(%error, "the API ended");
+            eprintln!("firn-dev: the API ended: {error}");
+        }
+    });
+    let Ok(address) = told.await else {
+        serving.await.context("the API panicked")?;
+        bail!("the API cannot listen on {address}; name another place with --api");
+    };
+    Ok(Api {
+        app,
+        url: format!("https://localhost:{}", address.port()),
+        serving,
+    })
+}
+
+impl Api {
+    pub async fn ended(self) {
+        // A panic is in the log already.
+        let _ = self.serving.await;
+    }
+}

@@ -1,0 +1,243 @@
+//! The edge, as `firn-edge enrol` and `firn-edge run` have it, and the cleaner of its family, as `firn-cleaner run --every` does.
+//!
+//! ```text
+//! nobody joined ─ firn edge join ─▶ joined ─ firn edge approve ─▶ enrolled ─▶ serves until the end
+//! ```
+
+use crate::{
+    Arguments, commits,
+    layout::{Layout, write_whole},
+};
+use anyhow::{Context as _, Result};
+use firn_anchor::Anchor;
+use firn_api::App;
+use firn_cleaner::{Cleaner, Limits};
+use firn_edge::{Config, Enrolment, Failure, Outside, Place, enrol, serve_until};
+use firn_env::Env;
+use firn_format::FamilyId;
+use firn_store::{Stack, StackConfig, StoreUrl};
+use firn_store_cloud::Credentials;
+use firn_table::Table;
+use std::{io::Write as _, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinHandle};
+
+/// What clients mount.
+pub const EXPORT: &str = "/export";
+/// Between two looks whether somebody joined or approved.
+const LOOK: Duration = Duration::from_millis(50);
+/// A production cleaner waits longer before it deletes what it retired; nobody here has it open for so long.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How far the edge is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Progress {
+    Waiting,
+    Serving(String),
+    Ended(String),
+}
+
+/// An edge in this process.
+pub struct Edge {
+    progress: watch::Receiver<Progress>,
+    task: JoinHandle<()>,
+}
+
+/// Starts to wait for an edge to join, and then to serve.
+pub fn start(
+    env: &Env,
+    layout: &Layout,
+    table: Arc<dyn Table>,
+    app: App,
+    arguments: &Arguments,
+    stopping: watch::Receiver<bool>,
+) -> Result<Edge> {
+    let path = layout.path("firn-edge.toml");
+    write_whole(&path, configuration(layout, arguments.nfs).as_bytes(), 0o600)?;
+    let config = Config::load(&path).map_err(|failure| anyhow::anyhow!("{failure}"))?;
+    let (report, progress) = watch::channel(Progress::Waiting);
+    let (env, layout, clean_every) = (env.clone(), layout.clone(), arguments.clean_every);
+    let task = tokio::spawn(async move {
+        let cleaning = Cleaning {
+            env,
+            layout: layout.clone(),
+            table: table.clone(),
+            app,
+            every: Duration::from_secs(clean_every),
+        };
+        let why = match life(&layout, &config, table, &cleaning, stopping, &report).await {
+            Ok(()) => "it was told to".to_owned(),
+            Err(failure) => failure.to_string(),
+        };
+        tracing::info!(why, "the edge ended");
+        report.send_replace(Progress::Ended(why));
+    });
+    Ok(Edge { progress, task })
+}
+
+fn configuration(layout: &Layout, nfs: SocketAddr) -> String {
+    format!(
+        r#"# Made by firn-dev anew at every start. `firn-edge --config THIS status|sync|verify|snapshot|restore` ask the running edge.
+[volume]
+name = "main"
+edge_name = "dev"
+store = "file://{bucket}"
+table = "redb:{table}"
+state_directory = "{state}"
+
+[limits]
+disk_cache = "1 GiB"
+journal = "1 GiB"
+
+[nfs]
+listen = "{host}"
+nfs_port = {port}
+portmap = false
+grace_seconds = 1
+
+[[export]]
+path = "{EXPORT}"
+clients = ["127.0.0.0/8"]
+squash = "none"
+require_privileged_port = false
+"#,
+        bucket = layout.text("bucket"),
+        table = layout.text("storage.redb"),
+        state = layout.text("edge"),
+        host = nfs.ip(),
+        port = nfs.port(),
+    )
+}
+
+async fn life(
+    layout: &Layout,
+    config: &Config,
+    table: Arc<dyn Table>,
+    cleaning: &Cleaning,
+    mut stopping: watch::Receiver<bool>,
+    report: &watch::Sender<Progress>,
+) -> Result<(), Failure> {
+    let Some((outside, place)) = joined(layout, config, &table, stopping.clone()).await? else {
+        return Ok(());
+    };
+    let commits = commits::observe(cleaning.env.clone(), table, cleaning.app.clone(), place);
+    let beside = [
+        tokio::spawn(commits),
+        tokio::spawn(cleaning.clone().run(place.family)),
+    ];
+    let told = async move {
+        // A sender that is gone stops us too.
+        let _ = stopping.wait_for(|stop| *stop).await;
+    };
+    let ready = |address: &str| {
+        report.send_replace(Progress::Serving(address.to_owned()));
+    };
+    let served = serve_until(config, &outside, told, ready).await;
+    beside.iter().for_each(JoinHandle::abort);
+    served
+}
+
+/// Waits until an edge has joined and was approved; nothing if everything stops before.
+async fn joined(
+    layout: &Layout,
+    config: &Config,
+    table: &Arc<dyn Table>,
+    stopping: watch::Receiver<bool>,
+) -> Result<Option<(Outside, Place)>, Failure> {
+    let mut outside = None;
+    loop {
+        if *stopping.borrow() {
+            return Ok(None);
+        }
+        // The state directory is made by `firn edge join`, not before it: opening would be in its way.
+        if layout.has_edge() {
+            if outside.is_none() {
+                outside = Some(Outside::over(config, table.clone()).await?);
+            }
+            if let Some(opened) = &outside {
+                match enrol(config, opened).await {
+                    Ok(Enrolment::Ready { place, .. }) => {
+                        return Ok(outside.map(|outside| (outside, place)));
+                    }
+                    Ok(Enrolment::NotApproved { .. }) => {}
+                    // The API of this process may be a moment behind.
+                    Err(failure) => tracing::warn!(%failure, "not enrolled yet"),
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl Edge {
+    /// Waits until clients can mount; gives the address.
+    pub async fn ready(&self) -> Result<String> {
+        let mut progress = self.progress.clone();
+        let reached = progress.wait_for(|progress| *progress != Progress::Waiting).await;
+        match reached.map(|progress| progress.clone()) {
+            Ok(Progress::Serving(address)) => Ok(address),
+            Ok(Progress::Ended(why)) => anyhow::bail!("the edge does not serve: {why}"),
+            Ok(Progress::Waiting) | Err(_) => anyhow::bail!("the edge panicked; see the log"),
+        }
+    }
+
+    /// Completes when the edge ended by itself, with the reason.
+    pub async fn failed(&self) -> String {
+        let mut progress = self.progress.clone();
+        let reached = progress
+            .wait_for(|progress| matches!(progress, Progress::Ended(_)))
+            .await;
+        match reached.map(|progress| progress.clone()) {
+            Ok(Progress::Ended(why)) => why,
+            Ok(Progress::Waiting | Progress::Serving(_)) | Err(_) => "it panicked".into(),
+        }
+    }
+
+    pub async fn ended(self) {
+        // A panic is in the log already.
+        let _ = self.task.await;
+    }
+}
+
+/// What the cleaner needs.
+#[derive(Clone)]
+struct Cleaning {
+    env: Env,
+    layout: Layout,
+    table: Arc<dyn Table>,
+    app: App,
+    every: Duration,
+}
+
+impl Cleaning {
+    /// Cleans for ever; each run's report is a line of `cleaner.log`.
+    async fn run(self, family: FamilyId) {
+        loop {
+            tokio::time::sleep(self.every).await;
+            if let Err(error) = self.rounds(family).await {
+                tracing::warn!(%error, "the cleaner starts anew");
+            }
+        }
+    }
+
+    async fn rounds(&self, family: FamilyId) -> Result<()> {
+        let url = format!("file://{}", self.layout.text("bucket")).parse::<StoreUrl>()?;
+        let backend = firn_store_cloud::open(&self.env, &url, &Credentials::Environment).await?;
+        let stack = Stack::new(&self.env, backend, StackConfig::default())?;
+        let anchor = Anchor::new(self.table.clone(), self.env.clone(), family);
+        let limits = Limits {
+            grace: GRACE,
+            ..Limits::default()
+        };
+        let mut cleaner = Cleaner::new(&self.env, stack.store, &anchor, limits);
+        let mut log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.layout.path("cleaner.log"))
+            .context("cleaner.log")?;
+        loop {
+            let report = cleaner.run().await?;
+            writeln!(log, "{}", serde_json::to_string(&report)?)?;
+            tokio::time::sleep(self.every).await;
+        }
+    }
+}

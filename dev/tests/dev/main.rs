@@ -1,0 +1,12 @@
+//! `firn dev` from outside: the README's quick start, and the whole story of a customer, with the real programs.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it starts real programs, and waits for them in real time"
+)]
+
+mod distrust;
+mod knowledge;
+mod machine;
+mod quick_start;
+mod search;
+mod story;

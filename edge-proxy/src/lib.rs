@@ -1,0 +1,31 @@
+//! The edge: the appliance in a branch office. To its clients a file server, to the cloud one writer of a volume.
+//!
+//! [`program`] is `firn-edge`. Whoever runs an edge beside other parts of Firn in one process (`firn-dev`) opens its [`Outside`]
+//! over a table that it shares with them, enrols it ([`enrol`]) and serves it ([`serve_until`]): the same code, without a process
+//! of its own.
+
+mod admin;
+mod allocator;
+mod commands;
+mod config;
+mod enrol;
+mod failure;
+mod format;
+mod identity;
+mod join;
+mod metrics;
+mod parts;
+mod program;
+mod quantity;
+mod recover;
+mod report;
+mod run;
+mod snapshot;
+mod snapshots;
+
+pub use config::Config;
+pub use enrol::{Enrolment, Place, enrol};
+pub use failure::Failure;
+pub use parts::Outside;
+pub use program::program;
+pub use run::serve_until;

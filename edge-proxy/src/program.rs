@@ -1,0 +1,216 @@
+//! The command line of `firn-edge`.
+
+use crate::{
+    admin, allocator, commands, config, enrol, failure::Failure, format, join, parts::Outside, recover, run,
+    snapshots,
+};
+use clap::{Parser, Subcommand};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+/// Serves a Firn volume to a branch office over NFS.
+#[derive(Parser)]
+#[command(name = "firn-edge", version, after_help = EXIT_CODES)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, short, global = true, default_value = "/etc/firn/firn-edge.toml")]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, safe to try again; 2 the command line or the configuration is wrong; \
+3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover; 6 verify found damage";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Makes a new volume: keys, first checkpoint, this edge's identity. Prints the recovery phrase once.
+    Format {
+        /// Writes the recovery phrase into this new file instead of showing it.
+        #[arg(long, value_name = "FILE")]
+        phrase_file: Option<PathBuf>,
+        /// Mode of the root directory, in octal.
+        #[arg(long, default_value = "755")]
+        root_mode: String,
+    },
+    /// Takes up the service's keys: after `firn edge join` into this state directory, and `firn edge approve`. Makes the volume
+    /// if this is its first edge.
+    Enrol,
+    /// Serves the volume until SIGTERM.
+    Run {
+        /// Injects the faults described in this file into the store; for tests.
+        #[arg(long, value_name = "FILE")]
+        fault: Option<PathBuf>,
+    },
+    /// Checks the configuration file and says what is wrong with it.
+    CheckConfig,
+    /// Prepares this machine to serve a volume of a family that another edge serves: a standby, a replacement, or a look into
+    /// a salvage clone. The volume is the one named in the configuration.
+    Join {
+        /// A copy of the other edge's identity: the file `identity` in its state directory.
+        #[arg(long, value_name = "FILE")]
+        identity: PathBuf,
+    },
+    /// Takes the volume away from the edge that owns it. What that edge acknowledged but had not committed goes into a
+    /// salvage clone when it comes back.
+    Takeover {
+        /// Does not ask.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Shows what the running edge does and has: cache, uncommitted data, requests, money, clients.
+    Status {
+        /// As a table or as JSON.
+        #[arg(long, value_enum, default_value = "text")]
+        output: commands::Output,
+    },
+    /// Shows what happens, again and again, until interrupted.
+    Top {
+        /// Seconds between two screens.
+        #[arg(long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+        /// Ends after so many screens.
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// Waits until everything acknowledged so far is in the cloud.
+    Sync,
+    /// Stops the running edge with everything in the cloud and the volume given up, for a planned move to another edge.
+    Drain,
+    /// Reads everything committed from the store and checks it while the edge serves; names each damaged file.
+    Verify,
+    /// Makes, lists, protects and deletes snapshots of the volume the edge serves.
+    Snapshot {
+        #[command(subcommand)]
+        what: snapshots::SnapshotCommand,
+    },
+    /// Copies a file or a tree from a snapshot into the live volume; no byte passes a client.
+    Restore {
+        /// The snapshot.
+        snapshot: String,
+        /// The path in it, from the root of the volume.
+        path: String,
+        /// Where to; by default where it was.
+        #[arg(long, value_name = "PATH")]
+        to: Option<String>,
+        /// Replaces a file that is there (never a directory).
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Makes a writable volume out of a snapshot, or of the present state. It copies nothing.
+    Clone {
+        /// The new volume's name.
+        name: String,
+        /// The snapshot; without it, the present state.
+        #[arg(long)]
+        snapshot: Option<String>,
+    },
+    /// Rebuilds a volume whose table was lost, from the bucket and the recovery phrase alone. Shows what there is; changes
+    /// something only with --yes.
+    Recover {
+        /// A file with the recovery phrase.
+        #[arg(long, value_name = "FILE")]
+        phrase_file: PathBuf,
+        /// Which family, if the bucket has several.
+        #[arg(long)]
+        family: Option<String>,
+        /// Which volume, if the family has several.
+        #[arg(long)]
+        volume: Option<String>,
+        /// Does it.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Threads for calls that wait for the disk and for sealing, a processor. By default there may be 512, and a burst of cache
+/// writes makes them all; each has a stack and memory of the allocator for itself.
+const BLOCKING_THREADS_A_CORE: usize = 4;
+
+/// Runs the program: reads the command line, does what it says.
+pub fn program() -> ExitCode {
+    allocator::keep_little();
+    let arguments = Arguments::parse();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // A journal sync never waits behind more than this many short calls.
+        .max_blocking_threads((cores * BLOCKING_THREADS_A_CORE).clamp(16, 64))
+        .build();
+    let executed = match runtime {
+        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Err(error) => Err(Failure::new(format!("cannot start threads: {error}"))),
+    };
+    match executed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("firn-edge: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+async fn execute(arguments: Arguments) -> Result<(), Failure> {
+    let config = config::Config::load(&arguments.config)?;
+    match arguments.command {
+        Command::CheckConfig => {
+            config.price_book()?;
+            println!("{}: fine", arguments.config.display());
+            Ok(())
+        }
+        Command::Format {
+            phrase_file,
+            root_mode,
+        } => {
+            let mode = u32::from_str_radix(&root_mode, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o7777);
+            let mode =
+                mode.ok_or_else(|| Failure::usage(format!("--root-mode {root_mode} is no octal mode")))?;
+            format::format(&config, phrase_file.as_deref(), mode).await
+        }
+        Command::Enrol => {
+            let outside = Outside::open(&config, None).await?;
+            match enrol::enrol(&config, &outside).await? {
+                waiting @ enrol::Enrolment::NotApproved { .. } => Err(Failure::new(waiting)),
+                ready @ enrol::Enrolment::Ready { .. } => {
+                    println!("{ready}");
+                    Ok(())
+                }
+            }
+        }
+        Command::Run { fault } => run::run(&config, fault.as_deref()).await,
+        Command::Takeover { force } => format::takeover(&config, force).await,
+        Command::Join { identity } => join::join(&config, &identity).await,
+        Command::Status { output } => commands::status(&config, output).await,
+        Command::Top { interval, count } => {
+            commands::top(&config, Duration::from_secs(interval), count).await
+        }
+        Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
+        Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,
+        Command::Verify => commands::verify(&config).await,
+        Command::Snapshot { what } => snapshots::snapshot(&config, what).await,
+        Command::Restore {
+            snapshot,
+            path,
+            to,
+            replace,
+        } => {
+            let request = admin::Command::Restore {
+                to: to.unwrap_or_else(|| path.clone()),
+                snapshot,
+                path,
+                replace,
+            };
+            snapshots::ask(&config, request, "restoring").await
+        }
+        Command::Clone { name, snapshot } => {
+            snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
+        }
+        Command::Recover {
+            phrase_file,
+            family,
+            volume,
+            yes,
+        } => recover::recover(&config, &phrase_file, family.as_deref(), volume.as_deref(), yes).await,
+    }
+}

@@ -1,0 +1,137 @@
+//! Sessions of AWS's Security Token Service: a role, narrowed by a session policy to one volume's prefix, for a quarter of an hour.
+
+use super::{AwsAccount, AwsError};
+use crate::cloud::{CloudError, CloudSession, CloudSessions, Place, SessionRequest};
+use async_trait::async_trait;
+use firn_identity::{TenantId, UnixTime, VolumeId};
+use std::collections::BTreeMap;
+
+const VERSION: &str = "2011-06-15";
+
+/// Gives sessions of roles that this service may assume: its own for buckets it manages, a tenant's for the tenant's.
+pub struct StsSessions {
+    account: AwsAccount,
+    /// The role for managed buckets.
+    role: String,
+    /// Managed buckets by region.
+    buckets: BTreeMap<String, String>,
+}
+
+impl StsSessions {
+    /// `role` is assumed for the buckets in `buckets`, which are named by region.
+    pub fn new(account: AwsAccount, role: String, buckets: BTreeMap<String, String>) -> Self {
+        Self {
+            account,
+            role,
+            buckets,
+        }
+    }
+}
+
+/// RFC 3339 in universal time, as AWS writes it: `2026-11-21T23:00:00Z`, perhaps with a fraction.
+fn time(text: &str) -> Option<UnixTime> {
+    let (date, clock) = text.strip_suffix('Z')?.split_once('T')?;
+    let clock = clock.split_once('.').map_or(clock, |(whole, _)| whole);
+    let numbers = |text: &str, separator: char| -> Option<[i64; 3]> {
+        let parts: Option<Vec<i64>> = text.split(separator).map(|part| part.parse().ok()).collect();
+        parts?.try_into().ok()
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(clock, ':')?;
+    let fits = (1970..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && (0..24).contains(&hour)
+        && (0..60).contains(&minute)
+        && (0..=60).contains(&second);
+    if !fits {
+        return None;
+    }
+    // Days since 1970 by counting years from March, so that the leap day is the last (Hinnant's days_from_civil).
+    let shifted_year = if month <= 2 { year - 1 } else { year };
+    let era = shifted_year.div_euclid(400);
+    let year_of_era = shifted_year - era * 400;
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days =
+        era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
+    u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second)
+        .ok()
+        .map(UnixTime)
+}
+
+#[async_trait]
+impl CloudSessions for StsSessions {
+    fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place> {
+        self.buckets.get(region).map(|bucket| Place {
+            bucket: bucket.clone(),
+            prefix: format!("{tenant}/{volume}"),
+        })
+    }
+
+    async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        let own = request.role.as_ref();
+        let mut fields = vec![
+            ("RoleArn", own.unwrap_or(&self.role).clone()),
+            // By this name the bucket's log tells edges apart.
+            ("RoleSessionName", request.edge.to_string()),
+            ("DurationSeconds", request.seconds.to_string()),
+            ("Policy", request.policy.clone()),
+        ];
+        // A tenant's role demands the tenant's external id: so no tenant can name another's role.
+        fields.extend(own.map(|_| ("ExternalId", request.external_id.clone())));
+        let fields: Vec<_> = fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        let reply = self
+            .account
+            .call("sts", VERSION, "AssumeRole", &fields)
+            .await
+            .map_err(|error| match error {
+                AwsError::Refused { .. } => CloudError::Refused(error.to_string()),
+                AwsError::Unavailable { .. } => CloudError::Unavailable(error.to_string()),
+            })?;
+        let field = |name: &str| {
+            let missing = || CloudError::Unavailable(format!("the reply names no {name}"));
+            reply
+                .first(name)
+                .filter(|text| !text.is_empty())
+                .ok_or_else(missing)
+        };
+        let expires = field("Expiration")?;
+        Ok(CloudSession {
+            access_key_id: field("AccessKeyId")?,
+            secret_access_key: field("SecretAccessKey")?,
+            session_token: field("SessionToken")?,
+            expires: time(&expires)
+                .ok_or_else(|| CloudError::Unavailable(format!("{expires:?} is no time")))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_the_calendar_has_them() {
+        for (text, seconds) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("2000-02-29T12:00:00Z", 951_825_600),
+            ("2000-03-01T00:00:00Z", 951_868_800),
+            ("2026-11-21T23:00:00.123Z", 1_795_302_000),
+            ("2100-03-01T00:00:00Z", 4_107_542_400),
+        ] {
+            assert_eq!(time(text), Some(UnixTime(seconds)), "{text}");
+        }
+        for wrong in [
+            "",
+            "2026-11-21",
+            "2026-13-01T00:00:00Z",
+            "2026-11-21T24:00:00Z",
+            "2026-11-21T23:00:00+01:00",
+        ] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
+    }
+}

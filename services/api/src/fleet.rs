@@ -1,0 +1,104 @@
+//! Disks on a cluster of `firn-blockd` nodes: what the sagas decide, put into the cluster's table.
+//!
+//! The disk has one identifier for both, so that a capability of this service's names the disk that nodes know. In the cluster
+//! it is called by that identifier; what its owner calls it is the control plane's matter. It is created without a key: the
+//! service has none, and whoever attaches it brings it.
+
+use crate::placement::{DiskPlacement, DiskPlan, PlacementError};
+use async_trait::async_trait;
+use firn_blockd_client::{DiskSettings, Mode, Shape, UNIT_BLOCKS, replication, tracts_for};
+use firn_blockd_placement::{NewDisk, Placement, PlacementError as ClusterError};
+use firn_blockd_protocol::{DiskId as ClusterDisk, TenantId as ClusterTenant};
+use firn_identity::{DiskId, TenantId};
+
+/// The most tracts over which neighbouring blocks are spread.
+const SEGMENT_TRACTS: u64 = 128;
+
+/// See the module.
+pub struct Fleet {
+    cluster: Placement,
+}
+
+impl Fleet {
+    /// Places disks in this cluster.
+    pub fn new(cluster: Placement) -> Self {
+        Self { cluster }
+    }
+}
+
+fn cluster_disk(disk: DiskId) -> ClusterDisk {
+    ClusterDisk(disk.0)
+}
+
+/// A refusal that will be the same tomorrow ends the saga; everything else is tried again.
+fn refused(error: ClusterError) -> PlacementError {
+    match error {
+        ClusterError::NoCapacity { .. }
+        | ClusterError::NotEnoughNodes { .. }
+        | ClusterError::Size { .. }
+        | ClusterError::Name { .. }
+        | ClusterError::DiskExists { .. }
+        | ClusterError::Deleting(_)
+        | ClusterError::NoDisk(_)
+        | ClusterError::NoCluster => PlacementError::NoCapacity(error.to_string()),
+        ClusterError::Unavailable(_)
+        | ClusterError::Refused(_)
+        | ClusterError::Contention { .. }
+        | ClusterError::Damaged { .. }
+        | ClusterError::ClusterExists
+        | ClusterError::Attached { .. }
+        | ClusterError::Fenced { .. }
+        | ClusterError::NoNode(_)
+        | ClusterError::Superseded(_)
+        | ClusterError::RowChanged => PlacementError::Unavailable(error.to_string()),
+    }
+}
+
+fn impossible(error: impl std::fmt::Display) -> PlacementError {
+    PlacementError::NoCapacity(error.to_string())
+}
+
+#[async_trait]
+impl DiskPlacement for Fleet {
+    async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
+        let tracts = plan.size_bytes.div_ceil(crate::types::TRACT_BYTES);
+        let segment_tracts = u32::try_from(tracts.clamp(1, SEGMENT_TRACTS)).map_err(impossible)?;
+        let shape = Shape::InPlace {
+            segment_tracts,
+            unit_blocks: UNIT_BLOCKS,
+        };
+        let settings = DiskSettings::new(shape, Mode::WriteBack, None).map_err(impossible)?;
+        let disk = NewDisk {
+            tenant: ClusterTenant(plan.tenant.0),
+            name: plan.disk.to_string(),
+            size_bytes: plan.size_bytes,
+            tracts: Some(tracts_for(&settings, plan.size_bytes).map_err(impossible)?),
+            replication: replication(plan.replicas).map_err(impossible)?,
+            settings: settings.to_text(),
+        };
+        self.cluster
+            .create_disk_as(cluster_disk(plan.disk), disk)
+            .await
+            .map_err(refused)?;
+        Ok(())
+    }
+
+    async fn grow(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
+        let disk = cluster_disk(plan.disk);
+        let record = self.cluster.disk(disk).await.map_err(refused)?;
+        let settings = DiskSettings::parse(&record.settings).map_err(impossible)?;
+        let tracts = tracts_for(&settings, plan.size_bytes).map_err(impossible)?;
+        self.cluster
+            .grow_disk(disk, plan.size_bytes, Some(tracts))
+            .await
+            .map_err(refused)?;
+        Ok(())
+    }
+
+    async fn remove(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
+        self.cluster
+            .remove_disk(ClusterTenant(tenant.0), cluster_disk(disk))
+            .await
+            .map_err(refused)
+    }
+}
