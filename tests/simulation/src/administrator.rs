@@ -6,10 +6,7 @@ use crate::{
     system::{Running, SnapshotRefusal},
     tree::Tree,
 };
-use firn_env::{
-    TaskEnded,
-    sim::{Machine, Seeded},
-};
+use firn_env::{Env, TaskEnded, sim::Seeded};
 use firn_vfs::VfsError;
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +25,11 @@ pub(crate) async fn administer(
     mut random: Seeded,
 ) {
     let machine = history.system.edge(home.edge);
-    let incarnation = machine.incarnation();
+    if !machine.is_running() {
+        return;
+    }
+    // Its clock can be read even when the machine has gone down meanwhile.
+    let (incarnation, clock) = (machine.incarnation(), machine.env());
     let mut number = 0;
     while !work.is_over() && machine.is_running() && machine.incarnation() == incarnation {
         let pause = random.duration(Duration::ZERO, Duration::from_secs(2));
@@ -43,14 +44,15 @@ pub(crate) async fn administer(
                 number += 1;
                 let name = format!("s{}-{number}-{}", home.edge, random.below(1_000_000));
                 let until_ms = if random.chance(1, 3) {
-                    let Ok(now_ms) = wall_ms(&machine) else { return };
-                    now_ms + random.between(0, 7_200_000) as i64
+                    clock.wall().as_millis() + random.between(0, 7_200_000) as i64
                 } else {
                     0
                 };
                 create(&history, &home, &running, &name, until_ms).await
             }
-            2 if !there.is_empty() => delete(&history, &home, &running, random.pick(&there).clone()).await,
+            2 if !there.is_empty() => {
+                delete(&history, &home, &clock, &running, random.pick(&there).clone()).await
+            }
             _ if !there.is_empty() => {
                 let (id, name, _) = random.pick(&there).clone();
                 look(&history, &home, &running, id, &name).await
@@ -60,15 +62,6 @@ pub(crate) async fn administer(
         if done.is_err() {
             return;
         }
-    }
-}
-
-/// What the edge's clock says, if it runs.
-fn wall_ms(machine: &Machine) -> Result<i64, TaskEnded> {
-    if machine.is_running() {
-        Ok(machine.env().wall().as_millis())
-    } else {
-        Err(TaskEnded)
     }
 }
 
@@ -100,18 +93,18 @@ async fn create(
 async fn delete(
     history: &Arc<History>,
     home: &Home,
+    clock: &Env,
     running: &Arc<dyn Running>,
     (id, name, until_ms): (u64, String, i64),
 ) -> Result<(), TaskEnded> {
     let machine = history.system.edge(home.edge);
-    let before_ms = wall_ms(&machine)?;
+    let before_ms = clock.wall().as_millis();
     let (serving, unwanted) = (running.clone(), name.clone());
     let deleted = on(&machine, "delete snapshot", async move {
         serving.delete_snapshot(&unwanted).await
     })
     .await?;
-    // The edge may have gone down after it answered.
-    let now_ms = wall_ms(&machine)?.max(before_ms);
+    let now_ms = clock.wall().as_millis().max(before_ms);
     match deleted {
         Ok(()) => {
             if until_ms > now_ms + CLOCK_SLACK_MS {

@@ -31,15 +31,20 @@ use crate::{
     tree::Tree,
 };
 use answers::{answer, is_stable, listed};
-use firn_env::Env;
+use firn_env::{Env, Monotonic};
 use firn_vfs::{
     Caller, CompletedRequest, FileHandle, MemoryOptions, MemorySnapshot, MemoryVfs, RequestId, Timestamp,
     Vfs, VfsError,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Acknowledged requests that a restarted server must still recognise: clients send again within seconds.
 const REMEMBERED_REQUESTS: usize = 64;
+/// How long an answered request is surely recognised: servers forget them after three minutes, when the next one comes.
+const REQUESTS_KEPT: Duration = Duration::from_secs(150);
 
 struct Pending {
     operation: Operation,
@@ -89,8 +94,8 @@ pub struct Oracle {
     cloud_floor: usize,
     pending: BTreeMap<u64, Pending>,
     next_call: u64,
-    /// Requests acknowledged as stable, oldest first, with the file they made.
-    acknowledged: Vec<(usize, RequestId, Option<u64>)>,
+    /// Requests acknowledged as stable, oldest first, with the file they made, and when.
+    acknowledged: Vec<(usize, RequestId, Option<u64>, Monotonic)>,
     /// Cleared when clocks jump or long times pass: what is remembered of requests then is not known.
     requests_remembered: bool,
     failures: Vec<String>,
@@ -394,7 +399,8 @@ impl Oracle {
         if let Some(request) = pending.caller.request
             && !matches!(pending.operation, Operation::Release { .. })
         {
-            self.acknowledged.push((number, request, created));
+            let now = self.env.now();
+            self.acknowledged.push((number, request, created, now));
         }
     }
 
@@ -525,7 +531,7 @@ impl Oracle {
             self.cloud_floor = kept;
             self.acknowledged.clear();
         }
-        self.acknowledged.retain(|(number, _, _)| *number <= kept);
+        self.acknowledged.retain(|(number, ..)| *number <= kept);
     }
 
     /// Changes that must survive a crash.
@@ -545,8 +551,9 @@ impl Oracle {
             .collect();
         let newest = self.acknowledged.len().saturating_sub(REMEMBERED_REQUESTS);
         let mut forgotten = Vec::new();
-        for (number, request, created) in &self.acknowledged[newest..] {
-            if *number > kept || !remembered {
+        let now = self.env.now();
+        for (number, request, created, at) in &self.acknowledged[newest..] {
+            if *number > kept || !remembered || now.since(*at) > REQUESTS_KEPT {
                 continue;
             }
             match known.get(request) {
