@@ -212,7 +212,7 @@ fn secrets(machine: &Machine, join_secret: &str, disk: &str) -> Secrets {
         "its first words",
         words.split(' ').take(6).collect::<Vec<_>>().join(" "),
     );
-    secrets.add("the recovery secret", &*phrase.recovery_secret().to_bytes());
+    secrets.add("the recovery secret", *phrase.recovery_secret().to_bytes());
     secrets.add("the join secret", join_secret.trim());
     secrets.add(
         "the edge's secret",
@@ -231,6 +231,7 @@ fn secrets(machine: &Machine, join_secret: &str, disk: &str) -> Secrets {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes most of a minute: make story"]
 async fn from_sign_up_to_the_bill_and_the_service_knows_nothing() {
     let teller = Teller(Instant::now());
     let place = tempfile::tempdir().unwrap();

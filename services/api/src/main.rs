@@ -41,7 +41,7 @@ enum Command {
         file: PathBuf,
     },
     /// Serves until SIGTERM or an interrupt.
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Issues a certificate, good for some days, to a component of the service or to its staff.
     Certify {
         /// `anchor`, `cleaner`, or `support` for who grants credits and publishes prices.
@@ -209,7 +209,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::NewSecret { file } => new_secret(&file),
-        Command::Serve(options) => serve(options).await,
+        Command::Serve(options) => serve(*options).await,
         Command::Certify {
             name,
             directory,

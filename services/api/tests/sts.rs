@@ -4,6 +4,7 @@
 //! tests/lab/cloud/with localstack -- cargo test -p firn-api --test sts -- --ignored real_
 //! ```
 #![cfg(feature = "aws")]
+#![allow(clippy::disallowed_methods, reason = "a server outside, in real time")]
 
 use firn_api::{
     AwsAccount, CloudError, CloudSession, CloudSessions as _, Place, SESSION_SECONDS, SessionRequest,
