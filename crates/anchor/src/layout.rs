@@ -57,15 +57,25 @@ impl<'a> Reader<'a> {
 
     /// Starts behind the two bytes with which every tuple begins.
     pub(crate) fn open(bytes: &'a [u8], layout: u8, kind: u8) -> Result<Self, TupleError> {
+        Self::open_versions(bytes, layout, layout, kind).map(|(reader, _)| reader)
+    }
+
+    /// The same of a tuple of which several layouts are read; tells which one it is.
+    pub(crate) fn open_versions(
+        bytes: &'a [u8],
+        oldest: u8,
+        newest: u8,
+        kind: u8,
+    ) -> Result<(Self, u8), TupleError> {
         let mut reader = Self::new(bytes);
-        match reader.u8()? {
-            found if found == layout => {}
-            found => return Err(TupleError::UnknownVersion { found }),
+        let layout = reader.u8()?;
+        if layout < oldest || layout > newest {
+            return Err(TupleError::UnknownVersion { found: layout });
         }
         if reader.u8()? != kind {
             return Err(reader.malformed("the kind of another tuple"));
         }
-        Ok(reader)
+        Ok((reader, layout))
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], TupleError> {

@@ -34,8 +34,8 @@ pub use cleaning::{
 };
 pub use error::{AnchorError, Fenced};
 pub use ownership::{Ownership, Takeover};
-pub use proposal::{Overtaken, Proposal};
-pub use remembered::{AcceptedRollback, RememberedRoot, RolledBack, SeenRoot};
+pub use proposal::{MAX_PROPOSAL_USAGE, Overtaken, Proposal, UsageChange};
+pub use remembered::{RememberedRoot, RolledBack, SeenRoot};
 pub use tuple::{
     FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, RetainedRoot, Root,
     TupleError, TupleVersion, VolumeTuple,

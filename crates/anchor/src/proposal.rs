@@ -20,8 +20,27 @@ use bytes::Bytes;
 use firn_format::{Location, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_table::{Condition, TableError, Write};
 
-const LAYOUT_VERSION: u8 = 1;
+/// Version 2 added what the moves changed of the live bytes of segments.
+const LAYOUT_VERSION: u8 = 2;
+const OLDEST_VERSION: u8 = 1;
 const PROPOSAL_KIND: u8 = b'P';
+
+const RETIRED: u8 = 1;
+
+/// Segments of which a proposal tells. A batch of the cleaner touches about a hundred; more than this are left out, the least
+/// changed first, and cost the cleaner a look each. 25 KiB in the table.
+pub const MAX_PROPOSAL_USAGE: usize = 1024;
+
+/// What a proposal tells of a segment. A hint: nobody can check it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageChange {
+    /// The segment.
+    pub segment: SegmentId,
+    /// By how many bytes the base's trees lead to it more, or less, once they have the new places.
+    pub bytes: i64,
+    /// Whether it is retired together with this proposal or one that this one includes.
+    pub is_retired: bool,
+}
 
 /// A relocated head, for a named base.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +61,8 @@ pub struct Proposal {
     pub proposed_at_ms: i64,
     /// Random, drawn for this proposal: recognised after a lost reply.
     pub change_id: [u8; 16],
+    /// By segment, for the usage map; at most [`MAX_PROPOSAL_USAGE`].
+    pub usage: Vec<UsageChange>,
 }
 
 impl Proposal {
@@ -62,6 +83,14 @@ impl Proposal {
         writer.u64(self.mover.0);
         writer.i64(self.proposed_at_ms);
         writer.array(&self.change_id);
+        let count = self.usage.len().min(MAX_PROPOSAL_USAGE);
+        writer.u16(count as u16);
+        for change in &self.usage[..count] {
+            writer.u64(change.segment.writer.0);
+            writer.u64(change.segment.sequence);
+            writer.i64(change.bytes);
+            writer.u8(if change.is_retired { RETIRED } else { 0 });
+        }
         writer.finish()
     }
 
@@ -70,7 +99,8 @@ impl Proposal {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one proposal of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = Reader::open(bytes, LAYOUT_VERSION, PROPOSAL_KIND)?;
+        let (mut reader, layout) =
+            Reader::open_versions(bytes, OLDEST_VERSION, LAYOUT_VERSION, PROPOSAL_KIND)?;
         let flags = reader.u8()?;
         if flags != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -80,7 +110,7 @@ impl Proposal {
         if sequence == 0 || chained_from == 0 || chained_from > sequence {
             return Err(reader.malformed("a proposal that begins after itself"));
         }
-        let proposal = Self {
+        let mut proposal = Self {
             sequence,
             chained_from,
             base_version: Version(reader.u64()?),
@@ -96,7 +126,30 @@ impl Proposal {
             mover: WriterId(reader.u64()?),
             proposed_at_ms: reader.i64()?,
             change_id: reader.array()?,
+            usage: Vec::new(),
         };
+        if layout >= 2 {
+            let count = usize::from(reader.u16()?);
+            if count > MAX_PROPOSAL_USAGE {
+                return Err(reader.malformed("a proposal that tells of too many segments"));
+            }
+            for _ in 0..count {
+                let segment = SegmentId {
+                    writer: WriterId(reader.u64()?),
+                    sequence: reader.u64()?,
+                };
+                let bytes = reader.i64()?;
+                let flags = reader.u8()?;
+                if flags & !RETIRED != 0 {
+                    return Err(TupleError::UnknownFlags { found: flags });
+                }
+                proposal.usage.push(UsageChange {
+                    segment,
+                    bytes,
+                    is_retired: flags == RETIRED,
+                });
+            }
+        }
         reader.finish()?;
         Ok(proposal)
     }

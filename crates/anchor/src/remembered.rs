@@ -72,7 +72,8 @@ impl fmt::Display for RolledBack {
         write!(
             formatter,
             "the table was rolled back or forked: volume {} stands at {} (epoch {}), but this edge has seen {} (epoch {}); \
-             restore the newer table, or, if the older state is wanted, accept it explicitly (nothing is served until then)",
+             nothing is served and nothing was changed. Restore the newer table; if there is none, recover the volume into a \
+             new table from the bucket, which still has the newer state",
             self.volume,
             Words(self.found.as_ref()),
             self.found_epoch,
@@ -80,15 +81,6 @@ impl fmt::Display for RolledBack {
             self.seen_epoch,
         )
     }
-}
-
-/// What an operator agreed to, for the audit log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcceptedRollback {
-    /// What was given up.
-    pub from: RememberedRoot,
-    /// What is remembered from now on.
-    pub to: RememberedRoot,
 }
 
 impl RememberedRoot {
@@ -142,17 +134,6 @@ impl RememberedRoot {
         let changed = newest != *self;
         *self = newest;
         Ok(changed)
-    }
-
-    /// Goes on from what the table shows, whatever was seen before: an operator's decision, to be logged. Afterwards take
-    /// writer incarnations above those known ([`Anchor::next_writer_above`](crate::Anchor::next_writer_above)).
-    pub fn accept(&mut self, tuple: &VolumeTuple) -> AcceptedRollback {
-        let from = self.clone();
-        *self = Self::new(self.volume, tuple);
-        AcceptedRollback {
-            from,
-            to: self.clone(),
-        }
     }
 
     /// Encodes.

@@ -11,6 +11,8 @@ pub struct Limits {
     pub list_pages: usize,
     /// Segments whose index a run reads at most.
     pub judged_segments: usize,
+    /// Segments looked at in a run although the usage maps say that little of them is free: these may be wrong. Drawn by lot.
+    pub audited_segments: usize,
     /// Bytes of live objects that are moved together, held in memory while they are.
     pub batch_bytes: u64,
     /// Batches of one run.
@@ -47,6 +49,7 @@ impl Default for Limits {
             time: Duration::from_secs(60),
             list_pages: 4,
             judged_segments: 512,
+            audited_segments: 4,
             batch_bytes: 48 << 20,
             batches: 16,
             cache_bytes: 64 << 20,

@@ -12,15 +12,19 @@
 
 use crate::{CleanError, Damage, branches::Trees, objects::Objects};
 use firn_format::{
-    CHECKPOINTS, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, VerifiedObject, radix,
+    CHECKPOINTS, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, VerifiedObject,
+    radix,
 };
 use std::sync::Arc;
+
+/// Objects, and where they were said to lie.
+pub(crate) type Path = Vec<(Location, Arc<VerifiedObject>)>;
 
 /// What stands at a place, and what leads there.
 pub(crate) struct Found {
     pub pointer: Pointer,
-    /// The objects on the way, the topmost first, below the checkpoint.
-    pub path: Vec<Arc<VerifiedObject>>,
+    /// The objects on the way and where the root's pointers say that they lie, the topmost first, below the checkpoint.
+    pub path: Path,
 }
 
 /// Which copies a walk may use.
@@ -91,7 +95,7 @@ async fn file_map(
     trees: &Trees,
     number: u64,
     copies: Copies,
-    path: &mut Vec<Arc<VerifiedObject>>,
+    path: &mut Path,
 ) -> Result<Option<TreeRoot>, CleanError> {
     for (map, root) in [(INODE_MAP, trees.inode_map), (ORPHAN_MAP, trees.orphans)] {
         let Some(root) = root else { continue };
@@ -104,7 +108,7 @@ async fn file_map(
         if let Some(pointer) = descend(objects, root, place, copies, path).await? {
             let inode = step(objects, &pointer, place, copies).await?;
             let tree = root_of_map(&inode)?;
-            path.push(inode);
+            path.push((pointer.location, inode));
             return Ok(tree);
         }
     }
@@ -131,7 +135,7 @@ async fn descend(
     root: TreeRoot,
     place: Place,
     copies: Copies,
-    path: &mut Vec<Arc<VerifiedObject>>,
+    path: &mut Path,
 ) -> Result<Option<Pointer>, CleanError> {
     let leaf = radix::first_leaf(place.index, place.level);
     if place.level > root.level || radix::levels_for(leaf) > root.level {
@@ -148,13 +152,14 @@ async fn descend(
             index: radix::node_index(leaf, level),
         };
         let node = step(objects, &pointer, here, copies).await?;
+        let location = pointer.location;
         let slot = radix::slot(leaf, level);
         let children = &node.header.children;
         match children.binary_search_by_key(&slot, |child| child.slot) {
             Ok(found) => pointer = children[found].pointer,
             Err(_) => return Ok(None),
         }
-        path.push(node);
+        path.push((location, node));
     }
     Ok(Some(pointer))
 }

@@ -21,9 +21,10 @@ use crate::{
     own_log::OwnLog,
 };
 use bytes::Bytes;
+use firn_anchor::{MAX_PROPOSAL_USAGE, UsageChange};
 use firn_format::{
     EncodedObject, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, SegmentId, SegmentIndexEntry, Uid,
-    decode_object, relocate_children,
+    UsageLeaf, decode_object, relocate_children,
 };
 use firn_store::{ObjectKey, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ pub(crate) struct Relocated {
     pub led: BTreeMap<SegmentId, BTreeSet<usize>>,
     /// For each victim, the branches whose heads led to it before a proposal that is not merged yet led away.
     pub led_before: BTreeMap<SegmentId, BTreeSet<usize>>,
+    /// What of the head of a branch (ordinal) lies elsewhere now: where its pointers led.
+    pub replaced: BTreeMap<usize, BTreeMap<Uid, (Place, Location)>>,
     /// What was found damaged; the victims it lies in were left out.
     pub damaged: Vec<Damage>,
     /// Bytes of file data and of nodes, inodes and checkpoints written.
@@ -63,6 +66,7 @@ pub(crate) async fn relocate(
         heads: BTreeMap::new(),
         led: BTreeMap::new(),
         led_before: BTreeMap::new(),
+        replaced: BTreeMap::new(),
         damaged: Vec::new(),
         data_bytes: 0,
         node_bytes: 0,
@@ -124,10 +128,14 @@ pub(crate) async fn relocate(
                     continue;
                 }
                 changed_heads.insert(ordinal);
-                for node in found.path.iter().chain([&head.object]) {
+                let replaced = relocated.replaced.entry(ordinal).or_default();
+                replaced.insert(entry.uid, (entry.place, found.pointer.location));
+                for (location, node) in &found.path {
                     // The head's own copy counts: another may know older places of its children.
                     written.insert(node.uid(), (**node).clone().into_encoded());
+                    replaced.insert(node.uid(), (node.header.place, *location));
                 }
+                written.insert(head.object.uid(), (*head.object).clone().into_encoded());
             }
         }
     }
@@ -140,6 +148,45 @@ pub(crate) async fn relocate(
         relocated.heads.insert(ordinal, *location);
     }
     Ok(relocated)
+}
+
+impl Relocated {
+    /// By how many bytes the head of a branch leads to each segment more, or less, once it has the new places; the most changed
+    /// first, as many as a proposal tells of. `before` is what an unmerged proposal for the same base has told already.
+    pub fn usage(
+        &self,
+        ordinal: usize,
+        retired: &BTreeSet<SegmentId>,
+        before: &[UsageChange],
+    ) -> Vec<UsageChange> {
+        let mut changes: BTreeMap<SegmentId, UsageChange> =
+            before.iter().map(|change| (change.segment, *change)).collect();
+        let mut change = |segment: SegmentId, bytes: i64| {
+            let change = changes.entry(segment).or_insert(UsageChange {
+                segment,
+                bytes: 0,
+                is_retired: false,
+            });
+            change.bytes = change.bytes.saturating_add(bytes);
+            change.is_retired |= retired.contains(&segment);
+        };
+        for (uid, (place, old)) in self.replaced.get(&ordinal).into_iter().flatten() {
+            if let Some(new) = self.places.get(uid)
+                && UsageLeaf::counts(*place)
+            {
+                change(old.segment, -i64::from(old.length));
+                change(new.segment, i64::from(new.length));
+            }
+        }
+        let mut changes: Vec<UsageChange> =
+            changes.into_values().filter(|change| change.bytes != 0).collect();
+        if changes.len() > MAX_PROPOSAL_USAGE {
+            changes.sort_unstable_by_key(|change| std::cmp::Reverse(change.bytes.unsigned_abs()));
+            changes.truncate(MAX_PROPOSAL_USAGE);
+        }
+        changes.sort_unstable_by_key(|change| change.segment);
+        changes
+    }
 }
 
 async fn write_all(

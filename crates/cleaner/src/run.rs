@@ -10,7 +10,7 @@ use crate::{
     own_log::OwnLog,
     relocate::{Relocated, relocate},
     tenure::{Standing, Standings},
-    victims::{self, Candidate, Window},
+    victims::{self, Candidate, Hint, Window},
 };
 use firn_anchor::{
     Anchor, CleanerRound, Cover, MAX_COVERS, Proposal, RetiredSegment, Retirement, RetirementOutcome, Sweep,
@@ -69,7 +69,7 @@ pub struct Cleaner {
 /// What must change before a segment is looked at again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Circumstances {
-    hinted_live_bytes: Option<u64>,
+    hint: Hint,
     /// The oldest retained root of each branch, and how many there are.
     roots: Arc<Vec<(VolumeId, Vec<u64>)>>,
 }
@@ -239,6 +239,7 @@ impl Cleaner {
         let mut chosen: Vec<Candidate> = window
             .candidates
             .iter()
+            .chain(&window.audited)
             .filter(|candidate| {
                 let unchanged = self
                     .not_worth_it
@@ -307,7 +308,7 @@ impl Cleaner {
             if !victim.is_worth_moving(&self.limits, self.env.wall().as_millis()) {
                 let known = circumstances(&candidate, scene);
                 // Without a usage map nothing would ever say that the segment has emptied since.
-                if known.hinted_live_bytes.is_some() {
+                if known.hint.is_complete {
                     if self.not_worth_it.len() >= REMEMBERED {
                         self.not_worth_it.clear();
                     }
@@ -348,12 +349,14 @@ impl Cleaner {
         let (mover, registered) = log.writer().await?;
         let retired_at_ms = self.env.wall().as_millis();
         let mut proposals = Vec::new();
+        let retired = batch.iter().map(|victim| victim.candidate.segment).collect();
         for (ordinal, location) in &relocated.heads {
             let (proposal, replaced) = &plans[ordinal];
             let mut proposal = Proposal {
                 location: *location,
                 mover,
                 proposed_at_ms: retired_at_ms,
+                usage: relocated.usage(*ordinal, &retired, &proposal.usage),
                 ..proposal.clone()
             };
             let volume = scene.branches[*ordinal].volume;
@@ -433,11 +436,15 @@ impl Cleaner {
         for (ordinal, branch) in scene.branches.iter().enumerate() {
             let Some(head) = &branch.head else { continue };
             let (uid, version) = (head.object.uid(), head.trees.version);
+            let mut usage = Vec::new();
             let (sequence, chained_from) = match (&branch.proposal, branch.unmerged()) {
                 (None, _) => (1, 1),
                 (Some((last, _)), None) => (last.sequence + 1, last.chained_from),
                 // The head was read through the proposal itself: the next one includes it.
-                (Some((last, _)), Some(_)) if last.base_uid == uid => (last.sequence + 1, last.chained_from),
+                (Some((last, _)), Some(_)) if last.base_uid == uid => {
+                    usage.clone_from(&last.usage);
+                    (last.sequence + 1, last.chained_from)
+                }
                 (Some((last, _)), Some(_))
                     if version.0.saturating_sub(last.base_version.0) > self.limits.give_up_versions =>
                 {
@@ -458,6 +465,7 @@ impl Cleaner {
                 mover: WriterId(0),
                 proposed_at_ms: 0,
                 change_id: self.env.random_bytes(),
+                usage,
             };
             let replaced = branch.proposal.as_ref().map(|(_, version)| *version);
             plans.insert(ordinal, (proposal, replaced));
@@ -475,7 +483,8 @@ impl Cleaner {
         let mut objects = self.objects();
         let mut scene = self.look(&mut objects).await?;
         let mut report = Report::default();
-        let window = self.window(&mut objects, &scene, None, &mut report).await?;
+        let mut window = self.window(&mut objects, &scene, None, &mut report).await?;
+        window.audited.clear();
         let waiting = self.anchor.list_doomed(None, REMEMBERED).await?;
         let waiting: BTreeSet<SegmentId> = waiting.iter().map(|doomed| doomed.segment).collect();
         let mut candidates = self.choose(&scene, &window, &waiting);
@@ -520,7 +529,7 @@ impl Cleaner {
 
 fn circumstances(candidate: &Candidate, scene: &Scene) -> Circumstances {
     Circumstances {
-        hinted_live_bytes: candidate.hinted_live_bytes,
+        hint: candidate.hint,
         roots: scene.roots.clone(),
     }
 }

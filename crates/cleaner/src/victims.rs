@@ -9,7 +9,9 @@
 //! ```
 //!
 //! What is live is asked of the heads' usage maps. They are hints: too low a figure costs reading one index, too high a one
-//! leaves space for a later run. A family whose heads have no usage map is looked at segment by segment.
+//! hides garbage. So each run also looks at a few segments that the hints say are not worth it, drawn by lot from the window
+//! ([`Limits::audited_segments`](crate::Limits::audited_segments)): a map full of lies makes cleaning slow, and no garbage safe.
+//! A branch without a map may need anything beyond what the others are known to need.
 
 use crate::{CleanError, branches::Branch, limits::Limits, lookup::lookup, objects::Objects};
 use firn_format::{SegmentId, UsageLeaf, usage_slot};
@@ -23,20 +25,30 @@ pub(crate) struct Candidate {
     pub size_bytes: u64,
     /// When it was put, by the store's clock.
     pub modified_ms: i64,
-    /// Bytes the heads need of it, if they say.
-    pub hinted_live_bytes: Option<u64>,
+    pub hint: Hint,
+}
+
+/// What the heads say of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hint {
+    /// Bytes that they need of it.
+    pub live_bytes: u64,
+    /// Whether all of them say something; otherwise more may be needed.
+    pub is_complete: bool,
 }
 
 impl Candidate {
     /// Bytes that would become free, by the hints.
     pub fn hinted_free_bytes(&self) -> u64 {
-        let live = self.hinted_live_bytes.unwrap_or(0);
-        self.size_bytes.saturating_sub(live)
+        self.size_bytes.saturating_sub(self.hint.live_bytes)
     }
 
     fn score(&self, now_ms: i64) -> u128 {
-        // Nothing is known: as if half of it were free.
-        let live = self.hinted_live_bytes.unwrap_or(self.size_bytes / 2);
+        let mut live = self.hint.live_bytes;
+        if !self.hint.is_complete {
+            // As if half of it were free.
+            live = live.max(self.size_bytes / 2);
+        }
         let free = self.size_bytes.saturating_sub(live);
         let age_ms = (now_ms - self.modified_ms).max(0).unsigned_abs() + 1;
         u128::from(free) * u128::from(age_ms) * 1000 / u128::from((self.size_bytes + live).max(1))
@@ -47,6 +59,8 @@ impl Candidate {
 pub(crate) struct Window {
     /// Worth a look, the best first.
     pub candidates: Vec<Candidate>,
+    /// Not worth it by the hints, drawn by lot to be looked at all the same.
+    pub audited: Vec<Candidate>,
     /// Segments listed.
     pub listed: u64,
     /// Bytes of them.
@@ -71,12 +85,14 @@ pub(crate) async fn window(
     let prefix = format!("{family}/log/");
     let mut window = Window {
         candidates: Vec::new(),
+        audited: Vec::new(),
         listed: 0,
         listed_bytes: 0,
         foreign: Vec::new(),
         next: None,
     };
     let mut hints = Hints::default();
+    let mut full = 0;
     let now_ms = objects.env.wall().as_millis();
     let mut after = after.map(|segment| ObjectKey::new(&segment.key(&family)));
     for _ in 0..limits.list_pages.max(1) {
@@ -95,11 +111,22 @@ pub(crate) async fn window(
                 segment,
                 size_bytes: object.size_bytes,
                 modified_ms: object.modified_ms,
-                hinted_live_bytes: hints.live_bytes(objects, branches, segment).await?,
+                hint: hints.of(objects, branches, segment).await?,
             };
             let age_ms = now_ms - candidate.modified_ms;
             if limits.is_worth_moving(candidate.hinted_free_bytes(), candidate.size_bytes, age_ms) {
                 window.candidates.push(candidate);
+            } else {
+                full += 1;
+                if window.audited.len() < limits.audited_segments {
+                    window.audited.push(candidate);
+                } else {
+                    // Each of those seen so far is among the drawn ones with the same chance.
+                    let drawn = objects.env.random_below(full) as usize;
+                    if let Some(place) = window.audited.get_mut(drawn) {
+                        *place = candidate;
+                    }
+                }
             }
         }
         if !page.more {
@@ -121,20 +148,22 @@ struct Hints {
 }
 
 impl Hints {
-    async fn live_bytes(
+    async fn of(
         &mut self,
         objects: &mut Objects,
         branches: &[Branch],
         segment: SegmentId,
-    ) -> Result<Option<u64>, CleanError> {
+    ) -> Result<Hint, CleanError> {
+        let mut hint = Hint::default();
         let Some((index, slot)) = usage_slot(segment) else {
-            return Ok(None);
+            return Ok(hint);
         };
-        let mut live = 0u64;
+        hint.is_complete = true;
         for (ordinal, branch) in branches.iter().enumerate() {
             let Some(head) = &branch.head else { continue };
             if head.trees.usage.is_none() {
-                return Ok(None);
+                hint.is_complete = false;
+                continue;
             }
             let leaf = match self.leaves.get(&ordinal) {
                 Some((known, leaf)) if *known == index => leaf,
@@ -156,10 +185,10 @@ impl Hints {
                 }
             };
             match leaf {
-                Some(leaf) => live += u64::from(leaf.live_bytes[slot]),
-                None => return Ok(None),
+                Some(leaf) => hint.live_bytes += u64::from(leaf.live_bytes[slot]),
+                None => hint.is_complete = false,
             }
         }
-        Ok(Some(live))
+        Ok(hint)
     }
 }

@@ -294,3 +294,48 @@ fn side_by_side(bench: &Bench) -> usize {
     });
     neighbours.count()
 }
+
+/// Sixty runs with usage maps of this kind: requests, lookups, bytes left.
+fn cleaned_by(lies: u64) -> (u64, u64, u64) {
+    let mut bench = Bench::new(9);
+    bench.edge.lies = lies;
+    bench.write(100, 0..512);
+    bench.write(16, 0..256);
+    bench.commit(None);
+    // Half of each segment of one file becomes garbage.
+    bench.write(16, (0..256).filter(|block| block % 2 == 0));
+    bench.commit(None);
+    let (mut requests, mut lookups) = (0, 0);
+    for run in 0..60 {
+        let report = bench.clean();
+        requests += report.usage.requests();
+        lookups += report.lookups;
+        if run % 10 == 0 {
+            bench.commit(None);
+        }
+    }
+    (requests, lookups, bench.stored_bytes())
+}
+
+#[test]
+fn a_usage_map_full_of_lies_changes_what_cleaning_costs_and_nothing_else() {
+    println!("usage map      requests   lookups   bytes left");
+    let maps = [(0, "right"), (1, "all zero"), (2, "three times"), (3, "none")];
+    let [right, zero, much, none] = maps.map(|(lies, name)| {
+        let (requests, lookups, left) = cleaned_by(lies);
+        println!("{name:<12} {requests:>10} {lookups:>9} {left:>12}");
+        (requests, lookups, left)
+    });
+    for lied in [zero, much, none] {
+        assert!(
+            lied.2 * 100 <= right.2 * 103,
+            "garbage stays for ever behind a lie: {lied:?}, {right:?}"
+        );
+    }
+    for lied in [zero, none] {
+        assert!(
+            lied.0 > 2 * right.0,
+            "a right map is what makes cleaning cheap: {lied:?}, {right:?}"
+        );
+    }
+}

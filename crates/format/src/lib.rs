@@ -42,8 +42,8 @@ pub use journal::{
 pub use object::{
     Codec, EncodedObject, FetchedObject, Kind, MAX_CHILDREN, MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES,
     MAX_PLAIN_BYTES, MAX_SEALED_BYTES, MIN_OBJECT_BYTES, OBJECT_VERSION, ObjectDraft, ObjectHeader,
-    SEAL_TAG_BYTES, SealHeader, VerifiedObject, authenticated_bytes, decode_object, encode_object,
-    relocate_children,
+    SEAL_TAG_BYTES, SealHeader, VerifiedObject, authenticated_bytes, claimed_place, decode_object,
+    encode_object, relocate_children,
 };
 pub use place::{
     CHECKPOINTS, FIRST_FREE_INODE, INODE_MAP, MAX_LEVEL, ORPHAN_MAP, Place, ROOT_DIRECTORY, USAGE_MAP,

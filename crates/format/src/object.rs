@@ -29,7 +29,7 @@
 mod decode;
 mod encode;
 
-pub use decode::{FetchedObject, VerifiedObject, decode_object, relocate_children};
+pub use decode::{FetchedObject, VerifiedObject, claimed_place, decode_object, relocate_children};
 pub use encode::{EncodedObject, ObjectDraft, authenticated_bytes, encode_object};
 
 use crate::{Child, Features, KeyEpoch, Place, Version};

@@ -12,10 +12,14 @@
 //! ```
 //!
 //! The figure is a hint: an error in it costs the cleaner work, never anybody data. It counts what the head points to and
-//! nothing that only a snapshot needs. A leaf that is missing stands for 128 zeros, so a segment nobody needs costs nothing.
+//! nothing that only a snapshot needs; not checkpoints, the usage map itself and the nodes of the orphan map, which every
+//! commit writes anew ([`UsageLeaf::counts`]). A leaf that is missing stands for 128 zeros, so a segment nobody needs costs nothing.
 //! Segments beyond the two bounds have no place in the map; the cleaner then looks for itself.
 
-use crate::{Features, FormatError, Kind, Place, SegmentId, USAGE_MAP, VerifiedObject, What, cursor::Cursor};
+use crate::{
+    CHECKPOINTS, Features, FormatError, Kind, ORPHAN_MAP, Place, SegmentId, USAGE_MAP, VerifiedObject, What,
+    cursor::Cursor,
+};
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// The version of the usage format that this build writes.
@@ -64,6 +68,16 @@ impl UsageLeaf {
             inode: USAGE_MAP,
             level: 0,
             index,
+        }
+    }
+
+    /// Whether the bytes of what stands at a place are counted. What every commit writes anew is not: it is garbage a moment
+    /// later, and counting it would change the map that counts it.
+    pub const fn counts(place: Place) -> bool {
+        match place.inode {
+            USAGE_MAP | CHECKPOINTS => false,
+            ORPHAN_MAP => place.level == 0,
+            _ => true,
         }
     }
 

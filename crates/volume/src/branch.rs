@@ -6,6 +6,7 @@ use crate::{
     journal::Journal,
     open::Parts,
     state::State,
+    usage::UsageMap,
 };
 use firn_anchor::{Anchor, Ownership, Root};
 use firn_env::Env;
@@ -60,6 +61,12 @@ pub(crate) async fn commit_branch(
     branch: NewBranch,
 ) -> Result<Root, VolumeError> {
     let orphan_map = pack_dirty(&mut packer, None, state, &mut orphans, branch.block_bytes).await?;
+    let mut usage = match branch.previous {
+        None => UsageMap::of_new_volume(),
+        // What was there before was never counted for this branch.
+        Some(_) => UsageMap::default(),
+    };
+    let usage = usage.write(&mut packer, None).await?;
     let committed_at_ms = parts.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: parts.family(),
@@ -71,7 +78,7 @@ pub(crate) async fn commit_branch(
         fork: branch.fork,
         inode_map: state.inode_map,
         orphans: orphan_map,
-        usage: None,
+        usage,
         snapshots: Vec::new(),
         cleaner_sequence: 0,
         committed_at_ms,

@@ -21,6 +21,7 @@
 //! A failed write or fsync is a crash, not a retry: the kernel may have dropped the pages. From then on nothing is
 //! acknowledged. The directory belongs to one process at a time; whoever opens the journal holds the state directory's lock.
 
+mod batch;
 mod error;
 mod file;
 mod recent;
@@ -31,6 +32,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod writer;
+mod zeroing;
 
 pub use error::{JournalError, JournalFull};
 pub use replay::{Replay, ReplayRecord};

@@ -31,6 +31,7 @@ mod snapshots;
 mod state;
 mod status;
 mod tree;
+mod usage;
 mod verify;
 mod volume;
 

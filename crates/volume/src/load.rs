@@ -10,7 +10,9 @@ use crate::{
     tree,
 };
 use firn_anchor::Root;
-use firn_format::{Checkpoint, ORPHAN_MAP, Place, Pointer, Uid, Version, VolumeId, checkpoint_place};
+use firn_format::{
+    Checkpoint, ORPHAN_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A root that was read.
@@ -22,6 +24,8 @@ pub(crate) struct LoadedRoot {
     pub history: VecDeque<(Version, Uid)>,
     /// The newest proposal of the cleaner that is merged.
     pub cleaner_sequence: u64,
+    /// The usage map.
+    pub usage: Option<TreeRoot>,
 }
 
 /// Reads a root's checkpoint and its orphans.
@@ -73,6 +77,7 @@ pub(crate) async fn load_root(
         orphan_pointers,
         history,
         cleaner_sequence: checkpoint.cleaner_sequence,
+        usage: checkpoint.usage,
     })
 }
 

@@ -11,38 +11,42 @@
 //!
 //! Only a uid makes an object (so nothing wrong can come in), but a wrong *location* would lead nowhere. So a proposal counts
 //! only if its base is a commit of this branch's own history, and some of the adopted subtrees are followed down to a leaf and
-//! verified before the commit. What cannot be read is left alone: nothing is adopted, and forwarding records go on leading
-//! from old places to new ones.
+//! verified before the commit (`samples.rs`). Where nodes differ, the places of leaves come from the cleaner's forwarding records
+//! (`moves.rs`), which are smaller than its nodes. What cannot be read is left alone: nothing is adopted, and forwarding
+//! records go on leading from old places to new ones.
 //!
 //! The walk belongs to the checkpointer and runs between build and commit of a checkpoint that is made anyway, so an idle
 //! volume never asks for proposals (I9). It is cut into steps of [`STEP_OBJECTS`]; the checkpoint that ends the last one says
 //! that the proposal is merged (`cleaner_sequence`).
+
+mod memory;
+mod moves;
+mod samples;
 
 use crate::{
     aligned::{Counterpart, map_of},
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
     mutants::{Mutant, active},
     objects::{Objects, ReadError},
-    state::{Content, Retained, Snapshot},
+    state::{Retained, Snapshot},
     tree::{self, Update},
+    usage::Told,
     volume::{CheckpointerState, Inner},
 };
 use bytes::Bytes;
+use firn_anchor::UsageChange;
 use firn_env::Monotonic;
 use firn_format::{
-    Checkpoint, Child, INODE_MAP, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, checkpoint_place, radix,
+    Checkpoint, Child, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, UsageLeaf,
+    checkpoint_place, radix,
 };
 use futures::{FutureExt, future::BoxFuture};
-use std::{collections::BTreeMap, time::Duration};
-
-/// How often a busy volume asks whether there is a proposal: one read of the table.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+pub(crate) use moves::Moves;
+use samples::Samples;
+use std::collections::BTreeMap;
 
 /// Nodes and inodes looked at in one step: 16 MiB of nodes at most, a fraction of a checkpoint's time. A file is never split.
 const STEP_OBJECTS: usize = 2000;
-
-/// Adopted subtrees verified before the commit of a step.
-const SAMPLES: usize = 8;
 
 /// Where taking over stands; kept by the checkpointer.
 #[derive(Default)]
@@ -65,12 +69,30 @@ impl MergeState {
     }
 }
 
+impl MergeState {
+    /// What the cleaner says of segments: taken over with the last step.
+    pub fn told(&mut self, step: Option<&Step>) -> Option<Told<'_>> {
+        match (&mut self.under_way, step) {
+            (Some(under_way), Some(Step { next_inode: None, .. })) => Some(Told {
+                changes: &under_way.told,
+                base: under_way.theirs.version,
+                moves: &mut under_way.moves,
+            }),
+            (_, _) => None,
+        }
+    }
+}
+
 struct UnderWay {
     sequence: u64,
     /// The relocated base.
     theirs: Checkpoint,
     /// Inodes below are done.
     next_inode: u64,
+    /// What the cleaner says of the segments it touched.
+    told: Vec<UsageChange>,
+    /// Where it put what lay in those it retired.
+    moves: Moves,
 }
 
 /// What a step found out, to be kept once it is committed.
@@ -155,8 +177,8 @@ pub(crate) async fn step(
     inner.env.fault_point("merge.before_step").await;
     // What was just built is read again by the walk.
     packer.finish().await?;
-    let under_way = own.merge.under_way.as_ref().expect("just begun");
-    match walk(inner, packer, built, snapshots, under_way).await {
+    let under_way = own.merge.under_way.as_mut().expect("just begun");
+    match walk(inner, packer, built, snapshots, under_way, &mut own.usage.root).await {
         Ok(next_inode) => Ok(Some(Step { sequence, next_inode })),
         Err(NotMerged::Refused(why)) => {
             note_refusal(own, sequence, why);
@@ -179,7 +201,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
     if own
         .merge
         .looked
-        .is_some_and(|looked| now.since(looked) < LOOK_EVERY)
+        .is_some_and(|looked| now.since(looked) < inner.config.merge_every)
     {
         return Ok(None);
     }
@@ -207,7 +229,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
     };
     let object = inner
         .objects
-        .get(&pointer, checkpoint_place(proposal.base_version))
+        .get_alone(&pointer, checkpoint_place(proposal.base_version))
         .await
         .map_err(|error| (sequence, error.into()))?;
     let theirs = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)
@@ -216,6 +238,8 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
         sequence,
         theirs,
         next_inode: 0,
+        moves: Moves::new(proposal.mover, &proposal.usage),
+        told: proposal.usage,
     });
     Ok(Some(sequence))
 }
@@ -225,7 +249,8 @@ async fn walk(
     packer: &mut Packer,
     built: &mut BuiltCheckpoint,
     snapshots: &mut [Snapshot],
-    under_way: &UnderWay,
+    under_way: &mut UnderWay,
+    usage: &mut Option<TreeRoot>,
 ) -> Result<Option<u64>, NotMerged> {
     let theirs = &under_way.theirs;
     let mut walk = Walk {
@@ -235,9 +260,10 @@ async fn walk(
         left: STEP_OBJECTS,
         from: under_way.next_inode,
         stopped_at: None,
-        samples: Vec::new(),
+        samples: Samples::default(),
         adopted: 0,
         rewritten: 0,
+        moves: &mut under_way.moves,
     };
     let mut inode_map = built.inode_map;
     if let (Some(own), Some(other)) = (inode_map, theirs.inode_map) {
@@ -245,7 +271,11 @@ async fn walk(
     }
     let (mut orphans, mut orphan_pointers) = (built.orphans, built.orphan_pointers.clone());
     let mut roots: Vec<(usize, Retained)> = Vec::new();
+    let mut usage_map = *usage;
     if walk.stopped_at.is_none() {
+        if let (Some(own), Some(other)) = (usage_map, theirs.usage) {
+            usage_map = Some(walk.tree(USAGE_MAP, own, other).await?);
+        }
         if let Some(other) = theirs.orphans {
             walk.orphans(&mut orphan_pointers, &other).await?;
             orphans = orphan_map(walk.packer, &orphan_pointers).await?;
@@ -264,9 +294,10 @@ async fn walk(
             }
         }
     }
-    walk.verify_samples(inner).await?;
+    walk.samples.verify(inner).await?;
     // Nothing of it was kept before this line.
     let (stopped_at, adopted, rewritten) = (walk.stopped_at, walk.adopted, walk.rewritten);
+    *usage = usage_map;
     (built.inode_map, built.orphans, built.orphan_pointers) = (inode_map, orphans, orphan_pointers);
     for (at, retained) in roots {
         snapshots[at].retained = Some(retained);
@@ -288,6 +319,7 @@ async fn orphan_map(
     let change = Update {
         leaves,
         keep_below: u64::MAX,
+        lost_below: 0,
     };
     Ok(tree::update(packer, ORPHAN_MAP, None, change).await?.root)
 }
@@ -300,9 +332,10 @@ struct Walk<'a> {
     left: usize,
     from: u64,
     stopped_at: Option<u64>,
-    samples: Vec<(Place, Pointer)>,
+    samples: Samples,
     adopted: u64,
     rewritten: u64,
+    moves: &'a mut Moves,
 }
 
 impl Walk<'_> {
@@ -323,15 +356,7 @@ impl Walk<'_> {
     fn adopt(&mut self, place: Place, own: Pointer, theirs: Pointer) -> Pointer {
         if own.location != theirs.location {
             self.adopted += 1;
-            if self.samples.len() < SAMPLES {
-                self.samples.push((place, theirs));
-            } else {
-                // Any of them with about the same chance; the uid is as good as a draw.
-                let draw = self.adopted.wrapping_add(u64::from(theirs.uid.0[0]) << 8);
-                if draw % self.adopted < SAMPLES as u64 {
-                    self.samples[(draw % SAMPLES as u64) as usize] = (place, theirs);
-                }
-            }
+            self.samples.draw(place, own, theirs);
         }
         theirs
     }
@@ -369,6 +394,9 @@ impl Walk<'_> {
                 }
                 return self.inode(place, own, theirs.pointer).await;
             }
+            if theirs.level == place.level && UsageLeaf::counts(place) {
+                self.moves.note_unused(theirs.pointer.location);
+            }
             if in_a_map_of_inodes {
                 let first = radix::first_leaf(place.index, place.level);
                 if self.stopped_at.is_some()
@@ -383,8 +411,19 @@ impl Walk<'_> {
                 self.left -= 1;
             }
             let node = self.objects.get(&own, place).await?;
-            let other = theirs.object(&self.objects, place).await?;
             let mut children = node.header.children.clone();
+            if place.level == 1
+                && !in_a_map_of_inodes
+                && place.inode != USAGE_MAP
+                && let Some(moved) = self.moves.of_leaves(&self.objects, &children).await?
+            {
+                return self.leaves_moved(place, own, children, moved).await;
+            }
+            let other = if theirs.level == place.level {
+                Some(self.objects.get_alone(&theirs.pointer, place).await?)
+            } else {
+                None
+            };
             for child in &mut children {
                 let below = Place {
                     inode: place.inode,
@@ -397,14 +436,52 @@ impl Walk<'_> {
             if children == node.header.children {
                 return Ok(own);
             }
-            self.rewritten += 1;
-            let packed = self
-                .packer
-                .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
-                .await?;
-            Ok(packed)
+            self.rewrite(place, own, children).await
         }
         .boxed()
+    }
+
+    async fn rewrite(
+        &mut self,
+        place: Place,
+        own: Pointer,
+        children: Vec<Child>,
+    ) -> Result<Pointer, NotMerged> {
+        self.rewritten += 1;
+        self.packer.usage().release(place, own.location);
+        let packed = self
+            .packer
+            .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
+            .await?;
+        Ok(packed)
+    }
+
+    /// A node above leaves that changed since the base: each leaf that lay in a retired segment lies elsewhere now.
+    async fn leaves_moved(
+        &mut self,
+        place: Place,
+        own: Pointer,
+        mut children: Vec<Child>,
+        moved: BTreeMap<u16, Location>,
+    ) -> Result<Pointer, NotMerged> {
+        if moved.is_empty() {
+            return Ok(own);
+        }
+        for child in &mut children {
+            if let Some(location) = moved.get(&child.slot) {
+                let below = Place {
+                    inode: place.inode,
+                    level: 0,
+                    index: place.index << 7 | u64::from(child.slot),
+                };
+                let theirs = Pointer {
+                    location: *location,
+                    ..child.pointer
+                };
+                child.pointer = self.adopt(below, child.pointer, theirs);
+            }
+        }
+        self.rewrite(place, own, children).await
     }
 
     /// An inode that changed since the base: its map may still be the same in part.
@@ -421,7 +498,8 @@ impl Walk<'_> {
         let Some(map) = map_of(&object) else {
             return Ok(own);
         };
-        let other = self.objects.get(&theirs, place).await?;
+        let other = self.objects.get_alone(&theirs, place).await?;
+        self.moves.note_unused(theirs.location);
         let Some(their_map) = map_of(&other) else {
             return Ok(own);
         };
@@ -430,6 +508,7 @@ impl Walk<'_> {
             return Ok(own);
         }
         self.rewritten += 1;
+        self.packer.usage().release(place, own.location);
         let inode = ToPack {
             kind: Kind::Inode,
             place,
@@ -461,47 +540,6 @@ impl Walk<'_> {
             let found = tree::lookup(&self.objects, ORPHAN_MAP, theirs, *number).await?;
             let theirs = found.map(|pointer| Counterpart { pointer, level: 0 });
             *pointer = self.place(place, *pointer, theirs).await?;
-        }
-        Ok(())
-    }
-
-    /// Follows some of the adopted subtrees down to a leaf, by their new places alone.
-    async fn verify_samples(&self, inner: &Inner) -> Result<(), NotMerged> {
-        if active(&inner.env, Mutant::MergeUnverified) {
-            return Ok(());
-        }
-        for (place, pointer) in &self.samples {
-            let (mut place, mut pointer) = (*place, *pointer);
-            loop {
-                let object = inner.objects.get_exactly(&pointer, place).await?;
-                let below = if place.level > 0 {
-                    let children = &object.header.children;
-                    let at = inner.env.random_below(children.len().max(1) as u64) as usize;
-                    children.get(at).map(|child| {
-                        let below = Place {
-                            inode: place.inode,
-                            level: place.level - 1,
-                            index: place.index << 7 | u64::from(child.slot),
-                        };
-                        (below, child.pointer)
-                    })
-                } else if matches!(place.inode, INODE_MAP | ORPHAN_MAP) {
-                    map_of(&object).map(|map| {
-                        let below = Place {
-                            inode: place.index,
-                            level: map.level,
-                            index: 0,
-                        };
-                        (below, map.pointer)
-                    })
-                } else {
-                    None
-                };
-                match below {
-                    Some((next_place, next)) => (place, pointer) = (next_place, next),
-                    None => break,
-                }
-            }
         }
         Ok(())
     }
@@ -542,56 +580,5 @@ impl Inner {
         self.merging
             .lock()
             .expect("no panic under the lock of the merge's counts")
-    }
-
-    /// After a step was committed: what is in memory forgets the old places, so that nothing built on it brings them back.
-    ///
-    /// What cannot be read keeps its old place: a damaged inode is read through forwarding records or not at all.
-    pub(crate) async fn forget_old_places(&self, packer: &Packer, own: &CheckpointerState) {
-        let (inode_map, held) = {
-            let mut state = self.lock();
-            state.drop_clean();
-            (state.inode_map, state.contents())
-        };
-        let Some(inode_map) = inode_map else { return };
-        for (number, before) in held {
-            let found = packer
-                .patiently(|| self.committed_content(own, &inode_map, number))
-                .await;
-            match found {
-                Ok(Some(content)) => self.lock().replace_content(number, &before, content),
-                // Removed, or never committed.
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::warn!(inode = number, %error, "a file's new place is not known; its old one is used");
-                }
-            }
-        }
-    }
-
-    /// Where the committed content of an inode is, if that has a map.
-    async fn committed_content(
-        &self,
-        own: &CheckpointerState,
-        inode_map: &TreeRoot,
-        number: u64,
-    ) -> Result<Option<Content>, ReadError> {
-        let (inode, pointer) = match own.orphan_pointers.get(&number) {
-            Some(pointer) => (ORPHAN_MAP, Some(*pointer)),
-            None => {
-                let found = tree::lookup(&self.objects, INODE_MAP, inode_map, number).await?;
-                (INODE_MAP, found)
-            }
-        };
-        let Some(pointer) = pointer else {
-            return Ok(None);
-        };
-        let place = Place {
-            inode,
-            level: 0,
-            index: number,
-        };
-        let object = self.objects.get(&pointer, place).await?;
-        Ok(map_of(&object).map(Content::Map))
     }
 }

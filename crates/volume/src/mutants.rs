@@ -45,6 +45,8 @@ pub enum Mutant {
     CommitWithoutSync,
     /// Two batches of the journal that are written side by side are sealed in whatever order their threads run.
     SealInAnyOrder,
+    /// A batch is written beside zeros that are being written ahead of the batch before it.
+    WriteBesideZeros,
     /// A snapshot keeps the tree as it was before the changes it was to contain.
     SnapshotUndrainedTree,
     /// A start that replays a snapshot's record lets the snapshot have what came after it, too.
@@ -63,7 +65,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant of this crate.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AcknowledgeBeforeFsync,
         Self::FsyncCoversLaterWrites,
         Self::ReuseFoundJournalFile,
@@ -81,6 +83,7 @@ impl Mutant {
         Self::DropFencedJournal,
         Self::CommitWithoutSync,
         Self::SealInAnyOrder,
+        Self::WriteBesideZeros,
         Self::SnapshotUndrainedTree,
         Self::SnapshotLaterChanges,
         Self::DeleteProtectedSnapshot,
@@ -110,6 +113,7 @@ impl Mutant {
             Self::DropFencedJournal => "drop_fenced_journal",
             Self::CommitWithoutSync => "commit_without_sync",
             Self::SealInAnyOrder => "seal_in_any_order",
+            Self::WriteBesideZeros => "write_beside_zeros",
             Self::SnapshotUndrainedTree => "snapshot_undrained_tree",
             Self::SnapshotLaterChanges => "snapshot_later_changes",
             Self::DeleteProtectedSnapshot => "delete_protected_snapshot",

@@ -14,6 +14,7 @@
 
 mod disk;
 mod error;
+mod exactly;
 mod fetch;
 mod forwarding;
 mod line;
@@ -271,26 +272,6 @@ impl Objects {
     /// Keeps an object just built in memory.
     pub fn insert(&self, pointer: &Pointer, object: Arc<Object>) {
         self.inner.lock().memory.insert(pointer, object);
-    }
-
-    /// The object from the very place the pointer names, past all caches and without following where it may have been moved.
-    ///
-    /// # Errors
-    /// As [`Objects::get`].
-    pub async fn get_exactly(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
-        let location = pointer.location;
-        let corrupt = |detail| ReadError::Corrupt {
-            place,
-            location,
-            detail,
-        };
-        match self.inner.fetcher.fetch_exactly(&location).await {
-            Ok(bytes) => match self.inner.open(bytes, pointer, place).await {
-                Ok(object) => Ok(object),
-                Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => Err(corrupt(detail)),
-            },
-            Err(refusal) => Err(corrupt(read_error(refusal, &location, place)?)),
-        }
     }
 
     /// Keeps a segment just built in the disk cache.

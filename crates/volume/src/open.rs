@@ -18,6 +18,7 @@ use crate::{
     replay::Replaying,
     snapshots::SnapshotViews,
     state::{State, VolumeCounters, root_inode},
+    usage::{UsageChanges, UsageMap},
     volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume},
 };
 use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
@@ -266,9 +267,10 @@ impl Volume {
             packer: &packer,
             block_bytes: loaded.payload.block_bytes,
             version: root.version,
+            usage: UsageChanges::default(),
         };
         replaying.run(&mut replay, &mut report).await?;
-        let version = replaying.version;
+        let (version, replayed_usage) = (replaying.version, replaying.usage);
         env.fault_point("recover.after_replay").await;
         // Handles of files that an earlier start made and lost, or that another edge has in its journal only, are still about;
         // no other file may get their numbers. So each incarnation of a writer gives out numbers of its own.
@@ -295,6 +297,7 @@ impl Volume {
                 local: local.clone(),
                 history: loaded.history,
                 merge: MergeState::new(loaded.cleaner_sequence),
+                usage: UsageMap::found(loaded.usage, replayed_usage),
             }),
             times: Mutex::new(CheckpointTimes {
                 dirty_since,

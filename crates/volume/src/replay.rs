@@ -13,6 +13,7 @@ use crate::{
     shown::decode_inode,
     state::{Missing, Retained, State},
     tree,
+    usage::UsageChanges,
 };
 use firn_format::{Place, Pointer, Version};
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(crate) struct Replaying<'a> {
     pub block_bytes: u32,
     /// The newest version given to anything packed.
     pub version: Version,
+    /// What packing changed of the live bytes of segments.
+    pub usage: UsageChanges,
 }
 
 impl Replaying<'_> {
@@ -75,6 +78,7 @@ impl Replaying<'_> {
         )
         .await?;
         packer.finish().await?;
+        self.usage.absorb(packer.take_usage());
         self.state.snapshots_to_be_written();
         if let Some(inode_map) = self.state.inode_map {
             let version = self.version;

@@ -84,7 +84,7 @@ impl Shown<'_> {
         let found = match &root {
             None => None,
             Some(root) => match tree::lookup(self.objects, INODE_MAP, root, number).await {
-                Err(error) => return Err(read_failed(error)),
+                Err(error) => return Err(inode_lost(number, error)),
                 Ok(None) => None,
                 Ok(Some(pointer)) => {
                     let place = Place {
@@ -226,6 +226,18 @@ pub(crate) fn decode_inode(
         }
     };
     Ok((inode, content))
+}
+
+/// What the client is told when the way to an inode cannot be read: the damaged node belongs to no file, but this one is
+/// behind it.
+fn inode_lost(number: u64, error: ReadError) -> VfsError {
+    match read_failed(error) {
+        VfsError::Corrupt { detail, .. } => VfsError::Corrupt {
+            inode: number,
+            detail,
+        },
+        other => other,
+    }
 }
 
 /// What the client is told when something committed cannot be read.

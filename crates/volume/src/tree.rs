@@ -141,6 +141,9 @@ pub struct Update {
     pub leaves: BTreeMap<u64, Option<Pointer>>,
     /// Leaves at and beyond this index are dropped first.
     pub keep_below: u64,
+    /// If a node is damaged that has to be rewritten, leaves below this index that it leads to are taken to exist, and are
+    /// lost with it; there is none beyond.
+    pub lost_below: u64,
 }
 
 /// What an update did.
@@ -155,7 +158,7 @@ pub struct Updated {
 /// Applies `update` to the tree of `inode`, packing the new nodes.
 ///
 /// # Errors
-/// If an old node cannot be read, or a new one not be packed.
+/// If a new node cannot be packed. (The store's absence is waited out; for damage see [`Update::lost_below`].)
 pub async fn update(
     packer: &mut Packer,
     inode: u64,
@@ -175,6 +178,7 @@ pub async fn update(
         packer,
         inode,
         keep_below: update.keep_below,
+        lost_below: update.lost_below,
         added: 0,
         removed: 0,
     };
@@ -200,6 +204,7 @@ struct Walk<'a> {
     packer: &'a mut Packer,
     inode: u64,
     keep_below: u64,
+    lost_below: u64,
     added: u64,
     removed: u64,
 }
@@ -215,6 +220,37 @@ impl Walk<'_> {
         self.packer
             .pack(Kind::Node, place, Bytes::new(), children, Bytes::new())
             .await
+    }
+
+    /// Notes that a child of the node at `level` is dropped, with all below it.
+    fn release_child(&mut self, level: u8, start: u64, (pointer, stored): Old) {
+        let place = node_place(self.inode, stored, start);
+        if level == 1 {
+            self.packer.usage().release(place, pointer.location);
+        } else {
+            self.packer.usage().release_below(place, pointer);
+        }
+    }
+
+    /// Notes that a node gives way to another at its place.
+    fn release_node(&mut self, level: u8, first: u64, old: Option<Old>) {
+        if let Some((pointer, stored)) = old
+            && stored == level
+        {
+            let place = node_place(self.inode, level, first);
+            self.packer.usage().release(place, pointer.location);
+        }
+    }
+
+    /// The children of a node that cannot be read. What is written now was acknowledged and must not be lost with them, nor
+    /// may they turn into holes, which read as zeros. So each becomes a pointer to the damaged node itself: no object belongs
+    /// at two places, so whoever follows it is told of the damage, and a write heals what it covers.
+    fn lost_children(&self, level: u8, first: u64, damaged: Pointer) -> BTreeMap<u16, Old> {
+        let width = leaves_below(level - 1);
+        (0..radix::FANOUT)
+            .take_while(|slot| first.saturating_add(width.saturating_mul(u64::from(*slot))) < self.lost_below)
+            .map(|slot| (slot, (damaged, level - 1)))
+            .collect()
     }
 
     /// Packs what is missing between an old node and its place at `level`.
@@ -248,17 +284,30 @@ impl Walk<'_> {
                 Some((_, stored)) if stored < level => old.map(|old| (0, old)).into_iter().collect(),
                 Some((pointer, _)) => {
                     let (packer, place) = (&*self.packer, node_place(self.inode, level, first));
-                    let node = packer.patiently(|| packer.objects().get(&pointer, place)).await?;
-                    node.header
-                        .children
-                        .iter()
-                        .map(|child| (child.slot, (child.pointer, level - 1)))
-                        .collect()
+                    match packer.patiently(|| packer.objects().get(&pointer, place)).await {
+                        Ok(node) => node
+                            .header
+                            .children
+                            .iter()
+                            .map(|child| (child.slot, (child.pointer, level - 1)))
+                            .collect(),
+                        Err(error) => {
+                            tracing::error!(%place, %error, "what this node led to is lost, but for what changes now");
+                            self.lost_children(level, first, pointer)
+                        }
+                    }
                 }
             };
             let before = children.clone();
             let start_of = |slot: u16| first.saturating_add(width.saturating_mul(u64::from(slot)));
-            children.retain(|slot, _| start_of(*slot) < self.keep_below);
+            let keep_below = self.keep_below;
+            children.retain(|slot, child| {
+                let kept = start_of(*slot) < keep_below;
+                if !kept {
+                    self.release_child(level, start_of(*slot), *child);
+                }
+                kept
+            });
             // The child that straddles the cut is rewritten even if no leaf in it is named.
             let straddling = children
                 .keys()
@@ -277,6 +326,11 @@ impl Walk<'_> {
                 let old_child = children.get(&slot).copied();
                 let new_child = if level == 1 {
                     let leaf = these[0].1;
+                    if let Some(old) = old_child
+                        && leaf != Some(old.0)
+                    {
+                        self.release_child(level, *index, old);
+                    }
                     self.added += u64::from(old_child.is_none() && leaf.is_some());
                     self.removed += u64::from(old_child.is_some() && leaf.is_none());
                     leaf
@@ -298,6 +352,7 @@ impl Walk<'_> {
                 };
             }
             if children.is_empty() {
+                self.release_node(level, first, old);
                 return Ok(None);
             }
             if let Some(old) = old
@@ -310,6 +365,7 @@ impl Walk<'_> {
                 let pointer = self.raise(child, level - 1).await?;
                 packed.push(Child { slot, pointer });
             }
+            self.release_node(level, first, old);
             self.pack(level, first, packed).await.map(Some)
         }
         .boxed()

@@ -21,6 +21,7 @@ use crate::{
     shown::{LOADS_MAX, Shown},
     snapshots::{SnapshotViews, Waiting},
     state::{Missing, State, Stop},
+    usage::UsageMap,
 };
 use bytes::{Bytes, BytesMut};
 use firn_anchor::{Anchor, Ownership};
@@ -67,6 +68,8 @@ pub(crate) struct CheckpointerState {
     pub history: VecDeque<(Version, Uid)>,
     /// Where taking over from the cleaner stands.
     pub merge: MergeState,
+    /// Live bytes of segments.
+    pub usage: UsageMap,
 }
 
 impl CheckpointerState {

@@ -48,6 +48,8 @@ pub struct Attachable {
     pub region_blocks: u64,
     /// Take it from whoever has it.
     pub force: bool,
+    /// This is the restore that a disk may be waiting for: others are refused until it is done.
+    pub restoring: bool,
     /// For people: which machine and process.
     pub holder: String,
     /// How many attempts.
@@ -67,6 +69,7 @@ impl Attachable {
             dirty_bytes_max: 64 << 20,
             region_blocks: striped::REGION_BLOCKS,
             force: false,
+            restoring: false,
             holder: holder.to_owned(),
             attempts: 5,
             replicas: ReplicaOptions::default(),
@@ -89,6 +92,12 @@ pub enum AttachFailed {
     /// The wrong key: nothing was read or written.
     #[error("this is not the disk's key; nothing was read or written")]
     WrongKey,
+    /// A restore has not come to its end.
+    #[error("snapshot {snapshot} was not written to this disk to its end; restore it again")]
+    Unfinished {
+        /// The snapshot.
+        snapshot: String,
+    },
     /// A mode of the other shape.
     #[error("mode {mode} does not fit this disk; it was created for {own}")]
     WrongMode {
@@ -147,6 +156,13 @@ pub async fn attach(
         .is_some_and(|check| *check != key_check(&wanted.key))
     {
         return Err(AttachFailed::WrongKey);
+    }
+    if let Some(snapshot) = &settings.restoring
+        && !wanted.restoring
+    {
+        return Err(AttachFailed::Unfinished {
+            snapshot: snapshot.clone(),
+        });
     }
     let mut force = wanted.force;
     for attempt in 1.. {
@@ -310,6 +326,20 @@ impl AttachedDisk {
             Ok(()) | Err(GrowError::NotLarger { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A restore has come to its end, and what it wrote is durable: from now on the disk is like any other.
+    ///
+    /// # Errors
+    /// If the disk was taken over, or the table cannot be reached.
+    pub async fn finish_restore(&mut self) -> Result<(), PlacementError> {
+        let settings = self.settings.clone().with_restoring(None);
+        self.record = self
+            .placement
+            .change_settings(self.record.disk, self.fence, &settings.to_text())
+            .await?;
+        self.settings = settings;
+        Ok(())
     }
 
     /// Makes everything durable and gives the disk back: the next attach has nothing to reconcile.

@@ -66,9 +66,10 @@ impl Layout {
     /// [`LayoutError::Stripe`].
     pub fn new(shape: Shape) -> Result<Self, LayoutError> {
         Ok(match shape {
-            Shape::InPlace { segment_tracts } => {
-                Self::InPlace(Stripe::new(segment_tracts, TRACT_BLOCKS.into())?)
-            }
+            Shape::InPlace {
+                segment_tracts,
+                unit_blocks,
+            } => Self::InPlace(Stripe::new(segment_tracts, unit_blocks, TRACT_BLOCKS.into())?),
             Shape::Log { block_bytes, .. } => {
                 let bytes = LENGTH_BYTES + OVERHEAD_BYTES + RECORD_BYTES + block_bytes as usize;
                 Self::Log {
@@ -172,7 +173,7 @@ mod tests {
             assert_eq!(layout.tracts(blocks), last + 1);
             assert!(parts * (1 << 20) >= blocks * 32 + 4096, "a checkpoint fits");
         }
-        let layout = Layout::new(Shape::InPlace { segment_tracts: 3 }).unwrap();
+        let layout = Layout::new(Shape::in_place(3)).unwrap();
         let mut taken = BTreeSet::new();
         for block in 0..20_000 {
             take(&mut taken, layout.chunk(Unit::Block(block), 0).unwrap());
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_unit_of_another_shape_or_beyond_the_largest_disk_has_no_place() {
-        let layout = Layout::new(Shape::InPlace { segment_tracts: 1 }).unwrap();
+        let layout = Layout::new(Shape::in_place(1)).unwrap();
         assert!(matches!(
             layout.chunk(Unit::Log(0), 0),
             Err(LayoutError::Foreign(_))

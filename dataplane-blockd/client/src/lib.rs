@@ -27,4 +27,4 @@ pub use access::{Access, CapabilitySource, IssuedHere, NoCapability};
 pub use attach::{AttachFailed, Attachable, AttachedDisk, attach, replication, tracts_for};
 pub use layout::{Layout, LayoutError};
 pub use replicas::{ClusterReplicas, ReplicaOptions, ReplicaUsage};
-pub use settings::{DiskSettings, Mode, SettingsError, Shape, key_check};
+pub use settings::{DiskSettings, Mode, SettingsError, Shape, UNIT_BLOCKS, key_check};

@@ -74,8 +74,8 @@ impl Sealer {
     pub fn new(key: [u8; 32]) -> Self {
         let key = Zeroizing::new(key);
         let blocks = Xts::new(
-            &derive(&key, &[b"firn disk block data"]),
-            &derive(&key, &[b"firn disk block tweak"]),
+            &derive_key(&key, &[b"firn disk block data"]),
+            &derive_key(&key, &[b"firn disk block tweak"]),
         );
         Self {
             key,
@@ -175,7 +175,7 @@ impl Sealer {
         if attaches.len() >= ATTACHES_MAX {
             attaches.clear();
         }
-        let key = derive(&self.key, &[b"firn disk attach", &incarnation.0.to_le_bytes()]);
+        let key = derive_key(&self.key, &[b"firn disk attach", &incarnation.0.to_le_bytes()]);
         let key = UnboundKey::new(&AES_256_GCM, &*key).expect("the key has the right length");
         let key = Arc::new(LessSafeKey::new(key));
         attaches.insert(incarnation, key.clone());
@@ -183,7 +183,8 @@ impl Sealer {
     }
 }
 
-fn derive(key: &[u8; 32], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
+/// A key for one use, from the disk's key: HKDF-SHA256. No two uses share `info`.
+pub fn derive_key(key: &[u8; 32], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
     let mut derived = Zeroizing::new([0; 32]);
     Salt::new(HKDF_SHA256, b"firn disk")
         .extract(key)

@@ -4,7 +4,7 @@
 //! One connection carries one request and one reply, each a line of JSON. Lines and waits are bounded.
 //!
 //! ```text
-//! request = {"version": 1, "command": "status" | "detach" | {"grow": {"size_bytes": …}}}
+//! request = {"version": 1, "command": "status" | "detach" | {"grow": {"size_bytes": …}} | {"snapshot": {"name": …}}}
 //! reply   = {"reply": "status" | "done" | "error", …}
 //! ```
 
@@ -29,7 +29,7 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// A [`DiskStatus`].
@@ -41,6 +41,36 @@ pub enum Command {
         /// To this.
         size_bytes: u64,
     },
+    /// Begin a snapshot; the status tells how it goes.
+    Snapshot {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// The last snapshot that was begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotStatus {
+    /// Its name.
+    pub name: String,
+    /// Tracts that were looked at.
+    pub done_tracts: u64,
+    /// Tracts that may have changed.
+    pub total_tracts: u64,
+    /// Sent to the store.
+    pub stored_bytes: u64,
+    /// How it ended, for people; nothing while it is under way.
+    pub ended: Option<SnapshotEnd>,
+}
+
+/// How a snapshot ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotEnd {
+    /// It exists.
+    Taken,
+    /// It does not.
+    Failed(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,6 +139,8 @@ pub struct DiskStatus {
     pub received_bytes: u64,
     /// What stores wait for now.
     pub trouble: Option<String>,
+    /// The last snapshot that was begun.
+    pub snapshot: Option<SnapshotStatus>,
 }
 
 /// Where the socket of a disk is.

@@ -3,6 +3,7 @@
 use crate::{failure::Failure, quantity::Size};
 use firn_blockd_node::DiskModel;
 use firn_blockd_protocol::TenantId;
+use firn_store::StoreUrl;
 use firn_table::TableUrl;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
@@ -65,6 +66,9 @@ pub struct ClientSection {
     pub state_directory: PathBuf,
     #[serde(default = "default_capability_seconds")]
     pub capability_seconds: u64,
+    /// Where snapshots are kept.
+    #[serde(default, deserialize_with = "from_optional_text")]
+    pub snapshots: Option<StoreUrl>,
 }
 
 fn default_name() -> String {
@@ -160,6 +164,7 @@ mod tests {
             "tenant",
             "state_directory",
             "capability_seconds",
+            "snapshots",
         ] {
             assert!(EXAMPLE.contains(&format!("{key} = ")), "{key}");
         }

@@ -11,6 +11,7 @@ use crate::{
     node,
     quantity::Size,
     security::{Operator, Secret},
+    tls::TlsFiles,
 };
 use clap::Args;
 use firn_blockd_client::{AttachFailed, attach};
@@ -18,6 +19,7 @@ use firn_blockd_node::{DiskModel, Node};
 use firn_blockd_placement::{DiskRecord, NewDisk, Placement, PlacementError};
 use firn_blockd_protocol::TenantId;
 use firn_env::Env;
+use firn_store::StoreUrl;
 use firn_table::RedbTable;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -110,6 +112,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         patience: 30,
         // Whoever had it was an earlier process on this directory, which the table's lock shows to be gone.
         force: true,
+        tls: TlsFiles::default(),
     };
     let name = format!("dev-{}-{}", wanted.mode, wanted.replication);
     let create = Create {
@@ -118,6 +121,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         replication: wanted.replication,
         mode: wanted.mode,
         segment: None,
+        role: None,
         log_block: 4096,
         key: how.key.clone(),
     };
@@ -129,7 +133,11 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         attach(&env, &placement, &access, attachable.clone()).await
     })
     .await?;
-    disks::serve(&env, attached, &how, &directory).await?;
+    let snapshots = directory.join("snapshots");
+    std::fs::create_dir_all(&snapshots)
+        .map_err(|error| Failure::new(format!("cannot make {}: {error}", snapshots.display())))?;
+    let store = StoreUrl::Directory { path: snapshots };
+    disks::serve(&env, attached, &how, &directory, Some(&store)).await?;
     for node in nodes {
         node.stop().await;
     }

@@ -8,6 +8,8 @@ use crate::{
     quantity::{Size, show},
     security::Secret,
     served::{Served, Serving, nbd_address},
+    snapshots::Place,
+    tls::TlsFiles,
 };
 use clap::{Args, ValueEnum};
 use firn_blockd_client::{
@@ -18,6 +20,7 @@ use firn_blockd_disk::FlushPolicy;
 use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
 use firn_blockd_protocol::{TRACT_BYTES, TenantId};
 use firn_env::Env;
+use firn_store::StoreUrl;
 use futures::future::{Either, select};
 use std::{path::PathBuf, pin::pin, time::Duration};
 
@@ -36,14 +39,42 @@ pub struct Create {
     #[arg(long, default_value = "write-back")]
     pub mode: Mode,
     /// Tracts of 8 MiB over which neighbouring blocks are spread, 1 to 128; by default as many as the disk has.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "role")]
     pub segment: Option<u32>,
+    /// The segment by what its user does: more disks work for heavier use.
+    #[arg(long, value_enum)]
+    pub role: Option<Role>,
     /// Bytes of a block of a log: 4096 to 65536. As large as what is written.
     #[arg(long, default_value_t = 4096)]
     pub log_block: u32,
     /// The file with the disk's key, made if it is not there. Whoever loses it loses the disk's content.
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
+}
+
+/// How much a disk's user asks of it. Each role has twice the segment of the one before, as the paper's users have twice the
+/// rate (5, 10, 20 and 40 operations a second).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Mail and documents: segments of 16 tracts.
+    Light,
+    /// An office's desktop: 32.
+    Normal,
+    /// A programmer's: 64.
+    Power,
+    /// Servers and databases: 128.
+    Heavy,
+}
+
+impl Role {
+    fn segment_tracts(self) -> u32 {
+        match self {
+            Self::Light => 16,
+            Self::Normal => 32,
+            Self::Power => 64,
+            Self::Heavy => 128,
+        }
+    }
 }
 
 /// When a flush is answered.
@@ -82,6 +113,8 @@ pub struct AttachHow {
     /// Takes the disk from whoever has it. They can do nothing more with it.
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub tls: TlsFiles,
 }
 
 /// Creates a disk in the table.
@@ -104,15 +137,21 @@ pub fn new_disk(env: &Env, tenant: TenantId, wanted: &Create) -> Result<NewDisk,
     };
     let size_bytes = wanted.size.0;
     let shape = match wanted.mode {
+        Mode::Log if wanted.role.or(wanted.segment.map(|_| Role::Normal)).is_some() => {
+            return Err(Failure::usage(
+                "a log is spread over all its tracts: it has neither --role nor --segment",
+            ));
+        }
         Mode::Log => Shape::Log {
             block_bytes: wanted.log_block,
             physical_blocks: Shape::physical_for(size_bytes / u64::from(wanted.log_block.max(1))),
         },
         Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => {
             let tracts = u32::try_from(size_bytes.div_ceil(TRACT_BYTES)).unwrap_or(u32::MAX);
-            Shape::InPlace {
-                segment_tracts: wanted.segment.unwrap_or(tracts.clamp(1, 128)),
-            }
+            Shape::in_place(match wanted.role {
+                Some(role) => role.segment_tracts(),
+                None => wanted.segment.unwrap_or(tracts.clamp(1, 128)),
+            })
         }
     };
     let settings =
@@ -178,7 +217,7 @@ pub async fn list(config: &Config) -> Result<(), Failure> {
 }
 
 /// What a person wants to see of a holder: without the mark of the call.
-fn holder(text: &str) -> &str {
+pub fn holder(text: &str) -> &str {
     text.split_once('#').map_or(text, |(holder, _)| holder)
 }
 
@@ -211,6 +250,7 @@ pub async fn serve(
     attached: AttachedDisk,
     how: &AttachHow,
     state_directory: &std::path::Path,
+    snapshots: Option<&StoreUrl>,
 ) -> Result<(), Failure> {
     let name = attached.record().name.clone();
     let wanted = attachable(attached.record(), how)?;
@@ -219,6 +259,8 @@ pub async fn serve(
         nbd: how.nbd.clone(),
         flush: wanted.flush,
         dirty_bytes_max: wanted.dirty_bytes_max,
+        tls: how.tls.read()?,
+        snapshots: snapshots.map(|store| Place::new(store.clone(), wanted.disk, &wanted.key)),
     };
     let socket = admin::socket(state_directory, &name);
     let (served, admin) = Served::start(env, attached, serving, &socket).await?;
@@ -238,12 +280,14 @@ pub async fn serve(
 pub async fn attach_disk(config: &Config, name: &str, how: &AttachHow) -> Result<(), Failure> {
     let client = config.client()?;
     nbd_address(&how.nbd)?;
+    how.tls.read()?;
     let outside = Outside::open(config, &client.state_directory).await?;
     let record = outside.disk(client.tenant, name).await?;
     let access = outside.operator.client(client.capability_seconds)?;
     let wanted = attachable(&record, how)?;
     let attached = attach(&outside.env, &outside.placement, &access, wanted).await?;
-    serve(&outside.env, attached, how, &client.state_directory).await
+    let snapshots = client.snapshots.as_ref();
+    serve(&outside.env, attached, how, &client.state_directory, snapshots).await
 }
 
 /// Prints what an attached disk answered; an error if it is not attached on this machine.

@@ -1,7 +1,9 @@
 //! What a command ends with when it does not succeed: one message for a person, one code for a program.
 
 use firn_blockd_client::AttachFailed;
+use firn_blockd_nbd::DeviceError;
 use firn_blockd_placement::PlacementError;
+use firn_blockd_snapshot::SnapshotError;
 use std::fmt;
 
 /// Why a command failed: what happened, what is safe, what to do.
@@ -67,13 +69,26 @@ impl From<PlacementError> for Failure {
     }
 }
 
+impl From<SnapshotError> for Failure {
+    fn from(error: SnapshotError) -> Self {
+        match &error {
+            SnapshotError::Device(DeviceError::Fenced) => Self::fenced(error),
+            SnapshotError::Name(_) | SnapshotError::Exists(_) | SnapshotError::NotFound(_) => {
+                Self::usage(error)
+            }
+            _ => Self::new(error),
+        }
+    }
+}
+
 impl From<AttachFailed> for Failure {
     fn from(error: AttachFailed) -> Self {
         match error {
             AttachFailed::Placement(error) => error.into(),
-            error @ (AttachFailed::WrongKey | AttachFailed::WrongMode { .. } | AttachFailed::Settings(_)) => {
-                Self::usage(error)
-            }
+            error @ (AttachFailed::WrongKey
+            | AttachFailed::WrongMode { .. }
+            | AttachFailed::Settings(_)
+            | AttachFailed::Unfinished { .. }) => Self::usage(error),
             error @ (AttachFailed::Layout(_) | AttachFailed::Recovery(_) | AttachFailed::Grow(_)) => {
                 Self::new(error)
             }

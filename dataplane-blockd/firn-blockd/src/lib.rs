@@ -14,7 +14,9 @@ mod program;
 mod quantity;
 mod security;
 mod served;
+mod snapshots;
 mod status;
+mod tls;
 
 pub use config::NodeSection;
 pub use failure::Failure;

@@ -1,6 +1,8 @@
 //! The command line of `firn-blockd`.
 
-use crate::{cluster, config, dev, disks, failure::Failure, node, quantity::Size, security, status};
+use crate::{
+    cluster, config, dev, disks, failure::Failure, node, quantity::Size, security, snapshots, status,
+};
 use clap::{Parser, Subcommand};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -63,6 +65,18 @@ enum Command {
     Delete {
         /// The disk's name.
         name: String,
+    },
+    /// Takes a snapshot of a disk, also while it is in use; only what changed since earlier ones is stored.
+    Snapshot(snapshots::Snapshot),
+    /// Lists a disk's snapshots, the newest first.
+    Snapshots(snapshots::Of),
+    /// Makes a new disk from a snapshot.
+    Restore(snapshots::Restore),
+    /// Waits until rows are whole and their load is level; nodes that came or went are dealt with by themselves.
+    Rebalance {
+        /// Only says how things stand.
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Empties a node, so that it can be taken away.
     Drain {
@@ -151,6 +165,10 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Detach { name } => disks::detach(&config()?, &name).await,
         Command::Grow { name, size } => disks::grow(&config()?, &name, size).await,
         Command::Delete { name } => disks::delete(&config()?, &name).await,
+        Command::Snapshot(wanted) => snapshots::snapshot(&config()?, &wanted).await,
+        Command::Snapshots(of) => snapshots::list(&config()?, &of).await,
+        Command::Restore(wanted) => snapshots::restore_disk(&config()?, &wanted).await,
+        Command::Rebalance { dry_run } => status::rebalance(&config()?, dry_run).await,
         Command::Drain { node, undo } => status::drain(&config()?, &node, undo).await,
         Command::Status { output } => status::status(&config()?, output).await,
         Command::Top { interval, count } => {

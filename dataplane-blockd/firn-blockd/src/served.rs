@@ -3,10 +3,12 @@
 use crate::{
     admin::{self, Command, DiskStatus, Reply},
     failure::Failure,
+    snapshots::{Place, Taking},
 };
 use firn_blockd_client::AttachedDisk;
-use firn_blockd_disk::FlushPolicy;
-use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
+use firn_blockd_disk::{FlushPolicy, VirtualDisk};
+use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server, Tls};
+use firn_blockd_snapshot::{SNAPSHOT_TRACT_BYTES, SnapshotGate};
 use firn_env::{Env, Task};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
@@ -24,6 +26,10 @@ pub struct Serving {
     pub flush: FlushPolicy,
     /// For `status`.
     pub dirty_bytes_max: u64,
+    /// NBD clients must speak TLS.
+    pub tls: Option<Tls>,
+    /// Where snapshots go, if anywhere.
+    pub snapshots: Option<Place>,
 }
 
 /// See the module.
@@ -32,6 +38,8 @@ pub struct Served {
     serving: Serving,
     address: String,
     attached: Mutex<AttachedDisk>,
+    gate: SnapshotGate<VirtualDisk>,
+    taking: Taking,
     server: Server,
     end: watch::Sender<Ending>,
 }
@@ -64,9 +72,10 @@ impl Served {
         socket: &Path,
     ) -> Result<(Arc<Self>, Task<()>), Failure> {
         let exports = Arc::new(Exports::new());
-        let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(attached.disk.clone()));
+        let gate = SnapshotGate::new(env, attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
+        let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(gate.clone()));
         exports.insert(&serving.name, Export::new(device, "a Firn disk"));
-        let server = Server::new(env.clone(), exports, None, Limits::default());
+        let server = Server::new(env.clone(), exports, serving.tls.clone(), Limits::default());
         let listening = server
             .listen(&nbd_address(&serving.nbd)?)
             .await
@@ -76,6 +85,8 @@ impl Served {
             serving,
             address: listening.address().to_owned(),
             attached: Mutex::new(attached),
+            gate,
+            taking: Taking::default(),
             server,
             end: watch::Sender::new(Ending::No),
         });
@@ -128,6 +139,22 @@ impl Served {
                     text: error.to_string(),
                 },
             },
+            Command::Snapshot { name } => {
+                let Some(place) = &self.serving.snapshots else {
+                    return Reply::Error {
+                        text: "the configuration names no store for snapshots: set [client] snapshots".into(),
+                    };
+                };
+                let settings = self.attached.lock().await.record().settings.clone();
+                match self.taking.begin(&self.env, place, &self.gate, &name, &settings) {
+                    Ok(()) => Reply::Done {
+                        text: format!("snapshot {name} has begun"),
+                    },
+                    Err(error) => Reply::Error {
+                        text: error.to_string(),
+                    },
+                }
+            }
             Command::Grow { size_bytes } => {
                 let mut attached = self.attached.lock().await;
                 match attached.grow(&self.env, size_bytes).await {
@@ -171,6 +198,7 @@ impl Served {
             sent_bytes: usage.sent_bytes,
             received_bytes: usage.received_bytes,
             trouble: attached.replicas.trouble(),
+            snapshot: self.taking.status(),
         }
     }
 }

@@ -13,6 +13,11 @@ use firn_env::Env;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
 
+/// Between two looks at how rows move.
+const REBALANCE_LOOK: Duration = Duration::from_secs(2);
+/// Looks without any change after which nothing more is expected: a minute, far longer than a coordinator's round.
+const STILL_LOOKS: u32 = 30;
+
 /// How `status` is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
@@ -266,5 +271,50 @@ pub async fn drain(config: &Config, node: &str, undo: bool) -> Result<(), Failur
         }
         eprintln!("draining: still in {left} rows (interrupt this as you like, it goes on)");
         outside.env.sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// How uneven nodes are: the least and the most rows of a node that takes part.
+fn spread(status: &ClusterStatus) -> (usize, usize) {
+    let rows = || {
+        let serving = status.nodes.iter().filter(|node| node.state == "serving");
+        serving.map(|node| node.rows.iter().sum::<usize>())
+    };
+    (rows().min().unwrap_or(0), rows().max().unwrap_or(0))
+}
+
+/// `firn-blockd rebalance`: the coordinator levels rows by itself, a few at a time; this watches until it has nothing more to
+/// do.
+pub async fn rebalance(config: &Config, dry_run: bool) -> Result<(), Failure> {
+    let directory = &config.client()?.state_directory;
+    let outside = Outside::open(config, directory).await?;
+    let mut still = (None, 0);
+    loop {
+        let status = cluster_status(&outside.env, &outside.placement, directory).await?;
+        let (least, most) = spread(&status);
+        let count = |part: fn(&RowsStatus) -> usize| status.rows.iter().map(part).sum::<usize>();
+        let (degraded, copying) = (count(|rows| rows.degraded), count(|rows| rows.copying));
+        let line = format!(
+            "nodes have {least} to {most} rows; {degraded} rows with too few replicas, {copying} being copied"
+        );
+        // The coordinator's own rule: below a difference of a fifth, moving costs more than it brings.
+        let level = most < least + 2 || most * 4 < least * 5;
+        if dry_run || (level && degraded + copying == 0) {
+            println!("{line}");
+            return Ok(());
+        }
+        let seen = Some((least, most, degraded, copying));
+        still = if still.0 == seen {
+            (seen, still.1 + 1)
+        } else {
+            (seen, 0)
+        };
+        if still.1 >= STILL_LOOKS {
+            return Err(Failure::new(format!(
+                "{line}; nothing has moved for a while: too few nodes, or too few failure domains (firn-blockd status)"
+            )));
+        }
+        eprintln!("rebalancing: {line} (interrupt this as you like, it goes on)");
+        outside.env.sleep(REBALANCE_LOOK).await;
     }
 }

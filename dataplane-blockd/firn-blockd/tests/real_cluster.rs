@@ -138,6 +138,7 @@ impl Lab {
             directory,
         };
         done(BINARY, &["secret", &lab.path("secret")]);
+        fs::create_dir(lab.path("snapshots")).unwrap();
         lab
     }
 
@@ -163,14 +164,31 @@ impl Lab {
             tenant = "{tenant}"
             state_directory = "{state}"
             capability_seconds = {capability_seconds}
+            snapshots = "file://{snapshots}"
             "#,
             table = self.table,
             secret = self.path(secret),
             directory = self.path(&format!("{name}.disk")),
             state = self.path(&format!("{name}.run")),
+            snapshots = self.path("snapshots"),
         );
         fs::write(&path, text).unwrap();
         path
+    }
+
+    /// A cluster of three nodes with a client's configuration.
+    fn cluster(&self, capability_seconds: u64) -> (String, Vec<(Process, String)>) {
+        let config = |name: &str| self.config(name, "secret", TENANT, capability_seconds);
+        let client = config("client");
+        done(BINARY, &["--config", &client, "init", "--rows", "24"]);
+        let nodes = (0..3)
+            .map(|number| {
+                let name = format!("node{number}");
+                let log = PathBuf::from(self.path(&format!("{name}.log")));
+                Process::serve(&["--config", &config(&name), "node"], &log)
+            })
+            .collect();
+        (client, nodes)
     }
 
     fn attach(&self, config: &str, socket: &str, more: &[&str]) -> (Process, String) {
@@ -214,15 +232,7 @@ fn reads(uri: &str, command: &str) {
 fn real_a_disk_survives_a_node_and_its_client_and_refuses_strangers() {
     let lab = Lab::new();
     let config = |name: &str| lab.config(name, "secret", TENANT, 2);
-    let client = config("client");
-    done(BINARY, &["--config", &client, "init", "--rows", "24"]);
-    let mut nodes: Vec<(Process, String)> = (0..3)
-        .map(|number| {
-            let name = format!("node{number}");
-            let log = PathBuf::from(lab.path(&format!("{name}.log")));
-            Process::serve(&["--config", &config(&name), "node"], &log)
-        })
-        .collect();
+    let (client, mut nodes) = lab.cluster(2);
     let key = lab.path("disk.key");
     let create = [
         "--config",
@@ -409,4 +419,156 @@ fn real_a_cluster_in_one_command_keeps_its_disk_in_every_mode() {
         let (_process, uri) = start();
         done("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
     }
+}
+
+#[test]
+#[ignore = "needs DynamoDB Local and QEMU's tools: make test"]
+fn real_a_snapshot_is_an_instant_and_survives_its_disk() {
+    let lab = Lab::new();
+    let (client, _nodes) = lab.cluster(60);
+    let blockd = |arguments: &[&str]| run(BINARY, &[&["--config", &client], arguments].concat());
+    let succeeds = |arguments: &[&str]| {
+        let output = blockd(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        text(&output)
+    };
+    let (key, other_key) = (lab.path("disk.key"), lab.path("other.key"));
+    let create = [
+        "create", "disk", "--size", "64MiB", "--role", "light", "--key", &key,
+    ];
+    eventually("the disk is created", || blockd(&create).status.success());
+    let (attached, uri) = lab.attach(&client, "one.sock", &[]);
+    for command in ["write -P 0x11 0 9M", "write -P 0x12 40M 1M"] {
+        reads(&uri, command);
+    }
+    // In memory only, most of it; and the disk goes on being written while the snapshot is taken.
+    let writing = thread::spawn({
+        let uri = uri.clone();
+        move || qemu_io(&uri, &["write -P 0x99 1M 7M", "write -P 0x99 41M 6M", "flush"])
+    });
+    succeeds(&["snapshot", "disk", "begun-under-load"]);
+    assert!(writing.join().unwrap().status.success());
+    for command in ["write -P 0x21 0 9M", "write -z 40M 1M", "flush"] {
+        reads(&uri, command);
+    }
+    succeeds(&["snapshot", "disk", "second"]);
+    reads(&uri, "write -P 0x31 0 1M");
+    succeeds(&["snapshot", "disk", "third"]);
+    let again = blockd(&["snapshot", "disk", "third"]);
+    assert!(
+        !again.status.success() && text(&again).contains("exists"),
+        "{}",
+        text(&again)
+    );
+
+    // The client dies while it takes one: it exists wholly or not at all, and the next is right.
+    reads(&uri, "write -P 0x41 0 10M");
+    let mut taking = Command::new(BINARY)
+        .args(["--config", &client, "snapshot", "disk", "interrupted"])
+        .envs(credentials())
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(100));
+    attached.kill();
+    taking.wait().unwrap();
+    let listed = succeeds(&["snapshots", "disk", "--key", &key]);
+    assert!(listed.contains("second") && listed.contains("third"), "{listed}");
+    let (attached, uri) = lab.attach(&client, "two.sock", &["--force"]);
+    reads(&uri, "write -P 0x51 0 2M");
+    succeeds(&["snapshot", "disk", "fourth"]);
+    let source = lab.path("source");
+    done("nbdcopy", &[&uri, &source]);
+    succeeds(&["detach", "disk"]);
+    drop(attached);
+
+    // Into another mode, under another key; and from a disk that nobody has attached.
+    let without_key = blockd(&["snapshot", "disk", "fifth"]);
+    assert_eq!(without_key.status.code(), Some(2), "{}", text(&without_key));
+    succeeds(&["snapshot", "disk", "fifth", "--key", &key]);
+    let restore = |snapshot: &str, into: &str, more: &[&str]| {
+        let arguments = [
+            "restore",
+            "disk",
+            snapshot,
+            "--key",
+            &key,
+            "--into",
+            into,
+            "--new-key",
+            &other_key,
+        ];
+        succeeds(&[&arguments[..], more].concat());
+        let (socket, nbd) = (
+            format!("{into}.sock"),
+            format!("unix:{}", lab.path(&format!("{into}.sock"))),
+        );
+        let attach = [
+            "--config", &client, "attach", into, "--key", &other_key, "--nbd", &nbd,
+        ];
+        let (process, _) = Process::serve(&attach, Path::new(&lab.path(&format!("{socket}.log"))));
+        (
+            process,
+            format!("nbd+unix:///{into}?socket={}", lab.path(&socket)),
+        )
+    };
+    let (_second, uri) = restore("second", "restored", &["--replication", "1"]);
+    for command in [
+        "read -P 0x21 0 9M",
+        "read -P 0 9M 31M",
+        "read -P 0 40M 1M",
+        "read -P 0x99 41M 6M",
+        "read -P 0 47M 17M",
+    ] {
+        reads(&uri, command);
+    }
+    let (fifth, uri) = restore("fifth", "as-a-log", &["--replication", "1", "--mode", "log"]);
+    done("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
+    drop(fifth);
+
+    // Over TLS, and only so.
+    let (certificate, private) = (lab.path("tls/ca-cert.pem"), lab.path("tls/key.pem"));
+    fs::create_dir(lab.path("tls")).unwrap();
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(&certificate, issued.cert.pem()).unwrap();
+    fs::write(&private, issued.signing_key.serialize_pem()).unwrap();
+    let attach = [
+        "--config", &client, "attach", "as-a-log", "--key", &other_key, "--force",
+    ];
+    let tls = [
+        "--nbd",
+        "tcp:127.0.0.1:0",
+        "--tls-certificate",
+        &certificate,
+        "--tls-key",
+        &private,
+    ];
+    let log = lab.path("tls.log");
+    let (_private, address) = Process::serve(&[&attach[..], &tls].concat(), Path::new(&log));
+    let port = address.rsplit_once(':').unwrap().1;
+    let plain = run("nbdinfo", &[&format!("nbd://localhost:{port}/as-a-log")]);
+    assert!(!plain.status.success(), "{}", text(&plain));
+    let private = format!(
+        "nbds://localhost:{port}/as-a-log?tls-certificates={}",
+        lab.path("tls")
+    );
+    let image = lab.path("image");
+    done("nbdcopy", &[&private, &image]);
+    assert!(fs::read(&image).unwrap() == fs::read(&source).unwrap());
+    let taken = blockd(&[
+        "restore",
+        "disk",
+        "second",
+        "--key",
+        &key,
+        "--into",
+        "restored",
+        "--new-key",
+        &other_key,
+    ]);
+    assert_eq!(taken.status.code(), Some(2), "{}", text(&taken));
+    let wrong_key = blockd(&["snapshots", "disk", "--key", &other_key]);
+    assert!(text(&wrong_key).contains("another key"), "{}", text(&wrong_key));
+    succeeds(&["rebalance", "--dry-run"]);
 }

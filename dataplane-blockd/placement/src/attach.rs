@@ -88,6 +88,45 @@ impl Placement {
         Err(PlacementError::Contention { what: "the disk" })
     }
 
+    /// Replaces the client's own settings of a disk; only who has it attached may.
+    ///
+    /// # Errors
+    /// [`PlacementError::Fenced`] if somebody else has it meanwhile: nothing was changed.
+    pub async fn change_settings(
+        &self,
+        disk: DiskId,
+        fence: Fence,
+        settings: &str,
+    ) -> Result<DiskRecord, PlacementError> {
+        for attempt in 0..ATTEMPTS {
+            let old = self.ready_disk(disk).await?;
+            if old.value.fence() != fence || old.value.attached.is_none() {
+                return Err(PlacementError::Fenced {
+                    current: old.value.fence(),
+                });
+            }
+            if old.value.settings == settings {
+                return Ok(old.value);
+            }
+            let record = DiskRecord {
+                settings: settings.to_owned(),
+                ..old.value
+            };
+            let outcome = self
+                .transact(vec![Write::Put {
+                    key: self.disk_key(disk),
+                    value: record::encode(&record),
+                    condition: unchanged(Some(old.version)),
+                }])
+                .await?;
+            match outcome {
+                Outcome::Done => return Ok(record),
+                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
+            }
+        }
+        Err(PlacementError::Contention { what: "the disk" })
+    }
+
     /// Ends an attach. `clean`: everything is durable on all replicas and they were told that it is settled.
     ///
     /// # Errors

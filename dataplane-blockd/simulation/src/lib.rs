@@ -6,7 +6,7 @@
 //! model: what a disk may hold after a crash (I10), and that nothing is overwritten too early (I11).
 //!
 //! [`on_nodes`] runs the production client on production nodes on simulated machines, networks and disks ([`cluster`]): fewer
-//! histories, of everything.
+//! histories, of everything; snapshots are taken all the while, and at the end each is restored and compared.
 //!
 //! [`figures`] measures the same in virtual time on slow disks.
 //!
@@ -22,3 +22,4 @@ pub mod history;
 pub mod mutants;
 pub mod on_nodes;
 pub mod replicas;
+mod user;

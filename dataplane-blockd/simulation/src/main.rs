@@ -76,6 +76,7 @@ struct Sum {
     crashes: u64,
     writes: u64,
     lost: u64,
+    snapshots: u64,
 }
 
 fn histories(arguments: &Arguments) -> u64 {
@@ -105,6 +106,7 @@ fn histories(arguments: &Arguments) -> u64 {
         let sum = sums.entry(report.mode).or_default();
         sum.histories += 1;
         sum.crashes += report.attaches;
+        sum.snapshots += report.snapshots;
         sum.writes += report.writes;
         sum.lost += report.lost;
         match report.failure {
@@ -117,14 +119,14 @@ fn histories(arguments: &Arguments) -> u64 {
         }
     }
     println!(
-        "{:<22} {:>10} {:>10} {:>12} {:>18}",
-        "mode", "histories", "crashes", "writes", "lost behind each"
+        "{:<22} {:>10} {:>10} {:>12} {:>18} {:>10}",
+        "mode", "histories", "crashes", "writes", "lost behind each", "snapshots"
     );
     for (mode, sum) in sums {
         let lost = sum.lost as f64 / sum.crashes.max(1) as f64;
         println!(
-            "{mode:<22} {:>10} {:>10} {:>12} {lost:>18.2}",
-            sum.histories, sum.crashes, sum.writes
+            "{mode:<22} {:>10} {:>10} {:>12} {lost:>18.2} {:>10}",
+            sum.histories, sum.crashes, sum.writes, sum.snapshots
         );
     }
     println!("{passed} passed, {failed} failed");

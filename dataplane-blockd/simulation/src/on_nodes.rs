@@ -2,31 +2,31 @@
 //! that stay away and are replaced, disks lost for good, and forced attaches, against the model.
 
 use crate::{
-    check::{Piece, Promises},
+    check::Promises,
     cluster::{Cluster, Host, Size, TENANT, access, placement, replica_options, whole},
+    user::{self, Known, Recorded, SNAPSHOT_TRACT_BYTES, content, lock, snapshot_store, snapshots_hold},
 };
 use bytes::Bytes;
 use firn_blockd_client::{
     AttachFailed, Attachable, AttachedDisk, DiskSettings, Mode, Shape, attach, key_check, tracts_for,
 };
-use firn_blockd_disk::{AttachError, Copy, FlushPolicy, ReplicaError, Replicas, Unit, VirtualDisk};
-use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Piece as Part};
+use firn_blockd_disk::{AttachError, Copy, FlushPolicy, ReplicaError, Replicas, Unit};
 use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication};
-use firn_env::{Env, Task, sim::Seeded};
+use firn_blockd_snapshot::{Catalogue, SnapshotGate};
+use firn_env::{Env, sim::Seeded};
 use firn_table::MemoryTable;
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;
 const KEY: [u8; 32] = [5; 32];
 /// Blocks of the disk: over three tracts in place, and a log that goes round many times.
-const BLOCKS: u64 = 18;
-/// Requests under way at once.
-const DEPTH: usize = 6;
+pub(crate) const BLOCKS: u64 = 18;
+/// Times a row may turn out not to be whole: each is a node that was declared dead a moment after it came back.
+const LOOKS_MAX: usize = 8;
 
 /// What a history came to.
 #[derive(Clone, Debug, Default)]
@@ -41,21 +41,10 @@ pub struct Report {
     pub writes: u64,
     /// Of them, lost in crashes.
     pub lost: u64,
+    /// Snapshots that were taken meanwhile, restored and compared.
+    pub snapshots: u64,
     /// A hash of all that happened.
     pub trace: u64,
-}
-
-/// What the users of a disk know.
-#[derive(Default)]
-struct Known {
-    promises: Promises,
-    epoch: u64,
-    next_number: u64,
-    writes: u64,
-    /// Raised at each attach: what an earlier attach is told counts for nothing.
-    life: u64,
-    /// What must not have happened.
-    wrong: Option<String>,
 }
 
 #[derive(Clone)]
@@ -79,7 +68,13 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 2] = ["client.one_replica_suffices", "store.acknowledge_before_sync"];
+pub const BUGS: [&str; 5] = [
+    "client.one_replica_suffices",
+    "store.acknowledge_before_sync",
+    "snapshot.writers_pass",
+    "snapshot.forgets_what_failed",
+    "snapshot.trusts_an_earlier_attach",
+];
 /// Histories within which each must be noticed.
 pub const SEEDS_MAX: u64 = 300;
 
@@ -143,6 +138,7 @@ fn play(
     let (hosts, plan) = (cluster.hosts.clone(), plan.clone());
     let known = Arc::new(Mutex::new(Known::default()));
     let model = known.clone();
+    let snapshots = snapshot_store(&env);
     let lives = async move {
         let placement = placement(&env, &table);
         if !whole(&env, &placement, plan.replication).await {
@@ -150,26 +146,22 @@ fn play(
         }
         let disk = create(&env, &table, &plan).await?;
         lock(&model).promises = Promises::new(vec![0; BLOCKS as usize]);
-        let (mut user, mut attaches, mut lost) = (0, 0, 0);
+        let (mut turn, mut attaches, mut lost) = (0, 0, 0);
         for _ in 0..1 + env.random_below(3) {
-            let machine = &clients[user];
+            let machine = &clients[turn];
             let attached = attach_on(&machine.env(), &table, disk, &plan, true).await?;
             attaches += 1;
             lost += check(&env, &attached, &model, plan.mode).await?;
-            let (using, life) = (machine.env(), lock(&model).life);
-            let (working, told, mode, flush) = (attached.disk.clone(), model.clone(), plan.mode, plan.flush);
-            let spawning = using.clone();
-            drop(spawning.spawn("user", async move {
-                let user = Arc::new(User {
-                    env: using,
-                    disk: working,
-                    known: told,
-                    life,
-                    writes_through: mode == Mode::WriteThrough,
-                    flushes: flush == FlushPolicy::Durable,
-                });
-                user.work().await;
-            }));
+            let recorded = Recorded {
+                disk: attached.disk.clone(),
+                known: model.clone(),
+                life: lock(&model).life,
+                writes_through: plan.mode == Mode::WriteThrough,
+                flushes: plan.flush == FlushPolicy::Durable,
+            };
+            let gate = SnapshotGate::new(&machine.env(), recorded, SNAPSHOT_TRACT_BYTES);
+            let catalogue = Catalogue::new(snapshots.clone(), disk, &KEY);
+            user::start(&machine.env(), &gate, catalogue);
             trouble(&env, &hosts, &placement, &plan).await;
             if env.random_below(2) == 0 {
                 // It goes on, and the next attach takes the disk away from it.
@@ -178,7 +170,7 @@ fn play(
                 machine.crash();
                 machine.restart();
             }
-            user = 1 - user;
+            turn = 1 - turn;
         }
         for host in &hosts {
             if !host.machine.is_running() {
@@ -188,24 +180,24 @@ fn play(
         if !whole(&env, &placement, plan.replication).await {
             return Err("the rows never became whole again".to_owned());
         }
-        let attached = attach_on(&clients[user].env(), &table, disk, &plan, true).await?;
+        let attached = attach_on(&clients[turn].env(), &table, disk, &plan, true).await?;
         attaches += 1;
         lost += check(&env, &attached, &model, plan.mode).await?;
-        copies_agree(&attached, plan.mode).await?;
+        let looking = (&env, &placement);
+        let catalogue = Catalogue::new(snapshots, disk, &KEY);
+        let held = snapshots_hold(&env, &catalogue, &model).await?;
+        copies_agree(looking, &attached, plan.replication, plan.mode).await?;
         let wrong = lock(&model).wrong.take();
-        wrong.map_or(Ok((attaches, lost)), Err)
+        wrong.map_or(Ok((attaches, lost, held)), Err)
     };
     let outcome = cluster.simulation.run(lives).map_err(|error| error.to_string());
     report.trace = cluster.simulation.trace_hash();
     report.writes = lock(&known).writes;
-    let (attaches, lost) = outcome??;
+    let (attaches, lost, held) = outcome??;
+    report.snapshots = held;
     report.attaches = attaches;
     report.lost = lost as u64;
     Ok(())
-}
-
-fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
-    known.lock().expect("no panic under this lock")
 }
 
 /// Nodes crash, stay away and come back; one may lose its disk for good if another copy is whole.
@@ -241,7 +233,10 @@ async fn create(env: &Env, table: &MemoryTable, plan: &Plan) -> Result<DiskId, S
             block_bytes: BLOCK_BYTES as u32,
             physical_blocks: BLOCKS + 10,
         },
-        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::InPlace { segment_tracts: 3 },
+        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::InPlace {
+            segment_tracts: 3,
+            unit_blocks: 2,
+        },
     };
     let settings =
         DiskSettings::new(shape, plan.mode, Some(key_check(&KEY))).map_err(|error| error.to_string())?;
@@ -293,31 +288,6 @@ async fn attach_on(
     Err("the disk cannot be attached: nodes are away all the time".into())
 }
 
-/// The whole disk, as numbers.
-async fn content(disk: &VirtualDisk) -> Result<Vec<u64>, DeviceError> {
-    let parts = disk.read(0, (BLOCKS as usize * BLOCK_BYTES) as u32).await?;
-    let mut numbers = Vec::new();
-    for part in parts {
-        match part {
-            Part::Zeroes(length) => numbers.extend(vec![0; length as usize / BLOCK_BYTES]),
-            Part::Data(data) => numbers.extend(data.chunks(BLOCK_BYTES).map(number)),
-        }
-    }
-    Ok(numbers)
-}
-
-fn block(number: u64) -> Bytes {
-    number.to_le_bytes().repeat(BLOCK_BYTES / 8).into()
-}
-
-/// The number that fills a block; one that no write has if it is filled with anything else.
-fn number(data: &[u8]) -> u64 {
-    let number = data
-        .first_chunk::<8>()
-        .map_or(u64::MAX, |first| u64::from_le_bytes(*first));
-    if data == block(number) { number } else { u64::MAX }
-}
-
 /// The disk after an attach against the model; from here on it is known again, and what the attach before is told is wrong.
 async fn check(
     env: &Env,
@@ -345,236 +315,48 @@ async fn check(
     Ok(lost)
 }
 
-/// All active replicas of every block in place hold the same.
-async fn copies_agree(attached: &AttachedDisk, mode: Mode) -> Result<(), String> {
+/// All replicas of every block in place hold the same, and there are as many as there should be.
+///
+/// That the rows were whole before says nothing of now: a node that was away for almost as long as it takes to be declared dead
+/// may be declared so after it came back and before its first heartbeat. So a row that lacks a replica is looked at again when
+/// it has one; replicas that differ are wrong at any time.
+async fn copies_agree(
+    (env, placement): (&Env, &firn_blockd_placement::Placement),
+    attached: &AttachedDisk,
+    replication: Replication,
+    mode: Mode,
+) -> Result<(), String> {
     if mode == Mode::Log {
         return Ok(());
     }
+    let wanted = replication.copies();
     for number in 0..BLOCKS {
-        let copies = attached
-            .replicas
-            .load_all(Unit::Block(number))
-            .await
-            .map_err(|error| error.to_string())?;
-        let wanted = usize::from(attached.record().copies);
-        if copies.len() != wanted {
-            return Err(format!(
-                "block {number} has {} copies instead of {wanted}",
-                copies.len()
-            ));
-        }
-        let body = |copy: &Copy| match copy {
-            Copy::Holds(stored) => Some(stored.body.clone()),
-            Copy::Empty => None,
-            Copy::Damaged => Some(firn_blockd_disk::Body::Data(Bytes::from_static(b"damaged"))),
-        };
-        if copies.iter().any(|copy| body(copy) != body(&copies[0])) {
-            return Err(format!("the copies of block {number} differ"));
+        let mut looks = 0;
+        loop {
+            let copies = attached
+                .replicas
+                .load_all(Unit::Block(number))
+                .await
+                .map_err(|error| error.to_string())?;
+            let body = |copy: &Copy| match copy {
+                Copy::Holds(stored) => Some(stored.body.clone()),
+                Copy::Empty => None,
+                Copy::Damaged => Some(firn_blockd_disk::Body::Data(Bytes::from_static(b"damaged"))),
+            };
+            if copies.iter().any(|copy| body(copy) != body(&copies[0])) {
+                return Err(format!("the copies of block {number} differ"));
+            }
+            if copies.len() == wanted {
+                break;
+            }
+            looks += 1;
+            if looks > LOOKS_MAX || !whole(env, placement, replication).await {
+                let found = copies.len();
+                return Err(format!("block {number} has {found} copies instead of {wanted}"));
+            }
+            // The row may have been whole because nobody is declared dead yet.
+            env.sleep(Duration::from_secs(1)).await;
         }
     }
     Ok(())
-}
-
-/// Requests under way; each tells whether the disk is still there.
-type Under = FuturesUnordered<Task<bool>>;
-
-/// What an answer promises.
-enum Promised {
-    Nothing,
-    Pieces(std::ops::Range<usize>),
-    Prefix(usize),
-}
-
-struct User {
-    env: Env,
-    disk: VirtualDisk,
-    known: Arc<Mutex<Known>>,
-    life: u64,
-    writes_through: bool,
-    flushes: bool,
-}
-
-impl User {
-    /// Writes, zeroes, flushes and reads at random, some at once, until the disk is taken away.
-    async fn work(self: Arc<Self>) {
-        let mut under_way: Under = FuturesUnordered::new();
-        loop {
-            if under_way.len() >= DEPTH || (!under_way.is_empty() && self.env.random_below(3) == 0) {
-                if let Some(Ok(false) | Err(_)) = under_way.next().await {
-                    return;
-                }
-                continue;
-            }
-            match self.env.random_below(12) {
-                0..8 => self.start_write(&under_way),
-                8 | 9 => self.start_flush(&under_way),
-                10 => {
-                    let pause = self.env.random_below(200);
-                    self.env.sleep(Duration::from_millis(pause)).await;
-                }
-                _ => {
-                    // Everything that was asked is answered, so what is read is known.
-                    while let Some(answer) = under_way.next().await {
-                        if !matches!(answer, Ok(true)) {
-                            return;
-                        }
-                    }
-                    if !self.read().await {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// The engine takes a request when its future is polled first, so that is the order of the model. Its answer counts from
-    /// the moment it comes: the task looks at nothing else.
-    fn start(
-        self: &Arc<Self>,
-        under_way: &Under,
-        mut request: BoxFuture<'static, Result<(), DeviceError>>,
-        promised: Promised,
-    ) {
-        let answered = (&mut request).now_or_never();
-        let user = self.clone();
-        under_way.push(self.env.spawn("request", async move {
-            let answer = match answered {
-                Some(answer) => answer,
-                None => request.await,
-            };
-            user.answered(answer, promised)
-        }));
-    }
-
-    fn start_write(self: &Arc<Self>, under_way: &Under) {
-        let first = self.env.random_below(BLOCKS);
-        let count = (1 + self.env.random_below(3)).min(BLOCKS - first);
-        let zeroes = self.env.random_below(6) == 0;
-        let durable = self.env.random_below(5) == 0;
-        let (pieces, numbers) = {
-            let mut known = lock(&self.known);
-            if known.life != self.life {
-                return;
-            }
-            let begin = known.promises.pieces.len();
-            let mut numbers = Vec::new();
-            for block in first..first + count {
-                known.next_number += 1;
-                known.writes += 1;
-                let number = if zeroes { 0 } else { known.next_number };
-                let epoch = known.epoch;
-                known.promises.pieces.push(Piece { block, number, epoch });
-                numbers.push(number);
-            }
-            (begin..begin + count as usize, numbers)
-        };
-        let promised = if durable || self.writes_through {
-            Promised::Pieces(pieces)
-        } else {
-            Promised::Nothing
-        };
-        let (disk, offset) = (self.disk.clone(), first * BLOCK_BYTES as u64);
-        let durability = if durable {
-            Durability::Durable
-        } else {
-            Durability::Acknowledged
-        };
-        let data: Bytes = numbers
-            .iter()
-            .flat_map(|number| block(*number))
-            .collect::<Vec<u8>>()
-            .into();
-        let request = async move {
-            if zeroes {
-                disk.write_zeroes(offset, data.len() as u64, true, durability)
-                    .await
-            } else {
-                disk.write(offset, data, durability).await
-            }
-        };
-        self.start(under_way, request.boxed(), promised);
-    }
-
-    fn start_flush(self: &Arc<Self>, under_way: &Under) {
-        let prefix = {
-            let mut known = lock(&self.known);
-            if known.life != self.life {
-                return;
-            }
-            let epoch = known.epoch;
-            if known
-                .promises
-                .pieces
-                .last()
-                .is_some_and(|piece| piece.epoch == epoch)
-            {
-                known.epoch += 1;
-            }
-            known.promises.pieces.len()
-        };
-        let promised = if self.flushes {
-            Promised::Prefix(prefix)
-        } else {
-            Promised::Nothing
-        };
-        let disk = self.disk.clone();
-        self.start(under_way, async move { disk.flush().await }.boxed(), promised);
-    }
-
-    /// False: the disk is gone.
-    fn answered(&self, answer: Result<(), DeviceError>, promised: Promised) -> bool {
-        let mut known = lock(&self.known);
-        let gone = known.life != self.life;
-        match (answer, promised) {
-            (Ok(()), Promised::Nothing) => !gone,
-            (Ok(()), Promised::Pieces(_) | Promised::Prefix(_)) if gone => {
-                let wrong = "whoever lost the disk was told that something is durable";
-                known.wrong.get_or_insert_with(|| wrong.to_owned());
-                false
-            }
-            (Ok(()), Promised::Pieces(pieces)) => {
-                known.promises.durable.extend(pieces);
-                true
-            }
-            (Ok(()), Promised::Prefix(prefix)) => {
-                known.promises.prefix = known.promises.prefix.max(prefix);
-                true
-            }
-            (Err(DeviceError::Fenced), _) => false,
-            (Err(error), _) => {
-                known
-                    .wrong
-                    .get_or_insert_with(|| format!("a request failed: {error}"));
-                false
-            }
-        }
-    }
-
-    async fn read(&self) -> bool {
-        let expected = {
-            let known = lock(&self.known);
-            if known.life != self.life {
-                return false;
-            }
-            known.promises.newest(BLOCKS)
-        };
-        match content(&self.disk).await {
-            Ok(found) => {
-                let mut known = lock(&self.known);
-                if known.life == self.life && found != expected {
-                    let wrong = format!("a reader found {found:?} instead of {expected:?}");
-                    known.wrong.get_or_insert(wrong);
-                }
-                true
-            }
-            Err(DeviceError::Fenced) => false,
-            Err(error) => {
-                let mut known = lock(&self.known);
-                known
-                    .wrong
-                    .get_or_insert_with(|| format!("a read failed: {error}"));
-                false
-            }
-        }
-    }
 }

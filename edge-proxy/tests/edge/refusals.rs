@@ -62,3 +62,40 @@ fn a_state_directory_is_used_by_one_edge_at_a_time() {
     assert!(!said.contains("panicked"), "{said}");
     edge.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_restored_from_a_backup_is_refused_and_the_bucket_has_the_newer_state() {
+    let cloud = Cloud::new();
+    let table = cloud.path().join("table.redb");
+    let backup = cloud.path().join("table.backup");
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    edge.start(&[]);
+    edge.client().await.write("letter", b"Monday").await;
+    edge.succeed(&["sync"]);
+    edge.stop();
+    std::fs::copy(&table, &backup).expect("copied");
+    edge.start(&[]);
+    edge.client().await.write("letter", b"Tuesday").await;
+    edge.succeed(&["sync"]);
+    edge.stop();
+    std::fs::copy(&backup, &table).expect("restored");
+
+    let said = edge.fail(1, &["run"]);
+    assert!(
+        said.contains("rolled back") && said.contains("recover the volume into a new table"),
+        "{said}"
+    );
+
+    std::fs::remove_file(&table).expect("a new table");
+    let phrase = edge.config.with_file_name("phrase");
+    let mut next = Machine::new(&cloud, "b", "main");
+    let phrase = phrase.to_str().expect("a path");
+    next.succeed(&["recover", "--phrase-file", phrase, "--yes"]);
+    next.start(&[]);
+    assert_eq!(
+        next.client().await.read("letter").await.as_deref(),
+        Some(&b"Tuesday"[..])
+    );
+    next.stop();
+}

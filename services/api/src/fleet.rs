@@ -6,7 +6,7 @@
 
 use crate::placement::{DiskPlacement, DiskPlan, PlacementError};
 use async_trait::async_trait;
-use firn_blockd_client::{DiskSettings, Mode, Shape, replication, tracts_for};
+use firn_blockd_client::{DiskSettings, Mode, Shape, UNIT_BLOCKS, replication, tracts_for};
 use firn_blockd_placement::{NewDisk, Placement, PlacementError as ClusterError};
 use firn_blockd_protocol::{DiskId as ClusterDisk, TenantId as ClusterTenant};
 use firn_identity::{DiskId, TenantId};
@@ -63,7 +63,10 @@ impl DiskPlacement for Fleet {
     async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
         let tracts = plan.size_bytes.div_ceil(crate::types::TRACT_BYTES);
         let segment_tracts = u32::try_from(tracts.clamp(1, SEGMENT_TRACTS)).map_err(impossible)?;
-        let shape = Shape::InPlace { segment_tracts };
+        let shape = Shape::InPlace {
+            segment_tracts,
+            unit_blocks: UNIT_BLOCKS,
+        };
         let settings = DiskSettings::new(shape, Mode::WriteBack, None).map_err(impossible)?;
         let disk = NewDisk {
             tenant: ClusterTenant(plan.tenant.0),

@@ -131,6 +131,26 @@ class Firn(Server):
         return [self.binary, "run", "--config", str(self.config)]
 
 
+class Disk(Server):
+    """`firn-blockd dev`: a cluster and one virtual disk in a process, served over NBD; killed, all of it goes at once."""
+
+    name = "disk"
+    ports = (10809,)
+    variables = {"PORT": "10809"}
+
+    def __init__(self, directory, binary):
+        super().__init__(directory)
+        self.binary = str(pathlib.Path(binary).resolve())
+        if not os.access(self.binary, os.X_OK):
+            raise LabError(f"{binary} is not a program; build it with: cargo build --release -p firn-blockd")
+
+    def command(self):
+        return [
+            self.binary, "dev", "--nodes", "3", "--node-size", "512MiB", "--size", "256MiB",
+            "--directory", str(self.directory / "cluster"), "--nbd", f"tcp:{HOST_ADDRESS}:{self.ports[0]}",
+        ]
+
+
 class Ganesha(Server):
     """NFS-Ganesha of Debian with its back end on a local file system: the peer.
 

@@ -6,7 +6,10 @@ use crate::{
     system::{Running, SnapshotRefusal},
     tree::Tree,
 };
-use firn_env::{TaskEnded, sim::Seeded};
+use firn_env::{
+    TaskEnded,
+    sim::{Machine, Seeded},
+};
 use firn_vfs::VfsError;
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +43,8 @@ pub(crate) async fn administer(
                 number += 1;
                 let name = format!("s{}-{number}-{}", home.edge, random.below(1_000_000));
                 let until_ms = if random.chance(1, 3) {
-                    machine.env().wall().as_millis() + random.between(0, 7_200_000) as i64
+                    let Ok(now_ms) = wall_ms(&machine) else { return };
+                    now_ms + random.between(0, 7_200_000) as i64
                 } else {
                     0
                 };
@@ -56,6 +60,15 @@ pub(crate) async fn administer(
         if done.is_err() {
             return;
         }
+    }
+}
+
+/// What the edge's clock says, if it runs.
+fn wall_ms(machine: &Machine) -> Result<i64, TaskEnded> {
+    if machine.is_running() {
+        Ok(machine.env().wall().as_millis())
+    } else {
+        Err(TaskEnded)
     }
 }
 
@@ -91,13 +104,14 @@ async fn delete(
     (id, name, until_ms): (u64, String, i64),
 ) -> Result<(), TaskEnded> {
     let machine = history.system.edge(home.edge);
-    let before_ms = machine.env().wall().as_millis();
+    let before_ms = wall_ms(&machine)?;
     let (serving, unwanted) = (running.clone(), name.clone());
     let deleted = on(&machine, "delete snapshot", async move {
         serving.delete_snapshot(&unwanted).await
     })
     .await?;
-    let now_ms = machine.env().wall().as_millis().max(before_ms);
+    // The edge may have gone down after it answered.
+    let now_ms = wall_ms(&machine)?.max(before_ms);
     match deleted {
         Ok(()) => {
             if until_ms > now_ms + CLOCK_SLACK_MS {

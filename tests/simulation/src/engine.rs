@@ -4,6 +4,7 @@
 //! clones. Each edge reaches the cloud through its own store stack and table client, which have the weather.
 
 use crate::{
+    cleaners::Cleaners,
     oracle::is_trouble,
     system::{Branch, Running, SnapshotRefusal, StartError, System, Weather},
 };
@@ -78,6 +79,7 @@ struct Edge {
 /// See the module.
 pub struct Engine {
     edges: Vec<Edge>,
+    cleaners: Option<Arc<Cleaners>>,
     table: MemoryTable,
     config: VolumeConfig,
     format: FormatOptions,
@@ -114,11 +116,17 @@ impl Engine {
                 FetchPolicy::FullSegment,
             ]),
             patience: Duration::from_secs(random.between(1, 20)),
+            merge_every: *random.pick(&[Duration::ZERO, Duration::from_secs(5), Duration::from_secs(60)]),
             ..VolumeConfig::default()
         };
+        let table = MemoryTable::new();
+        let cleaners = random
+            .chance(3, 4)
+            .then(|| Cleaners::start(simulation, &bucket, &table, FAMILY, random));
         Self {
             edges,
-            table: MemoryTable::new(),
+            cleaners,
+            table,
             config,
             format: FormatOptions {
                 block_bytes: *random.pick(&[4 << 10, 8 << 10, 32 << 10]),
@@ -382,6 +390,18 @@ impl System for Engine {
 
     fn has_snapshots(&self) -> bool {
         true
+    }
+
+    fn pause_cleaners(&self, paused: bool) {
+        if let Some(cleaners) = &self.cleaners {
+            cleaners.pause(paused);
+        }
+    }
+
+    fn take_cleaners_findings(&self) -> (BTreeMap<&'static str, u64>, Vec<String>) {
+        self.cleaners
+            .as_ref()
+            .map_or_else(Default::default, |cleaners| cleaners.take_findings())
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{operation::Operation, outcome::Outcome};
 use async_trait::async_trait;
 use firn_env::sim::Machine;
 use firn_vfs::{Caller, MemoryOptions, Vfs};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A whole installation: machines, and the cloud they share.
 #[async_trait]
@@ -46,6 +46,12 @@ pub trait System: Send + Sync {
     /// Whether it has snapshots.
     fn has_snapshots(&self) -> bool {
         false
+    }
+    /// Stops whoever cleans the bucket, or lets them go on.
+    fn pause_cleaners(&self, _paused: bool) {}
+    /// What cleaners did, and what they found wrong, since the last call.
+    fn take_cleaners_findings(&self) -> (BTreeMap<&'static str, u64>, Vec<String>) {
+        Default::default()
     }
 }
 

@@ -41,6 +41,7 @@ fn proposal(sequence: u64, change: u8) -> Proposal {
         mover: WriterId(1),
         proposed_at_ms: 0,
         change_id: [change; 16],
+        usage: Vec::new(),
     }
 }
 

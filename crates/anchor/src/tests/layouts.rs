@@ -3,7 +3,7 @@
 use super::support::Dice;
 use crate::{
     CleanerRound, Cover, FamilyTuple, Owner, OwnerId, Proposal, RememberedRoot, RetainedRoot, RetiredSegment,
-    Root, TupleError, VolumeTuple, WriterTenure, WriterTuple,
+    Root, TupleError, UsageChange, VolumeTuple, WriterTenure, WriterTuple,
 };
 use firn_env::Random;
 use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -215,7 +215,7 @@ fn the_layouts_of_what_cleaners_and_engines_share_are_these_bytes() {
 
     let proposal = proposal();
     let expected = [
-        "015000",
+        "025000",
         "0500000000000000",
         "0400000000000000",
         "0600000000000000",
@@ -227,10 +227,27 @@ fn the_layouts_of_what_cleaners_and_engines_share_are_these_bytes() {
         "0700000000000000",
         "0800000000000000",
         "09090909090909090909090909090909",
+        "0200",
+        "0a00000000000000",
+        "0b00000000000000",
+        "0c00000000000000",
+        "00",
+        "0d00000000000000",
+        "0e00000000000000",
+        "f1ffffffffffffff",
+        "01",
     ]
     .concat();
     assert_eq!(hex(&proposal.to_bytes()), expected);
-    assert_eq!(Proposal::from_bytes(&proposal.to_bytes()), Ok(proposal));
+    assert_eq!(Proposal::from_bytes(&proposal.to_bytes()), Ok(proposal.clone()));
+    // The layout before it had no figures.
+    let before = Proposal {
+        usage: Vec::new(),
+        ..proposal.clone()
+    };
+    let mut old = proposal.to_bytes()[..before.to_bytes().len() - 2].to_vec();
+    old[0] = 1;
+    assert_eq!(Proposal::from_bytes(&old), Ok(before));
 
     let round = CleanerRound {
         round: 1,
@@ -272,6 +289,24 @@ fn proposal() -> Proposal {
         mover: WriterId(7),
         proposed_at_ms: 8,
         change_id: [9; 16],
+        usage: vec![
+            UsageChange {
+                segment: SegmentId {
+                    writer: WriterId(10),
+                    sequence: 11,
+                },
+                bytes: 12,
+                is_retired: false,
+            },
+            UsageChange {
+                segment: SegmentId {
+                    writer: WriterId(13),
+                    sequence: 14,
+                },
+                bytes: -15,
+                is_retired: true,
+            },
+        ],
     }
 }
 
@@ -319,4 +354,12 @@ fn shared_tuples_that_are_cut_or_flagged_are_refused() {
     let mut backwards = proposal();
     backwards.chained_from = 6;
     assert!(Proposal::from_bytes(&backwards.to_bytes()).is_err());
+    let mut talkative = proposal().to_bytes().to_vec();
+    let count = talkative.len() - 2 * 25 - 2;
+    talkative[count..count + 2].copy_from_slice(&2000u16.to_le_bytes());
+    talkative.resize(count + 2 + 2000 * 25, 0);
+    assert!(
+        Proposal::from_bytes(&talkative).is_err(),
+        "more segments than a proposal tells of"
+    );
 }

@@ -126,7 +126,7 @@ pub struct World {
     pub env: Env,
     pub store: Arc<MemoryStore>,
     pub table: MemoryTable,
-    /// When each segment was doomed, by sort key.
+    /// When each segment was first doomed, by sort key.
     pub doomed_at: Arc<Mutex<BTreeMap<String, Monotonic>>>,
 }
 
@@ -150,7 +150,13 @@ impl World {
         let (noted, at) = (doomed_at.clone(), clock.clone());
         table.watch(move |key, value| {
             if let (Some(segment), Some(_)) = (key.sort.strip_prefix("doomed/"), value) {
-                noted.lock().unwrap().insert(segment.to_owned(), at.now());
+                // A retirement that moved nothing is forgotten, and a put that lands late then makes another. Nothing of the
+                // segment was ever needed again, so whoever saw the first one may still act on it.
+                noted
+                    .lock()
+                    .unwrap()
+                    .entry(segment.to_owned())
+                    .or_insert_with(|| at.now());
             }
         });
         let world = Self {

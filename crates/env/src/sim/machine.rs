@@ -16,6 +16,9 @@ use std::{sync::Arc, time::Duration};
 const WALL_START_NANOS: i64 = 1_767_225_600_000_000_000;
 /// Compute work runs in place; one in this many runs as a task of its own, so that others may come in between.
 const COMPUTE_LATER_IN: u64 = 4;
+/// Half of those take up to so long, as on a pool whose other threads are busy: longer than the next sync, so that work ends in
+/// another order than it began.
+const COMPUTE_DELAY_MAX: Duration = Duration::from_millis(5);
 
 pub(super) struct MachineState {
     pub(super) name: String,
@@ -82,7 +85,12 @@ impl Machine {
     pub fn env(&self) -> Env {
         let core = self.shared.core();
         let state = &core.machines[self.id];
-        assert!(state.running, "machine {} is down", state.name);
+        if !state.running {
+            let name = state.name.clone();
+            // Whoever ends because of this panic still drops things that take the lock.
+            drop(core);
+            panic!("machine {name} is down");
+        }
         let handle = Arc::new(Handle {
             shared: self.shared.clone(),
             machine: self.id,
@@ -254,7 +262,19 @@ impl Tasks for Handle {
         // On a dead machine nothing may run, and the work must not be dropped at once: whoever awaits it would notice.
         let later = !self.is_alive() || self.shared.core().scheduler.chance(1, COMPUTE_LATER_IN);
         if later {
-            self.detach("compute", Box::pin(async move { work() }));
+            let delay = {
+                let mut core = self.shared.core();
+                let slow = core.scheduler.chance(1, 2);
+                slow.then(|| core.scheduler.duration(Duration::ZERO, COMPUTE_DELAY_MAX))
+            };
+            let sleep = delay.map(|delay| self.sleep_for(delay));
+            let work = async move {
+                if let Some(sleep) = sleep {
+                    sleep.await;
+                }
+                work();
+            };
+            self.detach("compute", Box::pin(work));
         } else {
             work();
         }

@@ -20,6 +20,31 @@ pub struct FetchedObject {
     encoded: Bytes,
 }
 
+/// What an object claims to be, by its first [`MIN_OBJECT_BYTES`](crate::MIN_OBJECT_BYTES) bytes or more, and the place at
+/// which it claims to stand. Nothing vouches for it.
+///
+/// # Errors
+/// If no object begins so.
+pub fn claimed_place(beginning: &[u8]) -> Result<(Kind, Place), FormatError> {
+    let mut cursor = Cursor::new(What::Object, beginning);
+    cursor.magic(MAGIC)?;
+    bounded(
+        &mut cursor,
+        "sealed_bytes",
+        MAX_SEALED_BYTES,
+        "at most 1 MiB and a tag",
+    )?;
+    cursor.version(OLDEST_VERSION, OBJECT_VERSION)?;
+    let kind = cursor.u8()?;
+    let kind = Kind::from_byte(kind).ok_or_else(|| cursor.invalid("kind", 1, u64::from(kind), "1 to 4"))?;
+    cursor.features()?;
+    let level = cursor.u8()?;
+    // Codec and the number of children are of no interest here.
+    cursor.take(3)?;
+    let (inode, index) = (cursor.u64()?, cursor.u64()?);
+    Ok((kind, Place { inode, level, index }))
+}
+
 /// Decodes exactly one object.
 ///
 /// # Errors

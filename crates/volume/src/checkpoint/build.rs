@@ -64,7 +64,8 @@ pub async fn build(
         match &entry.inode {
             None => {
                 map_changes.insert(entry.number, None);
-                orphans.remove(&entry.number);
+                release_orphan(packer, orphans.remove(&entry.number), entry.number);
+                release_map(packer, &entry);
                 entries.push((entry.number, Content::Empty, 0));
             }
             Some(_) => {
@@ -86,6 +87,7 @@ pub async fn build(
     let change = Update {
         leaves: map_changes,
         keep_below: u64::MAX,
+        lost_below: u64::MAX,
     };
     let inode_map = tree::update(packer, INODE_MAP, inode_map, change).await?.root;
     // Few inodes are unlinked and open at one time: their tree is written anew each time.
@@ -96,6 +98,7 @@ pub async fn build(
     let change = Update {
         leaves,
         keep_below: u64::MAX,
+        lost_below: 0,
     };
     let orphan_map = tree::update(packer, ORPHAN_MAP, None, change).await?.root;
     Ok(BuiltCheckpoint {
@@ -141,14 +144,35 @@ async fn pack_inodes(
     for ((entry, content, used_bytes), pointer) in held.drain(..).zip(pointers) {
         if entry.orphan {
             map_changes.insert(entry.number, None);
-            orphans.insert(entry.number, pointer);
+            release_orphan(packer, orphans.insert(entry.number, pointer), entry.number);
         } else {
             map_changes.insert(entry.number, Some(pointer));
-            orphans.remove(&entry.number);
+            release_orphan(packer, orphans.remove(&entry.number), entry.number);
         }
         entries.push((entry.number, content, used_bytes));
     }
     Ok(())
+}
+
+/// Notes that an unlinked inode's object is no longer where it was.
+fn release_orphan(packer: &mut Packer, was: Option<Pointer>, number: u64) {
+    if let Some(was) = was {
+        let place = Place {
+            inode: ORPHAN_MAP,
+            level: 0,
+            index: number,
+        };
+        packer.usage().release(place, was.location);
+    }
+}
+
+/// Notes that the committed map of an entry is dropped.
+fn release_map(packer: &mut Packer, entry: &FrozenEntry) {
+    if let Content::Map(root) = &entry.content {
+        packer
+            .usage()
+            .release_map(entry.number, root, entry.committed_used_bytes);
+    }
 }
 
 /// An inode object. Its plain section is the level of its map's root, so that the cleaner can find a place in it.
@@ -195,6 +219,7 @@ impl Source<'_> {
         if size_bytes <= INLINE_BYTES {
             let (content, lost) = self.assemble(0, size_bytes).await?;
             if lost.is_empty() {
+                release_map(self.packer, self.entry);
                 return Ok(if content.iter().all(|byte| *byte == 0) {
                     (Content::Empty, 0)
                 } else {
@@ -225,6 +250,7 @@ impl Source<'_> {
         let change = Update {
             leaves,
             keep_below: u64::MAX,
+            lost_below: u64::MAX,
         };
         let updated = tree::update(self.packer, self.entry.number, self.map_root(), change).await?;
         Ok(updated.root.map_or(Content::Empty, Content::Map))
@@ -301,7 +327,11 @@ impl Source<'_> {
                 .min(cut.next_multiple_of(block_bytes)),
             (Content::Empty | Content::Inline(_), _) => 0,
         };
-        let change = Update { leaves, keep_below };
+        let change = Update {
+            leaves,
+            keep_below,
+            lost_below: size_bytes.div_ceil(block_bytes),
+        };
         let updated = tree::update(self.packer, self.entry.number, old, change).await?;
         let used = (used_before + updated.added * block_bytes)
             .saturating_sub(updated.removed * block_bytes)
@@ -374,15 +404,16 @@ impl Source<'_> {
                     index,
                 };
                 let packer = &*self.packer;
-                let found = packer
-                    .patiently(|| tree::lookup(packer.objects(), number, root, index))
-                    .await?;
-                let Some(pointer) = found else {
-                    return whole(Bytes::new());
-                };
                 let length = (end - start) as u32;
-                let block = match packer.patiently(|| packer.objects().get(&pointer, place)).await {
-                    Ok(block) => block,
+                let block = packer.patiently(|| async {
+                    match tree::lookup(packer.objects(), number, root, index).await? {
+                        Some(pointer) => packer.objects().get(&pointer, place).await.map(Some),
+                        None => Ok(None),
+                    }
+                });
+                let block = match block.await {
+                    Ok(Some(block)) => block,
+                    Ok(None) => return whole(Bytes::new()),
                     Err(error) => {
                         tracing::error!(inode = number, index, %error, "part of a changed block is lost");
                         return Ok((Bytes::new(), LostRanges::one(0, length)));

@@ -6,7 +6,10 @@
 //! done before the commit.
 
 use super::CheckpointError;
-use crate::objects::{Object, Objects, ReadError};
+use crate::{
+    objects::{Object, Objects, ReadError},
+    usage::UsageChanges,
+};
 use bytes::Bytes;
 use firn_env::{Env, Task};
 use firn_format::{
@@ -56,6 +59,8 @@ pub struct Packer {
     birth: Version,
     open: Option<(SegmentBuilder, Arc<ObjectSealer>)>,
     uploads: VecDeque<Task<()>>,
+    /// What packing changed of the live bytes of segments.
+    usage: UsageChanges,
 }
 
 /// One object to seal.
@@ -74,7 +79,18 @@ impl Packer {
             birth,
             open: None,
             uploads: VecDeque::new(),
+            usage: UsageChanges::default(),
         }
+    }
+
+    /// What the trees that are being packed no longer hold.
+    pub fn usage(&mut self) -> &mut UsageChanges {
+        &mut self.usage
+    }
+
+    /// Takes all that was packed and released since the last time.
+    pub fn take_usage(&mut self) -> UsageChanges {
+        std::mem::take(&mut self.usage)
     }
 
     pub fn objects(&self) -> &Objects {
@@ -83,6 +99,11 @@ impl Packer {
 
     pub fn writer(&self) -> WriterId {
         self.context.writer
+    }
+
+    /// The version that everything packed here is born in.
+    pub fn birth(&self) -> Version {
+        self.birth
     }
 
     pub fn env(&self) -> &Env {
@@ -184,6 +205,7 @@ impl Packer {
         self.sealer();
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
+        self.usage.add(encoded.header.place, location);
         let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
         let pointer = Pointer {
             uid: encoded.uid,

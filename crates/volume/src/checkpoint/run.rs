@@ -143,6 +143,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         snapshot.retained = retained;
     }
     let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
+    let told = own.merge.told(merged.as_ref());
+    let usage = own.usage.write(&mut packer, told).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.packer.family,
@@ -154,7 +156,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         fork: None,
         inode_map: built.inode_map,
         orphans: built.orphans,
-        usage: None,
+        usage,
         snapshots: listed.iter().filter_map(Snapshot::root).collect(),
         cleaner_sequence: merged
             .as_ref()

@@ -13,18 +13,22 @@
 //!            next file    no                no                 sync what is not durable, then go to the next file
 //! ```
 //!
+//! A small batch that is synced may take zeros along for those that follow ([`super::zeroing`]); until it is written, nothing
+//! else is, for what is behind it would be overwritten.
+//!
 //! A sync covers exactly what had been written when it began. The file before is durable before the next one is written to:
 //! so whatever is found in a file proves that all before that file was durable (which tells damage from a torn tail).
 
 use super::{
     JournalError, Sequence,
+    batch::{Batch, RETRY, Synced, sync, write, write_and_sync},
     file::JournalFile,
-    state::{BatchNote, FileEntry, Pending, Shared, State},
+    state::{BatchNote, FileEntry, Shared, State},
+    zeroing::ZeroAhead,
 };
 use crate::mutants::{Mutant, active};
-use bytes::{Bytes, BytesMut};
-use firn_env::{DiskError, Env};
-use firn_format::{JOURNAL_HEADER_BYTES, VolumeId, WriterId};
+use firn_env::Env;
+use firn_format::{VolumeId, WriterId};
 use firn_seal::Keys;
 use futures::future::BoxFuture;
 use std::{
@@ -41,21 +45,12 @@ const BATCH_RECORDS: usize = 256;
 /// Bytes in one write: about what a disk takes in the time of one flush.
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// Batches up to this size are sealed on the writer's own thread (20 µs); larger ones where they hold nobody up.
-const SEAL_INLINE_BYTES: u64 = 64 << 10;
-
-/// And at most this part of a file, so that journals as small as those of the simulation are sealed on threads too.
-const SEAL_INLINE_PART: u64 = 1024;
-
 /// Written and unsynced bytes that start a sync though nobody waits, so that no later sync has much more than this to do;
 /// a quarter of a file if that is less.
 const SYNC_BYTES: u64 = 16 << 20;
 
 /// How long a small record nobody waits for stays in memory: long enough for its COMMIT to come and share the write.
 const LINGER: Duration = Duration::from_millis(5);
-
-/// Between attempts while the disk is full.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// What identifies new files.
 #[derive(Clone)]
@@ -85,58 +80,7 @@ impl FileMaker {
     }
 }
 
-/// Records that are written together.
-struct Batch {
-    records: Vec<Pending>,
-    /// Written before them if the file is new: its first sequence.
-    opening: Option<Sequence>,
-    framed_bytes: u64,
-}
-
-impl Batch {
-    fn last(&self) -> Sequence {
-        self.records
-            .last()
-            .map_or(Sequence(0), |pending| pending.record.sequence)
-    }
-
-    fn note(&self, env: &Env) -> BatchNote {
-        BatchNote {
-            framed_bytes: self.framed_bytes,
-            first_appended_at: self
-                .records
-                .first()
-                .map_or_else(|| env.now(), |pending| pending.appended_at),
-        }
-    }
-
-    fn offset(&self) -> u64 {
-        match self.opening {
-            Some(_) => JOURNAL_HEADER_BYTES as u64,
-            None => self.records.first().map_or(0, |pending| pending.record.offset),
-        }
-    }
-
-    fn seal(&self, file: &JournalFile) -> Result<Bytes, JournalError> {
-        let mut group = BytesMut::with_capacity(self.framed_bytes as usize + 64);
-        if let Some(first) = self.opening {
-            file.seal_opening(first, &mut group)?;
-        }
-        for pending in &self.records {
-            file.seal(pending.record.slot, &pending.parts, &mut group)?;
-        }
-        Ok(group.freeze())
-    }
-}
-
 type Operation<T> = Option<BoxFuture<'static, Result<T, String>>>;
-
-/// A finished sync, alone or with a write before it.
-struct Synced {
-    covers: Sequence,
-    /// The batch written in the same call.
-    batch: Option<BatchNote>,
-}
 
 /// The writer task's own state.
 pub(super) struct Writer {
@@ -150,6 +94,9 @@ pub(super) struct Writer {
     prepare: Option<BoxFuture<'static, Result<JournalFile, JournalError>>>,
     /// The sync under way writes a batch first.
     sync_writes: bool,
+    /// And zeros behind it: nothing may be written there before it is done.
+    sync_zeroes: bool,
+    zero_ahead: ZeroAhead,
     /// A batch that was written beside such a sync and counts only after it.
     ahead: Option<(Sequence, BatchNote)>,
     written: Sequence,
@@ -166,6 +113,7 @@ impl Writer {
         current: Arc<JournalFile>,
         last: Sequence,
     ) -> Self {
+        let zero_ahead = ZeroAhead::new(shared.config.file_bytes);
         Self {
             shared,
             maker,
@@ -175,6 +123,8 @@ impl Writer {
             sync: None,
             prepare: None,
             sync_writes: false,
+            sync_zeroes: false,
+            zero_ahead,
             ahead: None,
             written: last,
             durable: last,
@@ -304,6 +254,7 @@ impl Writer {
             };
             self.current = entry.file.clone();
             self.opened = false;
+            self.zero_ahead.begin_file();
             state.writing_file = number;
             state.counters.rotations += 1;
         }
@@ -312,8 +263,9 @@ impl Writer {
             last_waiter.is_some_and(|last| last > self.written.0) || !state.written_waiters.is_empty();
         let bulk = state.queued_bytes >= self.shared.bulk_bytes();
         if self.sync.is_some() {
-            if bulk {
-                self.start_plain_write(state);
+            if bulk && (!self.sync_zeroes || active(&self.shared.env, Mutant::WriteBesideZeros)) {
+                let batch = self.take_batch(state);
+                self.start_plain_write(batch);
             }
             return false;
         }
@@ -324,35 +276,40 @@ impl Writer {
         // Who waits for what is written already is served at once, beside the write of much else.
         if bulk && first_waiter.is_some_and(|first| first <= self.written) {
             self.start_sync();
-            self.start_plain_write(state);
+            let batch = self.take_batch(state);
+            self.start_plain_write(batch);
             return false;
         }
         let batch = self.take_batch(state);
         if state.closing || first_waiter.is_some_and(|first| first <= batch.last()) {
             self.start_write_and_sync(batch);
         } else {
-            self.write = Some(Box::pin(write(self.shared.clone(), self.current.clone(), batch)));
+            self.start_plain_write(batch);
         }
         false
     }
 
-    fn start_plain_write(&mut self, state: &mut State) {
-        let batch = self.take_batch(state);
+    fn start_plain_write(&mut self, batch: Batch) {
+        self.zero_ahead.passed(batch.end());
         self.write = Some(Box::pin(write(self.shared.clone(), self.current.clone(), batch)));
     }
 
     fn start_write_and_sync(&mut self, batch: Batch) {
+        let zero_bytes = self.zero_ahead.take(batch.framed_bytes, batch.end());
         self.sync_writes = true;
+        self.sync_zeroes = zero_bytes > 0;
         self.unsynced_bytes = 0;
         self.sync = Some(Box::pin(write_and_sync(
             self.shared.clone(),
             self.current.clone(),
             batch,
+            zero_bytes,
         )));
     }
 
     fn start_sync(&mut self) {
         self.sync_writes = false;
+        self.sync_zeroes = false;
         self.unsynced_bytes = 0;
         self.sync = Some(Box::pin(sync(
             self.shared.clone(),
@@ -399,6 +356,7 @@ impl Writer {
             self.note_written(synced.covers, batch);
         }
         self.sync_writes = false;
+        self.sync_zeroes = false;
         if let Some((last, batch)) = self.ahead.take() {
             self.note_written(last, batch);
         }
@@ -488,90 +446,5 @@ fn poll_operation<F: Future + Unpin>(
             Some(output)
         }
         Poll::Pending => None,
-    }
-}
-
-/// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any
-/// order. The batch before was polled first, and the lock is fair.
-async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<(Bytes, Batch), String> {
-    let _turn = if active(&shared.env, Mutant::SealInAnyOrder) {
-        None
-    } else {
-        Some(shared.sealing.lock().await)
-    };
-    let inline_bytes = SEAL_INLINE_BYTES.min(shared.config.file_bytes / SEAL_INLINE_PART);
-    let sealed = if batch.framed_bytes <= inline_bytes {
-        batch.seal(file).map(|bytes| (bytes, batch))
-    } else {
-        let file = file.clone();
-        shared
-            .env
-            .compute(move || batch.seal(&file).map(|bytes| (bytes, batch)))
-            .await
-    };
-    sealed.map_err(|error| error.to_string())
-}
-
-async fn write(
-    shared: Arc<Shared>,
-    file: Arc<JournalFile>,
-    batch: Batch,
-) -> Result<(Sequence, BatchNote), String> {
-    let (last, note) = (batch.last(), batch.note(&shared.env));
-    let (bytes, batch) = seal(&shared, &file, batch).await?;
-    shared.env.fault_point("journal.before_write").await;
-    repeat_while_full(&shared, || {
-        file.handle.write_at(batch.offset(), vec![bytes.clone()])
-    })
-    .await?;
-    shared.env.fault_point("journal.after_write").await;
-    Ok((last, note))
-}
-
-async fn write_and_sync(shared: Arc<Shared>, file: Arc<JournalFile>, batch: Batch) -> Result<Synced, String> {
-    let synced = Synced {
-        covers: batch.last(),
-        batch: Some(batch.note(&shared.env)),
-    };
-    let (bytes, batch) = seal(&shared, &file, batch).await?;
-    shared.env.fault_point("journal.before_write_and_sync").await;
-    repeat_while_full(&shared, || {
-        file.handle.write_and_sync(batch.offset(), vec![bytes.clone()])
-    })
-    .await?;
-    shared.env.fault_point("journal.after_write_and_sync").await;
-    Ok(synced)
-}
-
-async fn sync(shared: Arc<Shared>, file: Arc<JournalFile>, covers: Sequence) -> Result<Synced, String> {
-    shared.env.fault_point("journal.before_fsync").await;
-    file.handle.sync_data().await.map_err(|error| error.to_string())?;
-    shared.env.fault_point("journal.after_fsync").await;
-    Ok(Synced { covers, batch: None })
-}
-
-/// A full disk is waited out: only a file system that does not keep preallocated space for us says so here, and the same
-/// bytes at the same place are the same record.
-async fn repeat_while_full<'f>(
-    shared: &Shared,
-    mut attempt: impl FnMut() -> Pin<Box<dyn Future<Output = Result<(), DiskError>> + Send + 'f>>,
-) -> Result<(), String> {
-    let mut stalled = false;
-    loop {
-        match attempt().await {
-            Ok(()) => {
-                if stalled {
-                    shared.lock().stalled = None;
-                }
-                return Ok(());
-            }
-            Err(error @ DiskError::Full { .. }) => {
-                tracing::warn!(%error, "journal writes wait for the disk");
-                shared.lock().stalled = Some(error.to_string());
-                stalled = true;
-                shared.env.sleep(RETRY).await;
-            }
-            Err(error) => return Err(error.to_string()),
-        }
     }
 }

@@ -8,7 +8,7 @@
 //! segment and not two an object.
 
 use bytes::Bytes;
-use firn_format::{FamilyId, ForwardingRecord, Location, MAX_FORWARDING_BYTES, SegmentId};
+use firn_format::{FamilyId, ForwardingRecord, Location, MAX_FORWARDING_BYTES, SegmentId, WriterId};
 use firn_store::{ObjectKey, Store, StoreError};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -79,6 +79,23 @@ impl Forwarding {
     /// If the store does not answer.
     pub(super) async fn find(&self, location: &Location) -> Result<Vec<Location>, StoreError> {
         Ok(places(&self.read(location.segment).await?, location))
+    }
+
+    /// What one mover left of a segment.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(super) async fn record_of(
+        &self,
+        segment: SegmentId,
+        mover: WriterId,
+    ) -> Result<Option<ForwardingRecord>, StoreError> {
+        let key = ObjectKey::new(&ForwardingRecord::key(&self.family, segment, mover));
+        let Some(bytes) = self.get(&key).await? else {
+            return Ok(None);
+        };
+        let record = ForwardingRecord::decode(&bytes).ok();
+        Ok(record.filter(|record| record.family == self.family && record.old == segment))
     }
 
     async fn read(&self, segment: SegmentId) -> Result<Records, StoreError> {

@@ -327,6 +327,7 @@ fn every_planted_bug_of_the_journal_is_caught() {
         Mutant::SkipJournalDirectorySync,
         Mutant::SkipSyncBeforeRotation,
         Mutant::TrimOneRecordEarly,
+        Mutant::WriteBesideZeros,
     ];
     for bug in bugs {
         let caught = (0..500).find(|seed| history(*seed, Some(bug.name())).is_err());

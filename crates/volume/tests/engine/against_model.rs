@@ -1,22 +1,15 @@
 //! One client, random operations, checkpoints, cache losses and power cuts: after each the volume equals the executable model.
 //! (Many clients, faults and takeovers are the business of the simulation, which is a crate of its own.)
 
-mod world;
-
+use crate::{
+    usage::settled,
+    world::{World, root},
+};
 use bytes::Bytes;
 use firn_env::sim::{Seeded, Simulation};
 use firn_vfs::{
-    Caller, Compare, CreateMode, Credentials, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError,
-    compare_trees,
+    Compare, CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError, compare_trees,
 };
-use world::World;
-
-fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
-}
 
 /// A file as each side names it.
 type Pair = [FileHandle; 2];
@@ -178,11 +171,18 @@ fn history(seed: u64) {
             "seed {seed} round {round} end {end}: {differences:#?}"
         );
     }
-    let last = volume.clone();
+    let (last, parts) = (volume.clone(), world.own_parts());
     let report = simulation
         .run(async move {
             last.sync().await.expect("a healthy store takes it");
-            last.verify(&|_| {}).await.expect("the store answers")
+            let report = last.verify(&|_| {}).await.expect("the store answers");
+            let errors = settled(&parts, &last).await;
+            assert_eq!(
+                errors,
+                (0, 0),
+                "seed {seed}: the usage map says too much, too little"
+            );
+            report
         })
         .expect("the run ends");
     assert!(report.is_whole(), "seed {seed}: {report:#?}");

@@ -9,7 +9,7 @@ use firn_format::{FamilyId, KeyEpoch, VolumeId};
 use firn_seal::{EpochKey, Keys};
 use firn_store::{MemoryStore, Meter, Metered};
 use firn_table::MemoryTable;
-use firn_vfs::{MemoryOptions, MemoryVfs};
+use firn_vfs::{Caller, Credentials, MemoryOptions, MemoryVfs};
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig, file_system_id};
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -48,14 +48,12 @@ impl World {
     }
 
     /// What the volume is made of.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn own_parts(&self) -> Parts {
         self.parts(&self.env)
     }
 
     /// Plants a bug.
     #[cfg(feature = "mutants")]
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn plant(&self, name: &'static str) {
         self.machine.faults().plant(name);
     }
@@ -93,25 +91,21 @@ impl World {
     }
 
     /// The edge's clock and tasks.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn env(&self) -> Env {
         self.env.clone()
     }
 
     /// Stops the machine the next time it comes to this fault point.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn crash_at(&self, point: &'static str) {
         self.machine.crash_at(point, 1);
     }
 
     /// Stops the machine when it has come to so many fault points.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn crash_at_any(&self, hit: u64) {
         self.machine.crash_at_any(hit);
     }
 
     /// The parts of another volume of the family, on a machine of its own.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn elsewhere(&self, simulation: &Simulation, volume: VolumeId) -> Parts {
         let machine = simulation.machine(&format!("edge of {volume}"));
         Parts {
@@ -121,7 +115,6 @@ impl World {
     }
 
     /// Runs something on the machine until it is done or the machine is down.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn attempt(&self, simulation: &Simulation, work: impl Future<Output = ()> + Send + 'static) {
         let env = self.env.clone();
         simulation
@@ -133,18 +126,24 @@ impl World {
     }
 
     /// Requests to store and table so far.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn requests(&self) -> u64 {
         self.meter.usage().requests() + self.table.counts().requests()
     }
 
     /// The next start finds an empty disk.
-    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn lose_disk(&mut self) {
         self.machine.crash();
         let empty = firn_env::sim::DiskImage::default();
         self.machine.disk().restore(&empty);
         self.machine.restart();
+    }
+}
+
+/// A request of root's that nobody repeats.
+pub fn root() -> Caller {
+    Caller {
+        credentials: Credentials::root(),
+        request: None,
     }
 }
 

@@ -3,8 +3,7 @@
 //! The cleaner here moves everything that any root needs into one new segment and deletes the rest: the hardest case for the
 //! engine, and the shortest to write. It holds no keys.
 
-mod world;
-
+use crate::world::{World, root};
 use bytes::Bytes;
 use firn_anchor::{Anchor, Proposal, Root, WriterTenure};
 use firn_env::sim::Simulation;
@@ -13,9 +12,7 @@ use firn_format::{
     decode_object, relocate_children,
 };
 use firn_store::{ObjectKey, PutMode, Store};
-use firn_vfs::{
-    Caller, Compare, CreateMode, Credentials, MemoryVfs, Name, SetAttributes, Stability, Vfs, compare_trees,
-};
+use firn_vfs::{Compare, CreateMode, MemoryVfs, Name, SetAttributes, Stability, Vfs, compare_trees};
 use firn_volume::{Parts, SnapshotAccess, Volume};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
@@ -23,7 +20,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use world::World;
 
 /// What the cleaner does beside its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +157,7 @@ impl Cleaner {
             mover: id.writer,
             proposed_at_ms: 0,
             change_id: [1; 16],
+            usage: Vec::new(),
         };
         let proposed = self
             .anchor
@@ -182,13 +179,6 @@ async fn leave(store: &dyn Store, record: &ForwardingRecord) {
         .put(&key, vec![record.encode()], PutMode::Create)
         .await
         .expect("stored");
-}
-
-fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
 }
 
 async fn write(vfs: &dyn Vfs, file: &str, offset: u64, data: Vec<u8>) {

@@ -1,22 +1,13 @@
 //! Restoring from snapshots, and cloning them.
 
-mod world;
-
+use crate::world::{World, config, root};
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{
-    Caller, Compare, CreateMode, Credentials, FileHandle, Name, SetAttributes, SetTime, Stability, Timestamp,
-    Vfs, VfsError, XattrMode, compare_trees,
+    Compare, CreateMode, FileHandle, Name, SetAttributes, SetTime, Stability, Timestamp, Vfs, VfsError,
+    XattrMode, compare_trees,
 };
 use firn_volume::{CloneError, Parts, RestoreError, SnapshotAccess, SnapshotError, Volume};
-use world::{World, config};
-
-fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
-}
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes().to_vec()).expect("a name")

@@ -1,0 +1,344 @@
+//! Damage in the bucket: what is told, what still works, and that what is written afterwards is never lost with it.
+
+use crate::world::{World, root};
+use bytes::{Bytes, BytesMut};
+use firn_env::{Env, sim::Simulation};
+use firn_format::{INODE_MAP, Place, SegmentId, Version, decode_segment};
+use firn_store::{ObjectKey, PutMode, Store};
+use firn_vfs::{CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
+use firn_volume::Volume;
+use std::time::Duration;
+
+const BLOCK: u64 = 32 << 10;
+/// The data below one node of the lowest level.
+const BELOW_NODE: u64 = 128 * BLOCK;
+/// Where the engine keeps what it fetched and uploaded.
+const CACHE: &str = "cache";
+const FILE_BYTES: u64 = 2 * BELOW_NODE + 20 * BLOCK + 1000;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes().to_vec()).expect("a name")
+}
+
+/// Content that differs from block to block.
+fn content(from: u64, length: u64) -> Vec<u8> {
+    (from..from + length)
+        .map(|at| (at / 7 + at / BLOCK) as u8)
+        .collect()
+}
+
+async fn create(volume: &Volume, text: &str) -> FileHandle {
+    let mode = CreateMode::Guarded(SetAttributes::default());
+    let made = volume.create(&root(), volume.root(), &name(text), mode).await;
+    made.expect("it is created").handle
+}
+
+async fn write(volume: &Volume, file: FileHandle, offset: u64, data: Vec<u8>) {
+    let written = volume
+        .write(
+            &root(),
+            file,
+            offset,
+            vec![Bytes::from(data)],
+            Stability::FileSync,
+        )
+        .await;
+    written.expect("it is written");
+}
+
+async fn write_content(volume: &Volume, file: FileHandle, from: u64, to: u64) {
+    let mut at = from;
+    while at < to {
+        let length = (to - at).min(512 << 10);
+        write(volume, file, at, content(at, length)).await;
+        at += length;
+    }
+}
+
+async fn read(volume: &Volume, file: FileHandle, from: u64, length: u64) -> Result<Vec<u8>, VfsError> {
+    let reply = volume.read(&root(), file, from, length as u32).await?;
+    Ok(reply.data.concat())
+}
+
+/// The read fails and names the file.
+async fn assert_lost(volume: &Volume, file: FileHandle, from: u64, length: u64) {
+    match read(volume, file, from, length).await {
+        Err(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, file.inode, "the file is named"),
+        other => panic!(
+            "{from}+{length}: damage is told, not {:?}",
+            other.map(|data| data.len())
+        ),
+    }
+}
+
+/// An error of the disk, not a file that never was.
+async fn assert_inode_lost(volume: &Volume, file: FileHandle) {
+    match volume.attributes(file).await {
+        Err(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, file.inode, "the file is named"),
+        other => panic!("damage is told, not {other:?}"),
+    }
+}
+
+async fn assert_content(volume: &Volume, file: FileHandle, from: u64, length: u64) {
+    let data = read(volume, file, from, length).await.expect("it is read");
+    assert!(
+        data == content(from, length),
+        "{from}+{length}: as it was written"
+    );
+}
+
+/// A checkpoint that damage does not hold up.
+async fn sync(env: &Env, volume: &Volume) {
+    let synced = env.timeout(Duration::from_secs(600), volume.sync()).await;
+    synced
+        .expect("damage does not hold up a checkpoint")
+        .expect("a healthy store takes it");
+}
+
+/// Flips a byte of the newest object at `place`.
+async fn damage(store: &dyn Store, place: Place) {
+    let mut newest: Option<(Version, ObjectKey, Bytes, u32)> = None;
+    let mut after = None;
+    loop {
+        let page = store.list("", after.as_ref()).await.expect("listed");
+        for object in &page.objects {
+            if SegmentId::parse_key(&object.key.to_string()).is_none() {
+                continue;
+            }
+            let bytes = store.get(&object.key).await.expect("there");
+            let segment = decode_segment(bytes.clone()).expect("whole");
+            for entry in segment.entries.iter().filter(|entry| entry.place == place) {
+                if newest.as_ref().is_none_or(|(birth, ..)| *birth <= entry.birth) {
+                    newest = Some((
+                        entry.birth,
+                        object.key.clone(),
+                        bytes.clone(),
+                        entry.offset + entry.length / 2,
+                    ));
+                }
+            }
+        }
+        match page.objects.last() {
+            Some(last) if page.more => after = Some(last.key.clone()),
+            Some(_) | None => break,
+        }
+    }
+    let (_, key, bytes, at) = newest.expect("an object is at the place");
+    let mut bytes = BytesMut::from(&bytes[..]);
+    bytes[at as usize] ^= 1;
+    store
+        .put(&key, vec![bytes.freeze()], PutMode::Overwrite)
+        .await
+        .expect("damaged");
+}
+
+async fn empty_cache(env: &Env) {
+    let names = env.disk().list(CACHE).await.expect("listed");
+    assert!(!names.is_empty(), "something was cached");
+    for name in names {
+        env.disk()
+            .remove(&format!("{CACHE}/{name}"))
+            .await
+            .expect("removed");
+    }
+}
+
+/// A volume with one large file, after a start that has nothing of it in a cache and finds the object at `place` damaged.
+fn damaged(
+    simulation: &Simulation,
+    world: &mut World,
+    place: impl FnOnce(u64) -> Place + Send + 'static,
+) -> (Volume, FileHandle) {
+    let (format, parts) = (world.format_and_open(), world.own_parts());
+    let file = simulation
+        .run(async move {
+            let volume = format.await;
+            let file = create(&volume, "large").await;
+            write_content(&volume, file, 0, FILE_BYTES).await;
+            volume.sync().await.expect("synced");
+            volume.stop().await.expect("stopped");
+            damage(&*parts.store, place(file.inode)).await;
+            empty_cache(&parts.env).await;
+            file
+        })
+        .expect("the run ends");
+    (world.power_cut(simulation), file)
+}
+
+/// What a file with a damaged node goes through, `lost` being the part below the node.
+fn a_damaged_node(seed: u64, level: u8, index: u64, lost: std::ops::Range<u64>) {
+    let simulation = Simulation::new(seed);
+    let mut world = World::new(&simulation);
+    let (volume, file) = damaged(&simulation, &mut world, move |inode| Place {
+        inode,
+        level,
+        index,
+    });
+    let patch = lost.start + 5 * BLOCK + 100;
+    let env = world.env();
+    let region = lost.clone();
+    simulation
+        .run(async move {
+            assert_lost(&volume, file, patch, 10).await;
+            if region.start > 0 {
+                assert_content(&volume, file, region.start - 3 * BLOCK, 3 * BLOCK).await;
+            }
+            // What is acknowledged now stays, and nothing lost becomes zeros.
+            write(&volume, file, patch, vec![7; 50]).await;
+            write_content(&volume, file, region.start + 9 * BLOCK, region.start + 10 * BLOCK).await;
+            sync(&env, &volume).await;
+            create(&volume, "another").await;
+            sync(&env, &volume).await;
+            volume.stop().await.expect("stopped");
+        })
+        .expect("the run ends");
+    let volume = world.power_cut(&simulation);
+    let env = world.env();
+    simulation
+        .run(async move {
+            assert_eq!(read(&volume, file, patch, 50).await.expect("it is read"), [7; 50]);
+            assert_content(&volume, file, lost.start + 9 * BLOCK, BLOCK).await;
+            for at in [
+                patch - 1,
+                patch + 50,
+                lost.start,
+                lost.start + 10 * BLOCK,
+                lost.end - 1,
+            ] {
+                assert_lost(&volume, file, at, 1).await;
+            }
+            let report = volume.verify(&|_| {}).await.expect("the store answers");
+            assert!(!report.is_whole() && report.damages.iter().all(|one| one.inode == file.inode));
+            // A cut through what is lost, and growth: zeros behind the cut, still lost before it.
+            let cut = lost.end - 2 * BLOCK - 10;
+            for size in [cut, FILE_BYTES] {
+                let change = SetAttributes {
+                    size_bytes: Some(size),
+                    ..SetAttributes::default()
+                };
+                volume
+                    .set_attributes(&root(), file, change, None)
+                    .await
+                    .expect("set");
+                sync(&env, &volume).await;
+            }
+            assert_lost(&volume, file, cut - 1, 1).await;
+            assert_eq!(read(&volume, file, cut, 100).await.expect("zeros"), [0; 100]);
+            // Writing heals.
+            write_content(&volume, file, lost.start, FILE_BYTES).await;
+            sync(&env, &volume).await;
+            let mut at = 0;
+            while at < FILE_BYTES {
+                let length = (FILE_BYTES - at).min(512 << 10);
+                assert_content(&volume, file, at, length).await;
+                at += length;
+            }
+            let report = volume.verify(&|_| {}).await.expect("the store answers");
+            assert!(report.is_whole(), "{report:?}");
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_write_below_a_damaged_node_of_a_file_is_kept_and_the_rest_stays_lost_until_it_is_written() {
+    a_damaged_node(1, 1, 1, BELOW_NODE..2 * BELOW_NODE);
+}
+
+#[test]
+fn so_it_is_if_the_root_of_the_files_map_is_damaged() {
+    a_damaged_node(2, 2, 0, 0..FILE_BYTES);
+}
+
+#[test]
+fn so_it_is_if_a_single_block_is_damaged() {
+    let simulation = Simulation::new(3);
+    let mut world = World::new(&simulation);
+    let (volume, file) = damaged(&simulation, &mut world, |inode| Place {
+        inode,
+        level: 0,
+        index: 3,
+    });
+    let env = world.env();
+    simulation
+        .run(async move {
+            write(&volume, file, 3 * BLOCK + 10, vec![7; 50]).await;
+            sync(&env, &volume).await;
+            assert_eq!(
+                read(&volume, file, 3 * BLOCK + 10, 50).await.expect("read"),
+                [7; 50]
+            );
+            assert_lost(&volume, file, 3 * BLOCK, 11).await;
+            assert_content(&volume, file, 4 * BLOCK, BLOCK).await;
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_file_whose_map_is_damaged_can_be_removed() {
+    let simulation = Simulation::new(4);
+    let mut world = World::new(&simulation);
+    let (volume, file) = damaged(&simulation, &mut world, |inode| Place {
+        inode,
+        level: 2,
+        index: 0,
+    });
+    let env = world.env();
+    simulation
+        .run(async move {
+            assert_lost(&volume, file, 0, 10).await;
+            let removed = volume.remove(&root(), volume.root(), &name("large")).await;
+            removed.expect("removed");
+            sync(&env, &volume).await;
+            sync(&env, &volume).await;
+            let report = volume.verify(&|_| {}).await.expect("the store answers");
+            assert!(report.is_whole(), "{report:?}");
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_else() {
+    let simulation = Simulation::new(5);
+    let mut world = World::new(&simulation);
+    let (format, parts) = (world.format_and_open(), world.own_parts());
+    let (first, last) = simulation
+        .run(async move {
+            let volume = format.await;
+            let mut files = Vec::new();
+            for number in 0..300 {
+                files.push(create(&volume, &format!("file{number}")).await);
+            }
+            volume.sync().await.expect("synced");
+            volume.stop().await.expect("stopped");
+            let last = files[files.len() - 1];
+            let place = Place {
+                inode: INODE_MAP,
+                level: 1,
+                index: last.inode / 128,
+            };
+            damage(&*parts.store, place).await;
+            empty_cache(&parts.env).await;
+            (files[0], last)
+        })
+        .expect("the run ends");
+    assert_ne!(first.inode / 128, last.inode / 128, "below different nodes");
+    let volume = world.power_cut(&simulation);
+    let env = world.env();
+    simulation
+        .run(async move {
+            assert_inode_lost(&volume, last).await;
+            write(&volume, first, 0, vec![1; 10]).await;
+            let mut made = Vec::new();
+            for number in 0..200 {
+                made.push(create(&volume, &format!("new{number}")).await);
+            }
+            sync(&env, &volume).await;
+            for file in made {
+                write(&volume, file, 0, vec![2; 10]).await;
+            }
+            sync(&env, &volume).await;
+            assert_eq!(read(&volume, first, 0, 10).await.expect("read"), [1; 10]);
+            assert_inode_lost(&volume, last).await;
+        })
+        .expect("the run ends");
+}

@@ -1,0 +1,420 @@
+//! `snapshot`, `snapshots`, `restore`.
+//!
+//! Whoever has a disk attached takes its snapshots: the request goes to that process, which goes on by itself; the command
+//! only watches. A disk that nobody has attached is attached for the time it takes. A restore writes to a disk of its own,
+//! which nobody can attach until all of it is written; one that was interrupted is done again on the same disk.
+
+use crate::{
+    admin::{self, Command, Reply, SnapshotEnd, SnapshotStatus},
+    cluster::Outside,
+    config::Config,
+    disks::{self, Create, holder},
+    failure::Failure,
+    quantity::{Size, show},
+    security::Secret,
+};
+use clap::Args;
+use firn_blockd_client::{Attachable, DiskSettings, Mode, attach};
+use firn_blockd_disk::VirtualDisk;
+use firn_blockd_nbd::AnyAlignment;
+use firn_blockd_placement::{DiskRecord, PlacementError};
+use firn_blockd_protocol::DiskId;
+use firn_blockd_snapshot::{
+    Catalogue, Progress, Root, SNAPSHOT_TRACT_BYTES, SnapshotError, SnapshotGate, restore, take,
+};
+use firn_env::Env;
+use firn_store::{Stack, StackConfig, Store, StoreUrl};
+use firn_store_cloud::Credentials;
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// Between two looks at how it goes.
+const LOOK: Duration = Duration::from_millis(500);
+/// Looks between two lines for people.
+const LOOKS_A_LINE: u64 = 10;
+
+/// A disk's snapshots.
+#[derive(Args)]
+pub struct Of {
+    /// The disk's name, or its identifier if it was deleted.
+    pub disk: String,
+    /// The file with the disk's key.
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+}
+
+/// A snapshot to be taken.
+#[derive(Args)]
+pub struct Snapshot {
+    /// The disk's name.
+    pub disk: String,
+    /// The snapshot's name.
+    pub name: String,
+    /// The file with the disk's key, if nobody has the disk attached.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+}
+
+/// A disk to be made from a snapshot.
+#[derive(Args)]
+pub struct Restore {
+    #[command(flatten)]
+    pub of: Of,
+    /// The snapshot's name.
+    pub snapshot: String,
+    /// The new disk's name.
+    #[arg(long)]
+    pub into: String,
+    /// The file with the new disk's key, made if it is not there; another than the old disk's.
+    #[arg(long, value_name = "FILE")]
+    pub new_key: PathBuf,
+    /// The new disk's size; by default that of the snapshot.
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Copies of each block: 1 to 3, on different nodes.
+    #[arg(long, default_value_t = 2)]
+    pub replication: u8,
+    /// The new disk's mode; by default the old one's.
+    #[arg(long)]
+    pub mode: Option<Mode>,
+    /// The new disk's role.
+    #[arg(long, value_enum)]
+    pub role: Option<disks::Role>,
+}
+
+/// Where one disk's snapshots are, and its key.
+#[derive(Clone)]
+pub struct Place {
+    store: StoreUrl,
+    disk: DiskId,
+    key: Zeroizing<[u8; 32]>,
+}
+
+impl Place {
+    pub fn new(store: StoreUrl, disk: DiskId, key: &[u8; 32]) -> Self {
+        Self {
+            store,
+            disk,
+            key: Zeroizing::new(*key),
+        }
+    }
+
+    async fn open(&self, env: &Env) -> Result<Catalogue, Failure> {
+        let backend = firn_store_cloud::open(env, &self.store, &Credentials::Environment)
+            .await
+            .map_err(Failure::usage)?;
+        let store: Arc<dyn Store> = Stack::new(env, backend, StackConfig::default())
+            .map_err(Failure::usage)?
+            .store;
+        Ok(Catalogue::new(store, self.disk, &self.key))
+    }
+}
+
+/// The snapshots of a disk that is attached by this process: one at a time.
+#[derive(Default)]
+pub struct Taking {
+    last: Mutex<Option<Arc<Begun>>>,
+}
+
+struct Begun {
+    name: String,
+    progress: Progress,
+    ended: Mutex<Option<SnapshotEnd>>,
+}
+
+impl Taking {
+    /// Begins one and returns.
+    pub fn begin(
+        &self,
+        env: &Env,
+        place: &Place,
+        gate: &SnapshotGate<VirtualDisk>,
+        name: &str,
+        settings: &str,
+    ) -> Result<(), SnapshotError> {
+        let mut last = self.last.lock().expect("no panic under this lock");
+        let under_way = last
+            .as_ref()
+            .is_some_and(|begun| begun.ended.lock().expect("no panic under this lock").is_none());
+        if under_way {
+            return Err(SnapshotError::Busy);
+        }
+        let begun = Arc::new(Begun {
+            name: name.to_owned(),
+            progress: Progress::default(),
+            ended: Mutex::default(),
+        });
+        *last = Some(begun.clone());
+        let (env, place, gate, settings) = (env.clone(), place.clone(), gate.clone(), settings.to_owned());
+        let spawning = env.clone();
+        drop(spawning.spawn("snapshot", async move {
+            let taken = async {
+                let catalogue = place.open(&env).await?;
+                take(&env, &catalogue, &gate, &begun.name, &settings, &begun.progress)
+                    .await
+                    .map_err(Failure::from)
+            };
+            let end = match taken.await {
+                Ok(_) => SnapshotEnd::Taken,
+                Err(error) => {
+                    tracing::warn!(%error, snapshot = begun.name, "no snapshot was taken");
+                    SnapshotEnd::Failed(error.to_string())
+                }
+            };
+            *begun.ended.lock().expect("no panic under this lock") = Some(end);
+        }));
+        Ok(())
+    }
+
+    /// How the last one goes.
+    pub fn status(&self) -> Option<SnapshotStatus> {
+        let last = self.last.lock().expect("no panic under this lock");
+        last.as_ref().map(|begun| SnapshotStatus {
+            name: begun.name.clone(),
+            done_tracts: begun.progress.done.load(Relaxed),
+            total_tracts: begun.progress.total.load(Relaxed),
+            stored_bytes: begun.progress.bytes.load(Relaxed),
+            ended: begun.ended.lock().expect("no panic under this lock").clone(),
+        })
+    }
+}
+
+fn store_of(config: &Config) -> Result<&StoreUrl, Failure> {
+    config.client()?.snapshots.as_ref().ok_or_else(|| {
+        Failure::usage("the configuration names no store for snapshots: set [client] snapshots")
+    })
+}
+
+/// Tells people how far it is until it is done.
+async fn watched<T>(env: &Env, what: &str, progress: &Progress, work: impl Future<Output = T>) -> T {
+    let telling = async {
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        loop {
+            env.sleep(LOOK * LOOKS_A_LINE as u32).await;
+            eprintln!(
+                "{what}: {} of {} tracts, {} moved",
+                load(&progress.done),
+                load(&progress.total),
+                show(load(&progress.bytes))
+            );
+        }
+    };
+    let (work, telling) = (std::pin::pin!(work), std::pin::pin!(telling));
+    match futures::future::select(work, telling).await {
+        futures::future::Either::Left((done, _)) => done,
+        futures::future::Either::Right((never, _)) => never,
+    }
+}
+
+/// `firn-blockd snapshot`.
+pub async fn snapshot(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
+    let client = config.client()?;
+    let name = wanted.name.clone();
+    let asked = admin::ask(&client.state_directory, &wanted.disk, Command::Snapshot { name }).await?;
+    if asked.is_some() {
+        return watch(config, wanted).await;
+    }
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let record = outside.disk(client.tenant, &wanted.disk).await?;
+    if let Some(attach) = &record.attached {
+        return Err(Failure::new(format!(
+            "disk {} is attached by {}; take the snapshot there, or detach it first",
+            wanted.disk,
+            holder(&attach.holder)
+        )));
+    }
+    let Some(key) = &wanted.key else {
+        return Err(Failure::usage(format!(
+            "nobody has disk {} attached: say --key FILE, and it is attached for the snapshot",
+            wanted.disk
+        )));
+    };
+    let key = Secret::read(key)?;
+    let place = Place::new(store_of(config)?.clone(), record.disk, key.expose());
+    let catalogue = place.open(&outside.env).await?;
+    let access = outside.operator.client(client.capability_seconds)?;
+    let attachable = Attachable::new(record.disk, *key.expose(), "firn-blockd snapshot");
+    let attached = attach(&outside.env, &outside.placement, &access, attachable).await?;
+    let gate = SnapshotGate::new(&outside.env, attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
+    let (progress, settings) = (Progress::default(), &attached.record().settings);
+    let taking = take(&outside.env, &catalogue, &gate, &wanted.name, settings, &progress);
+    let taken = watched(&outside.env, "snapshot", &progress, taking).await;
+    attached.detach().await?;
+    let stored_bytes = taken?.stored_bytes;
+    println!(
+        "snapshot {} of disk {} is taken; {} were new",
+        wanted.name,
+        wanted.disk,
+        show(stored_bytes)
+    );
+    Ok(())
+}
+
+/// Watches the snapshot that the process which has the disk attached takes.
+async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
+    let directory = &config.client()?.state_directory;
+    let env = crate::cluster::environment(directory)?;
+    for look in 1.. {
+        let gone = || {
+            Failure::new(format!(
+                "disk {} is not attached any more; whether the snapshot was taken shows firn-blockd snapshots",
+                wanted.disk
+            ))
+        };
+        let status = match admin::ask(directory, &wanted.disk, Command::Status).await? {
+            Some(Reply::Status { status }) => status,
+            _ => return Err(gone()),
+        };
+        let Some(snapshot) = status.snapshot.filter(|snapshot| snapshot.name == wanted.name) else {
+            return Err(gone());
+        };
+        match snapshot.ended {
+            Some(SnapshotEnd::Taken) => {
+                println!(
+                    "snapshot {} of disk {} is taken; {} were new",
+                    wanted.name,
+                    wanted.disk,
+                    show(snapshot.stored_bytes)
+                );
+                return Ok(());
+            }
+            Some(SnapshotEnd::Failed(why)) => return Err(Failure::new(why)),
+            None if look % LOOKS_A_LINE == 0 => eprintln!(
+                "snapshot: {} of {} tracts, {} stored (interrupt this as you like, it goes on)",
+                snapshot.done_tracts,
+                snapshot.total_tracts,
+                show(snapshot.stored_bytes)
+            ),
+            None => {}
+        }
+        env.sleep(LOOK).await;
+    }
+    unreachable!("the loop ends by itself")
+}
+
+/// The catalogue of a disk by name, or by identifier if it is gone.
+async fn catalogue_of(config: &Config, outside: &Outside, of: &Of) -> Result<Catalogue, Failure> {
+    let tenant = config.client()?.tenant;
+    let disk = match outside.disk(tenant, &of.disk).await {
+        Ok(record) => record.disk,
+        Err(error) => of.disk.parse::<DiskId>().map_err(|_| error)?,
+    };
+    let key = Secret::read(&of.key)?;
+    Place::new(store_of(config)?.clone(), disk, key.expose())
+        .open(&outside.env)
+        .await
+}
+
+/// `firn-blockd snapshots`.
+pub async fn list(config: &Config, of: &Of) -> Result<(), Failure> {
+    let outside = Outside::open(config, &config.client()?.state_directory).await?;
+    let catalogue = catalogue_of(config, &outside, of).await?;
+    println!("{:<32} {:>12}  taken (seconds since 1970)", "name", "size");
+    for name in catalogue.names().await? {
+        match catalogue.root(&name).await {
+            Ok(root) => println!(
+                "{name:<32} {:>12}  {}",
+                show(root.size_bytes),
+                root.taken_unix_ms / 1000
+            ),
+            Err(error) => println!("{name:<32} {:>12}  {error}", "?"),
+        }
+    }
+    Ok(())
+}
+
+/// `firn-blockd restore`.
+pub async fn restore_disk(config: &Config, wanted: &Restore) -> Result<(), Failure> {
+    let client = config.client()?;
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let catalogue = catalogue_of(config, &outside, &wanted.of).await?;
+    let root = catalogue.root(&wanted.snapshot).await?;
+    let record = find_or_create(config, &outside, wanted, &root).await?;
+    let key = Secret::read(&wanted.new_key)?;
+    let access = outside.operator.client(client.capability_seconds)?;
+    let attachable = Attachable {
+        restoring: true,
+        ..Attachable::new(record.disk, *key.expose(), "firn-blockd restore")
+    };
+    let mut attached = attach(&outside.env, &outside.placement, &access, attachable).await?;
+    let progress = Progress::default();
+    let disk = AnyAlignment::new(attached.disk.clone());
+    let restoring = restore(&catalogue, &wanted.snapshot, &disk, &progress);
+    let restored = watched(&outside.env, "restore", &progress, restoring).await;
+    let written_bytes = match restored {
+        Ok(restored) => restored.written_bytes,
+        Err(error) => {
+            attached.detach().await?;
+            return Err(error.into());
+        }
+    };
+    attached.finish_restore().await?;
+    attached.detach().await?;
+    println!(
+        "disk {} ({}) holds snapshot {}; {} were written",
+        record.name,
+        record.disk,
+        wanted.snapshot,
+        show(written_bytes)
+    );
+    Ok(())
+}
+
+/// The disk to restore into: a new one, or one whose restore from the same snapshot was interrupted.
+async fn find_or_create(
+    config: &Config,
+    outside: &Outside,
+    wanted: &Restore,
+    root: &Root,
+) -> Result<DiskRecord, Failure> {
+    let tenant = config.client()?.tenant;
+    let source = format!("{}/{}", root.disk, wanted.snapshot);
+    match outside.placement.disk_named(tenant, &wanted.into).await {
+        Ok(record) => {
+            let settings = DiskSettings::parse(&record.settings).map_err(Failure::new)?;
+            if settings.restoring.as_ref() == Some(&source) {
+                return Ok(record);
+            }
+            Err(Failure::usage(format!(
+                "a disk named {} exists; a snapshot is restored into a new one",
+                wanted.into
+            )))
+        }
+        Err(PlacementError::NoDisk(_)) => {
+            let old = DiskSettings::parse(&root.settings).map_err(Failure::new)?;
+            let size = wanted.size.unwrap_or(Size(root.size_bytes));
+            if size.0 < root.size_bytes {
+                return Err(SnapshotError::TooSmall {
+                    snapshot_bytes: root.size_bytes,
+                    disk_bytes: size.0,
+                }
+                .into());
+            }
+            let create = Create {
+                name: wanted.into.clone(),
+                size,
+                replication: wanted.replication,
+                mode: wanted.mode.unwrap_or(old.mode),
+                segment: None,
+                role: wanted.role,
+                log_block: match old.shape {
+                    firn_blockd_client::Shape::Log { block_bytes, .. } => block_bytes,
+                    firn_blockd_client::Shape::InPlace { .. } => 4096,
+                },
+                key: wanted.new_key.clone(),
+            };
+            let mut new = disks::new_disk(&outside.env, tenant, &create)?;
+            let settings = DiskSettings::parse(&new.settings).map_err(Failure::new)?;
+            new.settings = settings.with_restoring(Some(source)).to_text();
+            Ok(outside.placement.create_disk(new).await?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
