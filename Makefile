@@ -38,11 +38,11 @@ demo:
 	@cargo build --locked --release -p firn-edge -p firn-demo
 	@cargo run --locked --quiet --release -p firn-demo
 
-# The same test runs in `make test`; here it runs alone, optimised, and says what it does.
+# A test that says how far it is; too long for each change.
 story:
 	@scripts/setup test
 	@cargo build --locked --release -p firn-cli -p firn-edge -p firn-dev
-	@cargo test --locked --quiet --release -p firn-dev --test dev -- --nocapture story::
+	@cargo test --locked --quiet --release -p firn-dev --test dev -- --include-ignored --nocapture story::
 
 test:
 	@scripts/setup test

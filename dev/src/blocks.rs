@@ -16,7 +16,8 @@ pub const NODES: usize = 3;
 /// Rows of each table: a few for each node.
 const ROWS: u32 = 64;
 const NODE_BYTES: u64 = 1 << 30;
-const DEAD_AFTER_SECONDS: u64 = 10;
+/// After a crash the coordinator of the process before is waited for so long, and disks with it.
+const DEAD_AFTER_SECONDS: u64 = 4;
 /// Nodes that do not register by then are broken.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// The installation's name in certificates.

@@ -10,7 +10,7 @@ use firn_blockd_client::{Access, AttachFailed, Attachable, AttachedDisk, attach}
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
 use firn_blockd_placement::{DiskState, Placement, PlacementError as ClusterError};
 use firn_blockd_protocol::DiskId as ClusterDisk;
-use firn_env::Env;
+use firn_env::{Env, Task};
 use firn_identity::{DiskId, TenantId};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
@@ -30,6 +30,8 @@ pub struct Hosts {
     exports: Arc<Exports>,
     server: Server,
     attached: Mutex<BTreeMap<DiskId, AttachedDisk>>,
+    /// Attaches what was there at the start.
+    attaching: std::sync::Mutex<Option<Task<()>>>,
 }
 
 impl Hosts {
@@ -56,13 +58,15 @@ impl Hosts {
             exports,
             server,
             attached: Mutex::new(BTreeMap::new()),
+            attaching: std::sync::Mutex::new(None),
         });
         let known = hosts.clone();
-        drop(env.spawn("attach disks", async move {
+        let attaching = env.spawn("attach disks", async move {
             if let Err(error) = known.attach_all().await {
                 tracing::error!(%error, "disks that were there are not attached");
             }
-        }));
+        });
+        *hosts.attaching.lock().expect("no panic under this lock") = Some(attaching);
         Ok(hosts)
     }
 
@@ -108,6 +112,10 @@ impl Hosts {
 
     /// Gives every disk back, with everything durable.
     pub async fn stop(&self) {
+        // What is attached half is taken by the next start.
+        if let Some(attaching) = self.attaching.lock().expect("no panic under this lock").take() {
+            attaching.abort();
+        }
         self.server.stop(GRACE).await;
         for (disk, attached) in std::mem::take(&mut *self.attached.lock().await) {
             if let Err(error) = attached.detach().await {

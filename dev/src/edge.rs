@@ -26,7 +26,7 @@ pub const EXPORT: &str = "/export";
 /// Between two looks whether somebody joined or approved.
 const LOOK: Duration = Duration::from_millis(50);
 /// A production cleaner waits longer before it deletes what it retired; nobody here has it open for so long.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How far the edge is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +87,9 @@ state_directory = "{state}"
 [limits]
 disk_cache = "1 GiB"
 journal = "1 GiB"
+# A checkpoint to a directory costs nothing.
+checkpoint_busy = "1 s"
+checkpoint_trickle = "2 s"
 
 [nfs]
 listen = "{host}"

@@ -14,30 +14,23 @@
 //! The service is not trusted with keys: a ring that the tenant did not sign, of another family, or older than one in the bucket
 //! ends the command, and nothing is changed. A service that does not answer ends nothing: the bucket has the last ring.
 
-use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside};
+use crate::{
+    config::Config,
+    failure::Failure,
+    identity::Identity,
+    joined::{Asked, Joined, is_joined},
+    parts::Outside,
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::Bytes;
 use firn_anchor::AnchorError;
 use firn_format::{FamilyId, VolumeId};
-use firn_identity::pem;
-use firn_seal::{KeyRing, KeyRingError, RecipientSecret, TenantPublic, VerifiedKeyRing};
+use firn_seal::{KeyRing, KeyRingError, VerifiedKeyRing};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
 use firn_volume::{FormatOptions, Volume};
 use serde::Deserialize;
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fmt;
 use zeroize::Zeroizing;
-
-/// The largest file of an enrolment that is read; an invitation has some hundred bytes.
-const FILE_BYTES_MAX: u64 = 64 << 10;
-/// The largest reply: a key ring of 256 KiB in base64 and JSON, with room.
-const REPLY_BYTES_MAX: usize = 1 << 20;
-/// A service that takes longer is taken for one that does not answer: serving must not wait for it.
-const PATIENCE: Duration = Duration::from_secs(10);
-const VERSION: u16 = 1;
 
 /// What became of an attempt to take up keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,197 +78,42 @@ impl fmt::Display for Enrolment {
     }
 }
 
-/// `enrolment.json`, as `firn edge join` wrote it.
-#[derive(Deserialize)]
-struct Invitation {
-    version: u16,
-    server: String,
-    tenant: firn_identity::TenantId,
-    tenant_key: String,
-    name: String,
-    volumes: Vec<String>,
-}
-
-fn file(config: &Config, name: &str) -> PathBuf {
-    config.volume.state_directory.join(name)
-}
-
-fn is_joined(config: &Config) -> bool {
-    file(config, "enrolment.json").exists()
-}
-
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let failed = |error: &dyn fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
-    let length = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(failed(&format!("{length} bytes are no file of an enrolment")));
-    }
-    std::fs::read(path)
-        .map(Zeroizing::new)
-        .map_err(|error| failed(&error))
-}
-
-/// A joined edge, before it has keys.
-struct Joined {
-    invitation: Invitation,
-    tenant: TenantPublic,
-    secret: RecipientSecret,
-    volume: firn_identity::VolumeId,
-}
-
-impl Joined {
-    fn load(config: &Config) -> Result<Self, Failure> {
-        let path = file(config, "enrolment.json");
-        let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
-        let invitation: Invitation = serde_json::from_slice(&read(&path)?).map_err(|error| wrong(&error))?;
-        if invitation.version != VERSION {
-            return Err(wrong(&format!(
-                "version {}, this build reads {VERSION}",
-                invitation.version
-            )));
-        }
-        let tenant = invitation
-            .tenant_key
-            .parse::<HexKey>()
-            .map_err(|error| wrong(&error))?
-            .0;
-        let volume = match &invitation.volumes[..] {
-            [] => return Err(wrong(&"it names no volume")),
-            [only] => only,
-            several => several
-                .iter()
-                .find(|id| **id == config.volume.name)
-                .ok_or_else(|| {
-                    wrong(&format!(
-                        "this edge is invited to several volumes; set volume.name to the id of one: {}",
-                        several.join(", ")
-                    ))
-                })?,
-        };
-        let volume = volume.parse().map_err(|error| wrong(&error))?;
-        let secret = read(&file(config, "recipient"))?;
-        let secret = <&[u8; 32]>::try_from(&secret[..])
-            .ok()
-            .and_then(|bytes| RecipientSecret::from_bytes(bytes).ok())
-            .ok_or_else(|| Failure::usage("the file `recipient` in the state directory is no secret"))?;
-        Ok(Self {
-            tenant: TenantPublic::from_bytes(tenant),
-            invitation,
-            secret,
-            volume,
-        })
-    }
-
-    fn client(&self, config: &Config) -> Result<reqwest::Client, Failure> {
-        let (key, certificate) = (
-            read(&file(config, "key.der"))?,
-            read(&file(config, "certificate.der"))?,
-        );
-        let mut both = pem("PRIVATE KEY", &key);
-        both.push_str(&pem("CERTIFICATE", &certificate));
-        let identity = reqwest::Identity::from_pem(both.as_bytes())
-            .map_err(|error| Failure::usage(format!("this edge's certificate: {error}")))?;
-        let mut builder = reqwest::Client::builder()
-            .tls_version_min(reqwest::tls::Version::TLS_1_3)
-            .redirect(reqwest::redirect::Policy::none())
-            .https_only(true)
-            .user_agent(concat!("firn-edge/", env!("CARGO_PKG_VERSION")))
-            .identity(identity)
-            .timeout(PATIENCE);
-        let authority = file(config, "server-authority.pem");
-        if authority.exists() {
-            let certificate = reqwest::Certificate::from_pem(&read(&authority)?)
-                .map_err(|error| Failure::usage(format!("{}: {error}", authority.display())))?;
-            builder = builder.tls_certs_only([certificate]);
-        }
-        builder
-            .build()
-            .map_err(|error| Failure::new(format!("TLS: {error}")))
-    }
-
-    /// The newest ring that the service has: checked, and nothing more.
-    async fn ring(&self, config: &Config) -> Result<Asked, Failure> {
-        let Invitation { server, tenant, .. } = &self.invitation;
-        let url = format!(
-            "{}/v1/tenants/{tenant}/volumes/{}/keyring",
-            server.trim_end_matches('/'),
-            self.volume
-        );
-        let mut response = match self.client(config)?.get(url).send().await {
-            Ok(response) => response,
-            Err(error) => return Ok(Asked::Silent(error.to_string())),
-        };
-        let status = response.status();
-        let mut text = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) if text.len() + chunk.len() <= REPLY_BYTES_MAX => {
-                    text.extend_from_slice(&chunk);
-                }
-                Ok(Some(_)) => return Ok(Asked::Silent("its reply does not end".into())),
-                Ok(None) => break,
-                Err(error) => return Ok(Asked::Silent(error.to_string())),
-            }
-        }
-        if status.is_server_error() || status.as_u16() == 429 {
-            return Ok(Asked::Silent(format!("it answers {status}")));
-        }
-        let reply: Reply = serde_json::from_slice(&text).unwrap_or_default();
-        match (status.as_u16(), reply.key_ring) {
-            (200, Some(ring)) => {
-                let bytes = STANDARD_NO_PAD
-                    .decode(ring)
-                    .map_err(|_| Failure::new("what the service gives as the key ring is none"))?;
-                let ring = KeyRing::decode(bytes.into())
-                    .and_then(|ring| ring.verify(&self.tenant))
-                    .map_err(|error| {
-                        Failure::new(format!(
-                            "the service's key ring is not to be trusted: {error}; nothing was changed"
-                        ))
-                    })?;
-                Ok(Asked::Ring(Box::new(ring)))
-            }
-            (404, _) => Ok(Asked::None),
-            _ => Err(Failure::usage(format!(
-                "the service refuses this edge ({status}): {}",
-                reply.detail.unwrap_or_default()
-            ))),
-        }
-    }
-}
-
-/// 32 bytes as hex digits.
-struct HexKey([u8; 32]);
-
-impl std::str::FromStr for HexKey {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = "the tenant's key has not 64 hex digits";
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(wrong);
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digit = |digit: u8| (digit as char).to_digit(16).ok_or(wrong);
-            *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).map_err(|_| wrong)?;
-        }
-        Ok(Self(bytes))
-    }
-}
-
-enum Asked {
+/// The newest ring, as the service has it.
+enum Newest {
+    /// Signed by the tenant.
     Ring(Box<VerifiedKeyRing>),
     /// The volume has none.
     None,
-    /// It did not answer.
+    /// The service did not answer.
     Silent(String),
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Reply {
-    key_ring: Option<String>,
-    detail: Option<String>,
+    key_ring: String,
+}
+
+/// The newest ring that the service has: verified, and nothing more.
+async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure> {
+    let path = format!("volumes/{}/keyring", joined.volume);
+    let text = match joined.ask(config, &path, None).await? {
+        Asked::Answer(text) => text,
+        Asked::Nothing => return Ok(Newest::None),
+        Asked::Silent(why) => return Ok(Newest::Silent(why)),
+    };
+    let untrusted = |why: &dyn fmt::Display| {
+        Failure::new(format!(
+            "the service's key ring is not to be trusted: {why}; nothing was changed"
+        ))
+    };
+    let reply: Reply = serde_json::from_slice(&text).map_err(|error| untrusted(&error))?;
+    let bytes = STANDARD_NO_PAD
+        .decode(reply.key_ring)
+        .map_err(|error| untrusted(&error))?;
+    let ring = KeyRing::decode(bytes.into())
+        .and_then(|ring| ring.verify(&joined.tenant))
+        .map_err(|error| untrusted(&error))?;
+    Ok(Newest::Ring(Box::new(ring)))
 }
 
 /// Takes up the keys of this edge's volume, and makes the volume if nobody did.
@@ -309,10 +147,10 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
     let not_approved = || Enrolment::NotApproved {
         name: joined.invitation.name.clone(),
     };
-    let ring = match joined.ring(config).await? {
-        Asked::Ring(ring) => ring,
-        Asked::None => return Ok(not_approved()),
-        Asked::Silent(why) => {
+    let ring = match newest(&joined, config).await? {
+        Newest::Ring(ring) => ring,
+        Newest::None => return Ok(not_approved()),
+        Newest::Silent(why) => {
             return Err(Failure::new(format!(
                 "{} did not answer: {why}",
                 joined.invitation.server
@@ -362,21 +200,21 @@ pub async fn renewed(config: &Config, outside: &Outside) -> Result<Identity, Fai
     if !is_joined(config) {
         return Ok(identity);
     }
-    match Joined::load(config)?.ring(config).await? {
-        Asked::Ring(ring) => {
+    match newest(&Joined::load(config)?, config).await? {
+        Newest::Ring(ring) => {
             let store = &*outside.stack.store;
-            let newest = identity.newest_ring(store).await?;
-            let seen = newest.map_or(identity.generation, |newest| newest.max(identity.generation));
+            let kept = identity.newest_ring(store).await?;
+            let seen = kept.map_or(identity.generation, |kept| kept.max(identity.generation));
             ring.check(&identity.family, seen)
                 .map_err(|error| Failure::new(format!("the service's key ring: {error}")))?;
             keep(&ring, store).await?;
         }
-        Asked::None => {
+        Newest::None => {
             return Err(Failure::new(
                 "the service says that the volume has no key ring, and one was seen before; nothing was changed",
             ));
         }
-        Asked::Silent(why) => {
+        Newest::Silent(why) => {
             tracing::warn!(
                 why,
                 "the service did not answer; the newest key ring of the bucket is used"
@@ -402,19 +240,5 @@ async fn keep(ring: &VerifiedKeyRing, store: &dyn Store) -> Result<(), Failure> 
             )))
         }
         Err(error) => Err(Failure::new(error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tenants_key_is_read_exactly() {
-        let text = format!("{}ff", "00".repeat(31));
-        assert_eq!(text.parse::<HexKey>().expect("a key").0[31], 255);
-        for wrong in ["", "00", &"0g".repeat(32), &"é".repeat(32), &"00".repeat(33)] {
-            assert!(wrong.parse::<HexKey>().is_err(), "{wrong}");
-        }
     }
 }

@@ -6,6 +6,7 @@
 
 mod admin;
 mod allocator;
+mod certificate;
 mod commands;
 mod config;
 mod enrol;
@@ -13,6 +14,7 @@ mod failure;
 mod format;
 mod identity;
 mod join;
+mod joined;
 mod metrics;
 mod parts;
 mod program;

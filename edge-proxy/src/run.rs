@@ -2,14 +2,17 @@
 
 use crate::{
     admin::{self, DrainRequest},
+    certificate::keep_renewed,
     config::Config,
     enrol,
     failure::Failure,
     identity::Identity,
+    joined::is_joined,
     metrics,
     parts::Outside,
     snapshot::{Fixed, Observed, OwnerPart},
 };
+use firn_env::Task;
 use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
@@ -97,6 +100,10 @@ pub async fn serve_until(
         .retention()
         .map_err(Failure::usage)?
         .map(|policy| volume.keep_snapshots(policy));
+    let _renewal = is_joined(config).then(|| {
+        let renewal = keep_renewed(config.clone(), outside.env.clone());
+        Renewal(outside.env.spawn("renew certificate", renewal))
+    });
     let service = serve(config, outside, &identity, &volume).await?;
     let address = service.0.address().to_owned();
     let observed = Arc::new(Observed::new(
@@ -148,6 +155,15 @@ pub async fn serve_until(
         End::Volume(other) => Err(Failure::stopped(format!(
             "the volume stopped: {other:?}. Everything acknowledged is in the journal; start again to recover"
         ))),
+    }
+}
+
+/// Renews the certificate for as long as the volume is served.
+struct Renewal(Task<()>);
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

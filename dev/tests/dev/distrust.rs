@@ -1,7 +1,7 @@
 //! A service that lies to an edge about keys. It has the service's own secret, so its name and its certificate are right: an active
 //! operator. The edge starts on none of its lies, says why, and the bucket is as it was.
 
-use crate::machine::{Machine, program};
+use crate::machine::{Machine, program, wait_for};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_api::MasterSecret;
 use firn_identity::{
@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -178,6 +179,18 @@ async fn an_edge_starts_on_no_lie_about_keys() {
     let phrase = machine.path("customer/phrase");
     machine.tell(&["edge", "approve", "depot", "--phrase-file", &phrase], "");
     machine.stop();
+    // Half of the certificate's week is over: it is renewed, with another key, and the first one is of no use any more.
+    let certificate = fs::File::options()
+        .write(true)
+        .open(machine.path("edge/certificate.der"))
+        .unwrap();
+    let days_ago = SystemTime::now() - Duration::from_secs(4 * 24 * 3600);
+    certificate.set_modified(days_ago).unwrap();
+    machine.start();
+    let renewed = machine.root.join("edge/peer.pem");
+    wait_for("a new certificate", || renewed.exists().then_some(()));
+    machine.stop();
+    fs::remove_file(machine.path("edge/key.der")).unwrap();
     machine.start();
     drop(machine.mount().await);
     machine.stop();

@@ -231,6 +231,7 @@ fn secrets(machine: &Machine, join_secret: &str, disk: &str) -> Secrets {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes most of a minute: make story"]
 async fn from_sign_up_to_the_bill_and_the_service_knows_nothing() {
     let teller = Teller(Instant::now());
     let place = tempfile::tempdir().unwrap();

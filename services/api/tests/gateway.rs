@@ -537,7 +537,7 @@ async fn real_the_gateway_bounds_cleans_and_closes() {
 /// through the gateway, so that both meet the same machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures; see docs/benchmarks-control-plane.md for the command"]
-#[allow(clippy::disallowed_methods, reason = "measures real time")]
+#[allow(clippy::disallowed_methods, reason = "it measures real time")]
 async fn latency_with_and_without_the_gateway() {
     const REQUESTS: usize = 2000;
     let (world, _disk) = world().await;

@@ -1,0 +1,230 @@
+//! What `firn edge join` left in the state directory, and the way to the service that it opens.
+
+use crate::{certificate, config::Config, failure::Failure};
+use firn_identity::{EdgeId, TenantId, VolumeId};
+use firn_seal::{RecipientSecret, TenantPublic};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// The largest file of an enrolment that is read; an invitation has some hundred bytes.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+/// The largest reply: a key ring of 256 KiB in base64 and JSON, with room.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+/// A service that takes longer is taken for one that does not answer: serving must not wait for it.
+const PATIENCE: Duration = Duration::from_secs(10);
+const VERSION: u16 = 1;
+
+/// `enrolment.json`, as `firn edge join` wrote it.
+#[derive(Deserialize)]
+pub struct Invitation {
+    version: u16,
+    pub server: String,
+    pub tenant: TenantId,
+    tenant_key: String,
+    edge: EdgeId,
+    pub name: String,
+    volumes: Vec<String>,
+}
+
+/// A file of the state directory.
+pub fn file(config: &Config, name: &str) -> PathBuf {
+    config.volume.state_directory.join(name)
+}
+
+/// Whether `firn edge join` made this state directory.
+pub fn is_joined(config: &Config) -> bool {
+    file(config, "enrolment.json").exists()
+}
+
+/// Reads a small file, which may hold a secret.
+pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let failed = |error: &dyn fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let length = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(failed(&format!("{length} bytes are no file of an enrolment")));
+    }
+    std::fs::read(path)
+        .map(Zeroizing::new)
+        .map_err(|error| failed(&error))
+}
+
+/// A joined edge, before it has keys.
+pub struct Joined {
+    pub invitation: Invitation,
+    /// What the tenant signs key rings with.
+    pub tenant: TenantPublic,
+    /// To which keys are wrapped.
+    pub secret: RecipientSecret,
+    /// Which volume it serves.
+    pub volume: VolumeId,
+}
+
+impl Joined {
+    /// Reads the state directory.
+    pub fn load(config: &Config) -> Result<Self, Failure> {
+        let path = file(config, "enrolment.json");
+        let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
+        let invitation: Invitation = serde_json::from_slice(&read(&path)?).map_err(|error| wrong(&error))?;
+        if invitation.version != VERSION {
+            return Err(wrong(&format!(
+                "version {}, this build reads {VERSION}",
+                invitation.version
+            )));
+        }
+        let tenant = invitation
+            .tenant_key
+            .parse::<HexKey>()
+            .map_err(|error| wrong(&error))?
+            .0;
+        let volume = match &invitation.volumes[..] {
+            [] => return Err(wrong(&"it names no volume")),
+            [only] => only,
+            several => several
+                .iter()
+                .find(|id| **id == config.volume.name)
+                .ok_or_else(|| {
+                    wrong(&format!(
+                        "this edge is invited to several volumes; set volume.name to the id of one: {}",
+                        several.join(", ")
+                    ))
+                })?,
+        };
+        let volume = volume.parse().map_err(|error| wrong(&error))?;
+        let secret = read(&file(config, "recipient"))?;
+        let secret = <&[u8; 32]>::try_from(&secret[..])
+            .ok()
+            .and_then(|bytes| RecipientSecret::from_bytes(bytes).ok())
+            .ok_or_else(|| Failure::usage("the file `recipient` in the state directory is no secret"))?;
+        Ok(Self {
+            tenant: TenantPublic::from_bytes(tenant),
+            invitation,
+            secret,
+            volume,
+        })
+    }
+
+    /// The edge, as the service calls it.
+    pub fn edge(&self) -> EdgeId {
+        self.invitation.edge
+    }
+
+    fn client(config: &Config) -> Result<reqwest::Client, Failure> {
+        let mut builder = reqwest::Client::builder()
+            .tls_version_min(reqwest::tls::Version::TLS_1_3)
+            .redirect(reqwest::redirect::Policy::none())
+            .https_only(true)
+            .user_agent(concat!("firn-edge/", env!("CARGO_PKG_VERSION")))
+            .identity(certificate::identity(config)?)
+            .timeout(PATIENCE);
+        let authority = file(config, "server-authority.pem");
+        if authority.exists() {
+            let certificate = reqwest::Certificate::from_pem(&read(&authority)?)
+                .map_err(|error| Failure::usage(format!("{}: {error}", authority.display())))?;
+            builder = builder.tls_certs_only([certificate]);
+        }
+        builder
+            .build()
+            .map_err(|error| Failure::new(format!("TLS: {error}")))
+    }
+
+    /// Asks the service for something of the tenant's; with a body, to make something.
+    ///
+    /// An error is a refusal, which is final: a service that does not answer is [`Asked::Silent`].
+    pub async fn ask(&self, config: &Config, path: &str, body: Option<&Value>) -> Result<Asked, Failure> {
+        let Invitation { server, tenant, .. } = &self.invitation;
+        let url = format!("{}/v1/tenants/{tenant}/{path}", server.trim_end_matches('/'));
+        let client = Self::client(config)?;
+        let request = match body {
+            None => client.get(url),
+            Some(body) => client
+                .post(url)
+                .header("content-type", "application/json")
+                .body(body.to_string()),
+        };
+        let mut response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => return Ok(Asked::Silent(error.to_string())),
+        };
+        let status = response.status();
+        let mut text = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if text.len() + chunk.len() <= REPLY_BYTES_MAX => {
+                    text.extend_from_slice(&chunk);
+                }
+                Ok(Some(_)) => return Ok(Asked::Silent("its reply does not end".into())),
+                Ok(None) => break,
+                Err(error) => return Ok(Asked::Silent(error.to_string())),
+            }
+        }
+        if status.is_server_error() || status.as_u16() == 429 {
+            return Ok(Asked::Silent(format!("it answers {status}")));
+        }
+        match status.as_u16() {
+            200..300 => Ok(Asked::Answer(text)),
+            404 => Ok(Asked::Nothing),
+            _ => Err(Failure::usage(format!(
+                "the service refuses this edge ({status}): {}",
+                serde_json::from_slice::<Problem>(&text)
+                    .map(|problem| problem.detail)
+                    .unwrap_or_default()
+            ))),
+        }
+    }
+}
+
+/// What became of a question.
+pub enum Asked {
+    /// The reply's text.
+    Answer(Vec<u8>),
+    /// There is no such thing.
+    Nothing,
+    /// It did not answer.
+    Silent(String),
+}
+
+/// Why something was refused.
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+}
+
+/// 32 bytes as hex digits.
+struct HexKey([u8; 32]);
+
+impl std::str::FromStr for HexKey {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "the tenant's key has not 64 hex digits";
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(wrong);
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let digit = |digit: u8| (digit as char).to_digit(16).ok_or(wrong);
+            *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).map_err(|_| wrong)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenants_key_is_read_exactly() {
+        let text = format!("{}ff", "00".repeat(31));
+        assert_eq!(text.parse::<HexKey>().expect("a key").0[31], 255);
+        for wrong in ["", "00", &"0g".repeat(32), &"é".repeat(32), &"00".repeat(33)] {
+            assert!(wrong.parse::<HexKey>().is_err(), "{wrong}");
+        }
+    }
+}
