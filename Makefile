@@ -12,6 +12,7 @@
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
+#   make check-disk-kernel  a virtual disk under the kernel's NBD client: ext4 and SQLite through kill -9
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
@@ -31,7 +32,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-postgres check-api check-policy lambda fuzz setup setup-test clean
+.PHONY: demo story test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -84,6 +85,11 @@ simulate-blockd-mutants:
 
 simulate-blockd-exhaustive:
 	@cargo run --locked --quiet --release -p firn-blockd-simulation -- --exhaustive 5
+
+check-disk-kernel:
+	@scripts/setup test
+	@cargo build --locked --quiet --release -p firn-blockd
+	@tests/lab/run-kernel-tests disk $(CARGO_TARGET_DIR)/release/firn-blockd
 
 check-postgres:
 	@scripts/setup bench

@@ -16,8 +16,10 @@ pub const NODES: usize = 3;
 /// Rows of each table: a few for each node.
 const ROWS: u32 = 64;
 const NODE_BYTES: u64 = 1 << 30;
-/// After a crash the coordinator of the process before is waited for so long, and disks with it.
 const DEAD_AFTER_SECONDS: u64 = 4;
+/// How long the lease of an earlier process on this directory is respected, and disks wait after a crash: the table's lock
+/// shows that it is gone, so no longer than it takes to renew one's own in time.
+const LEASE: Duration = Duration::from_secs(3);
 /// Nodes that do not register by then are broken.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// The installation's name in certificates.
@@ -66,7 +68,7 @@ pub async fn start(
     let started = futures::future::try_join_all((0..NODES).map(start_one)).await?;
     // The first look of a coordinator finds all nodes: the next would be a second later.
     for (_, node_env, section) in &started {
-        coordinate(node_env, &placement, section);
+        coordinate(node_env, &placement, section, LEASE);
     }
     let nodes = started.into_iter().map(|(node, ..)| node).collect();
     Ok(Cluster {

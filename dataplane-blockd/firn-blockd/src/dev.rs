@@ -26,6 +26,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 const TENANT: TenantId = TenantId([0xde; 16]);
 /// Rows of each table: a few for each of a handful of nodes.
 const ROWS: u32 = 64;
+/// How long the lease of an earlier process on this directory is respected: the table's lock shows that it is gone, so no longer
+/// than it takes to renew one's own in time.
+const LEASE: Duration = Duration::from_secs(3);
 /// How long nodes are waited for.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -90,7 +93,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         };
         let node_env = environment(&section.directory)?;
         if number == 0 {
-            node::coordinate(&node_env, &placement, &section);
+            node::coordinate(&node_env, &placement, &section, LEASE);
         }
         nodes.push(node::start(&node_env, &placement, &section, |id| operator.node(id)).await?);
     }

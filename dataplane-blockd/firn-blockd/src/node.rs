@@ -87,11 +87,10 @@ pub async fn start(
 }
 
 /// Offers this process as coordinator; a lease in the table says which of all that do is it.
-pub fn coordinate(env: &Env, placement: &Placement, section: &NodeSection) {
-    let patience = Duration::from_secs(section.dead_after_seconds);
+pub fn coordinate(env: &Env, placement: &Placement, section: &NodeSection, lease: Duration) {
     let settings = CoordinatorSettings {
-        lease: patience,
-        dead_after: patience,
+        lease,
+        dead_after: Duration::from_secs(section.dead_after_seconds),
         ..CoordinatorSettings::default()
     };
     drop(env.spawn(
@@ -107,7 +106,8 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     let env = environment(&section.directory)?;
     let operator = outside.operator.clone();
     let node = start(&env, &outside.placement, section, |id| operator.node(id)).await?;
-    coordinate(&env, &outside.placement, section);
+    let lease = Duration::from_secs(section.dead_after_seconds);
+    coordinate(&env, &outside.placement, section, lease);
     println!("node {} serves at {}", node.id(), node.address());
     let superseded = async {
         while !node.is_superseded() {

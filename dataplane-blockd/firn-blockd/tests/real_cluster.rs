@@ -391,34 +391,41 @@ fn real_a_disk_survives_a_node_and_its_client_and_refuses_strangers() {
 #[test]
 #[ignore = "needs libnbd's tools and QEMU's"]
 fn real_a_cluster_in_one_command_keeps_its_disk_in_every_mode() {
-    for mode in ["write-through", "write-back", "flush-epoch", "log"] {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name).display().to_string();
-        let (root, log) = (path("dev"), PathBuf::from(path("log")));
-        let start = || {
-            let arguments = [
-                "dev",
-                "--directory",
-                &root,
-                "--node-size",
-                "320MiB",
-                "--size",
-                "32MiB",
-                "--mode",
-                mode,
-            ];
-            let (process, _) = Process::serve(&arguments, &log);
-            (process, format!("nbd+unix:///?socket={root}/nbd.sock"))
-        };
-        let source = path("source");
-        fs::write(&source, pattern(32 << 20)).unwrap();
-        let (process, uri) = start();
-        done("nbdcopy", &["--flush", &source, &uri]);
-        // All of the cluster dies at once.
-        process.kill();
-        let (_process, uri) = start();
-        done("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
-    }
+    // Most of the time they wait: for disks to be laid out, and for the lease of those that were killed.
+    thread::scope(|scope| {
+        for mode in ["write-through", "write-back", "flush-epoch", "log"] {
+            scope.spawn(move || keeps_its_disk(mode));
+        }
+    });
+}
+
+fn keeps_its_disk(mode: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (root, log) = (path("dev"), PathBuf::from(path("log")));
+    let start = || {
+        let arguments = [
+            "dev",
+            "--directory",
+            &root,
+            "--node-size",
+            "320MiB",
+            "--size",
+            "32MiB",
+            "--mode",
+            mode,
+        ];
+        let (process, _) = Process::serve(&arguments, &log);
+        (process, format!("nbd+unix:///?socket={root}/nbd.sock"))
+    };
+    let source = path("source");
+    fs::write(&source, pattern(32 << 20)).unwrap();
+    let (process, uri) = start();
+    done("nbdcopy", &["--flush", &source, &uri]);
+    // All of the cluster dies at once.
+    process.kill();
+    let (_process, uri) = start();
+    done("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
 }
 
 #[test]

@@ -421,7 +421,7 @@ pub fn print() -> Result<(), String> {
         println!("| {segment_tracts} | {:.0} |", sequential_read(segment_tracts)?);
     }
     losses("4 KiB", SINGLE, &[1, 4, 16], &[50, 100, 300], 16_384)?;
-    losses("4 KiB to 1 MiB", MIXED, &[16], &[50, 100], 1 << 18)
+    losses("4 KiB to 1 MiB", MIXED, &[16], &[50], 1 << 18)
 }
 
 /// Figures 13 and 14.
