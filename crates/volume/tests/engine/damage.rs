@@ -3,7 +3,7 @@
 use crate::world::{World, root};
 use bytes::{Bytes, BytesMut};
 use firn_env::{Env, sim::Simulation};
-use firn_format::{INODE_MAP, Place, SegmentId, Version, decode_segment};
+use firn_format::{INODE_MAP, Place, SegmentId, USAGE_MAP, Version, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store};
 use firn_vfs::{CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
 use firn_volume::Volume;
@@ -95,8 +95,8 @@ async fn sync(env: &Env, volume: &Volume) {
         .expect("a healthy store takes it");
 }
 
-/// Flips a byte of the newest object at `place`.
-async fn damage(store: &dyn Store, place: Place) {
+/// Flips a byte of the newest object at a place that is `wanted`.
+async fn damage(store: &dyn Store, wanted: impl Fn(Place) -> bool + Send + Sync) {
     let mut newest: Option<(Version, ObjectKey, Bytes, u32)> = None;
     let mut after = None;
     loop {
@@ -107,7 +107,7 @@ async fn damage(store: &dyn Store, place: Place) {
             }
             let bytes = store.get(&object.key).await.expect("there");
             let segment = decode_segment(bytes.clone()).expect("whole");
-            for entry in segment.entries.iter().filter(|entry| entry.place == place) {
+            for entry in segment.entries.iter().filter(|entry| wanted(entry.place)) {
                 if newest.as_ref().is_none_or(|(birth, ..)| *birth <= entry.birth) {
                     newest = Some((
                         entry.birth,
@@ -143,11 +143,11 @@ async fn empty_cache(env: &Env) {
     }
 }
 
-/// A volume with one large file, after a start that has nothing of it in a cache and finds the object at `place` damaged.
+/// A volume with one large file, after a start that has nothing of it in a cache and finds an object of it damaged.
 fn damaged(
     simulation: &Simulation,
     world: &mut World,
-    place: impl FnOnce(u64) -> Place + Send + 'static,
+    wanted: impl Fn(u64, Place) -> bool + Send + Sync + 'static,
 ) -> (Volume, FileHandle) {
     let (format, parts) = (world.format_and_open(), world.own_parts());
     let file = simulation
@@ -157,7 +157,7 @@ fn damaged(
             write_content(&volume, file, 0, FILE_BYTES).await;
             volume.sync().await.expect("synced");
             volume.stop().await.expect("stopped");
-            damage(&*parts.store, place(file.inode)).await;
+            damage(&*parts.store, |place| wanted(file.inode, place)).await;
             empty_cache(&parts.env).await;
             file
         })
@@ -169,10 +169,8 @@ fn damaged(
 fn a_damaged_node(seed: u64, level: u8, index: u64, lost: std::ops::Range<u64>) {
     let simulation = Simulation::new(seed);
     let mut world = World::new(&simulation);
-    let (volume, file) = damaged(&simulation, &mut world, move |inode| Place {
-        inode,
-        level,
-        index,
+    let (volume, file) = damaged(&simulation, &mut world, move |inode, place| {
+        place == Place { inode, level, index }
     });
     let patch = lost.start + 5 * BLOCK + 100;
     let env = world.env();
@@ -253,10 +251,13 @@ fn so_it_is_if_the_root_of_the_files_map_is_damaged() {
 fn so_it_is_if_a_single_block_is_damaged() {
     let simulation = Simulation::new(3);
     let mut world = World::new(&simulation);
-    let (volume, file) = damaged(&simulation, &mut world, |inode| Place {
-        inode,
-        level: 0,
-        index: 3,
+    let (volume, file) = damaged(&simulation, &mut world, move |inode, place| {
+        place
+            == Place {
+                inode,
+                level: 0,
+                index: 3,
+            }
     });
     let env = world.env();
     simulation
@@ -277,10 +278,13 @@ fn so_it_is_if_a_single_block_is_damaged() {
 fn a_file_whose_map_is_damaged_can_be_removed() {
     let simulation = Simulation::new(4);
     let mut world = World::new(&simulation);
-    let (volume, file) = damaged(&simulation, &mut world, |inode| Place {
-        inode,
-        level: 2,
-        index: 0,
+    let (volume, file) = damaged(&simulation, &mut world, move |inode, place| {
+        place
+            == Place {
+                inode,
+                level: 2,
+                index: 0,
+            }
     });
     let env = world.env();
     simulation
@@ -316,7 +320,7 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
                 level: 1,
                 index: last.inode / 128,
             };
-            damage(&*parts.store, place).await;
+            damage(&*parts.store, |at| at == place).await;
             empty_cache(&parts.env).await;
             (files[0], last)
         })
@@ -341,4 +345,26 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
             assert_inode_lost(&volume, last).await;
         })
         .expect("the run ends");
+}
+
+/// The usage map is a hint: a part of it that is damaged is counted anew, whichever part it is.
+#[test]
+fn damage_of_the_usage_map_holds_up_nobody() {
+    for (seed, level) in [(6, 0), (7, 1)] {
+        let simulation = Simulation::new(seed);
+        let mut world = World::new(&simulation);
+        let (volume, file) = damaged(&simulation, &mut world, move |_, place| {
+            (place.inode, place.level) == (USAGE_MAP, level)
+        });
+        let env = world.env();
+        simulation
+            .run(async move {
+                write_content(&volume, file, 0, BLOCK).await;
+                sync(&env, &volume).await;
+                write_content(&volume, file, BLOCK, 2 * BLOCK).await;
+                sync(&env, &volume).await;
+                assert_content(&volume, file, 0, 512 << 10).await;
+            })
+            .expect("the run ends");
+    }
 }
