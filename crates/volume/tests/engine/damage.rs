@@ -1,11 +1,14 @@
 //! Damage in the bucket: what is told, what still works, and that what is written afterwards is never lost with it.
 
-use crate::world::{World, root};
+use crate::{
+    files::{create, name, read, write},
+    world::{World, root},
+};
 use bytes::{Bytes, BytesMut};
 use firn_env::{Env, sim::Simulation};
 use firn_format::{INODE_MAP, Place, SegmentId, USAGE_MAP, Version, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store};
-use firn_vfs::{CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
+use firn_vfs::{FileHandle, SetAttributes, Vfs, VfsError};
 use firn_volume::Volume;
 use std::time::Duration;
 
@@ -16,34 +19,11 @@ const BELOW_NODE: u64 = 128 * BLOCK;
 const CACHE: &str = "cache";
 const FILE_BYTES: u64 = 2 * BELOW_NODE + 20 * BLOCK + 1000;
 
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes().to_vec()).expect("a name")
-}
-
 /// Content that differs from block to block.
 fn content(from: u64, length: u64) -> Vec<u8> {
     (from..from + length)
         .map(|at| (at / 7 + at / BLOCK) as u8)
         .collect()
-}
-
-async fn create(volume: &Volume, text: &str) -> FileHandle {
-    let mode = CreateMode::Guarded(SetAttributes::default());
-    let made = volume.create(&root(), volume.root(), &name(text), mode).await;
-    made.expect("it is created").handle
-}
-
-async fn write(volume: &Volume, file: FileHandle, offset: u64, data: Vec<u8>) {
-    let written = volume
-        .write(
-            &root(),
-            file,
-            offset,
-            vec![Bytes::from(data)],
-            Stability::FileSync,
-        )
-        .await;
-    written.expect("it is written");
 }
 
 async fn write_content(volume: &Volume, file: FileHandle, from: u64, to: u64) {
@@ -53,11 +33,6 @@ async fn write_content(volume: &Volume, file: FileHandle, from: u64, to: u64) {
         write(volume, file, at, content(at, length)).await;
         at += length;
     }
-}
-
-async fn read(volume: &Volume, file: FileHandle, from: u64, length: u64) -> Result<Vec<u8>, VfsError> {
-    let reply = volume.read(&root(), file, from, length as u32).await?;
-    Ok(reply.data.concat())
 }
 
 /// The read fails and names the file.
@@ -153,7 +128,7 @@ fn damaged(
     let file = simulation
         .run(async move {
             let volume = format.await;
-            let file = create(&volume, "large").await;
+            let file = create(&volume, volume.root(), "large").await;
             write_content(&volume, file, 0, FILE_BYTES).await;
             volume.sync().await.expect("synced");
             volume.stop().await.expect("stopped");
@@ -185,7 +160,7 @@ fn a_damaged_node(seed: u64, level: u8, index: u64, lost: std::ops::Range<u64>) 
             write(&volume, file, patch, vec![7; 50]).await;
             write_content(&volume, file, region.start + 9 * BLOCK, region.start + 10 * BLOCK).await;
             sync(&env, &volume).await;
-            create(&volume, "another").await;
+            create(&volume, volume.root(), "another").await;
             sync(&env, &volume).await;
             volume.stop().await.expect("stopped");
         })
@@ -310,7 +285,7 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
             let volume = format.await;
             let mut files = Vec::new();
             for number in 0..300 {
-                files.push(create(&volume, &format!("file{number}")).await);
+                files.push(create(&volume, volume.root(), &format!("file{number}")).await);
             }
             volume.sync().await.expect("synced");
             volume.stop().await.expect("stopped");
@@ -334,7 +309,7 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
             write(&volume, first, 0, vec![1; 10]).await;
             let mut made = Vec::new();
             for number in 0..200 {
-                made.push(create(&volume, &format!("new{number}")).await);
+                made.push(create(&volume, volume.root(), &format!("new{number}")).await);
             }
             sync(&env, &volume).await;
             for file in made {
