@@ -183,6 +183,8 @@ pub enum Volume {
         volume: String,
         #[command(flatten)]
         sure: Sure,
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 
@@ -273,6 +275,8 @@ pub enum Edge {
         phrase: Phrase,
         #[command(flatten)]
         sure: Sure,
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 

@@ -23,6 +23,7 @@ rows := {
 	"GET /healthz": {"public": true},
 	"GET /.well-known/jwks.json": {"public": true},
 	"GET /v1/revocations": {"public": true},
+	"GET /v1/revocations/after/{sequence}": {"public": true},
 	"POST /v1/signups": {"public": true},
 	"POST /v1/signups/{signup}/confirm": {"public": true},
 	"POST /v1/tenants/{tenant}/tokens": {"public": true},

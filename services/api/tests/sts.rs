@@ -6,6 +6,9 @@
 #![cfg(feature = "aws")]
 #![allow(clippy::disallowed_methods, reason = "a server outside, in real time")]
 
+mod answering;
+
+use answering::answering;
 use firn_api::{
     AwsAccount, CloudError, CloudSession, CloudSessions as _, Place, SESSION_SECONDS, SessionRequest,
     StsSessions,
@@ -13,10 +16,6 @@ use firn_api::{
 use firn_env::Env;
 use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
 use std::{collections::BTreeMap, time::Duration};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-};
 
 /// Far longer than an emulator takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -51,36 +50,9 @@ fn request(role: Option<&str>) -> SessionRequest {
 async fn asked(status: &str, answer: &str, role: Option<&str>) -> (String, Result<CloudSession, CloudError>) {
     let directory = tempfile::tempdir().unwrap();
     let env = firn_env::real(directory.path()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let reply = format!(
-        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{answer}",
-        answer.len()
-    );
-    let server = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut text = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let count = stream.read(&mut buffer).await.unwrap();
-            text.extend_from_slice(&buffer[..count]);
-            let whole = String::from_utf8_lossy(&text).into_owned();
-            let (head, body) = whole.split_once("\r\n\r\n").unwrap_or((&whole, ""));
-            let length = head.lines().find_map(|line| {
-                line.to_ascii_lowercase()
-                    .strip_prefix("content-length: ")?
-                    .parse()
-                    .ok()
-            });
-            if length.is_some_and(|length: usize| body.len() >= length) {
-                break;
-            }
-        }
-        stream.write_all(reply.as_bytes()).await.unwrap();
-        String::from_utf8(text).unwrap()
-    });
+    let (endpoint, server) = answering(vec![(status.to_owned(), answer.to_owned())]).await;
     let outcome = sessions(&env, &endpoint).start(&request(role)).await;
-    (server.await.unwrap(), outcome)
+    (server.await.unwrap().remove(0), outcome)
 }
 
 const GOOD: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA1</AccessKeyId>\
