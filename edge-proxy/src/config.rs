@@ -4,6 +4,7 @@ use crate::{
     failure::Failure,
     quantity::{Size, Span},
 };
+use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_store::{PriceBook, Route, StoreUrl, UploadSchedule};
 use firn_table::TableUrl;
@@ -33,6 +34,8 @@ pub struct Config {
     pub(crate) costs: CostsSection,
     #[serde(default)]
     pub(crate) snapshots: SnapshotsSection,
+    #[serde(default)]
+    pub(crate) cleaner: CleanerSection,
 }
 
 /// Which volume, and where everything of it is.
@@ -182,6 +185,76 @@ impl Default for SnapshotsSection {
     }
 }
 
+/// What the cleaner inside this edge may do, and when.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CleanerSection {
+    pub every: Option<Span>,
+    pub run: Span,
+    pub memory: Size,
+    pub grace: Span,
+    pub free_percent: u64,
+    pub cold_free_percent: u64,
+    pub cold_after: Span,
+}
+
+impl Default for CleanerSection {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            every: None,
+            run: Span(limits.time),
+            // Half of what the other hosts take: an edge is to stay within its own bound with it.
+            memory: Size(64 << 20),
+            grace: Span(limits.grace),
+            free_percent: limits.free_per_mille / 10,
+            cold_free_percent: limits.cold_free_per_mille / 10,
+            cold_after: Span(limits.cold_after),
+        }
+    }
+}
+
+impl CleanerSection {
+    /// As the cleaner wants it. Of the memory three eighths hold what is being moved and half the nodes that were looked at; the
+    /// rest is for listings, indices and the segment under construction.
+    pub fn limits(&self) -> Limits {
+        let limits = Limits::default();
+        Limits {
+            time: self.run.0,
+            batch_bytes: self.memory.0 / 8 * 3,
+            cache_bytes: usize::try_from(self.memory.0 / 2).unwrap_or(usize::MAX),
+            free_per_mille: self.free_percent * 10,
+            cold_free_per_mille: self.cold_free_percent * 10,
+            cold_after: self.cold_after.0,
+            grace: self.grace.0,
+            cleaner_lease: limits.cleaner_lease.max(2 * self.run.0),
+            ..limits
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        if self.every.is_some_and(|every| every.0 < second) {
+            return Err("cleaner.every must be at least 1 s".into());
+        }
+        if !(second..=hour).contains(&self.run.0) {
+            return Err("cleaner.run must be between 1 s and 1 h".into());
+        }
+        if !(16 << 20..=16 << 30).contains(&self.memory.0) {
+            return Err("cleaner.memory must be between 16 MiB and 16 GiB".into());
+        }
+        for (name, percent) in [
+            ("free_percent", self.free_percent),
+            ("cold_free_percent", self.cold_free_percent),
+        ] {
+            if !(1..=100).contains(&percent) {
+                return Err(format!("cleaner.{name} must be between 1 and 100"));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Default for LimitsSection {
     fn default() -> Self {
         let volume = VolumeConfig::default();
@@ -293,6 +366,7 @@ impl Config {
                 "metrics.listen must be an address and a port such as \"127.0.0.1:9464\", not {address:?}"
             ));
         }
+        config.cleaner.check()?;
         config.retention()?;
         Ok(config)
     }
@@ -400,6 +474,7 @@ mod tests {
             format!("{:?}", example.snapshots),
             format!("{:?}", minimal.snapshots)
         );
+        assert_eq!(format!("{:?}", example.cleaner), format!("{:?}", minimal.cleaner));
     }
 
     #[test]
@@ -432,6 +507,30 @@ mod tests {
         assert!(error.contains("keeps no snapshot"), "{error}");
         let error = with("after_written = \"1 GiB\"\ntime_zone = \"Mars/Olympus\"").unwrap_err();
         assert!(error.contains("Mars/Olympus"), "{error}");
+    }
+
+    #[test]
+    fn a_cleaner_without_time_or_memory_is_refused_with_its_bounds() {
+        let with = |more: &str| Config::parse(&format!("{MINIMAL}\n[cleaner]\n{more}"));
+        let section = with("every = \"15 min\"\nmemory = \"128 MiB\"")
+            .expect("fine")
+            .cleaner;
+        let (limits, default) = (section.limits(), Limits::default());
+        assert_eq!(
+            (limits.batch_bytes, limits.cache_bytes),
+            (default.batch_bytes, default.cache_bytes)
+        );
+        for (wrong, said) in [
+            ("every = \"0 s\"", "at least 1 s"),
+            ("run = \"0 s\"", "between 1 s and 1 h"),
+            ("memory = \"1 MiB\"", "between 16 MiB"),
+            ("free_percent = 0", "cleaner.free_percent"),
+            ("cold_free_percent = 101", "cleaner.cold_free_percent"),
+            ("eager = true", "eager"),
+        ] {
+            let error = with(wrong).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]

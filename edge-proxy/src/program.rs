@@ -104,6 +104,12 @@ enum Command {
         #[arg(long)]
         snapshot: Option<String>,
     },
+    /// Gets the space of what nobody needs back: one run of the cleaner inside the running edge, now.
+    Clean {
+        /// Only tells what would be moved and freed, and what that costs; changes nothing.
+        #[arg(long)]
+        plan: bool,
+    },
     /// Rebuilds a volume whose table was lost, from the bucket and the recovery phrase alone. Shows what there is; changes
     /// something only with --yes.
     Recover {
@@ -205,6 +211,9 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Clone { name, snapshot } => {
             snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
+        }
+        Command::Clean { plan } => {
+            commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }
         Command::Recover {
             phrase_file,

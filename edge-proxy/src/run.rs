@@ -3,6 +3,7 @@
 use crate::{
     admin::{self, DrainRequest},
     certificate::keep_renewed,
+    cleaner::InsideCleaner,
     config::Config,
     enrol,
     failure::Failure,
@@ -102,8 +103,19 @@ pub async fn serve_until(
         .map(|policy| volume.keep_snapshots(policy));
     let _renewal = is_joined(config).then(|| {
         let renewal = keep_renewed(config.clone(), outside.env.clone());
-        Renewal(outside.env.spawn("renew certificate", renewal))
+        Background(outside.env.spawn("renew certificate", renewal))
     });
+    let cleaner = Arc::new(InsideCleaner::new(
+        outside,
+        parts.anchor.clone(),
+        &config.cleaner,
+        fixed.book.clone(),
+    ));
+    let _cleaning = Background(
+        outside
+            .env
+            .spawn("clean", cleaner.clone().keep_clean(volume.clone())),
+    );
     let service = serve(config, outside, &identity, &volume).await?;
     let address = service.0.address().to_owned();
     let observed = Arc::new(Observed::new(
@@ -111,6 +123,7 @@ pub async fn serve_until(
         &volume,
         config.volume_config()?,
         fixed,
+        cleaner,
         service,
     ));
     let (drains, mut drain_requests) = mpsc::channel(1);
@@ -158,10 +171,10 @@ pub async fn serve_until(
     }
 }
 
-/// Renews the certificate for as long as the volume is served.
-struct Renewal(Task<()>);
+/// Work beside serving, for as long as the volume is served.
+struct Background(Task<()>);
 
-impl Drop for Renewal {
+impl Drop for Background {
     fn drop(&mut self) {
         self.0.abort();
     }
