@@ -357,7 +357,7 @@ impl Disk for AttachedDisk {
         let path = path.to_owned();
         let sequence = self.disk.inner().state.sequence();
         perform(&self.disk, &self.handle, true, move |inner| {
-            inner.state.list(&path)?;
+            inner.state.check_directory(&path, &path)?;
             inner.state.sync_directory(&path, sequence);
             Ok(())
         })

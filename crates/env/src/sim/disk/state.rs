@@ -169,7 +169,7 @@ impl DiskState {
         }
     }
 
-    fn check_directory(&self, path: &str, directory: &str) -> Result<(), DiskError> {
+    pub(crate) fn check_directory(&self, path: &str, directory: &str) -> Result<(), DiskError> {
         if is_within(&self.current, directory) {
             Ok(())
         } else {
