@@ -18,7 +18,7 @@ use firn_identity::{
     CapabilityKey, CapabilityVerifier, CertificateDer, IssuedCertificate, JoinSecret, NodeId, PeerIdentity,
     PeerKind, SigningKey, TlsIdentity, UnixTime, certificate_request, pem,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -48,12 +48,21 @@ const VERSION: u16 = 1;
 struct Kept {
     version: u16,
     /// The seed of the signing key, base64.
+    #[serde(serialize_with = "show_secret", deserialize_with = "read_secret")]
     key: Zeroizing<String>,
     certificate: String,
     authority: String,
     capability_key: String,
     expires: u64,
     renew_after: u64,
+}
+
+fn show_secret<S: Serializer>(secret: &Zeroizing<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(secret)
+}
+
+fn read_secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
+    String::deserialize(deserializer).map(Zeroizing::new)
 }
 
 /// What the service issues.
@@ -160,7 +169,7 @@ async fn call(
             pem("PRIVATE KEY", &kept.signing_key()?.to_pkcs8()),
             pem("CERTIFICATE", &decoded("the certificate", &kept.certificate)?),
         ];
-        let text = Zeroizing::new(texts.concat());
+        let text: Zeroizing<String> = Zeroizing::new(texts.iter().map(|text| text.as_str()).collect());
         let identity = reqwest::Identity::from_pem(text.as_bytes())
             .map_err(|error| Failure::new(format!("this node's certificate: {error}")))?;
         builder = builder.identity(identity);
@@ -345,7 +354,7 @@ fn new_key(env: &Env) -> (SigningKey, Zeroizing<String>) {
     let seed = Zeroizing::new(env.random_bytes::<32>());
     (
         SigningKey::from_seed(*seed),
-        Zeroizing::new(STANDARD_NO_PAD.encode(&*seed)),
+        Zeroizing::new(STANDARD_NO_PAD.encode(seed.as_slice())),
     )
 }
 

@@ -155,6 +155,13 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     let lease = Duration::from_secs(section.dead_after_seconds);
     coordinate(&env, &placement, section, lease);
     println!("node {} serves at {}", node.id(), node.address());
+    serve(&env, &node, joined).await?;
+    node.stop().await;
+    Ok(())
+}
+
+/// Waits until the process is told to end. An error if it must not go on.
+async fn serve(env: &Env, node: &Node, joined: Option<Joined>) -> Result<(), Failure> {
     let superseded = async {
         while !node.is_superseded() {
             env.sleep(TICK).await;
@@ -162,24 +169,17 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     };
     let reporting = async {
         match joined {
-            Some(joined) => joined.report(&node).await,
+            Some(joined) => joined.report(node).await,
             None => std::future::pending().await,
         }
     };
-    let told = select(pin!(until_stopped()), pin!(superseded));
-    let ended = match select(told, pin!(reporting)).await {
-        Either::Left((ended, _)) => ended,
+    let (stopped, superseded, reporting) = (pin!(until_stopped()), pin!(superseded), pin!(reporting));
+    match select(select(stopped, superseded), reporting).await {
+        Either::Left((Either::Left((stopped, _)), _)) => stopped,
+        Either::Left((Either::Right(((), _)), _)) => Err(Failure::fenced(
+            "another process has registered as this node; this one has stopped, look for a second one on this disk",
+        )),
         // Reports never end.
-        Either::Right(((), _)) => return Err(Failure::new("this node stopped reporting")),
-    };
-    match ended {
-        Either::Left((stopped, _)) => stopped?,
-        Either::Right(((), _)) => {
-            return Err(Failure::fenced(
-                "another process has registered as this node; this one has stopped, look for a second one on this disk",
-            ));
-        }
+        Either::Right(((), _)) => Err(Failure::new("this node stopped reporting")),
     }
-    node.stop().await;
-    Ok(())
 }
