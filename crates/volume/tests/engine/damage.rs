@@ -322,6 +322,72 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
         .expect("the run ends");
 }
 
+/// The names in it are out of reach, and say so; the files keep what they have, and other directories take new ones.
+#[test]
+fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
+    let simulation = Simulation::new(8);
+    let mut world = World::new(&simulation);
+    let (format, parts) = (world.format_and_open(), world.own_parts());
+    let (directory, file) = simulation
+        .run(async move {
+            let volume = format.await;
+            let made = volume
+                .make_directory(&root(), volume.root(), &name("full"), SetAttributes::default())
+                .await;
+            let directory = made.expect("made").handle;
+            let mut files = Vec::new();
+            for number in 0..500 {
+                let mode = CreateMode::Guarded(SetAttributes::default());
+                let name = name(&format!("file{number}"));
+                let made = volume.create(&root(), directory, &name, mode).await;
+                files.push(made.expect("it is created").handle);
+            }
+            write(&volume, files[7], 0, vec![1; 10]).await;
+            volume.sync().await.expect("synced");
+            volume.stop().await.expect("stopped");
+            damage(&*parts.store, |place| {
+                place.inode == directory.inode && place.level == 1
+            })
+            .await;
+            empty_cache(&parts.env).await;
+            (directory, files[7])
+        })
+        .expect("the run ends");
+    let volume = world.power_cut(&simulation);
+    let env = world.env();
+    simulation
+        .run(async move {
+            let is_told = |what: &str, error: Option<VfsError>| match error {
+                Some(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, directory.inode, "{what}"),
+                other => panic!("{what}: damage is told, not {other:?}"),
+            };
+            let found = volume.lookup(&root(), directory, &name("file7")).await;
+            is_told("a lookup", found.err());
+            let listed = volume.read_directory(&root(), directory, 0, 100, false).await;
+            is_told("a listing", listed.err());
+            let mode = CreateMode::Guarded(SetAttributes::default());
+            let made = volume.create(&root(), directory, &name("new"), mode).await;
+            is_told("a new name", made.err());
+            let removed = volume.remove(&root(), directory, &name("file7")).await;
+            is_told("a removal", removed.err());
+            // Clients that have a file open notice nothing.
+            assert_eq!(read(&volume, file, 0, 10).await.expect("read"), [1; 10]);
+            write(&volume, file, 10, vec![2; 10]).await;
+            create(&volume, "elsewhere").await;
+            sync(&env, &volume).await;
+            write(&volume, file, 20, vec![3; 10]).await;
+            sync(&env, &volume).await;
+            let data = read(&volume, file, 0, 30).await.expect("read");
+            assert_eq!(data, [[1; 10], [2; 10], [3; 10]].concat());
+            let report = volume.verify(&|_| {}).await.expect("the store answers");
+            assert!(
+                report.damages.iter().any(|one| one.inode == directory.inode),
+                "{report:?}"
+            );
+        })
+        .expect("the run ends");
+}
+
 /// The usage map is a hint: a part of it that is damaged is counted anew, whichever part it is.
 #[test]
 fn damage_of_the_usage_map_holds_up_nobody() {

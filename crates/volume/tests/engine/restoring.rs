@@ -7,7 +7,8 @@ use crate::{
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{
-    Compare, FileHandle, Name, SetAttributes, SetTime, Timestamp, Vfs, VfsError, XattrMode, compare_trees,
+    Acl, AclEntry, AclTag, Compare, FileHandle, Name, SetAttributes, SetTime, Timestamp, Vfs, VfsError,
+    XattrMode, compare_trees,
 };
 use firn_volume::{CloneError, Parts, RestoreError, SnapshotAccess, SnapshotError, Volume};
 
@@ -124,6 +125,40 @@ async fn remove_all(vfs: &dyn Vfs, within: FileHandle, text: &str) {
 
 async fn restored(volume: &Volume) -> Result<firn_volume::RestoreReport, RestoreError> {
     volume.restore(b"s", b"/tree", b"tree", false, &|_| {}).await
+}
+
+#[test]
+fn what_a_new_file_would_inherit_its_restored_copy_does_not_have() {
+    let simulation = Simulation::new(2);
+    let opening = World::new(&simulation).format_and_open();
+    on(&simulation, async move {
+        let volume = opening.await;
+        let tree = directory(&volume, volume.root(), "tree").await;
+        file(&volume, tree, "plain", 0, vec![1; 10]).await;
+        volume.snapshot_create("s", 0).await.expect("a snapshot");
+        let entries = [
+            (AclTag::UserObject, 7),
+            (AclTag::User(1000), 7),
+            (AclTag::GroupObject, 5),
+            (AclTag::Mask, 7),
+            (AclTag::Other, 5),
+        ];
+        let entries = entries.map(|(tag, permissions)| AclEntry { tag, permissions });
+        let default = Acl {
+            entries: entries.to_vec(),
+        };
+        volume
+            .set_acl(&root(), volume.root(), None, Some(default))
+            .await
+            .expect("a default ACL");
+        let report = volume.restore(b"s", b"tree", b"copy", false, &|_| {}).await;
+        assert_eq!(report.expect("restored").files, 1);
+        for path in [&["copy"][..], &["copy", "plain"]] {
+            let copy = look(&volume, path).await.expect("there");
+            let acls = volume.get_acl(&root(), copy).await.expect("its ACLs");
+            assert_eq!(acls, (Acl::default(), Acl::default()), "{path:?}");
+        }
+    });
 }
 
 #[test]
