@@ -1,14 +1,14 @@
 //! Damage in the bucket: what is told, what still works, and that what is written afterwards is never lost with it.
 
 use crate::{
-    files::{create, name, read, write},
+    files::{create, directory, name, read, write},
     world::{World, root},
 };
 use bytes::{Bytes, BytesMut};
 use firn_env::{Env, sim::Simulation};
 use firn_format::{INODE_MAP, Place, SegmentId, USAGE_MAP, Version, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store};
-use firn_vfs::{FileHandle, SetAttributes, Vfs, VfsError};
+use firn_vfs::{CreateMode, FileHandle, SetAttributes, Vfs, VfsError};
 use firn_volume::Volume;
 use std::time::Duration;
 
@@ -328,29 +328,23 @@ fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
     let simulation = Simulation::new(8);
     let mut world = World::new(&simulation);
     let (format, parts) = (world.format_and_open(), world.own_parts());
-    let (directory, file) = simulation
+    let (full, file) = simulation
         .run(async move {
             let volume = format.await;
-            let made = volume
-                .make_directory(&root(), volume.root(), &name("full"), SetAttributes::default())
-                .await;
-            let directory = made.expect("made").handle;
+            let full = directory(&volume, volume.root(), "full").await;
             let mut files = Vec::new();
             for number in 0..500 {
-                let mode = CreateMode::Guarded(SetAttributes::default());
-                let name = name(&format!("file{number}"));
-                let made = volume.create(&root(), directory, &name, mode).await;
-                files.push(made.expect("it is created").handle);
+                files.push(create(&volume, full, &format!("file{number}")).await);
             }
             write(&volume, files[7], 0, vec![1; 10]).await;
             volume.sync().await.expect("synced");
             volume.stop().await.expect("stopped");
             damage(&*parts.store, |place| {
-                place.inode == directory.inode && place.level == 1
+                place.inode == full.inode && place.level == 1
             })
             .await;
             empty_cache(&parts.env).await;
-            (directory, files[7])
+            (full, files[7])
         })
         .expect("the run ends");
     let volume = world.power_cut(&simulation);
@@ -358,22 +352,22 @@ fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
     simulation
         .run(async move {
             let is_told = |what: &str, error: Option<VfsError>| match error {
-                Some(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, directory.inode, "{what}"),
+                Some(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, full.inode, "{what}"),
                 other => panic!("{what}: damage is told, not {other:?}"),
             };
-            let found = volume.lookup(&root(), directory, &name("file7")).await;
+            let found = volume.lookup(&root(), full, &name("file7")).await;
             is_told("a lookup", found.err());
-            let listed = volume.read_directory(&root(), directory, 0, 100, false).await;
+            let listed = volume.read_directory(&root(), full, 0, 100, false).await;
             is_told("a listing", listed.err());
             let mode = CreateMode::Guarded(SetAttributes::default());
-            let made = volume.create(&root(), directory, &name("new"), mode).await;
+            let made = volume.create(&root(), full, &name("new"), mode).await;
             is_told("a new name", made.err());
-            let removed = volume.remove(&root(), directory, &name("file7")).await;
+            let removed = volume.remove(&root(), full, &name("file7")).await;
             is_told("a removal", removed.err());
             // Clients that have a file open notice nothing.
             assert_eq!(read(&volume, file, 0, 10).await.expect("read"), [1; 10]);
             write(&volume, file, 10, vec![2; 10]).await;
-            create(&volume, "elsewhere").await;
+            create(&volume, volume.root(), "elsewhere").await;
             sync(&env, &volume).await;
             write(&volume, file, 20, vec![3; 10]).await;
             sync(&env, &volume).await;
@@ -381,7 +375,7 @@ fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
             assert_eq!(data, [[1; 10], [2; 10], [3; 10]].concat());
             let report = volume.verify(&|_| {}).await.expect("the store answers");
             assert!(
-                report.damages.iter().any(|one| one.inode == directory.inode),
+                report.damages.iter().any(|one| one.inode == full.inode),
                 "{report:?}"
             );
         })
