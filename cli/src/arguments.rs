@@ -178,6 +178,8 @@ pub enum Volume {
     },
     /// Takes a deletion back.
     Undelete { volume: String },
+    /// Shows the service that a bucket you bring is yours: the role must demand your external id and reach the bucket.
+    Prove { volume: String },
     /// Erases the keys of a deleted volume. There is no way back.
     Erase {
         volume: String,

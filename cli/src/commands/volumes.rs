@@ -67,6 +67,11 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             let path = format!("volumes/{}/undelete", field(&volume, "id"));
             context.show_one(&session.post(&path, &json!({})).await?)
         }
+        Volume::Prove { volume } => {
+            let volume = session.find("volumes", &volume).await?;
+            let path = format!("volumes/{}/prove", field(&volume, "id"));
+            context.show_one(&session.post(&path, &json!({})).await?)
+        }
         Volume::Erase { volume, sure, wait } => {
             let volume = session.find("volumes", &volume).await?;
             ask(

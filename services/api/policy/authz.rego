@@ -49,6 +49,7 @@ rows := {
 	"PATCH /v1/tenants/{tenant}/volumes/{volume}": {"roles": operators, "scope": "volume:write"},
 	"DELETE /v1/tenants/{tenant}/volumes/{volume}": {"roles": operators, "scope": "volume:delete"},
 	"POST /v1/tenants/{tenant}/volumes/{volume}/undelete": {"roles": operators, "scope": "volume:delete"},
+	"POST /v1/tenants/{tenant}/volumes/{volume}/prove": {"roles": operators, "scope": "volume:write"},
 	"POST /v1/tenants/{tenant}/volumes/{volume}/erase": {"roles": admins, "scope": "volume:erase"},
 	"GET /v1/tenants/{tenant}/volumes/{volume}/keyring": {"roles": operators | {"reader", "edge"}, "scope": "keyring:read"},
 	"PUT /v1/tenants/{tenant}/volumes/{volume}/keyring": {"roles": operators, "scope": "keyring:write"},

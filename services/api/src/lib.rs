@@ -49,11 +49,13 @@ pub use app::{AUDIENCE, App, Parts, REVOKED_WITHIN};
 pub use aws::{
     AwsAccount, AwsError,
     ec2::{Ec2, InstanceShape},
+    proof::prove_objects,
     sts::StsSessions,
 };
 pub use backup::{BackupError, backup, restore};
 pub use cloud::{
-    CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, SESSION_SECONDS, SessionRequest,
+    CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, ProofRequest, SESSION_SECONDS,
+    SessionRequest,
 };
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;

@@ -151,11 +151,11 @@ struct PoolOptions {
         requires = "pool_node_bytes"
     )]
     pool_tenant: Option<TenantId>,
-    /// Never fewer of them.
-    #[arg(long, default_value = "0", value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_POOL_NODES)))]
+    /// Never fewer of them: copies are at most three, and what the last three hold nobody else could take.
+    #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(3..=i64::from(MAX_POOL_NODES)))]
     pool_min: u32,
     /// Never more of them.
-    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_POOL_NODES)))]
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(3..=i64::from(MAX_POOL_NODES)))]
     pool_max: u32,
     /// Where they are put, evenly; for instances an availability zone. May be given several times.
     #[arg(long = "pool-domain", value_name = "DOMAIN", default_value = "default")]
@@ -289,6 +289,9 @@ struct Cloud {
     /// Its address, if it is not Amazon's own.
     #[arg(long, value_name = "URL")]
     sts_endpoint: Option<String>,
+    /// Where tenants' buckets are, if not at Amazon's.
+    #[arg(long, value_name = "URL")]
+    s3_endpoint: Option<String>,
 }
 
 #[cfg(feature = "aws")]
@@ -306,15 +309,13 @@ fn cloud(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
             managed_buckets,
             sts_region,
             sts_endpoint,
+            s3_endpoint,
             ..
         } = &options.cloud;
         let account = firn_api::AwsAccount::from_environment(env, sts_region, sts_endpoint.clone())?;
         let buckets = managed_buckets.iter().cloned().collect();
-        return Ok(Arc::new(firn_api::StsSessions::new(
-            account,
-            role.clone(),
-            buckets,
-        )));
+        let sessions = firn_api::StsSessions::new(account, role.clone(), buckets);
+        return Ok(Arc::new(sessions.with_object_endpoint(s3_endpoint.clone())));
     }
     // Without the feature there is nothing to be asked for.
     let _ = (env, options);

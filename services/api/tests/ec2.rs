@@ -201,7 +201,7 @@ async fn a_refusal_is_final_and_no_room_for_now_is_not() {
 
 #[tokio::test]
 #[ignore = "needs LocalStack"]
-async fn real_ec2_starts_one_instance_however_often_it_is_asked_and_ends_it() {
+async fn real_ec2_starts_one_instance_for_a_node_finds_it_again_and_ends_it() {
     let endpoint = std::env::var("FIRN_TEST_LOCALSTACK").expect("tests/lab/cloud/with localstack names it");
     let directory = tempfile::tempdir().unwrap();
     let env = firn_env::real(directory.path()).unwrap();
@@ -210,14 +210,16 @@ async fn real_ec2_starts_one_instance_however_often_it_is_asked_and_ends_it() {
     let node = env.random_bytes::<1>()[0];
     let plan = plan(node, "us-east-1a");
     let began = env.now();
-    // The emulator loads a service when it is first asked for, which may take longer than a call waits.
-    let first = loop {
-        match ec2.launch(&plan).await {
-            Ok(machine) => break machine,
+    // The emulator loads a service when it is first asked for, which may take longer than a call waits. It knows no client tokens,
+    // so it must not be asked for an instance before it answers.
+    loop {
+        match ec2.machines(plan.tenant).await {
+            Ok(machines) => break assert_eq!(machines, []),
             Err(ProvisionError::Refused(why)) => panic!("{why}"),
             Err(ProvisionError::Unavailable(why)) => assert!(env.now().since(began) < PATIENCE, "{why}"),
         }
-    };
+    }
+    let first = ec2.launch(&plan).await.unwrap();
     assert!(first.name.starts_with("i-"), "{first:?}");
     assert_eq!(ec2.launch(&plan).await.unwrap(), first);
     assert_eq!(ec2.machines(plan.tenant).await.unwrap(), [first]);

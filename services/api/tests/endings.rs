@@ -9,8 +9,8 @@ use axum::{
     http::{Method, StatusCode},
 };
 use firn_api::{
-    App, CloudError, CloudSession, CloudSessions, Place, SESSION_SECONDS, SessionRequest, drive_all, router,
-    sweep,
+    App, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SESSION_SECONDS, SessionRequest,
+    drive_all, router, sweep,
 };
 use firn_format::FamilyId;
 use firn_identity::{PeerIdentity, Principal, Role, TenantId};
@@ -346,6 +346,10 @@ impl CloudSessions for CloudAfter {
         let answer = self.first.clone().send(&self.router).await;
         assert!(answer.status.is_success(), "{:?}", answer.body);
         Cloud.start(request).await
+    }
+
+    async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
+        Cloud.prove(request).await
     }
 }
 

@@ -4,6 +4,7 @@
 //! Such services take a form and answer in XML (the "query" protocol), so one request and one way to read a reply do for all.
 
 pub(crate) mod ec2;
+pub(crate) mod proof;
 pub(crate) mod sts;
 
 use bytes::Bytes;

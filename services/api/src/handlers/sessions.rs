@@ -53,6 +53,12 @@ async fn start(call: Call) -> Result<Reply, Problem> {
             let place = place.ok_or_else(|| nowhere(format!("this service keeps no bucket in {region}")))?;
             (place, None)
         }
+        Bucket::Own { .. } if volume.bucket_proved.is_none() => {
+            return Err(nowhere(
+                "it was not shown that the bucket is yours; set the role up and prove it: firn volume prove"
+                    .into(),
+            ));
+        }
         Bucket::Own { url, role } => {
             let place = Place::parse(url).map_err(|error| nowhere(error.to_string()))?;
             (place, Some(role.clone()))

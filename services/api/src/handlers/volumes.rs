@@ -12,6 +12,7 @@
 
 use super::{LimitsRecord, NameRecord, base64_field, name_sort, require_free_name, tenants::TenantRecord};
 use crate::{
+    cloud::{CloudError, Place, ProofRequest},
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
@@ -172,6 +173,15 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             "eraseVolume",
             "Starts to remove a deleted volume's keys from the service, for ever",
             erase,
+        )
+        .takes::<Nothing>()
+        .gives::<Volume>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/volumes/{volume}/prove",
+            "proveBucket",
+            "Shows that a bucket you bring is yours: through the role you grant an object is put, read and removed",
+            prove,
         )
         .takes::<Nothing>()
         .gives::<Volume>(StatusCode::OK),
@@ -359,6 +369,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         snapshot_policy: body.snapshot_policy,
         key_ring_generation: u64::from(ring.is_some()),
         family: ring.as_ref().map(|(_, ring)| ring.family().to_string()),
+        bucket_proved: None,
         operation: None,
         created: call.app.now(),
     };
@@ -481,6 +492,45 @@ async fn erase(call: Call) -> Result<Reply, Problem> {
         .await?;
     call.app.wake_sagas();
     Ok(reply)
+}
+
+/// Safe to repeat; each proof is a new one, so that a role that was narrowed since is noticed.
+async fn prove(call: Call) -> Result<Reply, Problem> {
+    let _: Nothing = call.body()?;
+    let (store, id, loaded) = load(&call).await?;
+    require_state(&loaded, VolumeState::Active, "proved")?;
+    let Bucket::Own { url, role } = &loaded.record.volume.bucket else {
+        return Err(Problem::new(
+            Code::WrongState,
+            "the volume lies in a bucket of the service's; there is nothing to prove",
+        ));
+    };
+    let nowhere = |why: String| Problem::new(Code::WrongState, why);
+    let tenant = store
+        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
+        .await?;
+    let request = ProofRequest {
+        volume: id,
+        place: Place::parse(url).map_err(|error| nowhere(error.to_string()))?,
+        role: role.clone(),
+        external_id: tenant.record.tenant.external_id.clone(),
+    };
+    call.app
+        .cloud()
+        .prove(&request)
+        .await
+        .map_err(|error| match error {
+            CloudError::Refused(_) => nowhere(format!("the bucket is not proved: {error}")),
+            CloudError::Unavailable(_) => Problem::new(Code::StorageUnavailable, error.to_string()),
+        })?;
+    let mut record = loaded.record.clone();
+    record.volume.bucket_proved = Some(call.app.now());
+    let change = call
+        .change("volume.prove", id)?
+        .detail(url.clone())
+        .update(&loaded, &record);
+    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await
 }
 
 async fn get_ring(call: Call) -> Result<Reply, Problem> {

@@ -129,6 +129,10 @@ pub struct Volume {
     /// The family of its key rings, 32 hex digits; absent until there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
+    /// When it was shown that the bucket is the tenant's to bring; absent for a managed one, and for one that was not proved yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub bucket_proved: Option<UnixTime>,
     /// What erases it, once that was begun: look at it under `operations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,

@@ -1,7 +1,7 @@
 //! Clouds that give whatever is asked for.
 
 use async_trait::async_trait;
-use firn_api::{CloudError, CloudSession, CloudSessions, Place, SessionRequest};
+use firn_api::{CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest};
 use firn_identity::{TenantId, UnixTime};
 
 /// A cloud that gives whatever is asked for, and shows in the session's token what that was.
@@ -23,5 +23,13 @@ impl CloudSessions for Cloud {
             session_token: request.policy.clone(),
             expires: UnixTime(request.seconds),
         })
+    }
+
+    /// Roles called `shut` refuse everybody.
+    async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
+        if request.role.ends_with("shut") {
+            return Err(CloudError::Refused("AccessDenied".into()));
+        }
+        Ok(())
     }
 }
