@@ -41,10 +41,19 @@ impl Planted {
             .filter(|mutant| !elsewhere.contains(mutant))
             .map(Self::Volume);
         let anchor = [AnchorMutant::CommitWithoutFence, AnchorMutant::TakeoverDropsRoot];
-        let cleaner = CleanerMutant::ALL.into_iter().map(Self::Cleaner);
+        // The cleaner's own histories (`crates/cleaner/tests/simulation.rs`) are steered to the others and catch all of them.
+        let cleaner = [
+            CleanerMutant::DeleteWithoutGrace,
+            CleanerMutant::NoForwardingRecord,
+            CleanerMutant::IgnoreSnapshots,
+            CleanerMutant::ForgetOneObject,
+            CleanerMutant::OrphansByAge,
+            CleanerMutant::PruneAtOnce,
+            CleanerMutant::JudgeUncommitted,
+        ];
         volume
             .chain(anchor.into_iter().map(Self::Anchor))
-            .chain(cleaner)
+            .chain(cleaner.into_iter().map(Self::Cleaner))
             .collect()
     }
 
