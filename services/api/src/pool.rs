@@ -221,12 +221,14 @@ fn emptiest(wanted: &[String], present: &BTreeMap<String, usize>) -> String {
 
 /// What became of the nodes that a disk waits for.
 async fn prospect(app: &App, store: &TenantStore, waits: &Waits, why: String) -> Result<Prospect, Problem> {
-    let mut undone = Vec::new();
+    let (mut undone, mut came) = (Vec::new(), 0);
     for id in &waits.launches {
         let saga = store.require::<SagaRecord>(&SagaRecord::sort(id), id).await?;
         let shown = saga.record.show();
         if shown.state == "undone" {
             undone.push(shown.failure.unwrap_or_default());
+        } else if shown.state == "done" {
+            came += 1;
         }
     }
     if undone.len() == waits.launches.len() {
@@ -238,7 +240,13 @@ async fn prospect(app: &App, store: &TenantStore, waits: &Waits, why: String) ->
     if app.now() < waits.until {
         return Ok(Prospect::Coming(waits.clone()));
     }
-    Ok(Prospect::None(format!("{why}, with the nodes that came as well")))
+    // Its launch may be ended only after this.
+    let missing = waits.launches.len() - undone.len() - came;
+    Ok(Prospect::None(if missing == 0 {
+        format!("{why}, with the nodes that came as well")
+    } else {
+        format!("{why}; {missing} of its nodes did not join in time")
+    }))
 }
 
 /// Commits that a node is to be; gives the operation that makes it so.
