@@ -48,15 +48,7 @@ pub(super) async fn step(
         SagaStep::Place => place(step, kind, &plan).await,
         SagaStep::Publish => publish(step, kind, &plan).await,
         SagaStep::Unplace => unplace(step, kind, &plan).await,
-        SagaStep::Erase
-        | SagaStep::Launch
-        | SagaStep::Unlaunch
-        | SagaStep::Drain
-        | SagaStep::Terminate
-        | SagaStep::Remove
-        | SagaStep::Settle
-        | SagaStep::Done
-        | SagaStep::Undone => Err(step.impossible()),
+        _ => Err(step.impossible()),
     }
 }
 

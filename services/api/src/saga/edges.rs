@@ -14,16 +14,7 @@ pub(super) async fn step(step: &Step<'_>, edge: EdgeId, cut_off: UnixTime) -> Re
         SagaStep::Settle if step.app.now() < cut_off => Ok(Stepped::NotYet),
         SagaStep::Settle => step.go_on(SagaStep::Publish, None).await,
         SagaStep::Publish => publish(step, edge).await,
-        SagaStep::Place
-        | SagaStep::Unplace
-        | SagaStep::Erase
-        | SagaStep::Launch
-        | SagaStep::Unlaunch
-        | SagaStep::Drain
-        | SagaStep::Terminate
-        | SagaStep::Remove
-        | SagaStep::Done
-        | SagaStep::Undone => Err(step.impossible()),
+        _ => Err(step.impossible()),
     }
 }
 

@@ -222,18 +222,9 @@ impl SagaRecord {
             target: self.work.target(),
             steps_done: self.steps_done,
             state: match self.step {
-                SagaStep::Place
-                | SagaStep::Unplace
-                | SagaStep::Erase
-                | SagaStep::Launch
-                | SagaStep::Unlaunch
-                | SagaStep::Drain
-                | SagaStep::Terminate
-                | SagaStep::Remove
-                | SagaStep::Settle
-                | SagaStep::Publish => "running",
                 SagaStep::Done => "done",
                 SagaStep::Undone => "undone",
+                _ => "running",
             }
             .to_owned(),
             failure: self.failure.clone(),
