@@ -5,7 +5,7 @@
 //! of its own.
 
 mod admin;
-mod allocator;
+pub mod allocator;
 mod certificate;
 mod cleaner;
 mod commands;

@@ -76,6 +76,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // What is measured in this process has the edge's allocator as well, which linking it brings.
+    firn_edge::allocator::keep_little();
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
