@@ -11,10 +11,10 @@
     reason = "it looks from outside: real time, real processes"
 )]
 
-use anyhow::{Context, Result, ensure};
-use firn_integration::Tree;
+use anyhow::{Result, ensure};
+use firn_integration::{Tree, garbage, read_back};
 use firn_rig::{
-    Client, EXPORT, Edge,
+    Edge,
     cloud::{post_json, status_of},
     servers::Server,
 };
@@ -40,6 +40,9 @@ impl Handler {
             .env("FIRN_CLEANER_STORE", &settings.store)
             .env("FIRN_CLEANER_TABLE", &settings.table)
             .env("FIRN_CLEANER_GRACE_SECONDS", "1")
+            // As for segments that are an hour old: nothing is left for later.
+            .env("FIRN_CLEANER_COLD_AFTER_SECONDS", "0")
+            .env("FIRN_CLEANER_COLD_FREE_PER_MILLE", "20")
             .env("FIRN_CLEANER_PRICES", "azure-hot-east-us")
             .stdin(Stdio::null())
             .kill_on_drop(true)
@@ -89,38 +92,29 @@ impl Handler {
         }
         anyhow::bail!("{function} does not shrink {before} bytes")
     }
-}
 
-/// Three generations of most of the files, each in the cloud: more than half of the log is garbage. Then the edge goes off.
-async fn garbage(edge: &mut Edge, tree: &mut Tree, salt: &str) -> Result<()> {
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    for generation in 0..3 {
-        tree.write(&mut client, "kept", 3 * (generation + 1), 200_000, "once")
-            .await?;
-        tree.write(
-            &mut client,
-            "changed",
-            30,
-            300_000,
-            &format!("{salt}-{generation}"),
-        )
-        .await?;
-        edge.sync().await?;
+    /// Sends messages until nothing is left to do: what is then stored is what the files need.
+    async fn all_is_gone(&self, server: &Server, work: &str, tree: &Tree) -> Result<()> {
+        let mut idle = 0;
+        for _ in 0..TRIES {
+            let (_, answer) = self.call("CleanOnMessage", json!({ "message": work })).await?;
+            let count = |name: &str| answer["ReturnValue"]["report"][name].as_u64();
+            let is_idle = count("retired_segments") == Some(0) && count("waiting_segments") == Some(0);
+            idle = if is_idle { idle + 1 } else { 0 };
+            if idle == 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (stored, live) = (server.log_bytes().await?, tree.bytes());
+        println!("{stored} bytes are left of which {live} are the files'");
+        ensure!(idle == 2, "it never comes to an end");
+        ensure!(
+            stored * 10 < live * 11,
+            "{stored} bytes are left for {live} of files"
+        );
+        Ok(())
     }
-    drop(client);
-    edge.stop().await
-}
-
-async fn read_back(edge: &mut Edge, tree: &Tree) -> Result<()> {
-    edge.wipe_cache()?;
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    tree.is_what_is_there(&mut client).await?;
-    drop(client);
-    let said = edge.command("verify", &[]).await?;
-    ensure!(said.starts_with("whole"), "{said}");
-    edge.stop().await
 }
 
 async fn story() -> Result<()> {
@@ -128,14 +122,7 @@ async fn story() -> Result<()> {
     let place = tempfile::tempdir()?;
     let settings = server.settings(place.path());
     let mut edge = Edge::configure(Edge::binary()?, &place.path().join("edge"), settings.clone())?;
-    let phrase = place.path().join("phrase");
-    let said = edge
-        .command("format", &["--phrase-file", &phrase.to_string_lossy()])
-        .await?;
-    let family = said
-        .split_once("of family ")
-        .and_then(|(_, rest)| rest.split(' ').next());
-    let work = json!({"family": family.context("the family's id")?}).to_string();
+    let work = json!({"family": edge.format().await?}).to_string();
     let handler = Handler::start(&server, &settings).await?;
     let mut tree = Tree::default();
 
@@ -149,6 +136,7 @@ async fn story() -> Result<()> {
     handler
         .shrink(&server, "CleanOnMessage", &json!({ "message": work }))
         .await?;
+    handler.all_is_gone(&server, &work, &tree).await?;
     read_back(&mut edge, &tree).await?;
 
     // The queue's other way of writing a message, and one that asks for nothing: that one is to fail, and be dead-lettered.

@@ -11,8 +11,8 @@
 
 use anyhow::{Context, Result, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use firn_integration::Tree;
-use firn_rig::{Client, EXPORT, Edge, cloud::Aws, servers::Server};
+use firn_integration::{Tree, garbage, read_back};
+use firn_rig::{Edge, cloud::Aws, servers::Server};
 use http::Method;
 use serde_json::{Value, json};
 use std::{
@@ -105,6 +105,9 @@ impl Cloud {
                 "FIRN_CLEANER_TABLE": settings.table,
                 "FIRN_CLEANER_GRACE_SECONDS": "1",
                 "FIRN_CLEANER_RUN_SECONDS": "40",
+                // As for segments that are an hour old: nothing is left for later.
+                "FIRN_CLEANER_COLD_AFTER_SECONDS": "0",
+                "FIRN_CLEANER_COLD_FREE_PER_MILLE": "20",
             }},
         });
         aws.path("lambda", Method::POST, "/2015-03-31/functions", Some(&function))
@@ -199,39 +202,6 @@ impl Cloud {
     }
 }
 
-/// Three generations of most of the files, each in the cloud: more than half of the log is garbage. Then the edge goes off.
-async fn garbage(edge: &mut Edge, tree: &mut Tree, salt: &str) -> Result<()> {
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    for generation in 0..3 {
-        tree.write(&mut client, "kept", 3 * (generation + 1), 200_000, "once")
-            .await?;
-        tree.write(
-            &mut client,
-            "changed",
-            30,
-            300_000,
-            &format!("{salt}-{generation}"),
-        )
-        .await?;
-        edge.sync().await?;
-    }
-    drop(client);
-    edge.stop().await
-}
-
-/// Another start, without a cache: every byte comes from where the cleaner left it.
-async fn read_back(edge: &mut Edge, tree: &Tree) -> Result<()> {
-    edge.wipe_cache()?;
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    tree.is_what_is_there(&mut client).await?;
-    drop(client);
-    let said = edge.command("verify", &[]).await?;
-    ensure!(said.starts_with("whole"), "{said}");
-    edge.stop().await
-}
-
 async fn shrinks(
     server: &Server,
     cloud: &Cloud,
@@ -250,19 +220,13 @@ async fn shrinks(
 }
 
 async fn story() -> Result<()> {
+    let began = Instant::now();
     let server = Server::localstack().await?;
     let place = tempfile::tempdir()?;
     let zip = zip(place.path())?;
     let settings = server.settings(place.path());
     let mut edge = Edge::configure(Edge::binary()?, &place.path().join("edge"), settings.clone())?;
-    let phrase = place.path().join("phrase");
-    let said = edge
-        .command("format", &["--phrase-file", &phrase.to_string_lossy()])
-        .await?;
-    let family = said
-        .split_once("of family ")
-        .and_then(|(_, rest)| rest.split(' ').next());
-    let work = json!({"family": family.context("the family's id")?}).to_string();
+    let work = json!({"family": edge.format().await?}).to_string();
     let mut tree = Tree::default();
 
     let cloud = Cloud::make(&server, &settings, &zip).await?;
@@ -291,15 +255,38 @@ async fn story() -> Result<()> {
     ensure!(refused["errorType"] == json!("Firn.Event"), "{refused}");
 
     read_back(&mut edge, &tree).await?;
-    garbage(&mut edge, &mut tree, "second").await?;
+    // Made now, so that its first minute passes while the edge still works.
     cloud.schedule().await?;
-    shrinks(&server, &cloud, "the rule", async || Ok(())).await?;
-    read_back(&mut edge, &tree).await?;
+    garbage(&mut edge, &mut tree, "second").await?;
+    let records = server.objects("/forward/").await?.len();
+    cloud
+        .until("the rule has moved what is live", async || {
+            Ok(server.objects("/forward/").await?.len() > records)
+        })
+        .await?;
 
-    // There is little left to do, and doing nothing does no harm.
+    // What it retired is deleted by whatever call comes next, and then nothing is left to do.
     let work: Value = serde_json::from_str(&work)?;
-    let cleaned = cloud.call(&work).await?;
-    ensure!(cleaned["report"]["damaged"] == json!([]), "{cleaned}");
+    let (mut cleaned, mut idle) = (json!(null), 0);
+    while idle < 2 {
+        cleaned = cloud.call(&work).await?;
+        ensure!(cleaned["report"]["damaged"] == json!([]), "{cleaned}");
+        let count = |name: &str| cleaned["report"][name].as_u64();
+        let is_idle = count("retired_segments") == Some(0) && count("waiting_segments") == Some(0);
+        idle = if is_idle { idle + 1 } else { 0 };
+        ensure!(
+            began.elapsed() < 2 * PATIENCE,
+            "it never comes to an end: {cleaned}"
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let (stored, live) = (server.log_bytes().await?, tree.bytes());
+    println!("{stored} bytes are left of which {live} are the files'");
+    ensure!(
+        stored * 10 < live * 11,
+        "{stored} bytes are left for {live} of files: {cleaned}"
+    );
+    read_back(&mut edge, &tree).await?;
     println!("{} files, every one as written", tree.files());
     Ok(())
 }
