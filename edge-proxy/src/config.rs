@@ -6,9 +6,9 @@ use crate::{
 };
 use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
-use firn_store::{PriceBook, StoreUrl, UploadSchedule};
+use firn_store::{PriceBook, Route, StoreUrl, UploadSchedule};
 use firn_table::TableUrl;
-use firn_volume::{Cadence, FetchPolicy, RetentionPolicy, Rungs, VolumeConfig};
+use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, Rungs, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     path::{Path, PathBuf},
@@ -146,7 +146,7 @@ pub struct MetricsSection {
     pub listen: Option<String>,
 }
 
-/// By which prices money is shown.
+/// By which prices money is shown and fetches are decided.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostsSection {
@@ -393,7 +393,7 @@ impl Config {
             .map_err(|error| format!("[snapshots]: {error}"))
     }
 
-    /// The prices by which money is shown: those of the store's provider if nothing else is said. A directory costs nothing;
+    /// The prices by which money is shown and fetches are decided: those of the store's provider if nothing else is said. A directory costs nothing;
     /// it is shown at what a bucket of Amazon's would cost.
     pub fn price_book(&self) -> Result<PriceBook, Failure> {
         let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("costs.price_book: {error}"));
@@ -411,9 +411,12 @@ impl Config {
     }
 
     /// As the engine wants it.
-    pub fn volume_config(&self) -> VolumeConfig {
+    ///
+    /// # Errors
+    /// If the price book, by which the engine weighs a request against bytes fetched in vain, cannot be read.
+    pub fn volume_config(&self) -> Result<VolumeConfig, Failure> {
         let limits = &self.limits;
-        VolumeConfig {
+        Ok(VolumeConfig {
             owner_name: self.volume.edge_name.clone(),
             segment_bytes: limits.segment.0,
             uploads_max: limits.uploads,
@@ -428,13 +431,14 @@ impl Config {
                 Fetch::Exact => FetchPolicy::Exact,
                 Fetch::Full => FetchPolicy::FullSegment,
             },
+            fetch_prices: FetchPrices::of_book(&self.price_book()?, Route::Internet),
             cadence: Cadence {
                 busy: limits.checkpoint_busy.0,
                 busy_bytes: limits.checkpoint_bytes.0,
                 trickle: limits.checkpoint_trickle.0,
             },
             ..VolumeConfig::default()
-        }
+        })
     }
 
     /// How long clients have to reclaim locks after a start.
@@ -537,6 +541,14 @@ mod tests {
         assert_eq!(book(&azure).expect("a book").name, "azure-hot-east-us");
         let named = format!("{MINIMAL}\n[costs]\nprice_book = \"s3-2011-09\"");
         assert_eq!(book(&named).expect("a book").as_of, "2011-09-01");
+        let get_nanodollars = |text: &str| {
+            let config = Config::parse(text).expect("it parses").volume_config();
+            config.expect("a book").fetch_prices.get_nanodollars
+        };
+        assert_eq!(
+            (get_nanodollars(MINIMAL), get_nanodollars(&named)),
+            (400.0, 1000.0)
+        );
         let error = book(&named.replace("2011-09", "2011-13"))
             .unwrap_err()
             .to_string();

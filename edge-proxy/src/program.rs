@@ -132,6 +132,9 @@ enum Command {
 /// writes makes them all; each has a stack and memory of the allocator for itself.
 const BLOCKING_THREADS_A_CORE: usize = 4;
 
+/// How long such a thread waits for more to do. What it allocated and others freed is only given back when it ends or goes on.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
+
 /// Runs the program: reads the command line, does what it says.
 pub fn program() -> ExitCode {
     allocator::keep_little();
@@ -140,7 +143,8 @@ pub fn program() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         // A journal sync never waits behind more than this many short calls.
-        .max_blocking_threads((cores * BLOCKING_THREADS_A_CORE).clamp(16, 64))
+        .max_blocking_threads((cores * BLOCKING_THREADS_A_CORE).clamp(8, 64))
+        .thread_keep_alive(IDLE_THREAD)
         .build();
     let executed = match runtime {
         Ok(runtime) => runtime.block_on(execute(arguments)),

@@ -62,13 +62,13 @@ pub async fn serve_until(
         ))
     })?;
     let parts = outside.own_parts(&identity).await?;
-    let volume = match Volume::open(parts.clone(), config.volume_config()).await {
+    let volume = match Volume::open(parts.clone(), config.volume_config()?).await {
         Ok((volume, recovery)) => {
             tracing::info!(?recovery, "volume open");
             volume
         }
         Err(VolumeError::SalvageFirst { tenure }) => {
-            let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
+            let salvaged = Volume::salvage(&parts, &config.volume_config()?).await?;
             let detail = salvaged.map_or_else(
                 || "its journal had nothing that the volume has not".to_owned(),
                 |clone| {
@@ -121,7 +121,7 @@ pub async fn serve_until(
     let observed = Arc::new(Observed::new(
         outside,
         &volume,
-        config.volume_config(),
+        config.volume_config()?,
         fixed,
         cleaner,
         service,
@@ -156,7 +156,7 @@ pub async fn serve_until(
         End::Volume(Standing::Fenced) => {
             admin.abort();
             drop((observed, volume));
-            let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
+            let salvaged = Volume::salvage(&parts, &config.volume_config()?).await?;
             Err(Failure::fenced(match salvaged {
                 Some(clone) => format!(
                     "another edge took the volume over; what this one acknowledged and had not committed is in the clone {}",

@@ -70,6 +70,33 @@ pub(crate) fn runs(places: &[(Chunk, usize)]) -> Vec<(Chunk, Vec<usize>)> {
     runs
 }
 
+/// Joins pieces that follow each other on a tract into pieces that one request each carries. They come in the order of their places.
+pub(crate) fn join(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut joined: Vec<(Chunk, Option<BytesMut>)> = Vec::new();
+    for piece in pieces {
+        let chunk = piece.chunk;
+        if let Some((run, data)) = joined.last_mut()
+            && run.tract == chunk.tract
+            && run.range.end() == chunk.range.first()
+            && data.is_some() == piece.data.is_some()
+            && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS
+            && let Some(longer) = BlockRange::new(run.range.first(), chunk.range.end() - run.range.first())
+        {
+            run.range = longer;
+            if let (Some(data), Some(more)) = (data, piece.data) {
+                data.put_slice(&more);
+            }
+            continue;
+        }
+        joined.push((chunk, piece.data.map(BytesMut::from)));
+    }
+    let whole = |(chunk, data): (Chunk, Option<BytesMut>)| Piece {
+        chunk,
+        data: data.map(BytesMut::freeze),
+    };
+    joined.into_iter().map(whole).collect()
+}
+
 /// What a chunk was found to hold: its blocks in order, nothing where there is no content. Fails if the node says what it
 /// has no right to.
 pub(crate) struct Found {
@@ -164,6 +191,33 @@ mod tests {
         assert_eq!(lengths, [256, 44, 1, 1]);
         let members: Vec<usize> = runs.into_iter().flat_map(|(_, members)| members).collect();
         assert_eq!(members, (0..302).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn neighbouring_pieces_become_one_and_keep_their_bytes() {
+        let piece = |tract, block: u16, data: Option<u8>| Piece {
+            chunk: Chunk {
+                tract,
+                range: BlockRange::new(block, 1).expect("within the tract"),
+            },
+            data: data.map(|byte| vec![byte; BLOCK_BYTES].into()),
+        };
+        let mut pieces: Vec<Piece> = (0..300).map(|at| piece(1, at, Some(at as u8))).collect();
+        pieces.extend([
+            piece(1, 300, None),
+            piece(1, 301, None),
+            piece(1, 400, None),
+            piece(2, 401, Some(7)),
+        ]);
+        let joined = join(pieces);
+        let lengths: Vec<usize> = joined.iter().map(|piece| piece.chunk.range.count()).collect();
+        assert_eq!(lengths, [256, 44, 2, 1, 1]);
+        let bytes: Vec<u8> = joined
+            .iter()
+            .flat_map(|piece| piece.data.iter().flatten().copied().step_by(BLOCK_BYTES))
+            .collect();
+        let expected: Vec<u8> = (0..300).map(|at| at as u8).chain([7]).collect();
+        assert_eq!(bytes, expected);
     }
 
     #[test]

@@ -158,6 +158,9 @@ impl ClusterReplicas {
                 .collect();
             let sent = piece.data.as_ref().map_or(0, |data| data.len() * missing.len());
             self.counters.sent_bytes.fetch_add(sent as u64, Relaxed);
+            self.counters
+                .store_requests
+                .fetch_add(missing.len() as u64, Relaxed);
             let calls = missing
                 .iter()
                 .map(|replica| self.pool.call(replica, request.clone()));

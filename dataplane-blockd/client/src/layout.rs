@@ -12,8 +12,9 @@
 //! What is sealed with room stands in its blocks as `length u32 | sealed bytes | zeroes`, little-endian.
 
 use crate::settings::Shape;
-use firn_blockd_disk::{BadStripe, OVERHEAD_BYTES, Stripe, Unit};
+use firn_blockd_disk::{BadStripe, OVERHEAD_BYTES, Run, Stripe, Unit};
 use firn_blockd_protocol::{BLOCK_BYTES, BlockRange, TRACT_BLOCKS, limits::MAX_REQUEST_BLOCKS};
+use std::ops::Range;
 
 /// In front of what is sealed with room.
 pub(crate) const LENGTH_BYTES: usize = 4;
@@ -131,6 +132,30 @@ impl Layout {
                 Err(LayoutError::Foreign(unit))
             }
         }
+    }
+}
+
+impl Layout {
+    /// Where a range of blocks in place lies, in as few chunks as tracts allow; they may be longer than what a request with data
+    /// carries.
+    ///
+    /// # Errors
+    /// [`LayoutError`].
+    pub fn runs(&self, blocks: Range<u64>) -> Result<Vec<Chunk>, LayoutError> {
+        let unit = Unit::Block(blocks.start);
+        let Self::InPlace(stripe) = self else {
+            return Err(LayoutError::Foreign(unit));
+        };
+        let chunk = |run: Run| {
+            let first = u16::try_from(run.first.block).ok()?;
+            Some(Chunk {
+                tract: u32::try_from(1 + run.first.tract).ok()?,
+                range: BlockRange::new(first, u16::try_from(run.blocks).ok()?)?,
+            })
+        };
+        let runs = stripe.runs(blocks).into_iter();
+        runs.map(|run| chunk(run).ok_or(LayoutError::TooFar(unit)))
+            .collect()
     }
 }
 

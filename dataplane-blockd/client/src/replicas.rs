@@ -14,7 +14,7 @@
 
 use crate::{
     access::Access,
-    chunks::{self, Found},
+    chunks::{self, Found, Piece},
     exchange::Patience,
     layout::{Chunk, Layout, LayoutError},
     pool::{Pool, Speaker},
@@ -38,19 +38,23 @@ use futures::{
 };
 use std::{
     collections::BTreeSet,
+    ops::Range,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::debug;
 
 /// Parts of a checkpoint under way at once: 4 MiB.
 const PARTS_AT_ONCE: usize = 4;
 /// Runs of blocks of one read that are fetched at once: as many as a segment has tracts.
 const RUNS_AT_ONCE: usize = 128;
+
+/// Tracts of one range that are zeroed at once: enough to keep a small cluster busy, and few enough to leave it to others too.
+const ZEROED_AT_ONCE: usize = 16;
 
 /// How replicas are used.
 #[derive(Clone, Debug)]
@@ -83,6 +87,8 @@ impl Default for ReplicaOptions {
 pub struct ReplicaUsage {
     /// Stores that are durable on all replicas.
     pub stores: u64,
+    /// Requests to write or zero that were sent to nodes, each replica counted.
+    pub store_requests: u64,
     /// Loads answered.
     pub loads: u64,
     /// Times that a store or a load had to be asked again.
@@ -96,6 +102,7 @@ pub struct ReplicaUsage {
 #[derive(Default)]
 pub(crate) struct Counters {
     stores: AtomicU64,
+    pub(crate) store_requests: AtomicU64,
     loads: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) sent_bytes: AtomicU64,
@@ -177,6 +184,7 @@ impl ClusterReplicas {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         ReplicaUsage {
             stores: read(&self.counters.stores),
+            store_requests: read(&self.counters.store_requests),
             loads: read(&self.counters.loads),
             retries: read(&self.counters.retries),
             sent_bytes: read(&self.counters.sent_bytes),
@@ -247,6 +255,50 @@ impl ClusterReplicas {
         u32::try_from((bytes + MESSAGE_OVERHEAD_BYTES).min(self.budget)).unwrap_or(u32::MAX)
     }
 
+    /// Of the next store. The order of the calls is the order of generations, so it is taken before anything is waited for.
+    fn next_generation(&self) -> Generation {
+        let sequence = self.next_sequence.fetch_add(1, Relaxed);
+        Generation::new(self.speaker.fence, sequence)
+    }
+
+    async fn permit_stores(&self, bytes: usize) -> SemaphorePermit<'_> {
+        self.stores
+            .acquire_many(self.budgeted(bytes))
+            .await
+            .expect("the semaphore is never closed")
+    }
+
+    /// Makes pieces durable, some at once.
+    async fn put_all(
+        &self,
+        pieces: Vec<Piece>,
+        at_once: usize,
+        generation: Generation,
+    ) -> Result<(), ReplicaError> {
+        stream::iter(pieces)
+            .map(|piece| async move { self.put(&piece, generation).await })
+            .buffer_unordered(at_once)
+            .try_collect::<()>()
+            .await?;
+        self.counters.stores.fetch_add(1, Relaxed);
+        self.note_trouble(None);
+        Ok(())
+    }
+
+    /// The places of blocks in place, in their order on tracts, with their positions in `units`; and each other unit's position,
+    /// which goes by itself.
+    fn places(&self, units: &[Unit]) -> (Vec<(Chunk, usize)>, Vec<Vec<usize>>) {
+        let (mut places, mut others) = (Vec::new(), Vec::new());
+        for (at, unit) in units.iter().enumerate() {
+            match (unit, self.layout.chunk(*unit, 0)) {
+                (Unit::Block(_), Ok(chunk)) => places.push((chunk, at)),
+                _ => others.push(vec![at]),
+            }
+        }
+        places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
+        (places, others)
+    }
+
     /// A block in place as a replica returned it.
     fn open_block(&self, unit: Unit, found: &VersionedBlocks) -> Copy {
         match found.contents().next() {
@@ -314,6 +366,13 @@ impl ClusterReplicas {
             part += 1;
         }
         Ok(self.open_framed(unit, length, &all))
+    }
+}
+
+fn body_bytes(body: &Body) -> usize {
+    match body {
+        Body::Data(data) => data.len(),
+        Body::Zero => 0,
     }
 }
 
@@ -403,28 +462,42 @@ impl Replicas for ClusterReplicas {
         version: Version,
         body: Body,
     ) -> Result<(), ReplicaError> {
-        // Before anything is waited for: the order of calls is the order of generations.
-        let sequence = self.next_sequence.fetch_add(1, Relaxed);
-        let generation = Generation::new(self.speaker.fence, sequence);
-        let bytes = match &body {
-            Body::Data(data) => data.len(),
-            Body::Zero => 0,
-        };
-        let _permit = self
-            .stores
-            .acquire_many(self.budgeted(bytes))
-            .await
-            .expect("the semaphore is never closed");
+        let generation = self.next_generation();
+        let _permit = self.permit_stores(body_bytes(&body)).await;
         let sealed = self.sealer.seal(unit, version, &body);
         let pieces = chunks::cut(&self.layout, unit, &sealed).map_err(foreign)?;
-        stream::iter(pieces)
-            .map(|piece| async move { self.put(&piece, generation).await })
-            .buffer_unordered(PARTS_AT_ONCE)
-            .try_collect::<()>()
-            .await?;
-        self.counters.stores.fetch_add(1, Relaxed);
-        self.note_trouble(None);
-        Ok(())
+        self.put_all(pieces, PARTS_AT_ONCE, generation).await
+    }
+
+    async fn zero(&self, _path: usize, blocks: Range<u64>, _version: Version) -> Result<(), ReplicaError> {
+        let generation = self.next_generation();
+        let mut runs = self.layout.runs(blocks).map_err(foreign)?;
+        if self.env.is_planted("client.zeroes_one_tract_only") {
+            runs.truncate(1);
+        }
+        let at_once = runs.len().min(ZEROED_AT_ONCE);
+        let _permit = self.permit_stores(at_once * MESSAGE_OVERHEAD_BYTES).await;
+        let pieces = runs.into_iter().map(|chunk| Piece { chunk, data: None });
+        self.put_all(pieces.collect(), ZEROED_AT_ONCE, generation).await
+    }
+
+    fn groups(&self, units: &[Unit]) -> Vec<Vec<usize>> {
+        let (places, mut groups) = self.places(units);
+        groups.extend(chunks::runs(&places).into_iter().map(|(_, members)| members));
+        groups
+    }
+
+    async fn store_group(&self, _path: usize, group: Vec<(Unit, Version, Body)>) -> Result<(), ReplicaError> {
+        let generation = self.next_generation();
+        let bytes: usize = group.iter().map(|(_, _, body)| body_bytes(body)).sum();
+        let _permit = self.permit_stores(bytes).await;
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (unit, version, body) in group {
+            let sealed = self.sealer.seal(unit, version, &body);
+            pieces.extend(chunks::cut(&self.layout, unit, &sealed).map_err(foreign)?);
+        }
+        self.put_all(chunks::join(pieces), PARTS_AT_ONCE, generation)
+            .await
     }
 
     async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError> {
@@ -451,14 +524,7 @@ impl Replicas for ClusterReplicas {
     }
 
     async fn load_many(&self, copy: usize, units: &[Unit]) -> Vec<Option<Copy>> {
-        let mut places: Vec<(Chunk, usize)> = units
-            .iter()
-            .enumerate()
-            .filter_map(|(at, unit)| Some((self.layout.chunk(*unit, 0).ok()?, at)))
-            .filter(|(_, at)| matches!(units[*at], Unit::Block(_)))
-            .collect();
-        places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
-        let runs = chunks::runs(&places);
+        let runs = chunks::runs(&self.places(units).0);
         let loaded: Vec<_> = stream::iter(runs)
             .map(|(run, members)| async move {
                 let bytes = self.budgeted(run.range.bytes());

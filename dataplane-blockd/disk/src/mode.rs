@@ -48,6 +48,11 @@ impl Answers {
         self.held.push_back(request);
     }
 
+    /// Takes all: what they wrote was made safe in another way.
+    pub(crate) fn release_all(&mut self) -> impl Iterator<Item = crate::types::RequestId> + '_ {
+        self.held.drain(..)
+    }
+
     /// Takes those that may be answered now. `oldest_ms` is when the oldest write that is not durable arrived.
     pub(crate) fn release(
         &mut self,

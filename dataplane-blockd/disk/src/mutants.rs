@@ -46,11 +46,17 @@ pub enum Mutant {
     RetireOutOfOrder,
     /// TRIM and WRITE_ZEROES change memory but write no log record.
     TrimWithoutRecord,
+    /// A log zeroes a range and goes on reading what was written there before and is not durable yet.
+    ZeroesLeaveTheOverlay,
+    /// A read goes to the replicas although its block lies in a range that is being zeroed.
+    ReadPastZeroes,
+    /// A range is zeroed when its first region is marked.
+    MarkFirstRegionOnly,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::IssueNextEpochEarly,
         Self::AnswerFlushEarly,
         Self::DurableOnOneReplica,
@@ -71,6 +77,9 @@ impl Mutant {
         Self::CheckpointBeforePrefix,
         Self::RetireOutOfOrder,
         Self::TrimWithoutRecord,
+        Self::ZeroesLeaveTheOverlay,
+        Self::ReadPastZeroes,
+        Self::MarkFirstRegionOnly,
     ];
 }
 

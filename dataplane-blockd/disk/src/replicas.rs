@@ -2,6 +2,7 @@
 
 use crate::types::{Body, Incarnation, Unit, Version};
 use async_trait::async_trait;
+use std::ops::Range;
 
 /// What a replica holds in a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,6 +66,33 @@ pub trait Replicas: Send + Sync + 'static {
     /// # Errors
     /// If it cannot be reached, or is fenced; it may then be done or not, until it is.
     async fn store(&self, path: usize, unit: Unit, version: Version, body: Body) -> Result<(), ReplicaError>;
+
+    /// Makes consecutive blocks in place read as zeroes, durably behind a path, as [`Replicas::store`] does with one.
+    ///
+    /// # Errors
+    /// As of `store`; it may then be done for any of them.
+    async fn zero(&self, path: usize, blocks: Range<u64>, version: Version) -> Result<(), ReplicaError> {
+        for block in blocks {
+            self.store(path, Unit::Block(block), version, Body::Zero).await?;
+        }
+        Ok(())
+    }
+
+    /// Which of these units, stored at one moment, travel together: positions in `units`, each once.
+    fn groups(&self, units: &[Unit]) -> Vec<Vec<usize>> {
+        (0..units.len()).map(|at| vec![at]).collect()
+    }
+
+    /// Makes the units of a group durable, each as [`Replicas::store`] does.
+    ///
+    /// # Errors
+    /// As of `store`; it may then be done for any of them.
+    async fn store_group(&self, path: usize, group: Vec<(Unit, Version, Body)>) -> Result<(), ReplicaError> {
+        for (unit, version, body) in group {
+            self.store(path, unit, version, body).await?;
+        }
+        Ok(())
+    }
 
     /// What one copy holds; nothing if it was never written.
     ///

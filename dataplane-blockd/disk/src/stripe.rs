@@ -10,6 +10,8 @@
 //! With one tract a segment this is plain concatenation. 128 is the paper's default and largest. A unit is a few blocks: it
 //! is what an arm reads once it is in place. A seek of 8 ms for 4 KiB would make a wide segment slower than one disk.
 
+use std::{collections::BTreeMap, ops::Range};
+
 /// Most tracts a segment may have.
 pub const SEGMENT_TRACTS_MAX: u32 = 128;
 /// Most blocks of a unit: 1 MiB, so that one request carries it.
@@ -30,6 +32,15 @@ pub struct Place {
     pub tract: u64,
     /// Which block in it.
     pub block: u32,
+}
+
+/// Neighbouring blocks of a tract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where it begins.
+    pub first: Place,
+    /// How many.
+    pub blocks: u32,
 }
 
 /// A layout that cannot be.
@@ -80,6 +91,28 @@ impl Stripe {
         }
     }
 
+    /// The places of a range of blocks, as runs of neighbours within a tract: in the order of tracts, at most as many as the range
+    /// has units. Of whole segments it is one run for each tract.
+    pub fn runs(&self, blocks: Range<u64>) -> Vec<Run> {
+        let mut runs: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
+        let unit_blocks = u64::from(self.unit_blocks);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let count = (blocks.end - at).min(unit_blocks - at % unit_blocks);
+            let place = self.place(at);
+            let of_tract = runs.entry(place.tract).or_default();
+            match of_tract.last_mut() {
+                Some(run) if run.first.block + run.blocks == place.block => run.blocks += count as u32,
+                Some(_) | None => of_tract.push(Run {
+                    first: place,
+                    blocks: count as u32,
+                }),
+            }
+            at += count;
+        }
+        runs.into_values().flatten().collect()
+    }
+
     /// Which block lies there.
     pub fn block(&self, place: Place) -> u64 {
         let (tracts, in_tract) = (u64::from(self.segment_tracts), u64::from(self.tract_blocks));
@@ -118,6 +151,27 @@ mod tests {
             prop_assert!(place.block < tract);
             prop_assert!(place.tract < stripe.tracts(block + 1));
             prop_assert_eq!(stripe.block(place), block);
+        }
+
+        #[test]
+        fn runs_are_the_places_of_a_range_and_one_a_tract_of_a_whole_segment(
+            segment in 1..=128_u32,
+            unit in 1..=16_u32,
+            units in 1..8_u32,
+            first in 0..4000_u64,
+            count in 1..4000_u64,
+        ) {
+            let stripe = Stripe::new(segment, unit, unit * units).unwrap();
+            let places = |runs: Vec<Run>| -> Vec<Place> {
+                let one = |run: Run| (0..run.blocks).map(move |at| Place { block: run.first.block + at, ..run.first });
+                runs.into_iter().flat_map(one).collect()
+            };
+            let mut expected: Vec<Place> = (first..first + count).map(|block| stripe.place(block)).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(places(stripe.runs(first..first + count)), expected);
+            let whole = u64::from(segment * unit * units);
+            let at = first / whole * whole;
+            prop_assert_eq!(stripe.runs(at..at + whole).len(), segment as usize);
         }
 
         #[test]

@@ -1,6 +1,7 @@
 //! The words in which engines, recovery and replicas speak.
 
 use bytes::Bytes;
+use std::ops::Range;
 
 /// One attach of a disk. Each has a number of its own, larger than every earlier one, and fences those off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -37,16 +38,6 @@ pub enum Body {
     Zero,
 }
 
-impl Body {
-    /// What it takes in memory, roughly.
-    pub(crate) fn cost_bytes(&self) -> u64 {
-        match self {
-            Self::Data(data) => data.len() as u64,
-            Self::Zero => 64,
-        }
-    }
-}
-
 /// A request of the disk's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -69,21 +60,35 @@ pub enum Ticket {
     Checkpoint(u64),
 }
 
-/// Makes a unit durable on one replica; answered by `stored` of the engine with the ticket and replica.
+/// Makes a unit, or a range of blocks that become zeroes, durable on one replica; answered by `stored` of the engine with the ticket and replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Store {
     /// For the answer.
     pub ticket: Ticket,
     /// Which replica.
     pub replica: usize,
-    /// Where.
+    /// Where; the first of them.
     pub unit: Unit,
+    /// How many consecutive units: more than one only of blocks in place that become zeroes, which may be done for some and not
+    /// for others until the store is answered.
+    pub count: u64,
     /// As what.
     pub version: Version,
     /// What.
     pub body: Body,
     /// The epoch that it belongs to, for checkers.
     pub epoch: u64,
+}
+
+impl Store {
+    /// The units that it is about.
+    pub fn units(&self) -> impl Iterator<Item = Unit> + use<> {
+        let (first, count) = (self.unit, self.count);
+        (0..count).map(move |at| match first {
+            Unit::Block(block) => Unit::Block(block + at),
+            Unit::Intent(_) | Unit::Log(_) | Unit::Checkpoint(_) => first,
+        })
+    }
 }
 
 /// What an engine wants done.
@@ -93,6 +98,25 @@ pub enum Effect {
     Store(Store),
     /// The user's request is answered with success.
     Answer(RequestId),
+}
+
+/// What a user asked of a disk, in the order in which it counts: what a journal keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Consecutive blocks' new content, one after the other.
+    Data {
+        /// The first.
+        first: u64,
+        /// Whole blocks.
+        data: Bytes,
+    },
+    /// A range of blocks reads as zeroes.
+    Zero {
+        /// Which.
+        blocks: Range<u64>,
+    },
+    /// All before comes before all behind.
+    Flush,
 }
 
 /// Where a block is to be read.

@@ -9,18 +9,17 @@
 
 use crate::{
     log::{LogEngine, SLACK_BLOCKS_MIN},
-    replicas::{Copy, ReplicaError, Replicas, Stored},
+    replicas::{ReplicaError, Replicas},
     striped::StripedEngine,
-    types::{Body, Effect, Incarnation, Lookup, RequestId, Store, Unit, Version},
+    types::{Change, Effect, Incarnation, Lookup, RequestId, Store, Unit},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, Piece};
+use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
 use firn_env::Env;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
     collections::BTreeMap,
-    ops::Range,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -30,10 +29,6 @@ use tokio::sync::{Notify, oneshot};
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// Blocks of one read that are fetched at once.
 const LOADS_AT_ONCE: usize = 64;
-/// Blocks zeroed by one request to the engine, so that a request for a terabyte takes no more memory than one for a megabyte.
-const ZERO_BLOCKS_AT_ONCE: u64 = 4096;
-/// Times a block is looked up again because it moved while it was being read. Each time, some write has gone through.
-const LOOKUPS_MAX: usize = 16;
 /// The longest read or write.
 const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
@@ -89,6 +84,10 @@ pub enum GrowError {
     Device(#[from] DeviceError),
 }
 
+mod reads;
+
+use reads::merge_zeroes;
+
 struct State {
     engine: Engine,
     next_request: u64,
@@ -140,17 +139,60 @@ impl VirtualDisk {
         }
     }
 
+    /// How long the oldest write that is not durable has waited.
+    pub fn waiting(&self) -> Option<Duration> {
+        let now_ms = self.inner.now_ms();
+        let state = self.inner.state();
+        let oldest_ms = match &state.engine {
+            Engine::Striped(engine) => engine.oldest_ms(),
+            Engine::Log(engine) => engine.oldest_ms(),
+        };
+        oldest_ms.map(|oldest_ms| Duration::from_millis(now_ms.saturating_sub(oldest_ms)))
+    }
+
+    /// What was written and is not durable, in order.
+    pub fn pending(&self) -> Vec<Change> {
+        match &self.inner.state().engine {
+            Engine::Striped(engine) => engine.pending(),
+            Engine::Log(engine) => engine.pending(),
+        }
+    }
+
+    /// Whether a crash may leave any part of an epoch (in place), or exactly a first part of the writes (a log).
+    pub fn is_log(&self) -> bool {
+        matches!(self.inner.state().engine, Engine::Log(_))
+    }
+
+    /// Answers what is held back by the bounds of memory: the caller has made what it wrote safe in another way.
+    pub fn answer_held(&self) {
+        let mut state = self.inner.state();
+        let effects = match &mut state.engine {
+            Engine::Striped(engine) => engine.answer_held(),
+            Engine::Log(engine) => engine.answer_held(),
+        };
+        self.inner.perform(&mut state, effects);
+    }
+
+    /// Ends the epoch and makes everything so far durable, whatever the flush policy. Takes its place among other requests when
+    /// it is polled first.
+    ///
+    /// # Errors
+    /// If the disk was taken over.
+    pub async fn sync(&self) -> Result<(), DeviceError> {
+        self.submit(|engine, now_ms, id| match engine {
+            Engine::Striped(engine) => engine.sync(now_ms, id),
+            Engine::Log(engine) => engine.sync(now_ms, id),
+        })
+        .await
+    }
+
     /// Makes everything durable, whatever the flush policy, and leaves nothing for the next attach to reconcile. Requests that
     /// come meanwhile are refused.
     ///
     /// # Errors
     /// If the disk was taken over; what was answered before as durable is safe.
     pub async fn detach(&self) -> Result<(), DeviceError> {
-        self.submit(|engine, now_ms, id| match engine {
-            Engine::Striped(engine) => engine.sync(now_ms, id),
-            Engine::Log(engine) => engine.sync(now_ms, id),
-        })
-        .await?;
+        self.sync().await?;
         self.inner.state().closing = true;
         loop {
             let progress = self.inner.progress.notified();
@@ -253,19 +295,19 @@ impl VirtualDisk {
     }
 
     async fn zero(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
-        let block_bytes = u64::from(self.inner.block_bytes);
-        let (mut at, end) = (offset / block_bytes, (offset + length) / block_bytes);
+        let (block_bytes, end) = (u64::from(self.inner.block_bytes), offset + length);
+        let durable = durability == Durability::Durable;
+        let mut at = offset;
         while at < end {
-            let (first, count) = (at, (end - at).min(ZERO_BLOCKS_AT_ONCE));
-            let durable = durability == Durability::Durable;
+            // Whole segments: each of their tracts is zeroed by one request.
+            let part_end = end.min((at / ZEROES_AT_ONCE_BYTES + 1) * ZEROES_AT_ONCE_BYTES);
+            let blocks = at / block_bytes..part_end / block_bytes;
             self.submit(|engine, now_ms, id| match engine {
-                Engine::Striped(engine) => {
-                    engine.write(now_ms, id, first, vec![Body::Zero; count as usize], durable)
-                }
-                Engine::Log(engine) => engine.zero(now_ms, id, first, count, durable),
+                Engine::Striped(engine) => engine.zero(now_ms, id, blocks, durable),
+                Engine::Log(engine) => engine.zero(now_ms, id, blocks, durable),
             })
             .await?;
-            at += count;
+            at = part_end;
         }
         Ok(())
     }
@@ -281,6 +323,7 @@ impl Inner {
     }
 
     fn perform(self: &Arc<Self>, state: &mut State, effects: Vec<Effect>) {
+        let mut stores = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Answer(id) => {
@@ -289,29 +332,77 @@ impl Inner {
                         let _ = waiting.send(());
                     }
                 }
-                Effect::Store(store) => {
-                    let inner = self.clone();
-                    drop(
-                        self.env
-                            .spawn("disk store", async move { inner.store(store).await }),
-                    );
-                }
+                Effect::Store(store) => stores.push(store),
+            }
+        }
+        for group in self.groups(stores) {
+            let inner = self.clone();
+            drop(
+                self.env
+                    .spawn("disk store", async move { inner.store(group).await }),
+            );
+        }
+    }
+
+    /// What is stored at one moment by what travels together: a range by itself, neighbouring blocks in one request.
+    fn groups(&self, stores: Vec<Store>) -> Vec<Vec<Store>> {
+        let mut groups = Vec::new();
+        let mut by_path: BTreeMap<usize, Vec<Store>> = BTreeMap::new();
+        for store in stores {
+            if store.count > 1 {
+                groups.push(vec![store]);
+            } else {
+                by_path.entry(store.replica).or_default().push(store);
+            }
+        }
+        for mut stores in by_path.into_values() {
+            if stores.len() == 1 {
+                groups.push(stores);
+                continue;
+            }
+            let units: Vec<Unit> = stores.iter().map(|store| store.unit).collect();
+            let together = self.replicas.groups(&units);
+            let mut left: Vec<Option<Store>> = stores.drain(..).map(Some).collect();
+            let group =
+                |positions: Vec<usize>| positions.into_iter().filter_map(|at| left[at].take()).collect();
+            groups.extend(together.into_iter().map(group));
+            debug_assert!(left.iter().all(Option::is_none), "each travels once");
+        }
+        groups
+    }
+
+    async fn try_to_store(&self, group: &[Store]) -> Result<(), ReplicaError> {
+        match group {
+            [store] if store.count > 1 => {
+                let Unit::Block(first) = store.unit else {
+                    unreachable!("only blocks in place are zeroed by ranges");
+                };
+                let blocks = first..first + store.count;
+                self.replicas.zero(store.replica, blocks, store.version).await
+            }
+            [store] => {
+                let body = store.body.clone();
+                self.replicas
+                    .store(store.replica, store.unit, store.version, body)
+                    .await
+            }
+            stores => {
+                let path = stores[0].replica;
+                let units = stores
+                    .iter()
+                    .map(|store| (store.unit, store.version, store.body.clone()));
+                self.replicas.store_group(path, units.collect()).await
             }
         }
     }
 
-    async fn store(self: Arc<Self>, store: Store) {
+    async fn store(self: Arc<Self>, group: Vec<Store>) {
         let mut pause = RETRY.0;
         loop {
             if self.state().fenced.is_some() {
                 return;
             }
-            let body = store.body.clone();
-            let stored = self
-                .replicas
-                .store(store.replica, store.unit, store.version, body)
-                .await;
-            match stored {
+            match self.try_to_store(&group).await {
                 Ok(()) => break,
                 Err(ReplicaError::Fenced { by }) => return self.fence(by),
                 Err(error @ (ReplicaError::Unreachable { .. } | ReplicaError::Damaged { .. })) => {
@@ -323,10 +414,13 @@ impl Inner {
         }
         let now_ms = self.now_ms();
         let mut state = self.state();
-        let effects = match &mut state.engine {
-            Engine::Striped(engine) => engine.stored(now_ms, store.ticket, store.replica),
-            Engine::Log(engine) => engine.stored(now_ms, store.ticket, store.replica),
-        };
+        let mut effects = Vec::new();
+        for store in group {
+            effects.extend(match &mut state.engine {
+                Engine::Striped(engine) => engine.stored(now_ms, store.ticket, store.replica),
+                Engine::Log(engine) => engine.stored(now_ms, store.ticket, store.replica),
+            });
+        }
         self.perform(&mut state, effects);
         drop(state);
         self.progress.notify_waiters();
@@ -341,128 +435,6 @@ impl Inner {
         state.waiting.clear();
         drop(state);
         self.progress.notify_waiters();
-    }
-
-    /// Loads the blocks that lie in place and are at rest, as many at once as the replicas can; nothing in the place of others
-    /// and of those that need another look.
-    async fn load_in_place(&self, blocks: Range<u64>) -> Result<Vec<Option<Piece>>, DeviceError> {
-        let block_bytes = self.block_bytes as usize;
-        let units: Vec<Option<Unit>> = {
-            let state = self.state();
-            if state.fenced.is_some() {
-                return Err(DeviceError::Fenced);
-            }
-            let at_rest = |block| match state.engine.lookup(block) {
-                Lookup::Stored { unit, version: None } => Some(unit),
-                Lookup::Stored { .. } | Lookup::Memory(_) => None,
-            };
-            blocks.clone().map(at_rest).collect()
-        };
-        let wanted: Vec<Unit> = units.iter().flatten().copied().collect();
-        if wanted.len() < 2 {
-            return Ok(vec![None; units.len()]);
-        }
-        // Neighbouring requests begin with different replicas, which shares the work.
-        let copy = (blocks.start / LOADS_AT_ONCE as u64) as usize % self.replicas.copies();
-        let mut found = self.replicas.load_many(copy, &wanted).await.into_iter();
-        let piece = |copy: Copy| match copy {
-            Copy::Empty => Some(Piece::Zeroes(block_bytes as u64)),
-            Copy::Holds(Stored { body: Body::Zero, .. }) => Some(Piece::Zeroes(block_bytes as u64)),
-            Copy::Holds(Stored {
-                body: Body::Data(data),
-                ..
-            }) if data.len() == block_bytes => Some(Piece::Data(data)),
-            Copy::Holds(_) | Copy::Damaged => None,
-        };
-        Ok(units
-            .into_iter()
-            .map(|unit| unit.and_then(|_| found.next().flatten()).and_then(piece))
-            .collect())
-    }
-
-    async fn read_block(self: Arc<Self>, block: u64) -> Result<Piece, DeviceError> {
-        let block_bytes = self.block_bytes as usize;
-        let whole = |body: Body| match body {
-            Body::Zero => Some(Piece::Zeroes(block_bytes as u64)),
-            Body::Data(data) => (data.len() == block_bytes).then_some(Piece::Data(data)),
-        };
-        for _ in 0..LOOKUPS_MAX {
-            let lookup = {
-                let state = self.state();
-                if state.fenced.is_some() {
-                    return Err(DeviceError::Fenced);
-                }
-                state.engine.lookup(block)
-            };
-            let (unit, version) = match lookup {
-                Lookup::Memory(body) => {
-                    return whole(body)
-                        .ok_or_else(|| DeviceError::Io(format!("block {block} has a foreign size")));
-                }
-                Lookup::Stored { unit, version } => (unit, version),
-            };
-            let body = match (self.load(block, unit, version).await?, version) {
-                (Some(stored), None) => Some(stored.body),
-                (Some(stored), Some(_)) => match crate::log::Record::decode(&stored.body) {
-                    Some(crate::log::Record::Data { data, .. }) => Some(Body::Data(data)),
-                    _ => None,
-                },
-                // Never written.
-                (None, None) => Some(Body::Zero),
-                // It may have moved while it was read.
-                (None, Some(_)) => None,
-            };
-            if let Some(piece) = body.and_then(whole) {
-                return Ok(piece);
-            }
-        }
-        Err(DeviceError::Io(format!(
-            "no replica has a valid copy of block {block}"
-        )))
-    }
-
-    /// One valid copy from any replica; nothing if it was never written, or nobody has that version.
-    async fn load(
-        &self,
-        block: u64,
-        unit: Unit,
-        version: Option<Version>,
-    ) -> Result<Option<Stored>, DeviceError> {
-        let count = self.replicas.copies();
-        let mut pause = RETRY.0;
-        loop {
-            let (mut empty, mut away) = (false, None);
-            for turn in 0..count {
-                // Neighbours begin with different replicas, which shares the work.
-                let replica = (block as usize + turn) % count;
-                match self.replicas.load(replica, unit).await {
-                    Ok(Some(stored)) if version.is_none_or(|version| version == stored.version) => {
-                        return Ok(Some(stored));
-                    }
-                    Ok(_) => empty = true,
-                    Err(ReplicaError::Damaged { .. }) => {}
-                    Err(error @ ReplicaError::Unreachable { .. }) => away = Some(error),
-                    Err(ReplicaError::Fenced { by }) => {
-                        self.fence(by);
-                        return Err(DeviceError::Fenced);
-                    }
-                }
-            }
-            match (empty, away) {
-                (true, None) => return Ok(None),
-                (false, None) if version.is_some() => return Ok(None),
-                (false, None) => {
-                    return Err(DeviceError::Io(format!(
-                        "block {block} is damaged on all replicas"
-                    )));
-                }
-                (_, Some(error)) => {
-                    tracing::debug!(%error, "a read is tried again");
-                    self.env.sleep(pause).await;
-                    pause = (pause * 2).min(RETRY.1);
-                }
-            }
-        }
     }
 }
 
@@ -508,10 +480,7 @@ impl BlockDevice for VirtualDisk {
             .collect();
         let durable = durability == Durability::Durable;
         self.submit(|engine, now_ms, id| match engine {
-            Engine::Striped(engine) => {
-                let bodies = blocks.into_iter().map(Body::Data).collect();
-                engine.write(now_ms, id, first, bodies, durable)
-            }
+            Engine::Striped(engine) => engine.write(now_ms, id, first, blocks, durable),
             Engine::Log(engine) => engine.write(now_ms, id, first, blocks, durable),
         })
         .await
@@ -523,10 +492,6 @@ impl BlockDevice for VirtualDisk {
             Engine::Log(engine) => engine.flush(now_ms, id),
         })
         .await
-    }
-
-    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
-        self.zero(offset, length, durability).await
     }
 
     async fn write_zeroes(
@@ -543,15 +508,4 @@ impl BlockDevice for VirtualDisk {
     fn zeroes_fast(&self, _allow_hole: bool) -> bool {
         true
     }
-}
-
-fn merge_zeroes(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        match (merged.last_mut(), piece) {
-            (Some(Piece::Zeroes(before)), Piece::Zeroes(more)) => *before += more,
-            (_, piece) => merged.push(piece),
-        }
-    }
-    merged
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use firn_blockd_disk::{
-    Body, Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, MemoryNodes, Planted, RequestId, Store,
+    Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, MemoryNodes, Planted, RequestId, Store,
     StripedConfig, StripedEngine, WritePolicy, log, striped,
 };
 use futures::FutureExt;
@@ -62,7 +62,7 @@ fn writers_are_held_back_at_the_bound_and_let_go_in_order() {
     let mut disk = striped(FlushPolicy::Durable, 1024);
     let mut stores = Vec::new();
     for number in 1..=4 {
-        let effects = disk.write(0, RequestId(number), number, vec![Body::Data(block(1))], false);
+        let effects = disk.write(0, RequestId(number), number, vec![block(1)], false);
         let (answers, more) = split(effects);
         stores.extend(more);
         let expected: &[RequestId] = if number <= 2 { &[RequestId(number)] } else { &[] };
@@ -82,14 +82,11 @@ fn writers_are_held_back_at_the_bound_and_let_go_in_order() {
 #[test]
 fn an_ordered_flush_is_answered_at_once_until_the_oldest_write_is_too_old() {
     let mut disk = striped(ORDERED, 1 << 20);
-    let (answers, stores) = split(disk.write(0, RequestId(1), 0, vec![Body::Data(block(1))], false));
+    let (answers, stores) = split(disk.write(0, RequestId(1), 0, vec![block(1)], false));
     assert_eq!(answers, [RequestId(1)]);
     assert_eq!(split(disk.flush(50, RequestId(2))).0, [RequestId(2)]);
     assert_eq!(split(disk.flush(101, RequestId(3))).0, []);
-    assert_eq!(
-        split(disk.write(102, RequestId(4), 1, vec![Body::Zero], false)).0,
-        []
-    );
+    assert_eq!(split(disk.zero(102, RequestId(4), 1..2, false)).0, []);
     // Once the first write is durable, the oldest is the one of 102 ms.
     let (answers, writes) = split(disk.stored(103, stores[0].ticket, 0));
     assert_eq!(

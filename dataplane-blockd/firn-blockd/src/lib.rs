@@ -9,6 +9,7 @@ mod config;
 mod dev;
 mod disks;
 mod failure;
+mod joined;
 mod node;
 mod program;
 mod quantity;

@@ -75,6 +75,10 @@ pub enum DeviceError {
     Closing,
 }
 
+/// What one request to zero may cover and still be taken as a whole: 1 GiB, the widest segment of a virtual disk. A longer one is
+/// taken part by part, so that a request for a terabyte needs no more memory than one for a gibibyte.
+pub const ZEROES_AT_ONCE_BYTES: u64 = 1 << 30;
+
 /// A disk: bytes in blocks, read and written at any place.
 ///
 /// All calls may run at once, and complete in any order. A caller that needs order waits for the first answer before it
@@ -107,9 +111,14 @@ pub trait BlockDevice: Send + Sync + 'static {
     async fn flush(&self) -> Result<(), DeviceError>;
 
     /// Says that a range is no longer needed. What it reads as afterwards is up to the device.
-    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError>;
+    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
+        self.write_zeroes(offset, length, true, durability).await
+    }
 
     /// Makes a range read as zeroes; unless `allow_hole`, later writes to it cannot run out of space.
+    ///
+    /// What does not cross a multiple of [`ZEROES_AT_ONCE_BYTES`] takes its place among other requests as a whole, and, where
+    /// a device orders requests, when the future is polled first.
     async fn write_zeroes(
         &self,
         offset: u64,

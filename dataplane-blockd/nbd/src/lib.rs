@@ -32,7 +32,7 @@ mod transmission;
 pub mod wire;
 
 pub use align::AnyAlignment;
-pub use device::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece};
+pub use device::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
 pub use export::{Export, Exports};
 pub use memory::MemoryDevice;
 pub use range_lock::{RangeGuard, RangeLock};

@@ -150,10 +150,6 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 
-    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
-        self.clear(offset, length, durability)
-    }
-
     async fn write_zeroes(
         &self,
         offset: u64,

@@ -28,6 +28,9 @@ use tokio::sync::OwnedRwLockReadGuard;
 /// Capabilities on one connection: a client has one disk, a gateway some hundreds.
 const GRANTS_MAX: usize = 1024;
 
+/// What a trimmed block takes of a turn: its part of a journal record and of an index region.
+const TOMBSTONE_BYTES: usize = 32;
+
 /// A node as connections see it.
 pub(crate) struct NodeService(pub(crate) Arc<Inner>);
 
@@ -311,7 +314,7 @@ impl NodeSession {
                 content: Content::Trim,
             })
             .collect();
-        self.change(change, &puts, 0).await?;
+        self.change(change, &puts, puts.len() * TOMBSTONE_BYTES).await?;
         Ok(Reply::Trimmed)
     }
 

@@ -37,15 +37,15 @@ impl Placement {
         // Tells this call's own write from others' after a lost reply.
         let mark = format!("{holder}#{:016x}", self.env.random_u64());
         let mut was_clean = true;
-        for attempt in 0..ATTEMPTS {
-            let old = self.ready_disk(disk).await?;
-            if let Some(attach) = &old.value.attached {
+        self.change_disk(disk, |old| {
+            let old = old.ready()?;
+            if let Some(attach) = &old.attached {
                 if attach.holder == mark {
-                    return Ok(Attachment {
-                        fence: old.value.fence(),
+                    return Ok(Step::Answer(Attachment {
+                        fence: old.fence(),
                         clean: was_clean,
-                        disk: old.value,
-                    });
+                        disk: old,
+                    }));
                 }
                 if !force {
                     return Err(PlacementError::Attached {
@@ -54,9 +54,9 @@ impl Placement {
                     });
                 }
             }
-            was_clean = old.value.clean;
+            was_clean = old.clean;
             let record = DiskRecord {
-                fence: old.value.fence.checked_add(1).ok_or(PlacementError::Damaged {
+                fence: old.fence.checked_add(1).ok_or(PlacementError::Damaged {
                     key: disk.to_string(),
                     reason: "its fence cannot be raised any more".into(),
                 })?,
@@ -65,27 +65,16 @@ impl Placement {
                     since_unix_ms: self.env.wall().as_millis(),
                 }),
                 clean: false,
-                ..old.value
+                ..old
             };
-            let outcome = self
-                .transact(vec![Write::Put {
-                    key: self.disk_key(disk),
-                    value: record::encode(&record),
-                    condition: unchanged(Some(old.version)),
-                }])
-                .await?;
-            match outcome {
-                Outcome::Done => {
-                    return Ok(Attachment {
-                        fence: record.fence(),
-                        clean: was_clean,
-                        disk: record,
-                    });
-                }
-                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
-            }
-        }
-        Err(PlacementError::Contention { what: "the disk" })
+            let attachment = Attachment {
+                fence: record.fence(),
+                clean: was_clean,
+                disk: record.clone(),
+            };
+            Ok(Step::Put(Box::new(record), attachment))
+        })
+        .await
     }
 
     /// Replaces the client's own settings of a disk; only who has it attached may.
@@ -98,33 +87,21 @@ impl Placement {
         fence: Fence,
         settings: &str,
     ) -> Result<DiskRecord, PlacementError> {
-        for attempt in 0..ATTEMPTS {
-            let old = self.ready_disk(disk).await?;
-            if old.value.fence() != fence || old.value.attached.is_none() {
-                return Err(PlacementError::Fenced {
-                    current: old.value.fence(),
-                });
+        self.change_disk(disk, |old| {
+            let old = old.ready()?;
+            if old.fence() != fence || old.attached.is_none() {
+                return Err(PlacementError::Fenced { current: old.fence() });
             }
-            if old.value.settings == settings {
-                return Ok(old.value);
+            if old.settings == settings {
+                return Ok(Step::Answer(old));
             }
             let record = DiskRecord {
                 settings: settings.to_owned(),
-                ..old.value
+                ..old
             };
-            let outcome = self
-                .transact(vec![Write::Put {
-                    key: self.disk_key(disk),
-                    value: record::encode(&record),
-                    condition: unchanged(Some(old.version)),
-                }])
-                .await?;
-            match outcome {
-                Outcome::Done => return Ok(record),
-                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
-            }
-        }
-        Err(PlacementError::Contention { what: "the disk" })
+            Ok(Step::Put(Box::new(record.clone()), record))
+        })
+        .await
     }
 
     /// Ends an attach. `clean`: everything is durable on all replicas and they were told that it is settled.
@@ -132,33 +109,54 @@ impl Placement {
     /// # Errors
     /// [`PlacementError::Fenced`] if somebody else has it meanwhile: nothing was changed.
     pub async fn detach_disk(&self, disk: DiskId, fence: Fence, clean: bool) -> Result<(), PlacementError> {
-        for attempt in 0..ATTEMPTS {
-            let old = self.stored_disk(disk).await?;
-            if old.value.fence() != fence {
-                return Err(PlacementError::Fenced {
-                    current: old.value.fence(),
-                });
+        self.change_disk(disk, |old| {
+            if old.fence() != fence {
+                return Err(PlacementError::Fenced { current: old.fence() });
             }
-            if old.value.attached.is_none() {
-                return Ok(());
+            if old.attached.is_none() {
+                return Ok(Step::Answer(()));
             }
             let record = DiskRecord {
                 attached: None,
                 clean,
-                ..old.value
+                ..old
             };
-            let outcome = self
-                .transact(vec![Write::Put {
-                    key: self.disk_key(disk),
-                    value: record::encode(&record),
-                    condition: unchanged(Some(old.version)),
-                }])
-                .await?;
-            match outcome {
-                Outcome::Done => return Ok(()),
+            Ok(Step::Put(Box::new(record), ()))
+        })
+        .await
+    }
+
+    /// Changes a disk's record, as often as it takes while others change it too. `step` sees the record as it stands at each
+    /// turn; of what it puts only the last counts.
+    async fn change_disk<T>(
+        &self,
+        disk: DiskId,
+        mut step: impl FnMut(DiskRecord) -> Result<Step<T>, PlacementError>,
+    ) -> Result<T, PlacementError> {
+        for attempt in 0..ATTEMPTS {
+            let old = self.stored_disk(disk).await?;
+            let (record, answer) = match step(old.value)? {
+                Step::Answer(answer) => return Ok(answer),
+                Step::Put(record, answer) => (record, answer),
+            };
+            let put = Write::Put {
+                key: self.disk_key(disk),
+                value: record::encode(&*record),
+                condition: unchanged(Some(old.version)),
+            };
+            match self.transact(vec![put]).await? {
+                Outcome::Done => return Ok(answer),
                 Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
             }
         }
         Err(PlacementError::Contention { what: "the disk" })
     }
+}
+
+/// What becomes of a record.
+enum Step<T> {
+    /// It stays as it is.
+    Answer(T),
+    /// This takes its place; the answer when it stands.
+    Put(Box<DiskRecord>, T),
 }

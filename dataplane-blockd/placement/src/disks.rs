@@ -88,6 +88,14 @@ impl DiskRecord {
         Fence(self.fence)
     }
 
+    /// The record of a disk that is there for its users.
+    pub(crate) fn ready(self) -> Result<Self, PlacementError> {
+        match self.state {
+            DiskState::Ready => Ok(self),
+            DiskState::Deleting { .. } => Err(PlacementError::Deleting(self.disk)),
+        }
+    }
+
     fn reserved_tracts(&self) -> u64 {
         u64::from(self.tracts) * u64::from(self.copies)
     }
@@ -409,10 +417,10 @@ impl Placement {
 
     pub(crate) async fn ready_disk(&self, disk: DiskId) -> Result<Stored<DiskRecord>, PlacementError> {
         let stored = self.stored_disk(disk).await?;
-        match stored.value.state {
-            DiskState::Ready => Ok(stored),
-            DiskState::Deleting { .. } => Err(PlacementError::Deleting(disk)),
-        }
+        Ok(Stored {
+            value: stored.value.ready()?,
+            version: stored.version,
+        })
     }
 }
 

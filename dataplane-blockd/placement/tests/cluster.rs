@@ -201,6 +201,8 @@ fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
                 copying.iter().any(|row| row.replica(node(2)).is_some()),
                 "it stays while others copy"
             );
+            let in_use = placement.remove_node(node(2)).await;
+            assert!(matches!(in_use, Err(PlacementError::NodeInUse(_))), "{in_use:?}");
             settle(&env, &mut coordinator, &placement).await;
             let drained = all_rows(&placement).await;
             check(&drained);
@@ -213,6 +215,22 @@ fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
                     .iter()
                     .all(|row| row.active().count() == row.replication.copies())
             );
+            assert!(
+                placement
+                    .is_node_unused(node(2))
+                    .await
+                    .expect("the table answers")
+            );
+            let serves = placement.remove_node(node(1)).await;
+            assert!(matches!(serves, Err(PlacementError::NodeInUse(_))), "{serves:?}");
+            for _ in 0..2 {
+                placement
+                    .remove_node(node(2))
+                    .await
+                    .expect("unused, and then gone");
+            }
+            let nodes = placement.nodes().await.expect("the table answers");
+            assert!(nodes.iter().all(|left| left.node != node(2)), "{nodes:?}");
         })
         .expect("the run ends");
 }
@@ -304,6 +322,26 @@ fn two_coordinators_never_both_act_and_the_second_takes_over() {
     }
 }
 
+/// A cluster whose rows are built on the first `nodes` nodes, each with a domain of its own.
+async fn settled(env: &Env, placement: &Placement, nodes: u8) {
+    let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+    for number in 1..=nodes {
+        live(env, placement, number, &format!("d{number}")).await;
+    }
+    settle(env, &mut coordinator, placement).await;
+}
+
+/// The table through a connection that loses answers and delivers requests late.
+fn doubtful(env: &Env, table: &MemoryTable, lose_reply_per_mille: u32) -> Placement {
+    let client = table.connect(env);
+    client.set_rates(FaultRates {
+        lose_reply_per_mille,
+        late_per_mille: 50,
+        ..FaultRates::default()
+    });
+    Placement::new(env.clone(), client, "test").expect("the name is fine")
+}
+
 fn new_disk(name: &str, tracts: u64) -> NewDisk {
     NewDisk {
         tenant: TENANT,
@@ -323,13 +361,7 @@ fn disks_are_created_found_grown_and_deleted_within_the_room_there_is() {
         let env = simulation.env();
         simulation
             .run(async move {
-                let client = table.connect(&env);
-                client.set_rates(FaultRates {
-                    lose_reply_per_mille: 50,
-                    late_per_mille: 50,
-                    ..FaultRates::default()
-                });
-                let placement = Placement::new(env.clone(), client, "test").expect("the name is fine");
+                let placement = doubtful(&env, &table, 50);
                 let retry = || env.sleep(Duration::from_millis(50));
                 while placement.initialise([8, 8, 8]).await.is_err() {
                     retry().await;
@@ -342,11 +374,7 @@ fn disks_are_created_found_grown_and_deleted_within_the_room_there_is() {
                     "no nodes, no disks"
                 );
                 let calm = self::placement(&env, &table);
-                let mut coordinator = Coordinator::new(calm.clone(), CoordinatorSettings::default());
-                for number in 1..=2 {
-                    live(&env, &calm, number, &format!("d{number}")).await;
-                }
-                settle(&env, &mut coordinator, &calm).await;
+                settled(&env, &calm, 2).await;
                 assert_eq!(calm.capacity().await.expect("it answers").total_tracts, 2000);
                 let disk = loop {
                     match placement.create_disk(new_disk("one", 400)).await {
@@ -405,20 +433,10 @@ fn a_disk_with_a_chosen_identifier_is_made_once_and_removed_for_good() {
         let env = simulation.env();
         simulation
             .run(async move {
-                let client = table.connect(&env);
-                client.set_rates(FaultRates {
-                    lose_reply_per_mille: 200,
-                    late_per_mille: 50,
-                    ..FaultRates::default()
-                });
-                let doubtful = Placement::new(env.clone(), client, "test").expect("the name is fine");
+                let doubtful = doubtful(&env, &table, 200);
                 let calm = self::placement(&env, &table);
                 calm.initialise([8, 8, 8]).await.expect("it is set up");
-                let mut coordinator = Coordinator::new(calm.clone(), CoordinatorSettings::default());
-                for number in 1..=2 {
-                    live(&env, &calm, number, &format!("d{number}")).await;
-                }
-                settle(&env, &mut coordinator, &calm).await;
+                settled(&env, &calm, 2).await;
                 let (disk, late) = (DiskId([7; 16]), DiskId([8; 16]));
                 for _ in 0..3 {
                     while doubtful.create_disk_as(disk, new_disk("one", 400)).await.is_err() {
@@ -465,11 +483,7 @@ fn one_holder_at_a_time_and_force_raises_the_fence() {
         .run(async move {
             let placement = placement(&env, &table);
             placement.initialise([8, 8, 8]).await.expect("it is set up");
-            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
-            for number in 1..=2 {
-                live(&env, &placement, number, &format!("d{number}")).await;
-            }
-            settle(&env, &mut coordinator, &placement).await;
+            settled(&env, &placement, 2).await;
             let disk = placement
                 .create_disk(new_disk("one", 4))
                 .await

@@ -78,14 +78,6 @@ pub enum Engine {
 }
 
 /// The content of a number.
-pub fn body(number: u64) -> Body {
-    if number == 0 {
-        Body::Zero
-    } else {
-        Body::Data(data(number))
-    }
-}
-
 fn data(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_le_bytes())
 }
@@ -124,15 +116,10 @@ impl Engine {
         numbers: &[u64],
         durable: bool,
     ) -> Vec<Effect> {
+        let blocks = numbers.iter().map(|number| data(*number)).collect();
         match self {
-            Self::Striped(engine) => {
-                let bodies = numbers.iter().map(|number| body(*number)).collect();
-                engine.write(now_ms, request, first, bodies, durable)
-            }
-            Self::Log(engine) => {
-                let blocks = numbers.iter().map(|number| data(*number)).collect();
-                engine.write(now_ms, request, first, blocks, durable)
-            }
+            Self::Striped(engine) => engine.write(now_ms, request, first, blocks, durable),
+            Self::Log(engine) => engine.write(now_ms, request, first, blocks, durable),
         }
     }
 
@@ -146,10 +133,8 @@ impl Engine {
         durable: bool,
     ) -> Vec<Effect> {
         match self {
-            Self::Striped(engine) => {
-                engine.write(now_ms, request, first, vec![Body::Zero; count as usize], durable)
-            }
-            Self::Log(engine) => engine.zero(now_ms, request, first, count, durable),
+            Self::Striped(engine) => engine.zero(now_ms, request, first..first + count, durable),
+            Self::Log(engine) => engine.zero(now_ms, request, first..first + count, durable),
         }
     }
 

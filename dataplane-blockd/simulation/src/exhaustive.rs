@@ -1,6 +1,6 @@
 //! Every history of a few operations on four blocks and two replicas, with every crash point.
 //!
-//! A history is a sequence of writes of single blocks and flushes. Stores may become durable in any order between the
+//! A history is a sequence of writes of single blocks, of zeroing the whole disk, and of flushes. Stores may become durable in any order between the
 //! operations; a crash may come at any moment and leaves any part of what is under way. Blocks are alike, so of histories that
 //! differ only in the names of their blocks one is tried. States that were seen are not tried again.
 
@@ -9,11 +9,12 @@ use crate::{
     engine::{Engine, Mode},
     replicas::{Attach, Fate, World},
 };
-use firn_blockd_disk::{Effect, Incarnation, RequestId, Store};
+use firn_blockd_disk::{Effect, Incarnation, RequestId, Store, Unit};
 use futures::FutureExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
+    ops::Range,
     sync::{Arc, Mutex},
 };
 
@@ -36,6 +37,8 @@ pub struct Tried {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Operation {
     Write(u64),
+    /// All blocks, in one request. A crash may leave any of them zeroed.
+    Zero,
     Flush,
 }
 
@@ -55,7 +58,7 @@ struct Moment {
     epoch: u64,
     flying: Vec<Store>,
     flushes: BTreeMap<RequestId, usize>,
-    writes: BTreeMap<RequestId, usize>,
+    writes: BTreeMap<RequestId, Range<usize>>,
 }
 
 struct Search {
@@ -122,12 +125,12 @@ impl Search {
             .iter()
             .filter_map(|operation| match operation {
                 Operation::Write(block) => Some(block + 1),
-                Operation::Flush => None,
+                Operation::Zero | Operation::Flush => None,
             })
             .max()
             .unwrap_or(0);
         let writes = (0..(used + 1).min(BLOCKS)).map(Operation::Write);
-        for operation in writes.chain([Operation::Flush]) {
+        for operation in writes.chain([Operation::Zero, Operation::Flush]) {
             past.push(operation);
             for moment in &moments {
                 self.operate(
@@ -156,19 +159,18 @@ impl Search {
 
     /// Every part of what is under way may be durable.
     fn crash(&mut self, moment: &Moment, past: &[Operation]) -> Result<(), String> {
-        for subset in 0..1_u32 << moment.flying.len() {
+        let of_store = |store: &Store| {
+            store
+                .units()
+                .map(|unit| (store.clone(), unit))
+                .collect::<Vec<_>>()
+        };
+        let parts: Vec<(Store, Unit)> = moment.flying.iter().flat_map(of_store).collect();
+        for subset in 0..1_u32 << parts.len() {
             let mut world = moment.world.clone();
-            for (at, store) in moment.flying.iter().enumerate() {
-                if subset >> at & 1 == 1 {
-                    world.apply(
-                        moment.engine.incarnation(),
-                        store.replica,
-                        store.unit,
-                        store.version,
-                        &store.body,
-                        Fate::Applied,
-                    );
-                }
+            let durable = parts.iter().enumerate().filter(|(at, _)| subset >> at & 1 == 1);
+            for (_, (store, unit)) in durable {
+                moment.apply(&mut world, store, *unit);
             }
             if self.checked.insert(digest(&(&world, &moment.promises))) {
                 self.tried.crashes += 1;
@@ -220,8 +222,20 @@ impl Moment {
                     number,
                     epoch: next.epoch,
                 });
-                next.writes.insert(id, next.promises.pieces.len() - 1);
+                let pieces = next.promises.pieces.len();
+                next.writes.insert(id, pieces - 1..pieces);
                 next.engine.write(0, id, block, &[number], false)
+            }
+            Operation::Zero => {
+                let (begin, epoch) = (next.promises.pieces.len(), next.epoch);
+                let zeroed = (0..BLOCKS).map(|block| Piece {
+                    block,
+                    number: 0,
+                    epoch,
+                });
+                next.promises.pieces.extend(zeroed);
+                next.writes.insert(id, begin..next.promises.pieces.len());
+                next.engine.zero(0, id, 0, BLOCKS, false)
             }
             Operation::Flush => {
                 let written = next.promises.pieces.last();
@@ -236,16 +250,19 @@ impl Moment {
         next
     }
 
+    /// A unit of a store becomes durable.
+    fn apply(&self, world: &mut World, store: &Store, unit: Unit) {
+        let (by, replica) = (self.engine.incarnation(), store.replica);
+        world.apply(by, replica, unit, store.version, &store.body, Fate::Applied);
+    }
+
     fn acknowledge(&mut self, mode: Mode, at: usize) {
         let store = self.flying.remove(at);
-        self.world.apply(
-            self.engine.incarnation(),
-            store.replica,
-            store.unit,
-            store.version,
-            &store.body,
-            Fate::Applied,
-        );
+        let mut world = std::mem::replace(&mut self.world, World::new(0));
+        for unit in store.units() {
+            self.apply(&mut world, &store, unit);
+        }
+        self.world = world;
         let effects = self.engine.stored(0, store.ticket, store.replica);
         self.take(mode, effects);
     }
@@ -262,10 +279,10 @@ impl Moment {
                     {
                         self.promises.prefix = self.promises.prefix.max(prefix);
                     }
-                    if let Some(piece) = self.writes.remove(&id)
+                    if let Some(pieces) = self.writes.remove(&id)
                         && mode.writes_through()
                     {
-                        self.promises.durable.push(piece);
+                        self.promises.durable.extend(pieces);
                     }
                 }
             }

@@ -3,18 +3,12 @@
 //! What passes is only what is waited for: seeks, bytes under the arm, the network. What the programs compute takes no
 //! time here. The same run gives the same figures on any machine.
 
-use crate::cluster::{Cluster, Size, TENANT, access, placement, replica_options, whole};
+use crate::setting::{BLOCK_BYTES, Setting};
 use bytes::Bytes;
-use firn_blockd_client::{
-    Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, tracts_for,
-};
+use firn_blockd_client::Mode;
 use firn_blockd_disk::{FlushPolicy, VirtualDisk};
 use firn_blockd_nbd::{BlockDevice, Durability, Piece};
-use firn_blockd_node::{DiskModel, Geometry};
-use firn_blockd_placement::NewDisk;
-use firn_blockd_protocol::{DiskId, Replication};
 use firn_env::{Env, sim::Machine};
-use firn_table::MemoryTable;
 use futures::{StreamExt, stream};
 use std::{
     sync::{Arc, Mutex},
@@ -23,8 +17,9 @@ use std::{
 
 /// Every node's disk: the parameters of the Blizzard paper's disks as far as it gives them.
 pub const MODEL: &str = "seek=8ms,bw=128MB/s";
-const KEY: [u8; 32] = [6; 32];
-const BLOCK_BYTES: u64 = 4096;
+/// Tracts that a node has room for.
+const NODE_TRACTS: u32 = 40;
+
 /// What a user does.
 #[derive(Clone, Copy, Debug)]
 struct Load {
@@ -43,121 +38,6 @@ const SINGLE: &[u64] = &[1];
 const MIXED: &[u64] = &[
     1, 1, 2, 1, 4, 1, 8, 1, 2, 16, 1, 1, 4, 32, 1, 2, 1, 1, 64, 1, 2, 4, 1, 8, 1, 1, 16, 1, 2, 1, 1, 256,
 ];
-
-fn size(model: &str) -> Result<Size, String> {
-    Ok(Size {
-        rows: 256,
-        geometry: Geometry {
-            groups: 1,
-            home_frames: 40,
-            scratch_frames: 5,
-            journal_bytes: 4 << 20,
-        },
-        model: Some(model.parse::<DiskModel>().map_err(|error| error.to_string())?),
-        heartbeat: Duration::from_secs(10),
-        steps: u64::MAX,
-    })
-}
-
-/// A disk on a cluster of its own.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    nodes: usize,
-    copies: u8,
-    mode: Mode,
-    flush: FlushPolicy,
-    segment_tracts: u32,
-    blocks: u64,
-}
-
-impl Setting {
-    fn name(&self) -> String {
-        match self.flush {
-            FlushPolicy::Durable => format!("{}, durable", self.mode),
-            FlushPolicy::Ordered { .. } => format!("{}, ordered", self.mode),
-        }
-    }
-
-    async fn create(&self, env: &Env, table: &MemoryTable) -> Result<DiskId, String> {
-        let placement = placement(env, table);
-        let replication = Replication::new(self.copies).ok_or("one to three copies")?;
-        if !whole(env, &placement, replication).await {
-            return Err("the rows are never built".into());
-        }
-        let shape = match self.mode {
-            Mode::Log => Shape::Log {
-                block_bytes: BLOCK_BYTES as u32,
-                physical_blocks: Shape::physical_for(self.blocks),
-            },
-            Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::in_place(self.segment_tracts),
-        };
-        let settings =
-            DiskSettings::new(shape, self.mode, Some(key_check(&KEY))).map_err(|error| error.to_string())?;
-        let size_bytes = self.blocks * BLOCK_BYTES;
-        let new = NewDisk {
-            tenant: TENANT,
-            name: "disk".into(),
-            size_bytes,
-            tracts: Some(tracts_for(&settings, size_bytes).map_err(|error| error.to_string())?),
-            replication,
-            settings: settings.to_text(),
-        };
-        for _ in 0..600 {
-            if let Ok(record) = placement.create_disk(new.clone()).await {
-                return Ok(record.disk);
-            }
-            env.sleep(Duration::from_millis(500)).await;
-        }
-        Err("there is never room for the disk".into())
-    }
-
-    async fn attach(&self, env: &Env, table: &MemoryTable, disk: DiskId) -> Result<AttachedDisk, String> {
-        let wanted = Attachable {
-            flush: self.flush,
-            force: true,
-            replicas: ReplicaOptions {
-                patience: Duration::from_secs(600),
-                ..replica_options()
-            },
-            ..Attachable::new(disk, KEY, "figures")
-        };
-        attach(env, &placement(env, table), &access(env), wanted)
-            .await
-            .map_err(|error| error.to_string())
-    }
-
-    /// Runs `work` with the disk on a client's machine.
-    fn run<T, F>(&self, seed: u64, work: impl FnOnce(Client) -> F + Send + 'static) -> Result<T, String>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, String>> + Send + 'static,
-    {
-        let cluster = Cluster::new(seed, self.nodes, size(MODEL)?)?;
-        // A data centre's round trip.
-        cluster.simulation.set_network_latency(Duration::from_micros(200));
-        let (setting, machine) = (*self, cluster.simulation.machine("client"));
-        let (env, table) = (cluster.simulation.env(), cluster.table.clone());
-        let measured = cluster.simulation.run(async move {
-            let disk = setting.create(&env, &table).await?;
-            let attached = setting.attach(&machine.env(), &table, disk).await?;
-            work(Client {
-                machine,
-                table,
-                disk,
-                attached,
-            })
-            .await
-        });
-        measured.map_err(|error| error.to_string())?
-    }
-}
-
-struct Client {
-    machine: Machine,
-    table: MemoryTable,
-    disk: DiskId,
-    attached: AttachedDisk,
-}
 
 impl Load {
     /// How many blocks a write has.
@@ -276,6 +156,8 @@ fn latencies(setting: Setting, per_second: u64) -> Result<String, String> {
 fn sequential_read(segment_tracts: u32) -> Result<f64, String> {
     let setting = Setting {
         nodes: 128,
+        model: Some(MODEL),
+        node_tracts: NODE_TRACTS,
         copies: 1,
         mode: Mode::WriteBack,
         flush: FlushPolicy::Durable,
@@ -401,6 +283,8 @@ pub fn print() -> Result<(), String> {
     ];
     let setting = |copies, mode, flush| Setting {
         nodes: 24,
+        model: Some(MODEL),
+        node_tracts: NODE_TRACTS,
         copies,
         mode,
         flush,
@@ -445,6 +329,8 @@ fn losses(
             let lost = |mode| {
                 let setting = Setting {
                     nodes: 24,
+                    model: Some(MODEL),
+                    node_tracts: NODE_TRACTS,
                     copies: 1,
                     mode,
                     flush: FlushPolicy::Ordered { lag_ms_max: 60_000 },

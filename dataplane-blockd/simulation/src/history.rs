@@ -131,7 +131,8 @@ enum Request {
 struct Flying {
     store: Store,
     by: Incarnation,
-    applied: bool,
+    /// Units that are not durable on its replica yet: of a range, each by itself.
+    left: Vec<Unit>,
 }
 
 struct History {
@@ -273,7 +274,11 @@ impl History {
     }
 
     fn zero(&mut self, engine: &mut Engine) -> Result<(), String> {
-        let (first, count) = self.range(engine.blocks());
+        let (first, count) = if self.random.chance(1, 3) {
+            (0, engine.blocks())
+        } else {
+            self.range(engine.blocks())
+        };
         let durable = self.random.chance(1, 6);
         let id = self.submit(first, &vec![0; count as usize], durable);
         self.note(|| format!("{id:?}: zero {first}.. {count} durable {durable}"));
@@ -318,8 +323,8 @@ impl History {
                     }
                     self.flying.push(Flying {
                         by: self.incarnation,
+                        left: store.units().collect(),
                         store,
-                        applied: false,
                     });
                 }
                 Effect::Answer(id) => self.answered(id)?,
@@ -344,49 +349,50 @@ impl History {
         Ok(())
     }
 
-    /// A store becomes durable; the client does not know yet.
+    /// A store, or a part of a range, becomes durable; the client does not know yet.
     fn arrive(&mut self) -> Result<(), String> {
         let waiting: Vec<usize> = (0..self.flying.len())
-            .filter(|at| !self.flying[*at].applied)
+            .filter(|at| !self.flying[*at].left.is_empty())
             .collect();
         if waiting.is_empty() {
             return Ok(());
         }
         let at = *self.random.pick(&waiting);
-        self.apply(at)
+        let mut units = self.flying[at].left.clone();
+        if units.len() > 1 {
+            units.retain(|_| self.random.chance(1, 2));
+        }
+        self.apply(at, &units)
     }
 
-    fn apply(&mut self, at: usize) -> Result<(), String> {
+    fn apply(&mut self, at: usize, units: &[Unit]) -> Result<(), String> {
         let store = self.flying[at].store.clone();
-        self.note(|| {
-            format!(
-                "{:?} is on replica {} as {:?}",
-                store.unit, store.replica, store.version
-            )
-        });
-        self.check_order(&store)?;
-        let accepted = self.world().apply(
-            self.flying[at].by,
-            store.replica,
-            store.unit,
-            store.version,
-            &store.body,
-            Fate::Applied,
-        );
-        if !accepted {
-            return Err("the owner of the disk was fenced".to_owned());
+        for unit in units {
+            self.note(|| format!("{unit:?} is on replica {} as {:?}", store.replica, store.version));
+            self.check_order(&store, *unit)?;
+            let accepted = self.world().apply(
+                self.flying[at].by,
+                store.replica,
+                *unit,
+                store.version,
+                &store.body,
+                Fate::Applied,
+            );
+            if !accepted {
+                return Err("the owner of the disk was fenced".to_owned());
+            }
         }
-        self.flying[at].applied = true;
+        self.flying[at].left.retain(|unit| !units.contains(unit));
         Ok(())
     }
 
     /// I11: what a later epoch overwrites in place is durable everywhere.
-    fn check_order(&self, store: &Store) -> Result<(), String> {
-        let Unit::Block(block) = store.unit else {
+    fn check_order(&self, store: &Store, unit: Unit) -> Result<(), String> {
+        let Unit::Block(block) = unit else {
             return Ok(());
         };
         let world = self.world();
-        let Some(old) = world.load(store.replica, store.unit) else {
+        let Some(old) = world.load(store.replica, unit) else {
             return Ok(());
         };
         let same_attach = old.version.incarnation == store.version.incarnation;
@@ -397,7 +403,7 @@ impl History {
             .filter(|replica| Some(*replica) != self.rotten)
             .all(|replica| {
                 world
-                    .load(replica, store.unit)
+                    .load(replica, unit)
                     .is_some_and(|held| held.version >= old.version)
             });
         if *epoch < store.epoch && !everywhere {
@@ -413,9 +419,8 @@ impl History {
             return Ok(());
         }
         let at = self.random.index(self.flying.len());
-        if !self.flying[at].applied {
-            self.apply(at)?;
-        }
+        let left = self.flying[at].left.clone();
+        self.apply(at, &left)?;
         let done = self.flying.swap_remove(at).store;
         let effects = engine.stored(self.now_ms, done.ticket, done.replica);
         self.take(effects)
@@ -434,20 +439,17 @@ impl History {
     fn late_arrives(&mut self) {
         if let Some(late) = self.late.pop_front() {
             let store = late.store;
-            let accepted = self.world().apply(
-                late.by,
-                store.replica,
-                store.unit,
-                store.version,
-                &store.body,
-                Fate::Applied,
-            );
-            self.note(|| {
-                format!(
-                    "late: {:?} on replica {}: accepted {accepted}",
-                    store.unit, store.replica
-                )
-            });
+            for unit in late.left {
+                let accepted = self.world().apply(
+                    late.by,
+                    store.replica,
+                    unit,
+                    store.version,
+                    &store.body,
+                    Fate::Applied,
+                );
+                self.note(|| format!("late: {unit:?} on replica {}: accepted {accepted}", store.replica));
+            }
         }
     }
 
@@ -473,29 +475,25 @@ impl History {
     fn crash(&mut self) {
         self.report.crashes += 1;
         self.note(|| "crash".to_owned());
-        for flying in std::mem::take(&mut self.flying) {
-            if flying.applied {
-                continue;
+        for Flying { store, by, left } in std::mem::take(&mut self.flying) {
+            for unit in left {
+                let fate = match self.random.below(8) {
+                    0..3 => Fate::Applied,
+                    3 => Fate::Torn,
+                    4 | 5 => {
+                        self.late.push_back(Flying {
+                            store: store.clone(),
+                            by,
+                            left: vec![unit],
+                        });
+                        continue;
+                    }
+                    _ => Fate::Lost,
+                };
+                self.note(|| format!("{unit:?} on replica {}: {fate:?}", store.replica));
+                self.world()
+                    .apply(by, store.replica, unit, store.version, &store.body, fate);
             }
-            let fate = match self.random.below(8) {
-                0..3 => Fate::Applied,
-                3 => Fate::Torn,
-                4 | 5 => {
-                    self.late.push_back(flying);
-                    continue;
-                }
-                _ => Fate::Lost,
-            };
-            let store = flying.store;
-            self.note(|| format!("{:?} on replica {}: {fate:?}", store.unit, store.replica));
-            self.world().apply(
-                flying.by,
-                store.replica,
-                store.unit,
-                store.version,
-                &store.body,
-                fate,
-            );
         }
         self.requests.clear();
         self.epochs.clear();

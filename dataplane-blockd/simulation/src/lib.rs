@@ -8,7 +8,7 @@
 //! [`on_nodes`] runs the production client on production nodes on simulated machines, networks and disks ([`cluster`]): fewer
 //! histories, of everything; snapshots are taken all the while, and at the end each is restored and compared.
 //!
-//! [`figures`] measures the same in virtual time on slow disks.
+//! [`figures`] measures the same in virtual time on slow disks; [`setting`] is a disk on a cluster of its own, for that and for tests.
 //!
 //! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
 
@@ -22,4 +22,5 @@ pub mod history;
 pub mod mutants;
 pub mod on_nodes;
 pub mod replicas;
+pub mod setting;
 mod user;

@@ -68,8 +68,9 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 5] = [
+pub const BUGS: [&str; 6] = [
     "client.one_replica_suffices",
+    "client.zeroes_one_tract_only",
     "store.acknowledge_before_sync",
     "snapshot.writers_pass",
     "snapshot.forgets_what_failed",

@@ -176,10 +176,6 @@ impl BlockDevice for Recorded {
         self.end(answer, promised)
     }
 
-    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
-        self.write_zeroes(offset, length, true, durability).await
-    }
-
     async fn write_zeroes(
         &self,
         offset: u64,
@@ -259,9 +255,15 @@ impl User {
     }
 
     fn start_write(&self, under_way: &Under) {
-        let first = self.env.random_below(BLOCKS);
-        let count = (1 + self.env.random_below(3)).min(BLOCKS - first);
         let zeroes = self.env.random_below(6) == 0;
+        let first = self.env.random_below(BLOCKS);
+        // What is zeroed may be long: over all tracts of the disk, at once.
+        let longest = if zeroes && self.env.random_below(2) == 0 {
+            BLOCKS
+        } else {
+            3
+        };
+        let count = (1 + self.env.random_below(longest)).min(BLOCKS - first);
         let durability = if self.env.random_below(5) == 0 {
             Durability::Durable
         } else {

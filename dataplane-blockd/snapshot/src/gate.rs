@@ -7,7 +7,8 @@
 //!
 //! A request is given to the disk under the gate's lock: the disk takes it when its future is polled first, which is
 //! computation only. So each request is wholly before the freeze or wholly after it, and whoever saw one answered before
-//! sees it in the snapshot. Zeroing goes tract by tract, each a request of its own.
+//! sees it in the snapshot. A long range that is zeroed goes in parts,
+//! each a request of its own: as long as the disk takes as a whole, and tract by tract where tracts are still to be read.
 //!
 //! The gate also remembers which tracts were written since the last snapshot that was completed through it: the others need
 //! not even be read for the next. A new gate knows nothing, so the first snapshot of an attach reads all; what a crash took
@@ -16,7 +17,7 @@
 use crate::{error::SnapshotError, tracts::TractSet};
 use async_trait::async_trait;
 use bytes::Bytes;
-use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece};
+use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
 use firn_env::Env;
 use futures::{FutureExt, future::BoxFuture};
 use std::{
@@ -174,15 +175,22 @@ impl<D: BlockDevice> SnapshotGate<D> {
         }
     }
 
-    /// Parts of a range, none of which goes beyond a tract.
-    fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, u64)> + Send + use<D> {
-        let (tract_bytes, end) = (self.inner.tract_bytes, offset + length);
-        let mut at = offset;
-        std::iter::from_fn(move || {
-            let part = (at, (end - at).min(tract_bytes - at % tract_bytes));
-            at += part.1;
-            (part.1 > 0).then_some(part)
-        })
+    /// How much of a range to be zeroed from `at` on is one request: as much as the device takes as a whole, but no tract that is
+    /// to be read together with one that is not, nor two of those.
+    fn part(&self, at: u64, end: u64) -> u64 {
+        let tract_bytes = self.inner.tract_bytes;
+        let whole = (end - at).min(ZEROES_AT_ONCE_BYTES - at % ZEROES_AT_ONCE_BYTES);
+        let tract = at / tract_bytes;
+        let state = self.state();
+        let held = state
+            .freeze
+            .as_ref()
+            .and_then(|freeze| freeze.left.first_from(tract));
+        match held {
+            None => whole,
+            Some(held) if held == tract => whole.min(tract_bytes - at % tract_bytes),
+            Some(held) => whole.min(held * tract_bytes - at),
+        }
     }
 }
 
@@ -323,17 +331,6 @@ impl<D: BlockDevice> BlockDevice for SnapshotGate<D> {
         self.inner.device.flush().await
     }
 
-    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
-        for (at, part) in self.parts(offset, length) {
-            self.pass(
-                self.tracts(at, part),
-                self.inner.device.trim(at, part, durability),
-            )
-            .await?;
-        }
-        Ok(())
-    }
-
     async fn write_zeroes(
         &self,
         offset: u64,
@@ -341,9 +338,12 @@ impl<D: BlockDevice> BlockDevice for SnapshotGate<D> {
         allow_hole: bool,
         durability: Durability,
     ) -> Result<(), DeviceError> {
-        for (at, part) in self.parts(offset, length) {
+        let (mut at, end) = (offset, offset + length);
+        while at < end {
+            let part = self.part(at, end);
             let request = self.inner.device.write_zeroes(at, part, allow_hole, durability);
             self.pass(self.tracts(at, part), request).await?;
+            at += part;
         }
         Ok(())
     }

@@ -73,10 +73,6 @@ impl BlockDevice for Slow {
         self.memory.flush().await
     }
 
-    async fn trim(&self, offset: u64, length: u64, durability: Durability) -> Result<(), DeviceError> {
-        self.write_zeroes(offset, length, true, durability).await
-    }
-
     async fn write_zeroes(
         &self,
         offset: u64,

@@ -12,9 +12,8 @@
 )]
 
 use anyhow::{Result, ensure};
-use firn_integration::{Tree, garbage, read_back};
+use firn_integration::Office;
 use firn_rig::{
-    Edge,
     cloud::{post_json, status_of},
     servers::Server,
 };
@@ -94,7 +93,7 @@ impl Handler {
     }
 
     /// Sends messages until nothing is left to do: what is then stored is what the files need.
-    async fn all_is_gone(&self, server: &Server, work: &str, tree: &Tree) -> Result<()> {
+    async fn all_is_gone(&self, server: &Server, work: &str, office: &Office) -> Result<()> {
         let mut idle = 0;
         for _ in 0..TRIES {
             let (_, answer) = self.call("CleanOnMessage", json!({ "message": work })).await?;
@@ -106,7 +105,7 @@ impl Handler {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let (stored, live) = (server.log_bytes().await?, tree.bytes());
+        let (stored, live) = (server.log_bytes().await?, office.bytes());
         println!("{stored} bytes are left of which {live} are the files'");
         ensure!(idle == 2, "it never comes to an end");
         ensure!(
@@ -121,23 +120,22 @@ async fn story() -> Result<()> {
     let server = Server::azurite().await?;
     let place = tempfile::tempdir()?;
     let settings = server.settings(place.path());
-    let mut edge = Edge::configure(Edge::binary()?, &place.path().join("edge"), settings.clone())?;
-    let work = json!({"family": edge.format().await?}).to_string();
+    let mut office = Office::open(place.path(), settings.clone()).await?;
+    let work = json!({"family": office.family}).to_string();
     let handler = Handler::start(&server, &settings).await?;
-    let mut tree = Tree::default();
 
-    garbage(&mut edge, &mut tree, "first").await?;
+    office.garbage("first").await?;
     let timer =
         json!({"timer": {"Schedule": {"AdjustForDST": true}, "ScheduleStatus": null, "IsPastDue": false}});
     handler.shrink(&server, "CleanOnSchedule", &timer).await?;
-    read_back(&mut edge, &tree).await?;
+    office.read_back().await?;
 
-    garbage(&mut edge, &mut tree, "second").await?;
+    office.garbage("second").await?;
     handler
         .shrink(&server, "CleanOnMessage", &json!({ "message": work }))
         .await?;
-    handler.all_is_gone(&server, &work, &tree).await?;
-    read_back(&mut edge, &tree).await?;
+    handler.all_is_gone(&server, &work, &office).await?;
+    office.read_back().await?;
 
     // The queue's other way of writing a message, and one that asks for nothing: that one is to fail, and be dead-lettered.
     let (status, answer) = handler
@@ -152,7 +150,7 @@ async fn story() -> Result<()> {
         .call("CleanOnMessage", json!({"message": "{\"volume\": \"main\"}"}))
         .await?;
     ensure!(status == 400, "{status}: {answer}");
-    println!("{} files, every one as written", tree.files());
+    println!("{} files, every one as written", office.files());
     Ok(())
 }
 

@@ -11,8 +11,8 @@
 
 use anyhow::{Context, Result, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use firn_integration::{Tree, garbage, read_back};
-use firn_rig::{Edge, cloud::Aws, servers::Server};
+use firn_integration::Office;
+use firn_rig::{cloud::Aws, servers::Server};
 use http::Method;
 use serde_json::{Value, json};
 use std::{
@@ -225,12 +225,11 @@ async fn story() -> Result<()> {
     let place = tempfile::tempdir()?;
     let zip = zip(place.path())?;
     let settings = server.settings(place.path());
-    let mut edge = Edge::configure(Edge::binary()?, &place.path().join("edge"), settings.clone())?;
-    let work = json!({"family": edge.format().await?}).to_string();
-    let mut tree = Tree::default();
+    let mut office = Office::open(place.path(), settings.clone()).await?;
+    let work = json!({"family": office.family}).to_string();
 
     let cloud = Cloud::make(&server, &settings, &zip).await?;
-    garbage(&mut edge, &mut tree, "first").await?;
+    office.garbage("first").await?;
     cloud.listen_to_the_queue().await?;
     let mut last: Option<Instant> = None;
     shrinks(&server, &cloud, "the queue", async || {
@@ -254,10 +253,10 @@ async fn story() -> Result<()> {
     let refused = cloud.call(&json!({"volume": "main"})).await?;
     ensure!(refused["errorType"] == json!("Firn.Event"), "{refused}");
 
-    read_back(&mut edge, &tree).await?;
+    office.read_back().await?;
     // Made now, so that its first minute passes while the edge still works.
     cloud.schedule().await?;
-    garbage(&mut edge, &mut tree, "second").await?;
+    office.garbage("second").await?;
     let records = server.objects("/forward/").await?.len();
     cloud
         .until("the rule has moved what is live", async || {
@@ -280,14 +279,14 @@ async fn story() -> Result<()> {
         );
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let (stored, live) = (server.log_bytes().await?, tree.bytes());
+    let (stored, live) = (server.log_bytes().await?, office.bytes());
     println!("{stored} bytes are left of which {live} are the files'");
     ensure!(
         stored * 10 < live * 11,
         "{stored} bytes are left for {live} of files: {cleaned}"
     );
-    read_back(&mut edge, &tree).await?;
-    println!("{} files, every one as written", tree.files());
+    office.read_back().await?;
+    println!("{} files, every one as written", office.files());
     Ok(())
 }
 

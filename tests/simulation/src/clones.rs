@@ -32,6 +32,11 @@ impl Clones {
         self.all().len() < CLONES_MAX
     }
 
+    /// Whether none was made yet.
+    pub fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
     fn all(&self) -> std::sync::MutexGuard<'_, Vec<Home>> {
         self.0.lock().expect("no panic under this lock")
     }

@@ -240,7 +240,7 @@ impl History {
                 LifeEnd::GaveUp => return,
             }
             self.between_lives(&branch, &mut random);
-            if random.chance(2, 3) {
+            if !self.clones.is_empty() && random.chance(2, 3) {
                 clones::visit(&self, &workload, &mut random).await;
                 if self.has_failed() {
                     return;

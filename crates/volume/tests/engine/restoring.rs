@@ -1,44 +1,21 @@
 //! Restoring from snapshots, and cloning them.
 
-use crate::world::{World, config, root};
+use crate::{
+    files::{create, directory, look, name, write},
+    world::{World, config, root},
+};
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{
-    Acl, AclEntry, AclTag, Compare, CreateMode, FileHandle, Name, SetAttributes, SetTime, Stability,
-    Timestamp, Vfs, VfsError, XattrMode, compare_trees,
+    Acl, AclEntry, AclTag, Compare, FileHandle, Name, SetAttributes, SetTime, Timestamp, Vfs, VfsError,
+    XattrMode, compare_trees,
 };
 use firn_volume::{CloneError, Parts, RestoreError, SnapshotAccess, SnapshotError, Volume};
 
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes().to_vec()).expect("a name")
-}
-
-async fn look(vfs: &dyn Vfs, path: &[&str]) -> Result<FileHandle, VfsError> {
-    let mut here = vfs.root();
-    for part in path {
-        here = vfs.lookup(&root(), here, &name(part)).await?.0;
-    }
-    Ok(here)
-}
-
-async fn directory(vfs: &dyn Vfs, within: FileHandle, text: &str) -> FileHandle {
-    let made = vfs
-        .make_directory(&root(), within, &name(text), SetAttributes::default())
-        .await;
-    made.expect("it is made").handle
-}
-
 async fn file(vfs: &dyn Vfs, within: FileHandle, text: &str, offset: u64, bytes: Vec<u8>) -> FileHandle {
-    let mode = CreateMode::Guarded(SetAttributes::default());
-    let made = vfs
-        .create(&root(), within, &name(text), mode)
-        .await
-        .expect("it is created");
-    let data = vec![Bytes::from(bytes)];
-    vfs.write(&root(), made.handle, offset, data, Stability::FileSync)
-        .await
-        .expect("it is written");
-    made.handle
+    let made = create(vfs, within, text).await;
+    write(vfs, made, offset, bytes).await;
+    made
 }
 
 /// A tree with one of everything, below `tree`.

@@ -8,13 +8,17 @@ use super::{
 use crate::{
     mode::{Answers, FlushPolicy},
     mutants::{Mutant, Planted},
-    types::{Body, Effect, Incarnation, Lookup, ReplicaSet, RequestId, Store, Ticket, Unit, Version},
+    types::{Body, Change, Effect, Incarnation, Lookup, ReplicaSet, RequestId, Store, Ticket, Unit, Version},
 };
 use bytes::Bytes;
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
 
-/// Blocks that one zeroing entry covers at most, so that the blocks waiting in memory stay few.
-const ZERO_BLOCKS_MAX: u64 = 1024;
+/// What an entry that zeroes is counted as, however many blocks it covers: the block that it takes on the nodes. It bounds how
+/// many of them wait, which every look for a block goes through.
+const ZERO_ENTRY_BYTES: u64 = 4096;
 
 /// How a log runs.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -61,13 +65,15 @@ pub struct LogEngine {
     replay: Replay,
     issued: VecDeque<Waiting>,
     unissued: VecDeque<Waiting>,
-    /// The newest content of blocks that are not durable, and the index that wrote it.
-    overlay: BTreeMap<u64, (u64, Body)>,
+    /// The newest content of blocks that are not durable, and the index that wrote it. What was zeroed since is not in here.
+    overlay: BTreeMap<u64, (u64, Bytes)>,
+    /// Ranges zeroed by entries that are not issued, by index: older than what the overlay holds, newer than the replay.
+    zeroing: BTreeMap<u64, Range<u64>>,
     /// Entries submitted, and durable with all before them.
     submitted: u64,
     retired: u64,
     /// Requests that wait until so many entries are durable.
-    waiting: BTreeMap<u64, Vec<RequestId>>,
+    waiting_for: BTreeMap<u64, Vec<RequestId>>,
     answers: Answers,
     dirty_bytes: u64,
     checkpointing: Option<Checkpointing>,
@@ -96,9 +102,10 @@ impl LogEngine {
             issued: VecDeque::new(),
             unissued: VecDeque::new(),
             overlay: BTreeMap::new(),
+            zeroing: BTreeMap::new(),
             submitted: 0,
             retired: 0,
-            waiting: BTreeMap::new(),
+            waiting_for: BTreeMap::new(),
             answers: Answers::new(config.dirty_bytes_max, config.flush),
             dirty_bytes: 0,
             checkpointing: None,
@@ -149,33 +156,21 @@ impl LogEngine {
         self.accept(now_ms, request, durable)
     }
 
-    /// Makes blocks read as zeroes.
+    /// Makes a range of blocks read as zeroes, by one entry. The caller bounds its length.
     pub fn zero(
         &mut self,
         now_ms: u64,
         request: RequestId,
-        first: u64,
-        count: u64,
+        blocks: Range<u64>,
         durable: bool,
     ) -> Vec<Effect> {
-        let end = first + count;
-        let mut at = first;
-        while at < end {
-            let count = (end - at).min(ZERO_BLOCKS_MAX);
-            let has_content = |block| match self.overlay.get(&block) {
-                Some((_, body)) => *body != Body::Zero,
-                None => self.replay.mapping(block).is_some(),
-            };
-            if (at..at + count).any(has_content) {
-                if self.config.planted.is(Mutant::TrimWithoutRecord) {
-                    (at..at + count).for_each(|block| {
-                        self.overlay.insert(block, (u64::MAX, Body::Zero));
-                    });
-                } else {
-                    self.submit(now_ms, Record::Zero { first: at, count });
-                }
+        if self.overlay.range(blocks.clone()).next().is_some() || self.replay.maps_any(blocks.clone()) {
+            if self.config.planted.is(Mutant::TrimWithoutRecord) {
+                self.zeroing.insert(u64::MAX, blocks);
+            } else {
+                let (first, count) = (blocks.start, blocks.end - blocks.start);
+                self.submit(now_ms, Record::Zero { first, count });
             }
-            at += count;
         }
         self.accept(now_ms, request, durable)
     }
@@ -214,12 +209,44 @@ impl LogEngine {
         effects
     }
 
+    /// What the user wrote that is not durable with all before it, in order.
+    fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        let all = self.issued.iter().chain(&self.unissued);
+        all.filter(|entry| entry.index.is_some())
+    }
+
+    /// When the oldest write that is not durable arrived.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        self.waiting().next().map(|entry| entry.arrived_ms)
+    }
+
+    /// What was written and is not durable, in order. Nothing of it is withdrawn.
+    pub fn pending(&self) -> Vec<Change> {
+        let change = |entry: &Waiting| match &entry.record {
+            Record::Data { block, data } => Some(Change::Data {
+                first: *block,
+                data: data.clone(),
+            }),
+            Record::Zero { first, count } => Some(Change::Zero {
+                blocks: *first..first + count,
+            }),
+            Record::Release { .. } => None,
+        };
+        self.waiting().filter_map(change).collect()
+    }
+
+    /// Answers all that is held back by the bounds: whoever calls has made what it wrote safe in another way.
+    pub fn answer_held(&mut self) -> Vec<Effect> {
+        self.answers.release_all().map(Effect::Answer).collect()
+    }
+
     /// Where to read a block.
     pub fn lookup(&self, block: u64) -> Lookup {
         match self.overlay.get(&block) {
-            Some((_, body)) if !self.config.planted.is(Mutant::ReadPastPending) => {
-                Lookup::Memory(body.clone())
+            Some((_, data)) if !self.config.planted.is(Mutant::ReadPastPending) => {
+                Lookup::Memory(Body::Data(data.clone()))
             }
+            _ if self.zeroing.values().any(|zeroed| zeroed.contains(&block)) => Lookup::Memory(Body::Zero),
             _ => self
                 .replay
                 .mapping(block)
@@ -235,11 +262,16 @@ impl LogEngine {
         let index = self.submitted;
         match &record {
             Record::Data { block, data } => {
-                self.overlay.insert(*block, (index, Body::Data(data.clone())));
+                self.overlay.insert(*block, (index, data.clone()));
             }
-            Record::Zero { first, count } => (*first..first + count).for_each(|block| {
-                self.overlay.insert(block, (index, Body::Zero));
-            }),
+            Record::Zero { first, count } => {
+                let blocks = *first..first + count;
+                if !self.config.planted.is(Mutant::ZeroesLeaveTheOverlay) {
+                    let mut behind = self.overlay.split_off(&blocks.start);
+                    self.overlay.append(&mut behind.split_off(&blocks.end));
+                }
+                self.zeroing.insert(index, blocks);
+            }
             Record::Release { .. } => unreachable!("releases are not submitted"),
         }
         self.dirty_bytes += cost_bytes(&record);
@@ -250,7 +282,7 @@ impl LogEngine {
     fn accept(&mut self, now_ms: u64, request: RequestId, durable: bool) -> Vec<Effect> {
         let mut effects = Vec::new();
         if durable {
-            self.waiting.entry(self.submitted).or_default().push(request);
+            self.waiting_for.entry(self.submitted).or_default().push(request);
         } else {
             self.answers.push(request);
         }
@@ -304,6 +336,9 @@ impl LogEngine {
             entry
         };
         self.replay.apply(&entry.record, self.incarnation, place);
+        if let Some(index) = entry.index {
+            self.zeroing.remove(&index);
+        }
         #[cfg(feature = "mutants")]
         if let (true, Some(physical)) = (
             self.config.planted.is(Mutant::SkipDependsOnRetirement),
@@ -317,6 +352,7 @@ impl LogEngine {
                 ticket: Ticket::Entry(version.sequence),
                 replica,
                 unit: Unit::Log(place.0),
+                count: 1,
                 version,
                 body: body.clone(),
                 epoch: version.sequence,
@@ -360,34 +396,23 @@ impl LogEngine {
         let Some(index) = entry.index else { return };
         self.retired = self.retired.max(index);
         self.dirty_bytes -= cost_bytes(&entry.record);
-        let blocks = match entry.record {
-            Record::Data { block, .. } => block..block + 1,
-            Record::Zero { first, count } => first..first + count,
-            Record::Release { .. } => return,
-        };
-        for block in blocks {
-            if self
+        if let Record::Data { block, .. } = entry.record
+            && self
                 .overlay
                 .get(&block)
                 .is_some_and(|(newest, _)| *newest == index)
-            {
-                self.overlay.remove(&block);
-            }
+        {
+            self.overlay.remove(&block);
         }
     }
 
     fn answer(&mut self, now_ms: u64, effects: &mut Vec<Effect>) {
-        while let Some(entry) = self.waiting.first_entry()
+        while let Some(entry) = self.waiting_for.first_entry()
             && *entry.key() <= self.retired
         {
             effects.extend(entry.remove().into_iter().map(Effect::Answer));
         }
-        let oldest = self
-            .issued
-            .iter()
-            .chain(&self.unissued)
-            .find(|entry| entry.index.is_some());
-        let oldest_ms = oldest.map(|entry| entry.arrived_ms);
+        let oldest_ms = self.oldest_ms();
         let released = self.answers.release(self.dirty_bytes, oldest_ms, now_ms);
         effects.extend(released.map(Effect::Answer));
     }
@@ -433,6 +458,7 @@ impl LogEngine {
                 ticket: Ticket::Checkpoint(version.sequence),
                 replica,
                 unit: checkpoint_unit(version.sequence, self.config.planted),
+                count: 1,
                 version,
                 body: body.clone(),
                 epoch: 0,
@@ -482,6 +508,7 @@ impl Waiting {
 fn cost_bytes(record: &Record) -> u64 {
     match record {
         Record::Data { data, .. } => data.len() as u64,
-        Record::Zero { .. } | Record::Release { .. } => 64,
+        Record::Zero { .. } => ZERO_ENTRY_BYTES,
+        Record::Release { .. } => 0,
     }
 }

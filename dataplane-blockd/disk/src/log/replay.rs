@@ -211,6 +211,13 @@ impl Replay {
         self.map[block as usize]
     }
 
+    /// Whether any of these blocks has content.
+    pub(super) fn maps_any(&self, blocks: std::ops::Range<u64>) -> bool {
+        self.map[blocks.start as usize..blocks.end as usize]
+            .iter()
+            .any(Option::is_some)
+    }
+
     /// Blocks that are neither free nor hold what the disk reads.
     pub(super) fn quarantined(&self) -> u64 {
         #[cfg(feature = "mutants")]

@@ -1,12 +1,22 @@
 //! The writer of a striped disk: a state machine without I/O.
 
-use super::marks::{Marks, PageWrite};
+use super::{
+    marks::{Marks, PageWrite},
+    overlaps::Overlaps,
+};
 use crate::{
     mode::{Answers, FlushPolicy, WritePolicy},
     mutants::{Mutant, Planted},
-    types::{Body, Effect, Incarnation, Lookup, ReplicaSet, RequestId, Store, Ticket, Unit, Version},
+    types::{Body, Change, Effect, Incarnation, Lookup, ReplicaSet, RequestId, Store, Ticket, Unit, Version},
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
+};
+
+/// What a region of a range that waits to be zeroed is counted as: about what it takes in memory.
+const ZEROED_REGION_BYTES: u64 = 64;
 
 /// How a striped disk runs.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -25,10 +35,11 @@ pub struct StripedConfig {
     pub planted: Planted,
 }
 
-/// A block's new content on its way to the replicas.
+/// A block's new content, or a range's zeroes, on the way to the replicas.
 #[derive(Clone, Debug, Hash)]
 struct Piece {
-    block: u64,
+    /// One, unless it is zeroed.
+    blocks: Range<u64>,
     body: Body,
     epoch: u64,
     arrived_ms: u64,
@@ -54,8 +65,7 @@ pub struct StripedEngine {
     incarnation: Incarnation,
     replicas: usize,
     pieces: BTreeMap<u64, Piece>,
-    /// Pieces of each block, oldest first.
-    by_block: BTreeMap<u64, VecDeque<u64>>,
+    overlaps: Overlaps,
     /// Epochs from the oldest that is not durable to the present one.
     epochs: VecDeque<Epoch>,
     first_epoch: u64,
@@ -80,7 +90,7 @@ impl StripedEngine {
             incarnation,
             replicas,
             pieces: BTreeMap::new(),
-            by_block: BTreeMap::new(),
+            overlaps: Overlaps::default(),
             epochs: VecDeque::from([Epoch::default()]),
             first_epoch: 0,
             next_piece: 0,
@@ -118,17 +128,44 @@ impl StripedEngine {
         now_ms: u64,
         request: RequestId,
         first: u64,
-        bodies: Vec<Body>,
+        blocks: Vec<Bytes>,
+        durable: bool,
+    ) -> Vec<Effect> {
+        let pieces = (first..)
+            .zip(blocks)
+            .map(|(block, data)| (block..block + 1, Body::Data(data)));
+        self.accept(now_ms, request, pieces.collect(), durable)
+    }
+
+    /// Makes a range of blocks read as zeroes, as one piece. The caller bounds its length.
+    pub fn zero(
+        &mut self,
+        now_ms: u64,
+        request: RequestId,
+        blocks: Range<u64>,
+        durable: bool,
+    ) -> Vec<Effect> {
+        self.accept(now_ms, request, vec![(blocks, Body::Zero)], durable)
+    }
+
+    fn accept(
+        &mut self,
+        now_ms: u64,
+        request: RequestId,
+        pieces: Vec<(Range<u64>, Body)>,
         durable: bool,
     ) -> Vec<Effect> {
         let durable = durable || self.config.write == WritePolicy::Durable;
-        let count = bodies.len() as u64;
+        let count = pieces.len() as u64;
         assert!(
-            count > 0 && first + count <= self.config.blocks,
+            pieces
+                .iter()
+                .all(|(blocks, _)| !blocks.is_empty() && blocks.end <= self.config.blocks)
+                && count > 0,
             "the caller checks ranges"
         );
-        for (block, body) in (first..).zip(bodies) {
-            self.submit(now_ms, block, body, durable.then_some(request));
+        for (blocks, body) in pieces {
+            self.submit(now_ms, blocks, body, durable.then_some(request));
         }
         if durable {
             self.requests.insert(request, count);
@@ -205,11 +242,52 @@ impl StripedEngine {
         effects
     }
 
+    /// When the oldest write that is not durable arrived.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        self.pieces.values().next().map(|piece| piece.arrived_ms)
+    }
+
+    /// What was written and is not durable, in order. Nothing of it is withdrawn.
+    pub fn pending(&self) -> Vec<Change> {
+        let mut pending = Vec::new();
+        let mut epoch = None;
+        for piece in self.pieces.values() {
+            if epoch.is_some_and(|epoch| epoch < piece.epoch) {
+                pending.push(Change::Flush);
+            }
+            epoch = Some(piece.epoch);
+            pending.push(match &piece.body {
+                Body::Data(data) => Change::Data {
+                    first: piece.blocks.start,
+                    data: data.clone(),
+                },
+                Body::Zero => Change::Zero {
+                    blocks: piece.blocks.clone(),
+                },
+            });
+        }
+        if epoch.is_some_and(|epoch| epoch < self.current_epoch()) {
+            pending.push(Change::Flush);
+        }
+        pending
+    }
+
+    /// Answers all that is held back by the bounds: whoever calls has made what it wrote safe in another way.
+    pub fn answer_held(&mut self) -> Vec<Effect> {
+        self.answers.release_all().map(Effect::Answer).collect()
+    }
+
     /// Where to read a block.
     pub fn lookup(&self, block: u64) -> Lookup {
-        match self.by_block.get(&block).and_then(VecDeque::back) {
+        let newest = self.overlaps.newest(block..block + 1);
+        #[cfg(feature = "mutants")]
+        let newest = newest.filter(|newest| {
+            let blocks = &self.pieces[newest].blocks;
+            blocks.end - blocks.start == 1 || !self.config.planted.is(Mutant::ReadPastZeroes)
+        });
+        match newest {
             Some(newest) if !self.config.planted.is(Mutant::ReadPastPending) => {
-                Lookup::Memory(self.pieces[newest].body.clone())
+                Lookup::Memory(self.pieces[&newest].body.clone())
             }
             _ => Lookup::Stored {
                 unit: Unit::Block(block),
@@ -222,31 +300,32 @@ impl StripedEngine {
         self.first_epoch + self.epochs.len() as u64 - 1
     }
 
-    fn submit(&mut self, now_ms: u64, block: u64, body: Body, request: Option<RequestId>) {
+    fn submit(&mut self, now_ms: u64, blocks: Range<u64>, body: Body, request: Option<RequestId>) {
         let epoch = self.current_epoch();
-        let newest = self.by_block.get(&block).and_then(VecDeque::back).copied();
-        self.dirty_bytes += body.cost_bytes();
+        let newest = self.overlaps.newest(blocks.clone());
         let any_epoch = self.config.planted.is(Mutant::CoalesceAcrossEpochs);
+        self.dirty_bytes += self.cost_bytes(&blocks, &body);
         if let Some(piece) = newest.and_then(|newest| self.pieces.get_mut(&newest))
             && piece.missing.is_none()
+            && piece.blocks == blocks
             && (piece.epoch == epoch || any_epoch)
         {
-            self.dirty_bytes -= piece.body.cost_bytes();
-            piece.body = body;
+            let replaced = std::mem::replace(&mut piece.body, body);
             piece.requests.extend(request);
+            self.dirty_bytes -= self.cost_bytes(&blocks, &replaced);
             return;
         }
         let number = self.next_piece;
         self.next_piece += 1;
-        self.marks.begin(block);
-        self.by_block.entry(block).or_default().push_back(number);
+        self.marks.begin(&blocks);
+        self.overlaps.insert(&blocks, number);
         let present = self.epochs.back_mut().expect("there is a present epoch");
         present.open += 1;
         present.queued.insert(number);
         self.pieces.insert(
             number,
             Piece {
-                block,
+                blocks,
                 body,
                 epoch,
                 arrived_ms: now_ms,
@@ -256,7 +335,17 @@ impl StripedEngine {
         );
     }
 
-    /// Sends what may be sent: pieces of the oldest epoch, first of their block, in marked regions.
+    fn cost_bytes(&self, blocks: &Range<u64>, body: &Body) -> u64 {
+        match body {
+            Body::Data(data) => data.len() as u64,
+            Body::Zero => {
+                let regions = (blocks.end - blocks.start).div_ceil(self.config.region_blocks);
+                regions * ZEROED_REGION_BYTES
+            }
+        }
+    }
+
+    /// Sends what may be sent: pieces of the oldest epoch, with nothing older on their blocks, in marked regions.
     fn issue(&mut self, effects: &mut Vec<Effect>) {
         let epochs = if self.config.planted.is(Mutant::IssueNextEpochEarly) {
             self.epochs.len()
@@ -270,12 +359,16 @@ impl StripedEngine {
             .flat_map(|epoch| epoch.queued.iter().copied())
             .collect();
         for number in queued {
-            let block = self.pieces[&number].block;
-            let first = self.by_block[&block].front() == Some(&number);
-            if !first {
+            let blocks = self.pieces[&number].blocks.clone();
+            if self.overlaps.is_behind(blocks.clone(), number) {
                 continue;
             }
-            if !self.marks.is_marked(block) && !self.config.planted.is(Mutant::IssueBeforeMark) {
+            let needed = if self.config.planted.is(Mutant::MarkFirstRegionOnly) {
+                blocks.start..blocks.start + 1
+            } else {
+                blocks
+            };
+            if !self.marks.are_marked(&needed) && !self.config.planted.is(Mutant::IssueBeforeMark) {
                 continue;
             }
             self.send(number, effects);
@@ -299,6 +392,7 @@ impl StripedEngine {
                     },
                     replica,
                     unit: Unit::Intent(write.page),
+                    count: 1,
                     version: Version {
                         incarnation,
                         sequence,
@@ -324,7 +418,8 @@ impl StripedEngine {
             Effect::Store(Store {
                 ticket: Ticket::Piece(number),
                 replica,
-                unit: Unit::Block(piece.block),
+                unit: Unit::Block(piece.blocks.start),
+                count: piece.blocks.end - piece.blocks.start,
                 version,
                 body: piece.body.clone(),
                 epoch: piece.epoch,
@@ -346,13 +441,9 @@ impl StripedEngine {
             return;
         }
         let piece = self.pieces.remove(&number).expect("it was just there");
-        self.dirty_bytes -= piece.body.cost_bytes();
-        self.marks.end(piece.block);
-        let waiting = self.by_block.get_mut(&piece.block).expect("its block has it");
-        waiting.retain(|other| *other != number);
-        if waiting.is_empty() {
-            self.by_block.remove(&piece.block);
-        }
+        self.dirty_bytes -= self.cost_bytes(&piece.blocks, &piece.body);
+        self.marks.end(&piece.blocks);
+        self.overlaps.remove(&piece.blocks, number);
         for request in piece.requests {
             if let Some(left) = self.requests.get_mut(&request) {
                 *left -= 1;
@@ -378,7 +469,7 @@ impl StripedEngine {
     }
 
     fn answer(&mut self, now_ms: u64, effects: &mut Vec<Effect>) {
-        let oldest_ms = self.pieces.values().next().map(|piece| piece.arrived_ms);
+        let oldest_ms = self.oldest_ms();
         let released = self.answers.release(self.dirty_bytes, oldest_ms, now_ms);
         effects.extend(released.map(Effect::Answer));
     }

@@ -2,11 +2,14 @@
 //!
 //! A page of marks is a unit like any other, on all replicas. It is written when a region has to be marked and one write of
 //! the page is under way at most; whatever has to be marked meanwhile goes with the next. The page then also leaves out
-//! regions that have come to rest, once more than [`MARKED_MAX`] are marked.
+//! regions that have come to rest, once more than [`MARKED_MAX`] are marked; with twice as many it is written for that alone.
 
 use crate::types::{Body, ReplicaSet};
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// Blocks of a region: 4 MiB. Smaller ones mean more pages written, larger ones a longer attach after a crash.
 pub const REGION_BLOCKS: u64 = 1024;
@@ -14,6 +17,9 @@ pub const REGION_BLOCKS: u64 = 1024;
 const PAGE_REGIONS: u64 = 4096;
 /// Marked regions of a page that are kept although nothing is under way in them, since writes come back to where they were.
 const MARKED_MAX: usize = 64;
+/// Marked regions of a page from which on those at rest are dropped by a write of the page that nothing else asks for: a large
+/// range that was zeroed leaves so many.
+const CROWDED_MIN: usize = 2 * MARKED_MAX;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Page {
@@ -22,6 +28,9 @@ struct Page {
     /// To be marked.
     wanted: BTreeSet<u64>,
     under_way: Option<(u64, BTreeSet<u64>, ReplicaSet)>,
+    /// So many regions are marked and at rest that a page without them is worth a write: an attach after a crash would have to
+    /// go through them all.
+    crowded: bool,
 }
 
 /// The marks of one attach.
@@ -50,48 +59,60 @@ impl Marks {
         }
     }
 
-    /// A piece in this block's region waits or is under way.
-    pub(super) fn begin(&mut self, block: u64) {
-        let region = block / self.region_blocks;
-        *self.busy.entry(region).or_default() += 1;
+    fn regions_of(&self, blocks: &Range<u64>) -> Range<u64> {
+        blocks.start / self.region_blocks..blocks.end.div_ceil(self.region_blocks)
+    }
+
+    /// A piece in these blocks' regions waits or is under way.
+    pub(super) fn begin(&mut self, blocks: &Range<u64>) {
+        for region in self.regions_of(blocks) {
+            *self.busy.entry(region).or_default() += 1;
+        }
     }
 
     /// It is durable.
-    pub(super) fn end(&mut self, block: u64) {
-        let region = block / self.region_blocks;
-        if let Some(count) = self.busy.get_mut(&region) {
-            *count -= 1;
-            if *count == 0 {
-                self.busy.remove(&region);
+    pub(super) fn end(&mut self, blocks: &Range<u64>) {
+        for region in self.regions_of(blocks) {
+            if let Some(count) = self.busy.get_mut(&region) {
+                *count -= 1;
+                if *count == 0 {
+                    self.busy.remove(&region);
+                    let page = self.pages.entry(region / PAGE_REGIONS).or_default();
+                    page.crowded |= page.durable.len() > CROWDED_MIN;
+                }
             }
         }
     }
 
-    /// Whether this block may be written; if not, its region will be marked.
-    pub(super) fn is_marked(&mut self, block: u64) -> bool {
-        let region = block / self.region_blocks;
-        let page = self.pages.entry(region / PAGE_REGIONS).or_default();
-        if page.durable.contains(&region) {
-            return true;
+    /// Whether these blocks may be written; if not, their regions will be marked.
+    pub(super) fn are_marked(&mut self, blocks: &Range<u64>) -> bool {
+        let mut all = true;
+        for region in self.regions_of(blocks) {
+            let page = self.pages.entry(region / PAGE_REGIONS).or_default();
+            if page.durable.contains(&region) {
+                continue;
+            }
+            all = false;
+            // A mark that is on its way need not be asked for again.
+            if !page
+                .under_way
+                .as_ref()
+                .is_some_and(|(_, next, _)| next.contains(&region))
+            {
+                page.wanted.insert(region);
+            }
         }
-        // A mark that is on its way need not be asked for again.
-        if !page
-            .under_way
-            .as_ref()
-            .is_some_and(|(_, next, _)| next.contains(&region))
-        {
-            page.wanted.insert(region);
-        }
-        false
+        all
     }
 
     /// The pages to be written now, each as the given sequence.
     pub(super) fn writes(&mut self, mut sequence: impl FnMut() -> u64) -> Vec<(u64, PageWrite)> {
         let mut writes = Vec::new();
         for (number, page) in &mut self.pages {
-            if page.wanted.is_empty() || page.under_way.is_some() {
+            if (page.wanted.is_empty() && !page.crowded) || page.under_way.is_some() {
                 continue;
             }
+            page.crowded = false;
             let mut next: BTreeSet<u64> = page.durable.union(&page.wanted).copied().collect();
             if next.len() > MARKED_MAX {
                 next.retain(|region| self.busy.contains_key(region) || page.wanted.contains(region));
@@ -211,17 +232,35 @@ mod tests {
     fn resting_regions_lose_their_marks_before_the_page_that_says_so_is_durable() {
         let mut marks = Marks::new(1, 1);
         for block in 0..=MARKED_MAX as u64 {
-            marks.begin(block);
-            assert!(!marks.is_marked(block));
+            let blocks = block..block + 1;
+            marks.begin(&blocks);
+            assert!(!marks.are_marked(&blocks));
             let (sequence, _) = marks.writes(|| block).remove(0);
-            assert!(marks.stored(0, sequence, 0) && marks.is_marked(block));
-            marks.end(block);
+            assert!(marks.stored(0, sequence, 0) && marks.are_marked(&blocks));
+            marks.end(&blocks);
         }
-        marks.begin(100);
-        assert!(!marks.is_marked(100));
+        marks.begin(&(100..101));
+        assert!(!marks.are_marked(&(100..101)));
         let (sequence, _) = marks.writes(|| 1000).remove(0);
-        assert!(!marks.is_marked(0), "its mark is on its way out");
-        assert!(marks.stored(0, sequence, 0) && marks.is_marked(100));
-        assert!(!marks.is_marked(0));
+        assert!(!marks.are_marked(&(0..1)), "its mark is on its way out");
+        assert!(marks.stored(0, sequence, 0) && marks.are_marked(&(100..101)));
+        assert!(!marks.are_marked(&(0..1)));
+    }
+
+    #[test]
+    fn a_range_is_marked_whole_in_one_write_of_the_page_and_leaves_no_crowd_behind() {
+        let mut marks = Marks::new(1, 4);
+        let blocks = 2..4 * (CROWDED_MIN as u64 + 10);
+        marks.begin(&blocks);
+        assert!(!marks.are_marked(&blocks));
+        let (sequence, write) = marks.writes(|| 1).remove(0);
+        assert_eq!(decode(0, &write.body).len(), CROWDED_MIN + 10);
+        assert!(!marks.are_marked(&blocks), "not durable yet");
+        assert!(marks.stored(0, sequence, 0) && marks.are_marked(&blocks));
+        assert!(marks.writes(|| 2).is_empty());
+        marks.end(&blocks);
+        let (sequence, write) = marks.writes(|| 3).remove(0);
+        assert_eq!(write.body, Body::Zero, "all of them are at rest");
+        assert!(marks.stored(0, sequence, 0) && marks.are_clear());
     }
 }

@@ -1,0 +1,157 @@
+//! A disk on a cluster of its own, for what is measured or counted and not left to chance.
+
+use crate::cluster::{Cluster, Size, TENANT, access, placement, replica_options, whole};
+use firn_blockd_client::{
+    Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, tracts_for,
+};
+use firn_blockd_disk::FlushPolicy;
+use firn_blockd_node::{DiskModel, Geometry};
+use firn_blockd_placement::NewDisk;
+use firn_blockd_protocol::{DiskId, Replication};
+use firn_env::{Env, sim::Machine};
+use firn_table::MemoryTable;
+use std::time::Duration;
+
+const KEY: [u8; 32] = [6; 32];
+/// Bytes of a block.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// A disk on a cluster of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The cluster.
+    pub nodes: usize,
+    /// Of what, if not of nothing that takes time, each node's disk is made ([`DiskModel`]).
+    pub model: Option<&'static str>,
+    /// Tracts that a node has room for.
+    pub node_tracts: u32,
+    /// How often each block is kept.
+    pub copies: u8,
+    /// How the disk is attached.
+    pub mode: Mode,
+    /// When its flushes are answered.
+    pub flush: FlushPolicy,
+    /// Tracts of a segment, unless it is a log.
+    pub segment_tracts: u32,
+    /// Blocks of 4 KiB.
+    pub blocks: u64,
+}
+
+impl Setting {
+    fn size(&self) -> Result<Size, String> {
+        let model = self.model.map(str::parse::<DiskModel>).transpose();
+        Ok(Size {
+            rows: 256,
+            geometry: Geometry {
+                groups: 1,
+                home_frames: self.node_tracts,
+                scratch_frames: self.node_tracts.div_ceil(8),
+                journal_bytes: 4 << 20,
+            },
+            model: model.map_err(|error| error.to_string())?,
+            heartbeat: Duration::from_secs(10),
+            steps: u64::MAX,
+        })
+    }
+
+    /// The mode and when flushes are answered, for a table.
+    pub fn name(&self) -> String {
+        match self.flush {
+            FlushPolicy::Durable => format!("{}, durable", self.mode),
+            FlushPolicy::Ordered { .. } => format!("{}, ordered", self.mode),
+        }
+    }
+
+    /// Creates the disk when the rows are built.
+    async fn create(&self, env: &Env, table: &MemoryTable) -> Result<DiskId, String> {
+        let placement = placement(env, table);
+        let replication = Replication::new(self.copies).ok_or("one to three copies")?;
+        if !whole(env, &placement, replication).await {
+            return Err("the rows are never built".into());
+        }
+        let shape = match self.mode {
+            Mode::Log => Shape::Log {
+                block_bytes: BLOCK_BYTES as u32,
+                physical_blocks: Shape::physical_for(self.blocks),
+            },
+            Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::in_place(self.segment_tracts),
+        };
+        let settings =
+            DiskSettings::new(shape, self.mode, Some(key_check(&KEY))).map_err(|error| error.to_string())?;
+        let size_bytes = self.blocks * BLOCK_BYTES;
+        let new = NewDisk {
+            tenant: TENANT,
+            name: "disk".into(),
+            size_bytes,
+            tracts: Some(tracts_for(&settings, size_bytes).map_err(|error| error.to_string())?),
+            replication,
+            settings: settings.to_text(),
+        };
+        for _ in 0..600 {
+            if let Ok(record) = placement.create_disk(new.clone()).await {
+                return Ok(record.disk);
+            }
+            env.sleep(Duration::from_millis(500)).await;
+        }
+        Err("there is never room for the disk".into())
+    }
+
+    /// Attaches the disk, whoever has it.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub async fn attach(&self, env: &Env, table: &MemoryTable, disk: DiskId) -> Result<AttachedDisk, String> {
+        let wanted = Attachable {
+            flush: self.flush,
+            force: true,
+            replicas: ReplicaOptions {
+                patience: Duration::from_secs(600),
+                ..replica_options()
+            },
+            ..Attachable::new(disk, KEY, "figures")
+        };
+        attach(env, &placement(env, table), &access(env), wanted)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// Runs `work` with the disk on a client's machine.
+    ///
+    /// # Errors
+    /// What `work` says, or why there is no disk to work with.
+    pub fn run<T, F>(&self, seed: u64, work: impl FnOnce(Client) -> F + Send + 'static) -> Result<T, String>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        let cluster = Cluster::new(seed, self.nodes, self.size()?)?;
+        // A data centre's round trip.
+        cluster.simulation.set_network_latency(Duration::from_micros(200));
+        let (setting, machine) = (*self, cluster.simulation.machine("client"));
+        let (env, table) = (cluster.simulation.env(), cluster.table.clone());
+        let measured = cluster.simulation.run(async move {
+            let disk = setting.create(&env, &table).await?;
+            let attached = setting.attach(&machine.env(), &table, disk).await?;
+            work(Client {
+                machine,
+                table,
+                disk,
+                attached,
+            })
+            .await
+        });
+        measured.map_err(|error| error.to_string())?
+    }
+}
+
+/// The disk's user.
+pub struct Client {
+    /// Where it runs.
+    pub machine: Machine,
+    /// The cluster's.
+    pub table: MemoryTable,
+    /// Which disk.
+    pub disk: DiskId,
+    /// The disk, attached.
+    pub attached: AttachedDisk,
+}
