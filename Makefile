@@ -8,6 +8,7 @@
 #   make bounds          what Firn promises never to exceed, measured at full size; writes docs/bounds.md
 #   make bench-full      the BlueSky paper's tables over again, cell by cell; writes docs/benchmarks-bluesky.md
 #   make bench-blockd    virtual disks in virtual time, and beside nbdkit in real time; writes docs/benchmarks-blockd.md
+#   make bench-cleaner   what cleaning and snapshots cost; writes docs/benchmarks-cleaner.md
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
@@ -35,7 +36,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
+.PHONY: demo story test lint bench bench-full bench-blockd bench-cleaner bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -70,6 +71,10 @@ bench-full:
 bench-blockd:
 	@scripts/setup bench
 	@scripts/bench-blockd $(ARGUMENTS)
+
+bench-cleaner:
+	@scripts/setup bench
+	@scripts/bench-cleaner $(ARGUMENTS)
 
 bench-build:
 	@scripts/bench-build

@@ -3,6 +3,8 @@
 //! 64 MiB in eight files; every five seconds half a mebibyte of one of them is overwritten, until 64 MiB were. The cleaner has
 //! no keys and a machine of its own beside the bucket. What it costs the edge is the difference to the same run without it.
 
+mod real;
+
 use crate::{
     cells::Cells,
     fileset::{FileSet, Noise},
@@ -17,7 +19,7 @@ use firn_nfs::v3::types::StableHow;
 use firn_store::Usage;
 use firn_volume::{FormatOptions, VolumeConfig};
 use serde::{Deserialize, Serialize};
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 const FILES: usize = 8;
 const FILE_BYTES: u64 = 8 << 20;
@@ -79,6 +81,17 @@ impl Figure11 {
         })?;
         Ok(())
     }
+
+    /// Measures it in real time, on servers that run beside this program, if it was not measured yet.
+    pub fn measure_in_real_time(cells: &Cells, place: &Path) -> Result<()> {
+        cells.measured("real-figure11", || real::measure(&place.join("real-figure11")))?;
+        Ok(())
+    }
+}
+
+/// The figure as it was in real time, if it was measured.
+pub fn in_real_time(cells: &Cells) -> Option<Figure11> {
+    cells.get("real-figure11")
 }
 
 /// The figure, if it was measured.
@@ -92,7 +105,7 @@ fn mib(bytes: u64) -> f64 {
 
 impl Figure11 {
     /// Storage over time.
-    pub fn chart(&self) -> Chart {
+    pub fn chart(&self, title: &str) -> Chart {
         let curve = |name: &str, dashed: bool, value: &dyn Fn(&After) -> f64| Curve {
             name: name.into(),
             points: self
@@ -103,7 +116,7 @@ impl Figure11 {
             dashed,
         };
         Chart {
-            title: "Figure 11: storage beside a busy client, after each run of the cleaner".into(),
+            title: title.into(),
             x: "seconds".into(),
             y: "MiB in the bucket".into(),
             curves: vec![
@@ -166,6 +179,81 @@ impl Figure11 {
             mib(self.live_bytes),
             mib(last),
         )
+    }
+}
+
+impl Figure11 {
+    /// What came out in real time, beside this (virtual) one.
+    pub fn beside_real_time(&self, real: &Self) -> String {
+        let end = |figure: &Self| {
+            figure
+                .passes
+                .last()
+                .map_or(0, |after| after.edge_bytes + after.cleaner_bytes)
+        };
+        let most = |figure: &Self| {
+            let stored = figure
+                .passes
+                .iter()
+                .map(|after| after.edge_bytes + after.cleaner_bytes);
+            stored.max().unwrap_or(0)
+        };
+        let mut text = String::from(
+            "| measured | virtual time | real time | the paper | goal |\n|---|---|---|---|---|\n",
+        );
+        let mut row = |what: &str, of: &dyn Fn(&Self) -> String, paper: &str, goal: &str| {
+            text.push_str(&format!(
+                "| {what} | {} | {} | {paper} | {goal} |\n",
+                of(self),
+                of(real)
+            ));
+        };
+        let in_mib = |bytes: u64| format!("{:.1} MiB", mib(bytes));
+        row(
+            "overwritten by the client",
+            &|figure| in_mib(figure.overwritten_bytes),
+            "64 MB",
+            "",
+        );
+        row(
+            "written by the cleaner",
+            &|figure| in_mib(figure.written_bytes),
+            "224 MB",
+            "at most 160",
+        );
+        row(
+            "of it file data",
+            &|figure| in_mib(figure.moved_data_bytes),
+            "",
+            "",
+        );
+        row(
+            "uploaded by the edge in all",
+            &|figure| in_mib(figure.edge.bytes_up),
+            "",
+            "",
+        );
+        row(
+            "fetched by the edge in all",
+            &|figure| format!("{:.0} KiB", figure.edge.bytes_down as f64 / 1024.0),
+            "",
+            "",
+        );
+        row(
+            "requests of the cleaner",
+            &|figure| figure.cleaner_requests.to_string(),
+            "",
+            "",
+        );
+        row(
+            "proposals merged by the edge",
+            &|figure| figure.merged.to_string(),
+            "",
+            "",
+        );
+        row("most that was stored", &|figure| in_mib(most(figure)), "", "");
+        row("stored at the end", &|figure| in_mib(end(figure)), "no waste", "");
+        text
     }
 }
 

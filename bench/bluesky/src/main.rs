@@ -54,9 +54,12 @@ struct Arguments {
     /// Measure these cells again: beginnings of their names.
     #[arg(long)]
     redo: Vec<String>,
-    /// Measure only these: table1, table2, figure7, figure8, figure11; `page` measures none.
+    /// Measure only these: table1, table2, figure7, figure8, figure11, real-figure11; `page` measures none.
     #[arg(long)]
     only: Vec<String>,
+    /// Print the part of the page of cleaning that is Figure 11, with its charts into this directory, and nothing else.
+    #[arg(long)]
+    figure11: Option<PathBuf>,
     /// Write the page here, and its charts into `figures` beside it; without, it is printed.
     #[arg(long)]
     page: Option<PathBuf>,
@@ -157,6 +160,13 @@ fn run(arguments: Arguments) -> Result<()> {
     }
     if wanted("figure11") {
         Figure11::measure(&cells)?;
+    }
+    // Needs servers beside it, and a quarter of an hour: only where it is asked for.
+    if arguments.only.iter().any(|only| only == "real-figure11") {
+        Figure11::measure_in_real_time(&cells, &arguments.cells)?;
+    }
+    if let Some(directory) = &arguments.figure11 {
+        return report::figure11(&cells, directory);
     }
     let report = Report::new(&cells, scale.name)?;
     match arguments.page {

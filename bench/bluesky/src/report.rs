@@ -75,7 +75,12 @@ impl<'a> Report<'a> {
         fs::write(figures.join("bluesky-figure7.svg"), self.chart7().svg())?;
         fs::write(figures.join("bluesky-figure8.svg"), self.chart8().svg())?;
         if let Some(figure) = figure11::of(self.cells) {
-            fs::write(figures.join("bluesky-figure11.svg"), figure.chart().svg())?;
+            fs::write(
+                figures.join("bluesky-figure11.svg"),
+                figure
+                    .chart("Figure 11: storage beside a busy client, after each run of the cleaner")
+                    .svg(),
+            )?;
         }
         Ok(())
     }
@@ -545,6 +550,35 @@ fn verdict(misses: &[String]) -> String {
     } else {
         format!("**Missed**: {}.", misses.join(", "))
     }
+}
+
+/// Figure 11 for the page of cleaning, on standard output, and its charts into `figures`.
+pub fn figure11(cells: &Cells, figures: &Path) -> Result<()> {
+    fs::create_dir_all(figures).with_context(|| format!("cannot make {}", figures.display()))?;
+    let figure = figure11::of(cells).context("figure 11 was not measured")?;
+    let chart = figure
+        .chart("Figure 11 in virtual time: storage beside a busy client, after each run of the cleaner");
+    fs::write(figures.join("cleaner-figure11.svg"), chart.svg())?;
+    println!(
+        "{}",
+        figure
+            .text()
+            .replace("bluesky-figure11.svg", "cleaner-figure11.svg")
+    );
+    let Some(real) = figure11::in_real_time(cells) else {
+        println!("Not measured in real time.");
+        return Ok(());
+    };
+    let chart =
+        real.chart("Figure 11 in real time: storage beside a busy client, after each run of the cleaner");
+    fs::write(figures.join("cleaner-figure11-real.svg"), chart.svg())?;
+    println!(
+        "In real time: `firn-edge` and `firn-cleaner` as processes, versitygw as S3, DynamoDB Local, a foreign NFS client; the same\n\
+         writes. Everything was read back afterwards without a cache, and verified.\n\n\
+         ![Figure 11 in real time](figures/cleaner-figure11-real.svg)\n\n{}",
+        figure.beside_real_time(&real)
+    );
+    Ok(())
 }
 
 #[cfg(test)]

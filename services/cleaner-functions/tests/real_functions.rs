@@ -39,6 +39,9 @@ impl Handler {
             .env("FIRN_CLEANER_STORE", &settings.store)
             .env("FIRN_CLEANER_TABLE", &settings.table)
             .env("FIRN_CLEANER_GRACE_SECONDS", "1")
+            // As for segments that are an hour old: nothing is left for later.
+            .env("FIRN_CLEANER_COLD_AFTER_SECONDS", "0")
+            .env("FIRN_CLEANER_COLD_FREE_PER_MILLE", "20")
             .env("FIRN_CLEANER_PRICES", "azure-hot-east-us")
             .stdin(Stdio::null())
             .kill_on_drop(true)
@@ -88,6 +91,29 @@ impl Handler {
         }
         anyhow::bail!("{function} does not shrink {before} bytes")
     }
+
+    /// Sends messages until nothing is left to do: what is then stored is what the files need.
+    async fn all_is_gone(&self, server: &Server, work: &str, office: &Office) -> Result<()> {
+        let mut idle = 0;
+        for _ in 0..TRIES {
+            let (_, answer) = self.call("CleanOnMessage", json!({ "message": work })).await?;
+            let count = |name: &str| answer["ReturnValue"]["report"][name].as_u64();
+            let is_idle = count("retired_segments") == Some(0) && count("waiting_segments") == Some(0);
+            idle = if is_idle { idle + 1 } else { 0 };
+            if idle == 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (stored, live) = (server.log_bytes().await?, office.bytes());
+        println!("{stored} bytes are left of which {live} are the files'");
+        ensure!(idle == 2, "it never comes to an end");
+        ensure!(
+            stored * 10 < live * 11,
+            "{stored} bytes are left for {live} of files"
+        );
+        Ok(())
+    }
 }
 
 async fn story() -> Result<()> {
@@ -108,6 +134,7 @@ async fn story() -> Result<()> {
     handler
         .shrink(&server, "CleanOnMessage", &json!({ "message": work }))
         .await?;
+    handler.all_is_gone(&server, &work, &office).await?;
     office.read_back().await?;
 
     // The queue's other way of writing a message, and one that asks for nothing: that one is to fail, and be dead-lettered.

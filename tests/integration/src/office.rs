@@ -1,7 +1,7 @@
 //! An office that goes home: an edge that leaves garbage in the cloud and goes off, and comes back to what a cleaner left.
 
 use crate::Tree;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use firn_rig::{Client, EXPORT, Edge, Settings};
 use std::path::Path;
 
@@ -17,18 +17,11 @@ impl Office {
     /// Formats a volume by an edge that has its state below `place`.
     pub async fn open(place: &Path, settings: Settings) -> Result<Self> {
         let edge = Edge::configure(Edge::binary()?, &place.join("edge"), settings)?;
-        let phrase = place.join("phrase");
-        let said = edge
-            .command("format", &["--phrase-file", &phrase.to_string_lossy()])
-            .await?;
-        let family = said
-            .split_once("of family ")
-            .and_then(|(_, rest)| rest.split(' ').next())
-            .context("the family's id")?;
+        let family = edge.format().await?;
         Ok(Self {
             edge,
             tree: Tree::default(),
-            family: family.to_owned(),
+            family,
         })
     }
 
@@ -59,6 +52,11 @@ impl Office {
         let said = edge.command("verify", &[]).await?;
         ensure!(said.starts_with("whole"), "{said}");
         edge.stop().await
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.tree.bytes()
     }
 
     /// How many files there are.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Directories with files, by name; what was acknowledged, by checksum.
 #[derive(Debug, Default)]
 pub struct Tree {
-    directories: BTreeMap<String, BTreeMap<String, blake3::Hash>>,
+    directories: BTreeMap<String, BTreeMap<String, (blake3::Hash, u64)>>,
 }
 
 /// Name and bytes of a file: they follow from the arguments, and cannot be compressed.
@@ -40,7 +40,7 @@ impl Tree {
         for number in 0..files {
             let (name, data) = file(directory, number, bytes_max, salt);
             client.write_file(&handle, name.as_bytes(), 0o644, &data).await?;
-            written.insert(name, blake3::hash(&data));
+            written.insert(name, (blake3::hash(&data), data.len() as u64));
         }
         Ok(())
     }
@@ -50,8 +50,14 @@ impl Tree {
         let written = self.directories.entry(directory.to_owned()).or_default();
         for number in 0..files {
             let (name, data) = file(directory, number, bytes_max, salt);
-            written.insert(name, blake3::hash(&data));
+            written.insert(name, (blake3::hash(&data), data.len() as u64));
         }
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        let files = self.directories.values().flat_map(BTreeMap::values);
+        files.map(|(_, bytes)| bytes).sum()
     }
 
     /// How many files it holds.
@@ -82,7 +88,7 @@ impl Tree {
             );
             for entry in listed {
                 let name = String::from_utf8(entry.name)?;
-                let Some(checksum) = expected.get(&name) else {
+                let Some((checksum, _)) = expected.get(&name) else {
                     anyhow::bail!("{directory}/{name} is there, but nobody wrote it");
                 };
                 let found = client.checksum(&entry.handle).await?.0;

@@ -6,6 +6,7 @@ One request a line over TCP, answered (except `note`) by one line, `ok …` or `
     down                 SIGKILL only
     up                   start it again, answer when it is ready
     stop                 a clean stop and a new start
+    admin ARGUMENT…      a command of the server's program beside it: `admin snapshot create monday`; its failure is an answer, no end
     note TEXT            appended to the host's log of what was acknowledged
 """
 
@@ -50,6 +51,13 @@ class Control:
             return None
         with self._lock:
             started = time.monotonic()
+            if verb == "admin":
+                try:
+                    said = self.server.administer(rest.split())
+                except Exception as error:
+                    return "error " + " / ".join(str(error).splitlines())
+                self._log.write(f"{time.monotonic():.6f} admin {rest}: {said}\n")
+                return f"ok {1000 * (time.monotonic() - started):.0f} ms: " + " / ".join(said.splitlines())
             try:
                 if verb in ("kill", "down"):
                     self._log.write(f"{time.monotonic():.6f} kill\n")

@@ -49,6 +49,10 @@ class Server:
         _, mount_port, nfs_port = self.ports
         return f"{self.mount_options},nolock,port={nfs_port},mountport={mount_port}"
 
+    def administer(self, arguments):
+        """What an administrator of this server asks of it."""
+        raise LabError(f"{self.name} knows no {' '.join(arguments)}")
+
     def before_restart(self):
         """What the system around the server would do."""
 
@@ -129,6 +133,16 @@ class Firn(Server):
 
     def command(self):
         return [self.binary, "run", "--config", str(self.config)]
+
+    def administer(self, arguments):
+        """Runs a command of the program beside the running server; returns what it printed."""
+        done = subprocess.run(
+            [self.binary, "--config", self.config, *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+        )
+        if done.returncode != 0:
+            raise LabError(f"firn-edge {' '.join(arguments)} ends with status {done.returncode}: {done.stdout}")
+        return done.stdout
 
 
 class Disk(Server):

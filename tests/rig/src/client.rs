@@ -198,6 +198,11 @@ impl Client {
             Nfs3Option::Some(handle) => handle,
             Nfs3Option::None => self.lookup(directory, name).await?,
         };
+        self.write(&file, 0, data).await
+    }
+
+    /// Writes into a file that is there. When this returns, the server has promised that it survives its own death.
+    pub async fn write(&mut self, file: &nfs_fh3, at: u64, data: &[u8]) -> Result<()> {
         // As clients do: what fits into one call is written through, more is written and then committed.
         let stable = if data.len() <= IO_BYTES {
             stable_how::FILE_SYNC
@@ -210,7 +215,7 @@ impl Client {
             let chunk = &data[offset..data.len().min(offset + IO_BYTES)];
             let call = WRITE3args {
                 file: file.clone(),
-                offset: offset as u64,
+                offset: at + offset as u64,
                 count: chunk.len() as u32,
                 stable,
                 data: Opaque::borrowed(chunk),
@@ -230,7 +235,7 @@ impl Client {
         }
         if stable == stable_how::UNSTABLE {
             let call = COMMIT3args {
-                file,
+                file: file.clone(),
                 offset: 0,
                 count: 0,
             };

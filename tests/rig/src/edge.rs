@@ -217,12 +217,16 @@ require_privileged_port = false
         Ok(edge)
     }
 
-    /// Makes the volume.
-    pub async fn format(&self) -> Result<()> {
+    /// Makes the volume; answers the id of its family, as hosts of the cleaner are told it.
+    pub async fn format(&self) -> Result<String> {
         let phrase = self.config.with_file_name("recovery-phrase");
-        self.command("format", &["--phrase-file", &phrase.to_string_lossy()])
-            .await
-            .map(drop)
+        let said = self
+            .command("format", &["--phrase-file", &phrase.to_string_lossy()])
+            .await?;
+        let family = said
+            .split_once("of family ")
+            .and_then(|(_, rest)| rest.split(' ').next());
+        Ok(family.context("format tells the family's id")?.to_owned())
     }
 
     fn program(&self, name: &str, arguments: &[&str]) -> Command {

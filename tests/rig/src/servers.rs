@@ -103,6 +103,12 @@ impl Server {
 
     /// How many bytes all logs in the store have: what a provider's console would show.
     pub async fn log_bytes(&self) -> Result<u64> {
+        let objects = self.objects("/log/").await?;
+        Ok(objects.iter().map(|object| object.size).sum())
+    }
+
+    /// The objects in the store whose names hold `part`.
+    pub async fn objects(&self, part: &str) -> Result<Vec<object_store::ObjectMeta>> {
         let value = |wanted: &str| {
             let found = self.environment.iter().find(|(name, _)| name == wanted);
             found.map(|(_, value)| value.clone()).unwrap_or_default()
@@ -129,11 +135,9 @@ impl Server {
                     .build()?,
             ),
         };
-        let objects: Vec<_> = store.list(None).try_collect().await?;
-        let logs = objects
-            .iter()
-            .filter(|object| object.location.as_ref().contains("/log/"));
-        Ok(logs.map(|object| object.size).sum())
+        let mut objects: Vec<_> = store.list(None).try_collect().await?;
+        objects.retain(|object| object.location.as_ref().contains(part));
+        Ok(objects)
     }
 
     /// An edge with its state below `directory` and everything else here.
