@@ -177,9 +177,7 @@ fn compare(name: &str, order: impl Fn() -> Order, latency_ms: u64, at_once: usiz
 fn a_cold_walk_takes_about_as_long_as_with_whole_segments() {
     for (order, latency_ms, at_once) in [
         (walk as fn() -> Order, 12, 1),
-        (walk, 30, 1),
         (walk, 30, 8),
-        (walk_by_inode, 12, 1),
         (walk_by_inode, 30, 4),
     ] {
         let [exact, full, adaptive] = compare("walk", order, latency_ms, at_once);
