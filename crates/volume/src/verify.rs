@@ -188,7 +188,8 @@ impl Walk<'_> {
         };
         self.report.inodes += 1;
         let names = if inode.is_directory() {
-            1
+            // One that was removed while it is open has none.
+            i64::from(inode.links > 0)
         } else {
             i64::from(inode.links)
         };

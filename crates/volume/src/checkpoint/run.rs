@@ -128,6 +128,9 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     .await?;
     inner.env.fault_point("checkpoint.after_build").await;
     let (mut listed, pending) = snapshots;
+    let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
+    // What is retained is what is committed: after the merge, which writes nodes anew. An object of this version that the head has
+    // and its snapshot has not would live on in later ones unseen by who asks the oldest snapshot only (I4).
     let retained = built.inode_map.map(|built_map| Retained {
         version,
         inode_map: match inode_map {
@@ -142,7 +145,6 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     {
         snapshot.retained = retained;
     }
-    let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
     let told = own.merge.told(merged.as_ref());
     let usage = own.usage.write(&mut packer, told).await?;
     let committed_at_ms = inner.env.wall().as_millis();

@@ -7,4 +7,5 @@ mod files;
 mod restoring;
 mod snapshots;
 mod usage;
+mod verify;
 mod world;

@@ -2,14 +2,17 @@
 
 use crate::{
     files::{create, look, name, read, write},
+    usage::{FILE_BYTES, WRITE_BYTES, limits, overwrite, scattered},
     world::{World, root},
 };
 use bytes::Bytes;
+use firn_cleaner::{Cleaner, Limits};
 use firn_env::sim::Simulation;
 use firn_vfs::{
     AccessMask, Compare, CreateMode, FileHandle, SetAttributes, Stability, Vfs, VfsError, compare_trees,
 };
 use firn_volume::{SnapshotAccess, SnapshotError, Volume};
+use std::time::Duration;
 
 async fn try_to_write(vfs: &dyn Vfs, file: FileHandle) -> Result<(), VfsError> {
     let data = vec![Bytes::from_static(b"x")];
@@ -331,6 +334,66 @@ fn five_hundred_snapshots_survive_a_move_and_cost_no_more_requests() {
     });
     let made = world.requests() - before;
     assert!(made <= 3, "{made} requests for a snapshot");
+}
+
+/// While places are taken over, nodes of the head are written anew, in the version of the snapshot that is made with that commit.
+/// The two must be one tree: else the next snapshot, which shares the new nodes, is asked by nobody whether it needs them.
+#[test]
+fn a_snapshot_made_while_places_are_taken_over_hides_no_node_of_the_next_one() {
+    let simulation = Simulation::new(6);
+    let mut world = World::new(&simulation);
+    let (opening, parts) = (world.format_and_open(), world.own_parts());
+    let eager = Limits {
+        free_per_mille: 0,
+        cold_free_per_mille: 0,
+        ..limits()
+    };
+    simulation
+        .run(async move {
+            let volume = opening.await;
+            scattered(&volume).await;
+            let mut cleaner = Cleaner::new(&parts.env, parts.store.clone(), &parts.anchor, eager);
+            cleaner.run().await.expect("a run");
+            parts.env.sleep(Duration::from_secs(61)).await;
+            // Beside what was moved, so that the node above is neither ours nor theirs.
+            let hot = look(&volume, &["hot"]).await.expect("it is there");
+            overwrite(&volume, hot, 0, WRITE_BYTES, 100).await;
+            volume
+                .snapshot_create("with the merge", 0)
+                .await
+                .expect("a snapshot");
+            let merging = volume.status().merging;
+            assert!(merging.merged > 0 && merging.rewritten > 0, "{merging:?}");
+            volume.snapshot_create("the next", 0).await.expect("a snapshot");
+            volume
+                .remove(&root(), volume.root(), &name("hot"))
+                .await
+                .expect("removed");
+            volume.sync().await.expect("synced");
+            let mut retired = 0;
+            for _ in 0..6 {
+                retired += cleaner.run().await.expect("a run").retired_segments;
+                parts.env.sleep(Duration::from_secs(61)).await;
+            }
+            assert!(retired > 3, "only {retired} segments were retired");
+            volume.drain().await.expect("drained");
+        })
+        .expect("the run ends");
+    world.lose_disk();
+    let volume = world.power_cut(&simulation);
+    simulation
+        .run(async move {
+            let access = SnapshotAccess::new(&volume, false);
+            for snapshot in ["with the merge", "the next"] {
+                let rooted = access.rooted(snapshot.as_bytes()).expect("there");
+                let hot = look(&rooted, &["hot"]).await.expect("found");
+                for offset in (0..FILE_BYTES).step_by(1 << 20) {
+                    let data = read(&rooted, hot, offset, 1 << 20).await;
+                    assert!(data.is_ok(), "{snapshot} at {offset}: {data:?}");
+                }
+            }
+        })
+        .expect("the run ends");
 }
 
 #[test]

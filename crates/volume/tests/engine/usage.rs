@@ -184,17 +184,17 @@ pub async fn settled(parts: &Parts, volume: &Volume) -> (u64, u64) {
     errors
 }
 
-async fn overwrite(volume: &Volume, file: FileHandle, offset: u64, bytes: usize, seed: u64) {
+pub async fn overwrite(volume: &Volume, file: FileHandle, offset: u64, bytes: usize, seed: u64) {
     let mut data = vec![0; bytes];
     Seeded::new(seed, 3).fill(&mut data);
     write(volume, file, offset, data).await;
 }
 
-const FILE_BYTES: u64 = 8 << 20;
-const WRITE_BYTES: usize = 64 << 10;
+pub const FILE_BYTES: u64 = 8 << 20;
+pub const WRITE_BYTES: usize = 64 << 10;
 
 /// A file of 8 MiB of which 2 MiB were overwritten at random, and another that nobody touched; committed.
-async fn scattered(volume: &Volume) {
+pub async fn scattered(volume: &Volume) {
     for name in ["cold", "hot"] {
         let handle = create(volume, volume.root(), name).await;
         for at in 0..FILE_BYTES / (1 << 20) {
@@ -212,7 +212,7 @@ async fn scattered(volume: &Volume) {
     volume.sync().await.expect("synced");
 }
 
-fn limits() -> Limits {
+pub fn limits() -> Limits {
     Limits {
         grace: Duration::from_secs(1),
         segment_bytes: 256 << 10,
