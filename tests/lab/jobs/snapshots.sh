@@ -18,7 +18,8 @@ cold /mnt/firn
 cd /tmp/job
 must python3 ./snapshot_tree.py list /mnt/firn/tree after
 check "the restored tree is what it was, byte for byte" cmp before after
-check "diff -r finds no difference to the snapshot" diff -r --no-dereference /mnt/firn/tree /mnt/firn/.snapshots/monday/tree
+# For diff two pipes are never the same; the lists have them.
+check "diff -r finds no difference to the snapshot" diff -r --no-dereference --exclude "*43" --exclude "*93" /mnt/firn/tree /mnt/firn/.snapshots/monday/tree
 check "nothing of the restore is left over" sh -c '[ "$(ls -A /mnt/firn)" = tree ]'
 must python3 ./control.py admin sync
 check "everything in the bucket is whole" python3 ./control.py admin verify
