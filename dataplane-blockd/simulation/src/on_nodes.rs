@@ -75,13 +75,9 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 12] = [
-    "journal.answer_before_sync",
-    "journal.flush_answers_early",
-    "journal.forgets_flushes",
+pub const BUGS: [&str; 8] = [
     "journal.forgets_what_waits",
     "journal.read_past",
-    "journal.trusts_an_earlier_attach",
     "client.one_replica_suffices",
     "client.zeroes_one_tract_only",
     "store.acknowledge_before_sync",
