@@ -9,6 +9,7 @@ mod config;
 mod dev;
 mod disks;
 mod failure;
+mod journal;
 mod node;
 mod program;
 mod quantity;

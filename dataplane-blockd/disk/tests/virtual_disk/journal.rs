@@ -3,8 +3,8 @@
 use crate::nodes::*;
 use bytes::Bytes;
 use firn_blockd_disk::{
-    FlushPolicy, VirtualDisk, WritePolicy,
-    journal::{Journal, JournalOptions, Journaled},
+    Change, FlushPolicy, VirtualDisk, WritePolicy,
+    journal::{Journal, JournalError, JournalOptions, JournalReader, Journaled},
 };
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability};
 use firn_env::{
@@ -161,5 +161,74 @@ fn writes_fail_after_the_configured_time_and_not_before() {
         away(&cluster, false);
         env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
         write(&device, 0, 201).await.unwrap();
+    });
+}
+
+#[test]
+fn the_next_attach_goes_on_and_one_after_another_puts_the_journal_aside() {
+    on_a_machine(|machine, kind| async move {
+        let env = machine.env();
+        let cluster = new_cluster(&env, kind).await;
+        let mut incarnation = 1;
+        let disk = attach(&env, &cluster, kind, &mut incarnation).await;
+        let device = journaled(disk, options(&env), 7).await;
+        away(&cluster, true);
+        write(&device, 0, 1).await.unwrap();
+        env.sleep(SECOND * 2).await;
+        for number in 1..16 {
+            write(&device, number, number as u8 + 1).await.unwrap();
+        }
+        device
+            .write_zeroes(1024, 1024, true, Durability::Acknowledged)
+            .await
+            .unwrap();
+        let seen = content(&device).await;
+        let taken = Journal::claim(options(&env), DISK, &KEY, 8).await.err();
+        assert!(
+            matches!(taken, Some(JournalError::Disk(_))),
+            "one process at a time: {taken:?}"
+        );
+        for aside in [false, true] {
+            // On the simulator's side of the crash: its tasks are gone.
+            machine.crash();
+            let env = machine.restart();
+            away(&cluster, false);
+            let disk = attach(&env, &cluster, kind, &mut incarnation).await;
+            if aside {
+                let journal = Journal::claim(options(&env), DISK, &KEY, 20).await.unwrap();
+                let path = journal.salvaged.clone().expect("it is put aside");
+                let mut reader = JournalReader::open(&env, &path, DISK, &KEY).await.unwrap();
+                let mut found = vec![0; DISK_BYTES as usize];
+                while let Some(change) = reader.next().await.unwrap() {
+                    match change {
+                        Change::Data { first, data } => {
+                            let at = (first * u64::from(BLOCK_BYTES)) as usize;
+                            found[at..at + data.len()].copy_from_slice(&data);
+                        }
+                        Change::Zero { blocks } => {
+                            let at = |block: u64| (block * u64::from(BLOCK_BYTES)) as usize;
+                            found[at(blocks.start)..at(blocks.end)].fill(0);
+                        }
+                        Change::Flush => {}
+                    }
+                }
+                let written: Vec<usize> = (0..found.len()).filter(|at| found[*at] != 0).collect();
+                assert_eq!(written, (8192..8192 + 512).collect::<Vec<usize>>());
+                let device = Journaled::new(&env, disk, FlushPolicy::Durable, Some(journal))
+                    .await
+                    .unwrap();
+                assert_eq!(device.status().and_then(|status| status.session), None);
+                return;
+            }
+            let device = journaled(disk.clone(), options(&env), 8).await;
+            assert_eq!(content(&device).await, seen, "read at once");
+            env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+            assert_eq!(content(&disk).await, seen);
+            // Something is left for whoever comes next.
+            away(&cluster, true);
+            write(&device, 16, 7).await.unwrap();
+            env.sleep(SECOND * 2).await;
+            write(&device, 16, 7).await.unwrap();
+        }
     });
 }
