@@ -16,6 +16,9 @@
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
+#   make check-user-data what an instance of EC2 runs when the pool starts it, in an empty Debian, until its node serves (root)
+#   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
+#   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
 #   make lambda          the cleaner as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
@@ -32,7 +35,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy lambda fuzz setup setup-test clean
+.PHONY: demo story test lint bench bench-full bench-blockd bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -103,6 +106,18 @@ check-api:
 check-policy:
 	@tests/lab/cloud/install opa
 	@services/api/policy/check
+
+check-user-data:
+	@scripts/setup test
+	@cargo build --locked --quiet --release -p firn-api -p firn-blockd
+	@tests/lab/cloud/with localstack dynamodb -- tests/lab/user-data-in-chroot $(CARGO_TARGET_DIR)/release/firn-api $(CARGO_TARGET_DIR)/release/firn-blockd
+
+check-foreign:
+	@scripts/check-foreign
+
+load:
+	@cargo build --locked --release -p firn-api
+	@load/run $(ARGUMENTS)
 
 lambda:
 	@mkdir -p target/lambda

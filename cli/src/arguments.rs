@@ -178,11 +178,15 @@ pub enum Volume {
     },
     /// Takes a deletion back.
     Undelete { volume: String },
+    /// Shows the service that a bucket you bring is yours: the role must demand your external id and reach the bucket.
+    Prove { volume: String },
     /// Erases the keys of a deleted volume. There is no way back.
     Erase {
         volume: String,
         #[command(flatten)]
         sure: Sure,
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 
@@ -273,6 +277,8 @@ pub enum Edge {
         phrase: Phrase,
         #[command(flatten)]
         sure: Sure,
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 

@@ -101,17 +101,24 @@ impl Session {
         Err(Failure::failed(format!("the list of {path} does not end")))
     }
 
-    /// The thing that somebody named by its id or by its name (of a member: the address).
+    /// The thing that somebody named by its id or by its name (of a member: the address). Of several with a name the one that is
+    /// not gone; one that is gone only if it is the only one, so that an interrupted removal can be repeated.
     pub async fn find(&self, kind: &str, wanted: &str) -> Result<Value, Failure> {
         let items = self.list(kind).await?;
         let id = items.iter().find(|item| item["id"] == *wanted);
         let gone = |item: &&Value| matches!(item["state"].as_str(), Some("erased" | "revoked"));
-        let mut named = items
+        let named: Vec<&Value> = items
             .iter()
             .filter(|item| item["name"] == *wanted || item["email"] == *wanted)
-            .filter(|item| !gone(item));
-        let first = named.next();
-        match (id, first, named.next()) {
+            .collect();
+        let living: Vec<&Value> = named.iter().copied().filter(|item| !gone(item)).collect();
+        let mut candidates = match (&*living, &*named) {
+            ([], [only]) => vec![*only],
+            _ => living,
+        }
+        .into_iter();
+        let first = candidates.next();
+        match (id, first, candidates.next()) {
             (Some(item), ..) | (None, Some(item), None) => Ok(item.clone()),
             (None, None, _) => Err(Failure::new(
                 Exit::NotFound,

@@ -42,6 +42,7 @@ pub async fn start(
         master,
         policy: Arc::new(RegoPolicy::compile(POLICY)?),
         mailer: Arc::new(FileMailer::new(&env)),
+        pool: None,
         placement: disks,
         cloud: Arc::new(NoCloud),
         issuer: url.clone(),

@@ -4,14 +4,14 @@
 use crate::{blocks, layout::Layout};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use firn_api::{DiskPlacement, DiskPlan, Fleet, MasterSecret, PlacementError};
+use firn_api::{DiskPlacement, DiskPlan, Fleet, MasterSecret, PlacementError, Room};
 use firn_blockd::Secret;
 use firn_blockd_client::{Access, AttachFailed, Attachable, AttachedDisk, attach};
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
 use firn_blockd_placement::{DiskState, Placement, PlacementError as ClusterError};
 use firn_blockd_protocol::DiskId as ClusterDisk;
 use firn_env::{Env, Task};
-use firn_identity::{DiskId, TenantId};
+use firn_identity::{DiskId, NodeId, TenantId};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
@@ -151,5 +151,21 @@ impl DiskPlacement for Hosts {
             tracing::warn!(%disk, %error, "not given back before its removal");
         }
         self.fleet.remove(tenant, disk).await
+    }
+
+    async fn room(&self) -> Result<Room, PlacementError> {
+        self.fleet.room().await
+    }
+
+    async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.fleet.drain(node).await
+    }
+
+    async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError> {
+        self.fleet.is_empty(node).await
+    }
+
+    async fn forget(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.fleet.forget(node).await
     }
 }

@@ -3,7 +3,7 @@
 //! One connection carries one request and its replies, each a line of JSON:
 //!
 //! ```text
-//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify" | {"snapshot" | "restore" | "clone": {…}}}
+//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify" | {"clean" | "snapshot" | "restore" | "clone": {…}}}
 //! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "error", …}
 //! ```
 //!
@@ -46,6 +46,8 @@ pub enum Command {
     Drain,
     /// Read everything committed from the store and check it.
     Verify,
+    /// One run of the cleaner inside, or a look at what it would do.
+    Clean { plan: bool },
     /// Something about snapshots.
     Snapshot { what: SnapshotCommand },
     /// Copy from a snapshot.

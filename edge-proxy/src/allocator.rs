@@ -2,7 +2,7 @@
 //!
 //! An edge moves buffers of 20 KiB to 4 MiB between the network, the journal and the cloud all day, freed by other threads
 //! than those that made them. Kept for reuse, as is the default, they add half to what caches and queues are meant to hold:
-//! while `make bounds` wrote its 200,000 files, a resident 667 MiB instead of 450 to 510.
+//! while `make bounds` wrote its 200,000 files, a resident 667 MiB instead of 450 to 510 (then; `docs/bounds.md` has the present figure).
 
 use std::ffi::{c_int, c_long};
 

@@ -1,4 +1,4 @@
-//! The commands that ask a running edge: `status`, `top`, `sync`, `drain`, `verify`.
+//! The commands that ask a running edge: `status`, `top`, `sync`, `drain`, `clean`, `verify`.
 
 use crate::{
     admin::{Client, Command, Reply, expect_end},
@@ -64,7 +64,7 @@ pub async fn top(config: &Config, every: Duration, count: Option<u64>) -> Result
     Ok(())
 }
 
-/// `firn-edge sync` and `firn-edge drain`.
+/// `firn-edge sync`, `firn-edge drain` and `firn-edge clean`.
 pub async fn until_done(config: &Config, command: Command, what: &str) -> Result<(), Failure> {
     let mut client = Client::ask(&config.volume.state_directory, command).await?;
     match expect_end(&mut client, what).await? {

@@ -4,10 +4,11 @@ use crate::{
     failure::Failure,
     quantity::{Size, Span},
 };
+use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
-use firn_store::{PriceBook, StoreUrl, UploadSchedule};
+use firn_store::{PriceBook, Route, StoreUrl, UploadSchedule};
 use firn_table::TableUrl;
-use firn_volume::{Cadence, FetchPolicy, RetentionPolicy, Rungs, VolumeConfig};
+use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, Rungs, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     path::{Path, PathBuf},
@@ -33,6 +34,8 @@ pub struct Config {
     pub(crate) costs: CostsSection,
     #[serde(default)]
     pub(crate) snapshots: SnapshotsSection,
+    #[serde(default)]
+    pub(crate) cleaner: CleanerSection,
 }
 
 /// Which volume, and where everything of it is.
@@ -143,7 +146,7 @@ pub struct MetricsSection {
     pub listen: Option<String>,
 }
 
-/// By which prices money is shown.
+/// By which prices money is shown and fetches are decided.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostsSection {
@@ -179,6 +182,76 @@ impl Default for SnapshotsSection {
             keep_monthly: 12,
             time_zone: "UTC".into(),
         }
+    }
+}
+
+/// What the cleaner inside this edge may do, and when.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CleanerSection {
+    pub every: Option<Span>,
+    pub run: Span,
+    pub memory: Size,
+    pub grace: Span,
+    pub free_percent: u64,
+    pub cold_free_percent: u64,
+    pub cold_after: Span,
+}
+
+impl Default for CleanerSection {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            every: None,
+            run: Span(limits.time),
+            // Half of what the other hosts take: an edge is to stay within its own bound with it.
+            memory: Size(64 << 20),
+            grace: Span(limits.grace),
+            free_percent: limits.free_per_mille / 10,
+            cold_free_percent: limits.cold_free_per_mille / 10,
+            cold_after: Span(limits.cold_after),
+        }
+    }
+}
+
+impl CleanerSection {
+    /// As the cleaner wants it. Of the memory three eighths hold what is being moved and half the nodes that were looked at; the
+    /// rest is for listings, indices and the segment under construction.
+    pub fn limits(&self) -> Limits {
+        let limits = Limits::default();
+        Limits {
+            time: self.run.0,
+            batch_bytes: self.memory.0 / 8 * 3,
+            cache_bytes: usize::try_from(self.memory.0 / 2).unwrap_or(usize::MAX),
+            free_per_mille: self.free_percent * 10,
+            cold_free_per_mille: self.cold_free_percent * 10,
+            cold_after: self.cold_after.0,
+            grace: self.grace.0,
+            cleaner_lease: limits.cleaner_lease.max(2 * self.run.0),
+            ..limits
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        if self.every.is_some_and(|every| every.0 < second) {
+            return Err("cleaner.every must be at least 1 s".into());
+        }
+        if !(second..=hour).contains(&self.run.0) {
+            return Err("cleaner.run must be between 1 s and 1 h".into());
+        }
+        if !(16 << 20..=16 << 30).contains(&self.memory.0) {
+            return Err("cleaner.memory must be between 16 MiB and 16 GiB".into());
+        }
+        for (name, percent) in [
+            ("free_percent", self.free_percent),
+            ("cold_free_percent", self.cold_free_percent),
+        ] {
+            if !(1..=100).contains(&percent) {
+                return Err(format!("cleaner.{name} must be between 1 and 100"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -293,6 +366,7 @@ impl Config {
                 "metrics.listen must be an address and a port such as \"127.0.0.1:9464\", not {address:?}"
             ));
         }
+        config.cleaner.check()?;
         config.retention()?;
         Ok(config)
     }
@@ -319,7 +393,7 @@ impl Config {
             .map_err(|error| format!("[snapshots]: {error}"))
     }
 
-    /// The prices by which money is shown: those of the store's provider if nothing else is said. A directory costs nothing;
+    /// The prices by which money is shown and fetches are decided: those of the store's provider if nothing else is said. A directory costs nothing;
     /// it is shown at what a bucket of Amazon's would cost.
     pub fn price_book(&self) -> Result<PriceBook, Failure> {
         let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("costs.price_book: {error}"));
@@ -337,9 +411,12 @@ impl Config {
     }
 
     /// As the engine wants it.
-    pub fn volume_config(&self) -> VolumeConfig {
+    ///
+    /// # Errors
+    /// If the price book, by which the engine weighs a request against bytes fetched in vain, cannot be read.
+    pub fn volume_config(&self) -> Result<VolumeConfig, Failure> {
         let limits = &self.limits;
-        VolumeConfig {
+        Ok(VolumeConfig {
             owner_name: self.volume.edge_name.clone(),
             segment_bytes: limits.segment.0,
             uploads_max: limits.uploads,
@@ -354,13 +431,14 @@ impl Config {
                 Fetch::Exact => FetchPolicy::Exact,
                 Fetch::Full => FetchPolicy::FullSegment,
             },
+            fetch_prices: FetchPrices::of_book(&self.price_book()?, Route::Internet),
             cadence: Cadence {
                 busy: limits.checkpoint_busy.0,
                 busy_bytes: limits.checkpoint_bytes.0,
                 trickle: limits.checkpoint_trickle.0,
             },
             ..VolumeConfig::default()
-        }
+        })
     }
 
     /// How long clients have to reclaim locks after a start.
@@ -396,6 +474,7 @@ mod tests {
             format!("{:?}", example.snapshots),
             format!("{:?}", minimal.snapshots)
         );
+        assert_eq!(format!("{:?}", example.cleaner), format!("{:?}", minimal.cleaner));
     }
 
     #[test]
@@ -431,6 +510,30 @@ mod tests {
     }
 
     #[test]
+    fn a_cleaner_without_time_or_memory_is_refused_with_its_bounds() {
+        let with = |more: &str| Config::parse(&format!("{MINIMAL}\n[cleaner]\n{more}"));
+        let section = with("every = \"15 min\"\nmemory = \"128 MiB\"")
+            .expect("fine")
+            .cleaner;
+        let (limits, default) = (section.limits(), Limits::default());
+        assert_eq!(
+            (limits.batch_bytes, limits.cache_bytes),
+            (default.batch_bytes, default.cache_bytes)
+        );
+        for (wrong, said) in [
+            ("every = \"0 s\"", "at least 1 s"),
+            ("run = \"0 s\"", "between 1 s and 1 h"),
+            ("memory = \"1 MiB\"", "between 16 MiB"),
+            ("free_percent = 0", "cleaner.free_percent"),
+            ("cold_free_percent = 101", "cleaner.cold_free_percent"),
+            ("eager = true", "eager"),
+        ] {
+            let error = with(wrong).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
     fn money_is_by_the_providers_prices_or_those_that_were_named() {
         let book = |text: &str| Config::parse(text).expect("it parses").price_book();
         assert_eq!(book(MINIMAL).expect("a book").name, "s3-us-east-1");
@@ -438,6 +541,14 @@ mod tests {
         assert_eq!(book(&azure).expect("a book").name, "azure-hot-east-us");
         let named = format!("{MINIMAL}\n[costs]\nprice_book = \"s3-2011-09\"");
         assert_eq!(book(&named).expect("a book").as_of, "2011-09-01");
+        let get_nanodollars = |text: &str| {
+            let config = Config::parse(text).expect("it parses").volume_config();
+            config.expect("a book").fetch_prices.get_nanodollars
+        };
+        assert_eq!(
+            (get_nanodollars(MINIMAL), get_nanodollars(&named)),
+            (400.0, 1000.0)
+        );
         let error = book(&named.replace("2011-09", "2011-13"))
             .unwrap_err()
             .to_string();

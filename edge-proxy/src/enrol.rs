@@ -185,7 +185,7 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
     if !is_there {
         let parts = outside.parts(identity.family, identity.volume, keys);
         let options = FormatOptions::default();
-        Volume::format(&parts, &config.volume.name, options, &config.volume_config()).await?;
+        Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
     }
     identity.create(&config.volume.state_directory)?;
     Ok(Enrolment::Ready {

@@ -77,7 +77,7 @@ pub async fn format(config: &Config, phrase_file: Option<&Path>, root_mode: u32)
         root_mode,
         ..FormatOptions::default()
     };
-    Volume::format(&parts, &config.volume.name, options, &config.volume_config()).await?;
+    Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
     // The identity comes last: with it the volume is complete, without it nothing refers to what was made.
     identity.create(directory)?;
     println!(
@@ -142,7 +142,7 @@ pub async fn takeover(config: &Config, force: bool) -> Result<(), Failure> {
             return Err(Failure::usage("not taken over; nothing was changed"));
         }
     }
-    let report = Volume::takeover(&parts, &config.volume_config()).await?;
+    let report = Volume::takeover(&parts, &config.volume_config()?).await?;
     match (report.previous_owner, report.last_committed_ms) {
         (Some(owner), Some(at)) => {
             let seconds = (outside.env.wall().as_millis() - at).max(0) / 1000;

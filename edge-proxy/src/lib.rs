@@ -7,6 +7,7 @@
 mod admin;
 mod allocator;
 mod certificate;
+mod cleaner;
 mod commands;
 mod config;
 mod enrol;

@@ -298,6 +298,7 @@ fn exposition(snapshot: &Snapshot) -> String {
         "Mounts known, as clients told.",
         nfs.mounts.len() as f64,
     );
+    cleaning(&mut out, snapshot);
     let labels = |operation: &crate::snapshot::OperationPart| {
         format!(
             "{{{},{}}}",
@@ -332,6 +333,63 @@ fn exposition(snapshot: &Snapshot) -> String {
         one.latency_sum_us as f64 / 1e6
     });
     out.0
+}
+
+/// What the cleaner inside did, and what of any cleaner's work was taken over.
+fn cleaning(out: &mut Exposition, snapshot: &Snapshot) {
+    let (cleaner, merging) = (&snapshot.cleaner, &snapshot.merging);
+    out.counter("cleaner_runs_total", "Runs of the cleaner inside.", cleaner.runs);
+    out.counter(
+        "cleaner_failures_total",
+        "Of them, those that failed.",
+        cleaner.failures,
+    );
+    out.gauge(
+        "cleaner_last_run_timestamp_seconds",
+        "When the last run ended; 0 if none did.",
+        cleaner.last_ended_at_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.counter(
+        "cleaner_retired_bytes_total",
+        "Segments that nothing leads to any more.",
+        cleaner.retired_bytes,
+    );
+    out.counter(
+        "cleaner_written_bytes_total",
+        "What was moved, and what leads there.",
+        cleaner.written_bytes,
+    );
+    out.counter(
+        "cleaner_deleted_bytes_total",
+        "Segments that were deleted.",
+        cleaner.deleted_bytes,
+    );
+    out.gauge(
+        "cleaner_waiting_segments",
+        "Retired segments whose grace is not over.",
+        cleaner.waiting_segments as f64,
+    );
+    out.gauge(
+        "cleaner_held_segments",
+        "Segments that the store does not let the cleaner delete.",
+        cleaner.held_segments as f64,
+    );
+    out.gauge(
+        "cleaner_damaged_objects",
+        "Damaged objects that the last run met.",
+        cleaner.damaged_objects as f64,
+    );
+    out.family(
+        "cleaner_dollars_total",
+        "counter",
+        "What its requests and transfers cost at list prices; part of the store's.",
+        [(String::new(), cleaner.nanodollars as f64 / NANOS)],
+    );
+    out.counter(
+        "merged_proposals_total",
+        "Proposals of cleaners that were taken over.",
+        merging.proposals,
+    );
 }
 
 fn store_damages(snapshot: &Snapshot) -> u64 {

@@ -104,6 +104,12 @@ enum Command {
         #[arg(long)]
         snapshot: Option<String>,
     },
+    /// Gets the space of what nobody needs back: one run of the cleaner inside the running edge, now.
+    Clean {
+        /// Only tells what would be moved and freed, and what that costs; changes nothing.
+        #[arg(long)]
+        plan: bool,
+    },
     /// Rebuilds a volume whose table was lost, from the bucket and the recovery phrase alone. Shows what there is; changes
     /// something only with --yes.
     Recover {
@@ -126,6 +132,9 @@ enum Command {
 /// writes makes them all; each has a stack and memory of the allocator for itself.
 const BLOCKING_THREADS_A_CORE: usize = 4;
 
+/// How long such a thread waits for more to do. What it allocated and others freed is only given back when it ends or goes on.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
+
 /// Runs the program: reads the command line, does what it says.
 pub fn program() -> ExitCode {
     allocator::keep_little();
@@ -134,7 +143,8 @@ pub fn program() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         // A journal sync never waits behind more than this many short calls.
-        .max_blocking_threads((cores * BLOCKING_THREADS_A_CORE).clamp(16, 64))
+        .max_blocking_threads((cores * BLOCKING_THREADS_A_CORE).clamp(8, 64))
+        .thread_keep_alive(IDLE_THREAD)
         .build();
     let executed = match runtime {
         Ok(runtime) => runtime.block_on(execute(arguments)),
@@ -205,6 +215,9 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Clone { name, snapshot } => {
             snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
+        }
+        Command::Clean { plan } => {
+            commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }
         Command::Recover {
             phrase_file,

@@ -38,7 +38,7 @@ pub async fn recover(
     let family = choose_family(store, family).await?;
     let (ring, keys) = open_ring(store, &family, &phrase).await?;
     let parts = outside.parts(family, VolumeId([0; 16]), keys.clone());
-    let scan = firn_volume::recover::scan(&parts, &config.volume_config()).await?;
+    let scan = firn_volume::recover::scan(&parts, &config.volume_config()?).await?;
     show(&family, &scan);
     let found = choose_volume(&scan, volume)?;
     let name = &config.volume.name;

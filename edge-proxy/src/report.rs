@@ -1,7 +1,10 @@
 //! Snapshots for people: the tables of `status` and `top`.
 
-use crate::snapshot::Snapshot;
-use firn_store::Money;
+use crate::{
+    cleaner::{Cleaned, CleanerPart},
+    snapshot::Snapshot,
+};
+use firn_store::{Money, PriceBook};
 use std::fmt::Write;
 
 /// Bytes with a unit, three digits or more: `1.50 MiB`.
@@ -199,7 +202,102 @@ pub fn status(snapshot: &Snapshot) -> String {
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));
     }
+    if let Some(text) = cleaner_line(&snapshot.cleaner) {
+        row("Cleaner", text);
+    }
     out
+}
+
+/// What the cleaner inside did; nothing if it was never asked to.
+fn cleaner_line(cleaner: &CleanerPart) -> Option<String> {
+    if cleaner.every_ms.is_none() && cleaner.runs == 0 {
+        return None;
+    }
+    let when = match (cleaner.is_running, cleaner.every_ms) {
+        (true, _) => "running".into(),
+        (false, Some(every)) => format!("every {}", span(every)),
+        (false, None) => "when told to".into(),
+    };
+    let mut text = format!(
+        "{when}; {} runs, {} retired, {} written, {} deleted, {} segments wait, {}",
+        cleaner.runs,
+        size(cleaner.retired_bytes),
+        size(cleaner.written_bytes),
+        size(cleaner.deleted_bytes),
+        cleaner.waiting_segments,
+        Money(cleaner.nanodollars)
+    );
+    let _ = match (cleaner.held_segments, cleaner.damaged_objects) {
+        (0, 0) => Ok(()),
+        (held, damaged) => write!(text, "; {held} segments held, {damaged} objects damaged"),
+    };
+    if let Some(error) = &cleaner.last_error {
+        let _ = write!(text, "; last error: {error}");
+    }
+    Some(text)
+}
+
+/// What a run of the cleaner did, or would do, with its money.
+pub fn cleaned(cleaned: &Cleaned, book: &PriceBook) -> String {
+    let per_gib = |cost: Money, freed_bytes: u64| match freed_bytes {
+        0 => String::new(),
+        freed => {
+            let cost = u128::from(cost.0) * (1 << 30) / u128::from(freed);
+            format!(
+                ", {} for each GiB",
+                Money(u64::try_from(cost).unwrap_or(u64::MAX))
+            )
+        }
+    };
+    match cleaned {
+        Cleaned::Done(report, cost) => {
+            let freed = report.retired_bytes.saturating_sub(report.written_bytes);
+            let mut text = format!(
+                "{} of {} segments looked at; {} retired with {}, for which {} were written; {} deleted with {}; {} wait for the \
+                 end of their grace. It cost {}{} by {}, and saves {} a month",
+                report.judged_segments,
+                report.listed_segments,
+                report.retired_segments,
+                size(report.retired_bytes),
+                size(report.written_bytes),
+                report.deleted_segments,
+                size(report.deleted_bytes),
+                report.waiting_segments + report.retired_segments,
+                cost,
+                per_gib(*cost, freed),
+                book.name,
+                report.saved_a_month(book),
+            );
+            if !report.sweep_ended || report.out_of_time {
+                text.push_str(". It did not come to the end of the log; the next run goes on");
+            }
+            for held in &report.held.first {
+                let _ = write!(text, "\nheld: {held}");
+            }
+            for damage in &report.damaged {
+                let _ = write!(text, "\ndamaged: inode {}: {}", damage.inode, damage.detail);
+            }
+            text
+        }
+        Cleaned::Planned(plan, cost) => format!(
+            "{} of {} segments would be retired: {} with {} to move, {} would become free. It would cost about {}{} by {}, and save {} \
+             a month. {}",
+            plan.victims,
+            plan.listed_segments,
+            size(plan.victim_bytes),
+            size(plan.moved_bytes),
+            size(plan.freed_bytes),
+            cost,
+            per_gib(*cost, plan.freed_bytes),
+            book.name,
+            plan.saved_a_month(book),
+            if plan.whole_log {
+                "Nothing was changed"
+            } else {
+                "This is not yet the whole log. Nothing was changed"
+            }
+        ),
+    }
 }
 
 /// One screen of `top`: what happened between two snapshots.

@@ -3,6 +3,7 @@
 use crate::{
     admin::{self, DrainRequest},
     certificate::keep_renewed,
+    cleaner::InsideCleaner,
     config::Config,
     enrol,
     failure::Failure,
@@ -61,13 +62,13 @@ pub async fn serve_until(
         ))
     })?;
     let parts = outside.own_parts(&identity).await?;
-    let volume = match Volume::open(parts.clone(), config.volume_config()).await {
+    let volume = match Volume::open(parts.clone(), config.volume_config()?).await {
         Ok((volume, recovery)) => {
             tracing::info!(?recovery, "volume open");
             volume
         }
         Err(VolumeError::SalvageFirst { tenure }) => {
-            let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
+            let salvaged = Volume::salvage(&parts, &config.volume_config()?).await?;
             let detail = salvaged.map_or_else(
                 || "its journal had nothing that the volume has not".to_owned(),
                 |clone| {
@@ -102,15 +103,27 @@ pub async fn serve_until(
         .map(|policy| volume.keep_snapshots(policy));
     let _renewal = is_joined(config).then(|| {
         let renewal = keep_renewed(config.clone(), outside.env.clone());
-        Renewal(outside.env.spawn("renew certificate", renewal))
+        Background(outside.env.spawn("renew certificate", renewal))
     });
+    let cleaner = Arc::new(InsideCleaner::new(
+        outside,
+        parts.anchor.clone(),
+        &config.cleaner,
+        fixed.book.clone(),
+    ));
+    let _cleaning = Background(
+        outside
+            .env
+            .spawn("clean", cleaner.clone().keep_clean(volume.clone())),
+    );
     let service = serve(config, outside, &identity, &volume).await?;
     let address = service.0.address().to_owned();
     let observed = Arc::new(Observed::new(
         outside,
         &volume,
-        config.volume_config(),
+        config.volume_config()?,
         fixed,
+        cleaner,
         service,
     ));
     let (drains, mut drain_requests) = mpsc::channel(1);
@@ -143,7 +156,7 @@ pub async fn serve_until(
         End::Volume(Standing::Fenced) => {
             admin.abort();
             drop((observed, volume));
-            let salvaged = Volume::salvage(&parts, &config.volume_config()).await?;
+            let salvaged = Volume::salvage(&parts, &config.volume_config()?).await?;
             Err(Failure::fenced(match salvaged {
                 Some(clone) => format!(
                     "another edge took the volume over; what this one acknowledged and had not committed is in the clone {}",
@@ -158,10 +171,10 @@ pub async fn serve_until(
     }
 }
 
-/// Renews the certificate for as long as the volume is served.
-struct Renewal(Task<()>);
+/// Work beside serving, for as long as the volume is served.
+struct Background(Task<()>);
 
-impl Drop for Renewal {
+impl Drop for Background {
     fn drop(&mut self) {
         self.0.abort();
     }

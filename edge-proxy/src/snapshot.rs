@@ -3,6 +3,7 @@
 //! A snapshot takes no request to the store or the table and no disk access: looking at an edge costs nothing. Its JSON form
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
 
+use crate::cleaner::{CleanerPart, InsideCleaner};
 use firn_nfs::{NfsService, nlm::LockService};
 use firn_store::{Meter, Money, PriceBook, Route, Usage};
 use firn_table::Metered;
@@ -34,6 +35,10 @@ pub struct Snapshot {
     pub store: StorePart,
     pub table: TablePart,
     pub nfs: NfsPart,
+    #[serde(default)]
+    pub cleaner: CleanerPart,
+    #[serde(default)]
+    pub merging: MergingPart,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -133,6 +138,16 @@ pub struct TablePart {
     pub nanodollars: u64,
 }
 
+/// What the volume took over of what a cleaner moved, wherever that runs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MergingPart {
+    pub proposals: u64,
+    pub adopted: u64,
+    pub rewritten: u64,
+    /// Why the last proposal that was refused was refused.
+    pub refused: Option<String>,
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NfsPart {
     pub address: String,
@@ -185,6 +200,7 @@ pub struct Observed {
     pub book: PriceBook,
     pub table_url: String,
     pub table: Arc<Metered>,
+    pub cleaner: Arc<InsideCleaner>,
     service: Mutex<Option<(NfsService, LockService)>>,
 }
 
@@ -204,6 +220,7 @@ impl Observed {
         volume: &Volume,
         limits: VolumeConfig,
         fixed: Fixed,
+        cleaner: Arc<InsideCleaner>,
         service: (NfsService, LockService),
     ) -> Self {
         Self {
@@ -218,6 +235,7 @@ impl Observed {
             book: fixed.book,
             table_url: fixed.table_url,
             table: outside.table.clone(),
+            cleaner,
             service: Mutex::new(Some(service)),
         }
     }
@@ -322,6 +340,13 @@ impl Observed {
                 nanodollars: Money(table.nano_dollars).0,
             },
             nfs: self.service().as_ref().map(nfs_part).unwrap_or_default(),
+            cleaner: self.cleaner.part(),
+            merging: MergingPart {
+                proposals: status.merging.merged,
+                adopted: status.merging.adopted,
+                rewritten: status.merging.rewritten,
+                refused: status.merging.refused,
+            },
         }
     }
 }

@@ -100,11 +100,10 @@ impl Scale {
             name: "the full version",
             // As many as the paper's tree has.
             files_max: 35_000,
-            // The bucket and the edge's disk are memory here: a set three times as large does not fit into 12 GiB.
             table2: Table2 {
-                files: 1500,
-                warm_up: 5000,
-                operations: 10_000,
+                files: 4000,
+                warm_up: 15_000,
+                operations: 40_000,
             },
             figure7: Figure7 {
                 files: 64,

@@ -211,7 +211,10 @@ impl Office {
     /// A machine that was never used.
     pub fn machine(&self, what: &str) -> Machine {
         let number = self.machines.fetch_add(1, Relaxed);
-        self.simulation.machine(&format!("{what}-{number}"))
+        let machine = self.simulation.machine(&format!("{what}-{number}"));
+        // Nobody cuts the power here, and the cache removes many a file whose directory it never syncs.
+        machine.disk().configure(|disk| disk.writes_through = true);
+        machine
     }
 
     /// What a cleaner on this machine, beside the bucket, works with.

@@ -426,7 +426,7 @@ impl<'a> Report<'a> {
              as large as those of 32 KiB, took only 4 times as long.\n\
              \n\
              For 1 MiB the adaptive policy asks for one or a few long ranges where exact ranges come over some thirty connections at\n\
-             once: a tenth of the requests, but longer waiting where one connection carries less than half of the line.",
+             once: a fraction of the requests, but longer waiting where one connection carries less than half of the line.",
         );
         self.say("");
     }

@@ -8,9 +8,9 @@
 //!
 //! The service sees neither the secret nor what it seals, so it can put no key of its own in the place of the edge's.
 
-use super::{Context, account::connect, ask};
+use super::{Context, account::connect, ask, wait_for};
 use crate::{
-    arguments::{Edge, Server},
+    arguments::{Edge, Server, Wait},
     failure::{Exit, Failure, of_file},
     phrase,
     profile::{give_secret, private_file, read_secret},
@@ -69,7 +69,12 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
             let edge = context.session().await?.find("edges", &edge).await?;
             context.show_one(&edge)
         }
-        Edge::Remove { edge, phrase, sure } => {
+        Edge::Remove {
+            edge,
+            phrase,
+            sure,
+            wait,
+        } => {
             let mut session = context.session().await?;
             let edge = session.find("edges", &edge).await?;
             ask(
@@ -77,7 +82,7 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
                 &format!("Edge {} will be refused from now on", field(&edge, "name")),
             )?;
             let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
-            remove(context, &mut session, &edge, &phrase).await
+            remove(context, &mut session, &edge, &phrase, &wait).await
         }
     }
 }
@@ -310,6 +315,7 @@ async fn remove(
     session: &mut Session,
     edge: &Value,
     phrase: &firn_seal::RecoveryPhrase,
+    wait: &Wait,
 ) -> Result<(), Failure> {
     let id = field(edge, "id");
     let removed = session
@@ -324,6 +330,9 @@ async fn remove(
     }
     session.profile.join_secrets.remove(&id);
     session.save()?;
+    if wait.wait {
+        wait_for(session, &field(&removed, "operation"), wait).await?;
+    }
     let shown = json!({ "edge": removed, "new_key_epochs": rotated });
     context.screen.show(&shown, |shown| {
         format!(

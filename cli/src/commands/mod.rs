@@ -108,6 +108,46 @@ pub(crate) fn ask(sure: &Sure, what: &str) -> Result<(), Failure> {
     }
 }
 
+/// Waits until an operation is done, and says how far it is. Undone work is a failure.
+pub(crate) async fn wait_for(session: &Session, id: &str, wait: &Wait) -> Result<Value, Failure> {
+    let began = Instant::now();
+    let mut seen = String::new();
+    loop {
+        let operation = session.get(&format!("operations/{id}")).await?.body;
+        match operation["state"].as_str() {
+            Some("running") => {}
+            Some("undone") => {
+                return Err(Failure::new(
+                    Exit::Conflict,
+                    format!(
+                        "{} was undone: {}",
+                        field(&operation, "kind"),
+                        field(&operation, "failure")
+                    ),
+                ));
+            }
+            _ => return Ok(operation),
+        }
+        let now = format!(
+            "{} of {}: step {}",
+            field(&operation, "kind"),
+            field(&operation, "target"),
+            field(&operation, "steps_done")
+        );
+        if now != seen {
+            note(&now);
+            seen = now;
+        }
+        if began.elapsed() > Duration::from_secs(wait.timeout) {
+            return Err(
+                Failure::new(Exit::Unavailable, format!("{id} is still running; it goes on"))
+                    .next("wait longer with --timeout; repeating the command does no harm"),
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
 /// Shows work of several steps, after waiting for its end if asked to. Undone work is a failure.
 pub(crate) async fn finish(
     context: &Context,
@@ -115,42 +155,11 @@ pub(crate) async fn finish(
     change: Value,
     wait: &Wait,
 ) -> Result<(), Failure> {
-    let mut operation = change["operation"].clone();
-    let id = field(&operation, "id");
-    if wait.wait {
-        let began = Instant::now();
-        let mut seen = String::new();
-        while operation["state"] == "running" {
-            let now = format!(
-                "{} of {}: step {}",
-                field(&operation, "kind"),
-                field(&operation, "target"),
-                field(&operation, "steps_done")
-            );
-            if now != seen {
-                note(&now);
-                seen = now;
-            }
-            if began.elapsed() > Duration::from_secs(wait.timeout) {
-                return Err(
-                    Failure::new(Exit::Unavailable, format!("{id} is still running; it goes on"))
-                        .next("wait longer with --timeout, or look with: firn disk show"),
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            operation = session.get(&format!("operations/{id}")).await?.body;
-        }
-        if operation["state"] == "undone" {
-            return Err(Failure::new(
-                Exit::Conflict,
-                format!(
-                    "{} was undone: {}",
-                    field(&operation, "kind"),
-                    field(&operation, "failure")
-                ),
-            ));
-        }
-    }
+    let operation = if wait.wait {
+        wait_for(session, &field(&change, "operation.id"), wait).await?
+    } else {
+        change["operation"].clone()
+    };
     let mut change = change;
     change["operation"] = operation;
     context.screen.show(&change, |change| {

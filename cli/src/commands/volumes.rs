@@ -1,6 +1,6 @@
 //! Volumes and their snapshot policies.
 
-use super::{Context, ask};
+use super::{Context, ask, wait_for};
 use crate::{
     arguments::{Snapshot, Volume},
     failure::Failure,
@@ -67,7 +67,12 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             let path = format!("volumes/{}/undelete", field(&volume, "id"));
             context.show_one(&session.post(&path, &json!({})).await?)
         }
-        Volume::Erase { volume, sure } => {
+        Volume::Prove { volume } => {
+            let volume = session.find("volumes", &volume).await?;
+            let path = format!("volumes/{}/prove", field(&volume, "id"));
+            context.show_one(&session.post(&path, &json!({})).await?)
+        }
+        Volume::Erase { volume, sure, wait } => {
             let volume = session.find("volumes", &volume).await?;
             ask(
                 &sure,
@@ -77,7 +82,13 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
                 ),
             )?;
             let path = format!("volumes/{}/erase", field(&volume, "id"));
-            context.show_one(&session.post(&path, &json!({})).await?)
+            let erasing = session.post(&path, &json!({})).await?;
+            if !wait.wait {
+                return context.show_one(&erasing);
+            }
+            wait_for(&session, &field(&erasing, "operation"), &wait).await?;
+            let path = format!("volumes/{}", field(&volume, "id"));
+            context.show_one(&session.get(&path).await?.body)
         }
     }
 }

@@ -155,18 +155,22 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// An estimate of what doing it costs: reading, writing and deleting, without the nodes above what is moved.
-    pub fn cost(&self, book: &PriceBook) -> Money {
+    /// An estimate of the requests that doing it takes: reading, writing and deleting, without the nodes above what is moved.
+    pub fn expected_usage(&self) -> Usage {
         let segments_written = self.moved_bytes.div_ceil(4 << 20);
-        let usage = Usage {
+        Usage {
             puts: segments_written + self.victims,
             ranged_gets: 2 * self.victims,
             deletes: self.victims,
             bytes_up: self.moved_bytes,
             bytes_down: self.moved_bytes,
             ..Usage::default()
-        };
-        book.cost(&usage, Route::SameRegion).total()
+        }
+    }
+
+    /// What [`Plan::expected_usage`] costs in the region of the bucket.
+    pub fn cost(&self, book: &PriceBook) -> Money {
+        book.cost(&self.expected_usage(), Route::SameRegion).total()
     }
 
     /// What the freed bytes cost in a month of storage.

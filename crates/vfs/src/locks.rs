@@ -345,11 +345,6 @@ impl LockTable {
         self.table().release_client(client);
     }
 
-    /// Releases everything held in a file, whoever holds it, and ends all waiting for it: the file is gone.
-    pub fn release_file(&self, file: FileHandle) {
-        self.table().release_file(file);
-    }
-
     /// Whether the client holds, has reserved or waits for anything.
     pub fn is_used_by(&self, client: &LockClient) -> bool {
         self.table().is_used_by(client)

@@ -101,7 +101,7 @@ impl Default for VolumeConfig {
             segment_bytes: 4 << 20,
             uploads_max: 4,
             compression: Compression::Lz4,
-            memory_cache_bytes: 64 << 20,
+            memory_cache_bytes: 48 << 20,
             disk_cache_bytes: 10 << 30,
             journal_bytes: 4 << 30,
             journal_file_bytes: 64 << 20,

@@ -354,7 +354,7 @@ impl Inner {
 }
 
 /// An upper bound of a record without data, symbolic link target or attribute value: two names, an inode, two ACLs.
-const RECORD_BYTES_MAX: u64 = 16 << 10;
+pub(crate) const RECORD_BYTES_MAX: u64 = 16 << 10;
 
 /// How a change is journaled.
 pub struct ChangeRequest {

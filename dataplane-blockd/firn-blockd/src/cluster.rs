@@ -13,6 +13,21 @@ use firn_table_dynamodb::DynamoDbTable;
 use futures::future::select;
 use std::{path::Path, pin::pin, sync::Arc};
 
+/// Opens the cluster's table. `directory` is made if it is not there.
+pub async fn open_placement(config: &Config, directory: &Path) -> Result<(Env, Placement), Failure> {
+    let env = environment(directory)?;
+    let table: Arc<dyn Table> = match &config.cluster.table {
+        TableUrl::Redb { path } => Arc::new(RedbTable::open(&env, path).await.map_err(|error| {
+            Failure::new(format!(
+                "{error}; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
+            ))
+        })?),
+        TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
+    };
+    let placement = Placement::new(env.clone(), table, &config.cluster.name)?;
+    Ok((env, placement))
+}
+
 /// The outside of a command.
 pub struct Outside {
     pub env: Env,
@@ -23,23 +38,14 @@ pub struct Outside {
 impl Outside {
     /// Opens the table and reads the secret. `directory` is made if it is not there.
     pub async fn open(config: &Config, directory: &Path) -> Result<Self, Failure> {
-        let env = environment(directory)?;
         let ClusterSection {
-            name,
-            table,
-            secret,
-            trust_domain,
+            secret, trust_domain, ..
         } = &config.cluster;
+        let secret = secret.as_deref().ok_or_else(|| {
+            Failure::usage("the configuration names no cluster.secret, which everything but `node` needs")
+        })?;
+        let (env, placement) = open_placement(config, directory).await?;
         let operator = Operator::new(&env, &Secret::read(secret)?, trust_domain)?;
-        let table: Arc<dyn Table> = match table {
-            TableUrl::Redb { path } => Arc::new(RedbTable::open(&env, path).await.map_err(|error| {
-                Failure::new(format!(
-                    "{error}; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
-                ))
-            })?),
-            TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
-        };
-        let placement = Placement::new(env.clone(), table, name)?;
         Ok(Self {
             env,
             placement,

@@ -16,6 +16,7 @@ use std::{
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub cluster: ClusterSection,
+    pub service: Option<ServiceSection>,
     pub node: Option<NodeSection>,
     pub client: Option<ClientSection>,
 }
@@ -28,9 +29,24 @@ pub struct ClusterSection {
     pub name: String,
     #[serde(deserialize_with = "from_text")]
     pub table: TableUrl,
-    pub secret: PathBuf,
+    /// Absent where a control plane issues certificates.
+    pub secret: Option<PathBuf>,
     #[serde(default = "default_trust_domain")]
     pub trust_domain: String,
+}
+
+/// The control plane that this machine's node joins.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceSection {
+    /// Where it is reached: https only.
+    pub server: String,
+    /// Whose node it is.
+    #[serde(deserialize_with = "from_text")]
+    pub tenant: firn_identity::TenantId,
+    /// Which node, as it was invited.
+    #[serde(deserialize_with = "from_text")]
+    pub node: firn_identity::NodeId,
 }
 
 /// This machine's node.
@@ -148,12 +164,14 @@ mod tests {
     #[test]
     fn the_example_is_a_configuration_and_names_every_key() {
         let config: Config = toml::from_str(EXAMPLE).expect("the example is valid");
-        assert!(config.node().is_ok() && config.client().is_ok());
+        assert!(config.node().is_ok() && config.client().is_ok() && config.service.is_some());
         for key in [
             "name",
             "table",
             "secret",
             "trust_domain",
+            "server",
+            "node",
             "directory",
             "size",
             "listen",

@@ -36,6 +36,11 @@ impl Failure {
         }
     }
 
+    /// Whether trying again is of no use.
+    pub fn is_usage(&self) -> bool {
+        self.code == 2
+    }
+
     /// What the process ends with.
     pub fn exit_code(&self) -> u8 {
         self.code

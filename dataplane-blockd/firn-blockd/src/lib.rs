@@ -10,6 +10,7 @@ mod dev;
 mod disks;
 mod failure;
 mod journal;
+mod joined;
 mod node;
 mod program;
 mod quantity;

@@ -3,9 +3,10 @@
 //! Each node also offers itself as coordinator; a lease in the table says which of them is it.
 
 use crate::{
-    cluster::{Outside, environment, until_stopped},
-    config::{Config, NodeSection},
+    cluster::{Outside, environment, open_placement, until_stopped},
+    config::{Config, NodeSection, ServiceSection},
     failure::Failure,
+    joined::Joined,
 };
 use firn_blockd_node::{Geometry, Node, NodeOptions, OpenError, Security, Store, StoreOptions};
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
@@ -99,29 +100,86 @@ pub fn coordinate(env: &Env, placement: &Placement, section: &NodeSection, lease
     ));
 }
 
+/// A node of a control plane's: joined before it registers, with a store that has the identity it was invited under.
+async fn start_joined(
+    env: &Env,
+    placement: &Placement,
+    section: &NodeSection,
+    service: &ServiceSection,
+) -> Result<(Node, Joined), Failure> {
+    let address = section.advertise.as_deref().unwrap_or(&section.listen);
+    let geometry = geometry(section.size.0)?;
+    let joined = Joined::open(
+        env,
+        service,
+        &section.directory,
+        address,
+        geometry.capacity_tracts(),
+    )
+    .await?;
+    let id = firn_blockd_protocol::NodeId(joined.node().0);
+    match Store::format_as(env, geometry, id).await {
+        Ok(()) | Err(OpenError::Exists(_)) => {}
+        Err(error) => return Err(Failure::new(error)),
+    }
+    let node = start(env, placement, section, |stored| {
+        if stored == id {
+            return joined.security();
+        }
+        Err(Failure::usage(format!(
+            "{} holds the store of {stored}, and the configuration names {id}",
+            section.directory.display()
+        )))
+    })
+    .await?;
+    Ok((node, joined))
+}
+
 /// `firn-blockd node`.
 pub async fn run(config: &Config) -> Result<(), Failure> {
     let section = config.node()?;
-    let outside = Outside::open(config, &section.directory).await?;
     let env = environment(&section.directory)?;
-    let operator = outside.operator.clone();
-    let node = start(&env, &outside.placement, section, |id| operator.node(id)).await?;
+    let (node, placement, joined) = match &config.service {
+        Some(service) => {
+            let (_, placement) = open_placement(config, &section.directory).await?;
+            let (node, joined) = start_joined(&env, &placement, section, service).await?;
+            (node, placement, Some(joined))
+        }
+        None => {
+            let outside = Outside::open(config, &section.directory).await?;
+            let operator = outside.operator.clone();
+            let node = start(&env, &outside.placement, section, |id| operator.node(id)).await?;
+            (node, outside.placement, None)
+        }
+    };
     let lease = Duration::from_secs(section.dead_after_seconds);
-    coordinate(&env, &outside.placement, section, lease);
+    coordinate(&env, &placement, section, lease);
     println!("node {} serves at {}", node.id(), node.address());
+    serve(&env, &node, joined).await?;
+    node.stop().await;
+    Ok(())
+}
+
+/// Waits until the process is told to end. An error if it must not go on.
+async fn serve(env: &Env, node: &Node, joined: Option<Joined>) -> Result<(), Failure> {
     let superseded = async {
         while !node.is_superseded() {
             env.sleep(TICK).await;
         }
     };
-    match select(pin!(until_stopped()), pin!(superseded)).await {
-        Either::Left((stopped, _)) => stopped?,
-        Either::Right(((), _)) => {
-            return Err(Failure::fenced(
-                "another process has registered as this node; this one has stopped, look for a second one on this disk",
-            ));
+    let reporting = async {
+        match joined {
+            Some(joined) => joined.report(node).await,
+            None => std::future::pending().await,
         }
+    };
+    let (stopped, superseded, reporting) = (pin!(until_stopped()), pin!(superseded), pin!(reporting));
+    match select(select(stopped, superseded), reporting).await {
+        Either::Left((Either::Left((stopped, _)), _)) => stopped,
+        Either::Left((Either::Right(((), _)), _)) => Err(Failure::fenced(
+            "another process has registered as this node; this one has stopped, look for a second one on this disk",
+        )),
+        // Reports never end.
+        Either::Right(((), _)) => Err(Failure::new("this node stopped reporting")),
     }
-    node.stop().await;
-    Ok(())
 }

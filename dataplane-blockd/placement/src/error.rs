@@ -40,6 +40,9 @@ pub enum PlacementError {
         /// The name.
         name: String,
     },
+    /// The node serves, or others still need what it holds.
+    #[error("node {0} still has a part in the cluster; drain it and wait")]
+    NodeInUse(NodeId),
     /// No such disk.
     #[error("there is no disk {0}")]
     NoDisk(String),

@@ -8,7 +8,7 @@ use crate::{
     Placement, PlacementError,
     record::{self, ATTEMPTS, Outcome, Stored, id_text, unchanged},
 };
-use firn_blockd_protocol::NodeId;
+use firn_blockd_protocol::{NodeId, Replication};
 use firn_table::Write;
 use serde::{Deserialize, Serialize};
 
@@ -188,6 +188,53 @@ impl Placement {
                 .await?;
             match outcome {
                 Outcome::Done => return Ok(()),
+                Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
+            }
+        }
+        Err(PlacementError::Contention { what: "the node" })
+    }
+
+    /// Whether no row has the node, so that nobody needs what it holds.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub async fn is_node_unused(&self, node: NodeId) -> Result<bool, PlacementError> {
+        for replication in Replication::ALL {
+            let rows = self.rows(replication).await?;
+            if rows
+                .iter()
+                .flat_map(|row| &row.replicas)
+                .any(|replica| replica.node == node)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the record of a node that is being emptied and is unused out of the table; one that is not there is gone.
+    ///
+    /// # Errors
+    /// [`PlacementError::NodeInUse`] if it still serves, or a row has it.
+    pub async fn remove_node(&self, node: NodeId) -> Result<(), PlacementError> {
+        let key = self.node_key(node);
+        for attempt in 0..ATTEMPTS {
+            let Some(old) = self.read::<NodeRecord>(&key).await? else {
+                return Ok(());
+            };
+            // Rows are given to nodes that serve only: what is unused now stays so.
+            if old.value.state == NodeState::Serving || !self.is_node_unused(node).await? {
+                return Err(PlacementError::NodeInUse(node));
+            }
+            let outcome = self
+                .transact(vec![Write::Delete {
+                    key: key.clone(),
+                    version: old.version,
+                }])
+                .await?;
+            match outcome {
+                Outcome::Done => return Ok(()),
+                // A heartbeat came in between, or the reply was lost: look again.
                 Outcome::Conflict | Outcome::Unknown(_) => self.back_off(attempt).await,
             }
         }

@@ -201,6 +201,8 @@ fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
                 copying.iter().any(|row| row.replica(node(2)).is_some()),
                 "it stays while others copy"
             );
+            let in_use = placement.remove_node(node(2)).await;
+            assert!(matches!(in_use, Err(PlacementError::NodeInUse(_))), "{in_use:?}");
             settle(&env, &mut coordinator, &placement).await;
             let drained = all_rows(&placement).await;
             check(&drained);
@@ -213,6 +215,22 @@ fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
                     .iter()
                     .all(|row| row.active().count() == row.replication.copies())
             );
+            assert!(
+                placement
+                    .is_node_unused(node(2))
+                    .await
+                    .expect("the table answers")
+            );
+            let serves = placement.remove_node(node(1)).await;
+            assert!(matches!(serves, Err(PlacementError::NodeInUse(_))), "{serves:?}");
+            for _ in 0..2 {
+                placement
+                    .remove_node(node(2))
+                    .await
+                    .expect("unused, and then gone");
+            }
+            let nodes = placement.nodes().await.expect("the table answers");
+            assert!(nodes.iter().all(|left| left.node != node(2)), "{nodes:?}");
         })
         .expect("the run ends");
 }

@@ -124,6 +124,7 @@ impl Admin {
                 Command::Sync => self.sync(&mut client).await,
                 Command::Drain => self.drain(&mut client).await,
                 Command::Verify => self.verify(&mut client).await,
+                Command::Clean { plan } => self.clean(&mut client, plan).await,
                 Command::Snapshot { what } => self.snapshot(&mut client, what).await,
                 Command::Restore {
                     snapshot,
@@ -185,6 +186,21 @@ impl Admin {
         client.send(&reply).await?;
         let _ = tell.send(());
         Ok(())
+    }
+
+    /// A client that goes away ends the run: what it copied is garbage for the next.
+    async fn clean(&self, client: &mut Replies, plan: bool) -> std::io::Result<()> {
+        let cleaner = self.observed.cleaner.clone();
+        let work = async move { cleaner.asked(plan).await };
+        let reply = match client.meanwhile(work, || self.behind()).await? {
+            Ok(cleaned) => Reply::Done {
+                text: report::cleaned(&cleaned, &self.observed.book),
+            },
+            Err(error) => Reply::Error {
+                text: format!("the run ended early: {error}; nothing is lost, it is safe to ask again"),
+            },
+        };
+        client.send(&reply).await
     }
 
     async fn verify(&self, client: &mut Replies) -> std::io::Result<()> {

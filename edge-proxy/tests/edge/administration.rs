@@ -1,16 +1,12 @@
 //! What an administrator asks of a running edge.
 
-use crate::machine::{Cloud, Machine, free_port};
+use crate::machine::{Cloud, Machine, free_port, status};
 use std::{
     io::{Read, Write},
     net::TcpStream,
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
 };
-
-fn status(machine: &Machine) -> serde_json::Value {
-    serde_json::from_str(&machine.succeed(&["status", "--output", "json"])).expect("JSON")
-}
 
 fn http(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");

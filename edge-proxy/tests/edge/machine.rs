@@ -58,6 +58,11 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
+/// What `status` says, for programs.
+pub fn status(machine: &Machine) -> serde_json::Value {
+    serde_json::from_str(&machine.succeed(&["status", "--output", "json"])).expect("JSON")
+}
+
 impl Machine {
     pub fn new(cloud: &Cloud, name: &str, volume: &str) -> Self {
         let root = cloud.path().join(name);

@@ -6,6 +6,7 @@
 )]
 
 mod administration;
+mod cleaning;
 mod machine;
 mod refusals;
 mod snapshots;

@@ -7,21 +7,37 @@ use crate::{
     metering::OperationCounts,
     placement::DiskPlacement,
     policy::Policy,
+    pool::Pool,
     problem::Problem,
     secrets::MasterSecret,
-    store::{self, Record},
+    store::{self, Change, Record},
 };
 use firn_billing::Billing;
-use firn_env::Env;
+use firn_env::{Env, Watched};
 use firn_identity::{
     AuthorityError, CapabilityIssuer, CertificateAuthority, Revocations, Revoked, SigningKey, TokenIssuer,
     TokenVerifier, UnixTime,
 };
-use firn_table::{Condition, ItemKey, Table, TableError, Write};
-use std::sync::{Arc, RwLock};
+use firn_table::{Condition, ItemKey, ItemVersion, Table, TableError, Write};
+use std::{
+    sync::{Arc, RwLock},
+    time::Duration,
+};
+use tokio::sync::Semaphore;
 
 /// The audience of tokens for this service.
 pub const AUDIENCE: &str = "firn-api";
+
+/// Within this time a token that was taken back is refused by every instance and by every verifier that follows the list, if the
+/// table answers: an instance reads the list every two seconds, one whose table does not answer again after a quarter of a
+/// second, and whoever follows `GET /v1/revocations/after/{sequence}` is told at once by the instance it asks.
+pub const REVOKED_WITHIN: Duration = Duration::from_secs(5);
+const REVOCATION_PERIOD: Duration = Duration::from_secs(2);
+const REVOCATION_RETRY: Duration = Duration::from_millis(250);
+/// Well below the 30 s after which gateways give a request up.
+const REVOCATION_WAIT: Duration = Duration::from_secs(10);
+/// Verifiers that wait at one instance: each costs a connection and some kilobytes.
+const REVOCATION_WAITERS: usize = 256;
 
 /// What a service is made of.
 pub struct Parts {
@@ -37,6 +53,8 @@ pub struct Parts {
     pub mailer: Arc<dyn Mailer>,
     /// Places disks.
     pub placement: Arc<dyn DiskPlacement>,
+    /// Nodes that the service starts by itself; none: disks go where they fit, or nowhere.
+    pub pool: Option<Pool>,
     /// Gives edges credentials of the cloud.
     pub cloud: Arc<dyn CloudSessions>,
     /// The service's address: what tokens name as their issuer.
@@ -61,6 +79,9 @@ struct Inner {
     capabilities: CapabilityIssuer,
     audit_key: SigningKey,
     sagas: tokio::sync::Notify,
+    /// The number of the list in force.
+    revoked: Watched<u64>,
+    waiters: Semaphore,
     billing: Billing,
     counts: OperationCounts,
     limiter: Limiter,
@@ -94,6 +115,8 @@ impl App {
             limiter: Limiter::new(parts.request_rate),
             parts,
             sagas: tokio::sync::Notify::new(),
+            revoked: Watched::new(0),
+            waiters: Semaphore::new(REVOCATION_WAITERS),
         })))
     }
 
@@ -119,6 +142,10 @@ impl App {
 
     pub(crate) fn placement(&self) -> &dyn DiskPlacement {
         &*self.0.parts.placement
+    }
+
+    pub(crate) fn pool(&self) -> Option<&Pool> {
+        self.0.parts.pool.as_ref()
     }
 
     /// The ledger, over the same table.
@@ -191,23 +218,36 @@ impl App {
         verifier.verify(text, now)
     }
 
-    /// Takes tokens back: here at once, in other instances and at verifiers within two seconds ([`App::refresh`]).
+    /// The list of revocations with more on it, and the version of the item it was read from.
+    async fn longer_list(&self, what: &[Revoked]) -> Result<(Revocations, Option<ItemVersion>), Problem> {
+        let stored = store::load::<Revocations>(self.table(), &revocations_key()).await?;
+        let version = stored.as_ref().map(|stored| stored.version);
+        let mut list = stored.map(|stored| stored.record).unwrap_or_default();
+        for what in what {
+            list.revoke(*what, self.now());
+        }
+        Ok((list, version))
+    }
+
+    /// Adds to a change that tokens are taken back. Once it is committed, the list is to be [installed](App::install).
+    pub(crate) async fn revoking(
+        &self,
+        change: Change,
+        what: &[Revoked],
+    ) -> Result<(Change, Revocations), Problem> {
+        let (list, version) = self.longer_list(what).await?;
+        Ok((change.replace_outside(revocations_key(), version, &list), list))
+    }
+
+    /// Takes tokens back: here at once, in other instances and at verifiers within [`REVOKED_WITHIN`].
     pub(crate) async fn revoke(&self, what: &[Revoked]) -> Result<(), Problem> {
         // Eight tries: writers of this item are rare, and each loser was beaten by one who finished.
         for _ in 0..8 {
-            let stored = store::load::<Revocations>(self.table(), &revocations_key()).await?;
-            let now = self.now();
-            let mut list = stored
-                .as_ref()
-                .map(|stored| stored.record.clone())
-                .unwrap_or_default();
-            for what in what {
-                list.revoke(*what, now);
-            }
+            let (list, version) = self.longer_list(what).await?;
             let write = Write::Put {
                 key: revocations_key(),
                 value: store::encode(&list),
-                condition: stored.map_or(Condition::Absent, |stored| Condition::Version(stored.version)),
+                condition: version.map_or(Condition::Absent, Condition::Version),
             };
             match self.table().transact(vec![write]).await {
                 Ok(_) => {
@@ -222,14 +262,21 @@ impl App {
         Err(TableError::Unavailable("the list of revocations is contended".into()).into())
     }
 
-    fn install(&self, list: Revocations) {
-        let mut verifier = self.0.verifier.write().expect("no panic under this lock");
-        if list.sequence() >= verifier.revocations.sequence() {
-            verifier.revocations = list;
+    /// Takes a list into force that is stored, and tells it to all who wait for one.
+    pub(crate) fn install(&self, list: Revocations) {
+        let sequence = {
+            let mut verifier = self.0.verifier.write().expect("no panic under this lock");
+            if list.sequence() >= verifier.revocations.sequence() {
+                verifier.revocations = list;
+            }
+            verifier.revocations.sequence()
+        };
+        if sequence > self.0.revoked.get() {
+            self.0.revoked.set(sequence);
         }
     }
 
-    /// Reads what other instances revoked; the server calls it every two seconds.
+    /// Reads what other instances revoked.
     ///
     /// # Errors
     /// If storage did not answer: the list at hand stays in force.
@@ -238,6 +285,31 @@ impl App {
             self.install(stored.record);
         }
         Ok(())
+    }
+
+    /// Follows what other instances revoke, for ever; end it by aborting its task. See [`REVOKED_WITHIN`].
+    pub async fn follow_revocations(&self) {
+        loop {
+            let pause = match self.refresh().await {
+                Ok(()) => REVOCATION_PERIOD,
+                Err(problem) => {
+                    tracing::warn!(%problem, "revocations of other instances could not be read");
+                    REVOCATION_RETRY
+                }
+            };
+            self.env().sleep(pause).await;
+        }
+    }
+
+    /// Waits for a list newer than number `sequence`, or until [`REVOCATION_WAIT`] is over. Beyond [`REVOCATION_WAITERS`]
+    /// nobody waits: who asks then is answered at once, as by a poll.
+    pub(crate) async fn newer_revocations(&self, sequence: u64) {
+        let Ok(_place) = self.0.waiters.try_acquire() else {
+            return;
+        };
+        let newer = self.0.revoked.wait_for(|newest| *newest > sequence);
+        // Whether it came or not, the answer is the list at hand.
+        let _ = self.env().timeout(REVOCATION_WAIT, newer).await;
     }
 
     pub(crate) fn revocations(&self) -> Revocations {

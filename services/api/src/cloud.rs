@@ -75,6 +75,25 @@ impl Place {
         })
     }
 
+    /// The name of the object that a proof of control puts.
+    pub(crate) fn proof_key(&self, nonce: &str) -> String {
+        if self.prefix.is_empty() {
+            format!("firn-proof/{nonce}")
+        } else {
+            format!("{}/firn-proof/{nonce}", self.prefix)
+        }
+    }
+
+    /// The session policy of a proof: one object, nothing else.
+    pub(crate) fn proof_policy(&self, nonce: &str) -> String {
+        let object = format!("arn:aws:s3:::{}/{}", self.bucket, self.proof_key(nonce));
+        json!({
+            "Version": "2012-10-17",
+            "Statement": [{ "Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], "Resource": object }],
+        })
+        .to_string()
+    }
+
     /// The session policy of an edge for this place.
     ///
     /// # Errors
@@ -154,6 +173,19 @@ pub enum CloudError {
     Unavailable(String),
 }
 
+/// A bucket that a tenant brings, of which it is to be shown that it is the tenant's to bring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProofRequest {
+    /// Whose volume it is for.
+    pub volume: VolumeId,
+    /// Where in the bucket.
+    pub place: Place,
+    /// The role that the tenant grants.
+    pub role: String,
+    /// What the role must demand.
+    pub external_id: String,
+}
+
 /// Gives sessions.
 #[async_trait]
 pub trait CloudSessions: Send + Sync {
@@ -161,6 +193,9 @@ pub trait CloudSessions: Send + Sync {
     fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place>;
     /// Starts a session; every call is a new one.
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError>;
+    /// Shows that whoever set the role up meant this tenant, and that the role reaches the place: the role refuses another external id
+    /// and takes the tenant's, and an object is put there, read back and removed.
+    async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError>;
 }
 
 /// For a service that has no cloud: every session is refused, nothing is pretended.
@@ -173,6 +208,12 @@ impl CloudSessions for NoCloud {
     }
 
     async fn start(&self, _request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        Err(CloudError::Refused(
+            "this service runs without a cloud account".into(),
+        ))
+    }
+
+    async fn prove(&self, _request: &ProofRequest) -> Result<(), CloudError> {
         Err(CloudError::Refused(
             "this service runs without a cloud account".into(),
         ))
@@ -302,6 +343,25 @@ mod tests {
                 !allows(&policy, action, "arn:aws:s3:::nord-data", &[]),
                 "{action}"
             );
+        }
+    }
+
+    #[test]
+    fn a_proof_reaches_its_own_object_and_nothing_else() {
+        for (url, key) in [
+            ("s3://nord-data/firn", "firn/firn-proof/n1"),
+            ("s3://nord-data", "firn-proof/n1"),
+        ] {
+            let place = Place::parse(url).unwrap();
+            assert_eq!(place.proof_key("n1"), key);
+            let policy = place.proof_policy("n1");
+            let object = format!("arn:aws:s3:::nord-data/{key}");
+            for action in ["s3:PutObject", "s3:GetObject", "s3:DeleteObject"] {
+                assert!(allows(&policy, action, &object, &[]));
+                assert!(!allows(&policy, action, &format!("{object}0"), &[]));
+                assert!(!allows(&policy, action, "arn:aws:s3:::nord-data/firn/log/1", &[]));
+            }
+            assert!(!allows(&policy, "s3:ListBucket", "arn:aws:s3:::nord-data", &[]));
         }
     }
 

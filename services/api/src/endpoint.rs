@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderName, HeaderValue, Method, Response, StatusCode, header},
 };
 use bytes::Bytes;
-use firn_identity::{PeerIdentity, Principal};
+use firn_identity::{PeerIdentity, Principal, Revoked};
 use futures::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, str::FromStr, sync::Arc};
@@ -237,6 +237,19 @@ impl Call {
             None => None,
         };
         change.commit(self.app.env(), kept).await?;
+        Ok(reply)
+    }
+
+    /// The same, and takes tokens back in the same transaction: there is no moment at which one is there without the other.
+    pub(crate) async fn commit_revoking(
+        &self,
+        change: Change,
+        what: &[Revoked],
+        reply: Reply,
+    ) -> Result<Reply, Problem> {
+        let (change, list) = self.app.revoking(change, what).await?;
+        let reply = self.commit(change, reply).await?;
+        self.app.install(list);
         Ok(reply)
     }
 

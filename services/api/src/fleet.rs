@@ -4,12 +4,15 @@
 //! it is called by that identifier; what its owner calls it is the control plane's matter. It is created without a key: the
 //! service has none, and whoever attaches it brings it.
 
-use crate::placement::{DiskPlacement, DiskPlan, PlacementError};
+use crate::{
+    placement::{DiskPlacement, DiskPlan, PlacementError, Room},
+    types::TRACT_BYTES,
+};
 use async_trait::async_trait;
 use firn_blockd_client::{DiskSettings, Mode, Shape, UNIT_BLOCKS, replication, tracts_for};
-use firn_blockd_placement::{NewDisk, Placement, PlacementError as ClusterError};
-use firn_blockd_protocol::{DiskId as ClusterDisk, TenantId as ClusterTenant};
-use firn_identity::{DiskId, TenantId};
+use firn_blockd_placement::{NewDisk, NodeState, Placement, PlacementError as ClusterError};
+use firn_blockd_protocol::{DiskId as ClusterDisk, NodeId as ClusterNode, TenantId as ClusterTenant};
+use firn_identity::{DiskId, NodeId, TenantId};
 
 /// The most tracts over which neighbouring blocks are spread.
 const SEGMENT_TRACTS: u64 = 128;
@@ -49,9 +52,15 @@ fn refused(error: ClusterError) -> PlacementError {
         | ClusterError::Attached { .. }
         | ClusterError::Fenced { .. }
         | ClusterError::NoNode(_)
+        | ClusterError::NodeInUse(_)
         | ClusterError::Superseded(_)
         | ClusterError::RowChanged => PlacementError::Unavailable(error.to_string()),
     }
+}
+
+/// What is asked about a node is asked again until it is answered.
+fn unanswered(error: ClusterError) -> PlacementError {
+    PlacementError::Unavailable(error.to_string())
 }
 
 fn impossible(error: impl std::fmt::Display) -> PlacementError {
@@ -61,7 +70,7 @@ fn impossible(error: impl std::fmt::Display) -> PlacementError {
 #[async_trait]
 impl DiskPlacement for Fleet {
     async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
-        let tracts = plan.size_bytes.div_ceil(crate::types::TRACT_BYTES);
+        let tracts = plan.size_bytes.div_ceil(TRACT_BYTES);
         let segment_tracts = u32::try_from(tracts.clamp(1, SEGMENT_TRACTS)).map_err(impossible)?;
         let shape = Shape::InPlace {
             segment_tracts,
@@ -100,5 +109,38 @@ impl DiskPlacement for Fleet {
             .remove_disk(ClusterTenant(tenant.0), cluster_disk(disk))
             .await
             .map_err(refused)
+    }
+
+    async fn room(&self) -> Result<Room, PlacementError> {
+        let capacity = self.cluster.capacity().await.map_err(unanswered)?;
+        Ok(Room {
+            total_bytes: capacity.total_tracts.saturating_mul(TRACT_BYTES),
+            promised_bytes: capacity.reserved_tracts.saturating_mul(TRACT_BYTES),
+        })
+    }
+
+    async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        match self
+            .cluster
+            .set_node_state(ClusterNode(node.0), NodeState::Draining)
+            .await
+        {
+            Ok(()) | Err(ClusterError::NoNode(_)) => Ok(()),
+            Err(error) => Err(unanswered(error)),
+        }
+    }
+
+    async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError> {
+        self.cluster
+            .is_node_unused(ClusterNode(node.0))
+            .await
+            .map_err(unanswered)
+    }
+
+    async fn forget(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.cluster
+            .remove_node(ClusterNode(node.0))
+            .await
+            .map_err(unanswered)
     }
 }

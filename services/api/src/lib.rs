@@ -5,7 +5,7 @@
 //!             │            token, certificate               │ the only key to a tenant's records     one transaction:
 //!             └── endpoint list: also OpenAPI, policy test, isolation matrix                         records, audit entry,
 //!                                                                                                    kept reply
-//! sagas: disk create, grow, delete ─► placement on nodes
+//! sagas: disk create, grow, delete ─► placement on nodes; volume erase; edge remove
 //! usage: spool, edges, components ─► crates/billing ─► invoices, budgets, hard caps (upkeep)
 //! ```
 //!
@@ -31,7 +31,9 @@ pub mod names;
 pub mod openapi;
 mod placement;
 mod policy;
+mod pool;
 mod problem;
+mod provision;
 mod record;
 mod router;
 mod saga;
@@ -42,12 +44,18 @@ mod sweep;
 pub mod types;
 mod upkeep;
 
-pub use app::{AUDIENCE, App, Parts};
+pub use app::{AUDIENCE, App, Parts, REVOKED_WITHIN};
 #[cfg(feature = "aws")]
-pub use aws::{AwsAccount, AwsError, sts::StsSessions};
+pub use aws::{
+    AwsAccount, AwsError,
+    ec2::{Ec2, InstanceShape},
+    proof::prove_objects,
+    sts::StsSessions,
+};
 pub use backup::{BackupError, backup, restore};
 pub use cloud::{
-    CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, SESSION_SECONDS, SessionRequest,
+    CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, ProofRequest, SESSION_SECONDS,
+    SessionRequest,
 };
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;
@@ -56,9 +64,11 @@ pub use handlers::{find_lost_nodes, set_capped, verify_chain, verify_head};
 pub use limiter::RequestRate;
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
 pub use metering::{observe_capacity, record_operations};
-pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError};
+pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError, Room};
 pub use policy::{Asking, BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
+pub use pool::{MAX_POOL_NODES, Pool, PoolSettings, look_after};
 pub use problem::{Code, Problem};
+pub use provision::{Boot, Machine, NodePlan, NodeProvisioner, Processes, ProvisionError};
 pub use record::Recorder;
 pub use router::{endpoints, router};
 pub use saga::drive_all;

@@ -3,12 +3,13 @@
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use firn_api::{
-    App, CloudSessions, DiskPlacement, FileMailer, Fleet, Listening, MasterSecret, NoCloud, NoFleet, POLICY,
-    Parts, RegoPolicy, RequestRate, openapi, types::AuditEntry, verify_chain,
+    App, Boot, CloudSessions, DiskPlacement, FileMailer, Fleet, Listening, MAX_POOL_NODES, MasterSecret,
+    NoCloud, NoFleet, NodeProvisioner, POLICY, Parts, Pool, PoolSettings, Processes, RegoPolicy, RequestRate,
+    openapi, types::AuditEntry, verify_chain,
 };
 use firn_blockd_placement::Placement;
 use firn_env::Env;
-use firn_identity::{PeerIdentity, PeerKind, SigningKey, UnixTime, certificate_request, pem};
+use firn_identity::{PeerIdentity, PeerKind, SigningKey, TenantId, UnixTime, certificate_request, pem};
 use firn_table::{RedbTable, Table, TableUrl};
 use std::{
     fs::{self, File, OpenOptions},
@@ -129,12 +130,146 @@ struct Serve {
     /// The cluster of disk nodes, in the same table, on which disks are placed. Without it disks are refused.
     #[arg(long)]
     cluster: Option<String>,
+    #[command(flatten)]
+    pool: PoolOptions,
     #[cfg(feature = "aws")]
     #[command(flatten)]
     cloud: Cloud,
     /// Raise it when a token key leaked: all tokens end at once.
     #[arg(long, default_value = "0")]
     token_generation: u32,
+}
+
+/// Nodes that the service starts when a disk does not fit, and ends when they are not needed.
+#[derive(clap::Args)]
+struct PoolOptions {
+    /// The tenant in whose name they are; it needs the quota for them. Without it nodes are started by people only.
+    #[arg(
+        long = "pool-tenant",
+        value_name = "TENANT",
+        requires = "cluster",
+        requires = "pool_node_bytes"
+    )]
+    pool_tenant: Option<TenantId>,
+    /// Never fewer of them: copies are at most three, and what the last three hold nobody else could take.
+    #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(3..=i64::from(MAX_POOL_NODES)))]
+    pool_min: u32,
+    /// Never more of them.
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(3..=i64::from(MAX_POOL_NODES)))]
+    pool_max: u32,
+    /// Where they are put, evenly; for instances an availability zone. May be given several times.
+    #[arg(long = "pool-domain", value_name = "DOMAIN", default_value = "default")]
+    pool_domains: Vec<String>,
+    /// One is ended when it was not needed for so many seconds.
+    #[arg(long, default_value = "3600")]
+    pool_idle_seconds: u64,
+    /// What of its disk a node uses, in bytes.
+    #[arg(long, value_name = "BYTES")]
+    pool_node_bytes: Option<u64>,
+    /// The authority of this service's certificate, in PEM, if machines do not know it by themselves.
+    #[arg(long, value_name = "FILE")]
+    pool_authority: Option<PathBuf>,
+    /// Machines are processes of this machine: this program (firn-blockd), below the service's state.
+    #[arg(long, value_name = "PROGRAM")]
+    pool_process: Option<PathBuf>,
+    #[cfg(feature = "aws")]
+    #[command(flatten)]
+    ec2: Ec2Options,
+}
+
+/// Machines are instances of EC2. Credentials come from the environment, as AWS's tools take them.
+#[cfg(feature = "aws")]
+#[derive(clap::Args)]
+struct Ec2Options {
+    /// The image of instances, which has firn-blockd.
+    #[arg(
+        long,
+        value_name = "AMI",
+        conflicts_with = "pool_process",
+        requires = "ec2_type"
+    )]
+    ec2_image: Option<String>,
+    /// Their type, such as i4i.xlarge.
+    #[arg(long, value_name = "TYPE")]
+    ec2_type: Option<String>,
+    /// Their instance profile, whose role opens the table.
+    #[arg(long, value_name = "NAME")]
+    ec2_profile: Option<String>,
+    /// A security group; may be given several times.
+    #[arg(long = "ec2-security-group", value_name = "GROUP")]
+    ec2_security_groups: Vec<String>,
+    /// The subnet of a failure domain; may be given several times.
+    #[arg(long = "ec2-subnet", value_name = "DOMAIN=SUBNET", value_parser = domain_and_subnet)]
+    ec2_subnets: Vec<(String, String)>,
+    /// The region.
+    #[arg(long, default_value = "us-east-1", value_name = "REGION")]
+    ec2_region: String,
+    /// Its address, if it is not Amazon's own.
+    #[arg(long, value_name = "URL")]
+    ec2_endpoint: Option<String>,
+}
+
+#[cfg(feature = "aws")]
+fn domain_and_subnet(text: &str) -> Result<(String, String), String> {
+    let (domain, subnet) = text.split_once('=').ok_or("write DOMAIN=SUBNET")?;
+    Ok((domain.to_owned(), subnet.to_owned()))
+}
+
+/// What starts the pool's machines.
+fn provisioner(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn NodeProvisioner>> {
+    let pool = &options.pool;
+    if let Some(program) = &pool.pool_process {
+        return Ok(Arc::new(Processes::new(
+            env,
+            &options.state.join("nodes"),
+            program,
+        )));
+    }
+    #[cfg(feature = "aws")]
+    if let (Some(image), Some(instance_type)) = (&pool.ec2.ec2_image, &pool.ec2.ec2_type) {
+        let account =
+            firn_api::AwsAccount::from_environment(env, &pool.ec2.ec2_region, pool.ec2.ec2_endpoint.clone())?;
+        let shape = firn_api::InstanceShape {
+            image: image.clone(),
+            instance_type: instance_type.clone(),
+            instance_profile: pool.ec2.ec2_profile.clone(),
+            security_groups: pool.ec2.ec2_security_groups.clone(),
+            subnets: pool.ec2.ec2_subnets.iter().cloned().collect(),
+        };
+        return Ok(Arc::new(firn_api::Ec2::new(account, shape)));
+    }
+    bail!("--pool-tenant needs what gives machines: --pool-process, or --ec2-image and --ec2-type")
+}
+
+fn pool(env: &Env, options: &Serve) -> anyhow::Result<Option<Pool>> {
+    let pool = &options.pool;
+    let (Some(tenant), Some(cluster), Some(node_bytes)) =
+        (pool.pool_tenant, &options.cluster, pool.pool_node_bytes)
+    else {
+        return Ok(None);
+    };
+    let authority = match &pool.pool_authority {
+        Some(file) => Some(fs::read_to_string(file).with_context(|| file.display().to_string())?),
+        None => None,
+    };
+    let boot = Boot {
+        server: options.issuer.clone(),
+        authority,
+        cluster: cluster.clone(),
+        table: options.table.to_string(),
+        node_bytes,
+    };
+    Ok(Some(Pool {
+        settings: PoolSettings {
+            tenant,
+            min_nodes: pool.pool_min,
+            max_nodes: pool.pool_max,
+            failure_domains: pool.pool_domains.clone(),
+            idle_seconds: pool.pool_idle_seconds,
+            boot,
+        },
+        provisioner: provisioner(env, options)?,
+    }))
 }
 
 /// Credentials of AWS for edges. The service's own come from the environment, as AWS's tools take them.
@@ -154,6 +289,9 @@ struct Cloud {
     /// Its address, if it is not Amazon's own.
     #[arg(long, value_name = "URL")]
     sts_endpoint: Option<String>,
+    /// Where tenants' buckets are, if not at Amazon's.
+    #[arg(long, value_name = "URL")]
+    s3_endpoint: Option<String>,
 }
 
 #[cfg(feature = "aws")]
@@ -171,15 +309,13 @@ fn cloud(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
             managed_buckets,
             sts_region,
             sts_endpoint,
+            s3_endpoint,
             ..
         } = &options.cloud;
         let account = firn_api::AwsAccount::from_environment(env, sts_region, sts_endpoint.clone())?;
         let buckets = managed_buckets.iter().cloned().collect();
-        return Ok(Arc::new(firn_api::StsSessions::new(
-            account,
-            role.clone(),
-            buckets,
-        )));
+        let sessions = firn_api::StsSessions::new(account, role.clone(), buckets);
+        return Ok(Arc::new(sessions.with_object_endpoint(s3_endpoint.clone())));
     }
     // Without the feature there is nothing to be asked for.
     let _ = (env, options);
@@ -333,6 +469,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         policy: Arc::new(RegoPolicy::compile(POLICY)?),
         mailer: Arc::new(FileMailer::new(&env)),
         placement,
+        pool: pool(&env, &options)?,
         cloud: cloud(&env, &options)?,
         issuer: options.issuer,
         trust_domain: options.trust_domain,

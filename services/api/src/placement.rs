@@ -1,7 +1,7 @@
 //! The seam to what puts a disk's tracts on nodes. The control plane decides *that* a disk exists; where, this decides.
 
 use async_trait::async_trait;
-use firn_identity::{DiskId, TenantId};
+use firn_identity::{DiskId, NodeId, TenantId};
 
 /// What a disk needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,22 @@ pub struct DiskPlan {
     pub size_bytes: u64,
     /// How many copies of each tract.
     pub replicas: u8,
+}
+
+/// The room of all nodes that serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// What there is.
+    pub total_bytes: u64,
+    /// What is promised to disks, all copies counted.
+    pub promised_bytes: u64,
+}
+
+impl Room {
+    /// What can still be promised.
+    pub fn free_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.promised_bytes)
+    }
 }
 
 /// Why a disk was not placed.
@@ -37,6 +53,14 @@ pub trait DiskPlacement: Send + Sync {
     /// Removes all tracts of a disk; a disk that is not there is removed. It is final: a `create` or `grow` of this disk that
     /// arrives later, from a driver that was slow, is refused. Ids are never used twice.
     async fn remove(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError>;
+    /// The room there is.
+    async fn room(&self) -> Result<Room, PlacementError>;
+    /// Begins to empty a node: it gets nothing new. A node that is not known has nothing.
+    async fn drain(&self, node: NodeId) -> Result<(), PlacementError>;
+    /// Whether nobody needs what a node holds any more.
+    async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError>;
+    /// Forgets a node that is being emptied and is empty, so that it is not waited for; one that is not known is forgotten.
+    async fn forget(&self, node: NodeId) -> Result<(), PlacementError>;
 }
 
 /// For a service without a fleet of nodes: every disk is refused, nothing is pretended.
@@ -55,6 +79,22 @@ impl DiskPlacement for NoFleet {
     }
 
     async fn remove(&self, _tenant: TenantId, _disk: DiskId) -> Result<(), PlacementError> {
+        Ok(())
+    }
+
+    async fn room(&self) -> Result<Room, PlacementError> {
+        Ok(Room::default())
+    }
+
+    async fn drain(&self, _node: NodeId) -> Result<(), PlacementError> {
+        Ok(())
+    }
+
+    async fn is_empty(&self, _node: NodeId) -> Result<bool, PlacementError> {
+        Ok(true)
+    }
+
+    async fn forget(&self, _node: NodeId) -> Result<(), PlacementError> {
         Ok(())
     }
 }

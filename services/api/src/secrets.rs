@@ -52,6 +52,11 @@ impl MasterSecret {
         )
     }
 
+    /// What a node of the pool joins with.
+    pub(crate) fn node_secret(&self, node: &str) -> Zeroizing<[u8; 32]> {
+        self.derive("firn-api 1 node join secrets", &[node.as_bytes()])
+    }
+
     /// Hides a mail address in a key of the table.
     pub(crate) fn blind(&self, text: &str) -> String {
         hex(&*self.derive("firn-api 1 blinded names", &[text.as_bytes()]))

@@ -20,7 +20,6 @@ use tokio::sync::{Semaphore, mpsc};
 const HANDSHAKES: usize = 256;
 /// A client that does not finish its handshake by then is gone or hostile.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-const REVOCATION_PERIOD: Duration = Duration::from_secs(2);
 const SWEEP_PERIOD: Duration = Duration::from_secs(3600);
 const SAGA_PERIOD: Duration = Duration::from_secs(10);
 
@@ -93,7 +92,10 @@ pub async fn serve_recorded(
     let (spool, delivery) = open_spool(app, &listening.instance).await?;
     let deliverer = app.env().spawn("usage delivery", delivery.run());
     let upkeep = app.env().spawn("upkeep", upkeep::run(app.clone(), spool.clone()));
-    let refresher = app.env().spawn("revocations", refresh(app.clone()));
+    let follower = app.clone();
+    let refresher = app.env().spawn("revocations", async move {
+        follower.follow_revocations().await;
+    });
     let driver = app.env().spawn("sagas", drive(app.clone()));
     let sweeper = app.env().spawn("sweep", keep_swept(app.clone()));
     let router = match recorder {
@@ -136,15 +138,6 @@ async fn open_spool(app: &App, instance: &str) -> Result<(Spool, Delivery), Serv
     let sink = Arc::new(BillingSink::new(ledger, Reporter::service(source)));
     let delivery = Delivery::new(&spool, sink, DeliveryPolicy::default());
     Ok((spool, delivery))
-}
-
-async fn refresh(app: App) {
-    loop {
-        if let Err(problem) = app.refresh().await {
-            tracing::warn!(%problem, "revocations of other instances could not be read");
-        }
-        app.env().sleep(REVOCATION_PERIOD).await;
-    }
 }
 
 async fn keep_swept(app: App) {

@@ -1,4 +1,5 @@
-//! Removes what has expired: sign-ups nobody confirmed, invitations nobody took, kept replies nobody will ask for again.
+//! Removes what has expired: sign-ups nobody confirmed, invitations nobody took, kept replies nobody will ask for again; and begins
+//! to erase volumes that were deleted a month ago.
 //!
 //! Nothing relies on it: what expired is refused whether it is still there or not. It only keeps the table small. Each removal
 //! is conditional on the version read, so it never meets a change halfway, and a sweep that is cut off goes on at the next.
@@ -24,7 +25,7 @@ impl Expiring for KeptReply {
     }
 }
 
-/// Removes everything that has expired; gives how many items that were. The server calls it every hour.
+/// Removes everything that has expired; gives how many things that were. The server calls it every hour.
 ///
 /// # Errors
 /// If storage did not answer, or holds what this build cannot read; what was removed stays removed.
@@ -38,6 +39,7 @@ pub async fn sweep(app: &App) -> Result<u64, Problem> {
             let partition = format!("tenant/{tenant}");
             removed += remove::<KeptReply>(app, &partition, "kept-reply/").await?;
             removed += remove::<crate::handlers::JoinRecord>(app, &partition, "join/").await?;
+            removed += crate::saga::erase_overdue(app, tenant).await?;
         }
         match page.next {
             Some(next) => after = Some(next),

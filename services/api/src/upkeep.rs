@@ -3,7 +3,7 @@
 //! | pass | how often | what |
 //! |---|---|---|
 //! | fold | 2 s | received records into the hours of their tenants |
-//! | watch | 60 s | gaps; nodes that are silent; capacity of the last hour; budgets: alerts, mail, hard caps; findings into the audit log |
+//! | watch | 60 s | gaps; nodes that are silent or not needed; capacity of the last hour; budgets: alerts, mail, hard caps; findings into the audit log |
 //! | settle | 10 min | edges' counts against the service's; months that are over are closed |
 //!
 //! A pass that fails is logged, and the next one does what it left. One tenant's failure does not keep the others waiting.
@@ -15,6 +15,7 @@ use crate::{
     handlers::{LimitsRecord, MemberRecord, find_lost_nodes, ledger_tenant, refused, set_capped},
     mailer::Mail,
     metering,
+    pool::look_after,
     problem::{Code, Problem},
     store::{self, Change, Record, TenantStore},
 };
@@ -82,6 +83,7 @@ pub async fn fold(app: &App) -> Result<(), Problem> {
 /// # Errors
 /// The last of the failures, after everything was tried.
 pub async fn watch(app: &App) -> Result<(), Problem> {
+    let pool = look_after(app).await.map(drop);
     let gaps = app.billing().report_gaps().await.map(drop).map_err(refused);
     let tenants = for_each_tenant(app, |tenant| async move {
         find_lost_nodes(app, tenant).await?;
@@ -90,7 +92,7 @@ pub async fn watch(app: &App) -> Result<(), Problem> {
         copy_findings(app, tenant).await
     })
     .await;
-    gaps.and(tenants)
+    pool.and(gaps).and(tenants)
 }
 
 /// Compares edges' counts with the service's, and closes months that are over.

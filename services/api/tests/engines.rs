@@ -6,7 +6,15 @@
 use firn_api::{Asking, POLICY, Policy as _, Question, RegoPolicy, endpoints};
 use firn_identity::Role;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 /// A question as OPA is asked it, and what regorus answered.
 struct Case {
@@ -114,4 +122,124 @@ fn real_opa_and_the_engine_inside_decide_alike_in_every_case() {
         "{} cases alike, {allowed} of them allowed; inside {inside:.0} decisions/s",
         cases.len()
     );
+}
+
+/// Ends what it started.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// OPA as a server, with the committed policy.
+fn opa() -> (Running, SocketAddr) {
+    let program = std::env::var("FIRN_TEST_OPA").expect("tests/lab/cloud/with opa names it");
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let child = Command::new(program)
+        .args([
+            "run",
+            "--server",
+            "--disable-telemetry",
+            "--log-level",
+            "error",
+            "--addr",
+        ])
+        .arg(address.to_string())
+        .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("policy/authz.rego"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let running = Running(child);
+    let began = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60), "OPA does not listen");
+        thread::sleep(Duration::from_millis(50));
+    }
+    (running, address)
+}
+
+/// Asks over one connection until the time is over; gives how many decisions came.
+fn decide(address: SocketAddr, bodies: &[(String, bool)], first: usize, until: Instant) -> usize {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut decided = 0;
+    let mut buffer = [0; 4096];
+    for (body, allowed) in bodies.iter().cycle().skip(first) {
+        if Instant::now() >= until {
+            break;
+        }
+        let head = format!(
+            "POST /v1/data/firn/authz/allow HTTP/1.1\r\nHost: opa\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream
+            .write_all(&[head.as_bytes(), body.as_bytes()].concat())
+            .unwrap();
+        let mut text = String::new();
+        // The reply is one short object.
+        while !text.ends_with('}') && !text.ends_with("}\n") {
+            let count = stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the connection ended: {text}");
+            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        assert!(text.contains(&format!("\"result\":{allowed}")), "{text}");
+        decided += 1;
+    }
+    decided
+}
+
+/// Figures for docs/benchmarks-control-plane.md: the same questions to the engine inside and to OPA's server beside it.
+#[test]
+#[ignore = "measures; see docs/benchmarks-control-plane.md for the command"]
+fn rate_of_decisions_inside_and_by_opa() {
+    const SECONDS: u64 = 5;
+    let cases = cases();
+    let bodies: Vec<(String, bool)> = cases
+        .iter()
+        .map(|case| (json!({ "input": case.input }).to_string(), case.allowed))
+        .collect();
+    println!("| who decides | at once | decisions/s |\n|---|---|---|");
+
+    let policy = RegoPolicy::compile(POLICY).unwrap();
+    let operations: Vec<String> = endpoints().iter().map(|endpoint| endpoint.operation()).collect();
+    let params = BTreeMap::from([("tenant".to_owned(), OURS.to_owned())]);
+    let (began, mut decided, mut allowed) = (Instant::now(), 0_usize, 0_usize);
+    while began.elapsed() < Duration::from_secs(SECONDS) {
+        for operation in &operations {
+            for role in Role::ALL {
+                let caller = Asking::new(OURS.parse().unwrap(), ITSELF.parse().unwrap(), role, &[]);
+                let question = Question {
+                    operation,
+                    params: &params,
+                    caller: Some(caller),
+                };
+                allowed += usize::from(policy.allows(&question));
+                decided += 1;
+            }
+        }
+    }
+    let rate = decided as f64 / began.elapsed().as_secs_f64();
+    assert!(allowed > 0 && allowed < decided);
+    println!("| regorus, in this process | 1 | {rate:.0} |");
+
+    let (_opa, address) = opa();
+    for connections in [1_usize, 8] {
+        let (began, until) = (Instant::now(), Instant::now() + Duration::from_secs(SECONDS));
+        let decided: usize = thread::scope(|scope| {
+            let asking: Vec<_> = (0..connections)
+                .map(|index| {
+                    let (bodies, first) = (&bodies, index * bodies.len() / connections);
+                    scope.spawn(move || decide(address, bodies, first, until))
+                })
+                .collect();
+            asking.into_iter().map(|asks| asks.join().unwrap()).sum()
+        });
+        let rate = decided as f64 / began.elapsed().as_secs_f64();
+        println!("| Open Policy Agent, over HTTP on this machine | {connections} | {rate:.0} |");
+    }
 }

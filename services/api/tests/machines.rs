@@ -338,6 +338,21 @@ async fn an_edge_gets_credentials_for_the_prefix_of_a_volume_it_serves_until_it_
         policy.len() <= 2048 && policy.contains(&format!("firn-eu/{}/{managed}/*", customer.tenant)),
         "{policy}"
     );
+    assert_eq!(
+        start(&own).await.code(),
+        "wrong_state",
+        "nobody showed that it is theirs"
+    );
+    let prove = async |volume: &str| {
+        let path = format!("{volumes}/{volume}/prove");
+        service.post(&token, &path, json!({})).await
+    };
+    let proved = prove(&own).await;
+    assert!(proved.body["bucket_proved"].is_u64(), "{:?}", proved.body);
+    assert_eq!(prove(&managed).await.code(), "wrong_state", "nothing to prove");
+    let shut = json!({ "kind": "own", "url": "s3://nord-data/x", "role": "shut" });
+    let shut = create("s", shut).await.text("id");
+    assert_eq!(prove(&shut).await.code(), "wrong_state");
     let given = start(&own).await;
     assert_eq!(
         (given.text("bucket"), given.text("prefix")),

@@ -1,120 +1,15 @@
-//! Sagas killed at every step: each call to the table or to the nodes is the last one once, before and after it happened.
+//! What is done to disks, killed at every step: each call to the table or to the nodes is the last one once, before and after it happened.
 
 mod harness;
+mod mortal;
 
-use async_trait::async_trait;
 use axum::http::{Method, StatusCode};
-use firn_api::{DiskPlacement, DiskPlan, PlacementError, drive_all, router};
-use firn_identity::{DiskId, TenantId};
-use firn_table::{Applied, Item, ItemKey, Page, Table, TableError, Write};
-use harness::{Call, Customer, Fleet, Service};
+use firn_api::{drive_all, router};
+use harness::{Call, Customer, Service};
+use mortal::Life;
 use serde_json::{Value, json};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
 
 const MIB: u64 = 1 << 20;
-
-/// Counts calls to the outside; from the fatal one on, the process counts as dead: nothing it asks for happens.
-#[derive(Clone)]
-struct Life {
-    calls: Arc<AtomicU64>,
-    /// The fatal call, twice: even numbers die before it happens, odd ones after.
-    fatal: u64,
-}
-
-impl Life {
-    fn until(fatal: u64) -> Self {
-        Self {
-            calls: Arc::new(AtomicU64::new(0)),
-            fatal,
-        }
-    }
-
-    fn begin(&self) -> Option<bool> {
-        let call = self.calls.fetch_add(1, Ordering::SeqCst);
-        if call > self.fatal / 2 || (call == self.fatal / 2 && self.fatal.is_multiple_of(2)) {
-            return None;
-        }
-        Some(call < self.fatal / 2)
-    }
-
-    fn is_over(&self) -> bool {
-        self.calls.load(Ordering::SeqCst) > self.fatal / 2
-    }
-}
-
-struct MortalTable {
-    table: Arc<dyn Table>,
-    life: Life,
-}
-
-fn dead() -> TableError {
-    TableError::Unavailable("the process was killed".into())
-}
-
-impl MortalTable {
-    async fn during<T>(&self, work: impl Future<Output = Result<T, TableError>>) -> Result<T, TableError> {
-        let survives = self.life.begin().ok_or_else(dead)?;
-        let result = work.await;
-        if survives { result } else { Err(dead()) }
-    }
-}
-
-#[async_trait]
-impl Table for MortalTable {
-    async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
-        self.during(self.table.get(key)).await
-    }
-
-    async fn query(
-        &self,
-        partition: &str,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Page, TableError> {
-        self.during(self.table.query(partition, prefix, after, limit))
-            .await
-    }
-
-    async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError> {
-        self.during(self.table.transact(writes)).await
-    }
-}
-
-struct MortalFleet {
-    fleet: Fleet,
-    life: Life,
-}
-
-impl MortalFleet {
-    async fn during(
-        &self,
-        work: impl Future<Output = Result<(), PlacementError>>,
-    ) -> Result<(), PlacementError> {
-        let dead = || PlacementError::Unavailable("the process was killed".into());
-        let survives = self.life.begin().ok_or_else(dead)?;
-        let result = work.await;
-        if survives { result } else { Err(dead()) }
-    }
-}
-
-#[async_trait]
-impl DiskPlacement for MortalFleet {
-    async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
-        self.during(self.fleet.create(plan)).await
-    }
-
-    async fn grow(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
-        self.during(self.fleet.grow(plan)).await
-    }
-
-    async fn remove(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
-        self.during(self.fleet.remove(tenant, disk)).await
-    }
-}
 
 /// What is done to a disk, and what must have come of it.
 #[derive(Clone, Copy, Debug)]
@@ -176,22 +71,7 @@ impl Scene {
     /// Does the work in a process that dies at its `fatal`-th moment; says whether it died.
     async fn attempt(&self, work: Work, fatal: u64) -> bool {
         let life = Life::until(fatal);
-        let env = &self.service.env;
-        let table = MortalTable {
-            table: self.service.table.connect(env),
-            life: life.clone(),
-        };
-        let fleet = MortalFleet {
-            fleet: self.service.fleet.clone(),
-            life: life.clone(),
-        };
-        let app = harness::app_over(
-            env,
-            Arc::new(table),
-            harness::rego(),
-            &self.service.mail,
-            Arc::new(fleet),
-        );
+        let app = mortal::process(&self.service, &life);
         let answer = self.request(work).send(&router(&app)).await;
         assert!(
             matches!(

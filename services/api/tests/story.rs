@@ -4,6 +4,7 @@ mod harness;
 
 use axum::http::{Method, StatusCode};
 use firn_api::{
+    drive_all,
     types::{AuditEntry, AuditHead},
     verify_chain, verify_head,
 };
@@ -145,7 +146,12 @@ async fn a_volume_lives_is_deleted_comes_back_and_is_erased() {
     assert_eq!(deleted.text("state"), "deleted");
     assert_eq!(erase("undelete").await.text("state"), "active");
     service.send(Call::new(Method::DELETE, &path).token(&token)).await;
-    assert_eq!(erase("erase").await.text("state"), "erased");
+    let erasing = erase("erase").await;
+    assert_eq!(erasing.text("state"), "erasing");
+    assert_eq!(erase("erase").await.body, erasing.body, "once is enough");
+    // There is no way back.
+    assert_eq!(erase("undelete").await.code(), "wrong_state");
+    assert_eq!(drive_all(&service.app).await.unwrap(), 0);
     assert_eq!(erase("erase").await.text("state"), "erased");
     assert_eq!(
         service.get(&token, &format!("{path}/keyring")).await.status,
@@ -537,6 +543,8 @@ async fn a_closed_tenant_is_empty_and_refuses_its_keys() {
     let path = format!("{}/volumes/{}", customer.base, made.text("id"));
     service.send(Call::new(Method::DELETE, &path).token(&token)).await;
     service.post(&token, &format!("{path}/erase"), json!({})).await;
+    assert_eq!(close().await.code(), "wrong_state", "while it is being erased");
+    assert_eq!(drive_all(&service.app).await.unwrap(), 0);
     assert_eq!(close().await.status, StatusCode::NO_CONTENT);
     assert_eq!(close().await.code(), "token_refused");
     let body = json!({ "api_key": customer.api_key });

@@ -6,17 +6,16 @@
 #![cfg(feature = "aws")]
 #![allow(clippy::disallowed_methods, reason = "a server outside, in real time")]
 
+mod answering;
+
+use answering::answering;
 use firn_api::{
-    AwsAccount, CloudError, CloudSession, CloudSessions as _, Place, SESSION_SECONDS, SessionRequest,
-    StsSessions,
+    AwsAccount, CloudError, CloudSession, CloudSessions as _, Place, ProofRequest, SESSION_SECONDS,
+    SessionRequest, StsSessions, prove_objects,
 };
 use firn_env::Env;
 use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
 use std::{collections::BTreeMap, time::Duration};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-};
 
 /// Far longer than an emulator takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -51,36 +50,9 @@ fn request(role: Option<&str>) -> SessionRequest {
 async fn asked(status: &str, answer: &str, role: Option<&str>) -> (String, Result<CloudSession, CloudError>) {
     let directory = tempfile::tempdir().unwrap();
     let env = firn_env::real(directory.path()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let reply = format!(
-        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{answer}",
-        answer.len()
-    );
-    let server = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut text = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let count = stream.read(&mut buffer).await.unwrap();
-            text.extend_from_slice(&buffer[..count]);
-            let whole = String::from_utf8_lossy(&text).into_owned();
-            let (head, body) = whole.split_once("\r\n\r\n").unwrap_or((&whole, ""));
-            let length = head.lines().find_map(|line| {
-                line.to_ascii_lowercase()
-                    .strip_prefix("content-length: ")?
-                    .parse()
-                    .ok()
-            });
-            if length.is_some_and(|length: usize| body.len() >= length) {
-                break;
-            }
-        }
-        stream.write_all(reply.as_bytes()).await.unwrap();
-        String::from_utf8(text).unwrap()
-    });
+    let (endpoint, server) = answering(vec![(status.to_owned(), answer.to_owned())]).await;
     let outcome = sessions(&env, &endpoint).start(&request(role)).await;
-    (server.await.unwrap(), outcome)
+    (server.await.unwrap().remove(0), outcome)
 }
 
 const GOOD: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA1</AccessKeyId>\
@@ -147,6 +119,90 @@ async fn a_refusal_is_final_and_silence_is_not() {
     let env = firn_env::real(directory.path()).unwrap();
     let outcome = sessions(&env, "http://127.0.0.1:9").start(&request(None)).await;
     assert!(matches!(outcome, Err(CloudError::Unavailable(_))));
+}
+
+fn proof(role: &str) -> ProofRequest {
+    ProofRequest {
+        volume: VolumeId([3; 16]),
+        place: Place::parse("s3://nord-data/firn").unwrap(),
+        role: role.into(),
+        external_id: "ext-1".into(),
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_lets_anybody_in_proves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    let good = || ("200 OK".to_owned(), GOOD.to_owned());
+    let denied = || {
+        let answer = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not you</Message></Error></ErrorResponse>";
+        ("403 Forbidden".to_owned(), answer.to_owned())
+    };
+    let prove = async |answers| {
+        let (endpoint, server) = answering(answers).await;
+        let outcome = sessions(&env, &endpoint)
+            .prove(&proof("arn:aws:iam::1:role/r"))
+            .await;
+        (server.await.unwrap(), outcome)
+    };
+    let (asked, outcome) = prove(vec![good()]).await;
+    assert!(matches!(outcome, Err(CloudError::Refused(why)) if why.contains("ExternalId")));
+    assert!(asked[0].contains("ExternalId=not-"), "{}", asked[0]);
+    // Refused with a stranger's, and with the tenant's own as well: the role is not set up.
+    let (asked, outcome) = prove(vec![denied(), denied()]).await;
+    assert!(matches!(outcome, Err(CloudError::Refused(why)) if why.contains("not you")));
+    assert!(
+        asked[1].contains("ExternalId=ext-1") && asked[1].contains("firn-proof"),
+        "{}",
+        asked[1]
+    );
+    let silent = ("503 Service Unavailable".to_owned(), String::new());
+    let (_, outcome) = prove(vec![silent]).await;
+    assert!(
+        matches!(outcome, Err(CloudError::Unavailable(_))),
+        "silence is no refusal"
+    );
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("tests/lab/cloud/with versitygw names {name}"))
+}
+
+#[tokio::test]
+#[ignore = "needs versitygw"]
+async fn real_a_store_that_checks_credentials_proves_control_to_who_has_them_and_to_nobody_else() {
+    let endpoint = variable("FIRN_TEST_VERSITYGW");
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    let session = |secret: &str| CloudSession {
+        access_key_id: variable("FIRN_TEST_VERSITYGW_KEY"),
+        secret_access_key: secret.to_owned(),
+        session_token: String::new(),
+        expires: UnixTime(u64::MAX),
+    };
+    let bucket = format!("proof-{:016x}", env.random_u64());
+    let place = Place::parse(&format!("s3://{bucket}/firn")).unwrap();
+    let secret = variable("FIRN_TEST_VERSITYGW_SECRET");
+    let prove = async |secret: &str, nonce: &str| {
+        prove_objects(&env, &place, nonce, &session(secret), Some(&endpoint)).await
+    };
+    assert!(
+        matches!(prove(&secret, "n1").await, Err(CloudError::Refused(_))),
+        "there is no such bucket"
+    );
+    let key = variable("FIRN_TEST_VERSITYGW_KEY");
+    firn_rig::buckets::create_s3(&endpoint, &bucket, &key, &secret)
+        .await
+        .unwrap();
+    prove(&secret, "n1").await.unwrap();
+    prove(&secret, "n1")
+        .await
+        .expect("the object of the proof before is gone");
+    assert!(matches!(
+        prove("another secret", "n2").await,
+        Err(CloudError::Refused(_))
+    ));
 }
 
 #[test]

@@ -11,10 +11,9 @@
     reason = "it looks from outside: real time, real processes"
 )]
 
-use anyhow::{Context, Result, ensure};
-use firn_integration::Tree;
+use anyhow::{Result, ensure};
+use firn_integration::Office;
 use firn_rig::{
-    Client, EXPORT, Edge,
     cloud::{post_json, status_of},
     servers::Server,
 };
@@ -91,65 +90,25 @@ impl Handler {
     }
 }
 
-/// Three generations of most of the files, each in the cloud: more than half of the log is garbage. Then the edge goes off.
-async fn garbage(edge: &mut Edge, tree: &mut Tree, salt: &str) -> Result<()> {
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    for generation in 0..3 {
-        tree.write(&mut client, "kept", 3 * (generation + 1), 200_000, "once")
-            .await?;
-        tree.write(
-            &mut client,
-            "changed",
-            30,
-            300_000,
-            &format!("{salt}-{generation}"),
-        )
-        .await?;
-        edge.sync().await?;
-    }
-    drop(client);
-    edge.stop().await
-}
-
-async fn read_back(edge: &mut Edge, tree: &Tree) -> Result<()> {
-    edge.wipe_cache()?;
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    tree.is_what_is_there(&mut client).await?;
-    drop(client);
-    let said = edge.command("verify", &[]).await?;
-    ensure!(said.starts_with("whole"), "{said}");
-    edge.stop().await
-}
-
 async fn story() -> Result<()> {
     let server = Server::azurite().await?;
     let place = tempfile::tempdir()?;
     let settings = server.settings(place.path());
-    let mut edge = Edge::configure(Edge::binary()?, &place.path().join("edge"), settings.clone())?;
-    let phrase = place.path().join("phrase");
-    let said = edge
-        .command("format", &["--phrase-file", &phrase.to_string_lossy()])
-        .await?;
-    let family = said
-        .split_once("of family ")
-        .and_then(|(_, rest)| rest.split(' ').next());
-    let work = json!({"family": family.context("the family's id")?}).to_string();
+    let mut office = Office::open(place.path(), settings.clone()).await?;
+    let work = json!({"family": office.family}).to_string();
     let handler = Handler::start(&server, &settings).await?;
-    let mut tree = Tree::default();
 
-    garbage(&mut edge, &mut tree, "first").await?;
+    office.garbage("first").await?;
     let timer =
         json!({"timer": {"Schedule": {"AdjustForDST": true}, "ScheduleStatus": null, "IsPastDue": false}});
     handler.shrink(&server, "CleanOnSchedule", &timer).await?;
-    read_back(&mut edge, &tree).await?;
+    office.read_back().await?;
 
-    garbage(&mut edge, &mut tree, "second").await?;
+    office.garbage("second").await?;
     handler
         .shrink(&server, "CleanOnMessage", &json!({ "message": work }))
         .await?;
-    read_back(&mut edge, &tree).await?;
+    office.read_back().await?;
 
     // The queue's other way of writing a message, and one that asks for nothing: that one is to fail, and be dead-lettered.
     let (status, answer) = handler
@@ -164,7 +123,7 @@ async fn story() -> Result<()> {
         .call("CleanOnMessage", json!({"message": "{\"volume\": \"main\"}"}))
         .await?;
     ensure!(status == 400, "{status}: {answer}");
-    println!("{} files, every one as written", tree.files());
+    println!("{} files, every one as written", office.files());
     Ok(())
 }
 

@@ -64,7 +64,7 @@ pub enum SettingsError {
 }
 
 /// The settings and how they are called behind the prefix.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 14] = [
     "STORE",
     "TABLE",
     "FAMILIES",
@@ -73,6 +73,8 @@ const KNOWN: [&str; 12] = [
     "GRACE_SECONDS",
     "LEASE_SECONDS",
     "FREE_PER_MILLE",
+    "COLD_FREE_PER_MILLE",
+    "COLD_AFTER_SECONDS",
     "BATCH_MIB",
     "CACHE_MIB",
     "JUDGED_SEGMENTS",
@@ -179,6 +181,18 @@ impl Settings {
                 defaults.grace.as_secs(),
             )?),
             free_per_mille: given.number("FREE_PER_MILLE", 1, 1000, defaults.free_per_mille)?,
+            cold_free_per_mille: given.number(
+                "COLD_FREE_PER_MILLE",
+                1,
+                1000,
+                defaults.cold_free_per_mille,
+            )?,
+            cold_after: Duration::from_secs(given.number(
+                "COLD_AFTER_SECONDS",
+                0,
+                365 * DAY_SECONDS,
+                defaults.cold_after.as_secs(),
+            )?),
             batch_bytes: given.number("BATCH_MIB", 1, 1024, mib(defaults.batch_bytes))? * MIB,
             cache_bytes: (given.number("CACHE_MIB", 1, 4096, mib(defaults.cache_bytes as u64))? * MIB)
                 as usize,
@@ -258,6 +272,8 @@ mod tests {
             ("FIRN_CLEANER_GRACE_SECONDS", "0"),
             ("FIRN_CLEANER_LEASE_SECONDS", "30"),
             ("FIRN_CLEANER_FREE_PER_MILLE", "300"),
+            ("FIRN_CLEANER_COLD_FREE_PER_MILLE", "30"),
+            ("FIRN_CLEANER_COLD_AFTER_SECONDS", "60"),
             ("FIRN_CLEANER_BATCH_MIB", "16"),
             ("FIRN_CLEANER_CACHE_MIB", "32"),
             ("FIRN_CLEANER_JUDGED_SEGMENTS", "100"),
@@ -271,6 +287,10 @@ mod tests {
         assert_eq!(limits.grace, Duration::ZERO);
         assert_eq!(limits.cleaner_lease, Duration::from_secs(30));
         assert_eq!((limits.free_per_mille, limits.deletes), (300, 10));
+        assert_eq!(
+            (limits.cold_free_per_mille, limits.cold_after),
+            (30, Duration::from_secs(60))
+        );
         assert_eq!((limits.batch_bytes, limits.cache_bytes), (16 << 20, 32 << 20));
         assert_eq!(limits.judged_segments, 100);
         assert_eq!(settings.prices.name, "azure-hot-east-us");

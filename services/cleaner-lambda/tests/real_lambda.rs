@@ -11,8 +11,8 @@
 
 use anyhow::{Context, Result, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use firn_integration::Tree;
-use firn_rig::{Client, EXPORT, Edge, cloud::Aws, servers::Server};
+use firn_integration::Office;
+use firn_rig::{cloud::Aws, servers::Server};
 use http::Method;
 use serde_json::{Value, json};
 use std::{
@@ -199,39 +199,6 @@ impl Cloud {
     }
 }
 
-/// Three generations of most of the files, each in the cloud: more than half of the log is garbage. Then the edge goes off.
-async fn garbage(edge: &mut Edge, tree: &mut Tree, salt: &str) -> Result<()> {
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    for generation in 0..3 {
-        tree.write(&mut client, "kept", 3 * (generation + 1), 200_000, "once")
-            .await?;
-        tree.write(
-            &mut client,
-            "changed",
-            30,
-            300_000,
-            &format!("{salt}-{generation}"),
-        )
-        .await?;
-        edge.sync().await?;
-    }
-    drop(client);
-    edge.stop().await
-}
-
-/// Another start, without a cache: every byte comes from where the cleaner left it.
-async fn read_back(edge: &mut Edge, tree: &Tree) -> Result<()> {
-    edge.wipe_cache()?;
-    edge.start().await?;
-    let mut client = Client::mount(edge.address, EXPORT).await?;
-    tree.is_what_is_there(&mut client).await?;
-    drop(client);
-    let said = edge.command("verify", &[]).await?;
-    ensure!(said.starts_with("whole"), "{said}");
-    edge.stop().await
-}
-
 async fn shrinks(
     server: &Server,
     cloud: &Cloud,
@@ -254,19 +221,11 @@ async fn story() -> Result<()> {
     let place = tempfile::tempdir()?;
     let zip = zip(place.path())?;
     let settings = server.settings(place.path());
-    let mut edge = Edge::configure(Edge::binary()?, &place.path().join("edge"), settings.clone())?;
-    let phrase = place.path().join("phrase");
-    let said = edge
-        .command("format", &["--phrase-file", &phrase.to_string_lossy()])
-        .await?;
-    let family = said
-        .split_once("of family ")
-        .and_then(|(_, rest)| rest.split(' ').next());
-    let work = json!({"family": family.context("the family's id")?}).to_string();
-    let mut tree = Tree::default();
+    let mut office = Office::open(place.path(), settings.clone()).await?;
+    let work = json!({"family": office.family}).to_string();
 
     let cloud = Cloud::make(&server, &settings, &zip).await?;
-    garbage(&mut edge, &mut tree, "first").await?;
+    office.garbage("first").await?;
     cloud.listen_to_the_queue().await?;
     let mut last: Option<Instant> = None;
     shrinks(&server, &cloud, "the queue", async || {
@@ -290,17 +249,17 @@ async fn story() -> Result<()> {
     let refused = cloud.call(&json!({"volume": "main"})).await?;
     ensure!(refused["errorType"] == json!("Firn.Event"), "{refused}");
 
-    read_back(&mut edge, &tree).await?;
-    garbage(&mut edge, &mut tree, "second").await?;
+    office.read_back().await?;
+    office.garbage("second").await?;
     cloud.schedule().await?;
     shrinks(&server, &cloud, "the rule", async || Ok(())).await?;
-    read_back(&mut edge, &tree).await?;
+    office.read_back().await?;
 
     // There is little left to do, and doing nothing does no harm.
     let work: Value = serde_json::from_str(&work)?;
     let cleaned = cloud.call(&work).await?;
     ensure!(cleaned["report"]["damaged"] == json!([]), "{cleaned}");
-    println!("{} files, every one as written", tree.files());
+    println!("{} files, every one as written", office.files());
     Ok(())
 }
 

@@ -9,6 +9,7 @@
     reason = "a program for people: real time, real network, real processes"
 )]
 
+mod cleaning;
 mod content;
 mod directory;
 mod idle;
@@ -19,6 +20,7 @@ mod process;
 mod report;
 mod restart;
 mod simulated;
+mod snapshots;
 mod world;
 
 use anyhow::{Context, Result};
@@ -27,7 +29,16 @@ use report::Report;
 use std::{fs, path::PathBuf, process::ExitCode};
 
 /// In the order of the page.
-const NAMES: &[&str] = &["memory", "directory", "restart", "idle", "month", "outage"];
+const NAMES: &[&str] = &[
+    "memory",
+    "directory",
+    "restart",
+    "idle",
+    "month",
+    "outage",
+    "cleaning",
+    "snapshots",
+];
 
 /// Measures what Firn promises never to exceed.
 #[derive(Parser)]
@@ -56,6 +67,10 @@ enum Command {
     Month,
     /// An hour without the store.
     Outage,
+    /// Memory, time and money of cleaning 10 GiB with 30 % garbage.
+    Cleaning,
+    /// What a snapshot of a million files takes, and what 500 of them cost writers.
+    Snapshots,
     /// Writes the page of all reports.
     Page,
 }
@@ -83,6 +98,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Command::Idle => real(idle::measure(directory, small))?,
         Command::Month => month::measure(small)?,
         Command::Outage => real(outage::measure(directory, small))?,
+        Command::Cleaning => real(cleaning::measure(directory, small))?,
+        Command::Snapshots => real(snapshots::measure(directory, small))?,
         Command::Page => {
             print!("{}", report::page(directory, NAMES, &process::machine())?);
             return Ok(true);

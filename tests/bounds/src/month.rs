@@ -98,6 +98,7 @@ fn append(seconds: u64) -> Result<(Asked, u64)> {
         ..VolumeConfig::default()
     };
     let edge = SimulatedEdge::new(1, config);
+    edge.without_power_cuts();
     let env = edge.env();
     let world = edge.world.clone();
     let asked = edge.run(async move {

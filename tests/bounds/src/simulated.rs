@@ -48,6 +48,11 @@ impl SimulatedEdge {
         }
     }
 
+    /// Keeps no memory of what a power cut might bring back, which is much after a month: for those that cut none.
+    pub fn without_power_cuts(&self) {
+        self.machine.disk().configure(|disk| disk.writes_through = true);
+    }
+
     pub fn env(&self) -> Env {
         self.machine.env()
     }

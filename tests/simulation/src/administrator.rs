@@ -1,8 +1,9 @@
-//! The administrator: makes, reads and deletes snapshots while clients work.
+//! The administrator: makes, reads and deletes snapshots, clones them and restores from them while clients work.
 
 use crate::{
     client::Work,
     history::{History, Home, judge, on},
+    judged::Judged,
     system::{Running, SnapshotRefusal},
     tree::Tree,
 };
@@ -12,6 +13,9 @@ use std::{sync::Arc, time::Duration};
 
 /// Snapshots at one time: each is read whole after each stop.
 const SNAPSHOTS_MAX: usize = 4;
+
+/// The judge's name for the calls that a restore makes.
+const RESTORER: usize = 9_999;
 
 /// Clocks jump by seconds while an edge lives.
 const CLOCK_SLACK_MS: i64 = 120_000;
@@ -32,14 +36,16 @@ pub(crate) async fn administer(
     let (incarnation, clock) = (machine.incarnation(), machine.env());
     let mut number = 0;
     while !work.is_over() && machine.is_running() && machine.incarnation() == incarnation {
-        let pause = random.duration(Duration::ZERO, Duration::from_secs(2));
+        let longest = *random.pick(&[Duration::from_millis(20), Duration::from_secs(2)]);
+        let pause = random.duration(Duration::ZERO, longest);
         // The pause ends with the work.
         let _ = history.env.timeout(pause, work.over()).await;
         if work.is_over() {
             return;
         }
         let there = running.snapshots();
-        let done = match random.below(5) {
+        let chosen = if there.is_empty() { 0 } else { random.below(8) };
+        let done = match chosen {
             0..2 if there.len() < SNAPSHOTS_MAX => {
                 number += 1;
                 let name = format!("s{}-{number}-{}", home.edge, random.below(1_000_000));
@@ -52,6 +58,18 @@ pub(crate) async fn administer(
             }
             2 if !there.is_empty() => {
                 delete(&history, &home, &clock, &running, random.pick(&there).clone()).await
+            }
+            3 if !there.is_empty() && history.clones.have_room() => {
+                number += 1;
+                let name = format!("c{}-{number}-{}", home.edge, random.below(1_000_000));
+                make_clone(&history, &home, &running, random.pick(&there).clone(), &name).await
+            }
+            4 if !there.is_empty() => {
+                number += 1;
+                let target = format!("restored-{}-{number}-{}", home.edge, random.below(1_000_000));
+                let (id, name, _) = random.pick(&there).clone();
+                let restored = restore(&history, &home, &running, (id, &name), &target, &mut random).await;
+                restored.map(drop)
             }
             _ if !there.is_empty() => {
                 let (id, name, _) = random.pick(&there).clone();
@@ -129,6 +147,77 @@ async fn delete(
         Err(refusal) => history.fail(format!("snapshot {name} cannot be deleted: {refusal:?}")),
     }
     Ok(())
+}
+
+async fn make_clone(
+    history: &Arc<History>,
+    home: &Home,
+    running: &Arc<dyn Running>,
+    (id, snapshot, _): (u64, String, i64),
+    name: &str,
+) -> Result<(), TaskEnded> {
+    let machine = history.system.edge(home.edge);
+    let (serving, of, wanted) = (running.clone(), snapshot.clone(), name.to_owned());
+    history.say(|| format!("clone {name} of snapshot {snapshot} wanted"));
+    let made = on(&machine, "clone", async move {
+        serving.clone_snapshot(&of, &wanted).await
+    })
+    .await?;
+    match made {
+        Ok(branch) => {
+            history.count("clones made");
+            let oracle = judge(&home.oracle).of_clone(id);
+            match oracle {
+                Some(oracle) => history.clones.add(history, branch, oracle),
+                None => history.fail(format!("snapshot {snapshot} was cloned and never made")),
+            }
+        }
+        Err(SnapshotRefusal::Trouble(reason)) => history.say(|| format!("no clone {name}: {reason}")),
+        Err(refusal) => history.fail(format!("clone {name} was refused: {refusal:?}")),
+    }
+    Ok(())
+}
+
+/// Restores something of a snapshot to a new name in the root directory; whether it was done.
+pub(crate) async fn restore(
+    history: &Arc<History>,
+    home: &Home,
+    running: &Arc<dyn Running>,
+    (id, snapshot): (u64, &str),
+    target: &str,
+    random: &mut Seeded,
+) -> Result<bool, TaskEnded> {
+    let machine = history.system.edge(home.edge);
+    let Some(tree) = judge(&home.oracle).snapshot_tree(id) else {
+        history.fail(format!("snapshot {snapshot} is listed and was never made"));
+        return Ok(false);
+    };
+    let paths: Vec<Vec<u8>> = tree.nodes.keys().cloned().collect();
+    let from = random.pick(&paths).clone();
+    history.say(|| {
+        format!(
+            "restore {:?} of {snapshot} to {target}",
+            String::from_utf8_lossy(&from)
+        )
+    });
+    let live = Judged::new(running.vfs(), home.oracle.clone(), RESTORER);
+    let (serving, name, to) = (running.clone(), snapshot.to_owned(), target.to_owned());
+    let before = judge(&home.oracle).newest();
+    let source = from.clone();
+    let restored = on(&machine, "restore", async move {
+        serving.restore(&live, &name, &source, to.as_bytes()).await
+    })
+    .await?;
+    match restored {
+        Ok(()) => {
+            history.count("restores");
+            judge(&home.oracle).restored(before, RESTORER, &tree.below(&from), target);
+            return Ok(true);
+        }
+        Err(SnapshotRefusal::Trouble(reason)) => history.say(|| format!("not restored: {reason}")),
+        Err(refusal) => history.fail(format!("restoring {target}: {refusal:?}")),
+    }
+    Ok(false)
 }
 
 async fn look(

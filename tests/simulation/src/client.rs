@@ -35,6 +35,8 @@ struct Shared {
     calls_left: AtomicU64,
     stopped: AtomicBool,
     clients: AtomicU64,
+    /// Those who work beside the clients, and end when these do.
+    helpers: AtomicU64,
     changed: Notify,
 }
 
@@ -45,6 +47,7 @@ impl Work {
                 calls_left: AtomicU64::new(calls),
                 stopped: AtomicBool::new(false),
                 clients: AtomicU64::new(0),
+                helpers: AtomicU64::new(0),
                 changed: Notify::new(),
             }),
         }
@@ -56,6 +59,17 @@ impl Work {
         env.spawn("client", async move {
             client.run(&work).await;
             work.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            work.shared.changed.notify_waiters();
+        });
+    }
+
+    /// Somebody who works beside the clients; everybody who waits for these waits for the helper as well.
+    pub(crate) fn help(&self, history: &Arc<History>, help: impl Future<Output = ()> + Send + 'static) {
+        self.shared.helpers.fetch_add(1, Ordering::Relaxed);
+        let work = self.clone();
+        history.env.spawn("helper", async move {
+            help.await;
+            work.shared.helpers.fetch_sub(1, Ordering::Relaxed);
             work.shared.changed.notify_waiters();
         });
     }
@@ -77,16 +91,19 @@ impl Work {
 
     /// Until all clients have ended.
     pub(crate) async fn done(&self) {
-        self.until(|work| work.shared.clients.load(Ordering::Relaxed) == 0)
-            .await;
+        self.until(|work| !work.is_under_way()).await;
     }
 
     /// Until all clients have ended, which they do at the latest when their machine is down.
     pub(crate) async fn done_or_down(&self, history: &Arc<History>, machine: &Machine) {
-        while self.shared.clients.load(Ordering::Relaxed) > 0 && machine.is_running() {
+        while self.is_under_way() && machine.is_running() {
             // Looks again now and then: a machine that goes down tells nobody.
             let _ = history.env.timeout(Duration::from_secs(1), self.done()).await;
         }
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.shared.clients.load(Ordering::Relaxed) + self.shared.helpers.load(Ordering::Relaxed) > 0
     }
 
     async fn until(&self, reached: impl Fn(&Self) -> bool) {

@@ -23,8 +23,8 @@ use firn_store::{
 use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
 use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
 use firn_volume::{
-    Cadence, FormatOptions, Parts, SnapshotAccess, SnapshotError, Standing, Volume, VolumeConfig,
-    VolumeError, file_system_id,
+    Cadence, CloneError, FormatOptions, Parts, RestoreError, SnapshotAccess, SnapshotError, Standing, Volume,
+    VolumeConfig, VolumeError, file_system_id,
     journal::JournalError,
     objects::{FetchPolicy, ReadError},
 };
@@ -142,6 +142,7 @@ impl Engine {
         self,
         volume: Option<firn_volume::mutants::Mutant>,
         anchor: Option<firn_anchor::mutants::Mutant>,
+        cleaner: Option<firn_cleaner::mutants::Mutant>,
     ) -> Self {
         // A world stays on its thread, and so does the anchor's bug.
         firn_anchor::mutants::plant(anchor);
@@ -149,6 +150,9 @@ impl Engine {
             if let Some(mutant) = volume {
                 edge.machine.faults().plant(mutant.name());
             }
+        }
+        if let (Some(mutant), Some(cleaners)) = (cleaner, &self.cleaners) {
+            cleaners.plant(mutant);
         }
         self
     }
@@ -450,6 +454,51 @@ impl Running for RunningVolume {
     fn snapshot(&self, name: &str) -> Option<Arc<dyn Vfs>> {
         let access = SnapshotAccess::new(&self.0, false).rooted(name.as_bytes()).ok()?;
         Some(Arc::new(access))
+    }
+
+    async fn clone_snapshot(&self, snapshot: &str, name: &str) -> Result<Branch, SnapshotRefusal> {
+        match self.0.clone_snapshot(snapshot.as_bytes(), name).await {
+            Ok(clone) => Ok(Branch(clone.volume.0)),
+            // Deleted, or not yet committed again, since it was listed.
+            Err(CloneError::Snapshot(SnapshotError::NoSuchSnapshot { .. })) => {
+                Err(SnapshotRefusal::Trouble("it is gone".into()))
+            }
+            Err(CloneError::Snapshot(error)) => Err(refusal(error)),
+            Err(CloneError::Volume(error)) => Err(match classify(error) {
+                StartError::Later(why) | StartError::Owned(why) => SnapshotRefusal::Trouble(why),
+                StartError::SalvageFirst => SnapshotRefusal::Broken("salvage first".into()),
+                StartError::Broken(why) => SnapshotRefusal::Broken(why),
+            }),
+            Err(error @ CloneError::Exists { .. }) => Err(SnapshotRefusal::Broken(error.to_string())),
+        }
+    }
+
+    async fn restore(
+        &self,
+        live: &dyn Vfs,
+        snapshot: &str,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<(), SnapshotRefusal> {
+        let snapshot = snapshot.as_bytes();
+        let restored = self
+            .0
+            .restore_through(live, snapshot, from, to, false, &|_| {})
+            .await;
+        match restored {
+            Ok(_) => Ok(()),
+            Err(RestoreError::Snapshot(_)) => Err(SnapshotRefusal::Trouble("it is gone".into())),
+            // Whoever works beside it may have moved what it was just about to fill.
+            Err(error @ RestoreError::Stopped { .. }) => {
+                let status = self.0.status();
+                let detail = format!(
+                    "{error}; journal {:?}, {} bytes dirty",
+                    status.journal, status.dirty_bytes
+                );
+                Err(SnapshotRefusal::Trouble(detail))
+            }
+            Err(error) => Err(SnapshotRefusal::Broken(error.to_string())),
+        }
     }
 
     async fn sync(&self) -> Result<(), String> {

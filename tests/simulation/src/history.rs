@@ -7,6 +7,7 @@
 //! Everything that happens follows from the seed: the plan, the clients' calls, the weather, the stops.
 
 use crate::{
+    clones::{self, Clones},
     life::{Life, LifeEnd},
     oracle::{Found, Oracle, Stop},
     system::{Branch, Running, StartError, System, Weather},
@@ -15,7 +16,7 @@ use crate::{
 };
 use firn_env::{
     Env, TaskEnded,
-    sim::{Limits, Machine, Seeded, Simulation, SimulationError},
+    sim::{DiskImage, Limits, Machine, Seeded, Simulation, SimulationError},
 };
 use firn_vfs::{FileSystemStatus, Vfs, VfsError};
 use futures::FutureExt;
@@ -68,6 +69,7 @@ pub fn run(seed: u64, build: Build<'_>, keep_log: bool) -> Report {
         options: system.model_options(),
         model_clock: simulation.machine("model clock"),
         system,
+        clones: Clones::default(),
         record: Mutex::new(Record {
             keep_log,
             ..Record::default()
@@ -90,7 +92,7 @@ pub fn run(seed: u64, build: Build<'_>, keep_log: bool) -> Report {
         Err(error) => record.failures.push(error.to_string()),
     }
     let (mut hits, mut crashes) = (BTreeMap::new(), BTreeMap::new());
-    for edge in 0..history.system.edges() {
+    for edge in (0..history.system.edges()).chain([history.system.clone_reader()]) {
         let machine = history.system.edge(edge);
         let faults = machine.faults();
         // It holds the machine's environment, which holds it: ten thousand worlds would stay in memory.
@@ -129,6 +131,8 @@ pub(crate) struct History {
     options: firn_vfs::MemoryOptions,
     /// Its wall clock is set to the birth of the file system, so that both root directories are of one age.
     model_clock: Machine,
+    /// Branches that were made on the way.
+    pub(crate) clones: Clones,
     record: Mutex<Record>,
 }
 
@@ -198,6 +202,7 @@ impl History {
         let lives = random.between(1, 4);
         let mut branch = Home {
             edge: 0,
+            branch: Branch::HEAD,
             oracle,
             stop: Stop::Clean,
             verifier: None,
@@ -213,6 +218,9 @@ impl History {
             }
             if last {
                 self.final_checks(&branch, &running, &mut random).await;
+                if !self.has_failed() {
+                    clones::check_all(&self, &mut random).await;
+                }
                 return;
             }
             let end = Life::draw(&*self.system, &workload, &mut random);
@@ -232,6 +240,12 @@ impl History {
                 LifeEnd::GaveUp => return,
             }
             self.between_lives(&branch, &mut random);
+            if !self.clones.is_empty() && random.chance(2, 3) {
+                clones::visit(&self, &workload, &mut random).await;
+                if self.has_failed() {
+                    return;
+                }
+            }
         }
     }
 
@@ -271,7 +285,9 @@ impl History {
             if attempt == STARTS_MAX / 2 {
                 self.system.set_weather(home.edge, Weather::Fair);
             }
-            if !machine.is_running() {
+            if home.branch != Branch::HEAD {
+                self.forget_everything(&machine);
+            } else if !machine.is_running() {
                 machine.restart();
             }
             if attempt < 4 && random.chance(1, 5) {
@@ -279,11 +295,8 @@ impl History {
             }
             // Until what survived is known, there is nothing to hold changes against.
             machine.faults().set_observer(|_, _| {});
-            let (system, edge) = (self.system.clone(), home.edge);
-            let started = on(&machine, "start", async move {
-                system.start(edge, Branch::HEAD).await
-            })
-            .await;
+            let (system, edge, branch) = (self.system.clone(), home.edge, home.branch);
+            let started = on(&machine, "start", async move { system.start(edge, branch).await }).await;
             machine.faults().disarm();
             match started {
                 Ok(Ok(running)) => {
@@ -308,6 +321,13 @@ impl History {
         }
         self.fail(format!("edge {} never started", home.edge));
         None
+    }
+
+    /// A machine that was never used before takes the place of this one.
+    pub(crate) fn forget_everything(&self, machine: &Machine) {
+        machine.crash();
+        machine.disk().restore(&DiskImage::default());
+        machine.restart();
     }
 
     /// A machine went down: by a fault point, or by a panic that must be one we asked for.
@@ -490,79 +510,14 @@ impl History {
             machine.crash();
         }
     }
-
-    /// All in the cloud, an hour without a request, everything right when read cold.
-    async fn final_checks(&self, home: &Home, running: &Arc<dyn Running>, random: &mut Seeded) {
-        let machine = self.system.edge(home.edge);
-        let serving = running.clone();
-        match on(&machine, "sync", async move { serving.sync().await }).await {
-            Ok(Ok(())) => {}
-            Ok(Err(reason)) if self.system.edges() == 1 => {
-                self.say(|| format!("no cloud: {reason}"));
-                return;
-            }
-            Ok(Err(reason)) => return self.fail(format!("the last sync fails in fair weather: {reason}")),
-            Err(TaskEnded) => return self.after_crash_unplanned(&machine, "the last sync"),
-        }
-        let newest = judge(&home.oracle).newest();
-        judge(&home.oracle).committed(newest);
-        if random.chance(1, 2) {
-            self.check_idle(&machine).await;
-        }
-        let serving = running.clone();
-        match on(&machine, "verify", async move { serving.verify().await }).await {
-            Ok(damage) if damage.is_empty() => {}
-            Ok(damage) => return self.fail(format!("verify: {}", damage.join("; "))),
-            Err(TaskEnded) => return self.after_crash_unplanned(&machine, "verify"),
-        }
-        machine.crash();
-        self.system.spoil_cache(home.edge, true);
-        let mut cold = Home {
-            edge: home.edge,
-            oracle: home.oracle.clone(),
-            stop: Stop::Clean,
-            verifier: None,
-            born: true,
-        };
-        if random.chance(1, 3) && self.system.edges() > 2 {
-            // From the cloud alone, on a machine that never saw it.
-            cold.edge = 2;
-            cold.stop = Stop::Takeover;
-            let system = self.system.clone();
-            let machine = self.system.edge(2);
-            match on(&machine, "takeover", async move { system.takeover(2).await }).await {
-                Ok(Ok(())) => {}
-                other => return self.fail(format!("takeover in fair weather: {other:?}")),
-            }
-        }
-        self.open(&mut cold, random).await;
-        self.collect(&home.oracle);
-    }
-
-    fn after_crash_unplanned(&self, machine: &Machine, when: &str) {
-        self.after_crash(machine, when);
-        self.fail(format!("the machine went down during {when}"));
-    }
-
-    /// I9.
-    pub(crate) async fn check_idle(&self, machine: &Machine) {
-        self.system.pause_cleaners(true);
-        self.env.sleep(Duration::from_secs(120)).await;
-        let before = self.system.requests();
-        self.env.sleep(Duration::from_secs(3600)).await;
-        let made = self.system.requests() - before;
-        self.system.pause_cleaners(false);
-        self.count("idle hours");
-        if made > 0 && machine.is_running() {
-            self.fail(format!("{made} requests in an idle hour"));
-        }
-    }
 }
 
 /// Where the file system lives now, and what is known of it.
 #[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) edge: usize,
+    /// Which of the family's file systems.
+    pub(crate) branch: Branch,
     pub(crate) oracle: SharedOracle,
     /// How it was stopped last.
     pub(crate) stop: Stop,

@@ -10,8 +10,11 @@
 mod administrator;
 mod cleaners;
 mod client;
+mod clones;
+mod ending;
 pub mod engine;
 pub mod history;
+mod judged;
 mod life;
 #[cfg(feature = "mutants")]
 pub mod mutants;

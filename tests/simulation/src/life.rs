@@ -139,12 +139,10 @@ impl Life {
         if self.administered {
             let (history, home, running) = (history.clone(), home.clone(), running.clone());
             let random = Seeded::new(random.draw(), 0);
-            let tasks = history.env.clone();
-            // It ends with the work; nobody waits for it.
-            drop(tasks.spawn(
-                "administrator",
+            work.help(
+                &history.clone(),
                 administer(history, home, running, work.clone(), random),
-            ));
+            );
         }
         work
     }

@@ -5,6 +5,7 @@ use crate::{
     runner::{Plan, run_many},
 };
 use firn_anchor::mutants::Mutant as AnchorMutant;
+use firn_cleaner::mutants::Mutant as CleanerMutant;
 use firn_volume::mutants::Mutant;
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ pub enum Planted {
     Volume(Mutant),
     /// Of the anchor.
     Anchor(AnchorMutant),
+    /// Of the cleaners.
+    Cleaner(CleanerMutant),
 }
 
 impl Planted {
@@ -38,7 +41,20 @@ impl Planted {
             .filter(|mutant| !elsewhere.contains(mutant))
             .map(Self::Volume);
         let anchor = [AnchorMutant::CommitWithoutFence, AnchorMutant::TakeoverDropsRoot];
-        volume.chain(anchor.into_iter().map(Self::Anchor)).collect()
+        // The cleaner's own histories (`crates/cleaner/tests/simulation.rs`) are steered to the others and catch all of them.
+        let cleaner = [
+            CleanerMutant::DeleteWithoutGrace,
+            CleanerMutant::NoForwardingRecord,
+            CleanerMutant::IgnoreSnapshots,
+            CleanerMutant::ForgetOneObject,
+            CleanerMutant::OrphansByAge,
+            CleanerMutant::PruneAtOnce,
+            CleanerMutant::JudgeUncommitted,
+        ];
+        volume
+            .chain(anchor.into_iter().map(Self::Anchor))
+            .chain(cleaner.into_iter().map(Self::Cleaner))
+            .collect()
     }
 
     /// Its name.
@@ -46,17 +62,19 @@ impl Planted {
         match self {
             Self::Volume(mutant) => mutant.name().to_owned(),
             Self::Anchor(bug) => format!("anchor: {}", bug.name()),
+            Self::Cleaner(bug) => format!("cleaner: {}", bug.name()),
         }
     }
 
     /// The first seed that catches it, and by what.
     pub fn caught(self, threads: usize) -> Option<(u64, String)> {
         let build = move |simulation: &firn_env::sim::Simulation, random: &mut firn_env::sim::Seeded| {
-            let (volume, anchor) = match self {
-                Self::Volume(mutant) => (Some(mutant), None),
-                Self::Anchor(bug) => (None, Some(bug)),
+            let (volume, anchor, cleaner) = match self {
+                Self::Volume(mutant) => (Some(mutant), None, None),
+                Self::Anchor(bug) => (None, Some(bug), None),
+                Self::Cleaner(bug) => (None, None, Some(bug)),
             };
-            Arc::new(Engine::new(simulation, random).with_planted(volume, anchor))
+            Arc::new(Engine::new(simulation, random).with_planted(volume, anchor, cleaner))
                 as Arc<dyn crate::system::System>
         };
         let plan = Plan {

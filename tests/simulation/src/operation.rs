@@ -31,11 +31,13 @@ pub enum Operation {
         directory: FileHandle,
         name: Name,
         target: Bytes,
+        attributes: SetAttributes,
     },
     MakeNode {
         directory: FileHandle,
         name: Name,
         kind: FileKind,
+        attributes: SetAttributes,
     },
     Link {
         file: FileHandle,
@@ -216,8 +218,9 @@ impl Operation {
                 directory,
                 name,
                 target,
+                attributes,
             } => {
-                let attributes = SetAttributes::default();
+                let attributes = attributes.clone();
                 let created = vfs
                     .make_symlink(caller, *directory, name, target.clone(), attributes)
                     .await?;
@@ -227,8 +230,9 @@ impl Operation {
                 directory,
                 name,
                 kind,
+                attributes,
             } => {
-                let attributes = SetAttributes::default();
+                let attributes = attributes.clone();
                 let created = vfs.make_node(caller, *directory, name, *kind, attributes).await?;
                 Ok(Reply::created(created))
             }

@@ -65,6 +65,8 @@ struct Change {
     created: Option<u64>,
     /// The file it wrote data to.
     written: Option<u64>,
+    /// Whose call made it; nobody's if the volume did by itself.
+    client: Option<usize>,
     description: String,
 }
 
@@ -225,7 +227,7 @@ impl Oracle {
     pub fn applied(&mut self, id: Option<u64>, now: Timestamp) {
         let Some(id) = id else {
             // Housekeeping: nothing to be seen from outside.
-            self.push_change(None, None, None, "housekeeping".into());
+            self.push_change(None, None, None, None, "housekeeping".into());
             return;
         };
         self.model.set_now(Some(now));
@@ -238,6 +240,7 @@ impl Oracle {
             return;
         }
         let (caller, operation) = (pending.caller.clone(), pending.operation.clone());
+        let client = Some(pending.client);
         let outcome = match self.on_model(&operation) {
             Ok(operation) => answer(&self.model, &caller, &operation),
             Err(stale) => Err(stale),
@@ -257,7 +260,7 @@ impl Oracle {
             Operation::Write { file, .. } => self.pairing.model(file.inode),
             _ => None,
         };
-        self.push_change(caller.request, created, written, description);
+        self.push_change(client, caller.request, created, written, description);
         let number = self.changes.len();
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.applied = Some((number, outcome));
@@ -285,6 +288,7 @@ impl Oracle {
 
     fn push_change(
         &mut self,
+        client: Option<usize>,
         request: Option<RequestId>,
         created: Option<u64>,
         written: Option<u64>,
@@ -295,6 +299,7 @@ impl Oracle {
             request,
             created,
             written,
+            client,
             description,
         });
     }

@@ -99,6 +99,20 @@ pub trait Running: Send + Sync {
     fn snapshot(&self, _name: &str) -> Option<Arc<dyn Vfs>> {
         None
     }
+    /// Makes a writable file system of a snapshot.
+    async fn clone_snapshot(&self, _snapshot: &str, _name: &str) -> Result<Branch, SnapshotRefusal> {
+        Err(SnapshotRefusal::Trouble("there are no clones here".into()))
+    }
+    /// Copies what a snapshot has at a path to another path, making all changes through `live`.
+    async fn restore(
+        &self,
+        _live: &dyn Vfs,
+        _snapshot: &str,
+        _from: &[u8],
+        _to: &[u8],
+    ) -> Result<(), SnapshotRefusal> {
+        Err(SnapshotRefusal::Trouble("there are no restores here".into()))
+    }
     /// What is wrong with what is stored, in words; empty if nothing.
     async fn verify(&self) -> Vec<String>;
     /// Whether another owner shut it out.

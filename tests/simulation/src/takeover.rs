@@ -7,10 +7,7 @@ use crate::{
     oracle::Stop,
     system::{Branch, Running, StartError, Weather},
 };
-use firn_env::{
-    TaskEnded,
-    sim::{DiskImage, Seeded},
-};
+use firn_env::{TaskEnded, sim::Seeded};
 use firn_vfs::VfsError;
 use std::{
     sync::{Arc, Mutex},
@@ -53,6 +50,7 @@ pub(crate) async fn drain(
     history.count("drains");
     LifeEnd::Moved(Home {
         edge: other(home.edge),
+        branch: home.branch,
         oracle: home.oracle.clone(),
         stop: Stop::Clean,
         verifier: None,
@@ -99,6 +97,7 @@ pub(crate) async fn by_force(
     // From here on there are two lines of history.
     let mut moved = Home {
         edge: winner,
+        branch: home.branch,
         oracle: Arc::new(Mutex::new(judge(&home.oracle).fork())),
         stop: Stop::Takeover,
         verifier: None,
@@ -205,18 +204,18 @@ async fn take(history: &Arc<History>, edge: usize, random: &mut Seeded) -> bool 
     false
 }
 
-/// Drains the winner; false if it does not end well, which happens when its machine went down.
-async fn drained(history: &Arc<History>, moved: &Home, second: &Arc<dyn Running>) -> bool {
-    let machine = history.system.edge(moved.edge);
-    let serving = second.clone();
+/// Drains an edge; false if it does not end well, which happens when its machine went down.
+pub(crate) async fn drained(history: &Arc<History>, home: &Home, running: &Arc<dyn Running>) -> bool {
+    let machine = history.system.edge(home.edge);
+    let serving = running.clone();
     if !matches!(
         on(&machine, "drain", async move { serving.drain().await }).await,
         Ok(Ok(()))
     ) {
         return false;
     }
-    let newest = judge(&moved.oracle).newest();
-    judge(&moved.oracle).committed(newest);
+    let newest = judge(&home.oracle).newest();
+    judge(&home.oracle).committed(newest);
     true
 }
 
@@ -324,9 +323,7 @@ async fn judge_clone(history: &Arc<History>, home: &Home, branch: Branch) -> boo
     // On a machine that never saw it: the clone is in the cloud.
     let edge = history.system.clone_reader();
     let machine = history.system.edge(edge);
-    machine.crash();
-    machine.disk().restore(&DiskImage::default());
-    machine.restart();
+    history.forget_everything(&machine);
     let system = history.system.clone();
     let opened = on(
         &machine,
@@ -347,6 +344,11 @@ async fn judge_clone(history: &Arc<History>, home: &Home, branch: Branch) -> boo
             let mut oracle = judge(&home.oracle);
             oracle.time_passes();
             oracle.recovered(Stop::Crash, &tree, &[], None);
+            oracle.begins_anew();
+            // It is a branch like any other from now on.
+            if history.clones.have_room() {
+                history.clones.add(history, branch, oracle.fork());
+            }
         }
         Ok(None) => return false,
         Err(TaskEnded) => {

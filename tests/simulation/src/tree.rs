@@ -133,6 +133,46 @@ impl Tree {
         Ok(tree)
     }
 
+    /// What is at a path and below, with paths from there. The content of a file is told with each of its names.
+    #[must_use]
+    pub fn below(&self, path: &[u8]) -> Self {
+        let mut below = Self::default();
+        for (full, (handle, node)) in &self.nodes {
+            let Some(rest) = full.strip_prefix(path) else {
+                continue;
+            };
+            if rest.is_empty() || rest.starts_with(b"/") {
+                let mut node = node.clone();
+                if let Some((_, first)) = self.nodes.get(&node.first_name) {
+                    node.hash = first.hash;
+                }
+                below.nodes.insert(rest.to_vec(), (*handle, node));
+            }
+        }
+        below
+    }
+
+    /// How a copy of this tree differs from it in what copies have of their originals, at most `most` lines. Birth and change
+    /// times are a copy's own, and so are the names that a file has outside of the tree.
+    pub fn copied_wrong(&self, copy: &Self, most: usize) -> Vec<String> {
+        let comparable = |tree: &Self| {
+            let mut inodes: BTreeMap<u64, (u32, Vec<u8>)> = BTreeMap::new();
+            for (path, (handle, _)) in &tree.nodes {
+                inodes.entry(handle.inode).or_insert((0, path.clone())).0 += 1;
+            }
+            let mut comparable = tree.clone();
+            for (handle, node) in comparable.nodes.values_mut() {
+                let (links, first_name) = inodes[&handle.inode].clone();
+                let is_directory = node.kind == FileKind::Directory;
+                node.links = if is_directory { node.links } else { links };
+                node.first_name = first_name;
+                (node.changed, node.born) = (node.modified, node.modified);
+            }
+            comparable
+        };
+        comparable(copy).differences(&comparable(self), most)
+    }
+
     /// How this one differs from what was expected, at most `most` lines; empty if it does not.
     pub fn differences(&self, expected: &Self, most: usize) -> Vec<String> {
         let mut lines = Vec::new();

@@ -171,6 +171,7 @@ impl Workload {
                 directory,
                 name,
                 target: Bytes::from(vec![b't'; random.between(1, 300) as usize]),
+                attributes: SetAttributes::default(),
             },
             5 => Operation::MakeNode {
                 directory,
@@ -180,6 +181,7 @@ impl Workload {
                     FileKind::Socket,
                     FileKind::CharacterDevice { major: 1, minor: 3 },
                 ]),
+                attributes: SetAttributes::default(),
             },
             draw => {
                 let attributes = SetAttributes {

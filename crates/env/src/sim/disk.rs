@@ -36,6 +36,9 @@ pub struct DiskOptions {
     pub sync_failures: u32,
     /// Reads that fail with an I/O error, in a million.
     pub read_failures: u32,
+    /// Every change is durable at once. For measurements, which cut no power: what a crash might bring back, such as a
+    /// removed file whose directory was never synced, takes memory.
+    pub writes_through: bool,
 }
 
 impl Default for DiskOptions {
@@ -46,6 +49,7 @@ impl Default for DiskOptions {
             sync_latency: Duration::from_millis(2),
             sync_failures: 0,
             read_failures: 0,
+            writes_through: false,
         }
     }
 }
@@ -65,6 +69,7 @@ struct Inner {
 impl Inner {
     fn replace(&mut self, image: &DiskImage) {
         self.state = DiskState::new(image, self.options.capacity_bytes);
+        self.state.set_writes_through(self.options.writes_through);
         self.locks.clear();
         self.generation += 1;
     }
@@ -129,6 +134,8 @@ impl SimulatedDisk {
         let mut inner = self.inner();
         change(&mut inner.options);
         inner.state.capacity_bytes = inner.options.capacity_bytes;
+        let writes_through = inner.options.writes_through;
+        inner.state.set_writes_through(writes_through);
     }
 
     /// Bytes that can still be written.
@@ -350,7 +357,7 @@ impl Disk for AttachedDisk {
         let path = path.to_owned();
         let sequence = self.disk.inner().state.sequence();
         perform(&self.disk, &self.handle, true, move |inner| {
-            inner.state.list(&path)?;
+            inner.state.check_directory(&path, &path)?;
             inner.state.sync_directory(&path, sequence);
             Ok(())
         })

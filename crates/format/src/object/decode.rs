@@ -6,8 +6,8 @@ use super::{
     SealHeader,
 };
 use crate::{
-    Child, FormatError, KeyEpoch, Location, MAX_LEVEL, Place, Pointer, Uid, Version, What, cursor::Cursor,
-    radix,
+    Child, Features, FormatError, KeyEpoch, Location, MAX_LEVEL, Place, Pointer, Uid, Version, What,
+    cursor::Cursor, radix,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use std::ops::Range;
@@ -20,16 +20,18 @@ pub struct FetchedObject {
     encoded: Bytes,
 }
 
-/// What an object claims to be, by its first [`MIN_OBJECT_BYTES`](crate::MIN_OBJECT_BYTES) bytes or more, and the place at
-/// which it claims to stand. Nothing vouches for it.
-///
-/// # Errors
-/// If no object begins so.
-pub fn claimed_place(beginning: &[u8]) -> Result<(Kind, Place), FormatError> {
-    let mut cursor = Cursor::new(What::Object, beginning);
+/// How every object begins.
+struct Opening {
+    sealed_bytes: usize,
+    kind: Kind,
+    features: Features,
+    level: u8,
+}
+
+fn opening(cursor: &mut Cursor<'_>) -> Result<Opening, FormatError> {
     cursor.magic(MAGIC)?;
-    bounded(
-        &mut cursor,
+    let sealed_bytes = bounded(
+        cursor,
         "sealed_bytes",
         MAX_SEALED_BYTES,
         "at most 1 MiB and a tag",
@@ -37,8 +39,22 @@ pub fn claimed_place(beginning: &[u8]) -> Result<(Kind, Place), FormatError> {
     cursor.version(OLDEST_VERSION, OBJECT_VERSION)?;
     let kind = cursor.u8()?;
     let kind = Kind::from_byte(kind).ok_or_else(|| cursor.invalid("kind", 1, u64::from(kind), "1 to 4"))?;
-    cursor.features()?;
-    let level = cursor.u8()?;
+    Ok(Opening {
+        sealed_bytes,
+        kind,
+        features: cursor.features()?,
+        level: cursor.u8()?,
+    })
+}
+
+/// What an object claims to be, by its first [`MIN_OBJECT_BYTES`](crate::MIN_OBJECT_BYTES) bytes or more, and the place at
+/// which it claims to stand. Nothing vouches for it.
+///
+/// # Errors
+/// If no object begins so.
+pub fn claimed_place(beginning: &[u8]) -> Result<(Kind, Place), FormatError> {
+    let mut cursor = Cursor::new(What::Object, beginning);
+    let Opening { kind, level, .. } = opening(&mut cursor)?;
     // Codec and the number of children are of no interest here.
     cursor.take(3)?;
     let (inode, index) = (cursor.u64()?, cursor.u64()?);
@@ -51,18 +67,12 @@ pub fn claimed_place(beginning: &[u8]) -> Result<(Kind, Place), FormatError> {
 /// If the bytes are not one whole object that this build can read.
 pub fn decode_object(bytes: Bytes) -> Result<FetchedObject, FormatError> {
     let mut cursor = Cursor::new(What::Object, &bytes);
-    cursor.magic(MAGIC)?;
-    let sealed_bytes = bounded(
-        &mut cursor,
-        "sealed_bytes",
-        MAX_SEALED_BYTES,
-        "at most 1 MiB and a tag",
-    )?;
-    cursor.version(OLDEST_VERSION, OBJECT_VERSION)?;
-    let kind = cursor.u8()?;
-    let kind = Kind::from_byte(kind).ok_or_else(|| cursor.invalid("kind", 1, u64::from(kind), "1 to 4"))?;
-    let features = cursor.features()?;
-    let level = cursor.u8()?;
+    let Opening {
+        sealed_bytes,
+        kind,
+        features,
+        level,
+    } = opening(&mut cursor)?;
     let level_expected = match kind {
         Kind::Node => "1 to 10 for a node",
         Kind::Block | Kind::Inode | Kind::Checkpoint => "0 for anything but a node",

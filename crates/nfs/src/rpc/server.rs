@@ -46,7 +46,7 @@ impl Default for ServerLimits {
         Self {
             record_bytes: (1 << 20) + 4096,
             calls_per_connection: 256,
-            request_bytes: 48 << 20,
+            request_bytes: 32 << 20,
             reply_bytes: 48 << 20,
             connections: 1024,
             connections_per_client: 64,

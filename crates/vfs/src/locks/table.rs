@@ -221,14 +221,6 @@ impl Table {
         self.serve(files);
     }
 
-    pub(super) fn release_file(&mut self, file: FileHandle) {
-        let queue = self.files.get(&file).map(|file| file.queue.clone());
-        for number in queue.into_iter().flatten() {
-            self.dequeue(number);
-        }
-        self.release_in_file(file, |_| true);
-    }
-
     fn release_in_file(&mut self, file: FileHandle, whose: impl Fn(&LockOwner) -> bool) {
         let Some(locks) = self.files.get(&file) else {
             return;

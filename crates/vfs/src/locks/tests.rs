@@ -467,7 +467,6 @@ enum Step {
     Cancel(prop::sample::Index),
     Drop(prop::sample::Index),
     ReleaseClient(&'static str),
-    ReleaseFile(u64),
 }
 
 fn any_request() -> impl Strategy<Value = LockRequest> {
@@ -492,7 +491,6 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => any::<prop::sample::Index>().prop_map(Step::Cancel),
         1 => any::<prop::sample::Index>().prop_map(Step::Drop),
         1 => prop::sample::select(&["a", "b", "c", "d"][..]).prop_map(Step::ReleaseClient),
-        1 => (1..=FILES).prop_map(Step::ReleaseFile),
     ]
 }
 
@@ -572,11 +570,6 @@ proptest! {
                     model.waiting.retain(|(request, _)| !of_client(request));
                     model.bytes.retain(|(_, _, owner), _| owner.client != client(name));
                     prop_assert!(!table.is_used_by(&client(name)));
-                }
-                Step::ReleaseFile(inode) => {
-                    table.release_file(file(inode));
-                    model.waiting.retain(|(request, _)| request.file != file(inode));
-                    model.bytes.retain(|(in_file, _, _), _| *in_file != inode);
                 }
             }
             model.collect(by_request.as_ref());

@@ -13,15 +13,16 @@
 //! complete, since they are set last. Memory: one chunk of data, a directory page a level, and the hard links of the tree.
 
 use super::{SnapshotAccess, SnapshotError, administrator};
-use crate::volume::Volume;
+use crate::volume::{RECORD_BYTES_MAX, Volume};
 use bytes::Bytes;
+use firn_env::Env;
 use firn_vfs::{
     Attributes, Caller, CreateMode, FileHandle, FileKind, Name, SetAttributes, SetTime, Stability, Vfs,
     VfsError, XattrMode,
 };
 use std::{collections::BTreeMap, time::Duration};
 
-/// Bytes copied at once.
+/// Bytes copied at once at most.
 const CHUNK_BYTES: u32 = 1 << 20;
 
 /// Entries of a directory looked at together.
@@ -132,6 +133,24 @@ impl Volume {
         replace: bool,
         progress: &(dyn Fn(&RestoreReport) + Send + Sync),
     ) -> Result<RestoreReport, RestoreError> {
+        self.restore_through(self, snapshot, from, to, replace, progress)
+            .await
+    }
+
+    /// [`Volume::restore`] with every change of the live tree made through `live`, which must lead to this volume: for whoever
+    /// counts or judges calls.
+    ///
+    /// # Errors
+    /// As [`Volume::restore`].
+    pub async fn restore_through(
+        &self,
+        live: &dyn Vfs,
+        snapshot: &[u8],
+        from: &[u8],
+        to: &[u8],
+        replace: bool,
+        progress: &(dyn Fn(&RestoreReport) + Send + Sync),
+    ) -> Result<RestoreReport, RestoreError> {
         let no_such = || SnapshotError::NoSuchSnapshot {
             name: shown(snapshot),
         };
@@ -140,9 +159,16 @@ impl Volume {
             .map_err(|_| no_such())?;
         let (from_names, mut to_names) = (names_of(from)?, names_of(to)?);
         let caller = administrator();
+        // As much as is let in as one record; whole pages of the cache.
+        let largest = self.inner.journal.largest_record_bytes();
+        let largest = largest.saturating_sub(RECORD_BYTES_MAX) & !4095;
         let mut restore = Restore {
-            target: self,
+            env: self.inner.env.clone(),
+            target: live,
             source: &source,
+            chunk_bytes: CHUNK_BYTES
+                .min(u32::try_from(largest).unwrap_or(CHUNK_BYTES))
+                .max(4096),
             caller,
             report: RestoreReport::default(),
             links: BTreeMap::new(),
@@ -162,7 +188,7 @@ impl Volume {
             .pop()
             .ok_or_else(|| RestoreError::Exists { path: shown(to) })?;
         let directory = restore
-            .find(self, self.root(), &to_names)
+            .find(live, live.root(), &to_names)
             .await
             .map_err(|error| match error {
                 VfsError::NotFound | VfsError::NotDirectory => RestoreError::NoDirectory { path: shown(to) },
@@ -170,7 +196,7 @@ impl Volume {
             })?;
         let is_directory = original.1.kind == FileKind::Directory;
         match restore
-            .patiently(|| self.lookup(&restore.caller, directory.0, &target_name))
+            .patiently(|| live.lookup(&restore.caller, directory.0, &target_name))
             .await
         {
             Err(VfsError::NotFound) => {}
@@ -186,7 +212,7 @@ impl Volume {
         self.inner.env.fault_point("restore.before_rename").await;
         restore
             .patiently(|| {
-                self.rename(
+                live.rename(
                     &restore.caller,
                     directory.0,
                     &temporary,
@@ -211,8 +237,11 @@ fn temporary_name(original: FileHandle, directory: FileHandle, name: &Name) -> N
 }
 
 struct Restore<'a> {
-    target: &'a Volume,
+    env: Env,
+    target: &'a dyn Vfs,
     source: &'a SnapshotAccess,
+    /// Bytes copied at once: a record of the journal must hold them.
+    chunk_bytes: u32,
     caller: Caller,
     report: RestoreReport,
     /// Copies of files with several names, by the original's inode.
@@ -247,7 +276,7 @@ impl Restore<'_> {
     ) -> Result<T, VfsError> {
         for _ in 0..TRIES_MAX {
             match call().await {
-                Err(VfsError::TryAgain { .. }) => self.target.inner.env.sleep(TRY_EVERY).await,
+                Err(VfsError::TryAgain { .. }) => self.env.sleep(TRY_EVERY).await,
                 done => return done,
             }
         }
@@ -444,14 +473,10 @@ impl Restore<'_> {
         copy: FileHandle,
     ) -> Result<(), VfsError> {
         let (source, target, caller) = (self.source, self.target, self.caller.clone());
-        let largest = target.inner.journal.largest_record_bytes() / 2;
-        let chunk_bytes = CHUNK_BYTES
-            .min(u32::try_from(largest).unwrap_or(CHUNK_BYTES))
-            .max(4096);
         let mut offset = 0;
         while offset < attributes.size_bytes {
             let reply = self
-                .patiently(|| source.read(&caller, original, offset, chunk_bytes))
+                .patiently(|| source.read(&caller, original, offset, self.chunk_bytes))
                 .await?;
             let length: u64 = reply.data.iter().map(|part| part.len() as u64).sum();
             if length == 0 {
@@ -497,9 +522,11 @@ impl Restore<'_> {
         self.patiently(|| target.set_attributes(&caller, copy, owned.clone(), None))
             .await?;
         let (access, default) = self.patiently(|| source.get_acl(&caller, handle)).await?;
+        // What a new file inherits from the directory it is restored into, its original did not have.
+        let (inherited, inherited_default) = self.patiently(|| target.get_acl(&caller, copy)).await?;
         let (access, default) = (
-            (!access.entries.is_empty()).then_some(access),
-            (!default.entries.is_empty()).then_some(default),
+            (access != inherited).then_some(access),
+            (default != inherited_default).then_some(default),
         );
         if access.is_some() || default.is_some() {
             let set = || target.set_acl(&caller, copy, access.clone(), default.clone());

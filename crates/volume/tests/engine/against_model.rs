@@ -197,7 +197,7 @@ fn every_history_leaves_what_the_model_says() {
     let count: u64 = std::env::var("SEEDS")
         .ok()
         .and_then(|text| text.parse().ok())
-        .unwrap_or(40);
+        .unwrap_or(16);
     for seed in first..first + count {
         history(seed);
     }

@@ -1,11 +1,14 @@
 //! Damage in the bucket: what is told, what still works, and that what is written afterwards is never lost with it.
 
-use crate::world::{World, root};
+use crate::{
+    files::{create, directory, name, read, write},
+    world::{World, root},
+};
 use bytes::{Bytes, BytesMut};
 use firn_env::{Env, sim::Simulation};
 use firn_format::{INODE_MAP, Place, SegmentId, USAGE_MAP, Version, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store};
-use firn_vfs::{CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
+use firn_vfs::{CreateMode, FileHandle, SetAttributes, Vfs, VfsError};
 use firn_volume::Volume;
 use std::time::Duration;
 
@@ -16,34 +19,11 @@ const BELOW_NODE: u64 = 128 * BLOCK;
 const CACHE: &str = "cache";
 const FILE_BYTES: u64 = 2 * BELOW_NODE + 20 * BLOCK + 1000;
 
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes().to_vec()).expect("a name")
-}
-
 /// Content that differs from block to block.
 fn content(from: u64, length: u64) -> Vec<u8> {
     (from..from + length)
         .map(|at| (at / 7 + at / BLOCK) as u8)
         .collect()
-}
-
-async fn create(volume: &Volume, text: &str) -> FileHandle {
-    let mode = CreateMode::Guarded(SetAttributes::default());
-    let made = volume.create(&root(), volume.root(), &name(text), mode).await;
-    made.expect("it is created").handle
-}
-
-async fn write(volume: &Volume, file: FileHandle, offset: u64, data: Vec<u8>) {
-    let written = volume
-        .write(
-            &root(),
-            file,
-            offset,
-            vec![Bytes::from(data)],
-            Stability::FileSync,
-        )
-        .await;
-    written.expect("it is written");
 }
 
 async fn write_content(volume: &Volume, file: FileHandle, from: u64, to: u64) {
@@ -53,11 +33,6 @@ async fn write_content(volume: &Volume, file: FileHandle, from: u64, to: u64) {
         write(volume, file, at, content(at, length)).await;
         at += length;
     }
-}
-
-async fn read(volume: &Volume, file: FileHandle, from: u64, length: u64) -> Result<Vec<u8>, VfsError> {
-    let reply = volume.read(&root(), file, from, length as u32).await?;
-    Ok(reply.data.concat())
 }
 
 /// The read fails and names the file.
@@ -153,7 +128,7 @@ fn damaged(
     let file = simulation
         .run(async move {
             let volume = format.await;
-            let file = create(&volume, "large").await;
+            let file = create(&volume, volume.root(), "large").await;
             write_content(&volume, file, 0, FILE_BYTES).await;
             volume.sync().await.expect("synced");
             volume.stop().await.expect("stopped");
@@ -185,7 +160,7 @@ fn a_damaged_node(seed: u64, level: u8, index: u64, lost: std::ops::Range<u64>) 
             write(&volume, file, patch, vec![7; 50]).await;
             write_content(&volume, file, region.start + 9 * BLOCK, region.start + 10 * BLOCK).await;
             sync(&env, &volume).await;
-            create(&volume, "another").await;
+            create(&volume, volume.root(), "another").await;
             sync(&env, &volume).await;
             volume.stop().await.expect("stopped");
         })
@@ -310,7 +285,7 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
             let volume = format.await;
             let mut files = Vec::new();
             for number in 0..300 {
-                files.push(create(&volume, &format!("file{number}")).await);
+                files.push(create(&volume, volume.root(), &format!("file{number}")).await);
             }
             volume.sync().await.expect("synced");
             volume.stop().await.expect("stopped");
@@ -334,7 +309,7 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
             write(&volume, first, 0, vec![1; 10]).await;
             let mut made = Vec::new();
             for number in 0..200 {
-                made.push(create(&volume, &format!("new{number}")).await);
+                made.push(create(&volume, volume.root(), &format!("new{number}")).await);
             }
             sync(&env, &volume).await;
             for file in made {
@@ -343,6 +318,66 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
             sync(&env, &volume).await;
             assert_eq!(read(&volume, first, 0, 10).await.expect("read"), [1; 10]);
             assert_inode_lost(&volume, last).await;
+        })
+        .expect("the run ends");
+}
+
+/// The names in it are out of reach, and say so; the files keep what they have, and other directories take new ones.
+#[test]
+fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
+    let simulation = Simulation::new(8);
+    let mut world = World::new(&simulation);
+    let (format, parts) = (world.format_and_open(), world.own_parts());
+    let (full, file) = simulation
+        .run(async move {
+            let volume = format.await;
+            let full = directory(&volume, volume.root(), "full").await;
+            let mut files = Vec::new();
+            for number in 0..500 {
+                files.push(create(&volume, full, &format!("file{number}")).await);
+            }
+            write(&volume, files[7], 0, vec![1; 10]).await;
+            volume.sync().await.expect("synced");
+            volume.stop().await.expect("stopped");
+            damage(&*parts.store, |place| {
+                place.inode == full.inode && place.level == 1
+            })
+            .await;
+            empty_cache(&parts.env).await;
+            (full, files[7])
+        })
+        .expect("the run ends");
+    let volume = world.power_cut(&simulation);
+    let env = world.env();
+    simulation
+        .run(async move {
+            let is_told = |what: &str, error: Option<VfsError>| match error {
+                Some(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, full.inode, "{what}"),
+                other => panic!("{what}: damage is told, not {other:?}"),
+            };
+            let found = volume.lookup(&root(), full, &name("file7")).await;
+            is_told("a lookup", found.err());
+            let listed = volume.read_directory(&root(), full, 0, 100, false).await;
+            is_told("a listing", listed.err());
+            let mode = CreateMode::Guarded(SetAttributes::default());
+            let made = volume.create(&root(), full, &name("new"), mode).await;
+            is_told("a new name", made.err());
+            let removed = volume.remove(&root(), full, &name("file7")).await;
+            is_told("a removal", removed.err());
+            // Clients that have a file open notice nothing.
+            assert_eq!(read(&volume, file, 0, 10).await.expect("read"), [1; 10]);
+            write(&volume, file, 10, vec![2; 10]).await;
+            create(&volume, volume.root(), "elsewhere").await;
+            sync(&env, &volume).await;
+            write(&volume, file, 20, vec![3; 10]).await;
+            sync(&env, &volume).await;
+            let data = read(&volume, file, 0, 30).await.expect("read");
+            assert_eq!(data, [[1; 10], [2; 10], [3; 10]].concat());
+            let report = volume.verify(&|_| {}).await.expect("the store answers");
+            assert!(
+                report.damages.iter().any(|one| one.inode == full.inode),
+                "{report:?}"
+            );
         })
         .expect("the run ends");
 }

@@ -3,6 +3,7 @@
 mod against_model;
 mod cleaning;
 mod damage;
+mod files;
 mod restoring;
 mod snapshots;
 mod usage;

@@ -1,44 +1,21 @@
 //! Restoring from snapshots, and cloning them.
 
-use crate::world::{World, config, root};
+use crate::{
+    files::{create, directory, look, name, write},
+    world::{World, config, root},
+};
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{
-    Compare, CreateMode, FileHandle, Name, SetAttributes, SetTime, Stability, Timestamp, Vfs, VfsError,
+    Acl, AclEntry, AclTag, Compare, FileHandle, Name, SetAttributes, SetTime, Timestamp, Vfs, VfsError,
     XattrMode, compare_trees,
 };
 use firn_volume::{CloneError, Parts, RestoreError, SnapshotAccess, SnapshotError, Volume};
 
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes().to_vec()).expect("a name")
-}
-
-async fn look(vfs: &dyn Vfs, path: &[&str]) -> Result<FileHandle, VfsError> {
-    let mut here = vfs.root();
-    for part in path {
-        here = vfs.lookup(&root(), here, &name(part)).await?.0;
-    }
-    Ok(here)
-}
-
-async fn directory(vfs: &dyn Vfs, within: FileHandle, text: &str) -> FileHandle {
-    let made = vfs
-        .make_directory(&root(), within, &name(text), SetAttributes::default())
-        .await;
-    made.expect("it is made").handle
-}
-
 async fn file(vfs: &dyn Vfs, within: FileHandle, text: &str, offset: u64, bytes: Vec<u8>) -> FileHandle {
-    let mode = CreateMode::Guarded(SetAttributes::default());
-    let made = vfs
-        .create(&root(), within, &name(text), mode)
-        .await
-        .expect("it is created");
-    let data = vec![Bytes::from(bytes)];
-    vfs.write(&root(), made.handle, offset, data, Stability::FileSync)
-        .await
-        .expect("it is written");
-    made.handle
+    let made = create(vfs, within, text).await;
+    write(vfs, made, offset, bytes).await;
+    made
 }
 
 /// A tree with one of everything, below `tree`.
@@ -148,6 +125,40 @@ async fn remove_all(vfs: &dyn Vfs, within: FileHandle, text: &str) {
 
 async fn restored(volume: &Volume) -> Result<firn_volume::RestoreReport, RestoreError> {
     volume.restore(b"s", b"/tree", b"tree", false, &|_| {}).await
+}
+
+#[test]
+fn what_a_new_file_would_inherit_its_restored_copy_does_not_have() {
+    let simulation = Simulation::new(2);
+    let opening = World::new(&simulation).format_and_open();
+    on(&simulation, async move {
+        let volume = opening.await;
+        let tree = directory(&volume, volume.root(), "tree").await;
+        file(&volume, tree, "plain", 0, vec![1; 10]).await;
+        volume.snapshot_create("s", 0).await.expect("a snapshot");
+        let entries = [
+            (AclTag::UserObject, 7),
+            (AclTag::User(1000), 7),
+            (AclTag::GroupObject, 5),
+            (AclTag::Mask, 7),
+            (AclTag::Other, 5),
+        ];
+        let entries = entries.map(|(tag, permissions)| AclEntry { tag, permissions });
+        let default = Acl {
+            entries: entries.to_vec(),
+        };
+        volume
+            .set_acl(&root(), volume.root(), None, Some(default))
+            .await
+            .expect("a default ACL");
+        let report = volume.restore(b"s", b"tree", b"copy", false, &|_| {}).await;
+        assert_eq!(report.expect("restored").files, 1);
+        for path in [&["copy"][..], &["copy", "plain"]] {
+            let copy = look(&volume, path).await.expect("there");
+            let acls = volume.get_acl(&root(), copy).await.expect("its ACLs");
+            assert_eq!(acls, (Acl::default(), Acl::default()), "{path:?}");
+        }
+    });
 }
 
 #[test]

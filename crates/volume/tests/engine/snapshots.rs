@@ -1,53 +1,21 @@
 //! Snapshots: what they keep, how they are read, and that no stop takes them back or adds to them.
 
-use crate::world::{World, root};
+use crate::{
+    files::{create, look, name, read, write},
+    world::{World, root},
+};
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{
-    AccessMask, Compare, CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError, compare_trees,
+    AccessMask, Compare, CreateMode, FileHandle, SetAttributes, Stability, Vfs, VfsError, compare_trees,
 };
 use firn_volume::{SnapshotAccess, SnapshotError, Volume};
-
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes().to_vec()).expect("a name")
-}
-
-async fn create(vfs: &dyn Vfs, directory: FileHandle, text: &str) -> FileHandle {
-    let mode = CreateMode::Guarded(SetAttributes::default());
-    let made = vfs.create(&root(), directory, &name(text), mode).await;
-    made.expect("it is created").handle
-}
-
-async fn write(vfs: &dyn Vfs, file: FileHandle, offset: u64, data: Vec<u8>) {
-    vfs.write(
-        &root(),
-        file,
-        offset,
-        vec![Bytes::from(data)],
-        Stability::FileSync,
-    )
-    .await
-    .expect("it is written");
-}
 
 async fn try_to_write(vfs: &dyn Vfs, file: FileHandle) -> Result<(), VfsError> {
     let data = vec![Bytes::from_static(b"x")];
     vfs.write(&root(), file, 0, data, Stability::Unstable)
         .await
         .map(|_| ())
-}
-
-async fn read(vfs: &dyn Vfs, file: FileHandle) -> Vec<u8> {
-    let reply = vfs.read(&root(), file, 0, 1 << 20).await.expect("it is read");
-    reply.data.concat()
-}
-
-async fn look(vfs: &dyn Vfs, path: &[&str]) -> Result<FileHandle, VfsError> {
-    let mut here = vfs.root();
-    for part in path {
-        here = vfs.lookup(&root(), here, &name(part)).await?.0;
-    }
-    Ok(here)
 }
 
 fn on<T: Send + 'static>(simulation: &Simulation, future: impl Future<Output = T> + Send + 'static) -> T {
@@ -88,7 +56,10 @@ fn a_snapshot_keeps_what_was_there_and_is_read_only_until_it_is_deleted() {
         let old = look(&access, &[".snapshots", "monday", "d", "f"])
             .await
             .expect("found");
-        assert_eq!(read(&access, old).await, vec![7; 100_000]);
+        assert_eq!(
+            read(&access, old, 0, 1 << 20).await.expect("it is read"),
+            vec![7; 100_000]
+        );
         let attributes = access.attributes(old).await.expect("attributes");
         assert_eq!(attributes.file_system, old.file_system);
         assert_ne!(old.file_system, volume.root().file_system);
@@ -345,7 +316,10 @@ fn five_hundred_snapshots_survive_a_move_and_cost_no_more_requests() {
             let access = SnapshotAccess::new(&working, false);
             let snapshot = access.rooted(format!("{number:03}").as_bytes()).expect("there");
             let file = look(&snapshot, &["hot"]).await.expect("found");
-            assert_eq!(read(&snapshot, file).await, number.to_le_bytes());
+            assert_eq!(
+                read(&snapshot, file, 0, 1 << 20).await.expect("it is read"),
+                number.to_le_bytes()
+            );
         }
     });
     let reading = world.requests() - before;

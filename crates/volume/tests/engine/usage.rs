@@ -1,8 +1,10 @@
 //! The usage map against a count of everything that the head's trees lead to, by a reader without keys; and what it is worth to
 //! the cleaner.
 
-use crate::world::{World, config, root};
-use bytes::Bytes;
+use crate::{
+    files::{create, look, name, write},
+    world::{World, config, root},
+};
 use firn_cleaner::{Cleaner, Limits, Report};
 use firn_env::sim::{Seeded, Simulation};
 use firn_format::{
@@ -10,7 +12,7 @@ use firn_format::{
     VerifiedObject, WriterId, checkpoint_place, decode_object,
 };
 use firn_store::{ObjectKey, Store};
-use firn_vfs::{CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs};
+use firn_vfs::{FileHandle, SetAttributes, Vfs};
 use firn_volume::{Parts, Volume};
 use futures::{FutureExt, future::BoxFuture};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -162,7 +164,7 @@ async fn forwarded(parts: &Parts, segment: SegmentId, offset: u32) -> firn_forma
 pub async fn settled(parts: &Parts, volume: &Volume) -> (u64, u64) {
     let mut errors = (0, 0);
     for round in 0..20 {
-        let name = Name::new(format!("settle{round}")).expect("a name");
+        let name = name(&format!("settle{round}"));
         // It may be there: a history may settle more than once.
         let made = volume
             .make_directory(&root(), volume.root(), &name, SetAttributes::default())
@@ -182,26 +184,10 @@ pub async fn settled(parts: &Parts, volume: &Volume) -> (u64, u64) {
     errors
 }
 
-async fn file(volume: &Volume, name: &str) -> FileHandle {
-    let name = Name::new(name.as_bytes().to_vec()).expect("a name");
-    let mode = CreateMode::Unchecked(SetAttributes::default());
-    let made = volume.create(&root(), volume.root(), &name, mode).await;
-    made.expect("it is created").handle
-}
-
 async fn overwrite(volume: &Volume, file: FileHandle, offset: u64, bytes: usize, seed: u64) {
     let mut data = vec![0; bytes];
     Seeded::new(seed, 3).fill(&mut data);
-    volume
-        .write(
-            &root(),
-            file,
-            offset,
-            vec![Bytes::from(data)],
-            Stability::FileSync,
-        )
-        .await
-        .expect("it is written");
+    write(volume, file, offset, data).await;
 }
 
 const FILE_BYTES: u64 = 8 << 20;
@@ -210,14 +196,14 @@ const WRITE_BYTES: usize = 64 << 10;
 /// A file of 8 MiB of which 2 MiB were overwritten at random, and another that nobody touched; committed.
 async fn scattered(volume: &Volume) {
     for name in ["cold", "hot"] {
-        let handle = file(volume, name).await;
+        let handle = create(volume, volume.root(), name).await;
         for at in 0..FILE_BYTES / (1 << 20) {
             overwrite(volume, handle, at << 20, 1 << 20, at).await;
         }
         volume.sync().await.expect("synced");
     }
     let mut random = Seeded::new(7, 7);
-    let hot = file(volume, "hot").await;
+    let hot = look(volume, &["hot"]).await.expect("it is there");
     for round in 0..32 {
         // The beginning of the file, so that its segments have much garbage and those of its end none.
         let offset = random.below((2 << 20) / WRITE_BYTES as u64) * WRITE_BYTES as u64;
@@ -297,7 +283,7 @@ fn figures_stay_right_while_the_cleaner_moves_what_they_count() {
                 let report = cleaner.run().await.expect("a run");
                 moved_bytes += report.moved_data_bytes;
                 parts.env.sleep(Duration::from_secs(61)).await;
-                let hot = file(&volume, "hot").await;
+                let hot = look(&volume, &["hot"]).await.expect("it is there");
                 for at in 0..8 {
                     let offset = (round * 8 + at) * 3 * WRITE_BYTES as u64;
                     overwrite(&volume, hot, offset % (FILE_BYTES - (1 << 20)), WRITE_BYTES, at).await;
@@ -330,15 +316,14 @@ fn a_removed_file_is_taken_off_its_segments_although_nobody_reads_its_map() {
     simulation
         .run(async move {
             let volume = opening.await;
-            let handle = file(&volume, "large").await;
+            let handle = create(&volume, volume.root(), "large").await;
             for at in 0..FILE_BYTES / (1 << 20) {
                 overwrite(&volume, handle, at << 20, 1 << 20, at).await;
             }
             volume.sync().await.expect("synced");
             volume.drop_caches().await;
-            let name = Name::new(b"large".to_vec()).expect("a name");
             volume
-                .remove(&root(), volume.root(), &name)
+                .remove(&root(), volume.root(), &name("large"))
                 .await
                 .expect("removed");
             assert_eq!(settled(&parts, &volume).await, (0, 0));

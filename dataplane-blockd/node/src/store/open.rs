@@ -32,6 +32,16 @@ impl Store {
     /// # Errors
     /// [`OpenError`]; an unfinished attempt is taken up by the next.
     pub async fn format(env: &Env, geometry: Geometry) -> Result<NodeId, OpenError> {
+        let node = NodeId(env.random_bytes());
+        Self::format_as(env, geometry, node).await?;
+        Ok(node)
+    }
+
+    /// The same with an identity that somebody else drew, such as the control plane that invited this node.
+    ///
+    /// # Errors
+    /// As [`Store::format`].
+    pub async fn format_as(env: &Env, geometry: Geometry, node: NodeId) -> Result<(), OpenError> {
         if !geometry.is_sound() {
             return Err(OpenError::Geometry);
         }
@@ -60,7 +70,6 @@ impl Store {
         }
         .write(env)
         .await?;
-        let node = NodeId(env.random_bytes());
         match disk.remove("superblock.new").await {
             Ok(()) | Err(DiskError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -69,8 +78,7 @@ impl Store {
         let bytes = Bytes::from(layout::encode_superblock(node, &geometry));
         file.write_and_sync(0, vec![bytes]).await?;
         disk.rename("superblock.new", layout::SUPERBLOCK).await?;
-        disk.sync_directory("").await?;
-        Ok(node)
+        disk.sync_directory("").await.map_err(OpenError::from)
     }
 
     /// Opens the store in the environment's directory and recovers what a crash left.

@@ -1,8 +1,10 @@
 //! The few calls to AWS that the control plane makes, signed by the object store's own signer rather than by one more SDK: sessions
-//! for edges ([`sts`]).
+//! for edges ([`sts`]), machines for nodes ([`ec2`]).
 //!
 //! Such services take a form and answer in XML (the "query" protocol), so one request and one way to read a reply do for all.
 
+pub(crate) mod ec2;
+pub(crate) mod proof;
 pub(crate) mod sts;
 
 use bytes::Bytes;
@@ -221,6 +223,22 @@ impl Xml {
     pub(crate) fn first(&self, name: &str) -> Option<String> {
         element(&self.0, name).map(plain)
     }
+
+    /// The parts that begin with an element of this name and end before the next: of a list whose items all begin with one.
+    pub(crate) fn sections(&self, name: &str) -> impl Iterator<Item = Self> + '_ {
+        let open = format!("<{name}>");
+        let starts: Vec<usize> = self.0.match_indices(&open).map(|(at, _)| at).collect();
+        (0..starts.len()).map(move |index| {
+            let end = starts.get(index + 1).copied().unwrap_or(self.0.len());
+            Self(self.0[starts[index]..end].to_owned())
+        })
+    }
+
+    /// The value of a resource's tag.
+    pub(crate) fn tag(&self, key: &str) -> Option<String> {
+        let (_, after) = self.0.split_once(&format!("<key>{key}</key>"))?;
+        element(after, "value").map(plain)
+    }
 }
 
 fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -253,6 +271,15 @@ mod tests {
         assert_eq!(xml.first("a").as_deref(), Some("1 &lt; 2"), "resolved once");
         assert_eq!(xml.first("id").as_deref(), Some("x"));
         assert_eq!(xml.first("open"), None, "one that does not end is none");
+        let ids: Vec<_> = xml
+            .sections("id")
+            .filter_map(|section| section.first("id"))
+            .collect();
+        assert_eq!(ids, ["x", "y"]);
+        assert_eq!(xml.sections("none").count(), 0);
+        let tags = Xml("<t><key>a</key> <value>1</value></t><t><key>b</key><value>&lt;</value></t>".into());
+        assert_eq!(tags.tag("b").as_deref(), Some("<"));
+        assert_eq!(tags.tag("c"), None);
         assert!(Xml::read(&Bytes::from(vec![b'x'; REPLY_BYTES_MAX + 1])).is_none());
         assert!(Xml::read(&Bytes::from_static(b"\xff")).is_none());
     }

@@ -1,7 +1,10 @@
 //! Sessions of AWS's Security Token Service: a role, narrowed by a session policy to one volume's prefix, for a quarter of an hour.
 
-use super::{AwsAccount, AwsError};
-use crate::cloud::{CloudError, CloudSession, CloudSessions, Place, SessionRequest};
+use super::{AwsAccount, AwsError, proof::prove_objects};
+use crate::{
+    cloud::{CloudError, CloudSession, CloudSessions, Place, ProofRequest, SESSION_SECONDS, SessionRequest},
+    secrets::hex,
+};
 use async_trait::async_trait;
 use firn_identity::{TenantId, UnixTime, VolumeId};
 use std::collections::BTreeMap;
@@ -15,6 +18,8 @@ pub struct StsSessions {
     role: String,
     /// Managed buckets by region.
     buckets: BTreeMap<String, String>,
+    /// Where buckets are, if not at Amazon's.
+    object_endpoint: Option<String>,
 }
 
 impl StsSessions {
@@ -24,7 +29,60 @@ impl StsSessions {
             account,
             role,
             buckets,
+            object_endpoint: None,
         }
+    }
+
+    /// Looks for tenants' buckets at a store that is not Amazon's own.
+    pub fn with_object_endpoint(self, endpoint: Option<String>) -> Self {
+        Self {
+            object_endpoint: endpoint,
+            ..self
+        }
+    }
+
+    async fn assume(
+        &self,
+        role: &str,
+        name: &str,
+        policy: &str,
+        external_id: Option<&str>,
+        seconds: u64,
+    ) -> Result<CloudSession, CloudError> {
+        let mut fields = vec![
+            ("RoleArn", role.to_owned()),
+            ("RoleSessionName", name.to_owned()),
+            ("DurationSeconds", seconds.to_string()),
+            ("Policy", policy.to_owned()),
+        ];
+        fields.extend(external_id.map(|id| ("ExternalId", id.to_owned())));
+        let fields: Vec<_> = fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        let reply = self
+            .account
+            .call("sts", VERSION, "AssumeRole", &fields)
+            .await
+            .map_err(|error| match error {
+                AwsError::Refused { .. } => CloudError::Refused(error.to_string()),
+                AwsError::Unavailable { .. } => CloudError::Unavailable(error.to_string()),
+            })?;
+        let field = |name: &str| {
+            let missing = || CloudError::Unavailable(format!("the reply names no {name}"));
+            reply
+                .first(name)
+                .filter(|text| !text.is_empty())
+                .ok_or_else(missing)
+        };
+        let expires = field("Expiration")?;
+        Ok(CloudSession {
+            access_key_id: field("AccessKeyId")?,
+            secret_access_key: field("SecretAccessKey")?,
+            session_token: field("SessionToken")?,
+            expires: time(&expires)
+                .ok_or_else(|| CloudError::Unavailable(format!("{expires:?} is no time")))?,
+        })
     }
 }
 
@@ -70,42 +128,38 @@ impl CloudSessions for StsSessions {
 
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
         let own = request.role.as_ref();
-        let mut fields = vec![
-            ("RoleArn", own.unwrap_or(&self.role).clone()),
-            // By this name the bucket's log tells edges apart.
-            ("RoleSessionName", request.edge.to_string()),
-            ("DurationSeconds", request.seconds.to_string()),
-            ("Policy", request.policy.clone()),
-        ];
+        let role = own.unwrap_or(&self.role);
+        // By this name the bucket's log tells edges apart.
+        let name = request.edge.to_string();
         // A tenant's role demands the tenant's external id: so no tenant can name another's role.
-        fields.extend(own.map(|_| ("ExternalId", request.external_id.clone())));
-        let fields: Vec<_> = fields
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        let reply = self
-            .account
-            .call("sts", VERSION, "AssumeRole", &fields)
+        let external_id = own.map(|_| &*request.external_id);
+        self.assume(role, &name, &request.policy, external_id, request.seconds)
             .await
-            .map_err(|error| match error {
-                AwsError::Refused { .. } => CloudError::Refused(error.to_string()),
-                AwsError::Unavailable { .. } => CloudError::Unavailable(error.to_string()),
-            })?;
-        let field = |name: &str| {
-            let missing = || CloudError::Unavailable(format!("the reply names no {name}"));
-            reply
-                .first(name)
-                .filter(|text| !text.is_empty())
-                .ok_or_else(missing)
+    }
+
+    async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
+        let nonce = hex(&self.account.env.random_bytes::<16>());
+        let name = format!("proof-{}", request.volume);
+        let policy = request.place.proof_policy(&nonce);
+        let ask = async |external_id: &str| {
+            self.assume(&request.role, &name, &policy, Some(external_id), SESSION_SECONDS)
+                .await
         };
-        let expires = field("Expiration")?;
-        Ok(CloudSession {
-            access_key_id: field("AccessKeyId")?,
-            secret_access_key: field("SecretAccessKey")?,
-            session_token: field("SessionToken")?,
-            expires: time(&expires)
-                .ok_or_else(|| CloudError::Unavailable(format!("{expires:?} is no time")))?,
-        })
+        // A role that does not look at the external id could be named by any other tenant.
+        let stranger = format!("not-{nonce}");
+        match ask(&stranger).await {
+            Err(CloudError::Refused(_)) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(CloudError::Refused(
+                    "the role lets anybody in who names it: its trust policy must demand sts:ExternalId"
+                        .into(),
+                ));
+            }
+        }
+        let session = ask(&request.external_id).await?;
+        let endpoint = self.object_endpoint.as_deref();
+        prove_objects(&self.account.env, &request.place, &nonce, &session, endpoint).await
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
     problem::{Code, Problem},
-    saga::{SagaKind, SagaRecord, SagaStep},
+    saga::{DiskWork, SagaRecord, Work},
     secrets::hex,
     store::Record,
     types::{
@@ -102,18 +102,15 @@ fn check_size(size_bytes: u64) -> Result<(), Problem> {
     }
 }
 
-fn saga(call: &Call, disk: &Disk, kind: SagaKind, size_bytes: u64) -> Result<SagaRecord, Problem> {
-    Ok(SagaRecord {
-        id: format!("op_{}", hex(&call.app.env().random_bytes::<16>())),
+fn saga(call: &Call, disk: &Disk, kind: DiskWork, size_bytes: u64) -> Result<SagaRecord, Problem> {
+    let principal = call.context()?.caller().map(|caller| caller.principal);
+    let work = Work::Disk {
         kind,
         disk: disk.id,
         size_bytes,
         replicas: disk.replicas,
-        step: SagaStep::Place,
-        steps_done: 0,
-        failure: None,
-        principal: call.context()?.caller().map(|caller| caller.principal),
-    })
+    };
+    Ok(SagaRecord::new(call.app.env(), principal, work))
 }
 
 fn require_ready(disk: &Disk) -> Result<(), Problem> {
@@ -164,7 +161,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         fence: 0,
         created: call.app.now(),
     };
-    let saga = saga(&call, &disk, SagaKind::Create, disk.size_bytes)?;
+    let saga = saga(&call, &disk, DiskWork::Create, disk.size_bytes)?;
     let change = call
         .change("disk.create", disk.id)?
         .detail(format!("{} bytes, {} copies", disk.size_bytes, disk.replicas))
@@ -209,7 +206,7 @@ async fn delete(call: Call) -> Result<Reply, Problem> {
     require_ready(&loaded.record.disk)?;
     let mut record = loaded.record.clone();
     record.disk.state = DiskState::Deleting;
-    let saga = saga(&call, &record.disk, SagaKind::Delete, record.disk.size_bytes)?;
+    let saga = saga(&call, &record.disk, DiskWork::Delete, record.disk.size_bytes)?;
     let change = call.change("disk.delete", id)?.update(&loaded, &record);
     start(&call, change, record.disk, &saga).await
 }
@@ -239,7 +236,7 @@ async fn grow(call: Call) -> Result<Reply, Problem> {
     let saga = saga(
         &call,
         &record.disk,
-        SagaKind::Grow { from_bytes },
+        DiskWork::Grow { from_bytes },
         body.size_bytes,
     )?;
     let change = call
@@ -296,10 +293,7 @@ async fn attach(call: Call) -> Result<Reply, Problem> {
 
 async fn operation(call: Call) -> Result<Reply, Problem> {
     let id: String = call.param("operation")?;
-    let is_id = id
-        .strip_prefix("op_")
-        .is_some_and(|digits| crate::secrets::unhex::<16>(digits).is_some());
-    if !is_id {
+    if !SagaRecord::is_id(&id) {
         return Err(Problem::not_found("the operation"));
     }
     let saga = call

@@ -3,7 +3,7 @@
 //! ```text
 //! invite  put edge (invited) + put join/<look-up id> {authenticator hash, sealed content}
 //! join    authenticator, in time, request signed ─► one transaction: delete join/… , edge (active)
-//! remove  edge (revoked), its tokens revoked: refused at the next request, whatever its certificate says
+//! remove  one transaction: edge (revoked), its tokens taken back, a saga that waits for its last cloud session to end
 //! ```
 //!
 //! The sealed content leaves with the transaction that consumes it; there is no second copy, and no kept reply.
@@ -13,6 +13,7 @@ use crate::{
     app::AUDIENCE,
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
+    saga::{SagaRecord, Work},
     secrets::unhex,
     store::Record,
     sweep::Expiring,
@@ -30,7 +31,7 @@ use firn_identity::{
 use serde::{Deserialize, Serialize};
 
 /// How long a join secret is good.
-pub(super) const JOIN_SECONDS: u64 = 3600;
+pub(crate) const JOIN_SECONDS: u64 = 3600;
 const MAX_VOLUMES: usize = 64;
 
 /// An edge.
@@ -38,6 +39,9 @@ const MAX_VOLUMES: usize = 64;
 pub(crate) struct EdgeRecord {
     pub(crate) edge: Edge,
     lookup: String,
+    /// When the last session of the cloud that it was given, or may just be given, is over.
+    #[serde(default)]
+    pub(crate) sessions_until: Option<UnixTime>,
 }
 
 impl Record for EdgeRecord {
@@ -106,7 +110,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             Method::DELETE,
             EDGE,
             "removeEdge",
-            "Removes an edge: it is refused from now on",
+            "Removes an edge: it is refused from now on, and its last cloud session ends by itself",
             remove,
         )
         .gives::<Edge>(StatusCode::OK)
@@ -218,7 +222,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
     let store = call.store()?;
     for volume in &body.volumes {
         store
-            .get::<super::volumes::VolumeRecord>(&format!("volume/{volume}"))
+            .get::<super::VolumeRecord>(&super::VolumeRecord::sort(*volume))
             .await?
             .ok_or_else(|| Problem::field("volumes", format!("{volume} does not exist")))?;
     }
@@ -248,6 +252,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
         recipient_key: None,
         certificate_request: None,
         binding: None,
+        operation: None,
         created: now,
     };
     let join = JoinRecord {
@@ -263,6 +268,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
             &EdgeRecord {
                 edge: edge.clone(),
                 lookup: body.lookup,
+                sessions_until: None,
             },
         )
         .create(&join_sort(&lookup), &join)
@@ -329,8 +335,13 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
         edges: 1,
         ..InUse::default()
     });
+    let context = call.context()?;
+    let principal = context.caller().map(|caller| caller.principal);
+    let cut_off = loaded.record.sessions_until.unwrap_or(UnixTime(0));
+    let saga = SagaRecord::new(call.app.env(), principal, Work::RemoveEdge { edge: id, cut_off });
     let mut record = loaded.record.clone();
     record.edge.state = EdgeState::Revoked;
+    record.edge.operation = Some(saga.id.clone());
     let mut change = call
         .change("edge.remove", id)?
         .detail("rotate the key epoch: what it could read it may have kept")
@@ -341,12 +352,12 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
     {
         change = change.delete(&join);
     }
+    let change = saga.begin(context.tenant(), change);
+    let reply = Reply::json(StatusCode::OK, &record.edge);
     let reply = call
-        .commit(change, Reply::json(StatusCode::OK, &record.edge))
+        .commit_revoking(change, &[Revoked::Principal(Principal::Edge(id))], reply)
         .await?;
-    call.app
-        .revoke(&[Revoked::Principal(Principal::Edge(id))])
-        .await?;
+    call.app.wake_sagas();
     Ok(reply)
 }
 

@@ -255,9 +255,8 @@ async fn revoke(call: Call) -> Result<Reply, Problem> {
         .change("key.revoke", id)?
         .update(&loaded, &record)
         .update(&limits, &given);
-    let reply = call.commit(change, Reply::nothing()).await?;
-    call.app.revoke(&[Revoked::Principal(record.acts_as)]).await?;
-    Ok(reply)
+    let revoked = [Revoked::Principal(record.acts_as)];
+    call.commit_revoking(change, &revoked, Reply::nothing()).await
 }
 
 async fn exchange(call: Call) -> Result<Reply, Problem> {

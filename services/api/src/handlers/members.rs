@@ -299,14 +299,10 @@ async fn change(call: Call) -> Result<Reply, Problem> {
         .detail(format!("from {} to {}", loaded.record.member.role, body.role))
         .update(&loaded, &record)
         .update(&limits, &counted);
-    let reply = call
-        .commit(change, Reply::json(StatusCode::OK, &record.member))
-        .await?;
     // Tokens of the old role end now, not in five minutes.
-    call.app
-        .revoke(&[Revoked::Principal(Principal::Member(id))])
-        .await?;
-    Ok(reply)
+    let revoked = [Revoked::Principal(Principal::Member(id))];
+    let reply = Reply::json(StatusCode::OK, &record.member);
+    call.commit_revoking(change, &revoked, reply).await
 }
 
 async fn remove(call: Call) -> Result<Reply, Problem> {
@@ -335,10 +331,8 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
     if let Some(email) = &email {
         change = change.delete(email);
     }
-    let reply = call.commit(change, Reply::nothing()).await?;
     // Their keys are refused from now on because their member is gone; what is left are tokens already handed out.
     let mut revoked = keys::made_by(&store, id).await?;
     revoked.push(Revoked::Principal(Principal::Member(id)));
-    call.app.revoke(&revoked).await?;
-    Ok(reply)
+    call.commit_revoking(change, &revoked, Reply::nothing()).await
 }

@@ -22,13 +22,14 @@ mod volumes;
 pub use audit::{verify_chain, verify_head};
 pub(crate) use bills::{ledger_tenant, refused};
 pub(crate) use disks::{DiskRecord, disk_name_sort};
-pub(crate) use edges::{EdgeRecord, JoinRecord};
+pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord};
 pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;
 pub(crate) use members::MemberRecord;
 pub(crate) use nodes::NodeRecord;
 pub use nodes::find_lost_nodes;
 pub(crate) use signup::SignUpRecord;
+pub(crate) use volumes::{RingRecord, VolumeRecord, volume_name_sort, volumes_that_list};
 
 use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};

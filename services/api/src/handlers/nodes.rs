@@ -5,7 +5,8 @@ use crate::{
     app::App,
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
-    problem::Problem,
+    problem::{Code, Problem},
+    saga::{SagaRecord, Work},
     secrets::hex,
     store::{Change, Record, TenantStore},
     types::{
@@ -27,8 +28,11 @@ const MAX_CAPACITY_BYTES: u64 = 1 << 50;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
     pub(crate) node: Node,
-    authenticator_hash: Option<String>,
-    invitation_expires: UnixTime,
+    pub(crate) authenticator_hash: Option<String>,
+    pub(crate) invitation_expires: UnixTime,
+    /// The service started its machine, and ends it.
+    #[serde(default)]
+    pub(crate) is_provisioned: bool,
 }
 
 impl Record for NodeRecord {
@@ -38,6 +42,14 @@ impl Record for NodeRecord {
 impl NodeRecord {
     pub(crate) fn sort(id: NodeId) -> String {
         format!("node/{id}")
+    }
+
+    /// The same, on its way out.
+    pub(crate) fn draining(&self, saga: &SagaRecord) -> Self {
+        let mut record = self.clone();
+        record.node.state = NodeState::Draining;
+        record.node.operation = Some(saga.id.clone());
+        record
     }
 }
 
@@ -62,7 +74,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             Method::DELETE,
             NODE,
             "drainNode",
-            "Drains a node; one that never joined is removed",
+            "Starts to empty a node, and then removes it; one that never joined is removed at once",
             drain,
         )
         .gives::<Node>(StatusCode::OK)
@@ -137,6 +149,8 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
         address: None,
         capacity_bytes: 0,
         free_bytes: 0,
+        machine: None,
+        operation: None,
         last_seen: None,
         created: now,
     };
@@ -144,6 +158,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
         node: node.clone(),
         authenticator_hash: Some(body.authenticator_hash),
         invitation_expires: now.plus(edges::JOIN_SECONDS),
+        is_provisioned: false,
     };
     let change = call
         .change("node.invite", node.id)?
@@ -195,6 +210,7 @@ async fn join(call: Call) -> Result<Reply, Problem> {
         .by(Principal::Node(id))
         .update(&loaded, &record);
     change.commit(call.app.env(), None).await?;
+    call.app.wake_sagas();
     let joined = NodeJoined {
         node: record.node,
         certificate,
@@ -275,8 +291,17 @@ async fn drain(call: Call) -> Result<Reply, Problem> {
     let change = match loaded.record.node.state {
         NodeState::Draining => return Ok(Reply::json(StatusCode::OK, &record.node)),
         NodeState::Active | NodeState::Lost => {
-            record.node.state = NodeState::Draining;
-            change.update(&loaded, &record)
+            let context = call.context()?;
+            let principal = context.caller().map(|caller| caller.principal);
+            let saga = SagaRecord::new(call.app.env(), principal, Work::DrainNode { node: id });
+            record = record.draining(&saga);
+            saga.begin(context.tenant(), change.update(&loaded, &record))
+        }
+        NodeState::Invited if record.is_provisioned => {
+            return Err(Problem::new(
+                Code::WrongState,
+                "its machine is being started; wait until that operation is done",
+            ));
         }
         NodeState::Invited => {
             let limits = LimitsRecord::load(&store).await?;
@@ -287,8 +312,11 @@ async fn drain(call: Call) -> Result<Reply, Problem> {
             change.delete(&loaded).update(&limits, &given)
         }
     };
-    call.commit(change, Reply::json(StatusCode::OK, &record.node))
-        .await
+    let reply = call
+        .commit(change, Reply::json(StatusCode::OK, &record.node))
+        .await?;
+    call.app.wake_sagas();
+    Ok(reply)
 }
 
 async fn renew(call: Call) -> Result<Reply, Problem> {

@@ -65,6 +65,14 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             revocations,
         )
         .gives::<SignedRevocations>(StatusCode::OK),
+        Endpoint::new(
+            Method::GET,
+            "/v1/revocations/after/{sequence}",
+            "nextRevocations",
+            "The same, as soon as the list is newer than this number, or after ten seconds",
+            next_revocations,
+        )
+        .gives::<SignedRevocations>(StatusCode::OK),
     ]
 }
 
@@ -83,6 +91,13 @@ async fn key_set(call: Call) -> Result<Reply, Problem> {
     reply.status = StatusCode::OK;
     reply.body = Bytes::from(keys);
     Ok(reply)
+}
+
+/// So that verifiers learn of a revocation when it happens: ask with the number of the list at hand, take the answer, ask again.
+async fn next_revocations(call: Call) -> Result<Reply, Problem> {
+    let sequence: u64 = call.param("sequence")?;
+    call.app.newer_revocations(sequence).await;
+    revocations(call).await
 }
 
 async fn revocations(call: Call) -> Result<Reply, Problem> {

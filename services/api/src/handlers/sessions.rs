@@ -1,12 +1,13 @@
 //! Short-lived credentials of the cloud, for an edge and one of the volumes it serves ([`crate::cloud`]).
 
-use super::volumes;
+use super::{EdgeRecord, volumes};
 use crate::{
     cloud::{CloudError, Place, SESSION_SECONDS, SessionRequest},
     endpoint::{Call, Endpoint, Reply},
     handlers::tenants::TenantRecord,
     problem::{Code, Problem},
-    types::{Bucket, CloudSessionStarted, Nothing},
+    store::Loaded,
+    types::{Bucket, CloudSessionStarted, EdgeState, Nothing},
 };
 use axum::http::{Method, StatusCode};
 use firn_identity::EdgeId;
@@ -23,6 +24,16 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         .takes::<Nothing>()
         .gives::<CloudSessionStarted>(StatusCode::CREATED),
     ]
+}
+
+/// How much later than it was noted a session may start: the cloud is given 20 s to answer.
+const START_SECONDS: u64 = 30;
+
+fn require_active(edge: &Loaded<EdgeRecord>) -> Result<(), Problem> {
+    if edge.record.edge.state == EdgeState::Active {
+        return Ok(());
+    }
+    Err(Problem::new(Code::CertificateRefused, "the edge was removed"))
 }
 
 /// Not kept for a repetition: each request starts a session of its own, and a secret that is not stored cannot leak.
@@ -42,6 +53,12 @@ async fn start(call: Call) -> Result<Reply, Problem> {
             let place = place.ok_or_else(|| nowhere(format!("this service keeps no bucket in {region}")))?;
             (place, None)
         }
+        Bucket::Own { .. } if volume.bucket_proved.is_none() => {
+            return Err(nowhere(
+                "it was not shown that the bucket is yours; set the role up and prove it: firn volume prove"
+                    .into(),
+            ));
+        }
         Bucket::Own { url, role } => {
             let place = Place::parse(url).map_err(|error| nowhere(error.to_string()))?;
             (place, Some(role.clone()))
@@ -56,9 +73,16 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         policy: place.edge_policy().map_err(|error| nowhere(error.to_string()))?,
         seconds: SESSION_SECONDS,
     };
-    // Noted first: a session that nobody knows of is worse than a note of one that did not start.
+    // Noted first: a session that nobody knows of is worse than a note of one that did not start. Whoever removes the edge
+    // knows by the note how long to wait.
+    let loaded = store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?;
+    require_active(&loaded)?;
+    let mut record = loaded.record.clone();
+    let until = call.app.now().plus(SESSION_SECONDS + START_SECONDS);
+    record.sessions_until = record.sessions_until.max(Some(until));
     call.change("cloud-session.start", edge)?
         .detail(volume.id.to_string())
+        .update(&loaded, &record)
         .commit(call.app.env(), None)
         .await?;
     let session = call
@@ -70,6 +94,8 @@ async fn start(call: Call) -> Result<Reply, Problem> {
             CloudError::Refused(_) => nowhere(error.to_string()),
             CloudError::Unavailable(_) => Problem::new(Code::StorageUnavailable, error.to_string()),
         })?;
+    // Removed while the cloud was asked: what it gave stays here, so that all that an edge holds was given before its removal.
+    require_active(&store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?)?;
     Ok(Reply::json(
         StatusCode::CREATED,
         &CloudSessionStarted {

@@ -110,9 +110,8 @@ async fn close(call: Call) -> Result<Reply, Problem> {
         .change("tenant.close", record.tenant.id)?
         .update(&loaded, &record)
         .check(&limits);
-    let reply = call.commit(change, Reply::nothing()).await?;
-    call.app.revoke(&[Revoked::Tenant(record.tenant.id)]).await?;
-    Ok(reply)
+    let revoked = [Revoked::Tenant(record.tenant.id)];
+    call.commit_revoking(change, &revoked, Reply::nothing()).await
 }
 
 async fn revoke(call: Call) -> Result<Reply, Problem> {

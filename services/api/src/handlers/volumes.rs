@@ -1,9 +1,10 @@
 //! Volumes: where they lie, their signed key rings, and their end.
 //!
-//! | state | delete | undelete | erase |
+//! | state | delete | undelete | erase, or its time is over |
 //! |---|---|---|---|
 //! | active | deleted | refused | refused |
-//! | deleted | stays | active | erased: every key ring removed, the quota given back |
+//! | deleted | stays | active, if its time is not over | erasing: a [saga](crate::saga) removes every key ring |
+//! | erasing | refused | refused | stays; by itself erased: name and quota given back |
 //! | erased | refused | refused | stays |
 //!
 //! The service holds a volume's keys only wrapped, in rings that the tenant's key signs. It refuses a ring that is not the
@@ -11,24 +12,28 @@
 
 use super::{LimitsRecord, NameRecord, base64_field, name_sort, require_free_name, tenants::TenantRecord};
 use crate::{
+    cloud::{CloudError, Place, ProofRequest},
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
+    names::DisplayName,
     problem::{Code, Problem},
+    saga::{SagaRecord, Work},
     secrets::unhex,
     store::{Change, Loaded, Record, TenantStore},
     types::{
-        Bucket, ChangeVolume, CreateVolume, InUse, KeyRingText, Nothing, SnapshotPolicy, Volume, VolumeState,
+        Bucket, ChangeVolume, CreateVolume, Edge, InUse, KeyRingText, Nothing, SnapshotPolicy, Volume,
+        VolumeState,
     },
 };
 use axum::http::{Method, StatusCode};
-use firn_identity::{Principal, VolumeId};
+use firn_identity::{Principal, UnixTime, VolumeId};
 use firn_seal::{KeyRing, TenantPublic, VerifiedKeyRing};
 use serde::{Deserialize, Serialize};
 
 /// The largest key ring: with base64 and JSON it still fits one item of the table.
 const MAX_RING_BYTES: usize = 256 << 10;
-/// Rings removed in one transaction, which also holds the volume and the audit entry.
-const ERASE_BATCH: usize = 90;
+/// How long a deleted volume can be undeleted: a month, so that a monthly look at the list still finds it.
+const UNDELETE_SECONDS: u64 = 30 * 24 * 3600;
 
 /// A volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,9 +45,32 @@ impl Record for VolumeRecord {
     const KIND: &'static str = "volume";
 }
 
+impl VolumeRecord {
+    pub(crate) fn sort(id: VolumeId) -> String {
+        format!("volume/{id}")
+    }
+
+    /// Whether it was deleted so long ago that it cannot be undeleted any more.
+    pub(crate) fn is_overdue(&self, now: UnixTime) -> bool {
+        let deleted = self
+            .volume
+            .deleted
+            .filter(|_| self.volume.state == VolumeState::Deleted);
+        deleted.is_some_and(|deleted| deleted.plus(UNDELETE_SECONDS) < now)
+    }
+
+    /// The same, on its way to being erased.
+    pub(crate) fn erasing(&self, saga: &SagaRecord) -> Self {
+        let mut record = self.clone();
+        record.volume.state = VolumeState::Erasing;
+        record.volume.operation = Some(saga.id.clone());
+        record
+    }
+}
+
 /// One generation of a volume's key ring.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct RingRecord {
+pub(crate) struct RingRecord {
     key_ring: String,
 }
 
@@ -50,16 +78,50 @@ impl Record for RingRecord {
     const KIND: &'static str = "key-ring";
 }
 
-fn sort(id: VolumeId) -> String {
-    format!("volume/{id}")
+impl RingRecord {
+    /// What the sort keys of all of a volume's rings begin with.
+    pub(crate) fn prefix(volume: VolumeId) -> String {
+        format!("key-ring/{volume}/")
+    }
 }
 
-fn ring_prefix(id: VolumeId) -> String {
-    format!("key-ring/{id}/")
+fn sort(id: VolumeId) -> String {
+    VolumeRecord::sort(id)
 }
 
 fn ring_sort(id: VolumeId, generation: u64) -> String {
-    format!("{}{generation:016x}", ring_prefix(id))
+    format!("{}{generation:016x}", RingRecord::prefix(id))
+}
+
+/// A volume's place in the index of names.
+pub(crate) fn volume_name_sort(name: &DisplayName) -> String {
+    name_sort("volume", &name.folded())
+}
+
+/// Those of an edge's volumes whose newest key ring still lists its key.
+pub(crate) async fn volumes_that_list(store: &TenantStore, edge: &Edge) -> Result<Vec<VolumeId>, Problem> {
+    let Some(key) = &edge.recipient_key else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for id in &edge.volumes {
+        let Some(volume) = store.get::<VolumeRecord>(&sort(*id)).await? else {
+            continue;
+        };
+        let generation = volume.record.volume.key_ring_generation;
+        let Some(ring) = store.get::<RingRecord>(&ring_sort(*id, generation)).await? else {
+            continue;
+        };
+        let ring = read_ring(&ring.record.key_ring, &tenant_key(store).await?)?;
+        if ring
+            .recipients()
+            .iter()
+            .any(|recipient| recipient.public.to_string() == *key)
+        {
+            found.push(*id);
+        }
+    }
+    Ok(found)
 }
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
@@ -109,8 +171,17 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             Method::POST,
             "/v1/tenants/{tenant}/volumes/{volume}/erase",
             "eraseVolume",
-            "Removes a deleted volume's keys from the service, for ever",
+            "Starts to remove a deleted volume's keys from the service, for ever",
             erase,
+        )
+        .takes::<Nothing>()
+        .gives::<Volume>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/volumes/{volume}/prove",
+            "proveBucket",
+            "Shows that a bucket you bring is yours: through the role you grant an object is put, read and removed",
+            prove,
         )
         .takes::<Nothing>()
         .gives::<Volume>(StatusCode::OK),
@@ -266,7 +337,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
     check_bucket(&body.bucket)?;
     check_policy(&body.snapshot_policy)?;
     let store = call.store()?;
-    let name = name_sort("volume", &body.name.folded());
+    let name = volume_name_sort(&body.name);
     require_free_name(&store, &name).await?;
     let limits = LimitsRecord::load(&store).await?;
     let taken = limits.record.take(
@@ -298,6 +369,8 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         snapshot_policy: body.snapshot_policy,
         key_ring_generation: u64::from(ring.is_some()),
         family: ring.as_ref().map(|(_, ring)| ring.family().to_string()),
+        bucket_proved: None,
+        operation: None,
         created: call.app.now(),
     };
     let mut change = call
@@ -333,7 +406,7 @@ async fn change(call: Call) -> Result<Reply, Problem> {
     let mut record = loaded.record.clone();
     let mut change = call.change("volume.change", id)?;
     if let Some(name) = body.name {
-        change = rename(&store, change, &record.volume, &name.folded()).await?;
+        change = rename(&store, change, &record.volume, &name).await?;
         record.volume.name = name;
     }
     if let Some(policy) = body.snapshot_policy {
@@ -349,12 +422,9 @@ async fn rename(
     store: &TenantStore,
     change: Change,
     volume: &Volume,
-    folded: &str,
+    name: &DisplayName,
 ) -> Result<Change, Problem> {
-    let (old, new) = (
-        name_sort("volume", &volume.name.folded()),
-        name_sort("volume", folded),
-    );
+    let (old, new) = (volume_name_sort(&volume.name), volume_name_sort(name));
     if old == new {
         return Ok(change);
     }
@@ -387,6 +457,12 @@ async fn undelete(call: Call) -> Result<Reply, Problem> {
     let _: Nothing = call.body()?;
     let (_, id, loaded) = load(&call).await?;
     require_state(&loaded, VolumeState::Deleted, "undeleted")?;
+    if loaded.record.is_overdue(call.app.now()) {
+        return Err(Problem::new(
+            Code::WrongState,
+            "its time to be undeleted is over; it is about to be erased",
+        ));
+    }
     let mut record = loaded.record.clone();
     record.volume.state = VolumeState::Active;
     record.volume.deleted = None;
@@ -395,47 +471,66 @@ async fn undelete(call: Call) -> Result<Reply, Problem> {
         .await
 }
 
-/// A ring of many generations takes several transactions; until the last one the volume stays deleted, and erasing it again
-/// goes on where it stopped.
 async fn erase(call: Call) -> Result<Reply, Problem> {
     let _: Nothing = call.body()?;
-    loop {
-        let (store, id, loaded) = load(&call).await?;
-        if loaded.record.volume.state == VolumeState::Erased {
-            return Ok(Reply::json(StatusCode::OK, &loaded.record.volume));
-        }
-        require_state(&loaded, VolumeState::Deleted, "erased")?;
-        let (rings, more) = store
-            .page::<RingRecord>(&ring_prefix(id), None, ERASE_BATCH)
-            .await?;
-        let mut change = call
-            .change("volume.erase", id)?
-            .detail(format!("{} key rings", rings.len()));
-        for ring in &rings {
-            change = change.delete(ring);
-        }
-        if more.is_some() {
-            change.check(&loaded).commit(call.app.env(), None).await?;
-            continue;
-        }
-        let mut record = loaded.record.clone();
-        record.volume.state = VolumeState::Erased;
-        record.volume.key_ring_generation = 0;
-        let limits = LimitsRecord::load(&store).await?;
-        let given = limits.record.give_back(InUse {
-            volumes: 1,
-            ..InUse::default()
-        });
-        let name = name_sort("volume", &record.volume.name.folded());
-        let entry = store.require::<NameRecord>(&name, "the volume's name").await?;
-        let change = change
-            .update(&loaded, &record)
-            .delete(&entry)
-            .update(&limits, &given);
-        return call
-            .commit(change, Reply::json(StatusCode::OK, &record.volume))
-            .await;
+    let (_, id, loaded) = load(&call).await?;
+    if matches!(
+        loaded.record.volume.state,
+        VolumeState::Erasing | VolumeState::Erased
+    ) {
+        return Ok(Reply::json(StatusCode::OK, &loaded.record.volume));
     }
+    require_state(&loaded, VolumeState::Deleted, "erased")?;
+    let context = call.context()?;
+    let principal = context.caller().map(|caller| caller.principal);
+    let saga = SagaRecord::new(call.app.env(), principal, Work::EraseVolume { volume: id });
+    let record = loaded.record.erasing(&saga);
+    let change = call.change("volume.erase", id)?.update(&loaded, &record);
+    let change = saga.begin(context.tenant(), change);
+    let reply = call
+        .commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await?;
+    call.app.wake_sagas();
+    Ok(reply)
+}
+
+/// Safe to repeat; each proof is a new one, so that a role that was narrowed since is noticed.
+async fn prove(call: Call) -> Result<Reply, Problem> {
+    let _: Nothing = call.body()?;
+    let (store, id, loaded) = load(&call).await?;
+    require_state(&loaded, VolumeState::Active, "proved")?;
+    let Bucket::Own { url, role } = &loaded.record.volume.bucket else {
+        return Err(Problem::new(
+            Code::WrongState,
+            "the volume lies in a bucket of the service's; there is nothing to prove",
+        ));
+    };
+    let nowhere = |why: String| Problem::new(Code::WrongState, why);
+    let tenant = store
+        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
+        .await?;
+    let request = ProofRequest {
+        volume: id,
+        place: Place::parse(url).map_err(|error| nowhere(error.to_string()))?,
+        role: role.clone(),
+        external_id: tenant.record.tenant.external_id.clone(),
+    };
+    call.app
+        .cloud()
+        .prove(&request)
+        .await
+        .map_err(|error| match error {
+            CloudError::Refused(_) => nowhere(format!("the bucket is not proved: {error}")),
+            CloudError::Unavailable(_) => Problem::new(Code::StorageUnavailable, error.to_string()),
+        })?;
+    let mut record = loaded.record.clone();
+    record.volume.bucket_proved = Some(call.app.now());
+    let change = call
+        .change("volume.prove", id)?
+        .detail(url.clone())
+        .update(&loaded, &record);
+    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
+        .await
 }
 
 async fn get_ring(call: Call) -> Result<Reply, Problem> {

@@ -15,7 +15,7 @@ use super::{Loaded, Record, TenantStore, encode, load};
 use crate::{problem::Problem, secrets::hex, types::AuditEntry};
 use firn_env::Env;
 use firn_identity::{Principal, UnixTime};
-use firn_table::{Condition, ItemKey, TableError, Write};
+use firn_table::{Condition, ItemKey, ItemVersion, TableError, Write};
 use serde::{Deserialize, Serialize};
 
 impl Record for AuditEntry {
@@ -158,6 +158,21 @@ impl Change {
             key,
             value: encode(record),
             condition: Condition::Absent,
+        });
+        self
+    }
+
+    /// Puts an item of a partition that belongs to no tenant in the place of the version that was read, or of nothing.
+    pub(crate) fn replace_outside<T: Record>(
+        mut self,
+        key: ItemKey,
+        read: Option<ItemVersion>,
+        record: &T,
+    ) -> Self {
+        self.writes.push(Write::Put {
+            key,
+            value: encode(record),
+            condition: read.map_or(Condition::Absent, Condition::Version),
         });
         self
     }

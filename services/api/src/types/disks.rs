@@ -185,6 +185,12 @@ pub struct Node {
     pub capacity_bytes: u64,
     /// What it last said is free.
     pub free_bytes: u64,
+    /// The machine that the service started for it, as what gave it calls it; absent for a node somebody else runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// What launches or drains it, while that goes on: look at it under `operations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// When it was last heard of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
@@ -199,7 +205,8 @@ pub struct Node {
 pub struct Operation {
     /// Its id.
     pub id: String,
-    /// What is done: `disk.create`, `disk.delete` or `disk.grow`.
+    /// What is done: `disk.create`, `disk.delete`, `disk.grow`, `volume.erase`, `edge.remove`,
+    /// `node.launch` or `node.drain`.
     pub kind: String,
     /// To what.
     pub target: String,

@@ -119,6 +119,9 @@ pub struct Edge {
     /// See [`JoinEdge`]: check it before wrapping a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
+    /// What cuts it off, once it was removed: done when nothing it was given opens anything any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// When it was invited.
     #[schema(value_type = u64)]
     pub created: UnixTime,

@@ -97,8 +97,10 @@ pub struct ChangeVolume {
 pub enum VolumeState {
     /// In use.
     Active,
-    /// Deleted, and can be undeleted until its time is over.
+    /// Deleted, and can be undeleted for 30 days; then it is erased by itself.
     Deleted,
+    /// Its key rings are being removed; there is no way back.
+    Erasing,
     /// Its key rings are gone from the service; what the bucket holds can no longer be read with the service's help.
     Erased,
 }
@@ -127,6 +129,13 @@ pub struct Volume {
     /// The family of its key rings, 32 hex digits; absent until there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
+    /// When it was shown that the bucket is the tenant's to bring; absent for a managed one, and for one that was not proved yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub bucket_proved: Option<UnixTime>,
+    /// What erases it, once that was begun: look at it under `operations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// When it was made.
     #[schema(value_type = u64)]
     pub created: UnixTime,

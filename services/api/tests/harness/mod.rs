@@ -2,6 +2,11 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod clock;
+mod cloud;
+mod fleet;
+
+pub use cloud::Cloud;
+pub use fleet::Fleet;
 
 use async_trait::async_trait;
 use axum::{
@@ -10,12 +15,12 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode},
 };
 use firn_api::{
-    AUDIENCE, App, CloudError, CloudSession, CloudSessions, DiskPlacement, DiskPlan, Mail, MailError, Mailer,
-    MasterSecret, POLICY, Parts, Place, PlacementError, Policy, RegoPolicy, SessionRequest, router,
+    AUDIENCE, App, CloudSessions, DiskPlacement, Mail, MailError, Mailer, MasterSecret, POLICY, Parts,
+    Policy, Pool, RegoPolicy, router,
 };
 use firn_env::Env;
 use firn_identity::{
-    DiskId, EdgeId, Grant, JoinSecret, MemberId, NodeId, PeerIdentity, PeerKind, Principal, Role, SigningKey,
+    EdgeId, Grant, JoinSecret, MemberId, NodeId, PeerIdentity, PeerKind, Principal, Role, SigningKey,
     TenantId, TokenIssuer, UnixTime, certificate_request,
 };
 use firn_seal::{RecipientSecret, RecoveryPhrase};
@@ -62,84 +67,6 @@ impl Mailer for Letterbox {
     }
 }
 
-/// A fleet in memory that keeps the placement's contract.
-#[derive(Clone, Default)]
-pub struct Fleet(Arc<Mutex<FleetState>>);
-
-#[derive(Default)]
-struct FleetState {
-    disks: BTreeMap<DiskId, u64>,
-    removed: Vec<DiskId>,
-    capacity_bytes: Option<u64>,
-}
-
-impl Fleet {
-    pub fn disks(&self) -> BTreeMap<DiskId, u64> {
-        self.0.lock().unwrap().disks.clone()
-    }
-
-    pub fn limit(&self, bytes: u64) {
-        self.0.lock().unwrap().capacity_bytes = Some(bytes);
-    }
-}
-
-#[async_trait]
-impl DiskPlacement for Fleet {
-    async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
-        let mut state = self.0.lock().unwrap();
-        if state.removed.contains(&plan.disk) {
-            return Err(PlacementError::NoCapacity("it was removed".into()));
-        }
-        let others: u64 = state
-            .disks
-            .iter()
-            .filter(|(id, _)| **id != plan.disk)
-            .map(|(_, bytes)| bytes)
-            .sum();
-        if state
-            .capacity_bytes
-            .is_some_and(|capacity| others + plan.size_bytes > capacity)
-        {
-            return Err(PlacementError::NoCapacity("the fleet is full".into()));
-        }
-        state.disks.insert(plan.disk, plan.size_bytes);
-        Ok(())
-    }
-
-    async fn grow(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
-        self.create(plan).await
-    }
-
-    async fn remove(&self, _tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
-        let mut state = self.0.lock().unwrap();
-        state.disks.remove(&disk);
-        state.removed.push(disk);
-        Ok(())
-    }
-}
-
-/// A cloud that gives whatever is asked for, and shows in the session's token what that was.
-pub struct Cloud;
-
-#[async_trait]
-impl CloudSessions for Cloud {
-    fn managed(&self, region: &str, tenant: TenantId, volume: firn_identity::VolumeId) -> Option<Place> {
-        (region != "nowhere").then(|| Place {
-            bucket: format!("firn-{region}"),
-            prefix: format!("{tenant}/{volume}"),
-        })
-    }
-
-    async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
-        Ok(CloudSession {
-            access_key_id: request.edge.to_string(),
-            secret_access_key: request.role.clone().unwrap_or_default(),
-            session_token: request.policy.clone(),
-            expires: UnixTime(request.seconds),
-        })
-    }
-}
-
 /// Lets everything through.
 pub struct AllowAll;
 
@@ -156,6 +83,7 @@ pub struct Service {
     pub fleet: Fleet,
     pub table: MemoryTable,
     pub env: Env,
+    pub pool: Option<Pool>,
 }
 
 pub fn env() -> Env {
@@ -169,6 +97,18 @@ pub fn app_over(
     mail: &Letterbox,
     placement: Arc<dyn DiskPlacement>,
 ) -> App {
+    app_in(env, table, policy, mail, placement, Arc::new(Cloud), None)
+}
+
+pub fn app_in(
+    env: &Env,
+    table: Arc<dyn Table>,
+    policy: Arc<dyn Policy>,
+    mail: &Letterbox,
+    placement: Arc<dyn DiskPlacement>,
+    cloud: Arc<dyn CloudSessions>,
+    pool: Option<Pool>,
+) -> App {
     App::new(Parts {
         env: env.clone(),
         table,
@@ -176,7 +116,8 @@ pub fn app_over(
         policy,
         mailer: Arc::new(mail.clone()),
         placement,
-        cloud: Arc::new(Cloud),
+        pool,
+        cloud,
         issuer: ISSUER.into(),
         trust_domain: DOMAIN.into(),
         token_generation: 0,
@@ -210,45 +151,55 @@ impl Service {
             fleet,
             table,
             env,
+            pool: None,
         }
+    }
+
+    /// The same storage with a pool of nodes.
+    pub fn with_pool(&self, pool: Pool) -> Self {
+        let pooled = Self {
+            pool: Some(pool),
+            ..self.under(rego())
+        };
+        pooled.under(rego())
     }
 
     /// The same storage under another policy.
     pub fn under(&self, policy: Arc<dyn Policy>) -> Self {
-        let app = app_over(
-            &self.env,
-            self.table.connect(&self.env),
-            policy,
-            &self.mail,
-            Arc::new(self.fleet.clone()),
-        );
-        Self {
-            router: router(&app),
-            app,
-            mail: self.mail.clone(),
-            fleet: self.fleet.clone(),
-            table: self.table.clone(),
-            env: self.env.clone(),
-        }
+        self.beside(&self.env, policy, Arc::new(Cloud))
     }
 
     /// The same storage and the same secrets, `seconds` later (or earlier: another instance whose clock is wrong).
     pub fn after(&self, seconds: i64) -> Self {
-        let env = clock::shifted(&self.env, seconds);
-        let app = app_over(
-            &env,
-            self.table.connect(&env),
-            rego(),
+        self.beside(&clock::shifted(&self.env, seconds), rego(), Arc::new(Cloud))
+    }
+
+    /// The same storage in another cloud.
+    pub fn with_cloud(&self, cloud: Arc<dyn CloudSessions>) -> Self {
+        self.beside(&self.env, rego(), cloud)
+    }
+
+    /// Another instance over the same storage.
+    fn beside(&self, env: &Env, policy: Arc<dyn Policy>, cloud: Arc<dyn CloudSessions>) -> Self {
+        let placement = Arc::new(self.fleet.clone());
+        let table = self.table.connect(env);
+        let app = app_in(
+            env,
+            table,
+            policy,
             &self.mail,
-            Arc::new(self.fleet.clone()),
+            placement,
+            cloud,
+            self.pool.clone(),
         );
         Self {
+            pool: self.pool.clone(),
             router: router(&app),
             app,
             mail: self.mail.clone(),
             fleet: self.fleet.clone(),
             table: self.table.clone(),
-            env,
+            env: env.clone(),
         }
     }
 
@@ -307,7 +258,7 @@ impl Service {
         issued.body["token"].as_str().unwrap().to_owned()
     }
 
-    /// A token that the service itself might have issued at `now`.
+    /// See [`token_of`].
     pub fn token(
         &self,
         tenant: TenantId,
@@ -316,21 +267,7 @@ impl Service {
         audience: &str,
         now: UnixTime,
     ) -> String {
-        let issuer = TokenIssuer::new(ISSUER, MasterSecret::new(&MASTER).token_keys(0));
-        let grant = Grant {
-            audience: audience.into(),
-            principal,
-            tenant,
-            role,
-            scopes: Vec::new(),
-            lifetime_seconds: 300,
-        };
-        let env = self.env.clone();
-        issuer
-            .issue(&grant, now, &mut |bytes| {
-                bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()])
-            })
-            .0
+        token_of(&self.env, tenant, principal, role, audience, now)
     }
 
     pub fn member_token(&self, tenant: TenantId, role: Role) -> String {
@@ -409,6 +346,28 @@ impl Service {
         assert_eq!(joined.status, StatusCode::OK, "{:?}", joined.body);
         (node, peer)
     }
+}
+
+/// A token that the service itself might have issued at `now`.
+pub fn token_of(
+    env: &Env,
+    tenant: TenantId,
+    principal: Principal,
+    role: Role,
+    audience: &str,
+    now: UnixTime,
+) -> String {
+    let issuer = TokenIssuer::new(ISSUER, MasterSecret::new(&MASTER).token_keys(0));
+    let grant = Grant {
+        audience: audience.into(),
+        principal,
+        tenant,
+        role,
+        scopes: Vec::new(),
+        lifetime_seconds: 300,
+    };
+    let mut entropy = |bytes: &mut [u8]| bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()]);
+    issuer.issue(&grant, now, &mut entropy).0
 }
 
 pub fn invitation(name: &str, secret: &JoinSecret, sealed: &[u8]) -> Value {

@@ -91,6 +91,8 @@ impl Tenant {
             ("{signup}", "00".repeat(16)),
             ("{month}", "2026-11".into()),
             ("{book}", "firn-standard".into()),
+            // A number would have to wait for the next revocation.
+            ("{sequence}", "next".into()),
         ];
         let path = values
             .iter()

@@ -31,9 +31,8 @@ impl Oracle {
 
     /// Making a snapshot was acknowledged: it is in the cloud, with all before it.
     pub fn snapshot_acknowledged(&mut self, id: u64) {
-        let made = |(_, event): &&(usize, Event)| *event == Event::Created(id);
-        match self.snapshots.iter().find(made) {
-            Some((change, _)) => self.committed(*change),
+        match self.made_with(id) {
+            Some(change) => self.committed(change),
             None => self.fail(format!("snapshot {id:016x} was acknowledged and never made")),
         }
     }
@@ -72,6 +71,26 @@ impl Oracle {
         found.len() == expected.len() && found.iter().all(|(id, _)| expected.contains_key(id))
     }
 
+    /// A restore of `original` to a name in the root directory was acknowledged, whose calls were those of `client` since the
+    /// change `before`. If nobody else changed anything meanwhile, the copy is as its original was.
+    pub fn restored(&mut self, before: usize, client: usize, original: &Tree, target: &str) {
+        if self.changes[before.min(self.changes.len())..]
+            .iter()
+            .any(|change| change.client != Some(client))
+        {
+            return;
+        }
+        *self.counts.entry("restores compared").or_default() += 1;
+        let path = format!("/{target}").into_bytes();
+        let wrong = original.copied_wrong(&read_model(&self.model).below(&path), 12);
+        if !wrong.is_empty() {
+            self.fail(format!(
+                "{target} is not as its original was:\n    {}",
+                wrong.join("\n    ")
+            ));
+        }
+    }
+
     /// Each snapshot shows the state at which it was made, whatever happened since.
     pub(super) fn check_snapshots(&mut self, stop: Stop, found: Option<&[Found]>) {
         for (id, tree) in found.unwrap_or_default() {
@@ -79,13 +98,22 @@ impl Oracle {
         }
     }
 
+    /// The change with which a snapshot was made.
+    pub(super) fn made_with(&self, id: u64) -> Option<usize> {
+        let made = |(_, event): &&(usize, Event)| *event == Event::Created(id);
+        self.snapshots.iter().find(made).map(|(change, _)| *change)
+    }
+
+    /// What a snapshot must show.
+    pub fn snapshot_tree(&self, id: u64) -> Option<Tree> {
+        Some(read_model(&self.candidate(self.made_with(id)?)))
+    }
+
     /// A snapshot that was read must show the state at which it was made.
     pub fn check_snapshot(&mut self, id: u64, tree: &Tree, when: &str) {
-        let made = |(_, event): &&(usize, Event)| *event == Event::Created(id);
-        let Some((change, _)) = self.snapshots.iter().find(made) else {
+        let Some(change) = self.made_with(id) else {
             return self.fail(format!("{when}: snapshot {id:016x} was never made"));
         };
-        let change = *change;
         let expected = read_model(&self.candidate(change));
         *self.counts.entry("snapshots read").or_default() += 1;
         if !tree.equals(&expected) {

@@ -88,6 +88,7 @@ pub(crate) struct DiskState {
     pending: Vec<(u64, NameOperation)>,
     used_bytes: u64,
     pub(crate) capacity_bytes: u64,
+    writes_through: bool,
     sequence: u64,
 }
 
@@ -119,6 +120,7 @@ impl DiskState {
             pending: Vec::new(),
             used_bytes,
             capacity_bytes,
+            writes_through: false,
             sequence: 0,
         }
     }
@@ -140,13 +142,34 @@ impl DiskState {
         self.sequence
     }
 
+    /// Whether changes are durable at once from now on; those of names made before become so too.
+    pub(crate) fn set_writes_through(&mut self, on: bool) {
+        self.writes_through = on;
+        if on {
+            for (_, operation) in self.pending.drain(..) {
+                self.durable.apply(&operation);
+            }
+        }
+    }
+
     fn change(&mut self, operation: NameOperation) {
         let sequence = self.tick();
         self.current.apply(&operation);
-        self.pending.push((sequence, operation));
+        if self.writes_through {
+            self.durable.apply(&operation);
+        } else {
+            self.pending.push((sequence, operation));
+        }
     }
 
-    fn check_directory(&self, path: &str, directory: &str) -> Result<(), DiskError> {
+    /// A file's content was changed.
+    fn changed(&self, node: &mut Node, sequence: u64) {
+        if self.writes_through {
+            node.content.sync(sequence);
+        }
+    }
+
+    pub(crate) fn check_directory(&self, path: &str, directory: &str) -> Result<(), DiskError> {
         if is_within(&self.current, directory) {
             Ok(())
         } else {
@@ -381,6 +404,7 @@ impl DiskState {
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
         self.reserve(path, &node, offset, offset + length)?;
         node.content.write(offset, parts, sequence);
+        self.changed(&mut node, sequence);
         node.modified = now;
         Ok(())
     }
@@ -390,6 +414,7 @@ impl DiskState {
         let mut node = lock(node);
         self.reserve(path, &node, 0, length)?;
         node.content.allocate(length, sequence);
+        self.changed(&mut node, sequence);
         Ok(())
     }
 
@@ -398,6 +423,7 @@ impl DiskState {
         let mut node = lock(node);
         let before = node.content.charged_bytes();
         node.content.truncate(length, sequence);
+        self.changed(&mut node, sequence);
         let after = node.content.charged_bytes();
         node.modified = now;
         self.used_bytes = (self.used_bytes + after).saturating_sub(before);

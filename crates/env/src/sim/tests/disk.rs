@@ -3,7 +3,7 @@
 
 use crate::{
     DiskError, EntryKind, Env, OpenMode,
-    sim::{DiskImage, FileImage, Simulation, Survival},
+    sim::{DiskImage, DiskOptions, FileImage, Simulation, Survival},
 };
 use bytes::Bytes;
 use std::{
@@ -107,9 +107,15 @@ async fn newest_content(env: &Env) -> Result<u64, String> {
 
 /// Whether the program with this bug kept its promises over a crash at a random time.
 fn keeps_its_promises(seed: u64, bug: Bug) -> Result<(), String> {
+    keeps_its_promises_on(seed, bug, |_| {})
+}
+
+/// The same, on a disk of another kind.
+fn keeps_its_promises_on(seed: u64, bug: Bug, kind: impl FnOnce(&mut DiskOptions)) -> Result<(), String> {
     let simulation = Simulation::new(seed);
     let machine = simulation.machine("edge");
     machine.may_panic(true);
+    machine.disk().configure(kind);
     if bug == Bug::RetriesAFailedSync {
         machine.disk().configure(|disk| disk.sync_failures = 200_000);
     }
@@ -154,6 +160,16 @@ fn what_was_synced_always_survives() {
     for seed in 0..2000 {
         if let Err(broken) = keeps_its_promises(seed, Bug::None) {
             panic!("seed {seed}: {broken}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_writes_through_needs_no_syncs() {
+    for seed in 0..500 {
+        for bug in [Bug::NoSync, Bug::NoDirectorySync, Bug::RenamesBeforeSync] {
+            let kept = keeps_its_promises_on(seed, bug, |disk| disk.writes_through = true);
+            assert_eq!(kept, Ok(()), "{bug:?}, seed {seed}");
         }
     }
 }

@@ -1,0 +1,86 @@
+//! That a bucket is reached with what a tenant granted: an object is put where none is, read back, and removed.
+
+use crate::cloud::{CloudError, CloudSession, Place};
+use firn_env::Env;
+use object_store::{
+    ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
+    aws::{AmazonS3Builder, resolve_bucket_region},
+    path::Path,
+};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn refused(what: &str, error: object_store::Error) -> CloudError {
+    match error {
+        object_store::Error::PermissionDenied { .. }
+        | object_store::Error::Unauthenticated { .. }
+        | object_store::Error::NotFound { .. }
+        | object_store::Error::AlreadyExists { .. }
+        | object_store::Error::Precondition { .. } => CloudError::Refused(format!("{what}: {error}")),
+        error => CloudError::Unavailable(format!("{what}: {error}")),
+    }
+}
+
+/// Puts, reads and removes one object with the session's credentials. `endpoint` is for a store that is not Amazon's own.
+///
+/// # Errors
+/// [`CloudError::Refused`] if the store refuses it, or gives back something else.
+pub async fn prove_objects(
+    env: &Env,
+    place: &Place,
+    nonce: &str,
+    session: &CloudSession,
+    endpoint: Option<&str>,
+) -> Result<(), CloudError> {
+    let options = ClientOptions::new().with_timeout(PATIENCE);
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&place.bucket)
+        .with_access_key_id(&session.access_key_id)
+        .with_secret_access_key(&session.secret_access_key)
+        .with_retry(object_store::RetryConfig {
+            max_retries: 2,
+            retry_timeout: PATIENCE,
+            ..Default::default()
+        });
+    if !session.session_token.is_empty() {
+        builder = builder.with_token(&session.session_token);
+    }
+    builder = match endpoint {
+        Some(endpoint) => builder
+            .with_endpoint(endpoint)
+            .with_allow_http(endpoint.starts_with("http:"))
+            .with_region("us-east-1"),
+        None => {
+            let region = resolve_bucket_region(&place.bucket, &options)
+                .await
+                .map_err(|error| refused("the bucket's region", error))?;
+            builder.with_region(region)
+        }
+    };
+    let wrong = |error: object_store::Error| CloudError::Refused(error.to_string());
+    let store = builder.build().map_err(wrong)?;
+    let key = Path::parse(place.proof_key(nonce)).map_err(|error| CloudError::Refused(error.to_string()))?;
+    let content = format!("firn proof of control {nonce}\n").into_bytes();
+    let work = async {
+        let put = PutPayload::from(content.clone());
+        store
+            .put_opts(&key, put, PutMode::Create.into())
+            .await
+            .map_err(|error| refused("putting an object", error))?;
+        let read = async { store.get(&key).await?.bytes().await };
+        let found = read.await.map_err(|error| refused("reading it back", error))?;
+        if found != content {
+            return Err(CloudError::Refused(
+                "what was read back is not what was put".into(),
+            ));
+        }
+        store
+            .delete(&key)
+            .await
+            .map_err(|error| refused("removing it", error))
+    };
+    env.timeout(2 * PATIENCE, work)
+        .await
+        .map_err(|_| CloudError::Unavailable("the bucket takes too long".into()))?
+}

@@ -1,0 +1,111 @@
+//! Erasing a volume: every generation of its key ring is removed, and with them the last way to its keys that the service
+//! knows. Rings are many and large, so they go in batches, one a step; from the intent on there is no way back, so nobody ever
+//! sees a volume with half of its rings.
+
+use super::{SagaRecord, SagaStep, Step, Stepped, Work};
+use crate::{
+    app::App,
+    context::TenantContext,
+    handlers::{LimitsRecord, NameRecord, RingRecord, VolumeRecord, volume_name_sort},
+    problem::{Code, Problem},
+    store::{Change, TenantStore},
+    types::{InUse, VolumeState},
+};
+use firn_identity::{TenantId, VolumeId};
+use firn_table::Write;
+
+/// Rings removed in one transaction, which also holds the saga.
+const BATCH: usize = 90;
+
+pub(super) async fn step(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
+    match step.saga.record.step {
+        SagaStep::Erase => erase(step, volume).await,
+        SagaStep::Publish => publish(step, volume).await,
+        _ => Err(step.impossible()),
+    }
+}
+
+async fn erase(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
+    let (rings, more) = step
+        .store
+        .page::<RingRecord>(&RingRecord::prefix(volume), None, BATCH)
+        .await?;
+    let deletes = rings
+        .into_iter()
+        .map(|ring| Write::Delete {
+            key: ring.key,
+            version: ring.version,
+        })
+        .collect();
+    let next = if more.is_some() {
+        SagaStep::Erase
+    } else {
+        SagaStep::Publish
+    };
+    step.go_on_with(next, None, deletes).await
+}
+
+async fn publish(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
+    let loaded = step
+        .store
+        .require::<VolumeRecord>(&VolumeRecord::sort(volume), volume)
+        .await?;
+    let mut record = loaded.record.clone();
+    record.volume.state = VolumeState::Erased;
+    record.volume.key_ring_generation = 0;
+    let name = volume_name_sort(&record.volume.name);
+    let entry = step
+        .store
+        .require::<NameRecord>(&name, "the volume's name")
+        .await?;
+    let limits = LimitsRecord::load(step.store).await?;
+    let given = limits.record.give_back(InUse {
+        volumes: 1,
+        ..InUse::default()
+    });
+    let change = step
+        .ended(SagaStep::Done)
+        .await?
+        .update(&loaded, &record)
+        .delete(&entry)
+        .update(&limits, &given);
+    step.commit(change).await
+}
+
+/// Begins to erase the volumes of a tenant whose time to be undeleted is over; gives how many.
+///
+/// # Errors
+/// If storage did not answer, or holds what this build cannot read; the next sweep goes on.
+pub(crate) async fn erase_overdue(app: &App, tenant: TenantId) -> Result<u64, Problem> {
+    let store = TenantStore::of(app.table(), &TenantContext::for_service(tenant));
+    let (mut begun, mut after) = (0, None);
+    loop {
+        let (volumes, next) = store
+            .page::<VolumeRecord>("volume/", after.as_deref(), 100)
+            .await?;
+        for loaded in volumes {
+            if !loaded.record.is_overdue(app.now()) {
+                continue;
+            }
+            let volume = loaded.record.volume.id;
+            let saga = SagaRecord::new(app.env(), None, Work::EraseVolume { volume });
+            let change = Change::new(&store, None, "volume.erase", volume)
+                .detail("its time to be undeleted is over")
+                .update(&loaded, &loaded.record.erasing(&saga));
+            match saga.begin(tenant, change).commit(app.env(), None).await {
+                Ok(_) => begun += 1,
+                // Undeleted or erased at this moment, or another instance sweeps: the next sweep sees.
+                Err(problem) if problem.code == Code::ChangedMeanwhile => {}
+                Err(problem) => return Err(problem),
+            }
+        }
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    if begun > 0 {
+        app.wake_sagas();
+    }
+    Ok(begun)
+}

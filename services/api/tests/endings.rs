@@ -1,0 +1,407 @@
+//! The ends of volumes and edges, killed at every step: each call to the table is the last one once, before and after it happened.
+
+mod harness;
+mod mortal;
+
+use async_trait::async_trait;
+use axum::{
+    Router,
+    http::{Method, StatusCode},
+};
+use firn_api::{
+    App, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SESSION_SECONDS, SessionRequest,
+    drive_all, router, sweep,
+};
+use firn_format::FamilyId;
+use firn_identity::{PeerIdentity, Principal, Role, TenantId};
+use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
+use firn_table::{MemoryTableImage, Table};
+use harness::{Answer, Call, Cloud, Customer, Service, base64};
+use mortal::Life;
+use serde_json::json;
+use std::sync::Arc;
+
+/// More generations than one transaction removes.
+const RINGS: usize = 95;
+const DAY: i64 = 24 * 3600;
+
+/// A tenant just before the end of something, and the table as it was then.
+struct Scene {
+    service: Service,
+    customer: Customer,
+    token: String,
+    image: MemoryTableImage,
+    volume: String,
+    edge: (String, PeerIdentity),
+}
+
+fn entropy(service: &Service) -> impl FnMut(&mut [u8]) + use<> {
+    let env = service.env.clone();
+    move |bytes: &mut [u8]| {
+        for chunk in bytes.chunks_mut(32) {
+            chunk.copy_from_slice(&env.random_bytes::<32>()[..chunk.len()]);
+        }
+    }
+}
+
+/// Key rings that follow each other; the last lists the edge's key.
+fn rings(service: &Service, customer: &Customer, count: usize) -> Vec<String> {
+    let (signer, mut entropy) = (customer.phrase.signing_key(), entropy(service));
+    let recovery = Recipient {
+        name: "recovery".into(),
+        kind: RecipientKind::Recovery,
+        public: customer.phrase.recovery_secret().public(),
+    };
+    let (first, keys) = KeyRing::create(FamilyId([5; 16]), vec![recovery], &signer, &mut entropy).unwrap();
+    let mut newest = first.verify(&signer.public()).unwrap();
+    let mut texts = vec![base64(&newest.ring().encode())];
+    let edge = Recipient {
+        name: "edge".into(),
+        kind: RecipientKind::Edge,
+        // The key that the harness joins edges with.
+        public: RecipientSecret::derive(&[9; 32]).public(),
+    };
+    let next = newest.add_recipient(&keys, edge, &signer, &mut entropy).unwrap();
+    newest = next.verify(&signer.public()).unwrap();
+    texts.push(base64(&newest.ring().encode()));
+    let mut keys = keys;
+    while texts.len() < count {
+        let (next, next_keys) = newest.rotate(&keys, &signer, &mut entropy).unwrap();
+        newest = next.verify(&signer.public()).unwrap();
+        keys = next_keys;
+        texts.push(base64(&newest.ring().encode()));
+    }
+    texts
+}
+
+impl Scene {
+    async fn set(rings_count: usize) -> Self {
+        let service = Service::new();
+        let customer = service.sign_up("ada@one.example").await;
+        let token = service.log_in(&customer).await;
+        let bucket = json!({ "kind": "managed", "region": "eu" });
+        let rings = rings(&service, &customer, rings_count);
+        let body = json!({ "name": "v", "bucket": bucket, "key_ring": rings[0] });
+        let volume = service
+            .post(&token, &format!("{}/volumes", customer.base), body)
+            .await;
+        let volume = volume.text("id");
+        let path = format!("{}/volumes/{volume}/keyring", customer.base);
+        for ring in &rings[1..] {
+            let put = Call::new(Method::PUT, &path)
+                .token(&token)
+                .json(json!({ "key_ring": ring }));
+            let put = service.send(put).await;
+            assert_eq!(put.status, StatusCode::OK, "{:?}", put.body);
+        }
+        let (edge, peer) = join(&service, &customer, &token, &volume).await;
+        Self {
+            image: service.table.image(),
+            service,
+            customer,
+            token,
+            volume,
+            edge: (edge, peer),
+        }
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}/{path}", self.customer.base)
+    }
+
+    async fn see(&self, path: &str) -> Answer {
+        self.service.get(&self.token, &self.at(path)).await
+    }
+
+    /// Sends a request to a process that dies at its `fatal`-th moment and drives sagas until then; says whether it died.
+    async fn attempt(&self, request: &Call, fatal: u64) -> bool {
+        let life = Life::until(fatal);
+        let app = mortal::process(&self.service, &life);
+        let answer = request.clone().send(&router(&app)).await;
+        assert!(
+            matches!(answer.status, StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE),
+            "{:?}",
+            answer.body
+        );
+        // A killed process drives nothing; one that lives on may fail only because it is being killed.
+        let _ = drive_all(&app).await;
+        life.is_over()
+    }
+
+    /// Another process takes over; the client repeats its request under the same idempotency key. Gives the reply.
+    async fn recover(&self, request: &Call, over: &App) -> Answer {
+        drive_all(over).await.unwrap();
+        let repeated = self.service.send(request.clone()).await;
+        assert_eq!(repeated.status, StatusCode::OK, "{:?}", repeated.body);
+        assert_eq!(drive_all(over).await.unwrap(), 0, "nothing is left open");
+        let operation = self
+            .see(&format!("operations/{}", repeated.text("operation")))
+            .await;
+        assert_eq!(operation.text("state"), "done");
+        repeated
+    }
+
+    /// How many key rings the table holds.
+    async fn rings(&self) -> usize {
+        let table: Arc<dyn Table> = self.service.table.connect(&self.service.env);
+        let partition = format!("tenant/{}", self.customer.tenant);
+        let prefix = format!("key-ring/{}/", self.volume);
+        let (mut found, mut after) = (0, None);
+        loop {
+            let page = table
+                .query(&partition, &prefix, after.as_deref(), 1000)
+                .await
+                .unwrap();
+            found += page.items.len();
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return found,
+            }
+        }
+    }
+
+    /// What the audit log's entries with this action say.
+    async fn noted(&self, action: &str) -> Vec<String> {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.see(&format!("audit?limit=100{cursor}")).await;
+            for entry in page.body["items"].as_array().unwrap() {
+                if entry["action"] == action {
+                    found.push(entry["detail"].as_str().unwrap().to_owned());
+                }
+            }
+            match page.body["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return found,
+            }
+        }
+    }
+}
+
+/// An edge that serves the volume and was given a session of the cloud.
+async fn join(service: &Service, customer: &Customer, token: &str, volume: &str) -> (String, PeerIdentity) {
+    let secret = firn_identity::JoinSecret::generate(&mut entropy(service));
+    let mut invitation = harness::invitation("e", &secret, b"sealed");
+    invitation["volumes"] = json!([volume]);
+    let invited = service
+        .post(token, &format!("{}/edges", customer.base), invitation)
+        .await;
+    assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
+    let edge = secret.lookup_id().edge_id();
+    let peer = PeerIdentity {
+        trust_domain: harness::DOMAIN.into(),
+        kind: firn_identity::PeerKind::Edge {
+            tenant: customer.tenant,
+            edge,
+        },
+    };
+    let path = format!("{}/joins/{}", customer.base, secret.lookup_id().to_text());
+    let joined = Call::new(Method::POST, &path).json(harness::join_body(&secret, &peer));
+    assert_eq!(service.send(joined).await.status, StatusCode::OK);
+    let path = format!("{}/edges/{edge}/volumes/{volume}/session", customer.base);
+    let session = Call::new(Method::POST, &path).peer(&peer).json(json!({}));
+    assert_eq!(service.send(session).await.status, StatusCode::CREATED);
+    (edge.to_string(), peer)
+}
+
+#[tokio::test]
+async fn a_volume_whose_erasing_is_killed_at_every_step_keeps_no_ring_and_its_name_is_free_once() {
+    let mut scene = Scene::set(RINGS).await;
+    let path = scene.at(&format!("volumes/{}", scene.volume));
+    let deleted = Call::new(Method::DELETE, &path).token(&scene.token);
+    assert_eq!(scene.service.send(deleted).await.text("state"), "deleted");
+    scene.image = scene.service.table.image();
+    let request = Call::new(Method::POST, &format!("{path}/erase"))
+        .token(&scene.token)
+        .header("idempotency-key", "one-request")
+        .json(json!({}));
+    let mut moment = 0;
+    let mut halfway = false;
+    loop {
+        scene.service.table.restore(&scene.image);
+        let died = scene.attempt(&request, moment).await;
+        // Nobody ever gets a volume back that lacks some of its rings.
+        let left = scene.rings().await;
+        halfway |= left > 0 && left < RINGS;
+        match &*scene
+            .see(&format!("volumes/{}", scene.volume))
+            .await
+            .text("state")
+        {
+            "deleted" => assert_eq!(left, RINGS, "moment {moment}"),
+            "erasing" | "erased" => {
+                let back = scene
+                    .service
+                    .post(&scene.token, &format!("{path}/undelete"), json!({}))
+                    .await;
+                assert_eq!(back.code(), "wrong_state");
+            }
+            other => panic!("{other} at moment {moment}"),
+        }
+        scene.recover(&request, &scene.service.app).await;
+        assert_eq!(scene.rings().await, 0, "moment {moment}");
+        let volume = scene.see(&format!("volumes/{}", scene.volume)).await;
+        assert_eq!(volume.text("state"), "erased");
+        assert_eq!(scene.see("quota").await.body["in_use"]["volumes"], 0);
+        for action in ["volume.erase", "volume.erased"] {
+            assert_eq!(scene.noted(action).await.len(), 1, "{action}, moment {moment}");
+        }
+        let body = json!({ "name": "v", "bucket": { "kind": "managed", "region": "eu" } });
+        let again = scene.service.post(&scene.token, &scene.at("volumes"), body).await;
+        assert_eq!(
+            again.status,
+            StatusCode::CREATED,
+            "the name is free: {:?}",
+            again.body
+        );
+        if !died {
+            break;
+        }
+        moment += 1;
+        assert!(moment < 400, "the work never ends");
+    }
+    println!("erase: killed at {moment} moments");
+    assert!(
+        moment > 20 && halfway,
+        "the kill does not reach between two batches of rings"
+    );
+}
+
+#[tokio::test]
+async fn an_edge_whose_removal_is_killed_at_every_step_is_refused_by_all_or_by_nobody() {
+    let scene = Scene::set(2).await;
+    let (edge, peer) = &scene.edge;
+    let id = edge.parse().unwrap();
+    let token = scene.service.token(
+        scene.customer.tenant,
+        Principal::Edge(id),
+        Role::Edge,
+        firn_api::AUDIENCE,
+        scene.service.now(),
+    );
+    let path = scene.at(&format!("edges/{edge}"));
+    let request = Call::new(Method::DELETE, &path)
+        .token(&scene.token)
+        .header("idempotency-key", "one-request");
+    let mut moment = 0;
+    loop {
+        scene.service.table.restore(&scene.image);
+        let died = scene.attempt(&request, moment).await;
+        // What another instance says, which knows only what is stored.
+        let other = scene.service.under(harness::rego());
+        other.app.refresh().await.unwrap();
+        let by_token = other.get(&token, &path).await;
+        let by_certificate = other.send(Call::new(Method::GET, &path).peer(peer)).await;
+        match &*scene.see(&format!("edges/{edge}")).await.text("state") {
+            "active" => {
+                assert_eq!(by_token.status, StatusCode::OK, "moment {moment}");
+                assert_eq!(by_certificate.status, StatusCode::OK);
+            }
+            "revoked" => {
+                // By the list itself, which verifiers that do not know the edge have too.
+                assert_eq!(by_token.code(), "token_refused", "moment {moment}");
+                assert_eq!(by_certificate.code(), "certificate_refused");
+            }
+            other => panic!("{other} at moment {moment}"),
+        }
+        // Not done before its last session is over, and then by whoever is there.
+        let removed = scene.service.send(request.clone()).await;
+        let waiting = drive_all(&scene.service.app).await.unwrap();
+        assert_eq!(waiting, 1, "moment {moment}: {:?}", removed.body);
+        let later = scene.service.after(i64::try_from(SESSION_SECONDS).unwrap() + 40);
+        scene.recover(&request, &later.app).await;
+        assert_eq!(scene.see("quota").await.body["in_use"]["edges"], 0);
+        for action in ["edge.remove", "edge.cut-off"] {
+            assert_eq!(scene.noted(action).await.len(), 1, "{action}, moment {moment}");
+        }
+        if !died {
+            break;
+        }
+        moment += 1;
+        assert!(moment < 400, "the work never ends");
+    }
+    println!("remove: killed at {moment} moments");
+    // The work after it waits, and is done by others.
+    assert!(moment > 15, "the kill does not reach it");
+    let end = &scene.noted("edge.cut-off").await[0];
+    assert!(
+        end.contains(&scene.volume),
+        "it tells where the edge's key is still listed: {end}"
+    );
+}
+
+/// A cloud so slow that somebody else's request comes in between.
+struct CloudAfter {
+    router: Router,
+    first: Call,
+}
+
+#[async_trait]
+impl CloudSessions for CloudAfter {
+    fn managed(&self, region: &str, tenant: TenantId, volume: firn_identity::VolumeId) -> Option<Place> {
+        Cloud.managed(region, tenant, volume)
+    }
+
+    async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        let answer = self.first.clone().send(&self.router).await;
+        assert!(answer.status.is_success(), "{:?}", answer.body);
+        Cloud.start(request).await
+    }
+
+    async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
+        Cloud.prove(request).await
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_the_cloud_gave_while_the_edge_was_removed_stay_with_the_service() {
+    let scene = Scene::set(2).await;
+    let (edge, peer) = &scene.edge;
+    let path = scene.at(&format!("edges/{edge}/volumes/{}/session", scene.volume));
+    // The cloud answers after the removal: it removes the edge first.
+    let removal = Call::new(Method::DELETE, &scene.at(&format!("edges/{edge}"))).token(&scene.token);
+    let slow = scene.service.with_cloud(Arc::new(CloudAfter {
+        router: scene.service.router.clone(),
+        first: removal,
+    }));
+    let session = Call::new(Method::POST, &path).peer(peer).json(json!({}));
+    let answer = slow.send(session).await;
+    assert_eq!(answer.code(), "certificate_refused", "{:?}", answer.body);
+    // The removal waits for it all the same.
+    assert_eq!(drive_all(&scene.service.app).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_deleted_volume_is_erased_after_a_month_and_can_be_undeleted_until_then() {
+    let scene = Scene::set(2).await;
+    let path = scene.at(&format!("volumes/{}", scene.volume));
+    let delete = Call::new(Method::DELETE, &path);
+    scene.service.send(delete.token(&scene.token)).await;
+    let undelete = async |service: &Service| {
+        let token = service.log_in(&scene.customer).await;
+        service.post(&token, &format!("{path}/undelete"), json!({})).await
+    };
+    let state = async |service: &Service| {
+        let token = service.log_in(&scene.customer).await;
+        service.get(&token, &path).await.text("state")
+    };
+    let before = scene.service.after(30 * DAY - 60);
+    sweep(&before.app).await.unwrap();
+    assert_eq!(state(&before).await, "deleted");
+    let image = scene.service.table.image();
+    assert_eq!(undelete(&before).await.text("state"), "active");
+    scene.service.table.restore(&image);
+    let after = scene.service.after(30 * DAY + 60);
+    assert_eq!(
+        undelete(&after).await.code(),
+        "wrong_state",
+        "whether it is swept or not"
+    );
+    sweep(&after.app).await.unwrap();
+    assert_eq!(state(&after).await, "erasing");
+    assert_eq!(drive_all(&after.app).await.unwrap(), 0);
+    assert_eq!(
+        (state(&after).await, scene.rings().await),
+        ("erased".to_owned(), 0)
+    );
+}

@@ -1,0 +1,253 @@
+//! What is taken back is refused by every instance and every verifier in time, whatever the table does: in virtual time.
+
+mod harness;
+
+use async_trait::async_trait;
+use axum::http::Method;
+use firn_api::{AUDIENCE, App, REVOKED_WITHIN, router};
+use firn_env::{
+    Env,
+    sim::{Seeded, Simulation},
+};
+use firn_identity::{JwkSet, MemberId, Principal, Role, TenantId, TokenVerifier, UnixTime};
+use firn_table::{Applied, Item, ItemKey, MemoryTable, Page, Table, TableError, Write};
+use harness::{Call, Fleet, ISSUER, Letterbox};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// Longer outages of the table than this are not promised to be bridged.
+const OUTAGE: Duration = Duration::from_millis(2500);
+const SEEDS: u64 = 20;
+
+/// A table that is slow, and sometimes away.
+struct Shaky {
+    env: Env,
+    table: Arc<dyn Table>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Shaky {
+    async fn answer(&self) -> Result<(), TableError> {
+        self.env
+            .sleep(Duration::from_millis(self.env.random_below(50)))
+            .await;
+        if self.is_away.load(Ordering::SeqCst) {
+            return Err(TableError::Unavailable("away".into()));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Table for Shaky {
+    async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
+        self.answer().await?;
+        self.table.get(key).await
+    }
+
+    async fn query(
+        &self,
+        partition: &str,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, TableError> {
+        self.answer().await?;
+        self.table.query(partition, prefix, after, limit).await
+    }
+
+    async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError> {
+        self.answer().await?;
+        self.table.transact(writes).await
+    }
+}
+
+fn instance(env: &Env, table: &MemoryTable, is_away: &Arc<AtomicBool>) -> App {
+    let table = Shaky {
+        env: env.clone(),
+        table: table.connect(env),
+        is_away: is_away.clone(),
+    };
+    harness::app_over(
+        env,
+        Arc::new(table),
+        harness::rego(),
+        &Letterbox::default(),
+        Arc::new(Fleet::default()),
+    )
+}
+
+/// A verifier of another program: it has the keys and follows the list by the one instance it knows.
+async fn follow(app: App, env: Env, sent: Arc<Mutex<TokenVerifier>>) {
+    loop {
+        let newest = sent.lock().unwrap().revocations.sequence();
+        let path = format!("/v1/revocations/after/{newest}");
+        let answer = Call::new(Method::GET, &path).send(&router(&app)).await;
+        let accepted = {
+            let mut verifier = sent.lock().unwrap();
+            let keys = verifier.keys.clone();
+            verifier.revocations.accept(&answer.text("list"), &keys)
+        };
+        if accepted.is_err() {
+            env.sleep(Duration::from_millis(250)).await;
+        }
+    }
+}
+
+async fn history(env: Env, first: Env, second: Env, seed: u64) -> (Duration, Duration) {
+    let (table, away) = (MemoryTable::new(), Arc::new(AtomicBool::new(false)));
+    let nobody_is_away = Arc::new(AtomicBool::new(false));
+    let (here, there) = (
+        instance(&first, &table, &nobody_is_away),
+        instance(&second, &table, &away),
+    );
+    let follower = there.clone();
+    drop(second.spawn("follow", async move { follower.follow_revocations().await }));
+
+    let mut seeded = Seeded::new(seed, 7);
+    let tenant = TenantId([1; 16]);
+    let member = Principal::Member(MemberId([7; 16]));
+    let token = harness::token_of(
+        &env,
+        tenant,
+        member,
+        Role::Reader,
+        AUDIENCE,
+        UnixTime::from_wall(env.wall()),
+    );
+    let keys = Call::new(Method::GET, "/.well-known/jwks.json")
+        .send(&router(&here))
+        .await;
+    let keys = JwkSet::from_json(&keys.body.to_string()).unwrap();
+    let verifier = Arc::new(Mutex::new(TokenVerifier::new(ISSUER, AUDIENCE, keys)));
+    drop(second.spawn(
+        "verifier",
+        follow(there.clone(), second.clone(), verifier.clone()),
+    ));
+
+    env.sleep(seeded.duration(Duration::ZERO, Duration::from_secs(30)))
+        .await;
+    let now = || UnixTime::from_wall(env.wall());
+    assert!(
+        verifier.lock().unwrap().verify(&token, now()).is_ok(),
+        "good until it is taken back"
+    );
+    let goes = seeded.duration(Duration::ZERO, OUTAGE);
+    away.store(seeded.chance(1, 2), Ordering::SeqCst);
+    let path = format!("/v1/tenants/{tenant}/tokens/revoke");
+    let revoked = Call::new(Method::POST, &path)
+        .token(&token)
+        .send(&router(&here))
+        .await;
+    assert!(revoked.status.is_success(), "{:?}", revoked.body);
+    let at = env.now();
+    let back = env.clone();
+    let there_again = away.clone();
+    drop(env.spawn("outage", async move {
+        back.sleep(goes).await;
+        there_again.store(false, Ordering::SeqCst);
+    }));
+    let (mut by_instance, mut by_verifier) = (None, None);
+    while by_instance.is_none() || by_verifier.is_none() {
+        let path = format!("/v1/tenants/{tenant}");
+        let asks = Call::new(Method::GET, &path)
+            .token(&token)
+            .send(&router(&there))
+            .await;
+        if by_instance.is_none() && asks.code() == "token_refused" {
+            by_instance = Some(env.now().since(at));
+        }
+        if by_verifier.is_none() && verifier.lock().unwrap().verify(&token, now()).is_err() {
+            by_verifier = Some(env.now().since(at));
+        }
+        assert!(
+            env.now().since(at) < 4 * REVOKED_WITHIN,
+            "seed {seed}: never refused"
+        );
+        env.sleep(Duration::from_millis(20)).await;
+    }
+    (by_instance.unwrap(), by_verifier.unwrap())
+}
+
+#[test]
+fn a_token_that_was_taken_back_is_refused_in_time_by_other_instances_and_by_verifiers() {
+    let (mut slowest_instance, mut slowest_verifier) = (Duration::ZERO, Duration::ZERO);
+    for seed in 1..=SEEDS {
+        let simulation = Simulation::new(seed);
+        let (first, second) = (
+            simulation.machine("first").env(),
+            simulation.machine("second").env(),
+        );
+        let env = simulation.env();
+        let (instance, verifier) = simulation
+            .run(async move { history(env, first, second, seed).await })
+            .unwrap();
+        assert!(
+            instance <= REVOKED_WITHIN && verifier <= REVOKED_WITHIN,
+            "seed {seed}: {instance:?}, {verifier:?}"
+        );
+        slowest_instance = slowest_instance.max(instance);
+        slowest_verifier = slowest_verifier.max(verifier);
+    }
+    println!("the slowest instance {slowest_instance:?}, the slowest verifier {slowest_verifier:?}");
+    assert!(
+        slowest_instance > Duration::from_secs(1),
+        "the histories reach no outage"
+    );
+}
+
+#[test]
+fn who_follows_the_list_is_told_by_the_instance_that_revokes_at_once_and_only_so_many_wait() {
+    let simulation = Simulation::new(3);
+    let machine = simulation.machine("one").env();
+    let env = machine.clone();
+    simulation
+        .run(async move {
+            let app = instance(&env, &MemoryTable::new(), &Arc::new(AtomicBool::new(false)));
+            let ask = |sequence: u64| {
+                let (app, env) = (app.clone(), env.clone());
+                async move {
+                    let began = env.now();
+                    let path = format!("/v1/revocations/after/{sequence}");
+                    let answer = Call::new(Method::GET, &path).send(&router(&app)).await;
+                    assert!(!answer.text("list").is_empty());
+                    env.now().since(began)
+                }
+            };
+            // Nothing new: as long as it waits at most.
+            assert_eq!(ask(0).await, Duration::from_secs(10));
+            let waiting: Vec<_> = (0..256).map(|_| env.spawn("waits", ask(0))).collect();
+            env.sleep(Duration::from_secs(3)).await;
+            assert_eq!(
+                ask(0).await,
+                Duration::ZERO,
+                "one too many is answered as by a poll"
+            );
+            let tenant = TenantId([1; 16]);
+            let member = Principal::Member(MemberId([7; 16]));
+            let token = harness::token_of(
+                &env,
+                tenant,
+                member,
+                Role::Reader,
+                AUDIENCE,
+                UnixTime::from_wall(env.wall()),
+            );
+            let path = format!("/v1/tenants/{tenant}/tokens/revoke");
+            Call::new(Method::POST, &path)
+                .token(&token)
+                .send(&router(&app))
+                .await;
+            for waits in waiting {
+                let waited = waits.await.unwrap();
+                assert!(waited < Duration::from_secs(4), "{waited:?}");
+            }
+            assert_eq!(ask(0).await, Duration::ZERO, "what is newer is there already");
+        })
+        .unwrap();
+}
