@@ -31,10 +31,12 @@ use crate::types::Change;
 use entry::Entry;
 use files::{JournalFiles, hexadecimal, is_file_name};
 use firn_env::{DiskError, DiskLock, Env, OpenMode};
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 /// A file is left for the next when it has so many bytes: what the disk has is given back in such pieces.
 const FILE_BYTES: u64 = 16 << 20;
+/// Unless the journal is so small that it would be less than so many pieces.
+const FILES_MIN: u64 = 8;
 
 /// How a journal is used.
 #[derive(Clone)]
@@ -43,9 +45,9 @@ pub struct JournalOptions {
     pub env: Env,
     /// The directory on it.
     pub directory: String,
-    /// Bytes it may have, beside what waited when it began; writers wait at this bound.
+    /// Bytes it may have, or one change, or what waited when it began, if these are more; writers wait at this bound.
     pub bytes_max: u64,
-    /// Of each file; 16 MiB but in tests.
+    /// Of each file, and a change more: 16 MiB, or an eighth of a small journal.
     pub file_bytes: u64,
     /// How long the oldest write waits for nodes before the journal begins.
     pub after: Duration,
@@ -60,7 +62,7 @@ impl JournalOptions {
             env,
             directory: directory.to_owned(),
             bytes_max,
-            file_bytes: FILE_BYTES,
+            file_bytes: FILE_BYTES.min(bytes_max / FILES_MIN),
             after: Duration::from_secs(2),
             give_up: None,
         }
@@ -115,7 +117,9 @@ impl Journal {
             // Nothing to put aside.
             (_, Ok(files)) if is_empty(&files) => files,
             (owner, Ok(_) | Err(JournalError::Damaged { .. })) => {
-                salvaged = Some(put_aside(&env, &directory, owner.unwrap_or(0)).await?);
+                let aside = put_aside(&env, &directory, owner.unwrap_or(0)).await?;
+                tracing::warn!(%aside, "another attach had the disk since this journal was used: it is put aside");
+                salvaged = Some(aside);
                 open().await?
             }
             (_, Err(error)) => return Err(error),
@@ -125,6 +129,7 @@ impl Journal {
             files.clear().await?;
             files = open().await?;
         }
+        files.sync_found().await?;
         write_owner(&env, &directory, incarnation).await?;
         Ok(Self {
             options,
@@ -219,17 +224,24 @@ async fn write_owner(env: &Env, directory: &str, incarnation: u64) -> Result<(),
 
 /// Moves a journal's files to where no attach looks for them.
 async fn put_aside(env: &Env, directory: &str, owner: u64) -> Result<String, DiskError> {
+    let mut names = env.disk().list(directory).await?;
+    names.retain(|name| is_file_name(name));
     let mut aside = format!("{directory}/salvage-{owner}");
-    while env.disk().status(&aside).await.is_ok() {
-        let _ = write!(aside, "x");
+    loop {
+        match env.disk().list(&aside).await {
+            // A process that did the same died before it was done. What it moved belongs to what is left.
+            Ok(there) if !there.iter().any(|name| names.contains(name)) => break,
+            Ok(_) => aside.push('x'),
+            Err(DiskError::NotFound { .. }) => break,
+            Err(error) => return Err(error),
+        }
     }
     env.disk().create_directory(&aside).await?;
-    for name in env.disk().list(directory).await? {
-        if is_file_name(&name) {
-            env.disk()
-                .rename(&format!("{directory}/{name}"), &format!("{aside}/{name}"))
-                .await?;
-        }
+    env.disk().sync_directory(directory).await?;
+    for name in names {
+        env.disk()
+            .rename(&format!("{directory}/{name}"), &format!("{aside}/{name}"))
+            .await?;
     }
     env.disk().sync_directory(&aside).await?;
     env.disk().sync_directory(directory).await?;

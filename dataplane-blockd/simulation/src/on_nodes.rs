@@ -15,7 +15,10 @@ use firn_blockd_disk::{AttachError, Copy, FlushPolicy, ReplicaError, Replicas, U
 use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication};
 use firn_blockd_snapshot::{Catalogue, SnapshotGate};
-use firn_env::{Env, sim::Seeded};
+use firn_env::{
+    Env,
+    sim::{Machine, Seeded},
+};
 use firn_table::MemoryTable;
 use std::{
     sync::{Arc, Mutex},
@@ -48,6 +51,8 @@ pub struct Report {
     pub journaled: u64,
     /// Attaches that went on with a journal, and those that put one aside.
     pub journals: (u64, u64),
+    /// Attaches that died before all of a journal was on nodes.
+    pub interrupted: u64,
     /// A hash of all that happened.
     pub trace: u64,
 }
@@ -75,9 +80,15 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 8] = [
+pub const BUGS: [&str; 14] = [
     "journal.forgets_what_waits",
     "journal.read_past",
+    "journal.answer_before_sync",
+    "journal.flush_answers_early",
+    "journal.forgets_flushes",
+    "journal.repeats_everything",
+    "journal.repeats_the_epoch",
+    "journal.trusts_an_earlier_attach",
     "client.one_replica_suffices",
     "client.zeroes_one_tract_only",
     "store.acknowledge_before_sync",
@@ -158,7 +169,7 @@ fn play(
         let disk = create(&env, &table, &plan).await?;
         lock(&model).promises = Promises::new(vec![0; BLOCKS as usize]);
         let (mut turn, mut attaches, mut lost) = (0, 0, 0);
-        let mut journals = (0, 0);
+        let (mut journals, mut interrupted) = ((0, 0), 0);
         // Who had the disk last.
         let mut before = None;
         for _ in 0..1 + env.random_below(3) {
@@ -177,8 +188,23 @@ fn play(
                     .is_some_and(|status| status.session.is_some()),
             );
             journals.1 += u64::from(attached.salvaged.is_some());
-            lost += check(&env, &attached, &model, &plan, before == Some(turn)).await?;
+            let same_machine = before == Some(turn);
             before = Some(turn);
+            if plan.journal && env.random_below(3) == 0 {
+                // It dies before nodes have all that its journal has, and another goes on from there.
+                lock(&model).begin_life(same_machine);
+                env.sleep(Duration::from_millis(env.random_below(60))).await;
+                interrupted += u64::from(
+                    attached
+                        .device
+                        .status()
+                        .is_some_and(|status| status.session.is_some()),
+                );
+                stop(machine, &env);
+                turn = env.random_below(2) as usize;
+                continue;
+            }
+            lost += check(&env, &attached, &model, &plan, same_machine).await?;
             let recorded = Recorded {
                 disk: attached.device.clone(),
                 known: model.clone(),
@@ -190,12 +216,21 @@ fn play(
             let catalogue = Catalogue::new(snapshots.clone(), disk, &KEY);
             user::start(&machine.env(), &gate, catalogue);
             trouble(&env, &hosts, &placement, &plan).await;
-            if env.random_below(2) == 0 {
+            if plan.journal && env.random_below(2) == 0 {
+                // No node is there, and the client does not live to see them again.
+                hosts.iter().for_each(|host| host.machine.crash());
+                if env.random_below(3) == 0 {
+                    machine.crash_at_any(1 + env.random_below(30));
+                }
+                env.sleep(Duration::from_millis(env.random_below(2500))).await;
+                machine.faults().disarm();
+                stop(machine, &env);
+                hosts.iter().for_each(Host::revive);
+            } else if env.random_below(2) == 0 {
                 // It goes on, and the next attach takes the disk away from it.
                 drop(attached);
             } else {
-                machine.crash();
-                machine.restart();
+                stop(machine, &env);
             }
             // With a journal, the same machine comes back half of the time, and goes on with it.
             if !plan.journal || env.random_below(2) == 0 {
@@ -222,18 +257,28 @@ fn play(
         let held = snapshots_hold(&env, &catalogue, &model).await?;
         copies_agree(looking, &attached, plan.replication, plan.mode).await?;
         let wrong = lock(&model).wrong.take();
-        wrong.map_or(Ok((attaches, lost, held, journals)), Err)
+        wrong.map_or(Ok((attaches, lost, held, journals, interrupted)), Err)
     };
     let outcome = cluster.simulation.run(lives).map_err(|error| error.to_string());
     report.trace = cluster.simulation.trace_hash();
     report.writes = lock(&known).writes;
     report.journaled = lock(&known).journaled;
-    let (attaches, lost, held, journals) = outcome??;
-    report.journals = journals;
+    let (attaches, lost, held, journals, interrupted) = outcome??;
+    (report.journals, report.interrupted) = (journals, interrupted);
     report.snapshots = held;
     report.attaches = attaches;
     report.lost = lost as u64;
     Ok(())
+}
+
+/// A client's machine loses its power, or its processes only, and is there again.
+fn stop(machine: &Machine, env: &Env) {
+    if env.random_below(3) == 0 {
+        machine.kill();
+    } else {
+        machine.crash();
+    }
+    machine.restart();
 }
 
 /// Nodes crash, stay away and come back; one may lose its disk for good if another copy is whole.
@@ -342,14 +387,12 @@ async fn check(
     // All that the loser was told before this moment counts.
     let promises = {
         let mut known = lock(known);
-        known.life += 1;
+        known.begin_life(same_machine);
         known.epoch = 0;
         let kept = std::mem::take(&mut known.kept);
         let mut promises = known.promises.clone();
-        if same_machine {
-            // What a journal answered is there again where it lies, and all that was asked before.
-            promises.prefix = promises.prefix.max(kept);
-        }
+        // What a journal answered is there again where it lies, and all that was asked before.
+        promises.durable.extend(0..kept);
         promises
     };
     let found = env

@@ -53,6 +53,15 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// Another attach has the disk: what the one before is told from now on counts for nothing. What a journal has kept is there
+    /// again on the machine where it lies only.
+    pub(crate) fn begin_life(&mut self, same_machine: bool) {
+        self.life += 1;
+        if !same_machine {
+            self.kept = 0;
+        }
+    }
+
     fn note(&mut self, wrong: String) {
         self.wrong.get_or_insert(wrong);
     }

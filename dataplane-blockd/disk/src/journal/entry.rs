@@ -36,6 +36,16 @@ pub(super) enum Entry {
     Ready,
 }
 
+impl Entry {
+    /// Blocks that it zeroes without having a byte for each.
+    pub(super) fn zeroed_blocks(&self) -> u64 {
+        match self {
+            Self::Change(Change::Zero { blocks }) => blocks.end - blocks.start,
+            Self::Change(Change::Data { .. } | Change::Flush) | Self::Ready => 0,
+        }
+    }
+}
+
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHead {

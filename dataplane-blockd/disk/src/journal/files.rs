@@ -1,7 +1,8 @@
 //! The journal's files: appended to by one task, read by all, deleted when the disk has what they hold.
 //!
-//! A file is synced before its successor begins, so only the last one may end torn; a torn entry was answered to nobody. What a
-//! process finds it never writes on: it begins a file of its own.
+//! Files are never written on by a process that finds them, nor after a sync that failed: what comes then goes into the next file.
+//! So any file may end torn. What is torn was answered to nobody, and the next file begins with the entry that was to stand there:
+//! that its first follows the last one that is whole is what tells a torn end from one that is damaged or cut off.
 
 use super::entry::{ENTRY_HEAD_BYTES, Entry, FILE_HEAD_BYTES, FileHead, FileKey, SEALED_MAX, entry_head};
 use bytes::Bytes;
@@ -14,6 +15,8 @@ use zeroize::Zeroizing;
 
 /// Bytes that are read at once when a file is gone through.
 const SCAN_BYTES: usize = 1 << 20;
+/// What a zeroed block counts for the bound: after a crash each is looked at.
+pub(super) const ZEROED_BLOCK_BYTES: u64 = 16;
 
 /// Why a journal cannot be used. What it holds stays as it is.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -52,6 +55,7 @@ struct File {
     began: u64,
     places: Vec<Place>,
     length_bytes: u64,
+    zeroed_blocks: u64,
     handle: Arc<dyn DiskFile>,
     key: Arc<FileKey>,
 }
@@ -66,7 +70,7 @@ impl File {
 struct Files {
     files: VecDeque<File>,
     next_file: u64,
-    /// Whether the last file was begun by this process.
+    /// Whether the last file may be written on: this process began it, and no sync of it failed.
     ours: bool,
     /// With which entry the present journaling began; 0 before any.
     began: u64,
@@ -110,9 +114,8 @@ impl JournalFiles {
             deleting: tokio::sync::Mutex::default(),
         };
         let names: Vec<String> = env.disk().list(directory).await?;
-        let names: Vec<String> = names.into_iter().filter(|name| is_file_name(name)).collect();
-        for (at, name) in names.iter().enumerate() {
-            found.take_up(name, at + 1 == names.len()).await?;
+        for name in names.into_iter().filter(|name| is_file_name(name)) {
+            found.take_up(&name).await?;
         }
         Ok(found)
     }
@@ -121,58 +124,55 @@ impl JournalFiles {
         self.files.lock().expect("no panic under this lock")
     }
 
-    async fn take_up(&self, name: &str, is_last: bool) -> Result<(), JournalError> {
+    async fn take_up(&self, name: &str) -> Result<(), JournalError> {
         let path = format!("{}/{name}", self.directory);
         let handle = self.env.disk().open(&path, OpenMode::Read).await?;
-        let length = handle.length().await?;
-        let expected = self.files().files.back().map(File::end);
-        let damaged = |after: u64| JournalError::Damaged {
-            path: path.clone(),
-            after,
-        };
-        let head = FileHead::decode(&handle.read_at(0, FILE_HEAD_BYTES).await?);
-        let head = match head {
-            Some(head) => head,
-            // Its process died before it had synced anything.
-            None if is_last => {
-                self.files().next_file = number_of(name) + 1;
-                return Ok(());
-            }
-            None => return Err(damaged(expected.unwrap_or(1) - 1)),
+        self.files().next_file = number_of(name).saturating_add(1);
+        let Some(head) = FileHead::decode(&handle.read_at(0, FILE_HEAD_BYTES).await?) else {
+            // Its head was never synced, so nothing behind it was.
+            return Ok(());
         };
         if head.disk != self.disk {
             let disk = hexadecimal(&head.disk);
             return Err(JournalError::OtherDisk { path, disk });
         }
-        if expected.is_some_and(|expected| expected != head.first) {
-            return Err(damaged(expected.unwrap_or(1) - 1));
-        }
         let key = Arc::new(FileKey::new(&self.key, &head));
-        let (mut places, mut offset) = (Vec::new(), FILE_HEAD_BYTES as u64);
+        let (mut places, mut offset, mut zeroed_blocks) = (Vec::new(), FILE_HEAD_BYTES as u64, 0_u64);
         let mut window = Window::new(&*handle);
         loop {
-            let number = head.first + places.len() as u64;
-            let Some((sealed_bytes, _)) =
-                entry_head(&window.read(offset, ENTRY_HEAD_BYTES).await?).filter(|(_, of)| *of == number)
-            else {
+            let number = head.first.checked_add(places.len() as u64);
+            let found = entry_head(&window.read(offset, ENTRY_HEAD_BYTES).await?);
+            let Some((sealed_bytes, number)) = found.filter(|(_, of)| Some(*of) == number) else {
                 break;
             };
             let at = offset + ENTRY_HEAD_BYTES as u64;
             let sealed = window.read(at, sealed_bytes).await?;
-            if sealed.len() < sealed_bytes || key.open(number, &sealed).is_none() {
+            if sealed.len() < sealed_bytes {
                 break;
             }
+            let Some(entry) = key.open(number, &sealed) else {
+                break;
+            };
+            zeroed_blocks = zeroed_blocks.saturating_add(entry.zeroed_blocks());
             places.push(Place {
                 offset: at,
                 sealed_bytes: u32::try_from(sealed_bytes).expect("entries are bounded"),
             });
             offset = at + sealed_bytes as u64;
         }
-        if offset < length && !is_last {
-            return Err(damaged(head.first + places.len() as u64 - 1));
+        if places.is_empty() {
+            // Nothing says that even its head is what was written.
+            return Ok(());
         }
         let mut files = self.files();
-        files.next_file = head.file + 1;
+        if let Some(before) = files.files.back_mut() {
+            if head.first < before.first || head.first > before.end() {
+                let (path, after) = (before.path.clone(), before.end().saturating_sub(1));
+                return Err(JournalError::Damaged { path, after });
+            }
+            // What stood there after a sync that failed was written once more.
+            before.places.truncate((head.first - before.first) as usize);
+        }
         files.began = head.began;
         files.files.push_back(File {
             path,
@@ -180,6 +180,7 @@ impl JournalFiles {
             began: head.began,
             places,
             length_bytes: offset,
+            zeroed_blocks,
             handle,
             key,
         });
@@ -195,6 +196,24 @@ impl JournalFiles {
         }
     }
 
+    /// Makes what was found durable: a process that died may have written it, and no crash have lost it yet. What follows on it
+    /// will be answered.
+    ///
+    /// # Errors
+    /// If the local disk fails.
+    pub(super) async fn sync_found(&self) -> Result<(), DiskError> {
+        let found: Vec<_> = self
+            .files()
+            .files
+            .iter()
+            .map(|file| file.handle.clone())
+            .collect();
+        for handle in found {
+            handle.sync_data().await?;
+        }
+        self.env.disk().sync_directory(&self.directory).await
+    }
+
     /// The next entry is the first of a new journaling, which is whole when it has said so.
     pub(super) fn begin_at(&self, first: u64) {
         self.files().began = first;
@@ -206,9 +225,13 @@ impl JournalFiles {
         files.files.front().is_some_and(|file| file.first == file.began)
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files, as they count for the bound.
     pub(super) fn used_bytes(&self) -> u64 {
-        self.files().files.iter().map(|file| file.length_bytes).sum()
+        let counted = |file: &File| {
+            file.length_bytes
+                .saturating_add(file.zeroed_blocks.saturating_mul(ZEROED_BLOCK_BYTES))
+        };
+        self.files().files.iter().map(counted).sum()
     }
 
     /// Appends entries from `first` on, durably. One caller at a time.
@@ -231,6 +254,7 @@ impl JournalFiles {
             (file.handle.clone(), file.key.clone(), file.length_bytes)
         };
         let begin = offset;
+        let zeroed_blocks: u64 = entries.iter().map(Entry::zeroed_blocks).sum();
         let (mut parts, mut places) = (
             Vec::with_capacity(entries.len()),
             Vec::with_capacity(entries.len()),
@@ -246,12 +270,18 @@ impl JournalFiles {
             parts.push(bytes);
         }
         self.env.fault_point("journal.before_append").await;
-        handle.write_and_sync(begin, parts).await?;
+        if let Err(error) = handle.write_and_sync(begin, parts).await {
+            // Where there was no room nothing was synced, and the same bytes may go there again. After a sync that failed nobody
+            // knows what another one would say of.
+            self.files().ours &= matches!(error, DiskError::Full { .. });
+            return Err(error);
+        }
         self.env.fault_point("journal.after_append").await;
         let mut files = self.files();
         let file = files.files.back_mut().expect("nobody else takes the last one");
         file.places.extend(places);
         file.length_bytes = offset;
+        file.zeroed_blocks += zeroed_blocks;
         Ok(())
     }
 
@@ -271,8 +301,15 @@ impl JournalFiles {
         let handle = self.env.disk().open(&path, OpenMode::CreateNew).await?;
         // From here on the name is taken, whatever comes.
         self.files().next_file = number + 1;
-        handle.write_and_sync(0, vec![head.encode()]).await?;
-        self.env.disk().sync_directory(&self.directory).await?;
+        let begun = async {
+            handle.write_and_sync(0, vec![head.encode()]).await?;
+            self.env.disk().sync_directory(&self.directory).await
+        };
+        if let Err(error) = begun.await {
+            // If it stays, it says nothing; it is removed with the others.
+            let _ = self.env.disk().remove(&path).await;
+            return Err(error);
+        }
         let mut files = self.files();
         files.ours = true;
         files.files.push_back(File {
@@ -281,6 +318,7 @@ impl JournalFiles {
             began: head.began,
             places: Vec::new(),
             length_bytes: FILE_HEAD_BYTES as u64,
+            zeroed_blocks: 0,
             key: Arc::new(FileKey::new(&self.key, &head)),
             handle,
         });
@@ -317,7 +355,7 @@ impl JournalFiles {
         }
     }
 
-    /// Deletes the files all of whose entries are below `durable`, but not the one that is being written.
+    /// Deletes the files all of whose entries are below `durable`, but not the one that may be written on.
     ///
     /// # Errors
     /// If the local disk fails; what is left is deleted the next time.
@@ -326,18 +364,19 @@ impl JournalFiles {
         loop {
             let path = {
                 let files = self.files();
+                let written_on =
+                    |file: &File| files.ours && files.files.len() == 1 && file.length_bytes < self.file_bytes;
                 let done = files.files.front().filter(|file| file.end() <= durable);
-                match done.filter(|_| files.files.len() > 1) {
+                match done.filter(|file| !written_on(file)) {
                     Some(file) => file.path.clone(),
                     None => return Ok(()),
                 }
             };
-            self.env.disk().remove(&path).await?;
-            self.files().files.pop_front();
+            self.delete_first(&path).await?;
         }
     }
 
-    /// Deletes everything, durably.
+    /// Deletes everything, durably. Nobody appends meanwhile.
     ///
     /// # Errors
     /// If the local disk fails; then it is not known what is left.
@@ -348,8 +387,7 @@ impl JournalFiles {
             let Some(path) = self.files().files.front().map(|file| file.path.clone()) else {
                 break;
             };
-            self.env.disk().remove(&path).await?;
-            self.files().files.pop_front();
+            self.delete_first(&path).await?;
         }
         {
             let mut files = self.files();
@@ -359,13 +397,26 @@ impl JournalFiles {
         }
         for name in self.env.disk().list(&self.directory).await? {
             if is_file_name(&name) {
-                self.env
-                    .disk()
-                    .remove(&format!("{}/{name}", self.directory))
-                    .await?;
+                self.remove(&format!("{}/{name}", self.directory)).await?;
             }
         }
         self.env.disk().sync_directory(&self.directory).await
+    }
+
+    /// Durably, before the next one is: a file must not come back without those behind it.
+    async fn delete_first(&self, path: &str) -> Result<(), DiskError> {
+        self.remove(path).await?;
+        self.env.disk().sync_directory(&self.directory).await?;
+        self.files().files.pop_front();
+        Ok(())
+    }
+
+    /// A file that was removed before, by an attempt that failed later, is as good as removed.
+    async fn remove(&self, path: &str) -> Result<(), DiskError> {
+        match self.env.disk().remove(path).await {
+            Err(DiskError::NotFound { .. }) => Ok(()),
+            other => other,
+        }
     }
 }
 

@@ -5,21 +5,24 @@
 //! | direct     | goes to the disk                      | entering, when the oldest write has waited too long                 |
 //! | entering   | is queued                             | journaling, when all that waits for nodes is in the journal         |
 //! | journaling | is queued, journaled, answered, given | leaving, when the disk has all of it and nodes answer               |
-//! | leaving    | is queued, and not answered           | direct, when all is durable and the journal is empty; journaling,   |
-//! |            |                                       | when that takes too long                                            |
+//! | leaving    | is queued, journaled, given           | emptying, when all is durable; journaling, when that takes too long |
+//! | emptying   | is queued                             | direct, when the files are deleted; journaling, if anything came    |
 //!
 //! A change takes its place when it is polled first, under the lock, in every phase; so there is one order, and what is read is
 //! looked for in the queue and the journal first: what is there and was not given to the disk is newer than what the disk has. One
 //! task writes the queue to the journal, one gives its changes to the disk in their order, one watches how long nodes take.
 //!
-//! *Bounds.* The journal has at most its bound and what waited when it began (which the disk bounds); at the bound the queue is not
-//! written, so nobody is answered. What is queued and not answered is bounded by whoever calls, as of the disk. A zeroed range
+//! *Bounds.* The journal has at most its bound and one change, or what waited when it began (which the disk bounds); at the bound the
+//! queue is not written, so nobody is answered. What is queued and not answered is bounded by whoever calls, as of the disk. A zeroed range
 //! counts 16 bytes a block in the journal, since a crash makes the next attach look at each.
+//!
+//! *A local disk that fails* makes writers wait, as one without a journal does: when nodes have what it holds, it is deleted, and
+//! changes go to the disk from the queue, answered when they are durable there.
 
 use super::{
     Journal, JournalOptions,
     entry::{ENTRY_DATA_MAX, ENTRY_HEAD_BYTES, Entry},
-    files::JournalFiles,
+    files::{JournalFiles, ZEROED_BLOCK_BYTES},
     spans::{Part, Spans},
 };
 use crate::{mode::FlushPolicy, types::Change, virtual_disk::VirtualDisk};
@@ -29,18 +32,14 @@ use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, Piece, ZER
 use firn_env::{DiskLock, Env, Monotonic, Task};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
 };
 use tokio::sync::Notify;
 
-/// What a zeroed block counts.
-const ZEROED_BLOCK_BYTES: u64 = 16;
 /// What an entry takes beside its data.
 const ENTRY_BYTES: u64 = ENTRY_HEAD_BYTES as u64 + 32;
-/// Times a range is looked up again because what holds it went on its way.
-const LOOKUPS_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -48,6 +47,7 @@ pub(super) enum Phase {
     Entering,
     Journaling,
     Leaving,
+    Emptying,
 }
 
 /// How things stand, for people.
@@ -72,19 +72,23 @@ pub(super) struct State {
     pub(super) next: u64,
     /// Entries that are not in the journal yet: those from `synced` on, but for what waited when it began.
     pub(super) queue: VecDeque<Entry>,
-    /// What waited when the journal began could not be written: changes wait in memory, as without a journal.
+    /// The journal could not be written and holds nothing: changes wait in memory, as without one.
     pub(super) broken: bool,
+    /// The journal has no room for what is queued, or cannot be written.
+    pub(super) blocked: bool,
     /// All entries below are in the journal, durably.
     pub(super) synced: u64,
     /// All entries below were given to the disk.
     pub(super) given: u64,
+    /// All entries below are durable, or are being made so.
+    pub(super) syncing: u64,
     /// All entries below are durable on nodes.
     pub(super) durable: u64,
     pub(super) spans: Spans,
     /// Entries at which somebody waits for nodes.
     pub(super) wanted: BTreeSet<u64>,
-    /// Blocks that the entry at `given` has and the disk has already.
-    pub(super) skip_blocks: u64,
+    /// Blocks of entries from `given` on for which the disk has something newer of the journal already.
+    pub(super) skip: BTreeMap<u64, Vec<Range<u64>>>,
     pub(super) syncs: usize,
     pub(super) failed: Option<DeviceError>,
     /// Before this moment the journal is not left.
@@ -148,12 +152,14 @@ impl Journaled {
                 next: 1,
                 queue: VecDeque::new(),
                 broken: false,
+                blocked: false,
                 synced: 1,
                 given: 1,
+                syncing: 1,
                 durable: 1,
                 spans: Spans::default(),
                 wanted: BTreeSet::new(),
-                skip_blocks: 0,
+                skip: BTreeMap::new(),
                 syncs: 0,
                 failed: None,
                 stay_until: None,
@@ -212,6 +218,11 @@ impl State {
     /// Up to where changes can be given to the disk.
     pub(super) fn givable(&self) -> u64 {
         if self.broken { self.next } else { self.synced }
+    }
+
+    /// Whether room comes back only if the disk is told to make durable what it was given last.
+    pub(super) fn owes_sync(&self) -> bool {
+        self.blocked && self.given == self.givable() && self.syncing < self.given
     }
 }
 
@@ -277,7 +288,7 @@ impl Inner {
             }
             match state.phase {
                 Phase::Direct => Ok((&mut direct).now_or_never()),
-                Phase::Entering | Phase::Journaling | Phase::Leaving => {
+                Phase::Entering | Phase::Journaling | Phase::Leaving | Phase::Emptying => {
                     if let Some(error) = self.gave_up() {
                         return Err(error);
                     }
@@ -302,7 +313,8 @@ impl Inner {
             } else {
                 state.synced.max(state.durable)
             };
-            error.is_some() || ((safe > number || (early && !durable)) && state.phase != Phase::Leaving)
+            let held = matches!(state.phase, Phase::Leaving | Phase::Emptying);
+            error.is_some() || ((safe > number || (early && !durable)) && !held)
         });
         answered.await?;
         error.map_or(Ok(()), Err)
@@ -374,25 +386,26 @@ impl Inner {
         })
     }
 
-    async fn read_parts(&self, blocks: Range<u64>) -> Result<Option<Vec<Piece>>, DeviceError> {
+    async fn read_range(&self, blocks: Range<u64>) -> Result<Vec<Piece>, DeviceError> {
         let parts = self.state().spans.parts(blocks);
         let mut pieces = Vec::new();
         for Part { blocks, entry } in parts {
-            match entry {
-                Some(_) if self.env.is_planted("journal.read_past") => {
-                    pieces.extend(self.read_disk(&blocks).await?);
+            let journaled = match entry {
+                Some(number) if !self.env.is_planted("journal.read_past") => {
+                    self.read_entry(number, &blocks).await?
                 }
-                Some(number) => match self.read_entry(number, &blocks).await? {
-                    Some(piece) => pieces.push(piece),
-                    None => return Ok(None),
-                },
+                Some(_) | None => None,
+            };
+            match journaled {
+                Some(piece) => pieces.push(piece),
+                // What was retired meanwhile the disk has, or something newer that was written since this read began.
                 None => pieces.extend(self.read_disk(&blocks).await?),
             }
         }
-        Ok(Some(pieces))
+        Ok(pieces)
     }
 
-    async fn read_disk(&self, blocks: &Range<u64>) -> Result<Vec<Piece>, DeviceError> {
+    pub(super) async fn read_disk(&self, blocks: &Range<u64>) -> Result<Vec<Piece>, DeviceError> {
         let length = (blocks.end - blocks.start) * self.block_bytes;
         let length = u32::try_from(length).expect("part of a range that fits");
         self.disk.read(blocks.start * self.block_bytes, length).await
@@ -421,12 +434,7 @@ impl BlockDevice for Journaled {
         }
         let block_bytes = self.inner.block_bytes;
         let blocks = offset / block_bytes..(offset + u64::from(length)) / block_bytes;
-        for _ in 0..LOOKUPS_MAX {
-            if let Some(pieces) = self.inner.read_parts(blocks.clone()).await? {
-                return Ok(pieces);
-            }
-        }
-        self.inner.disk.read(offset, length).await
+        self.inner.read_range(blocks).await
     }
 
     async fn write(&self, offset: u64, data: Bytes, durability: Durability) -> Result<(), DeviceError> {

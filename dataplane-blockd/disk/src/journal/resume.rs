@@ -10,33 +10,144 @@
 //! log        the greatest n: each block named by the first n changes holds the last of its contents among these
 //! ```
 //!
+//! Of the epoch from which a disk in place goes on, a block that holds one of its contents already is given only later ones: the
+//! one that it holds may have been answered as durable by itself.
+//!
 //! This holds for a disk that nobody else has written since, which its fence tells ([`Journal::claim`](super::Journal::claim)).
 
 use super::{
     entry::Entry,
     journaled::{Inner, Phase},
+    tasks::without,
 };
 use crate::types::Change;
 use aws_lc_rs::digest::{SHA256, digest};
 use firn_blockd_nbd::{BlockDevice, DeviceError, Piece};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
 };
 
-/// What stands, or would stand, in a block: equal for equal contents.
-pub(super) type Content = u128;
+/// Bytes that are read of the disk at once, and how often side by side.
+const LOOK: (u64, usize) = (4 << 20, 8);
 
-/// A change of one block, as the journal has it.
+/// What stands, or would stand, in a block: equal for equal contents. 0: zeroes.
+pub(super) type Content = u128;
+/// Of a run of blocks: that not all of them are zero.
+const NOT_ZERO: Content = Content::MAX;
+
+/// A change of one run of blocks, as the journal has it. A run is one block, or several that are only ever zeroed, together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
+    /// The first block of the run.
     pub(super) block: u64,
     pub(super) content: Content,
     /// Flushes before it.
     pub(super) epoch: u64,
 }
 
-/// From which step on a disk in place that holds `found` needs the changes again. `found` has each block of the steps.
+/// A change of the journal without its data.
+struct Outline {
+    number: u64,
+    epoch: u64,
+    blocks: Range<u64>,
+    /// Of each block; nothing if they are zeroed.
+    contents: Vec<Content>,
+}
+
+/// The blocks that changes name, cut into runs; by first block, with the end and what the disk holds.
+struct Runs(BTreeMap<u64, (u64, Content)>);
+
+impl Runs {
+    fn new(changes: &[Outline]) -> Self {
+        let mut named = BTreeMap::new();
+        let mut cuts = BTreeSet::new();
+        for Outline { blocks, contents, .. } in changes {
+            cuts.extend([blocks.start, blocks.end]);
+            if !contents.is_empty() {
+                cuts.extend(blocks.clone());
+            }
+            let end = named.entry(blocks.start).or_insert(blocks.end);
+            *end = blocks.end.max(*end);
+        }
+        let mut runs = BTreeMap::new();
+        let mut done = 0;
+        for (first, end) in named {
+            let inside: Vec<u64> = cuts.range(first.max(done)..end.max(done)).copied().collect();
+            let ends = inside.iter().skip(1).copied().chain([end]);
+            runs.extend(inside.iter().copied().zip(ends.map(|end| (end, 0))));
+            done = done.max(end);
+        }
+        Self(runs)
+    }
+
+    /// Those of a range of whole runs.
+    fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.range(blocks).map(|(first, (end, _))| *first..*end)
+    }
+
+    fn end_of(&self, first: u64) -> u64 {
+        self.0.get(&first).map_or(first, |(end, _)| *end)
+    }
+
+    /// What is to be read of the disk, in pieces.
+    fn to_read(&self, blocks_max: u64) -> Vec<Range<u64>> {
+        let mut pieces: Vec<Range<u64>> = Vec::new();
+        for (&first, &(end, _)) in &self.0 {
+            let mut at = first;
+            while at < end {
+                match pieces.last_mut() {
+                    Some(last) if last.end == at && last.end - last.start < blocks_max => {
+                        last.end = end.min(last.start + blocks_max);
+                        at = last.end;
+                    }
+                    Some(_) | None => {
+                        pieces.push(at..at + 1);
+                        at += 1;
+                    }
+                }
+            }
+        }
+        pieces
+    }
+
+    /// A block holds something else than zeroes.
+    fn holds(&mut self, block: u64, content: Content) {
+        if let Some((first, (end, holds))) = self.0.range_mut(..=block).next_back() {
+            *holds = if *end - *first == 1 { content } else { NOT_ZERO };
+        }
+    }
+
+    fn found(&self) -> BTreeMap<u64, Content> {
+        self.0
+            .iter()
+            .map(|(first, (_, content))| (*first, *content))
+            .collect()
+    }
+}
+
+/// Steps of the epoch that begins at `from` whose run holds that content, or a later one of the epoch.
+pub(super) fn superseded(steps: &[Step], from: usize, found: &BTreeMap<u64, Content>) -> Vec<usize> {
+    let Some(open) = steps.get(from).map(|step| step.epoch) else {
+        return Vec::new();
+    };
+    let epoch = || {
+        (from..)
+            .zip(&steps[from..])
+            .take_while(|(_, step)| step.epoch == open)
+    };
+    let held: BTreeMap<u64, usize> = epoch()
+        .filter(|(_, step)| found.get(&step.block) == Some(&step.content))
+        .map(|(at, step)| (step.block, at))
+        .collect();
+    epoch()
+        .filter(|(at, step)| held.get(&step.block).is_some_and(|held| at <= held))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+/// From which step on a disk in place that holds `found` needs the changes again. `found` has each run of the steps.
 pub(super) fn from_epochs(steps: &[Step], found: &BTreeMap<u64, Content>) -> usize {
     let by_epoch: Vec<&[Step]> = steps.chunk_by(|one, other| one.epoch == other.epoch).collect();
     // Blocks that do not hold the last of their contents so far.
@@ -94,97 +205,123 @@ impl Inner {
                 .await
                 .map_err(|error| DeviceError::Io(error.to_string()));
         }
-        let (mut steps, mut places, mut epoch) = (Vec::new(), Vec::new(), 0);
-        let mut spans: Vec<(u64, Range<u64>)> = Vec::new();
-        for number in first..end {
-            let entry = files
-                .read(number)
-                .await
-                .map_err(|error| DeviceError::Io(error.to_string()))?;
-            let Some(Entry::Change(change)) = entry else {
-                continue;
-            };
-            let blocks = self.blocks_of(&change);
-            for (at, block) in blocks.clone().enumerate() {
-                let content = match &change {
-                    Change::Data { data, .. } => {
-                        let bytes = self.block_bytes as usize;
-                        content_of(&data[at * bytes..(at + 1) * bytes])
-                    }
-                    Change::Zero { .. } | Change::Flush => content_of(&[]),
-                };
+        let changes = self.journaled_changes(first..end).await?;
+        let mut runs = Runs::new(&changes);
+        self.look(&mut runs).await?;
+        let (mut steps, mut numbers) = (Vec::new(), Vec::new());
+        for change in &changes {
+            for run in runs.within(change.blocks.clone()) {
+                let at = (run.start - change.blocks.start) as usize;
                 steps.push(Step {
-                    block,
-                    content,
-                    epoch,
+                    block: run.start,
+                    content: change.contents.get(at).copied().unwrap_or(0),
+                    epoch: change.epoch,
                 });
-                places.push((number, at as u64));
-            }
-            match change {
-                Change::Flush => epoch += 1,
-                Change::Data { .. } | Change::Zero { .. } => spans.push((number, blocks)),
+                numbers.push(change.number);
             }
         }
-        let named: BTreeSet<u64> = steps.iter().map(|step| step.block).collect();
-        let found = self.contents(&named).await?;
+        let found = runs.found();
+        let is_log = self.disk.is_log();
         let from = if self.env.is_planted("journal.repeats_everything") {
             0
-        } else if self.disk.is_log() {
+        } else if is_log {
             from_prefix(&steps, &found)
         } else {
             from_epochs(&steps, &found)
         };
-        let (given, skip_blocks) = places.get(from).copied().unwrap_or((end, 0));
+        let given = numbers.get(from).copied().unwrap_or(end);
+        let mut skipped: Vec<usize> = (0..from).rev().take_while(|at| numbers[*at] == given).collect();
+        skipped.reverse();
+        if !is_log && !self.env.is_planted("journal.repeats_the_epoch") {
+            skipped.extend(superseded(&steps, from, &found));
+        }
+        let mut skip: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
+        for at in skipped {
+            let run = steps[at].block..runs.end_of(steps[at].block);
+            skip.entry(numbers[at]).or_default().push(run);
+        }
         tracing::warn!(
             entries = end - first,
             missing = end - given,
             "the local journal has changes of the attach before; the disk is given those that it lacks"
         );
         let mut state = self.state();
-        for (number, blocks) in spans.into_iter().filter(|(number, _)| *number >= given) {
-            let skip = if number == given { skip_blocks } else { 0 };
-            state.spans.insert(blocks.start + skip..blocks.end, number);
+        for Outline { number, blocks, .. } in changes {
+            if number < given {
+                continue;
+            }
+            let skipped = skip.get(&number).map_or(&[][..], Vec::as_slice);
+            for part in without(blocks, skipped) {
+                state.spans.insert(part, number);
+            }
         }
         state.phase = Phase::Journaling;
         state.session += 1;
         (state.next, state.synced, state.given) = (end, end, given);
-        (state.durable, state.skip_blocks) = (first, skip_blocks);
+        (state.durable, state.syncing, state.skip) = (first, first, skip);
         Ok(())
     }
 
-    /// What the disk has in these blocks.
-    async fn contents(&self, blocks: &BTreeSet<u64>) -> Result<BTreeMap<u64, Content>, DeviceError> {
-        let mut found = BTreeMap::new();
-        let mut left = blocks.iter().copied().peekable();
-        let once = u64::from(self.disk.geometry().payload_bytes_max) / self.block_bytes;
-        while let Some(first) = left.next() {
-            let mut end = first + 1;
-            while end - first < once && left.next_if_eq(&end).is_some() {
-                end += 1;
-            }
-            let length = (end - first) * self.block_bytes;
-            let length = u32::try_from(length).expect("within one payload");
-            let mut block = first;
-            for piece in self.disk.read(first * self.block_bytes, length).await? {
-                let count = piece.length_bytes() / self.block_bytes;
-                for at in 0..count {
-                    let content = match &piece {
-                        Piece::Zeroes(_) => content_of(&[]),
-                        Piece::Data(data) => {
-                            let from = (at * self.block_bytes) as usize;
-                            content_of(&data[from..from + self.block_bytes as usize])
-                        }
-                    };
-                    found.insert(block, content);
-                    block += 1;
+    /// The changes of some entries, with what they would make of each block.
+    async fn journaled_changes(&self, numbers: Range<u64>) -> Result<Vec<Outline>, DeviceError> {
+        let (mut changes, mut epoch) = (Vec::new(), 0);
+        for number in numbers {
+            let entry = self
+                .files()
+                .read(number)
+                .await
+                .map_err(|error| DeviceError::Io(error.to_string()))?;
+            let Some(Entry::Change(change)) = entry else {
+                continue;
+            };
+            let contents = match &change {
+                Change::Data { data, .. } => data.chunks(self.block_bytes as usize).map(content_of).collect(),
+                Change::Zero { .. } => Vec::new(),
+                Change::Flush => {
+                    epoch += 1;
+                    continue;
                 }
+            };
+            changes.push(Outline {
+                number,
+                epoch,
+                blocks: self.blocks_of(&change),
+                contents,
+            });
+        }
+        Ok(changes)
+    }
+
+    /// What the disk has in these runs.
+    async fn look(&self, runs: &mut Runs) -> Result<(), DeviceError> {
+        let bytes = u64::from(self.disk.geometry().payload_bytes_max).min(LOOK.0);
+        let mut looks = stream::iter(runs.to_read((bytes / self.block_bytes).max(1)))
+            .map(|blocks| async move {
+                let pieces = self.read_disk(&blocks).await?;
+                Ok::<_, DeviceError>((blocks.start, pieces))
+            })
+            .buffered(LOOK.1);
+        while let Some((mut block, pieces)) = looks.try_next().await? {
+            for piece in pieces {
+                match &piece {
+                    Piece::Zeroes(_) => {}
+                    Piece::Data(data) => {
+                        for (block, bytes) in (block..).zip(data.chunks(self.block_bytes as usize)) {
+                            let content = content_of(bytes);
+                            if content != 0 {
+                                runs.holds(block, content);
+                            }
+                        }
+                    }
+                }
+                block += piece.length_bytes() / self.block_bytes;
             }
         }
-        Ok(found)
+        Ok(())
     }
 }
 
-/// Of a block's bytes; none, or only zeroes, are the same.
+/// Of a block's bytes.
 fn content_of(bytes: &[u8]) -> Content {
     if bytes.iter().all(|byte| *byte == 0) {
         return 0;
@@ -214,6 +351,13 @@ mod tests {
         })
     }
 
+    /// Whether the disk holds for a block what came after `step`, which is in the same epoch.
+    fn overtaken(steps: &[Step], durable: &[Step], step: Step) -> bool {
+        let last = durable.iter().rev().find(|other| other.block == step.block);
+        let place = |of: Step| steps.iter().rposition(|other| *other == of);
+        last.is_some_and(|last| last.epoch == step.epoch && place(*last) > place(step))
+    }
+
     fn after(base: &BTreeMap<u64, Content>, steps: &[Step]) -> BTreeMap<u64, Content> {
         let mut disk = base.clone();
         disk.extend(steps.iter().map(|step| (step.block, step.content)));
@@ -236,9 +380,18 @@ mod tests {
                 .collect();
             let found = after(&base, &durable);
             let from = from_epochs(&steps, &found);
-            prop_assert_eq!(after(&found, &steps[from..]), after(&base, &steps));
-            if let Some(first) = steps.get(from) {
-                prop_assert!(first.epoch >= whole, "nothing older than the open epoch is written again");
+            let skipped = superseded(&steps, from, &found);
+            let given: Vec<Step> = (from..steps.len())
+                .filter(|at| !skipped.contains(at))
+                .map(|at| steps[at])
+                .collect();
+            prop_assert_eq!(after(&found, &given), after(&base, &steps));
+            for step in given {
+                prop_assert!(step.epoch >= whole, "nothing older than the open epoch is written again");
+                prop_assert!(
+                    !overtaken(&steps, &durable, step),
+                    "nothing is written over what came later: {step:?}"
+                );
             }
         }
 
@@ -251,6 +404,72 @@ mod tests {
             for upto in from..=steps.len() {
                 // Every state on the way is a prefix.
                 prop_assert_eq!(after(&found, &steps[from..upto]), after(&base, &steps[..upto]));
+            }
+        }
+    }
+
+    fn outline(number: u64, blocks: Range<u64>, contents: &[Content]) -> Outline {
+        Outline {
+            number,
+            epoch: 0,
+            blocks,
+            contents: contents.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_is_only_zeroed_is_one_run_however_long() {
+        let mut runs = Runs::new(&[
+            outline(1, 0..1 << 40, &[]),
+            outline(2, 10..12, &[7, 8]),
+            outline(3, 11..20, &[]),
+            outline(4, (1 << 40) + 5..(1 << 40) + 6, &[9]),
+        ]);
+        let all: Vec<Range<u64>> = runs.within(0..1 << 41).collect();
+        let last = (1 << 40) + 5;
+        assert_eq!(all, [0..10, 10..11, 11..12, 12..20, 20..1 << 40, last..last + 1]);
+        runs.holds(3, 77);
+        runs.holds(11, 8);
+        runs.holds(last, 9);
+        let found: Vec<Content> = runs.found().into_values().collect();
+        assert_eq!(found, [NOT_ZERO, 0, 8, 0, 0, 9]);
+        assert_eq!(runs.end_of(12), 20);
+    }
+
+    #[test]
+    fn runs_are_read_in_pieces() {
+        let runs = Runs::new(&[
+            outline(1, 2..9, &[]),
+            outline(2, 9..10, &[1]),
+            outline(3, 20..21, &[2]),
+        ]);
+        assert_eq!(runs.to_read(3), [2..5, 5..8, 8..10, 20..21]);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_cover_what_is_named_and_no_change_names_a_part(
+            named in proptest::collection::vec((0..30_u64, 1..12_u64, any::<bool>()), 0..12),
+        ) {
+            let changes: Vec<Outline> = (1..)
+                .zip(&named)
+                .map(|(number, (first, count, data))| {
+                    let contents = vec![5; if *data { *count as usize } else { 0 }];
+                    outline(number, *first..first + count, &contents)
+                })
+                .collect();
+            let runs = Runs::new(&changes);
+            let covered: Vec<u64> = runs.within(0..100).flatten().collect();
+            let expected: BTreeSet<u64> = changes.iter().flat_map(|change| change.blocks.clone()).collect();
+            prop_assert_eq!(&covered, &expected.into_iter().collect::<Vec<u64>>());
+            let read: Vec<u64> = runs.to_read(4).into_iter().flatten().collect();
+            prop_assert_eq!(&covered, &read);
+            for change in &changes {
+                let within: Vec<u64> = runs.within(change.blocks.clone()).flatten().collect();
+                prop_assert_eq!(within, change.blocks.clone().collect::<Vec<u64>>());
+                if !change.contents.is_empty() {
+                    prop_assert!(runs.within(change.blocks.clone()).all(|run| run.end - run.start == 1));
+                }
             }
         }
     }

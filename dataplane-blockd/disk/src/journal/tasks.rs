@@ -8,7 +8,7 @@ use crate::types::Change;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability};
 use firn_env::{DiskError, Monotonic};
 use futures::{FutureExt, future::BoxFuture};
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// Between two looks at how long nodes take.
 const WATCH: Duration = Duration::from_millis(100);
@@ -18,6 +18,8 @@ const LEAVING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 const PAUSE: Duration = Duration::from_secs(1);
 /// Entries of one write to the journal: with their data at most a gibibyte, and far less in practice.
 const BATCH_MAX: usize = 1024;
+/// How often a journal that is not needed any more is tried to be deleted before the disk fails.
+const EMPTYING_TRIES_MAX: u32 = 60;
 /// Syncs of the disk that are under way at once.
 const SYNCS_MAX: usize = 32;
 
@@ -62,8 +64,15 @@ impl Inner {
                 "nodes are away: changes go to the local journal"
             );
             let outcome = self.begin(first, &entries).await;
+            let emptied = match &outcome {
+                Ok(()) => Ok(()),
+                Err(_) => self.empty_files().await,
+            };
             let mut state = self.state();
             state.phase = Phase::Journaling;
+            if let Err(error) = emptied {
+                state.failed.get_or_insert(error);
+            }
             match outcome {
                 Ok(()) => {
                     state.session += 1;
@@ -85,40 +94,89 @@ impl Inner {
         let files = self.files();
         files.begin_at(first);
         for batch in entries.chunks(BATCH_MAX) {
-            if let Err(error) = files.append(first, batch).await {
-                files.clear().await?;
-                return Err(error);
-            }
+            files.append(first, batch).await?;
             first += batch.len() as u64;
         }
         Ok(())
     }
 
+    /// Deletes what the journal holds: nobody needs it any more. It must not be there when a later attach looks, since the disk
+    /// goes on without it; so writers wait until it is gone.
+    async fn empty_files(&self) -> Result<(), DeviceError> {
+        let mut tries = 0;
+        loop {
+            let error = match self.files().clear().await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            tries += 1;
+            if tries >= EMPTYING_TRIES_MAX {
+                return Err(DeviceError::Io(format!(
+                    "the local journal cannot be emptied: {error}"
+                )));
+            }
+            tracing::error!(%error, "the local journal cannot be emptied; writers wait");
+            self.env.sleep(PAUSE).await;
+        }
+    }
+
     /// Writes what is queued to the journal, as far as its bound allows.
     pub(super) async fn write_entries(&self) {
         loop {
-            let mut batch = Vec::new();
-            let mut first = 0;
-            let ready = self.until(|state| {
-                if matches!(state.phase, Phase::Journaling | Phase::Leaving) && !state.broken {
-                    (first, batch) = (state.synced, self.fitting(state));
+            let changed = self.changed.notified();
+            let (first, batch, newly_blocked) = {
+                let mut state = self.state();
+                if state.failed.is_some() {
+                    return;
                 }
-                !batch.is_empty()
-            });
-            if ready.await.is_err() {
-                return;
-            }
-            if let Err(error) = self.files().append(first, &batch).await {
-                tracing::error!(%error, "the local journal cannot be written; writers wait");
-                self.env.sleep(PAUSE).await;
+                let writes = matches!(state.phase, Phase::Journaling | Phase::Leaving) && !state.broken;
+                let batch = if writes { self.fitting(&state) } else { Vec::new() };
+                let blocked = writes && batch.is_empty() && !state.queue.is_empty();
+                let newly_blocked = blocked && !state.blocked;
+                state.blocked = blocked;
+                (state.synced, batch, newly_blocked)
+            };
+            if batch.is_empty() {
+                if newly_blocked {
+                    self.changed.notify_waiters();
+                }
+                changed.await;
                 continue;
             }
-            {
-                let mut state = self.state();
-                state.queue.drain(..batch.len());
-                state.synced += batch.len() as u64;
+            match self.files().append(first, &batch).await {
+                Ok(()) => {
+                    let mut state = self.state();
+                    state.queue.drain(..batch.len());
+                    state.synced += batch.len() as u64;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the local journal cannot be written; writers wait");
+                    self.state().blocked = true;
+                    self.changed.notify_waiters();
+                    self.env.sleep(PAUSE).await;
+                    self.do_without().await;
+                }
             }
             self.changed.notify_waiters();
+        }
+    }
+
+    /// The journal cannot be written. If nodes have all that it holds, changes go to them from the queue.
+    async fn do_without(&self) {
+        {
+            let state = self.state();
+            // While something is queued and not journaled, the journal is not left.
+            let needed = state.durable < state.synced || state.phase != Phase::Journaling;
+            if needed || state.queue.is_empty() {
+                return;
+            }
+        }
+        match self.files().clear().await {
+            Ok(()) => {
+                tracing::warn!("the local journal is given up; writers wait for nodes");
+                self.state().broken = true;
+            }
+            Err(error) => tracing::error!(%error, "the local journal cannot be emptied; writers wait"),
         }
     }
 
@@ -145,19 +203,23 @@ impl Inner {
         loop {
             let wake = |state: &State| {
                 state.phase == Phase::Journaling
-                    && (state.given < state.givable() || state.given == state.next)
+                    && state.syncs < SYNCS_MAX
+                    && (state.given < state.givable() || state.given == state.next || state.owes_sync())
             };
             if self.until(wake).await.is_err() {
                 return;
             }
-            let (number, givable) = {
+            let (given, givable, next) = {
                 let state = self.state();
-                (state.given, state.givable())
+                (state.given, state.givable(), state.next)
             };
-            let done = if number < givable {
-                self.give_one(number, &mut unsynced_bytes).await
+            let done = if given < givable {
+                self.give_one(given, &mut unsynced_bytes).await
+            } else if given == next {
+                self.leave(&mut unsynced_bytes).await
             } else {
-                self.leave().await
+                self.start_sync(given);
+                Ok(())
             };
             if let Err(error) = done {
                 tracing::error!(%error, "the disk is over; the journal is kept");
@@ -168,6 +230,8 @@ impl Inner {
         }
     }
 
+    /// Gives the disk an entry, and tells it to make it durable if that is due. Whoever calls has seen to it that one more sync
+    /// may be under way. May be given up while it waits: then the disk has the entry, or has not and it is given again.
     async fn give_one(self: &Arc<Self>, number: u64, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
         let queued = self.state().queued(number);
         let entry = match queued {
@@ -178,68 +242,88 @@ impl Inner {
                 .await
                 .map_err(|error| DeviceError::Io(error.to_string()))?,
         };
-        let Some(Entry::Change(change)) = entry else {
-            self.state().given = number + 1;
-            return Ok(());
+        let change = match entry {
+            Some(Entry::Change(change)) => change,
+            Some(Entry::Ready) | None => {
+                self.state().given = number + 1;
+                return Ok(());
+            }
         };
         *unsynced_bytes += cost_bytes(&change);
         let blocks = self.blocks_of(&change);
-        let skip_blocks = std::mem::take(&mut self.state().skip_blocks);
-        let request = match change {
-            Change::Data { first, data } => {
-                let skipped = skip_blocks * self.block_bytes;
-                let offset = first * self.block_bytes + skipped;
-                Some(
-                    self.disk
-                        .write(offset, data.slice(skipped as usize..), Durability::Acknowledged),
-                )
+        let skip = self.state().skip.remove(&number).unwrap_or_default();
+        let mut requests: Vec<_> = without(blocks.clone(), &skip)
+            .into_iter()
+            .map(|part| self.request(&change, part))
+            .collect();
+        let ends_epoch = change == Change::Flush && !self.env.is_planted("journal.forgets_flushes");
+        {
+            // All of them take their places here, and what is due to be durable as well.
+            let mut state = self.state();
+            let mut waiting = Vec::new();
+            for mut request in requests {
+                match (&mut request).now_or_never() {
+                    Some(answer) => answer?,
+                    None => waiting.push(request),
+                }
             }
-            Change::Zero { blocks } => {
-                let (offset, length) = (blocks.start * self.block_bytes, blocks.end - blocks.start);
-                let length = length * self.block_bytes;
-                Some(
-                    self.disk
-                        .write_zeroes(offset, length, true, Durability::Acknowledged),
-                )
+            requests = waiting;
+            state.given = number + 1;
+            state.spans.remove(&blocks, number);
+            if state.broken {
+                // Nobody else takes it out of the queue.
+                state.queue.pop_front();
             }
-            Change::Flush => None,
-        };
-        let mut ends_epoch = request.is_none();
-        if let Some(mut request) = request {
-            let answer = {
-                let mut state = self.state();
-                let answer = (&mut request).now_or_never();
-                state.given = number + 1;
-                state.spans.remove(&blocks, number);
-                answer
-            };
-            match answer {
-                Some(answer) => answer?,
-                None => request.await?,
+            let wanted = state.wanted.range(state.syncing..=number).next().is_some();
+            let many = *unsynced_bytes >= self.options().file_bytes / 2;
+            drop(state);
+            if ends_epoch || wanted || many {
+                *unsynced_bytes = 0;
+                self.start_sync(number + 1);
             }
-        } else {
-            self.state().given = number + 1;
         }
-        let wanted = self.state().wanted.range(..=number).next().is_some();
-        ends_epoch &= !self.env.is_planted("journal.forgets_flushes") || wanted;
-        if ends_epoch || wanted || *unsynced_bytes >= self.options().file_bytes / 2 {
-            *unsynced_bytes = 0;
-            self.start_sync(number + 1).await?;
+        for request in requests {
+            request.await?;
         }
         Ok(())
     }
 
-    /// Makes all that was given so far durable, behind the back of what is given next.
-    async fn start_sync(self: &Arc<Self>, upto: u64) -> Result<(), DeviceError> {
-        self.until(|state| state.syncs < SYNCS_MAX).await?;
+    /// A change of some of its blocks, for the disk.
+    fn request(&self, change: &Change, blocks: Range<u64>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        let (disk, change, block_bytes) = (self.disk.clone(), change.clone(), self.block_bytes);
+        let (offset, length) = (
+            blocks.start * block_bytes,
+            (blocks.end - blocks.start) * block_bytes,
+        );
+        Box::pin(async move {
+            match change {
+                Change::Data { first, data } => {
+                    let from = ((blocks.start - first) * block_bytes) as usize;
+                    let data = data.slice(from..from + length as usize);
+                    disk.write(offset, data, Durability::Acknowledged).await
+                }
+                Change::Zero { .. } => {
+                    disk.write_zeroes(offset, length, true, Durability::Acknowledged)
+                        .await
+                }
+                Change::Flush => Ok(()),
+            }
+        })
+    }
+
+    /// Makes all that was given so far durable, behind the back of what is given next. Its place is taken when this returns.
+    fn start_sync(self: &Arc<Self>, upto: u64) {
         let inner = self.clone();
         let mut sync: BoxFuture<'static, Result<(), DeviceError>> = {
             let disk = self.disk.clone();
             Box::pin(async move { disk.sync().await })
         };
-        // Its place is here.
         let answer = (&mut sync).now_or_never();
-        self.state().syncs += 1;
+        {
+            let mut state = self.state();
+            state.syncs += 1;
+            state.syncing = upto;
+        }
         drop(self.env.spawn("journal sync", async move {
             let answer = match answer {
                 Some(answer) => answer,
@@ -247,11 +331,10 @@ impl Inner {
             };
             inner.synced(upto, answer).await;
         }));
-        Ok(())
     }
 
     async fn synced(&self, upto: u64, answer: Result<(), DeviceError>) {
-        {
+        let durable = {
             let mut state = self.state();
             state.syncs -= 1;
             match answer {
@@ -261,36 +344,51 @@ impl Inner {
                 }
                 Err(error) => state.failed = Some(error),
             }
-        }
-        let durable = self.state().durable;
+            state.durable
+        };
+        self.changed.notify_waiters();
         if let Err(error) = self.files().retire(durable).await {
             tracing::warn!(%error, "files of the journal are left");
         }
         self.changed.notify_waiters();
     }
 
-    /// Gives what came in before nobody could add to it any more, and waits until all is durable.
-    async fn drain(self: &Arc<Self>) -> Result<(), DeviceError> {
+    /// Gives what came in before nobody could add to it any more, and waits until all is durable: from then on nothing is
+    /// written to the journal.
+    async fn drain(self: &Arc<Self>, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
         loop {
-            self.until(|state| state.given < state.givable() || state.given == state.next)
-                .await?;
-            let (given, next) = {
-                let state = self.state();
-                (state.given, state.next)
+            self.until(|state| {
+                state.syncs < SYNCS_MAX && (state.given < state.givable() || state.given == state.next)
+            })
+            .await?;
+            let (given, givable, syncing) = {
+                let mut state = self.state();
+                if state.given == state.next && state.durable == state.next {
+                    state.phase = Phase::Emptying;
+                    return Ok(());
+                }
+                (state.given, state.givable(), state.syncing)
             };
-            if given == next {
-                self.start_sync(next).await?;
-                return self.until(|state| state.durable == state.next).await;
+            if given < givable {
+                self.give_one(given, unsynced_bytes).await?;
+                continue;
             }
-            self.give_one(given, &mut 0).await?;
+            if syncing < given {
+                self.start_sync(given);
+            }
+            self.until(|state| state.given < state.givable() || state.durable >= given)
+                .await?;
         }
     }
 
     /// Everything was given: makes it durable, and leaves the journal if nodes answer and nothing comes in between.
-    async fn leave(self: &Arc<Self>) -> Result<(), DeviceError> {
-        let end = self.state().given;
-        if self.state().durable < end && self.state().syncs == 0 {
-            self.start_sync(end).await?;
+    async fn leave(self: &Arc<Self>, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
+        let (end, syncing) = {
+            let state = self.state();
+            (state.given, state.syncing)
+        };
+        if syncing < end {
+            self.start_sync(end);
         }
         let late = |inner: &Self| {
             inner
@@ -307,48 +405,66 @@ impl Inner {
             return self.env.timeout(WATCH, more).await.unwrap_or(Ok(()));
         }
         self.state().phase = Phase::Leaving;
-        let settled = self.env.timeout(LEAVING.0, self.drain()).await;
-        let left = match settled {
-            Ok(outcome) => {
-                outcome?;
-                self.files().clear().await
-            }
+        match self.env.timeout(LEAVING.0, self.drain(unsynced_bytes)).await {
+            Ok(outcome) => outcome?,
             Err(_) => {
-                let mut state = self.state();
-                state.phase = Phase::Journaling;
-                state.stay_until = Some(Monotonic(self.env.now().0 + LEAVING.1.as_nanos() as u64));
-                drop(state);
+                {
+                    let mut state = self.state();
+                    state.phase = Phase::Journaling;
+                    state.stay_until = Some(Monotonic(self.env.now().0 + LEAVING.1.as_nanos() as u64));
+                }
                 self.changed.notify_waiters();
                 return Ok(());
             }
-        };
-        let mut state = self.state();
-        match left {
-            Ok(()) if state.given == state.next => {
+        }
+        self.empty_files().await?;
+        {
+            let mut state = self.state();
+            assert_eq!(
+                state.queue.len() as u64,
+                state.next - state.given,
+                "what was given has left the queue"
+            );
+            state.synced = state.given;
+            state.broken = false;
+            if state.queue.is_empty() {
                 tracing::info!("nodes have all that was written; changes go to them directly");
                 state.phase = Phase::Direct;
-                (state.synced, state.durable) = (state.next, state.next);
-                state.queue.clear();
-                state.broken = false;
-            }
-            // Something came while the files were deleted.
-            Ok(()) => {
-                let left = usize::try_from(state.next - state.given).unwrap_or(usize::MAX);
-                let given = state.queue.len().saturating_sub(left);
-                state.queue.drain(..given);
-                state.synced = state.given;
-                state.broken = false;
+            } else {
+                // Something came while the files were deleted.
                 state.phase = Phase::Journaling;
             }
-            Err(error) => {
-                // It is not known what is left of it: only a new attach can tell.
-                state.failed = Some(DeviceError::Io(format!(
-                    "the local journal cannot be emptied: {error}"
-                )));
-            }
         }
-        drop(state);
         self.changed.notify_waiters();
         Ok(())
+    }
+}
+
+/// A range without some ranges within it, which are in order.
+pub(super) fn without(blocks: Range<u64>, skip: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut at = blocks.start;
+    for skipped in skip {
+        if at < skipped.start {
+            left.push(at..skipped.start);
+        }
+        at = at.max(skipped.end);
+    }
+    if at < blocks.end {
+        left.push(at..blocks.end);
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_skipped_is_cut_out() {
+        assert_eq!(without(3..9, &[]), [3..9]);
+        assert_eq!(without(3..9, &[3..4, 5..6, 6..7]), [4..5, 7..9]);
+        assert_eq!(without(3..9, &[3..9]), [0_u64..0; 0]);
+        assert_eq!(without(0..0, &[]), [0_u64..0; 0]);
     }
 }

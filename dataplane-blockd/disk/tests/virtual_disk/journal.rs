@@ -117,6 +117,236 @@ fn writes_are_answered_without_nodes_up_to_the_bound_and_all_of_them_arrive() {
 }
 
 #[test]
+fn a_journal_that_is_full_before_its_first_file_is_gives_room_back() {
+    on_a_machine(|machine, kind| async move {
+        let env = machine.env();
+        let cluster = new_cluster(&env, kind).await;
+        let disk = attach(&env, &cluster, kind, &mut 1).await;
+        let wanted = JournalOptions {
+            bytes_max: 9000,
+            file_bytes: 1 << 20,
+            ..options(&env)
+        };
+        let device = journaled(disk.clone(), wanted, 7).await;
+        away(&cluster, true);
+        fill(&env, &device).await;
+        away(&cluster, false);
+        // Nothing is asked meanwhile that would make nodes sync.
+        for number in 0..40 {
+            let write = write(&device, number % BLOCKS, number as u8 + 100);
+            env.timeout(SECOND * 60, write)
+                .await
+                .expect("there is room")
+                .unwrap();
+        }
+        let seen = content(&device).await;
+        env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+        assert_eq!(content(&disk).await, seen);
+    });
+}
+
+#[test]
+fn a_local_disk_that_fails_makes_writers_wait_for_nodes_and_nothing_else() {
+    for full_at_once in [true, false] {
+        for syncs_fail in [true, false] {
+            on_a_machine(move |machine, kind| async move {
+                let env = machine.env();
+                let cluster = new_cluster(&env, kind).await;
+                let disk = attach(&env, &cluster, kind, &mut 1).await;
+                let device = journaled(disk.clone(), options(&env), 7).await;
+                let fails = || {
+                    machine.disk().configure(|options| {
+                        if syncs_fail {
+                            options.sync_failures = 1_000_000;
+                        } else {
+                            options.capacity_bytes = 8000;
+                        }
+                    });
+                };
+                away(&cluster, true);
+                if full_at_once {
+                    fails();
+                }
+                write(&device, 0, 1).await.unwrap();
+                env.sleep(SECOND * 2).await;
+                fails();
+                let answered = fill(&env, &device).await;
+                assert!(answered < 24, "far less than its bound: {answered}");
+                away(&cluster, false);
+                for number in 0..20 {
+                    let write = write(&device, number, number as u8 + 100);
+                    env.timeout(SECOND * 60, write)
+                        .await
+                        .expect("nodes are back")
+                        .unwrap();
+                }
+                env.timeout(SECOND * 60, device.flush()).await.unwrap().unwrap();
+                let seen = content(&device).await;
+                machine.disk().configure(|options| {
+                    (options.sync_failures, options.capacity_bytes) = (0, 1 << 30);
+                });
+                env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+                assert_eq!(content(&disk).await, seen);
+            });
+        }
+    }
+}
+
+/// For each block, what it may hold: what was answered last, and what was asked since.
+struct Expected(Vec<Vec<u8>>);
+
+impl Expected {
+    fn asked(&mut self, number: u64, byte: u8) {
+        self.0[number as usize].push(byte);
+    }
+
+    fn answered(&mut self, number: u64, byte: u8) {
+        let may = &mut self.0[number as usize];
+        let last = may
+            .iter()
+            .rposition(|other| *other == byte)
+            .expect("it was asked");
+        may.drain(..last);
+    }
+
+    /// The disk is known again.
+    fn check(&mut self, seen: &[u8]) {
+        for (number, (may, block)) in self
+            .0
+            .iter_mut()
+            .zip(seen.chunks(BLOCK_BYTES as usize))
+            .enumerate()
+        {
+            let found = block[0];
+            assert!(block.iter().all(|byte| *byte == found));
+            assert!(
+                may.contains(&found),
+                "block {number} holds {found}, not one of {may:?}"
+            );
+            *may = vec![found];
+        }
+    }
+}
+
+#[test]
+fn nothing_that_the_journal_answered_is_lost_in_any_number_of_crashes() {
+    let went_on = Arc::new(Mutex::new(0));
+    for kind in [Kind::Striped(WritePolicy::Memory), Kind::Log] {
+        for seed in 0..40 {
+            let simulation = Simulation::new(seed);
+            let machine = simulation.machine("client");
+            let went_on = went_on.clone();
+            let lives = async move {
+                let mut env = machine.env();
+                let cluster = new_cluster(&env, kind).await;
+                let mut expected = Expected(vec![vec![0]; BLOCKS as usize]);
+                let (mut next, mut byte) = (1000, 0_u8);
+                for fence in 10..16 {
+                    away(&cluster, false);
+                    let disk = attach(&env, &cluster, kind, &mut next).await;
+                    let device = journaled(disk.clone(), options(&env), fence).await;
+                    *went_on.lock().unwrap() += u64::from(device.status().unwrap().session.is_some());
+                    expected.check(&content(&device).await);
+                    if fence == 15 {
+                        env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+                        expected.check(&content(&disk).await);
+                        return;
+                    }
+                    // It catches up for a moment.
+                    env.sleep(Duration::from_millis(env.random_below(12))).await;
+                    away(&cluster, true);
+                    env.sleep(SECOND * u32::from(env.random_below(2) == 0)).await;
+                    let first = env.random_below(BLOCKS);
+                    for number in (0..BLOCKS).map(|number| (first + number) % BLOCKS) {
+                        byte = byte % 250 + 1;
+                        expected.asked(number, byte);
+                        let answer = env.timeout(SECOND * 5, write(&device, number, byte)).await;
+                        if answer.is_ok() && device.status().unwrap().session.is_some() {
+                            expected.answered(number, byte);
+                        }
+                    }
+                    // Some are under way when it dies.
+                    for _ in 0..env.random_below(6) {
+                        byte = byte % 250 + 1;
+                        let (number, device) = (env.random_below(BLOCKS), device.clone());
+                        expected.asked(number, byte);
+                        drop(env.spawn("write", async move { write(&device, number, byte).await }));
+                    }
+                    env.sleep(Duration::from_micros(env.random_below(4000))).await;
+                    if env.random_below(2) == 0 {
+                        machine.kill();
+                    } else {
+                        machine.crash();
+                    }
+                    env = machine.restart();
+                }
+            };
+            simulation.run(lives).expect("the run ends");
+        }
+    }
+    assert!(*went_on.lock().unwrap() > 100, "most lives left a journal");
+}
+
+#[test]
+fn a_journal_is_put_aside_whole_however_often_that_is_interrupted() {
+    for seed in 0..30 {
+        let simulation = Simulation::new(seed);
+        let machine = simulation.machine("client");
+        let lives = async move {
+            let mut env = machine.env();
+            let kind = Kind::Striped(WritePolicy::Memory);
+            let cluster = new_cluster(&env, kind).await;
+            let disk = attach(&env, &cluster, kind, &mut 1).await;
+            let device = journaled(disk, options(&env), 7).await;
+            away(&cluster, true);
+            write(&device, 0, 1).await.unwrap();
+            env.sleep(SECOND * 2).await;
+            for number in 0..20 {
+                write(&device, number, number as u8 + 1).await.unwrap();
+            }
+            machine.crash();
+            env = machine.restart();
+            let mut fence = 20;
+            let path = loop {
+                fence += 2;
+                let claiming = Journal::claim(options(&env), DISK, &KEY, fence);
+                let limit = Duration::from_micros(env.random_below(30_000));
+                let claimed = env.timeout(limit, claiming).await;
+                let found = env
+                    .disk()
+                    .entries("journals/03030303030303030303030303030303")
+                    .await;
+                let aside = found
+                    .unwrap()
+                    .into_iter()
+                    .find(|entry| entry.name.starts_with("salvage"));
+                if let (Ok(claimed), Some(aside)) = (claimed, aside) {
+                    assert!(
+                        claimed
+                            .unwrap()
+                            .salvaged
+                            .is_none_or(|path| path.ends_with(&aside.name))
+                    );
+                    break format!("journals/03030303030303030303030303030303/{}", aside.name);
+                }
+                machine.crash();
+                env = machine.restart();
+            };
+            let mut reader = JournalReader::open(&env, &path, DISK, &KEY).await.unwrap();
+            let mut found = Vec::new();
+            while let Some(change) = reader.next().await.unwrap() {
+                if let Change::Data { first, data } = change {
+                    found.push((first, data[0]));
+                }
+            }
+            let wanted: Vec<(u64, u8)> = (0..20).map(|number| (number, number as u8 + 1)).collect();
+            assert!(found.ends_with(&wanted), "{found:?}");
+        };
+        simulation.run(lives).expect("the run ends");
+    }
+}
+
+#[test]
 fn what_promises_durability_waits_for_nodes() {
     on_a_machine(|machine, kind| async move {
         let env = machine.env();
@@ -182,7 +412,9 @@ fn the_next_attach_goes_on_and_one_after_another_puts_the_journal_aside() {
             .write_zeroes(1024, 1024, true, Durability::Acknowledged)
             .await
             .unwrap();
-        let seen = content(&device).await;
+        // The rest of the disk is on nodes.
+        let written = 16 * BLOCK_BYTES;
+        let seen = bytes_of(device.read(0, written).await.unwrap());
         let taken = Journal::claim(options(&env), DISK, &KEY, 8).await.err();
         assert!(
             matches!(taken, Some(JournalError::Disk(_))),
@@ -221,9 +453,10 @@ fn the_next_attach_goes_on_and_one_after_another_puts_the_journal_aside() {
                 return;
             }
             let device = journaled(disk.clone(), options(&env), 8).await;
-            assert_eq!(content(&device).await, seen, "read at once");
+            let found = content(&device).await;
+            assert_eq!(found[..written as usize], seen, "read at once");
             env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
-            assert_eq!(content(&disk).await, seen);
+            assert_eq!(content(&disk).await, found);
             // Something is left for whoever comes next.
             away(&cluster, true);
             write(&device, 16, 7).await.unwrap();

@@ -197,8 +197,12 @@ pub async fn new_cluster(env: &Env, kind: Kind) -> Arc<Mutex<Cluster>> {
 }
 
 pub async fn content(device: &dyn BlockDevice) -> Vec<u8> {
+    bytes_of(device.read(0, DISK_BYTES as u32).await.unwrap())
+}
+
+pub fn bytes_of(pieces: Vec<Piece>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for piece in device.read(0, DISK_BYTES as u32).await.unwrap() {
+    for piece in pieces {
         match piece {
             Piece::Data(data) => bytes.extend_from_slice(&data),
             Piece::Zeroes(length) => bytes.resize(bytes.len() + length as usize, 0),
