@@ -3,10 +3,14 @@
 use crate::lab::*;
 use std::{thread, time::Duration};
 
-/// Writes, without the flush that closing would end with: that one waits for nodes.
-fn write(uri: &str, command: &str) {
-    let output = run("qemu-io", &["-f", "raw", "-t", "unsafe", "-c", command, uri]);
+/// Something with a disk whose nodes are away: QEMU's tools would flush when they close it, which waits for nodes.
+fn nbdsh(uri: &str, command: &str) {
+    let output = run("timeout", &["60", "nbdsh", "-u", uri, "-c", command]);
     assert!(output.status.success(), "{command}: {}", text(&output));
+}
+
+fn write(uri: &str, byte: u8, offset: u32, length: u32) {
+    nbdsh(uri, &format!("h.pwrite(bytes([{byte}]) * {length}, {offset})"));
 }
 
 fn all_nodes(lab: &Lab) -> Vec<Process> {
@@ -45,12 +49,15 @@ fn real_a_disk_goes_on_without_nodes_and_an_old_journal_is_salvaged() {
     let (attached, uri) = lab.attach(&client, "one.sock", &with_journal);
     reads(&uri, "write -P 0x65 0 1M");
     nodes.into_iter().for_each(|(node, _)| node.kill());
-    write(&uri, "write -P 0x66 1M 64k");
+    write(&uri, 0x66, 1 << 20, 64 << 10);
     journaling();
-    write(&uri, "write -P 0x67 2M 1M");
-    write(&uri, "write -z 256k 64k");
-    reads(&uri, "read -P 0x67 2M 1M");
-    reads(&uri, "read -P 0 256k 64k");
+    write(&uri, 0x67, 2 << 20, 1 << 20);
+    nbdsh(&uri, "h.zero(64 << 10, 256 << 10)");
+    nbdsh(
+        &uri,
+        "assert h.pread(1 << 20, 2 << 20) == bytes([0x67]) * (1 << 20)",
+    );
+    nbdsh(&uri, "assert h.pread(64 << 10, 256 << 10) == bytes(64 << 10)");
     // A durable flush waits for nodes. The client dies before they are back.
     let flush = thread::spawn({
         let uri = uri.clone();
@@ -78,9 +85,9 @@ fn real_a_disk_goes_on_without_nodes_and_an_old_journal_is_salvaged() {
 
     // Another attach has the disk before this machine comes back.
     nodes.into_iter().for_each(Process::kill);
-    write(&uri, "write -P 0x69 4M 64k");
+    write(&uri, 0x69, 4 << 20, 64 << 10);
     journaling();
-    write(&uri, "write -P 0x6a 5M 64k");
+    write(&uri, 0x6a, 5 << 20, 64 << 10);
     attached.kill();
     let _nodes = all_nodes(&lab);
     let other = lab.config("other", "secret", TENANT, 3600);

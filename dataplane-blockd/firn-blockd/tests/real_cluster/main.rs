@@ -14,15 +14,13 @@ mod lab;
 use lab::*;
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    sync::mpsc,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
-use tempfile::TempDir;
 
 #[test]
 #[ignore = "needs DynamoDB Local, libnbd's tools, QEMU's and fio: make test"]
