@@ -5,7 +5,18 @@ use std::{thread, time::Duration};
 
 /// Something with a disk whose nodes are away: QEMU's tools would flush when they close it, which waits for nodes.
 fn nbdsh(uri: &str, command: &str) {
-    let output = run("timeout", &["60", "nbdsh", "-u", uri, "-c", command]);
+    // The system's Python has libnbd's module, whatever other one comes first.
+    let nbdsh = [
+        "PATH=/usr/bin:/bin",
+        "timeout",
+        "60",
+        "nbdsh",
+        "-u",
+        uri,
+        "-c",
+        command,
+    ];
+    let output = run("env", &nbdsh);
     assert!(output.status.success(), "{command}: {}", text(&output));
 }
 
