@@ -15,10 +15,12 @@ use crate::{
     replicas::{Attachment, ClusterReplicas, ReplicaOptions},
     settings::{DiskSettings, Mode, SettingsError, Shape, key_check},
 };
+use firn_blockd_disk::journal::{Journal, JournalError, JournalOptions, Journaled};
 use firn_blockd_disk::{
     AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Planted, ReplicaError,
     StripedConfig, VirtualDisk, WritePolicy, log, striped,
 };
+use firn_blockd_nbd::DeviceError;
 use firn_blockd_placement::{DiskRecord, Placement, PlacementError};
 use firn_blockd_protocol::{DiskId, Fence, Replication};
 use firn_env::Env;
@@ -56,6 +58,8 @@ pub struct Attachable {
     pub attempts: u32,
     /// How its replicas are used.
     pub replicas: ReplicaOptions,
+    /// Where changes are kept while nodes are away; nothing: nowhere.
+    pub journal: Option<JournalOptions>,
 }
 
 impl Attachable {
@@ -73,6 +77,7 @@ impl Attachable {
             holder: holder.to_owned(),
             attempts: 5,
             replicas: ReplicaOptions::default(),
+            journal: None,
         }
     }
 }
@@ -106,6 +111,15 @@ pub enum AttachFailed {
         /// What it was created for.
         own: Mode,
     },
+    /// Every answer of this mode waits for nodes anyway.
+    #[error("mode write-through answers only what is durable: a journal has nothing to keep")]
+    NothingToJournal,
+    /// The journal on this machine.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// What the journal of the attach before has cannot be compared with the disk; it stays.
+    #[error("the local journal cannot be gone on with: {0}")]
+    Resume(DeviceError),
     /// Nodes.
     #[error("the disk could not be recovered: {0}")]
     Recovery(#[from] AttachError),
@@ -116,8 +130,12 @@ pub enum AttachFailed {
 
 /// A disk at work.
 pub struct AttachedDisk {
-    /// For its users.
+    /// For its users: the disk with its journal, if it has one.
+    pub device: Journaled,
+    /// The disk itself.
     pub disk: VirtualDisk,
+    /// Where the journal of an earlier attach was put that lost the disk to another.
+    pub salvaged: Option<String>,
     /// Its replicas, for figures.
     pub replicas: Arc<ClusterReplicas>,
     /// The attach.
@@ -156,6 +174,9 @@ pub async fn attach(
         .is_some_and(|check| *check != key_check(&wanted.key))
     {
         return Err(AttachFailed::WrongKey);
+    }
+    if mode == Mode::WriteThrough && wanted.journal.is_some() {
+        return Err(AttachFailed::NothingToJournal);
     }
     if let Some(snapshot) = &settings.restoring
         && !wanted.restoring
@@ -206,6 +227,15 @@ async fn recover(
     settings: &DiskSettings,
     mode: Mode,
 ) -> Result<AttachedDisk, AttachFailed> {
+    // Before anything is read: from here on this attach is the one that the journal's last one was followed by.
+    let journal = match &wanted.journal {
+        Some(options) => {
+            let (disk, fence) = (record.disk.0, record.fence.into());
+            Some(Journal::claim(options.clone(), disk, &wanted.key, fence).await?)
+        }
+        None => None,
+    };
+    let salvaged = journal.as_ref().and_then(|journal| journal.salvaged.clone());
     let attachment = Attachment {
         tenant: record.tenant,
         disk: record.disk,
@@ -271,8 +301,13 @@ async fn recover(
         engine,
         settings.shape.block_bytes(),
     );
+    let device = Journaled::new(env, disk.clone(), flush, journal)
+        .await
+        .map_err(AttachFailed::Resume)?;
     let attached = AttachedDisk {
+        device,
         disk,
+        salvaged,
         replicas,
         fence: record.fence(),
         mode,
@@ -347,7 +382,8 @@ impl AttachedDisk {
     /// # Errors
     /// If the disk was taken over, or the table cannot be reached.
     pub async fn detach(&self) -> Result<(), PlacementError> {
-        let clean = self.disk.detach().await.is_ok();
+        // What the journal has is on nodes first.
+        let clean = self.device.settle().await.is_ok() && self.disk.detach().await.is_ok();
         self.placement
             .detach_disk(self.record.disk, self.fence, clean)
             .await

@@ -141,6 +141,22 @@ pub struct DiskStatus {
     pub trouble: Option<String>,
     /// The last snapshot that was begun.
     pub snapshot: Option<SnapshotStatus>,
+    /// The local journal, if it has one.
+    #[serde(default)]
+    pub journal: Option<JournalStatus>,
+}
+
+/// A disk's local journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalStatus {
+    /// Nodes are away, or have not got all of it yet: writes are answered from it.
+    pub journaling: bool,
+    /// What it has.
+    pub used_bytes: u64,
+    /// What it may have.
+    pub bytes_max: u64,
+    /// Changes that nodes were not given yet.
+    pub waiting: u64,
 }
 
 /// Where the socket of a disk is.

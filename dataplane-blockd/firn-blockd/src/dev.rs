@@ -113,6 +113,10 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         lag_ms: 1000,
         dirty: Size(64 << 20),
         patience: 30,
+        journal: None,
+        journal_size: Size(1 << 30),
+        journal_after_ms: 2000,
+        disconnected_seconds: None,
         // Whoever had it was an earlier process on this directory, which the table's lock shows to be gone.
         force: true,
         tls: TlsFiles::default(),

@@ -5,6 +5,7 @@ use crate::{
     cluster::{Outside, until_stopped},
     config::Config,
     failure::Failure,
+    journal,
     quantity::{Size, show},
     security::Secret,
     served::{Served, Serving, nbd_address},
@@ -16,7 +17,7 @@ use firn_blockd_client::{
     Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, replication,
     tracts_for,
 };
-use firn_blockd_disk::FlushPolicy;
+use firn_blockd_disk::{FlushPolicy, journal::JournalOptions};
 use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
 use firn_blockd_protocol::{TRACT_BYTES, TenantId};
 use firn_env::Env;
@@ -110,6 +111,19 @@ pub struct AttachHow {
     /// How many seconds nodes that are away are waited for, in each of five attempts to attach.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub patience: u64,
+    /// A directory for what is written while nodes are away: it is answered from there, up to --journal-size, and given to them
+    /// when they are back. FUA and durable flushes wait for nodes all the same.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub journal: Option<PathBuf>,
+    /// Bytes that the journal may have.
+    #[arg(long, default_value = "1GiB", requires = "journal")]
+    pub journal_size: Size,
+    /// How long the oldest write waits for nodes before the journal begins.
+    #[arg(long, default_value_t = 2000, value_name = "MS", requires = "journal")]
+    pub journal_after_ms: u64,
+    /// How many seconds nodes may be away before writes fail; without it they never do.
+    #[arg(long, value_name = "SECONDS", requires = "journal")]
+    pub disconnected_seconds: Option<u64>,
     /// Takes the disk from whoever has it. They can do nothing more with it.
     #[arg(long)]
     pub force: bool,
@@ -224,6 +238,14 @@ pub fn holder(text: &str) -> &str {
 /// How to attach, from the command line.
 pub fn attachable(record: &DiskRecord, how: &AttachHow) -> Result<Attachable, Failure> {
     let key = Secret::read(&how.key)?;
+    let journal = match &how.journal {
+        Some(directory) => Some(JournalOptions {
+            after: Duration::from_millis(how.journal_after_ms),
+            give_up: how.disconnected_seconds.map(Duration::from_secs),
+            ..journal::options(directory, how.journal_size.0)?
+        }),
+        None => None,
+    };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let holder = format!("{}, process {}", host.trim(), std::process::id());
     Ok(Attachable {
@@ -240,6 +262,7 @@ pub fn attachable(record: &DiskRecord, how: &AttachHow) -> Result<Attachable, Fa
             patience: Duration::from_secs(how.patience),
             ..ReplicaOptions::default()
         },
+        journal,
         ..Attachable::new(record.disk, *key.expose(), &holder)
     })
 }
@@ -263,7 +286,14 @@ pub async fn serve(
         snapshots: snapshots.map(|store| Place::new(store.clone(), wanted.disk, &wanted.key)),
     };
     let socket = admin::socket(state_directory, &name);
+    let salvaged = attached.salvaged.clone();
     let (served, admin) = Served::start(env, attached, serving, &socket).await?;
+    if let Some(aside) = salvaged {
+        println!(
+            "disk {name}: another attach had it since this journal was used; what it holds was put aside in {aside}: \
+             look at it with firn-blockd journal show"
+        );
+    }
     println!("disk {name} is served at {}", served.address());
     let outcome = match select(pin!(until_stopped()), pin!(served.ended())).await {
         Either::Left((Ok(()), _)) => served.detach().await,

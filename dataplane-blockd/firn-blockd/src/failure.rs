@@ -93,10 +93,13 @@ impl From<AttachFailed> for Failure {
             error @ (AttachFailed::WrongKey
             | AttachFailed::WrongMode { .. }
             | AttachFailed::Settings(_)
+            | AttachFailed::NothingToJournal
             | AttachFailed::Unfinished { .. }) => Self::usage(error),
-            error @ (AttachFailed::Layout(_) | AttachFailed::Recovery(_) | AttachFailed::Grow(_)) => {
-                Self::new(error)
-            }
+            error @ (AttachFailed::Layout(_)
+            | AttachFailed::Journal(_)
+            | AttachFailed::Resume(_)
+            | AttachFailed::Recovery(_)
+            | AttachFailed::Grow(_)) => Self::new(error),
         }
     }
 }

@@ -10,6 +10,7 @@ mod dev;
 mod disks;
 mod failure;
 mod joined;
+mod journal;
 mod node;
 mod program;
 mod quantity;

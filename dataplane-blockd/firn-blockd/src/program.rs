@@ -1,7 +1,7 @@
 //! The command line of `firn-blockd`.
 
 use crate::{
-    cluster, config, dev, disks, failure::Failure, node, quantity::Size, security, snapshots, status,
+    cluster, config, dev, disks, failure::Failure, journal, node, quantity::Size, security, snapshots, status,
 };
 use clap::{Parser, Subcommand};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
@@ -72,6 +72,11 @@ enum Command {
     Snapshots(snapshots::Of),
     /// Makes a new disk from a snapshot.
     Restore(snapshots::Restore),
+    /// What local journals hold, of attaches with --journal: shows, exports or applies it.
+    Journal {
+        #[command(subcommand)]
+        what: journal::JournalCommand,
+    },
     /// Waits until rows are whole and their load is level; nodes that came or went are dealt with by themselves.
     Rebalance {
         /// Only says how things stand.
@@ -168,6 +173,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Snapshot(wanted) => snapshots::snapshot(&config()?, &wanted).await,
         Command::Snapshots(of) => snapshots::list(&config()?, &of).await,
         Command::Restore(wanted) => snapshots::restore_disk(&config()?, &wanted).await,
+        Command::Journal { what } => journal::journal(&config()?, &what).await,
         Command::Rebalance { dry_run } => status::rebalance(&config()?, dry_run).await,
         Command::Drain { node, undo } => status::drain(&config()?, &node, undo).await,
         Command::Status { output } => status::status(&config()?, output).await,

@@ -1,12 +1,12 @@
 //! A disk that is attached and served over NBD by this process.
 
 use crate::{
-    admin::{self, Command, DiskStatus, Reply},
+    admin::{self, Command, DiskStatus, JournalStatus, Reply},
     failure::Failure,
     snapshots::{Place, Taking},
 };
 use firn_blockd_client::AttachedDisk;
-use firn_blockd_disk::{FlushPolicy, VirtualDisk};
+use firn_blockd_disk::{FlushPolicy, journal::Journaled};
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server, Tls};
 use firn_blockd_snapshot::{SNAPSHOT_TRACT_BYTES, SnapshotGate};
 use firn_env::{Env, Task};
@@ -38,7 +38,7 @@ pub struct Served {
     serving: Serving,
     address: String,
     attached: Mutex<AttachedDisk>,
-    gate: SnapshotGate<VirtualDisk>,
+    gate: SnapshotGate<Journaled>,
     taking: Taking,
     server: Server,
     end: watch::Sender<Ending>,
@@ -72,7 +72,7 @@ impl Served {
         socket: &Path,
     ) -> Result<(Arc<Self>, Task<()>), Failure> {
         let exports = Arc::new(Exports::new());
-        let gate = SnapshotGate::new(env, attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
+        let gate = SnapshotGate::new(env, attached.device.clone(), SNAPSHOT_TRACT_BYTES);
         let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(gate.clone()));
         exports.insert(&serving.name, Export::new(device, "a Firn disk"));
         let server = Server::new(env.clone(), exports, serving.tls.clone(), Limits::default());
@@ -199,6 +199,12 @@ impl Served {
             received_bytes: usage.received_bytes,
             trouble: attached.replicas.trouble(),
             snapshot: self.taking.status(),
+            journal: attached.device.status().map(|status| JournalStatus {
+                journaling: status.session.is_some(),
+                used_bytes: status.used_bytes,
+                bytes_max: status.bytes_max,
+                waiting: status.waiting,
+            }),
         }
     }
 }

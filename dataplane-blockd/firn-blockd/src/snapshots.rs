@@ -15,7 +15,7 @@ use crate::{
 };
 use clap::Args;
 use firn_blockd_client::{Attachable, DiskSettings, Mode, attach};
-use firn_blockd_disk::VirtualDisk;
+use firn_blockd_disk::journal::Journaled;
 use firn_blockd_nbd::AnyAlignment;
 use firn_blockd_placement::{DiskRecord, PlacementError};
 use firn_blockd_protocol::DiskId;
@@ -135,7 +135,7 @@ impl Taking {
         &self,
         env: &Env,
         place: &Place,
-        gate: &SnapshotGate<VirtualDisk>,
+        gate: &SnapshotGate<Journaled>,
         name: &str,
         settings: &str,
     ) -> Result<(), SnapshotError> {

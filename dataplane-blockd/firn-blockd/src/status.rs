@@ -191,8 +191,17 @@ fn disk_line(disk: &DiskStatus) -> String {
         .trouble
         .as_ref()
         .map_or(String::new(), |why| format!("; waits: {why}"));
+    let journal = match &disk.journal {
+        Some(journal) if journal.journaling => format!(
+            "; {} of {} in the local journal, {} changes for nodes",
+            show(journal.used_bytes),
+            show(journal.bytes_max),
+            journal.waiting
+        ),
+        Some(_) | None => String::new(),
+    };
     format!(
-        "disk {}: {}, {} copies, {}, flush {}, at {} with {} clients; {} of {} not durable{trouble}",
+        "disk {}: {}, {} copies, {}, flush {}, at {} with {} clients; {} of {} not durable{journal}{trouble}",
         disk.name,
         show(disk.size_bytes),
         disk.copies,

@@ -77,6 +77,7 @@ struct Sum {
     writes: u64,
     lost: u64,
     snapshots: u64,
+    journaled: u64,
 }
 
 fn histories(arguments: &Arguments) -> u64 {
@@ -107,6 +108,7 @@ fn histories(arguments: &Arguments) -> u64 {
         sum.histories += 1;
         sum.crashes += report.attaches;
         sum.snapshots += report.snapshots;
+        sum.journaled += report.journaled;
         sum.writes += report.writes;
         sum.lost += report.lost;
         match report.failure {
@@ -119,14 +121,14 @@ fn histories(arguments: &Arguments) -> u64 {
         }
     }
     println!(
-        "{:<22} {:>10} {:>10} {:>12} {:>18} {:>10}",
-        "mode", "histories", "crashes", "writes", "lost behind each", "snapshots"
+        "{:<22} {:>10} {:>10} {:>12} {:>18} {:>10} {:>10}",
+        "mode", "histories", "crashes", "writes", "lost behind each", "snapshots", "journaled"
     );
     for (mode, sum) in sums {
         let lost = sum.lost as f64 / sum.crashes.max(1) as f64;
         println!(
-            "{mode:<22} {:>10} {:>10} {:>12} {lost:>18.2} {:>10}",
-            sum.histories, sum.crashes, sum.writes, sum.snapshots
+            "{mode:<22} {:>10} {:>10} {:>12} {lost:>18.2} {:>10} {:>10}",
+            sum.histories, sum.crashes, sum.writes, sum.snapshots, sum.journaled
         );
     }
     println!("{passed} passed, {failed} failed");

@@ -10,11 +10,15 @@ use bytes::Bytes;
 use firn_blockd_client::{
     AttachFailed, Attachable, AttachedDisk, DiskSettings, Mode, Shape, attach, key_check, tracts_for,
 };
+use firn_blockd_disk::journal::JournalOptions;
 use firn_blockd_disk::{AttachError, Copy, FlushPolicy, ReplicaError, Replicas, Unit};
 use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication};
 use firn_blockd_snapshot::{Catalogue, SnapshotGate};
-use firn_env::{Env, sim::Seeded};
+use firn_env::{
+    Env,
+    sim::{Machine, Seeded},
+};
 use firn_table::MemoryTable;
 use std::{
     sync::{Arc, Mutex},
@@ -43,6 +47,12 @@ pub struct Report {
     pub lost: u64,
     /// Snapshots that were taken meanwhile, restored and compared.
     pub snapshots: u64,
+    /// Requests that a local journal answered while nodes were away.
+    pub journaled: u64,
+    /// Attaches that went on with a journal, and those that put one aside.
+    pub journals: (u64, u64),
+    /// Attaches that died before all of a journal was on nodes.
+    pub interrupted: u64,
     /// A hash of all that happened.
     pub trace: u64,
 }
@@ -52,6 +62,8 @@ struct Plan {
     mode: Mode,
     flush: FlushPolicy,
     replication: Replication,
+    /// Clients have a journal, each on its machine.
+    journal: bool,
 }
 
 impl Plan {
@@ -68,7 +80,11 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 6] = [
+pub const BUGS: [&str; 10] = [
+    "journal.forgets_what_waits",
+    "journal.read_past",
+    "journal.flush_answers_early",
+    "journal.trusts_an_earlier_attach",
     "client.one_replica_suffices",
     "client.zeroes_one_tract_only",
     "store.acknowledge_before_sync",
@@ -105,6 +121,7 @@ pub fn run(seed: u64, planted: Option<&str>) -> Report {
         mode,
         flush,
         replication,
+        journal: mode != Mode::WriteThrough && random.chance(1, 2),
     };
     let mut report = Report {
         mode: plan.name(),
@@ -148,13 +165,44 @@ fn play(
         let disk = create(&env, &table, &plan).await?;
         lock(&model).promises = Promises::new(vec![0; BLOCKS as usize]);
         let (mut turn, mut attaches, mut lost) = (0, 0, 0);
-        for _ in 0..1 + env.random_below(3) {
+        let (mut journals, mut interrupted) = ((0, 0), 0);
+        // Who had the disk last.
+        let mut before = None;
+        for _ in 0..1 + u64::from(plan.journal) + env.random_below(3) {
             let machine = &clients[turn];
+            if plan.journal {
+                // One process uses a journal: whoever was left behind here is gone.
+                machine.crash();
+                machine.restart();
+            }
             let attached = attach_on(&machine.env(), &table, disk, &plan, true).await?;
             attaches += 1;
-            lost += check(&env, &attached, &model, plan.mode).await?;
+            journals.0 += u64::from(
+                attached
+                    .device
+                    .status()
+                    .is_some_and(|status| status.session.is_some()),
+            );
+            journals.1 += u64::from(attached.salvaged.is_some());
+            let same_machine = before == Some(turn);
+            before = Some(turn);
+            if plan.journal && env.random_below(2) == 0 {
+                // It dies before nodes have all that its journal has, and another goes on from there.
+                lock(&model).begin_life(same_machine);
+                env.sleep(Duration::from_millis(env.random_below(60))).await;
+                interrupted += u64::from(
+                    attached
+                        .device
+                        .status()
+                        .is_some_and(|status| status.session.is_some()),
+                );
+                stop(machine, &env);
+                turn = env.random_below(2) as usize;
+                continue;
+            }
+            lost += check(&env, &attached, &model, &plan, same_machine).await?;
             let recorded = Recorded {
-                disk: attached.disk.clone(),
+                disk: attached.device.clone(),
                 known: model.clone(),
                 life: lock(&model).life,
                 writes_through: plan.mode == Mode::WriteThrough,
@@ -164,14 +212,27 @@ fn play(
             let catalogue = Catalogue::new(snapshots.clone(), disk, &KEY);
             user::start(&machine.env(), &gate, catalogue);
             trouble(&env, &hosts, &placement, &plan).await;
-            if env.random_below(2) == 0 {
+            if plan.journal && env.random_below(4) > 0 {
+                // No node is there, and the client does not live to see them again.
+                hosts.iter().for_each(|host| host.machine.crash());
+                if env.random_below(3) == 0 {
+                    machine.crash_at_any(1 + env.random_below(30));
+                }
+                env.sleep(Duration::from_millis(300 + env.random_below(2000)))
+                    .await;
+                machine.faults().disarm();
+                stop(machine, &env);
+                hosts.iter().for_each(Host::revive);
+            } else if env.random_below(2) == 0 {
                 // It goes on, and the next attach takes the disk away from it.
                 drop(attached);
             } else {
-                machine.crash();
-                machine.restart();
+                stop(machine, &env);
             }
-            turn = 1 - turn;
+            // With a journal, the same machine comes back half of the time, and goes on with it.
+            if !plan.journal || env.random_below(2) == 0 {
+                turn = 1 - turn;
+            }
         }
         for host in &hosts {
             if !host.machine.is_running() {
@@ -181,24 +242,40 @@ fn play(
         if !whole(&env, &placement, plan.replication).await {
             return Err("the rows never became whole again".to_owned());
         }
+        if plan.journal {
+            clients[turn].crash();
+            clients[turn].restart();
+        }
         let attached = attach_on(&clients[turn].env(), &table, disk, &plan, true).await?;
         attaches += 1;
-        lost += check(&env, &attached, &model, plan.mode).await?;
+        lost += check(&env, &attached, &model, &plan, before == Some(turn)).await?;
         let looking = (&env, &placement);
         let catalogue = Catalogue::new(snapshots, disk, &KEY);
         let held = snapshots_hold(&env, &catalogue, &model).await?;
         copies_agree(looking, &attached, plan.replication, plan.mode).await?;
         let wrong = lock(&model).wrong.take();
-        wrong.map_or(Ok((attaches, lost, held)), Err)
+        wrong.map_or(Ok((attaches, lost, held, journals, interrupted)), Err)
     };
     let outcome = cluster.simulation.run(lives).map_err(|error| error.to_string());
     report.trace = cluster.simulation.trace_hash();
     report.writes = lock(&known).writes;
-    let (attaches, lost, held) = outcome??;
+    report.journaled = lock(&known).journaled;
+    let (attaches, lost, held, journals, interrupted) = outcome??;
+    (report.journals, report.interrupted) = (journals, interrupted);
     report.snapshots = held;
     report.attaches = attaches;
     report.lost = lost as u64;
     Ok(())
+}
+
+/// A client's machine loses its power, or its processes only, and is there again.
+fn stop(machine: &Machine, env: &Env) {
+    if env.random_below(3) == 0 {
+        machine.kill();
+    } else {
+        machine.crash();
+    }
+    machine.restart();
 }
 
 /// Nodes crash, stay away and come back; one may lose its disk for good if another copy is whole.
@@ -274,6 +351,13 @@ async fn attach_on(
         region_blocks: 4,
         force,
         replicas: replica_options(),
+        journal: plan.journal.then(|| JournalOptions {
+            // Small enough to be full now and then, in files that are given back one by one.
+            bytes_max: 40 * BLOCK_BYTES as u64,
+            file_bytes: 8 * BLOCK_BYTES as u64,
+            after: Duration::from_millis(300),
+            ..JournalOptions::new(env.clone(), "journal", 0)
+        }),
         ..Attachable::new(disk, KEY, "simulation")
     };
     let placement = placement(env, table);
@@ -294,25 +378,41 @@ async fn check(
     env: &Env,
     attached: &AttachedDisk,
     known: &Mutex<Known>,
-    mode: Mode,
+    plan: &Plan,
+    same_machine: bool,
 ) -> Result<usize, String> {
     // All that the loser was told before this moment counts.
     let promises = {
         let mut known = lock(known);
-        known.life += 1;
+        known.begin_life(same_machine);
         known.epoch = 0;
-        known.promises.clone()
+        let kept = std::mem::take(&mut known.kept);
+        let mut promises = known.promises.clone();
+        // What a journal answered is there again where it lies, and all that was asked before.
+        promises.durable.extend(0..kept);
+        promises
     };
-    let content = env
-        .timeout(Duration::from_secs(300), content(&attached.disk))
+    let found = env
+        .timeout(Duration::from_secs(300), content(&attached.device))
         .await
         .map_err(|_| "the disk cannot be read for minutes".to_owned())?
         .map_err(|error| format!("the disk cannot be read: {error}"))?;
-    let lost = match mode {
-        Mode::Log => promises.check_prefix(&content)?,
-        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => promises.check_epochs(&content)?,
+    // What the journal has is known when the disk has it.
+    env.timeout(Duration::from_secs(300), attached.device.settle())
+        .await
+        .map_err(|_| "the journal is never given to the disk".to_owned())?
+        .map_err(|error| format!("the journal cannot be given to the disk: {error}"))?;
+    let given = content(&attached.disk).await.map_err(|error| error.to_string())?;
+    if given != found {
+        return Err(format!(
+            "the disk holds {given:?} when its journal is empty, and was read as {found:?} before"
+        ));
+    }
+    let lost = match plan.mode {
+        Mode::Log => promises.check_prefix(&found)?,
+        Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => promises.check_epochs(&found)?,
     };
-    lock(known).promises = Promises::new(content);
+    lock(known).promises = Promises::new(found);
     Ok(lost)
 }
 

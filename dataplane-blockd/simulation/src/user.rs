@@ -13,7 +13,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use firn_blockd_disk::VirtualDisk;
+use firn_blockd_disk::journal::Journaled;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, MemoryDevice, Piece as Part};
 use firn_blockd_snapshot::{Catalogue, Progress, SnapshotError, SnapshotGate, prepare, restore};
 use firn_env::{Env, Task};
@@ -40,6 +40,10 @@ pub(crate) struct Known {
     pub(crate) writes: u64,
     /// Raised at each attach: what an earlier attach is told counts for nothing.
     pub(crate) life: u64,
+    /// All pieces before this one are in the journal of the machine that has the disk, or on nodes.
+    pub(crate) kept: usize,
+    /// Answers that came from a journal.
+    pub(crate) journaled: u64,
     /// What must not have happened.
     pub(crate) wrong: Option<String>,
     /// What each snapshot must hold, if it exists.
@@ -49,6 +53,15 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// Another attach has the disk: what the one before is told from now on counts for nothing. What a journal has kept is there
+    /// again on the machine where it lies only.
+    pub(crate) fn begin_life(&mut self, same_machine: bool) {
+        self.life += 1;
+        if !same_machine {
+            self.kept = 0;
+        }
+    }
+
     fn note(&mut self, wrong: String) {
         self.wrong.get_or_insert(wrong);
     }
@@ -93,7 +106,7 @@ enum Promised {
 /// The disk, with a model beside it. The engine takes a request when its future is polled first, and so does this: that is the
 /// order of the model.
 pub(crate) struct Recorded {
-    pub(crate) disk: VirtualDisk,
+    pub(crate) disk: Journaled,
     pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) life: u64,
     pub(crate) writes_through: bool,
@@ -117,6 +130,25 @@ impl Recorded {
         } else {
             Promised::Nothing
         })
+    }
+
+    /// Waits for the answer. What is answered while one journaling lasted from the request to the answer came from the journal.
+    async fn answer(
+        &self,
+        promised: Promised,
+        request: BoxFuture<'_, Result<(), DeviceError>>,
+    ) -> Result<(), DeviceError> {
+        let session = || self.disk.status().and_then(|status| status.session);
+        let (before, pieces) = (session(), lock(&self.known).promises.pieces.len());
+        let answer = request.await;
+        if answer.is_ok() && before.is_some() && before == session() {
+            let mut known = lock(&self.known);
+            if known.life == self.life {
+                known.kept = known.kept.max(pieces);
+                known.journaled += 1;
+            }
+        }
+        self.end(answer, promised)
     }
 
     fn end(&self, answer: Result<(), DeviceError>, promised: Promised) -> Result<(), DeviceError> {
@@ -151,8 +183,8 @@ impl BlockDevice for Recorded {
     async fn write(&self, offset: u64, data: Bytes, durability: Durability) -> Result<(), DeviceError> {
         let numbers = data.chunks(BLOCK_BYTES).map(number).collect();
         let promised = self.begin(offset / BLOCK_BYTES as u64, numbers, durability)?;
-        let answer = self.disk.write(offset, data, durability).await;
-        self.end(answer, promised)
+        self.answer(promised, self.disk.write(offset, data, durability))
+            .await
     }
 
     async fn flush(&self) -> Result<(), DeviceError> {
@@ -172,8 +204,7 @@ impl BlockDevice for Recorded {
                 Promised::Nothing
             }
         };
-        let answer = self.disk.flush().await;
-        self.end(answer, promised)
+        self.answer(promised, self.disk.flush()).await
     }
 
     async fn write_zeroes(
@@ -185,11 +216,8 @@ impl BlockDevice for Recorded {
     ) -> Result<(), DeviceError> {
         let numbers = vec![0; length as usize / BLOCK_BYTES];
         let promised = self.begin(offset / BLOCK_BYTES as u64, numbers, durability)?;
-        let answer = self
-            .disk
-            .write_zeroes(offset, length, allow_hole, durability)
-            .await;
-        self.end(answer, promised)
+        let request = self.disk.write_zeroes(offset, length, allow_hole, durability);
+        self.answer(promised, request).await
     }
 }
 
