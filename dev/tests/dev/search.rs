@@ -179,6 +179,8 @@ fn unescaped(bytes: &[u8]) -> Option<Vec<u8>> {
             (b'n', _) => plain.push(b'\n'),
             (b'r', _) => plain.push(b'\r'),
             (b't', _) => plain.push(b'\t'),
+            (b'b', _) => plain.push(0x08),
+            (b'f', _) => plain.push(0x0c),
             (other, _) => plain.push(other),
         }
     }
