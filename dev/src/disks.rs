@@ -157,8 +157,16 @@ impl DiskPlacement for Hosts {
         self.fleet.room().await
     }
 
+    async fn may_drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.fleet.may_drain(node).await
+    }
+
     async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {
         self.fleet.drain(node).await
+    }
+
+    async fn undrain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.fleet.undrain(node).await
     }
 
     async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError> {

@@ -23,7 +23,7 @@ use std::{
     io::Write as _,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use zeroize::Zeroizing;
 
@@ -53,18 +53,22 @@ fn together(key: &[u8], certificate: &[u8]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(texts.iter().flat_map(|text| text.bytes()).collect())
 }
 
-/// Whether half of the certificate's time is over, by the age of its file.
-fn is_due(config: &Config, env: &Env) -> Result<bool, Failure> {
+/// When the newest certificate was written, which tells it from the one before.
+pub fn written(config: &Config) -> Result<SystemTime, Failure> {
     let path = newest(config);
     let path = if path.exists() {
         path
     } else {
         file(config, "certificate.der")
     };
-    let written = fs::metadata(&path)
+    fs::metadata(&path)
         .and_then(|metadata| metadata.modified())
-        .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-    let written = written.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        .map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}
+
+/// Whether half of the certificate's time is over, by the age of its file.
+fn is_due(config: &Config, env: &Env) -> Result<bool, Failure> {
+    let written = written(config)?.duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = Duration::from_millis(u64::try_from(env.wall().as_millis()).unwrap_or(0));
     Ok(now.saturating_sub(written) >= Duration::from_secs(CERTIFICATE_SECONDS / 2))
 }

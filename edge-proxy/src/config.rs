@@ -3,11 +3,11 @@
 use crate::{
     failure::Failure,
     quantity::{Size, Span},
+    roots::RootsAt,
 };
 use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_store::{PriceBook, Route, StoreUrl, UploadSchedule};
-use firn_table::TableUrl;
 use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, Rungs, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
@@ -49,7 +49,7 @@ pub struct VolumeSection {
     #[serde(deserialize_with = "from_text")]
     pub store: StoreUrl,
     #[serde(deserialize_with = "from_text")]
-    pub table: TableUrl,
+    pub table: RootsAt,
     pub state_directory: PathBuf,
 }
 
@@ -367,6 +367,11 @@ impl Config {
             ));
         }
         config.cleaner.check()?;
+        if config.cleaner.every.is_some() && config.volume.table == RootsAt::Service {
+            return Err(
+                "cleaner.every: where the service keeps the roots it also cleans; leave it out".into(),
+            );
+        }
         config.retention()?;
         Ok(config)
     }
@@ -520,6 +525,10 @@ mod tests {
             (limits.batch_bytes, limits.cache_bytes),
             (default.batch_bytes, default.cache_bytes)
         );
+        let kept = MINIMAL.replace("redb:/srv/table.redb", "service");
+        assert!(Config::parse(&kept).is_ok());
+        let error = Config::parse(&format!("{kept}\n[cleaner]\nevery = \"15 min\"")).unwrap_err();
+        assert!(error.contains("it also cleans"), "{error}");
         for (wrong, said) in [
             ("every = \"0 s\"", "at least 1 s"),
             ("run = \"0 s\"", "between 1 s and 1 h"),

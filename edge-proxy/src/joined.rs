@@ -8,14 +8,15 @@ use serde_json::Value;
 use std::{
     fmt,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::Mutex,
+    time::{Duration, SystemTime},
 };
 use zeroize::Zeroizing;
 
 /// The largest file of an enrolment that is read; an invitation has some hundred bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// The largest reply: a key ring of 256 KiB in base64 and JSON, with room.
-const REPLY_BYTES_MAX: usize = 1 << 20;
+/// The largest reply: a page of a table, which ends with the item that crosses 1 MiB, in base64 and JSON.
+const REPLY_BYTES_MAX: usize = 3 << 20;
 /// A service that takes longer is taken for one that does not answer: serving must not wait for it.
 const PATIENCE: Duration = Duration::from_secs(10);
 const VERSION: u16 = 1;
@@ -63,6 +64,8 @@ pub struct Joined {
     pub secret: RecipientSecret,
     /// Which volume it serves.
     pub volume: VolumeId,
+    /// The way to the service, with the certificate that was written then: what is asked often should not begin with a handshake.
+    client: Mutex<Option<(SystemTime, reqwest::Client)>>,
 }
 
 impl Joined {
@@ -106,6 +109,7 @@ impl Joined {
             invitation,
             secret,
             volume,
+            client: Mutex::new(None),
         })
     }
 
@@ -114,7 +118,20 @@ impl Joined {
         self.invitation.edge
     }
 
-    fn client(config: &Config) -> Result<reqwest::Client, Failure> {
+    fn client(&self, config: &Config) -> Result<reqwest::Client, Failure> {
+        let written = certificate::written(config)?;
+        let mut known = self.client.lock().expect("no panic under this lock");
+        if let Some((then, client)) = &*known
+            && *then == written
+        {
+            return Ok(client.clone());
+        }
+        let client = Self::new_client(config)?;
+        *known = Some((written, client.clone()));
+        Ok(client)
+    }
+
+    fn new_client(config: &Config) -> Result<reqwest::Client, Failure> {
         let mut builder = reqwest::Client::builder()
             .tls_version_min(reqwest::tls::Version::TLS_1_3)
             .redirect(reqwest::redirect::Policy::none())
@@ -137,9 +154,33 @@ impl Joined {
     ///
     /// An error is a refusal, which is final: a service that does not answer is [`Asked::Silent`].
     pub async fn ask(&self, config: &Config, path: &str, body: Option<&Value>) -> Result<Asked, Failure> {
+        let reply = match self.exchange(config, path, body).await? {
+            Ok(reply) => reply,
+            Err(why) => return Ok(Asked::Silent(why)),
+        };
+        match reply.status {
+            200..300 => Ok(Asked::Answer(reply.text)),
+            404 => Ok(Asked::Nothing),
+            status => Err(Failure::usage(format!(
+                "the service refuses this edge ({status}): {}",
+                reply.problem().detail
+            ))),
+        }
+    }
+
+    /// Sends a request to the service; the inner error is why there was no answer, which includes that it is overloaded or broken.
+    ///
+    /// # Errors
+    /// If this edge's own files do not make a client.
+    pub async fn exchange(
+        &self,
+        config: &Config,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Result<Reply, String>, Failure> {
         let Invitation { server, tenant, .. } = &self.invitation;
         let url = format!("{}/v1/tenants/{tenant}/{path}", server.trim_end_matches('/'));
-        let client = Self::client(config)?;
+        let client = self.client(config)?;
         let request = match body {
             None => client.get(url),
             Some(body) => client
@@ -149,7 +190,7 @@ impl Joined {
         };
         let mut response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return Ok(Asked::Silent(error.to_string())),
+            Err(error) => return Ok(Err(error.to_string())),
         };
         let status = response.status();
         let mut text = Vec::new();
@@ -158,24 +199,31 @@ impl Joined {
                 Ok(Some(chunk)) if text.len() + chunk.len() <= REPLY_BYTES_MAX => {
                     text.extend_from_slice(&chunk);
                 }
-                Ok(Some(_)) => return Ok(Asked::Silent("its reply does not end".into())),
+                Ok(Some(_)) => return Ok(Err("its reply does not end".into())),
                 Ok(None) => break,
-                Err(error) => return Ok(Asked::Silent(error.to_string())),
+                Err(error) => return Ok(Err(error.to_string())),
             }
         }
         if status.is_server_error() || status.as_u16() == 429 {
-            return Ok(Asked::Silent(format!("it answers {status}")));
+            return Ok(Err(format!("it answers {status}")));
         }
-        match status.as_u16() {
-            200..300 => Ok(Asked::Answer(text)),
-            404 => Ok(Asked::Nothing),
-            _ => Err(Failure::usage(format!(
-                "the service refuses this edge ({status}): {}",
-                serde_json::from_slice::<Problem>(&text)
-                    .map(|problem| problem.detail)
-                    .unwrap_or_default()
-            ))),
-        }
+        let status = status.as_u16();
+        Ok(Ok(Reply { status, text }))
+    }
+}
+
+/// What the service answered.
+pub struct Reply {
+    /// HTTP's status: neither one of a broken service nor of an overloaded one.
+    pub status: u16,
+    /// The body.
+    pub text: Vec<u8>,
+}
+
+impl Reply {
+    /// Why something was refused; empty if the body does not say.
+    pub fn problem(&self) -> Problem {
+        serde_json::from_slice(&self.text).unwrap_or_default()
     }
 }
 
@@ -190,9 +238,14 @@ pub enum Asked {
 }
 
 /// Why something was refused.
-#[derive(Deserialize)]
-struct Problem {
-    detail: String,
+#[derive(Default, Deserialize)]
+pub struct Problem {
+    /// For programs: one of those in `docs/errors.md`.
+    #[serde(default)]
+    pub code: String,
+    /// For people.
+    #[serde(default)]
+    pub detail: String,
 }
 
 /// 32 bytes as hex digits.

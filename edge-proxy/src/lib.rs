@@ -22,6 +22,7 @@ mod program;
 mod quantity;
 mod recover;
 mod report;
+mod roots;
 mod run;
 mod snapshot;
 mod snapshots;

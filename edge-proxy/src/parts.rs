@@ -1,13 +1,18 @@
 //! From the configuration to what a volume is made of.
 
-use crate::{config::Config, failure::Failure, identity::Identity};
+use crate::{
+    config::Config,
+    failure::Failure,
+    identity::Identity,
+    roots::{RootsAt, ServiceRoots},
+};
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::Keys;
 use firn_store::{FaultConfig, Stack, StackConfig};
 use firn_store_cloud::Credentials;
-use firn_table::{Metered, RedbTable, Table, TablePrices, TableUrl};
+use firn_table::{Metered, RedbTable, RemoteTable, Table, TablePrices, TableUrl};
 use firn_table_dynamodb::DynamoDbTable;
 use firn_volume::Parts;
 use std::{path::Path, sync::Arc};
@@ -24,11 +29,15 @@ impl Outside {
     pub(crate) async fn open(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
         let (table, prices): (Arc<dyn Table>, _) = match &config.volume.table {
-            TableUrl::Redb { path } => (
+            RootsAt::Service => (
+                Arc::new(RemoteTable::new(ServiceRoots::open(config)?)),
+                TablePrices::FREE,
+            ),
+            RootsAt::Table(TableUrl::Redb { path }) => (
                 Arc::new(RedbTable::open(&env, path).await.map_err(Failure::new)?),
                 TablePrices::FREE,
             ),
-            TableUrl::DynamoDb(url) => (
+            RootsAt::Table(TableUrl::DynamoDb(url)) => (
                 Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
                 TablePrices::DYNAMODB_ON_DEMAND,
             ),

@@ -84,6 +84,13 @@ impl Keys {
         self.0.epochs.keys().copied()
     }
 
+    /// The raw keys, for whoever searches a place where they must not be.
+    #[cfg(feature = "reveal")]
+    pub fn reveal(&self) -> impl Iterator<Item = (KeyEpoch, zeroize::Zeroizing<[u8; 32]>)> {
+        let epochs = self.0.epochs.iter();
+        epochs.map(|(epoch, key)| (*epoch, zeroize::Zeroizing::new(*key.expose())))
+    }
+
     pub(crate) fn epoch(&self, epoch: KeyEpoch) -> Result<&EpochKey, SealError> {
         self.0.epochs.get(&epoch).ok_or(SealError::UnknownKeyEpoch {
             epoch,

@@ -93,6 +93,17 @@ pub enum PlacementError {
         /// How many copies were asked for.
         copies: usize,
     },
+    /// What a node holds could not be held by others if it left.
+    #[error(
+        "its rows have {copies} copies and {remaining} other nodes serve; add {} first",
+        copies.saturating_sub(*remaining)
+    )]
+    TooFewNodes {
+        /// Of the rows that the node is in, the most copies that one has.
+        copies: usize,
+        /// Other nodes that serve and are not being emptied.
+        remaining: usize,
+    },
     /// No such node.
     #[error("there is no node {0}")]
     NoNode(NodeId),

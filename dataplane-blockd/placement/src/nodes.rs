@@ -199,17 +199,41 @@ impl Placement {
     /// # Errors
     /// [`PlacementError`].
     pub async fn is_node_unused(&self, node: NodeId) -> Result<bool, PlacementError> {
+        Ok(self.most_copies(node).await? == 0)
+    }
+
+    /// Whether a node can be emptied: its rows need as many other nodes as they have copies. A node that died counts as long as
+    /// it is not being emptied: it may come back. What is true now need not be true when the node is half empty.
+    ///
+    /// # Errors
+    /// [`PlacementError::TooFewNodes`], or what the table says.
+    pub async fn check_drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        let copies = self.most_copies(node).await?;
+        let nodes = self.nodes().await?;
+        let remaining = nodes
+            .iter()
+            .filter(|other| other.node != node && other.state == NodeState::Serving)
+            .count();
+        if remaining < copies {
+            return Err(PlacementError::TooFewNodes { copies, remaining });
+        }
+        Ok(())
+    }
+
+    /// Of the rows that have the node, the most copies that one has; 0 if none has it.
+    async fn most_copies(&self, node: NodeId) -> Result<usize, PlacementError> {
+        let mut most = 0;
         for replication in Replication::ALL {
             let rows = self.rows(replication).await?;
-            if rows
+            let has_it = rows
                 .iter()
                 .flat_map(|row| &row.replicas)
-                .any(|replica| replica.node == node)
-            {
-                return Ok(false);
+                .any(|replica| replica.node == node);
+            if has_it {
+                most = most.max(replication.copies());
             }
         }
-        Ok(true)
+        Ok(most)
     }
 
     /// Takes the record of a node that is being emptied and is unused out of the table; one that is not there is gone.

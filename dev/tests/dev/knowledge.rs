@@ -49,6 +49,11 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     child.wait_with_output().unwrap().stdout
 }
 
+/// Bytes that somebody took for text of a letter each.
+fn letters(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
 /// In the middle of something longer, as a secret in a table or a request would be.
 fn within(bytes: &[u8], before: usize) -> Vec<u8> {
     [&b"\""[..], &vec![b'x'; before], bytes, b"\", more"].concat()
@@ -89,6 +94,60 @@ fn a_planted_secret_is_found_however_it_is_hidden() {
             secrets.in_bytes(&base64(&within(&gzip(&escaped(SECRET)), before), STANDARD)),
             "escapes in gzip in base64",
         );
+    }
+}
+
+/// A volume's key is 32 bytes without any sense; it must be found in every form in which a program may write bytes down.
+#[test]
+fn a_planted_key_is_found_however_it_is_written() {
+    let key: Vec<u8> = (0..32_u8)
+        .map(|byte| byte.wrapping_mul(151).wrapping_add(0x9c))
+        .collect();
+    assert!(std::str::from_utf8(&key).is_err(), "it is no text");
+    let mut secrets = Secrets::default();
+    secrets.add("the key", &key);
+    let written = |text: String| text.into_bytes();
+    let numbers: Vec<String> = key.iter().map(u8::to_string).collect();
+    let forms = [
+        ("as it is", key.clone()),
+        ("base64", base64(&key, STANDARD)),
+        ("base64 for URLs", base64(&key, FOR_URLS)),
+        ("hex", hex(&key)),
+        ("HEX", hex(&key).to_ascii_uppercase()),
+        (
+            "a string of JSON",
+            written(serde_json::to_string(&letters(&key)).unwrap()),
+        ),
+        ("escaped", escaped(letters(&key).as_bytes())),
+        ("an array", written(serde_json::to_string(&key).unwrap())),
+        (
+            "a pretty array",
+            written(serde_json::to_string_pretty(&key).unwrap()),
+        ),
+        ("numbers", written(numbers.join(", "))),
+    ];
+    for (how, form) in forms {
+        for before in 0..6 {
+            let plain = within(&form, before);
+            for (hidden, bytes) in [
+                ("", plain.clone()),
+                (" in gzip", within(&gzip(&plain), before)),
+                (" in base64", base64(&plain, STANDARD)),
+                (" in gzip in base64", base64(&gzip(&plain), STANDARD)),
+            ] {
+                let found = secrets.in_bytes(&bytes);
+                assert!(!found.is_empty(), "{how}{hidden}, after {before} bytes");
+            }
+        }
+    }
+    let mut other = key.clone();
+    other[31] ^= 1;
+    for bytes in [
+        hex(&other),
+        serde_json::to_vec(&other).unwrap(),
+        letters(&other).into_bytes(),
+    ] {
+        assert_eq!(secrets.in_bytes(&bytes), Vec::<String>::new());
     }
 }
 

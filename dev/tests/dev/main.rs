@@ -8,5 +8,6 @@ mod distrust;
 mod knowledge;
 mod machine;
 mod quick_start;
+mod removal;
 mod search;
 mod story;

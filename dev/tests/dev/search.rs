@@ -1,5 +1,5 @@
 //! Looking for secrets in everything that somebody holds: as they are, and as they would be after base64, hexadecimal digits, JSON's
-//! escapes or compression, one inside the other.
+//! escapes, as letters or numbers of a byte each, or after compression, one inside the other.
 //!
 //! What is searched is decoded rather than the secret encoded: so it does not matter where in a longer text the secret began.
 
@@ -100,6 +100,12 @@ impl Secrets {
         if let Some(text) = unescaped(bytes) {
             self.look(&text, &format!("{how} in JSON's escapes"), depth - 1, found);
         }
+        if let Some(text) = narrowed(bytes) {
+            self.look(&text, &format!("{how} as letters"), depth - 1, found);
+        }
+        for run in numbers(bytes) {
+            self.look(&run, &format!("{how} as numbers"), depth - 1, found);
+        }
         for (at, _) in bytes
             .windows(3)
             .enumerate()
@@ -173,10 +179,54 @@ fn unescaped(bytes: &[u8]) -> Option<Vec<u8>> {
             (b'n', _) => plain.push(b'\n'),
             (b'r', _) => plain.push(b'\r'),
             (b't', _) => plain.push(b'\t'),
+            (b'b', _) => plain.push(0x08),
+            (b'f', _) => plain.push(0x0c),
             (other, _) => plain.push(other),
         }
     }
     (plain != bytes).then_some(plain)
+}
+
+/// Each letter below U+0100 as the byte of its number, which is how bytes look that somebody took for text; nothing if none is beyond
+/// ASCII.
+fn narrowed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut narrow = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&byte, after)) = rest.split_first() {
+        match (byte, after.first()) {
+            (0xc2 | 0xc3, Some(&next)) if next & 0xc0 == 0x80 => {
+                narrow.push(byte << 6 | (next & 0x3f));
+                rest = &after[1..];
+            }
+            _ => {
+                narrow.push(byte);
+                rest = after;
+            }
+        }
+    }
+    (narrow.len() < bytes.len()).then_some(narrow)
+}
+
+/// Lists of numbers below 256, as JSON has an array of bytes, that are long enough to hold a secret.
+fn numbers(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let is_of_list = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || *byte == b',';
+    let lists = bytes
+        .split(|byte| !is_of_list(byte))
+        .filter(|list| list.len() >= 2 * HEAD);
+    let mut found = Vec::new();
+    for list in lists {
+        let mut run = Vec::new();
+        for number in list.split(|byte| *byte == b',') {
+            let number = std::str::from_utf8(number.trim_ascii()).unwrap_or_default();
+            match number.parse::<u8>() {
+                Ok(byte) => run.push(byte),
+                Err(_) => found.push(std::mem::take(&mut run)),
+            }
+        }
+        found.push(run);
+    }
+    found.retain(|run| run.len() >= HEAD);
+    found
 }
 
 /// What gzip makes of it up to where it stops making sense.

@@ -108,6 +108,11 @@ fn bytes_below(path: &Path) -> u64 {
 
 /// From sign-up to a served share; gives the join secret that was used.
 pub fn from_nothing_to_a_share(machine: &Machine) -> String {
+    from_nothing_to_an_edge(machine, &machine.path("edge"))
+}
+
+/// From sign-up to an edge that joined in this state directory and was approved; gives the join secret that was used.
+pub fn from_nothing_to_an_edge(machine: &Machine, state: &str) -> String {
     machine.sign_up();
     let phrase = machine.path("customer/phrase");
     machine.tell(
@@ -137,14 +142,14 @@ pub fn from_nothing_to_a_share(machine: &Machine) -> String {
     );
     let secret = fs::read_to_string(secret).unwrap();
     let tenant = machine.tell(&["whoami"], "");
-    let (server, state) = (machine.server(), machine.path("edge"));
+    let server = machine.server();
     let mut join = vec![
         "edge",
         "join",
         "--tenant",
         tenant["tenant"].as_str().unwrap(),
         "--state",
-        &state,
+        state,
     ];
     join.extend(server.iter().map(String::as_str));
     machine.tell(&join, &secret);
@@ -202,9 +207,30 @@ fn a_disk_with_a_file_system(machine: &mut Machine) -> String {
     disk
 }
 
+/// The newest key ring that lies in the bucket, unwrapped by the recovery phrase.
+fn volume_keys(machine: &Machine) -> firn_seal::Keys {
+    let words = fs::read_to_string(machine.path("customer/phrase")).unwrap();
+    let words = RecoveryPhrase::parse(&words).unwrap();
+    let rings = family_directory(machine).join("keyring");
+    let newest = fs::read_dir(rings)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .max()
+        .expect("a ring");
+    let ring = KeyRing::decode(fs::read(newest).unwrap().into()).unwrap();
+    let ring = ring
+        .verify(&words.signing_key().public())
+        .expect("the tenant signed it");
+    ring.open(&words.recovery_secret())
+        .expect("the phrase unwraps the volume's keys")
+}
+
 /// What the service must not know.
 fn secrets(machine: &Machine, join_secret: &str, disk: &str) -> Secrets {
     let mut secrets = Secrets::default();
+    for (epoch, key) in volume_keys(machine).reveal() {
+        secrets.add(format!("the volume's key of epoch {}", epoch.0), *key);
+    }
     let words = fs::read_to_string(machine.path("customer/phrase")).unwrap();
     let phrase = RecoveryPhrase::parse(&words).unwrap();
     secrets.add("the recovery phrase", words.trim());
@@ -342,53 +368,43 @@ fn find_line<'a>(invoice: &'a Value, meter: &str) -> Option<&'a Value> {
         .find(|line| line["meter"] == meter)
 }
 
-/// Somebody tells the service a secret after all, in a place that it stores.
+/// Somebody tells the service secrets after all, in a place that it stores: the name of a file, and a volume's key.
 fn a_planted_leak_is_found(machine: &mut Machine, secrets: &Secrets) {
+    let (_, key) = volume_keys(machine).reveal().next().expect("a key");
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     machine.start();
-    let name = std::str::from_utf8(NAME).unwrap();
     let phrase = machine.path("customer/phrase");
-    machine.tell(
-        &[
-            "volume",
-            "create",
-            name,
-            "--region",
-            "local",
-            "--phrase-file",
-            &phrase,
-        ],
-        "",
-    );
+    for name in [std::str::from_utf8(NAME).unwrap(), &key] {
+        machine.tell(
+            &[
+                "volume",
+                "create",
+                name,
+                "--region",
+                "local",
+                "--phrase-file",
+                &phrase,
+            ],
+            "",
+        );
+    }
     machine.stop();
     for part in ["api.redb", "received"] {
         let found = secrets.below(&machine.root.join(part));
-        assert!(
-            found.iter().any(|found| found.contains("a file's name")),
-            "{part}: {found:?}"
-        );
+        for what in ["a file's name", "the volume's key of epoch"] {
+            assert!(
+                found.iter().any(|found| found.contains(what)),
+                "{part}, {what}: {found:?}"
+            );
+        }
     }
 }
 
 /// The volume's keys, unwrapped by the recovery phrase from the ring that lies in the bucket; then the volume itself, under a new
 /// table and a new edge.
 async fn with_nothing_but_bucket_and_phrase(machine: &Machine, place: &Path) {
+    assert!(volume_keys(machine).epochs().count() >= 1);
     let phrase = machine.path("customer/phrase");
-    let words = fs::read_to_string(&phrase).unwrap();
-    let words = RecoveryPhrase::parse(&words).unwrap();
-    let rings = family_directory(machine).join("keyring");
-    let newest = fs::read_dir(rings)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .max()
-        .expect("a ring");
-    let ring = KeyRing::decode(fs::read(newest).unwrap().into()).unwrap();
-    let ring = ring
-        .verify(&words.signing_key().public())
-        .expect("the tenant signed it");
-    assert!(
-        ring.open(&words.recovery_secret()).is_ok(),
-        "the phrase unwraps the volume's keys"
-    );
 
     let directory = place.join("elsewhere");
     let settings = Settings {

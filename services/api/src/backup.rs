@@ -12,9 +12,9 @@
 //! afterwards, so entity tags that clients hold no longer match, which is what they should do.
 
 use crate::{
-    handlers::ledger_tenant,
+    handlers::{VolumeRecord, ledger_tenant},
     problem::Problem,
-    store::{self, Record},
+    store::{self, Record, roots_partition},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_identity::TenantId;
@@ -113,7 +113,17 @@ pub async fn backup(
         .await?;
     }
     for tenant in &tenants {
-        items += copy(table, &format!("tenant/{tenant}"), file, |_| Ok(())).await?;
+        let mut volumes = Vec::new();
+        items += copy(table, &format!("tenant/{tenant}"), file, |item| {
+            if item.key.sort.starts_with("volume/") {
+                volumes.push(store::decode::<VolumeRecord>(item)?.volume.id);
+            }
+            Ok(())
+        })
+        .await?;
+        for volume in volumes {
+            items += copy(table, &roots_partition(*tenant, volume), file, |_| Ok(())).await?;
+        }
     }
     let ledger_tenants: Vec<_> = tenants.into_iter().map(ledger_tenant).collect();
     let billing = firn_billing::Billing::new(env, table.clone());

@@ -27,6 +27,13 @@ impl Fleet {
     pub fn new(cluster: Placement) -> Self {
         Self { cluster }
     }
+
+    async fn set_state(&self, node: NodeId, state: NodeState) -> Result<(), PlacementError> {
+        match self.cluster.set_node_state(ClusterNode(node.0), state).await {
+            Ok(()) | Err(ClusterError::NoNode(_)) => Ok(()),
+            Err(error) => Err(unanswered(error)),
+        }
+    }
 }
 
 fn cluster_disk(disk: DiskId) -> ClusterDisk {
@@ -53,6 +60,7 @@ fn refused(error: ClusterError) -> PlacementError {
         | ClusterError::Fenced { .. }
         | ClusterError::NoNode(_)
         | ClusterError::NodeInUse(_)
+        | ClusterError::TooFewNodes { .. }
         | ClusterError::Superseded(_)
         | ClusterError::RowChanged => PlacementError::Unavailable(error.to_string()),
     }
@@ -119,15 +127,21 @@ impl DiskPlacement for Fleet {
         })
     }
 
-    async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {
-        match self
-            .cluster
-            .set_node_state(ClusterNode(node.0), NodeState::Draining)
-            .await
-        {
-            Ok(()) | Err(ClusterError::NoNode(_)) => Ok(()),
-            Err(error) => Err(unanswered(error)),
+    async fn may_drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        match self.cluster.check_drain(ClusterNode(node.0)).await {
+            Err(error @ ClusterError::TooFewNodes { .. }) => {
+                Err(PlacementError::TooFewNodes(error.to_string()))
+            }
+            result => result.map_err(unanswered),
         }
+    }
+
+    async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.set_state(node, NodeState::Draining).await
+    }
+
+    async fn undrain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.set_state(node, NodeState::Serving).await
     }
 
     async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError> {

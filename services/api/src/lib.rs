@@ -74,5 +74,6 @@ pub use router::{endpoints, router};
 pub use saga::drive_all;
 pub use secrets::MasterSecret;
 pub use server::{Listening, ServeError, serve, serve_recorded};
+pub use store::roots_partition;
 pub use sweep::sweep;
 pub use upkeep::{check_budget, copy_findings, fold, settle, watch};

@@ -38,6 +38,9 @@ pub enum PlacementError {
     /// It does not fit, or there are fewer failure domains than copies. Nothing was placed that was not before.
     #[error("no nodes can take it: {0}")]
     NoCapacity(String),
+    /// What the node holds could not be held by those that remain. Nothing was changed; more nodes help.
+    #[error("the node cannot be emptied: {0}")]
+    TooFewNodes(String),
     /// Something did not answer; it may have happened. Calling again is safe.
     #[error("the nodes did not answer: {0}")]
     Unavailable(String),
@@ -55,8 +58,12 @@ pub trait DiskPlacement: Send + Sync {
     async fn remove(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError>;
     /// The room there is.
     async fn room(&self) -> Result<Room, PlacementError>;
+    /// Whether those that remain could hold what a node holds; if not, [`PlacementError::TooFewNodes`].
+    async fn may_drain(&self, node: NodeId) -> Result<(), PlacementError>;
     /// Begins to empty a node: it gets nothing new. A node that is not known has nothing.
     async fn drain(&self, node: NodeId) -> Result<(), PlacementError>;
+    /// Takes a node that is being emptied back into service; one that is not known stays so.
+    async fn undrain(&self, node: NodeId) -> Result<(), PlacementError>;
     /// Whether nobody needs what a node holds any more.
     async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError>;
     /// Forgets a node that is being emptied and is empty, so that it is not waited for; one that is not known is forgotten.
@@ -86,7 +93,15 @@ impl DiskPlacement for NoFleet {
         Ok(Room::default())
     }
 
+    async fn may_drain(&self, _node: NodeId) -> Result<(), PlacementError> {
+        Ok(())
+    }
+
     async fn drain(&self, _node: NodeId) -> Result<(), PlacementError> {
+        Ok(())
+    }
+
+    async fn undrain(&self, _node: NodeId) -> Result<(), PlacementError> {
         Ok(())
     }
 

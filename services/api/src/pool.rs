@@ -386,6 +386,15 @@ async fn begin_drain(
     why: &str,
 ) -> Result<bool, Problem> {
     let id = node.record.node.id;
+    match app.placement().may_drain(id).await {
+        Ok(()) => {}
+        // It stays until more nodes serve; the next look asks again.
+        Err(crate::placement::PlacementError::TooFewNodes(why)) => {
+            tracing::info!(node = %id, why, "a node of the pool cannot be emptied");
+            return Ok(false);
+        }
+        Err(error) => return Err(silent(error)),
+    }
     let saga = SagaRecord::new(app.env(), None, Work::DrainNode { node: id });
     let change = Change::new(store, None, "node.drain", id)
         .detail(why)

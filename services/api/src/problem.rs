@@ -86,6 +86,8 @@ codes! {
     RateLimited = TOO_MANY_REQUESTS, "rate_limited", "Too many requests.";
     /// No nodes can take the disk.
     NoCapacity = CONFLICT, "no_capacity", "No nodes can take this disk now.";
+    /// Too few nodes would remain.
+    TooFewNodes = CONFLICT, "too_few_nodes", "The nodes that would remain cannot hold what this one holds.";
     /// Storage did not answer.
     StorageUnavailable = SERVICE_UNAVAILABLE, "storage_unavailable", "The service's storage did not answer.";
     /// The mail could not be sent.

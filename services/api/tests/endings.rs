@@ -10,19 +10,21 @@ use axum::{
 };
 use firn_api::{
     App, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SESSION_SECONDS, SessionRequest,
-    drive_all, router, sweep,
+    drive_all, roots_partition, router, sweep,
 };
 use firn_format::FamilyId;
 use firn_identity::{PeerIdentity, Principal, Role, TenantId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
 use firn_table::{MemoryTableImage, Table};
 use harness::{Answer, Call, Cloud, Customer, Service, base64};
-use mortal::Life;
+use mortal::{Life, killed_at_every_moment};
 use serde_json::json;
 use std::sync::Arc;
 
 /// More generations than one transaction removes.
 const RINGS: usize = 95;
+/// Items that its edge put beside the volume's roots: more than the room that the last rings leave.
+const ROOTS: usize = 100;
 const DAY: i64 = 24 * 3600;
 
 /// A tenant just before the end of something, and the table as it was then.
@@ -113,10 +115,9 @@ impl Scene {
         self.service.get(&self.token, &self.at(path)).await
     }
 
-    /// Sends a request to a process that dies at its `fatal`-th moment and drives sagas until then; says whether it died.
-    async fn attempt(&self, request: &Call, fatal: u64) -> bool {
-        let life = Life::until(fatal);
-        let app = mortal::process(&self.service, &life);
+    /// Sends a request to a process that lives so long, and drives sagas until then.
+    async fn attempt(&self, request: &Call, life: &Life) {
+        let app = mortal::process(&self.service, life);
         let answer = request.clone().send(&router(&app)).await;
         assert!(
             matches!(answer.status, StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE),
@@ -125,7 +126,6 @@ impl Scene {
         );
         // A killed process drives nothing; one that lives on may fail only because it is being killed.
         let _ = drive_all(&app).await;
-        life.is_over()
     }
 
     /// Another process takes over; the client repeats its request under the same idempotency key. Gives the reply.
@@ -143,13 +143,23 @@ impl Scene {
 
     /// How many key rings the table holds.
     async fn rings(&self) -> usize {
-        let table: Arc<dyn Table> = self.service.table.connect(&self.service.env);
         let partition = format!("tenant/{}", self.customer.tenant);
         let prefix = format!("key-ring/{}/", self.volume);
+        self.items(&partition, &prefix).await
+    }
+
+    /// How many items of the volume's roots it holds.
+    async fn roots(&self) -> usize {
+        let partition = roots_partition(self.customer.tenant, self.volume.parse().unwrap());
+        self.items(&partition, "").await
+    }
+
+    async fn items(&self, partition: &str, prefix: &str) -> usize {
+        let table: Arc<dyn Table> = self.service.table.connect(&self.service.env);
         let (mut found, mut after) = (0, None);
         loop {
             let page = table
-                .query(&partition, &prefix, after.as_deref(), 1000)
+                .query(partition, prefix, after.as_deref(), 1000)
                 .await
                 .unwrap();
             found += page.items.len();
@@ -178,29 +188,20 @@ impl Scene {
     }
 }
 
-/// An edge that serves the volume and was given a session of the cloud.
+/// An edge that serves the volume, was given a session of the cloud and put items beside the volume's roots.
 async fn join(service: &Service, customer: &Customer, token: &str, volume: &str) -> (String, PeerIdentity) {
-    let secret = firn_identity::JoinSecret::generate(&mut entropy(service));
-    let mut invitation = harness::invitation("e", &secret, b"sealed");
-    invitation["volumes"] = json!([volume]);
-    let invited = service
-        .post(token, &format!("{}/edges", customer.base), invitation)
-        .await;
-    assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
-    let edge = secret.lookup_id().edge_id();
-    let peer = PeerIdentity {
-        trust_domain: harness::DOMAIN.into(),
-        kind: firn_identity::PeerKind::Edge {
-            tenant: customer.tenant,
-            edge,
-        },
-    };
-    let path = format!("{}/joins/{}", customer.base, secret.lookup_id().to_text());
-    let joined = Call::new(Method::POST, &path).json(harness::join_body(&secret, &peer));
-    assert_eq!(service.send(joined).await.status, StatusCode::OK);
+    let (edge, peer, _) = service.join_edge_of(customer, token, "e", &[volume]).await;
     let path = format!("{}/edges/{edge}/volumes/{volume}/session", customer.base);
     let session = Call::new(Method::POST, &path).peer(&peer).json(json!({}));
     assert_eq!(service.send(session).await.status, StatusCode::CREATED);
+    let path = format!("{}/edges/{edge}/volumes/{volume}/roots", customer.base);
+    for item in 0..ROOTS {
+        let put = json!({ "put": { "sort": format!("retired/{item:04}"), "value": "AA" } });
+        let call = Call::new(Method::POST, &path)
+            .peer(&peer)
+            .json(json!({ "transact": { "writes": [put] } }));
+        assert_eq!(service.send(call).await.status, StatusCode::OK);
+    }
     (edge.to_string(), peer)
 }
 
@@ -215,11 +216,10 @@ async fn a_volume_whose_erasing_is_killed_at_every_step_keeps_no_ring_and_its_na
         .token(&scene.token)
         .header("idempotency-key", "one-request")
         .json(json!({}));
-    let mut moment = 0;
     let mut halfway = false;
-    loop {
+    let moment = killed_at_every_moment(async |moment, life| {
         scene.service.table.restore(&scene.image);
-        let died = scene.attempt(&request, moment).await;
+        scene.attempt(&request, life).await;
         // Nobody ever gets a volume back that lacks some of its rings.
         let left = scene.rings().await;
         halfway |= left > 0 && left < RINGS;
@@ -239,7 +239,11 @@ async fn a_volume_whose_erasing_is_killed_at_every_step_keeps_no_ring_and_its_na
             other => panic!("{other} at moment {moment}"),
         }
         scene.recover(&request, &scene.service.app).await;
-        assert_eq!(scene.rings().await, 0, "moment {moment}");
+        assert_eq!(
+            (scene.rings().await, scene.roots().await),
+            (0, 0),
+            "moment {moment}"
+        );
         let volume = scene.see(&format!("volumes/{}", scene.volume)).await;
         assert_eq!(volume.text("state"), "erased");
         assert_eq!(scene.see("quota").await.body["in_use"]["volumes"], 0);
@@ -254,12 +258,8 @@ async fn a_volume_whose_erasing_is_killed_at_every_step_keeps_no_ring_and_its_na
             "the name is free: {:?}",
             again.body
         );
-        if !died {
-            break;
-        }
-        moment += 1;
-        assert!(moment < 400, "the work never ends");
-    }
+    })
+    .await;
     println!("erase: killed at {moment} moments");
     assert!(
         moment > 20 && halfway,
@@ -283,10 +283,9 @@ async fn an_edge_whose_removal_is_killed_at_every_step_is_refused_by_all_or_by_n
     let request = Call::new(Method::DELETE, &path)
         .token(&scene.token)
         .header("idempotency-key", "one-request");
-    let mut moment = 0;
-    loop {
+    let moment = killed_at_every_moment(async |moment, life| {
         scene.service.table.restore(&scene.image);
-        let died = scene.attempt(&request, moment).await;
+        scene.attempt(&request, life).await;
         // What another instance says, which knows only what is stored.
         let other = scene.service.under(harness::rego());
         other.app.refresh().await.unwrap();
@@ -314,12 +313,8 @@ async fn an_edge_whose_removal_is_killed_at_every_step_is_refused_by_all_or_by_n
         for action in ["edge.remove", "edge.cut-off"] {
             assert_eq!(scene.noted(action).await.len(), 1, "{action}, moment {moment}");
         }
-        if !died {
-            break;
-        }
-        moment += 1;
-        assert!(moment < 400, "the work never ends");
-    }
+    })
+    .await;
     println!("remove: killed at {moment} moments");
     // The work after it waits, and is done by others.
     assert!(moment > 15, "the kill does not reach it");

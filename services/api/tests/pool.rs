@@ -11,7 +11,7 @@ use firn_api::{
 };
 use firn_identity::{JoinSecret, NodeId, PeerIdentity, PeerKind, SigningKey, TenantId, certificate_request};
 use harness::{Answer, Call, Customer, Service, base64};
-use mortal::Life;
+use mortal::killed_at_every_moment;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -351,11 +351,9 @@ async fn a_node_lost_for_ten_minutes_is_given_up_with_its_machine() {
 
 #[tokio::test]
 async fn a_pool_killed_at_every_step_has_no_orphan_no_double_and_the_quota_is_right() {
-    let mut moment = 0;
-    loop {
+    let moment = killed_at_every_moment(async |moment, life| {
         let scene = Scene::set().await;
-        let life = Life::until(moment);
-        let app = mortal::process(&scene.service, &life);
+        let app = mortal::process(&scene.service, life);
         let _ = scene.disk().send(&router(&app)).await;
         for _ in 0..2 {
             let _ = drive_all(&app).await;
@@ -376,24 +374,18 @@ async fn a_pool_killed_at_every_step_has_no_orphan_no_double_and_the_quota_is_ri
         assert_eq!(scene.drive().await, 0, "moment {moment}");
         assert_eq!(scene.see("disks").await.body["items"][0]["state"], "ready");
         assert_eq!(scene.see("quota").await.body["in_use"]["nodes"], 1);
-        if !life.is_over() {
-            break;
-        }
-        moment += 1;
-        assert!(moment < 600, "the work never ends");
-    }
+    })
+    .await;
     println!("launch: killed at {moment} moments");
     assert!(moment > 40, "the kill does not reach it");
 }
 
 #[tokio::test]
 async fn a_drain_killed_at_every_step_leaves_no_machine_no_record_and_no_quota() {
-    let mut moment = 0;
-    loop {
+    let moment = killed_at_every_moment(async |moment, life| {
         let scene = Scene::set().await;
         let node = scene.grow_by_one().await;
-        let life = Life::until(moment);
-        let app = mortal::process(&scene.service, &life);
+        let app = mortal::process(&scene.service, life);
         let drain = Call::new(Method::DELETE, &scene.at(&format!("nodes/{node}")))
             .token(&scene.token)
             .header("idempotency-key", "one-drain");
@@ -410,12 +402,67 @@ async fn a_drain_killed_at_every_step_leaves_no_machine_no_record_and_no_quota()
         assert_eq!(scene.machines.running(), [], "moment {moment}");
         assert_eq!(scene.nodes().await, [] as [Value; 0]);
         assert_eq!(scene.see("quota").await.body["in_use"]["nodes"], 0);
-        if !life.is_over() {
-            break;
-        }
-        moment += 1;
-        assert!(moment < 400, "the work never ends");
-    }
+    })
+    .await;
     println!("drain: killed at {moment} moments");
     assert!(moment > 20, "the kill does not reach it");
+}
+
+#[tokio::test]
+async fn a_node_is_not_emptied_if_too_few_would_remain() {
+    let scene = Scene::set().await;
+    let node = scene.grow_by_one().await;
+    let path = scene.at(&format!("nodes/{node}"));
+    scene.service.fleet.be_short(true);
+    let refused = scene
+        .service
+        .send(Call::new(Method::DELETE, &path).token(&scene.token))
+        .await;
+    assert_eq!(refused.code(), "too_few_nodes", "{:?}", refused.body);
+    assert!(refused.text("detail").contains("add 1"), "it says what to do");
+    assert_eq!(scene.nodes().await[0]["state"], "active");
+    // Nor does the pool try, again and again, to get rid of one that it lost.
+    let later = |minutes: i64| scene.service.after(60 * minutes);
+    find_lost_nodes(&later(5).app, scene.customer.tenant)
+        .await
+        .unwrap();
+    assert!(!look_after(&later(11).app).await.unwrap());
+    scene.service.fleet.be_short(false);
+    assert!(look_after(&later(11).app).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_drain_that_others_overtake_ends_and_the_node_serves_as_before_wherever_it_is_killed() {
+    let moment = killed_at_every_moment(async |moment, life| {
+        let scene = Scene::set().await;
+        let node = scene.grow_by_one().await;
+        scene.service.fleet.hold(node, true);
+        let path = scene.at(&format!("nodes/{node}"));
+        let drain = Call::new(Method::DELETE, &path).token(&scene.token);
+        let operation = scene.service.send(drain).await.text("operation");
+        assert_eq!(
+            scene.drive().await,
+            1,
+            "it waits for others to copy what it holds"
+        );
+        // One of those others leaves.
+        scene.service.fleet.be_short(true);
+        let app = mortal::process(&scene.service, life);
+        let _ = drive_all(&app).await;
+        assert_eq!(
+            scene.drive().await,
+            0,
+            "moment {moment}: it does not wait for ever"
+        );
+        let ended = scene.see(&format!("operations/{operation}")).await;
+        assert_eq!(ended.text("state"), "undone", "moment {moment}");
+        assert!(ended.text("failure").contains("add 1"), "{:?}", ended.body);
+        assert_eq!(scene.nodes().await[0]["state"], "active");
+        assert!(scene.service.fleet.draining().is_empty());
+        assert_eq!(scene.see("quota").await.body["in_use"]["nodes"], 1);
+        assert_eq!(scene.machines.running(), [node]);
+    })
+    .await;
+    println!("undrain: killed at {moment} moments");
+    assert!(moment > 10, "the kill does not reach it");
 }

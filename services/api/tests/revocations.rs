@@ -1,8 +1,8 @@
 //! What is taken back is refused by every instance and every verifier in time, whatever the table does: in virtual time.
 
 mod harness;
+mod shaky;
 
-use async_trait::async_trait;
 use axum::http::Method;
 use firn_api::{AUDIENCE, App, REVOKED_WITHIN, router};
 use firn_env::{
@@ -10,8 +10,9 @@ use firn_env::{
     sim::{Seeded, Simulation},
 };
 use firn_identity::{JwkSet, MemberId, Principal, Role, TenantId, TokenVerifier, UnixTime};
-use firn_table::{Applied, Item, ItemKey, MemoryTable, Page, Table, TableError, Write};
+use firn_table::MemoryTable;
 use harness::{Call, Fleet, ISSUER, Letterbox};
+use shaky::Shaky;
 use std::{
     sync::{
         Arc, Mutex,
@@ -24,47 +25,23 @@ use std::{
 const OUTAGE: Duration = Duration::from_millis(2500);
 const SEEDS: u64 = 20;
 
-/// A table that is slow, and sometimes away.
-struct Shaky {
-    env: Env,
-    table: Arc<dyn Table>,
-    is_away: Arc<AtomicBool>,
+const TENANT: TenantId = TenantId([1; 16]);
+
+/// A reader's token, as the service itself might have issued it now.
+fn token(env: &Env) -> String {
+    let member = Principal::Member(MemberId([7; 16]));
+    let now = UnixTime::from_wall(env.wall());
+    harness::token_of(env, TENANT, member, Role::Reader, AUDIENCE, now)
 }
 
-impl Shaky {
-    async fn answer(&self) -> Result<(), TableError> {
-        self.env
-            .sleep(Duration::from_millis(self.env.random_below(50)))
-            .await;
-        if self.is_away.load(Ordering::SeqCst) {
-            return Err(TableError::Unavailable("away".into()));
-        }
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Table for Shaky {
-    async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
-        self.answer().await?;
-        self.table.get(key).await
-    }
-
-    async fn query(
-        &self,
-        partition: &str,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Page, TableError> {
-        self.answer().await?;
-        self.table.query(partition, prefix, after, limit).await
-    }
-
-    async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError> {
-        self.answer().await?;
-        self.table.transact(writes).await
-    }
+/// The holder of a token takes it back at one instance.
+async fn take_back(app: &App, token: &str) {
+    let path = format!("/v1/tenants/{TENANT}/tokens/revoke");
+    let answer = Call::new(Method::POST, &path)
+        .token(token)
+        .send(&router(app))
+        .await;
+    assert!(answer.status.is_success(), "{:?}", answer.body);
 }
 
 fn instance(env: &Env, table: &MemoryTable, is_away: &Arc<AtomicBool>) -> App {
@@ -110,16 +87,7 @@ async fn history(env: Env, first: Env, second: Env, seed: u64) -> (Duration, Dur
     drop(second.spawn("follow", async move { follower.follow_revocations().await }));
 
     let mut seeded = Seeded::new(seed, 7);
-    let tenant = TenantId([1; 16]);
-    let member = Principal::Member(MemberId([7; 16]));
-    let token = harness::token_of(
-        &env,
-        tenant,
-        member,
-        Role::Reader,
-        AUDIENCE,
-        UnixTime::from_wall(env.wall()),
-    );
+    let token = token(&env);
     let keys = Call::new(Method::GET, "/.well-known/jwks.json")
         .send(&router(&here))
         .await;
@@ -139,12 +107,7 @@ async fn history(env: Env, first: Env, second: Env, seed: u64) -> (Duration, Dur
     );
     let goes = seeded.duration(Duration::ZERO, OUTAGE);
     away.store(seeded.chance(1, 2), Ordering::SeqCst);
-    let path = format!("/v1/tenants/{tenant}/tokens/revoke");
-    let revoked = Call::new(Method::POST, &path)
-        .token(&token)
-        .send(&router(&here))
-        .await;
-    assert!(revoked.status.is_success(), "{:?}", revoked.body);
+    take_back(&here, &token).await;
     let at = env.now();
     let back = env.clone();
     let there_again = away.clone();
@@ -154,7 +117,7 @@ async fn history(env: Env, first: Env, second: Env, seed: u64) -> (Duration, Dur
     }));
     let (mut by_instance, mut by_verifier) = (None, None);
     while by_instance.is_none() || by_verifier.is_none() {
-        let path = format!("/v1/tenants/{tenant}");
+        let path = format!("/v1/tenants/{TENANT}");
         let asks = Call::new(Method::GET, &path)
             .token(&token)
             .send(&router(&there))
@@ -228,21 +191,7 @@ fn who_follows_the_list_is_told_by_the_instance_that_revokes_at_once_and_only_so
                 Duration::ZERO,
                 "one too many is answered as by a poll"
             );
-            let tenant = TenantId([1; 16]);
-            let member = Principal::Member(MemberId([7; 16]));
-            let token = harness::token_of(
-                &env,
-                tenant,
-                member,
-                Role::Reader,
-                AUDIENCE,
-                UnixTime::from_wall(env.wall()),
-            );
-            let path = format!("/v1/tenants/{tenant}/tokens/revoke");
-            Call::new(Method::POST, &path)
-                .token(&token)
-                .send(&router(&app))
-                .await;
+            take_back(&app, &token(&env)).await;
             for waits in waiting {
                 let waited = waits.await.unwrap();
                 assert!(waited < Duration::from_secs(4), "{waited:?}");

@@ -6,7 +6,7 @@ mod mortal;
 use axum::http::{Method, StatusCode};
 use firn_api::{drive_all, router};
 use harness::{Call, Customer, Service};
-use mortal::Life;
+use mortal::{Life, killed_at_every_moment};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -68,10 +68,9 @@ impl Scene {
             .header("idempotency-key", "0b4c6f5e-one-request")
     }
 
-    /// Does the work in a process that dies at its `fatal`-th moment; says whether it died.
-    async fn attempt(&self, work: Work, fatal: u64) -> bool {
-        let life = Life::until(fatal);
-        let app = mortal::process(&self.service, &life);
+    /// Does the work in a process that lives so long.
+    async fn attempt(&self, work: Work, life: &Life) {
+        let app = mortal::process(&self.service, life);
         let answer = self.request(work).send(&router(&app)).await;
         assert!(
             matches!(
@@ -83,7 +82,6 @@ impl Scene {
         );
         // A killed process drives nothing; one that lives on may fail only because it is being killed.
         let _ = drive_all(&app).await;
-        life.is_over()
     }
 
     /// Another process takes over; the client repeats its request under the same idempotency key.
@@ -173,18 +171,13 @@ async fn killed_at_every_step_there_is_no_orphan_no_double_and_the_quota_is_righ
         Work::Grow { fits: false },
         Work::Delete,
     ] {
-        let mut moment = 0;
-        loop {
+        let moment = killed_at_every_moment(async |moment, life| {
             let scene = Scene::set(work).await;
-            let died = scene.attempt(work, moment).await;
+            scene.attempt(work, life).await;
             scene.recover(work).await;
             scene.check(work, moment).await;
-            if !died {
-                break;
-            }
-            moment += 1;
-            assert!(moment < 400, "the work never ends");
-        }
+        })
+        .await;
         println!("{work:?}: killed at {moment} moments");
         assert!(
             moment > 20,

@@ -21,9 +21,28 @@ pub async fn create_s3(endpoint: &str, bucket: &str, key: &str, secret: &str) ->
         secret_key: secret.into(),
         token: None,
     };
-    let mut request = put(&format!("{endpoint}/{bucket}"))?;
-    AwsAuthorizer::new(&credential, "s3", "us-east-1").try_authorize(&mut request, None)?;
-    send(request).await
+    let uri = format!("{endpoint}/{bucket}");
+    let status = ask_s3(&credential, "PUT", &uri, &[], "").await?;
+    ensure!((200..300).contains(&status), "{uri}: {status}");
+    Ok(())
+}
+
+/// What a server that speaks S3 answers to one signed request: HTTP's status.
+pub async fn ask_s3(
+    credential: &AwsCredential,
+    method: &str,
+    uri: &str,
+    headers: &[(&'static str, &str)],
+    body: &str,
+) -> Result<u16> {
+    let mut request = HttpRequest::new(HttpRequestBody::from(body.to_owned()));
+    *request.method_mut() = method.parse()?;
+    *request.uri_mut() = uri.parse()?;
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, value.parse()?);
+    }
+    AwsAuthorizer::new(credential, "s3", "us-east-1").try_authorize(&mut request, None)?;
+    Ok(answer(request).await?.as_u16())
 }
 
 /// Makes a container on Azurite.
@@ -42,10 +61,15 @@ fn put(uri: &str) -> Result<HttpRequest> {
 }
 
 async fn send(request: HttpRequest) -> Result<()> {
+    let uri = request.uri().to_string();
+    let status = answer(request).await?;
+    ensure!(status.is_success(), "{uri}: {status}");
+    Ok(())
+}
+
+async fn answer(request: HttpRequest) -> Result<http::StatusCode> {
     let options = ClientOptions::new().with_allow_http(true);
     let client = ReqwestConnector::default().connect(&options)?;
     let uri = request.uri().to_string();
-    let response = client.execute(request).await.with_context(|| uri.clone())?;
-    ensure!(response.status().is_success(), "{uri}: {}", response.status());
-    Ok(())
+    Ok(client.execute(request).await.with_context(|| uri)?.status())
 }

@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod members;
 mod nodes;
+mod roots;
 mod service;
 mod sessions;
 mod signup;
@@ -47,6 +48,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         volumes::endpoints(),
         edges::endpoints(),
         sessions::endpoints(),
+        roots::endpoints(),
         disks::endpoints(),
         nodes::endpoints(),
         limits::endpoints(),

@@ -5,6 +5,7 @@ use crate::{
     app::App,
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
+    placement::PlacementError,
     problem::{Code, Problem},
     saga::{SagaRecord, Work},
     secrets::hex,
@@ -291,6 +292,16 @@ async fn drain(call: Call) -> Result<Reply, Problem> {
     let change = match loaded.record.node.state {
         NodeState::Draining => return Ok(Reply::json(StatusCode::OK, &record.node)),
         NodeState::Active | NodeState::Lost => {
+            call.app
+                .placement()
+                .may_drain(id)
+                .await
+                .map_err(|error| match error {
+                    PlacementError::TooFewNodes(why) => Problem::new(Code::TooFewNodes, why),
+                    PlacementError::NoCapacity(why) | PlacementError::Unavailable(why) => {
+                        Problem::new(Code::StorageUnavailable, why)
+                    }
+                })?;
             let context = call.context()?;
             let principal = context.caller().map(|caller| caller.principal);
             let saga = SagaRecord::new(call.app.env(), principal, Work::DrainNode { node: id });

@@ -29,7 +29,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 /// How much later than it was noted a session may start: the cloud is given 20 s to answer.
 const START_SECONDS: u64 = 30;
 
-fn require_active(edge: &Loaded<EdgeRecord>) -> Result<(), Problem> {
+/// Refuses an edge that was removed.
+pub(super) fn require_active(edge: &Loaded<EdgeRecord>) -> Result<(), Problem> {
     if edge.record.edge.state == EdgeState::Active {
         return Ok(());
     }
@@ -41,7 +42,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
     let _: Nothing = call.body()?;
     let edge: EdgeId = call.param("edge")?;
     let tenant = call.context()?.tenant();
-    let volume = volumes::active_served(&call).await?;
+    let volume = volumes::active_served(&call).await?.record.volume;
     let store = call.store()?;
     let owner = store
         .require::<TenantRecord>(TenantRecord::SORT, "the tenant")

@@ -305,10 +305,10 @@ async fn load(call: &Call) -> Result<(TenantStore, VolumeId, Loaded<VolumeRecord
 }
 
 /// The volume that the path names, which the asking edge serves.
-pub(super) async fn active_served(call: &Call) -> Result<Volume, Problem> {
+pub(super) async fn active_served(call: &Call) -> Result<Loaded<VolumeRecord>, Problem> {
     let (_, _, loaded) = load(call).await?;
     require_state(&loaded, VolumeState::Active, "opened by an edge")?;
-    Ok(loaded.record.volume)
+    Ok(loaded)
 }
 
 fn require_state(loaded: &Loaded<VolumeRecord>, wanted: VolumeState, what: &str) -> Result<(), Problem> {

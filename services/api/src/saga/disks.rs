@@ -74,7 +74,8 @@ async fn place(step: &Step<'_>, kind: DiskWork, plan: &DiskPlan) -> Result<Stepp
                 Prospect::None(why) => step.go_on(SagaStep::Unplace, Some(why)).await,
             }
         }
-        Err(error @ PlacementError::Unavailable(_)) => {
+        // The latter is said of nodes that leave.
+        Err(error @ (PlacementError::Unavailable(_) | PlacementError::TooFewNodes(_))) => {
             Err(Problem::new(Code::StorageUnavailable, error.to_string()))
         }
     }

@@ -11,7 +11,7 @@
 //! | disk: delete | place: remove all tracts ─► publish: disk, name and quota gone | cannot be refused |
 //! | volume: erase | erase: key rings, a batch a step ─► publish: erased; name and quota gone | cannot be refused |
 //! | node: launch | launch: a machine ─► settle: until it joined ─► publish | unlaunch: door closed ─► terminate ─► remove |
-//! | node: drain | drain ─► settle: until it is empty ─► terminate: its machine ─► remove: record, quota | cannot be refused |
+//! | node: drain | drain ─► settle: until it is empty ─► terminate: its machine ─► remove: record, quota | undrain: serves as before |
 //! | edge: remove | settle: until its last cloud session is over ─► publish: that it is cut off | cannot be refused |
 //!
 //! Each arrow is a conditional write of the saga's record, so a step is repeated after a crash but never skipped, and of two
@@ -93,6 +93,7 @@ impl Work {
             (Self::RemoveEdge { .. }, _) => "edge.cut-off",
             (Self::LaunchNode { .. }, SagaStep::Undone) => "node.undone",
             (Self::LaunchNode { .. }, _) => "node.serves",
+            (Self::DrainNode { .. }, SagaStep::Undone) => "node.stays",
             (Self::DrainNode { .. }, _) => "node.removed",
         }
     }
@@ -123,6 +124,8 @@ pub(crate) enum SagaStep {
     Unlaunch,
     /// Of a node.
     Drain,
+    /// Of a node.
+    Undrain,
     /// Of a node.
     Terminate,
     /// Of a node.

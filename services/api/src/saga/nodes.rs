@@ -29,21 +29,56 @@ pub(super) async fn launch(step: &Step<'_>, node: NodeId, deadline: UnixTime) ->
 pub(super) async fn drain(step: &Step<'_>, node: NodeId) -> Result<Stepped, Problem> {
     match step.saga.record.step {
         SagaStep::Drain => {
+            if let Some(why) = too_few(step, node).await? {
+                return step.go_on(SagaStep::Undrain, Some(why)).await;
+            }
             step.app.placement().drain(node).await.map_err(silent)?;
             step.app.env().fault_point("saga.after_placement").await;
             step.go_on(SagaStep::Settle, None).await
         }
         SagaStep::Settle => {
             if step.app.placement().is_empty(node).await.map_err(silent)? {
-                step.go_on(SagaStep::Terminate, None).await
-            } else {
-                Ok(Stepped::NotYet)
+                return step.go_on(SagaStep::Terminate, None).await;
             }
+            // Others may have left since, and then nothing would ever move.
+            match too_few(step, node).await? {
+                Some(why) => step.go_on(SagaStep::Undrain, Some(why)).await,
+                None => Ok(Stepped::NotYet),
+            }
+        }
+        SagaStep::Undrain => {
+            step.app.placement().undrain(node).await.map_err(silent)?;
+            step.app.env().fault_point("saga.after_placement").await;
+            serve_again(step, node).await
         }
         SagaStep::Terminate => terminate(step, node).await,
         SagaStep::Remove => remove(step, node, SagaStep::Done).await,
         _ => Err(step.impossible()),
     }
+}
+
+/// Why those that remain could not hold what the node holds.
+async fn too_few(step: &Step<'_>, node: NodeId) -> Result<Option<String>, Problem> {
+    match step.app.placement().may_drain(node).await {
+        Ok(()) => Ok(None),
+        Err(PlacementError::TooFewNodes(why)) => Ok(Some(why)),
+        Err(error) => Err(silent(error)),
+    }
+}
+
+/// As if nobody had wanted it to leave. If it is lost, that is noticed as of any other.
+async fn serve_again(step: &Step<'_>, node: NodeId) -> Result<Stepped, Problem> {
+    let loaded = load(step, node).await?;
+    let mut record = loaded.record.clone();
+    record.node.state = NodeState::Active;
+    record.node.operation = None;
+    let why = step.saga.record.failure.clone().unwrap_or_default();
+    let change = step
+        .ended(SagaStep::Undone)
+        .await?
+        .detail(why)
+        .update(&loaded, &record);
+    step.commit(change).await
 }
 
 fn silent(error: PlacementError) -> Problem {

@@ -1,6 +1,6 @@
 //! Erasing a volume: every generation of its key ring is removed, and with them the last way to its keys that the service
-//! knows. Rings are many and large, so they go in batches, one a step; from the intent on there is no way back, so nobody ever
-//! sees a volume with half of its rings.
+//! knows; then what the service kept of its roots. Both are many, so they go in batches, one a step; from the intent on there is no
+//! way back, so nobody ever sees a volume with half of its rings, and no edge commits a root to it any more.
 
 use super::{SagaRecord, SagaStep, Step, Stepped, Work};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 use firn_identity::{TenantId, VolumeId};
 use firn_table::Write;
 
-/// Rings removed in one transaction, which also holds the saga.
+/// Items removed in one transaction, which also holds the saga.
 const BATCH: usize = 90;
 
 pub(super) async fn step(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
@@ -30,14 +30,26 @@ async fn erase(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
         .store
         .page::<RingRecord>(&RingRecord::prefix(volume), None, BATCH)
         .await?;
-    let deletes = rings
+    let mut deletes: Vec<_> = rings
         .into_iter()
         .map(|ring| Write::Delete {
             key: ring.key,
             version: ring.version,
         })
         .collect();
-    let next = if more.is_some() {
+    let room = BATCH - deletes.len();
+    let is_more = if more.is_some() || room == 0 {
+        true
+    } else {
+        let roots = step.store.roots(volume);
+        let page = step.store.table().query(&roots, "", None, room).await?;
+        deletes.extend(page.items.into_iter().map(|item| Write::Delete {
+            key: item.key,
+            version: item.version,
+        }));
+        page.next.is_some()
+    };
+    let next = if is_more {
         SagaStep::Erase
     } else {
         SagaStep::Publish

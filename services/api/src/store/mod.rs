@@ -10,6 +10,7 @@ pub(crate) use change::{AUDIT_TAIL, AuditTail, Change, KeptReply};
 
 use crate::{context::TenantContext, problem::Problem, secrets::hex};
 use bytes::Bytes;
+use firn_identity::{TenantId, VolumeId};
 use firn_table::{Item, ItemKey, ItemVersion, Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -99,10 +100,17 @@ pub(crate) fn etag(version: ItemVersion) -> String {
     format!("\"{}\"", hex(&version.0.to_be_bytes()))
 }
 
+/// The partition in which the service keeps the roots of a volume for the edges that serve it: what a cleaner of the same
+/// installation, with credentials of the table, reads through [`firn_table::Within`].
+pub fn roots_partition(tenant: TenantId, volume: VolumeId) -> String {
+    format!("anchor/{tenant}/{volume}")
+}
+
 /// One tenant's part of the table.
 #[derive(Clone)]
 pub(crate) struct TenantStore {
     table: Arc<dyn Table>,
+    tenant: TenantId,
     partition: String,
 }
 
@@ -111,6 +119,7 @@ impl TenantStore {
     pub(crate) fn of(table: &Arc<dyn Table>, context: &TenantContext) -> Self {
         Self {
             table: table.clone(),
+            tenant: context.tenant(),
             partition: format!("tenant/{}", context.tenant()),
         }
     }
@@ -121,6 +130,11 @@ impl TenantStore {
 
     pub(crate) fn table(&self) -> &Arc<dyn Table> {
         &self.table
+    }
+
+    /// The partition of the roots of one of the tenant's volumes.
+    pub(crate) fn roots(&self, volume: VolumeId) -> String {
+        roots_partition(self.tenant, volume)
     }
 
     pub(crate) async fn get<T: Record>(&self, sort: &str) -> Result<Option<Loaded<T>>, Problem> {

@@ -19,6 +19,7 @@ struct FleetState {
     capacity_bytes: Option<u64>,
     draining: BTreeSet<NodeId>,
     holding: BTreeSet<NodeId>,
+    is_short: bool,
 }
 
 impl Fleet {
@@ -39,6 +40,11 @@ impl Fleet {
         } else {
             state.holding.remove(&node);
         }
+    }
+
+    /// Says whether those that remain would be too few if one left.
+    pub fn be_short(&self, is_short: bool) {
+        self.0.lock().unwrap().is_short = is_short;
     }
 
     pub fn limit(&self, bytes: u64) {
@@ -86,6 +92,18 @@ impl DiskPlacement for Fleet {
             total_bytes: state.capacity_bytes.unwrap_or(u64::MAX),
             promised_bytes: state.disks.values().sum(),
         })
+    }
+
+    async fn may_drain(&self, _node: NodeId) -> Result<(), PlacementError> {
+        if self.0.lock().unwrap().is_short {
+            return Err(PlacementError::TooFewNodes("add 1 first".into()));
+        }
+        Ok(())
+    }
+
+    async fn undrain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.0.lock().unwrap().draining.remove(&node);
+        Ok(())
     }
 
     async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {

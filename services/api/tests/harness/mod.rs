@@ -287,16 +287,25 @@ impl Service {
         token: &str,
         name: &str,
     ) -> (EdgeId, PeerIdentity, JoinSecret) {
+        self.join_edge_of(customer, token, name, &[]).await
+    }
+
+    /// The same, to serve volumes.
+    pub async fn join_edge_of(
+        &self,
+        customer: &Customer,
+        token: &str,
+        name: &str,
+        volumes: &[&str],
+    ) -> (EdgeId, PeerIdentity, JoinSecret) {
         let env = self.env.clone();
         let mut entropy = |bytes: &mut [u8]| bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()]);
         let secret = JoinSecret::generate(&mut entropy);
         let sealed = secret.seal(b"what the edge must know", &mut entropy).unwrap();
+        let mut invitation = invitation(name, &secret, &sealed);
+        invitation["volumes"] = json!(volumes);
         let invited = self
-            .post(
-                token,
-                &format!("{}/edges", customer.base),
-                invitation(name, &secret, &sealed),
-            )
+            .post(token, &format!("{}/edges", customer.base), invitation)
             .await;
         assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
         let edge = secret.lookup_id().edge_id();

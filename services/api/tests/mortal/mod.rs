@@ -42,6 +42,22 @@ impl Life {
     }
 }
 
+/// Moments of death that are tried at most: more calls than any work makes.
+const MOMENTS_MAX: u64 = 600;
+
+/// Tells a story with a process that dies at its first moment, then with one that dies at its second, and so on, until one lives to
+/// its end; gives how many died.
+pub async fn killed_at_every_moment(mut story: impl AsyncFnMut(u64, &Life)) -> u64 {
+    for moment in 0..MOMENTS_MAX {
+        let life = Life::until(moment);
+        story(moment, &life).await;
+        if !life.is_over() {
+            return moment;
+        }
+    }
+    panic!("the work never ends");
+}
+
 struct MortalTable {
     table: Arc<dyn Table>,
     life: Life,
@@ -114,6 +130,14 @@ impl DiskPlacement for MortalFleet {
 
     async fn room(&self) -> Result<Room, PlacementError> {
         self.during(self.fleet.room()).await
+    }
+
+    async fn may_drain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.during(self.fleet.may_drain(node)).await
+    }
+
+    async fn undrain(&self, node: NodeId) -> Result<(), PlacementError> {
+        self.during(self.fleet.undrain(node)).await
     }
 
     async fn drain(&self, node: NodeId) -> Result<(), PlacementError> {
