@@ -51,6 +51,10 @@ struct Office {
 }
 
 async fn run(place: &Path) -> Result<Figure11> {
+    // What a try that failed left.
+    if place.exists() {
+        std::fs::remove_dir_all(place)?;
+    }
     std::fs::create_dir_all(place)?;
     let server = Server::versitygw().await?;
     let mut edge = Edge::configure(Edge::binary()?, &place.join("edge"), server.settings(place))?;
