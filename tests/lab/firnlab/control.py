@@ -7,6 +7,7 @@ One request a line over TCP, answered (except `note`) by one line, `ok …` or `
     up                   start it again, answer when it is ready
     stop                 a clean stop and a new start
     admin ARGUMENT…      a command of the server's program beside it: `admin snapshot create monday`; its failure is an answer, no end
+    recover              a disaster, and a recovery from a copy of the bucket and the phrase alone; mounts do not survive it
     note TEXT            appended to the host's log of what was acknowledged
 """
 
@@ -67,9 +68,11 @@ class Control:
                     self.kills += 1
                 elif verb == "stop":
                     self.server.stop()
+                elif verb == "recover":
+                    self._log.write(f"{time.monotonic():.6f} recover: {self.server.recover()}\n")
                 elif verb != "up":
                     return f"error unknown request {verb}"
-                if verb != "down":
+                if verb not in ("down", "recover"):
                     self.server.start()
             except Exception as error:  # whatever it was, the guest must not wait for an answer for ever
                 self.failure = str(error) or repr(error)

@@ -6,6 +6,7 @@ it would in an office.
 
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,6 +53,10 @@ class Server:
     def administer(self, arguments):
         """What an administrator of this server asks of it."""
         raise LabError(f"{self.name} knows no {' '.join(arguments)}")
+
+    def recover(self):
+        """Goes on, on a machine that has nothing, with what survives a disaster."""
+        raise LabError(f"{self.name} knows no recovery")
 
     def before_restart(self):
         """What the system around the server would do."""
@@ -143,6 +148,19 @@ class Firn(Server):
         if done.returncode != 0:
             raise LabError(f"firn-edge {' '.join(arguments)} ends with status {done.returncode}: {done.stdout}")
         return done.stdout
+
+
+    def recover(self):
+        """Table, state and bucket are lost; a copy of the bucket and the recovery phrase are not."""
+        self.kill()
+        shutil.copytree(self.directory / "store", self.directory / "copied-store")
+        for lost in ("store", "state"):
+            shutil.rmtree(self.directory / lost)
+        (self.directory / "table.redb").unlink()
+        self.config.write_text(self.config.read_text().replace(f"{self.directory}/store", f"{self.directory}/copied-store"))
+        said = self.administer(["recover", "--phrase-file", self.directory / "phrase", "--yes"])
+        self.start()
+        return said
 
 
 class Disk(Server):

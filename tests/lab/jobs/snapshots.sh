@@ -1,5 +1,5 @@
 # A tree of FILES files (10000; make test takes 1000) is deleted, cleaned up behind and restored from a snapshot, byte for byte, with its names, modes,
-# times, links and owners.
+# times, links and owners; then all but a copy of the bucket and the recovery phrase is lost, and it is there once more.
 . ./lib.sh
 attach /mnt/firn
 must python3 ./snapshot_tree.py make /mnt/firn/tree "${FILES:-10000}"
@@ -23,5 +23,15 @@ check "diff -r finds no difference to the snapshot" diff -r --no-dereference --e
 check "nothing of the restore is left over" sh -c '[ "$(ls -A /mnt/firn)" = tree ]'
 must python3 ./control.py admin sync
 check "everything in the bucket is whole" python3 ./control.py admin verify
+
+must cp -a /mnt/firn/tree copy
+must umount /mnt/firn
+check "a copy of the bucket and the phrase are enough to go on" python3 ./control.py recover
+attach /mnt/firn
+must python3 ./snapshot_tree.py list /mnt/firn/tree recovered
+check "what is recovered is the last commit, byte for byte" cmp before recovered
+check "diff -r finds no difference to a copy made before" diff -r --no-dereference --exclude "*43" --exclude "*93" copy /mnt/firn/tree
+check "the snapshot is recovered as well" diff -r --no-dereference --exclude "*43" --exclude "*93" copy /mnt/firn/.snapshots/monday/tree
+check "everything in the copied bucket is whole" python3 ./control.py admin verify
 cd /
 finish
