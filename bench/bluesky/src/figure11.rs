@@ -183,6 +183,22 @@ impl Figure11 {
 }
 
 impl Figure11 {
+    /// Before the first of so many writes.
+    fn of_writes(writes: u64) -> Result<Self> {
+        Ok(Self {
+            live_bytes: FILES as u64 * FILE_BYTES,
+            overwritten_bytes: writes * WRITE_BYTES,
+            passes: Vec::new(),
+            writes_end_s: (WRITE_EVERY * u32::try_from(writes)?).as_secs_f64(),
+            written_bytes: 0,
+            moved_data_bytes: 0,
+            cleaner_requests: 0,
+            edge: Usage::default(),
+            edge_alone: Usage::default(),
+            merged: 0,
+        })
+    }
+
     /// What came out in real time, beside this (virtual) one.
     pub fn beside_real_time(&self, real: &Self) -> String {
         let end = |figure: &Self| {
@@ -283,18 +299,7 @@ fn run(image: &Image, set: &FileSet, cleaned: bool) -> Result<Figure11> {
                 anyhow::Ok(())
             })
         };
-        let mut figure = Figure11 {
-            live_bytes: FILES as u64 * FILE_BYTES,
-            overwritten_bytes: writes * WRITE_BYTES,
-            passes: Vec::new(),
-            writes_end_s: (WRITE_EVERY * u32::try_from(writes)?).as_secs_f64(),
-            written_bytes: 0,
-            moved_data_bytes: 0,
-            cleaner_requests: 0,
-            edge: Usage::default(),
-            edge_alone: Usage::default(),
-            merged: 0,
-        };
+        let mut figure = Figure11::of_writes(writes)?;
         let limits = Limits {
             grace: GRACE,
             free_per_mille: BUSY_FREE_PER_MILLE,

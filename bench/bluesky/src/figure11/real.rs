@@ -85,18 +85,7 @@ async fn run(place: &Path) -> Result<Figure11> {
     let writes = FILES as u64 * FILE_BYTES / WRITE_BYTES;
     let before = office.usage().await?;
     let writing = tokio::spawn(write(client, files, noise, writes));
-    let mut figure = Figure11 {
-        live_bytes: FILES as u64 * FILE_BYTES,
-        overwritten_bytes: writes * WRITE_BYTES,
-        passes: Vec::new(),
-        writes_end_s: (WRITE_EVERY * u32::try_from(writes)?).as_secs_f64(),
-        written_bytes: 0,
-        moved_data_bytes: 0,
-        cleaner_requests: 0,
-        edge: Usage::default(),
-        edge_alone: Usage::default(),
-        merged: 0,
-    };
+    let mut figure = Figure11::of_writes(writes)?;
     let busy_runs = (WRITE_EVERY * u32::try_from(writes)?).as_secs() / CLEAN_EVERY.as_secs() + 1;
     let started = Instant::now();
     for pass in 0..busy_runs + LAST_RUNS as u64 {
