@@ -11,6 +11,7 @@ use crate::{
     problem::Problem,
     secrets::MasterSecret,
     store::{self, Change, Record},
+    turns::Turns,
 };
 use firn_billing::Billing;
 use firn_env::{Env, Watched};
@@ -85,6 +86,7 @@ struct Inner {
     billing: Billing,
     counts: OperationCounts,
     limiter: Limiter,
+    turns: Turns,
 }
 
 impl Record for Revocations {
@@ -113,6 +115,7 @@ impl App {
             billing: Billing::new(&parts.env, parts.table.clone()),
             counts: OperationCounts::default(),
             limiter: Limiter::new(parts.request_rate),
+            turns: Turns::default(),
             parts,
             sagas: tokio::sync::Notify::new(),
             revoked: Watched::new(0),
@@ -155,6 +158,10 @@ impl App {
 
     pub(crate) fn limiter(&self) -> &Limiter {
         &self.0.limiter
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.0.turns
     }
 
     pub(crate) fn counts(&self) -> &OperationCounts {

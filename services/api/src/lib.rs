@@ -41,6 +41,7 @@ mod secrets;
 mod server;
 mod store;
 mod sweep;
+mod turns;
 pub mod types;
 mod upkeep;
 

@@ -26,7 +26,8 @@ use bytes::Bytes;
 use firn_identity::{PeerIdentity, TenantId};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// Handlers read, decide and write under the versions they read. When somebody was faster they start over, this often.
+/// Handlers read, decide and write under the versions they read. When somebody was faster they start over, alone in this
+/// instance (see [`turns`](crate::turns)); it is other instances that can be faster again, this often.
 const TRIES: u32 = 12;
 /// The longest query string: a cursor and a limit.
 const MAX_QUERY_BYTES: usize = 1024;
@@ -143,7 +144,16 @@ pub(crate) fn is_door(endpoint: &Endpoint) -> bool {
 }
 
 async fn perform(endpoint: &Endpoint, call: Call) -> Result<Reply, Problem> {
+    let turns = match &call.context {
+        Some(context) if endpoint.is_mutation() => Some(call.app.turns().of(context.tenant())),
+        _ => None,
+    };
     for attempt in 0..TRIES {
+        let turn = match &turns {
+            None => None,
+            Some(turns) if attempt == 0 => Some(turns.beside().await),
+            Some(turns) => Some(turns.alone().await),
+        };
         if let Some(idempotency) = &call.idempotency
             && let Some(reply) = idempotency.earlier(&call.app, &call.store()?).await?
         {
@@ -151,6 +161,7 @@ async fn perform(endpoint: &Endpoint, call: Call) -> Result<Reply, Problem> {
         }
         match (endpoint.handler)(call.clone()).await {
             Err(problem) if problem.code == Code::ChangedMeanwhile && attempt + 1 < TRIES => {
+                drop(turn);
                 // Random, so that those who collided do not collide again; growing, so that a crowd thins out.
                 let bound = 2_000_000_u64 << attempt.min(6);
                 call.app

@@ -1,0 +1,55 @@
+//! Many who change one tenant at once: each gets its turn, on a slow table, in virtual time.
+
+mod harness;
+mod shaky;
+
+use axum::http::{Method, StatusCode};
+use firn_api::router;
+use firn_env::sim::Simulation;
+use harness::{Call, Fleet, Service};
+use serde_json::json;
+use shaky::Shaky;
+use std::sync::{Arc, atomic::AtomicBool};
+
+/// More than a request has tries.
+const AT_ONCE: usize = 40;
+
+#[test]
+fn a_crowd_that_changes_one_tenant_is_served_to_the_last() {
+    let simulation = Simulation::new(1);
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let service = Service::on(env.clone(), harness::rego());
+            let customer = service.sign_up("a@example.com").await;
+            let token = service.log_in(&customer).await;
+            let table = Shaky {
+                env: env.clone(),
+                table: service.table.connect(&env),
+                is_away: Arc::new(AtomicBool::new(false)),
+            };
+            let fleet = Arc::new(Fleet::default());
+            let app = harness::app_over(&env, Arc::new(table), harness::rego(), &service.mail, fleet);
+            let path = format!("{}/keys", customer.base);
+            let began = env.now();
+            let crowd: Vec<_> = (0..AT_ONCE)
+                .map(|which| {
+                    let (router, path, token) = (router(&app), path.clone(), token.clone());
+                    env.spawn("one of many", async move {
+                        let body = json!({ "name": format!("key {which}"), "role": "reader" });
+                        Call::new(Method::POST, &path)
+                            .token(&token)
+                            .json(body)
+                            .send(&router)
+                            .await
+                    })
+                })
+                .collect();
+            for one in crowd {
+                let answer = one.await.unwrap();
+                assert_eq!(answer.status, StatusCode::CREATED, "{:?}", answer.body);
+            }
+            println!("{AT_ONCE} at once: {:?}", env.now().since(began));
+        })
+        .unwrap();
+}
