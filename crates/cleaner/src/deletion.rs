@@ -98,7 +98,7 @@ async fn see(objects: &Objects, page: &[DoomedSegment]) -> Result<(), CleanError
 /// Whether the segment is gone.
 async fn delete(objects: &Objects, segment: SegmentId, report: &mut Report) -> Result<bool, CleanError> {
     let key = ObjectKey::new(&segment.key(&objects.anchor.family()));
-    match objects.store.delete(&key).await {
+    match objects.remove(&key).await {
         Ok(()) | Err(StoreError::NotFound { .. }) => {
             report.deleted_segments += 1;
             if let Some((retired, _)) = objects.anchor.retired(segment).await? {
@@ -177,7 +177,7 @@ async fn forget(
     let prefix = ForwardingRecord::prefix(&objects.anchor.family(), segment);
     let listed = objects.store.list(&prefix, None).await?;
     for object in &listed.objects {
-        match objects.store.delete(&object.key).await {
+        match objects.remove(&object.key).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}
             Err(error @ (StoreError::Denied { .. } | StoreError::Invalid { .. })) => {
                 report.held.add(error);
@@ -249,7 +249,7 @@ async fn collapse(
         .await?
     {
         report.collapsed_records += 1;
-        match objects.store.delete(&old_key).await {
+        match objects.remove(&old_key).await {
             Ok(()) | Err(StoreError::NotFound { .. } | StoreError::Denied { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -15,10 +15,10 @@ use firn_format::{
     ForwardingRecord, Kind, Location, MAX_FORWARDING_BYTES, MAX_OBJECT_BYTES, Place, Pointer, SegmentId, Uid,
     VerifiedObject, WriterId, decode_object,
 };
-use firn_store::{ObjectKey, Store, StoreError};
+use firn_store::{ObjectKey, Store, StoreError, erase};
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 /// Retirements a pointer is led through at most. Chains are collapsed when they are met, so honest ones are short.
@@ -44,6 +44,8 @@ pub(crate) struct Objects {
     all_known: bool,
     records: BTreeMap<SegmentId, Arc<ForwardingRecord>>,
     record_order: VecDeque<SegmentId>,
+    /// Whether the bucket keeps what is deleted, once this run has asked.
+    keeps_versions: OnceLock<bool>,
     /// Nodes and inodes fetched.
     pub fetched: u64,
     /// Places looked up in roots, to judge what stands there.
@@ -64,6 +66,7 @@ impl Objects {
             all_known: false,
             records: BTreeMap::new(),
             record_order: VecDeque::new(),
+            keeps_versions: OnceLock::new(),
             fetched: 0,
             lookups: 0,
         }
@@ -80,6 +83,38 @@ impl Objects {
         self.records.clear();
         self.record_order.clear();
         Ok(())
+    }
+
+    /// Removes an object for good, whatever the bucket keeps of what is deleted; one that is absent is fine.
+    pub async fn remove(&self, key: &ObjectKey) -> Result<(), StoreError> {
+        let keeps_versions = match self.keeps_versions.get() {
+            Some(keeps) => *keeps,
+            None => {
+                let keeps = self.ask_for_versions().await?;
+                *self.keeps_versions.get_or_init(|| keeps)
+            }
+        };
+        if keeps_versions {
+            return erase(&*self.store, key).await;
+        }
+        match self.store.delete(key).await {
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn ask_for_versions(&self) -> Result<bool, StoreError> {
+        match self.store.keeps_versions().await {
+            Err(error @ (StoreError::Denied { .. } | StoreError::Invalid { .. })) => {
+                tracing::warn!(
+                    %error,
+                    "whether the bucket keeps versions is not known; if it does, what is deleted stays on the bill: allow the \
+                     cleaner s3:GetBucketVersioning"
+                );
+                Ok(false)
+            }
+            other => other,
+        }
     }
 
     /// The object a trusted pointer names, at its place; any copy of it.

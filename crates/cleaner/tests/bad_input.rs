@@ -19,7 +19,10 @@ struct Office {
 
 /// A volume most of which was overwritten.
 fn office() -> Office {
-    let world = World::new(11, None);
+    office_in(World::new(11, None))
+}
+
+fn office_in(world: World) -> Office {
     let mut edge = Edge::create(&world, VolumeId([1; 16]), 1, SEGMENT_BYTES);
     for _ in 0..4 {
         (0..40).for_each(|index| edge.write(16, index, 700));
@@ -74,6 +77,23 @@ fn a_bucket_without_permission_to_delete_holds_segments_until_it_is_given() {
     assert!(held.held.first[0].contains("held until 2031"), "{held:?}");
     let freed = office.clean(false);
     assert!(freed.deleted_segments > 10 && freed.held.count == 0, "{freed:?}");
+    office.check();
+}
+
+#[test]
+fn a_bucket_that_keeps_versions_gives_space_back_all_the_same() {
+    let mut world = World::new(11, None);
+    world.keep_versions();
+    let office = office_in(world);
+    let before = office.world.store.stored_bytes();
+    assert!(office.clean(false).retired_segments > 10);
+    office.world.clock.advance(Duration::from_secs(7200));
+    let held = office.clean(true);
+    assert!(held.deleted_segments == 0 && held.held.count > 10, "{held:?}");
+    let freed = office.clean(false);
+    assert!(freed.deleted_segments > 10 && freed.held.count == 0, "{freed:?}");
+    let after = office.world.store.stored_bytes();
+    assert!(after < before / 2, "{after} bytes of {before} are kept");
     office.check();
 }
 

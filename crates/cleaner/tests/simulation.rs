@@ -107,7 +107,10 @@ fn history(seed: u64, mutant: Option<&str>) -> Result<Events, String> {
 
 impl Simulation {
     fn new(seed: u64, mutant: Option<&str>) -> Self {
-        let world = World::new(seed, mutant);
+        let mut world = World::new(seed, mutant);
+        if seed.is_multiple_of(3) {
+            world.keep_versions();
+        }
         let mut edge = Edge::create(&world, VolumeId([1; 16]), 1, SEGMENT_BYTES);
         edge.lies = world.roll(5).saturating_sub(1);
         let gate = world.gate();
@@ -481,6 +484,11 @@ impl Simulation {
         // A fifth may be free in each segment; indices, and the newest commits, come on top.
         if stored > needed * 2 + (96 << 10) {
             return Err(format!("{stored} bytes are kept for {needed}"));
+        }
+        let seen: u64 = contents.values().map(|bytes| bytes.len() as u64).sum();
+        let kept = self.world.store.stored_bytes();
+        if kept != seen {
+            return Err(format!("{kept} bytes are kept, of which only {seen} can be seen"));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! `object_store` deletes on Azure through the batch interface only: two operations on the bill, statuses hidden in a
 //! multipart body, and not open to every kind of credential. This sends the plain `DELETE`, signed by `object_store`.
 
-use crate::refusal::RefusalConnector;
+use crate::{refusal::RefusalConnector, request::generic};
 use http::{Method, Uri};
 use object_store::{
     ClientOptions,
@@ -38,21 +38,16 @@ impl AzureContainer {
     /// Removes a blob, whose name needs no escaping since it is made from a prefix and a key.
     pub(crate) async fn delete(&self, name: &str) -> object_store::Result<()> {
         let credential = self.store.credentials().get_credential().await?;
-        let uri: Uri = format!("{}/{name}", self.container_url)
-            .parse()
-            .map_err(generic)?;
+        let uri: Uri = format!("{}/{name}", self.container_url).parse().map_err(failed)?;
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.method_mut() = Method::DELETE;
         *request.uri_mut() = uri;
         AzureAuthorizer::new(&credential, &self.account).try_authorize(&mut request)?;
-        self.client.execute(request).await.map_err(generic)?;
+        self.client.execute(request).await.map_err(failed)?;
         Ok(())
     }
 }
 
-fn generic(error: impl std::error::Error + Send + Sync + 'static) -> object_store::Error {
-    object_store::Error::Generic {
-        store: "MicrosoftAzure",
-        source: Box::new(error),
-    }
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> object_store::Error {
+    generic("MicrosoftAzure", error)
 }

@@ -145,6 +145,11 @@ pub(crate) fn is_behind_the_end(error: &object_store::Error) -> bool {
     find::<Refusal>(error).is_some_and(|refusal| refusal.status == 416)
 }
 
+/// Whether a server does not know what was asked of it.
+pub(crate) fn is_not_implemented(error: &object_store::Error) -> bool {
+    find::<Refusal>(error).is_some_and(|refusal| refusal.status == 501)
+}
+
 /// Whether a server answered, and did not refuse, but `object_store` could make nothing of it.
 pub(crate) fn is_unintelligible(error: &object_store::Error) -> bool {
     find::<HttpError>(error).is_none()

@@ -2,15 +2,17 @@
 
 use crate::{
     azure::AzureContainer,
-    classify::{Request, is_behind_the_end, is_unintelligible},
+    classify::{Request, is_behind_the_end, is_not_implemented, is_unintelligible},
+    s3::S3Bucket,
 };
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use firn_store::{LIST_PAGE_OBJECTS, ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError};
+use firn_store::{
+    LIST_PAGE_OBJECTS, ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage,
+};
 use futures::StreamExt;
 use object_store::{
     GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutOptions, PutPayload,
-    aws::AmazonS3,
     gcp::GoogleCloudStorage,
     list::{PaginatedListOptions, PaginatedListStore},
     path::Path,
@@ -24,7 +26,7 @@ const WHOLE_OBJECT_BYTES_MAX: u64 = 1 << 30;
 const OFFSET_MAX: u64 = 1 << 48;
 
 pub(crate) enum Api {
-    S3(AmazonS3),
+    S3(S3Bucket),
     Azure(AzureContainer),
     Gcs(GoogleCloudStorage),
 }
@@ -47,7 +49,7 @@ impl CloudStore {
 
     fn objects(&self) -> &dyn ObjectStore {
         match &self.api {
-            Api::S3(store) => store,
+            Api::S3(bucket) => &bucket.store,
             Api::Azure(container) => &container.store,
             Api::Gcs(store) => store,
         }
@@ -55,7 +57,7 @@ impl CloudStore {
 
     fn listing(&self) -> &dyn PaginatedListStore {
         match &self.api {
-            Api::S3(store) => store,
+            Api::S3(bucket) => &bucket.store,
             Api::Azure(container) => &container.store,
             Api::Gcs(store) => store,
         }
@@ -189,7 +191,7 @@ impl Store for CloudStore {
     async fn delete(&self, key: &ObjectKey) -> Result<(), StoreError> {
         let deleted = match &self.api {
             Api::Azure(container) => container.delete(&self.name(key)).await,
-            Api::S3(store) => store.delete(&self.path(key)).await,
+            Api::S3(bucket) => bucket.store.delete(&self.path(key)).await,
             Api::Gcs(store) => store.delete(&self.path(key)).await,
         };
         match deleted.map_err(|error| plain("delete", key).failed(&error)) {
@@ -242,6 +244,43 @@ impl Store for CloudStore {
                 return Err(request.unavailable("the listing does not advance".into()));
             }
             options.page_token = page.page_token;
+        }
+    }
+
+    async fn keeps_versions(&self) -> Result<bool, StoreError> {
+        let bucket = ObjectKey::of_prefix("");
+        match &self.api {
+            Api::S3(store) => match store.keeps_versions().await {
+                Ok(keeps) => Ok(keeps),
+                // Servers without versions need not know the question.
+                Err(error) if is_not_implemented(&error) => Ok(false),
+                Err(error) => Err(plain("see versioning", &bucket).failed(&error)),
+            },
+            Api::Azure(_) | Api::Gcs(_) => Ok(false),
+        }
+    }
+
+    async fn versions(&self, key: &ObjectKey) -> Result<VersionPage, StoreError> {
+        match &self.api {
+            Api::S3(bucket) => bucket
+                .versions(&self.name(key))
+                .await
+                .map_err(|error| plain("list versions", key).failed(&error)),
+            Api::Azure(_) | Api::Gcs(_) => Ok(VersionPage::default()),
+        }
+    }
+
+    async fn delete_version(&self, key: &ObjectKey, version: &str) -> Result<(), StoreError> {
+        let request = plain("delete version", key);
+        let deleted = match &self.api {
+            Api::S3(bucket) => bucket.delete_version(&self.name(key), version).await,
+            Api::Azure(_) | Api::Gcs(_) => {
+                return Err(request.invalid("versions are deleted one by one on S3 only".into()));
+            }
+        };
+        match deleted.map_err(|error| request.failed(&error)) {
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            other => other,
         }
     }
 }

@@ -10,5 +10,7 @@ mod classify;
 mod cloud;
 mod open;
 mod refusal;
+mod request;
+mod s3;
 
 pub use open::{Credentials, OpenError, open};

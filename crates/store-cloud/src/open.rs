@@ -4,12 +4,13 @@ use crate::{
     azure::AzureContainer,
     cloud::{Api, CloudStore},
     refusal::RefusalConnector,
+    s3::S3Bucket,
 };
 use firn_env::{DiskError, Env, RealDisk};
 use firn_store::{DirectoryStore, Store, StoreUrl};
 use object_store::{
     BackoffConfig, ClientOptions, RetryConfig,
-    aws::{AmazonS3Builder, S3ConditionalPut},
+    aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
     azure::MicrosoftAzureBuilder,
     gcp::GoogleCloudStorageBuilder,
 };
@@ -17,6 +18,9 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 /// A host that does not accept a connection by then will not: three SYNs have been lost.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The region of requests to S3 where nothing names one; that of `object_store`.
+const DEFAULT_REGION: &str = "us-east-1";
 
 /// Who Firn is to a store.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -121,8 +125,17 @@ pub async fn open(env: &Env, url: &StoreUrl, credentials: &Credentials) -> Resul
             if let Some(region) = region {
                 builder = builder.with_region(region);
             }
+            let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
+            let region = region.as_deref().unwrap_or(DEFAULT_REGION);
+            let named = builder
+                .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
+                .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+            let bucket_url = s3_bucket_url(named.as_deref(), bucket, region, *path_style);
             let store = builder.build().map_err(|error| configuration(url, &error))?;
-            Ok(Arc::new(CloudStore::new(Api::S3(store), prefix)))
+            let options = client_options(endpoint.as_deref());
+            let bucket = S3Bucket::new(store, &options, region, bucket_url)
+                .map_err(|error| configuration(url, &error))?;
+            Ok(Arc::new(CloudStore::new(Api::S3(bucket), prefix)))
         }
         StoreUrl::Azure {
             container,
@@ -209,6 +222,16 @@ fn s3_endpoint(endpoint: &str, bucket: &str, path_style: bool) -> String {
     match endpoint.split_once("://") {
         Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
         _ => endpoint.to_owned(),
+    }
+}
+
+/// Where the bucket's own requests go; `endpoint` is as [`s3_endpoint`] gives it.
+fn s3_bucket_url(endpoint: Option<&str>, bucket: &str, region: &str, path_style: bool) -> String {
+    match (endpoint, path_style) {
+        (Some(endpoint), true) => format!("{}/{bucket}", endpoint.trim_end_matches('/')),
+        (Some(endpoint), false) => endpoint.trim_end_matches('/').to_owned(),
+        (None, true) => format!("https://s3.{region}.amazonaws.com/{bucket}"),
+        (None, false) => format!("https://{bucket}.s3.{region}.amazonaws.com"),
     }
 }
 
@@ -319,6 +342,27 @@ mod tests {
             "http://b.localhost:9"
         );
         assert_eq!(s3_endpoint("http://localhost:9", "b", true), "http://localhost:9");
+    }
+
+    #[test]
+    fn requests_of_our_own_go_to_the_same_bucket() {
+        assert_eq!(
+            s3_bucket_url(None, "b", "eu-west-1", false),
+            "https://b.s3.eu-west-1.amazonaws.com"
+        );
+        assert_eq!(
+            s3_bucket_url(None, "b", "eu-west-1", true),
+            "https://s3.eu-west-1.amazonaws.com/b"
+        );
+        let virtual_style = s3_endpoint("http://localhost:9", "b", false);
+        assert_eq!(
+            s3_bucket_url(Some(&virtual_style), "b", "x", false),
+            "http://b.localhost:9"
+        );
+        assert_eq!(
+            s3_bucket_url(Some("http://localhost:9/"), "b", "x", true),
+            "http://localhost:9/b"
+        );
     }
 
     #[tokio::test]

@@ -3,7 +3,9 @@
 //! [`check`] works under a prefix of its own, in any store, and removes what it made. It panics with the broken rule, so
 //! it belongs into tests only; it is public because backends live in other crates.
 
-use crate::{LIST_PAGE_OBJECTS, ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError};
+use crate::{
+    LIST_PAGE_OBJECTS, ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage, erase,
+};
 use bytes::Bytes;
 use firn_env::Env;
 use futures::{StreamExt, stream};
@@ -31,6 +33,9 @@ pub async fn check(env: &Env, store: Arc<dyn Store>) {
     suite.what_is_put_is_got_back().await;
     suite.a_range_ends_where_the_object_ends().await;
     suite.an_absent_object_is_not_found_and_may_be_deleted().await;
+    if suite.store.keeps_versions().await.expect("it is told") {
+        suite.what_is_erased_leaves_no_version().await;
+    }
     suite.create_never_replaces_and_overwrite_does().await;
     suite.of_concurrent_creators_exactly_one_wins().await;
     suite
@@ -40,6 +45,21 @@ pub async fn check(env: &Env, store: Arc<dyn Store>) {
     suite.a_listing_is_sorted_and_follows_prefix_and_start().await;
     suite.a_long_listing_comes_in_pages_without_gap_or_double().await;
     suite.remove_everything().await;
+}
+
+/// Checks of a store that keeps versions only that they can be seen and removed: for servers that otherwise bend the rules when
+/// they keep versions.
+///
+/// # Panics
+/// If a rule is broken, naming it.
+pub async fn check_versions(env: &Env, store: Arc<dyn Store>) {
+    let suite = Suite {
+        prefix: format!("conformance-{:016x}", env.random_u64()),
+        env: env.clone(),
+        store,
+    };
+    assert!(suite.store.keeps_versions().await.expect("it is told"));
+    suite.what_is_erased_leaves_no_version().await;
 }
 
 struct Suite {
@@ -179,6 +199,31 @@ impl Suite {
             "a deleted object is not listed"
         );
         self.store.delete(&key).await.expect("twice is fine");
+        self.put(&key, "again").await;
+    }
+
+    async fn what_is_erased_leaves_no_version(&self) {
+        let key = self.key("erased/object");
+        for content in ["1", "2", "3", "4"] {
+            let put = self.store.put(&key, vec![content.into()], PutMode::Overwrite);
+            put.await.expect("overwrite replaces");
+        }
+        let beside = self.key("erased/object.beside");
+        self.put(&beside, "stays").await;
+        self.store.delete(&key).await.expect("it is hidden");
+        let kept = self.store.versions(&key).await.expect("listed");
+        assert!(kept.versions.len() == 5 || kept.more, "{kept:?}");
+        erase(&*self.store, &key).await.expect("erased");
+        let kept = self.store.versions(&key).await.expect("listed");
+        assert_eq!(kept, VersionPage::default());
+        assert_eq!(self.names("erased/", None).await, ["erased/object.beside"]);
+        erase(&*self.store, &key).await.expect("twice is fine");
+
+        // Not hidden before: nothing older comes up in its place.
+        self.put(&key, "once").await;
+        erase(&*self.store, &key).await.expect("erased");
+        let gone = self.store.get(&key).await;
+        assert!(matches!(gone, Err(StoreError::NotFound { .. })), "{gone:?}");
         self.put(&key, "again").await;
     }
 

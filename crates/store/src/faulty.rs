@@ -14,7 +14,7 @@
 //! given here, which in a simulation should be the world's, not that of a machine that may crash.
 
 use crate::{
-    ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError,
+    ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage,
     fault_config::{FaultConfig, FaultConfigError, Faults, Outage},
 };
 use async_trait::async_trait;
@@ -499,6 +499,30 @@ impl Store for Faulty {
         shared
             .request(&dice, "list", &ObjectKey::of_prefix(prefix), 0, action)
             .await
+    }
+
+    async fn keeps_versions(&self) -> Result<bool, StoreError> {
+        let dice = self.shared.roll();
+        let inner = self.shared.inner.clone();
+        let action = Box::pin(async move { inner.keeps_versions().await });
+        let bucket = ObjectKey::of_prefix("");
+        self.shared
+            .request(&dice, "see versioning", &bucket, 0, action)
+            .await
+    }
+
+    async fn versions(&self, key: &ObjectKey) -> Result<VersionPage, StoreError> {
+        let dice = self.shared.roll();
+        let (inner, wanted) = (self.shared.inner.clone(), key.clone());
+        let action = Box::pin(async move { inner.versions(&wanted).await });
+        self.shared.request(&dice, "list versions", key, 0, action).await
+    }
+
+    async fn delete_version(&self, key: &ObjectKey, version: &str) -> Result<(), StoreError> {
+        let dice = self.shared.roll();
+        let (inner, wanted, version) = (self.shared.inner.clone(), key.clone(), version.to_owned());
+        let action = Box::pin(async move { inner.delete_version(&wanted, &version).await });
+        self.shared.request(&dice, "delete version", key, 0, action).await
     }
 }
 

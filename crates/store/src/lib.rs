@@ -21,6 +21,7 @@ mod retry;
 mod stack;
 mod store;
 mod url;
+mod versions;
 
 pub use bandwidth::{RuleError, UploadLimit, UploadRule, UploadSchedule};
 pub use directory::DirectoryStore;
@@ -35,5 +36,6 @@ pub use prices::{Cost, PriceBook, PriceError, Route};
 pub use probe::{ProbeError, ProbeReport, probe};
 pub use retry::{RetryPolicy, RetryStatistics, Retrying};
 pub use stack::{Stack, StackConfig};
-pub use store::{LIST_PAGE_OBJECTS, ListPage, ObjectInfo, PutMode, Store};
+pub use store::{LIST_PAGE_OBJECTS, ListPage, ObjectInfo, PutMode, Store, VersionPage};
 pub use url::{StoreUrl, StoreUrlError};
+pub use versions::erase;

@@ -4,7 +4,7 @@
 //! the caller gave up on. Bytes up count when sent, bytes down when they arrive. The sums are therefore what a provider can
 //! charge at most: it waives its own failures.
 
-use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError};
+use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -23,11 +23,11 @@ pub struct Usage {
     pub gets: u64,
     /// Parts of objects read.
     pub ranged_gets: u64,
-    /// Sizes asked for.
+    /// Sizes asked for, and whether versions are kept.
     pub heads: u64,
-    /// Listing pages asked for.
+    /// Listing pages asked for, of objects or of versions.
     pub lists: u64,
-    /// Objects removed.
+    /// Objects and versions removed.
     pub deletes: u64,
     /// Of all these, the ones the store could not or would not do (not those that found or did not find an object).
     pub failures: u64,
@@ -186,5 +186,20 @@ impl Store for Metered {
     async fn list(&self, prefix: &str, after: Option<&ObjectKey>) -> Result<ListPage, StoreError> {
         self.counters().lists.fetch_add(1, Relaxed);
         self.noted(self.inner.list(prefix, after).await)
+    }
+
+    async fn keeps_versions(&self) -> Result<bool, StoreError> {
+        self.counters().heads.fetch_add(1, Relaxed);
+        self.noted(self.inner.keeps_versions().await)
+    }
+
+    async fn versions(&self, key: &ObjectKey) -> Result<VersionPage, StoreError> {
+        self.counters().lists.fetch_add(1, Relaxed);
+        self.noted(self.inner.versions(key).await)
+    }
+
+    async fn delete_version(&self, key: &ObjectKey, version: &str) -> Result<(), StoreError> {
+        self.counters().deletes.fetch_add(1, Relaxed);
+        self.noted(self.inner.delete_version(key, version).await)
     }
 }

@@ -11,7 +11,7 @@
 //! succeeded iff the content is the same, byte for byte. If it differs, that is "exists already"; if it cannot be read back
 //! yet, that try has failed. A put told so by its very first try is not compared.
 
-use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, UploadLimit};
+use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, UploadLimit, VersionPage};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{Env, Monotonic};
@@ -221,6 +221,16 @@ impl Retrying {
         }
     }
 
+    fn removal<'a>(&'a self, operation: &'static str, key: &'a ObjectKey) -> Request<'a> {
+        Request {
+            operation,
+            key,
+            turns: &self.writes,
+            bytes: 0,
+            is_upload: false,
+        }
+    }
+
     /// Whether the object that stands in a put's way is the one that the put was to make.
     async fn is_ours(&self, key: &ObjectKey, parts: &[Bytes]) -> Result<bool, StoreError> {
         match self.inner.get(key).await {
@@ -293,19 +303,33 @@ impl Store for Retrying {
     }
 
     async fn delete(&self, key: &ObjectKey) -> Result<(), StoreError> {
-        let request = Request {
-            operation: "delete",
-            key,
-            turns: &self.writes,
-            bytes: 0,
-            is_upload: false,
-        };
-        self.run(request, |_| self.inner.delete(key)).await
+        self.run(self.removal("delete", key), |_| self.inner.delete(key))
+            .await
     }
 
     async fn list(&self, prefix: &str, after: Option<&ObjectKey>) -> Result<ListPage, StoreError> {
         let key = ObjectKey::of_prefix(prefix);
         self.run(self.read("list", &key, 0), |_| self.inner.list(prefix, after))
             .await
+    }
+
+    async fn keeps_versions(&self) -> Result<bool, StoreError> {
+        let bucket = ObjectKey::of_prefix("");
+        self.run(self.read("see versioning", &bucket, 0), |_| {
+            self.inner.keeps_versions()
+        })
+        .await
+    }
+
+    async fn versions(&self, key: &ObjectKey) -> Result<VersionPage, StoreError> {
+        self.run(self.read("list versions", key, 0), |_| self.inner.versions(key))
+            .await
+    }
+
+    async fn delete_version(&self, key: &ObjectKey, version: &str) -> Result<(), StoreError> {
+        self.run(self.removal("delete version", key), |_| {
+            self.inner.delete_version(key, version)
+        })
+        .await
     }
 }

@@ -20,6 +20,20 @@ async fn the_memory_store_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_that_keeps_versions_conforms_below_all_layers() {
+    let (_directory, env) = environment();
+    let backend = Arc::new(MemoryStore::keeping_versions(&env));
+    let config = StackConfig {
+        faults: Some(FaultConfig::default()),
+        ..StackConfig::default()
+    };
+    let stack = Stack::new(&env, backend.clone(), config).expect("no faults make sense");
+    assert!(stack.store.keeps_versions().await.expect("it is told"));
+    conformance::check(&env, stack.store).await;
+    assert!(backend.stored_bytes() > 0, "what was deleted plainly is kept");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_directory_store_conforms() {
     let (_directory, env) = environment();
     let store = DirectoryStore::open(&env, "").await.expect("it opens");

@@ -16,13 +16,47 @@ pub const AZURITE_KEY: &str =
 
 /// Makes a bucket on a server that speaks S3.
 pub async fn create_s3(endpoint: &str, bucket: &str, key: &str, secret: &str) -> Result<()> {
+    put_s3(key, secret, &format!("{endpoint}/{bucket}"), &[], "").await
+}
+
+/// Switches versioning on.
+pub async fn keep_versions(endpoint: &str, bucket: &str, key: &str, secret: &str) -> Result<()> {
+    let body = "<VersioningConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Status>Enabled</Status>\
+                </VersioningConfiguration>";
+    put_s3(
+        key,
+        secret,
+        &format!("{endpoint}/{bucket}?versioning="),
+        &[],
+        body,
+    )
+    .await
+}
+
+/// Makes a bucket that holds every object for a day against everybody.
+pub async fn create_locked_s3(endpoint: &str, bucket: &str, key: &str, secret: &str) -> Result<()> {
+    let uri = format!("{endpoint}/{bucket}");
+    let lock = [("x-amz-bucket-object-lock-enabled", "true")];
+    put_s3(key, secret, &uri, &lock, "").await?;
+    let body = "<ObjectLockConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+                <ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention><Mode>COMPLIANCE</Mode>\
+                <Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>";
+    put_s3(key, secret, &format!("{uri}?object-lock="), &[], body).await
+}
+
+async fn put_s3(
+    key: &str,
+    secret: &str,
+    uri: &str,
+    headers: &[(&'static str, &str)],
+    body: &str,
+) -> Result<()> {
     let credential = AwsCredential {
         key_id: key.into(),
         secret_key: secret.into(),
         token: None,
     };
-    let uri = format!("{endpoint}/{bucket}");
-    let status = ask_s3(&credential, "PUT", &uri, &[], "").await?;
+    let status = ask_s3(&credential, "PUT", uri, headers, body).await?;
     ensure!((200..300).contains(&status), "{uri}: {status}");
     Ok(())
 }

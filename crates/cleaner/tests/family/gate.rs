@@ -5,7 +5,7 @@ use super::world::Once;
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{Env, Monotonic};
-use firn_store::{ListPage, MemoryStore, ObjectInfo, ObjectKey, PutMode, Store, StoreError};
+use firn_store::{ListPage, MemoryStore, ObjectInfo, ObjectKey, PutMode, Store, StoreError, VersionPage};
 use std::sync::{Arc, Mutex};
 
 type LatePut = (ObjectKey, Vec<Bytes>, PutMode);
@@ -65,6 +65,19 @@ impl Gate {
         }
     }
 
+    fn note_deletion(&self, key: &ObjectKey) -> Result<(), StoreError> {
+        if self.trouble().deny_deletes {
+            return Err(StoreError::Denied {
+                operation: "delete",
+                key: key.clone(),
+                detail: "held until 2031-01-01".into(),
+            });
+        }
+        let now = self.env.now();
+        self.trouble().deleted.push((key.clone(), now));
+        Ok(())
+    }
+
     fn flipped(&self, key: &ObjectKey, bytes: Bytes) -> Bytes {
         if self.trouble().flip_in.as_ref() != Some(key) || bytes.len() < 300 {
             return bytes;
@@ -111,16 +124,24 @@ impl Store for Gate {
 
     async fn delete(&self, key: &ObjectKey) -> Result<(), StoreError> {
         Once(false).await;
-        if self.trouble().deny_deletes {
-            return Err(StoreError::Denied {
-                operation: "delete",
-                key: key.clone(),
-                detail: "held until 2031-01-01".into(),
-            });
-        }
-        let now = self.env.now();
-        self.trouble().deleted.push((key.clone(), now));
+        self.note_deletion(key)?;
         self.inner.delete(key).await
+    }
+
+    async fn keeps_versions(&self) -> Result<bool, StoreError> {
+        Once(false).await;
+        self.inner.keeps_versions().await
+    }
+
+    async fn versions(&self, key: &ObjectKey) -> Result<VersionPage, StoreError> {
+        Once(false).await;
+        self.inner.versions(key).await
+    }
+
+    async fn delete_version(&self, key: &ObjectKey, version: &str) -> Result<(), StoreError> {
+        Once(false).await;
+        self.note_deletion(key)?;
+        self.inner.delete_version(key, version).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&ObjectKey>) -> Result<ListPage, StoreError> {

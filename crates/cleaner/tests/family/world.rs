@@ -171,6 +171,11 @@ impl World {
         world
     }
 
+    /// Makes the bucket, empty so far, one that keeps what is deleted.
+    pub fn keep_versions(&mut self) {
+        self.store = Arc::new(MemoryStore::keeping_versions(&self.env));
+    }
+
     /// An anchor whose requests yield once.
     pub fn anchor(&self) -> Anchor {
         let client = self.table.connect(&self.env);
