@@ -153,6 +153,7 @@ impl Figure11 {
              | written by the cleaner | {:.1} MiB ({:.1} MiB of it file data) | 224 MB | at most 160: {} |\n\
              | more uploaded by the edge | {:.0} KiB | 750 KB | at most 375: {} |\n\
              | more fetched by the edge | {:.0} KiB | 270 KB | at most 135: {} |\n\
+             | both together | {:.0} KiB | 1020 KB | at most 510: {} |\n\
              | requests of the cleaner | {} | | |\n\
              | proposals merged by the edge | {} | | |\n\
              | most that was stored | {:.1} MiB | | |\n\
@@ -173,6 +174,8 @@ impl Figure11 {
             verdict(up <= 375 << 10),
             down as f64 / 1024.0,
             verdict(down <= 135 << 10),
+            (up + down) as f64 / 1024.0,
+            verdict(up + down <= 510_000),
             self.cleaner_requests,
             self.merged,
             mib(most),

@@ -551,7 +551,9 @@ impl CheckpointerState {
         match step.next_inode {
             None => {
                 self.merge.merged = step.sequence;
-                self.merge.under_way = None;
+                if let Some(done) = self.merge.under_way.take() {
+                    inner.objects.note_relocation(done.moves.into_relocation());
+                }
                 inner.merge_status().merged += 1;
                 tracing::info!(sequence = step.sequence, "what the cleaner moved is taken over");
             }

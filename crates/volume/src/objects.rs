@@ -23,6 +23,7 @@ mod memory;
 mod pieces;
 mod plan;
 mod ranges;
+mod relocated;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -44,6 +45,8 @@ use firn_store::{Store, StoreError};
 use forwarding::HOPS_MAX;
 use futures::{FutureExt, channel::oneshot, future::Shared};
 use memory::MemoryCache;
+pub(crate) use relocated::Relocation;
+use relocated::Relocations;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
@@ -99,6 +102,8 @@ pub struct ObjectsStatistics {
     pub window_hits: u64,
     /// Opened from the disk cache.
     pub disk_hits: u64,
+    /// Moved by a cleaner, and had from where they lay before.
+    pub relocated_hits: u64,
     /// Had to ask the store.
     pub misses: u64,
     /// Bytes of the objects that were opened from anywhere but memory.
@@ -142,6 +147,7 @@ struct Inner {
     opener: Arc<ObjectOpener>,
     disk: Arc<DiskCache>,
     fetcher: Arc<Fetcher>,
+    relocations: Relocations,
     state: Mutex<State>,
 }
 
@@ -182,6 +188,7 @@ impl Objects {
                 opener: Arc::new(ObjectOpener::new(keys)),
                 disk,
                 fetcher: Arc::new(fetcher),
+                relocations: Relocations::default(),
                 state: Mutex::new(State {
                     memory: MemoryCache::new(config.memory_cache_bytes),
                     loads: BTreeMap::new(),
@@ -202,6 +209,7 @@ impl Objects {
                 opener: self.inner.opener.clone(),
                 disk,
                 fetcher: Arc::new(fetcher),
+                relocations: Relocations::default(),
                 state: Mutex::new(State {
                     memory: MemoryCache::new(UNCACHED_BYTES as u64),
                     loads: BTreeMap::new(),
@@ -300,6 +308,11 @@ impl Objects {
         }
     }
 
+    /// Remembers what a cleaner moved and a merge took over.
+    pub(crate) fn note_relocation(&self, relocation: Relocation) {
+        self.inner.relocations.note(relocation);
+    }
+
     /// Gives up at least `bytes` of the disk cache, the longest unused first: for a journal that finds the disk full.
     pub async fn give_back_disk(&self, bytes: u64) {
         self.inner.disk.give_back(bytes).await;
@@ -321,6 +334,7 @@ impl Objects {
         self.inner.lock().memory.clear();
         self.inner.fetcher.drop_windows();
         self.inner.fetcher.forwarding().clear();
+        self.inner.relocations.clear();
         self.inner.disk.clear().await;
     }
 }
@@ -366,6 +380,10 @@ impl Inner {
         }
         if let Some(object) = self.load_from_disk(pointer, place).await {
             self.lock().counters.disk_hits += 1;
+            return Ok(object);
+        }
+        if let Some(object) = self.load_relocated(pointer, place).await {
+            self.lock().counters.relocated_hits += 1;
             return Ok(object);
         }
         self.lock().counters.misses += 1;

@@ -4,7 +4,7 @@
 //! that both have: 7 KB for each changed node. The records say the same in 28 bytes for each leaf that moved, once for all
 //! nodes, and they are the same party's word: no better and no worse than the proposal, and sampled like it.
 
-use crate::objects::{Objects, ReadError};
+use crate::objects::{Objects, ReadError, Relocation};
 use firn_anchor::UsageChange;
 use firn_format::{Child, ForwardingRecord, Location, SegmentId, WriterId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,15 @@ impl Moves {
                 .map(|change| change.segment)
                 .collect(),
             unused: BTreeSet::new(),
+        }
+    }
+
+    /// What readers need to know of it once it is merged.
+    pub fn into_relocation(self) -> Relocation {
+        Relocation {
+            mover: self.mover,
+            retired: self.retired,
+            records: self.records.into_values().flatten().collect(),
         }
     }
 

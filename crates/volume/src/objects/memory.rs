@@ -82,6 +82,11 @@ impl MemoryCache {
         Some(object)
     }
 
+    /// Whichever copy of the object there is.
+    pub(super) fn get_copy(&self, uid: &Uid) -> Option<Arc<Object>> {
+        self.entries.get(uid).map(|entry| entry.object.clone())
+    }
+
     pub(super) fn insert(&mut self, pointer: &Pointer, object: Arc<Object>) {
         let (uid, location) = (pointer.uid, pointer.location);
         let bytes = cost(&object);

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod damage;
+mod relocated;
 
 use super::{FetchPolicy, Object, Objects, ObjectsConfig, ReadError};
 use async_trait::async_trait;
