@@ -10,5 +10,7 @@ mod classify;
 mod cloud;
 mod open;
 mod refusal;
+mod sessions;
 
 pub use open::{Credentials, OpenError, open};
+pub use sessions::{Session, SessionCredential, Sessions};
