@@ -1,6 +1,7 @@
 //! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
 
 use crate::{
+    cloud_session::CredentialsFrom,
     failure::Failure,
     quantity::{Size, Span},
     roots::RootsAt,
@@ -50,6 +51,9 @@ pub struct VolumeSection {
     pub store: StoreUrl,
     #[serde(deserialize_with = "from_text")]
     pub table: RootsAt,
+    /// Of the store.
+    #[serde(default)]
+    pub credentials: CredentialsFrom,
     pub state_directory: PathBuf,
 }
 
@@ -372,6 +376,11 @@ impl Config {
                 "cleaner.every: where the service keeps the roots it also cleans; leave it out".into(),
             );
         }
+        if config.cleaner.every.is_some() && config.volume.credentials == CredentialsFrom::Service {
+            return Err(
+                "cleaner.every: the service's credentials for edges delete nothing; leave it out, and run a cleaner with its own".into(),
+            );
+        }
         config.retention()?;
         Ok(config)
     }
@@ -472,6 +481,7 @@ mod tests {
         let minimal = Config::parse(MINIMAL).expect("the minimum parses");
         assert_eq!(format!("{:?}", example.limits), format!("{:?}", minimal.limits));
         assert_eq!(format!("{:?}", example.nfs), format!("{:?}", minimal.nfs));
+        assert_eq!(example.volume.credentials, minimal.volume.credentials);
         assert_eq!(format!("{:?}", example.log), format!("{:?}", minimal.log));
         assert_eq!(format!("{:?}", example.metrics), format!("{:?}", minimal.metrics));
         assert_eq!(format!("{:?}", example.costs), format!("{:?}", minimal.costs));
@@ -529,6 +539,10 @@ mod tests {
         assert!(Config::parse(&kept).is_ok());
         let error = Config::parse(&format!("{kept}\n[cleaner]\nevery = \"15 min\"")).unwrap_err();
         assert!(error.contains("it also cleans"), "{error}");
+        let given = MINIMAL.replace("state_directory", "credentials = \"service\"\nstate_directory");
+        assert!(Config::parse(&given).is_ok());
+        let error = Config::parse(&format!("{given}\n[cleaner]\nevery = \"15 min\"")).unwrap_err();
+        assert!(error.contains("delete nothing"), "{error}");
         for (wrong, said) in [
             ("every = \"0 s\"", "at least 1 s"),
             ("run = \"0 s\"", "between 1 s and 1 h"),

@@ -8,6 +8,7 @@ mod admin;
 pub mod allocator;
 mod certificate;
 mod cleaner;
+mod cloud_session;
 mod commands;
 mod config;
 mod enrol;

@@ -1,6 +1,7 @@
 //! From the configuration to what a volume is made of.
 
 use crate::{
+    cloud_session::{CredentialsFrom, ServiceSessions},
     config::Config,
     failure::Failure,
     identity::Identity,
@@ -62,7 +63,11 @@ impl Outside {
         table: Arc<dyn Table>,
         prices: TablePrices,
     ) -> Result<Self, Failure> {
-        let backend = firn_store_cloud::open(&env, &config.volume.store, &Credentials::Environment)
+        let credentials = match config.volume.credentials {
+            CredentialsFrom::Environment => Credentials::Environment,
+            CredentialsFrom::Service => Credentials::Sessions(Arc::new(ServiceSessions::open(&env, config)?)),
+        };
+        let backend = firn_store_cloud::open(&env, &config.volume.store, &credentials)
             .await
             .map_err(Failure::usage)?;
         let faults = fault.map(read_faults).transpose()?;

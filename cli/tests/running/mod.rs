@@ -36,6 +36,11 @@ pub struct Service {
 
 impl Service {
     pub fn start(directory: &Path, plain: bool) -> Self {
+        Self::start_with(directory, plain, &[], &[])
+    }
+
+    /// The same with more arguments and variables for `serve`.
+    pub fn start_with(directory: &Path, plain: bool, more: &[&str], variables: &[(&str, &str)]) -> Self {
         let path = |name: &str| directory.join(name);
         let secret = Command::new(firn_api())
             .arg("new-secret")
@@ -58,6 +63,8 @@ impl Service {
             .arg(path("state"))
             .arg("--secret")
             .arg(path("secret"))
+            .args(more)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         if plain {

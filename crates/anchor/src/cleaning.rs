@@ -35,10 +35,10 @@ const CURSOR_KIND: u8 = b'U';
 const RETIRED_KIND: u8 = b'R';
 const DOOMED_KIND: u8 = b'D';
 
-const ROUND: &str = "cleaner";
-const CURSOR_PREFIX: &str = "cleaner-cursor/";
-const RETIRED_PREFIX: &str = "retired/";
-const DOOMED_PREFIX: &str = "doomed/";
+pub(crate) const ROUND: &str = "cleaner";
+pub(crate) const CURSOR_PREFIX: &str = "cleaner-cursor/";
+pub(crate) const RETIRED_PREFIX: &str = "retired/";
+pub(crate) const DOOMED_PREFIX: &str = "doomed/";
 
 const FOR_EVER: u8 = 1;
 const SOMEWHERE: u8 = 1;

@@ -10,6 +10,7 @@
 //! - A **writer** tuple says for what an incarnation was drawn, hence when what it left behind is garbage ([`WriterTenure`]).
 //! - A [`Proposal`] is a relocated head that the cleaner offers; [`Anchor::retire`] puts the retirements of all cleaners into
 //!   one order.
+//! - [`Anchor::for_cleaner_within`] is what a cleaner sees of a family that a service keeps for its edges.
 //! - [`RememberedRoot`] is what an edge keeps on its own disk to notice a table that was rolled back.
 //!
 //! Nothing here runs in the background: a volume nobody uses costs no request.
@@ -17,6 +18,7 @@
 mod anchor;
 mod cleaning;
 mod error;
+mod kept;
 mod layout;
 pub mod mutants;
 mod ownership;

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use firn_format::{Location, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_table::{Condition, TableError, Write};
 
+pub(crate) const PROPOSAL_PREFIX: &str = "proposal/";
 /// Version 2 added what the moves changed of the live bytes of segments.
 const LAYOUT_VERSION: u8 = 2;
 const OLDEST_VERSION: u8 = 1;
@@ -227,5 +228,5 @@ impl Anchor {
 }
 
 pub(crate) fn proposal_sort(volume: VolumeId) -> String {
-    format!("proposal/{volume}")
+    format!("{PROPOSAL_PREFIX}{volume}")
 }

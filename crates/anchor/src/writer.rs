@@ -28,7 +28,7 @@ use firn_table::{Condition, TableError, Write};
 const LAYOUT_VERSION: u8 = 1;
 const WRITER_KIND: u8 = b'W';
 const ENDED: u8 = 1;
-const WRITER_PREFIX: &str = "writer/";
+pub(crate) const WRITER_PREFIX: &str = "writer/";
 
 const UNKNOWN: u8 = 0;
 const OWNER: u8 = 1;

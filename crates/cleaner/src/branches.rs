@@ -14,11 +14,12 @@ use crate::{
     mutants::{Mutant, active},
     objects::Objects,
 };
-use firn_anchor::{Proposal, TupleVersion, VolumeEntry, VolumeTuple};
+use firn_anchor::{Anchor, Proposal, TupleVersion, VolumeEntry, VolumeTuple};
 use firn_env::Env;
 use firn_format::{
     Checkpoint, Pointer, TreeRoot, VerifiedObject, Version, VolumeId, WriterId, checkpoint_place,
 };
+use firn_store::Store;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Passes over the list of volumes at most: each but the last found a new branch.
@@ -203,6 +204,26 @@ async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch
         retained,
         proposal,
     })
+}
+
+/// Whether a committed root of the anchor's volumes is in this log; without one there is nothing to clean, and nothing that shows that
+/// roots and log belong together. For hosts whose roots are found by another name than the family's. Changes nothing.
+///
+/// # Errors
+/// [`CleanError::Damaged`] if there is a root and the log does not have it.
+pub async fn has_head(env: &Env, store: Arc<dyn Store>, anchor: &Anchor) -> Result<bool, CleanError> {
+    let objects = &mut Objects::new(env, store, anchor, 0);
+    for entry in objects.anchor.volumes().await? {
+        if let Some(root) = &entry.tuple.root {
+            let pointer = Pointer {
+                uid: root.uid,
+                location: root.location,
+            };
+            checkpoint(objects, pointer, root.version).await?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn checkpoint(

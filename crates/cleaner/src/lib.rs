@@ -34,6 +34,7 @@ mod run;
 mod tenure;
 mod victims;
 
+pub use branches::has_head;
 pub use error::{CleanError, Damage};
 pub use limits::Limits;
 pub use report::{DamagedFile, Named, Plan, Report};

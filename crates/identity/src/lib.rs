@@ -24,6 +24,7 @@ mod pem;
 mod principal;
 mod revocation;
 mod secret;
+mod tenant_volume;
 mod time;
 mod tls;
 mod token;
@@ -47,6 +48,7 @@ pub use principal::{Principal, Role};
 pub use revocation::{MAX_REVOCATIONS, Revocations, RevocationsError, Revoked};
 pub use rustls::pki_types::CertificateDer;
 pub use secret::{Entropy, equal_in_constant_time};
+pub use tenant_volume::{BadTenantVolume, TenantVolume};
 pub use time::UnixTime;
 pub use tls::{ClientCertificates, Expected, TlsError, TlsIdentity, client_config, server_config};
 pub use token::{

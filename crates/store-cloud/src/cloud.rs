@@ -144,10 +144,17 @@ impl Store for CloudStore {
         let payload: PutPayload = parts.into_iter().collect();
         let path = self.path(key);
         let put = self.objects().put_opts(&path, payload, PutOptions::from(mode));
-        match put.await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(request.failed(&error)),
+        let failed = match put.await {
+            Ok(_) => return Ok(()),
+            Err(error) => request.failed(&error),
+        };
+        // Who may create and not write is denied what is there already. Azure has a code for that; Azurite has only that of a missing
+        // right, so a look decides.
+        let is_denied = request.is_create && matches!(failed, StoreError::Denied { .. });
+        if is_denied && matches!(self.api, Api::Azure(_)) && self.head(key).await.is_ok() {
+            return Err(StoreError::already_exists(key));
         }
+        Err(failed)
     }
 
     async fn get(&self, key: &ObjectKey) -> Result<Bytes, StoreError> {

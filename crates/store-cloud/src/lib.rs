@@ -12,5 +12,7 @@ mod open;
 mod refusal;
 mod request;
 mod s3;
+mod sessions;
 
 pub use open::{Credentials, OpenError, open};
+pub use sessions::{Session, SessionCredential, Sessions};

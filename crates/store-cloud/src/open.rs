@@ -5,6 +5,7 @@ use crate::{
     cloud::{Api, CloudStore},
     refusal::RefusalConnector,
     s3::S3Bucket,
+    sessions::{self, Sessions},
 };
 use firn_env::{DiskError, Env, RealDisk};
 use firn_store::{DirectoryStore, Store, StoreUrl};
@@ -23,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// Who Firn is to a store.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub enum Credentials {
     /// What the environment holds: the providers' usual variables, web identity, or the machine's role.
     #[default]
@@ -43,6 +44,8 @@ pub enum Credentials {
     AzureSas(String),
     /// The path of a Google service account's JSON key.
     GcsServiceAccount(PathBuf),
+    /// Credentials of S3 or Azure that end by themselves, from whoever gives them.
+    Sessions(Arc<dyn Sessions>),
 }
 
 /// Names what is there, never a secret.
@@ -60,6 +63,7 @@ impl Credentials {
             Self::AzureKey(_) => "an Azure account key",
             Self::AzureSas(_) => "an Azure shared access signature",
             Self::GcsServiceAccount(_) => "a Google service account",
+            Self::Sessions(_) => "sessions of S3 or Azure",
         }
     }
 }
@@ -121,7 +125,7 @@ pub async fn open(env: &Env, url: &StoreUrl, credentials: &Credentials) -> Resul
             region,
             path_style,
         } => {
-            let mut builder = s3(url, credentials, bucket, endpoint.as_deref(), *path_style)?;
+            let mut builder = s3(env, url, credentials, bucket, endpoint.as_deref(), *path_style)?;
             if let Some(region) = region {
                 builder = builder.with_region(region);
             }
@@ -143,7 +147,14 @@ pub async fn open(env: &Env, url: &StoreUrl, credentials: &Credentials) -> Resul
             account,
             endpoint,
         } => {
-            let container = azure(url, credentials, container, account.clone(), endpoint.clone())?;
+            let container = azure(
+                env,
+                url,
+                credentials,
+                container,
+                account.clone(),
+                endpoint.clone(),
+            )?;
             Ok(Arc::new(CloudStore::new(Api::Azure(container), prefix)))
         }
         StoreUrl::Gcs {
@@ -180,6 +191,7 @@ fn no_retries() -> RetryConfig {
 }
 
 fn s3(
+    env: &Env,
     url: &StoreUrl,
     credentials: &Credentials,
     bucket: &str,
@@ -200,6 +212,9 @@ fn s3(
                 Some(token) => builder.with_token(token),
                 None => builder,
             }
+        }
+        Credentials::Sessions(given) => {
+            AmazonS3Builder::new().with_credentials(Arc::new(sessions::s3(env, given.clone())))
         }
         other => return Err(wrong_credentials(url, other, "an S3 access key")),
     };
@@ -236,6 +251,7 @@ fn s3_bucket_url(endpoint: Option<&str>, bucket: &str, region: &str, path_style:
 }
 
 fn azure(
+    env: &Env,
     url: &StoreUrl,
     credentials: &Credentials,
     container: &str,
@@ -249,6 +265,9 @@ fn azure(
             let pairs =
                 object_store::azure::split_sas(signature).map_err(|error| configuration(url, &error))?;
             MicrosoftAzureBuilder::new().with_sas_authorization(pairs)
+        }
+        Credentials::Sessions(given) => {
+            MicrosoftAzureBuilder::new().with_credentials(Arc::new(sessions::azure(env, given.clone())))
         }
         other => {
             let takes = "an Azure account key or shared access signature";

@@ -80,6 +80,28 @@ impl StoreUrl {
             Self::Gcs { .. } => "gs",
         }
     }
+
+    /// The same place one prefix deeper.
+    ///
+    /// # Errors
+    /// If a URL could not have said it.
+    pub fn below(mut self, deeper: &str) -> Result<Self, StoreUrlError> {
+        let wrong = |problem| StoreUrlError {
+            url: deeper.to_owned(),
+            problem,
+        };
+        let deeper = prefix(deeper).map_err(wrong)?;
+        match &mut self {
+            Self::Directory { path } => path.push(deeper),
+            Self::S3 { prefix: known, .. }
+            | Self::Azure { prefix: known, .. }
+            | Self::Gcs { prefix: known, .. } => {
+                let whole = [&**known, &deeper].join("/");
+                *known = prefix(whole.trim_start_matches('/')).map_err(wrong)?;
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl FromStr for StoreUrl {
@@ -412,6 +434,28 @@ mod tests {
 
     fn parsed(url: &str) -> StoreUrl {
         url.parse().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn a_place_has_places_below_it() {
+        for (url, deeper) in [
+            ("s3://bucket?region=r", "s3://bucket/a/b?region=r"),
+            ("s3://bucket/p?region=r", "s3://bucket/p/a/b?region=r"),
+            (
+                "azure://container/p?account=x",
+                "azure://container/p/a/b?account=x",
+            ),
+            ("gs://bucket", "gs://bucket/a/b"),
+            ("file:///srv/store", "file:///srv/store/a/b"),
+        ] {
+            let below = url.parse::<StoreUrl>().unwrap().below("a/b");
+            assert_eq!(below, deeper.parse());
+        }
+        for wrong in ["../a", "/a", "a//b", &"x".repeat(300)] {
+            for url in ["s3://bucket", "file:///srv"] {
+                assert!(url.parse::<StoreUrl>().unwrap().below(wrong).is_err(), "{wrong}");
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub struct Within {
     table: Arc<dyn Table>,
     known: String,
     kept: String,
+    may_write: fn(&str) -> bool,
 }
 
 impl Within {
@@ -22,7 +23,14 @@ impl Within {
             table,
             known: known.into(),
             kept: kept.into(),
+            may_write: |_| true,
         }
+    }
+
+    /// Refuses to put or delete items whose sort key is not one of those.
+    #[must_use]
+    pub fn writing_only(self, may_write: fn(&str) -> bool) -> Self {
+        Self { may_write, ..self }
     }
 
     fn check(&self, partition: &str) -> Result<(), TableError> {
@@ -38,6 +46,16 @@ impl Within {
     fn stored(&self, key: ItemKey) -> Result<ItemKey, TableError> {
         self.check(&key.partition)?;
         Ok(ItemKey::new(&*self.kept, key.sort))
+    }
+
+    fn written(&self, key: ItemKey) -> Result<ItemKey, TableError> {
+        if (self.may_write)(&key.sort) {
+            return self.stored(key);
+        }
+        Err(TableError::Refused(format!(
+            "{} is not to be written here",
+            key.sort
+        )))
     }
 
     fn shown(&self, item: Item) -> Item {
@@ -80,12 +98,12 @@ impl Table for Within {
                         value,
                         condition,
                     } => Write::Put {
-                        key: self.stored(key)?,
+                        key: self.written(key)?,
                         value,
                         condition,
                     },
                     Write::Delete { key, version } => Write::Delete {
-                        key: self.stored(key)?,
+                        key: self.written(key)?,
                         version,
                     },
                     Write::Check { key, condition } => Write::Check {

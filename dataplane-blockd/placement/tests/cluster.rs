@@ -236,6 +236,40 @@ fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
 }
 
 #[test]
+fn a_drain_that_cannot_end_is_known_before_it_begins() {
+    let simulation = Simulation::new(5);
+    let table = MemoryTable::new();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            let too_few = |checked: Result<(), PlacementError>| match checked {
+                Err(PlacementError::TooFewNodes { copies, remaining }) => Some((copies, remaining)),
+                Ok(()) => None,
+                Err(other) => panic!("{other}"),
+            };
+            placement.initialise([8, 8, 8]).await.expect("it is set up");
+            // Without rows nobody is needed.
+            assert_eq!(too_few(placement.check_drain(node(1)).await), None);
+            settled(&env, &placement, 3).await;
+            assert_eq!(too_few(placement.check_drain(node(1)).await), Some((3, 2)));
+            // One that has no row may always go.
+            assert_eq!(too_few(placement.check_drain(node(77)).await), None);
+            live(&env, &placement, 4, "rack-4").await;
+            assert_eq!(too_few(placement.check_drain(node(1)).await), None);
+            // A node that is being emptied itself takes nothing in.
+            placement
+                .set_node_state(node(4), NodeState::Draining)
+                .await
+                .expect("the table answers");
+            assert_eq!(too_few(placement.check_drain(node(1)).await), Some((3, 2)));
+            // It has no row yet, so it can go itself.
+            assert_eq!(too_few(placement.check_drain(node(4)).await), None);
+        })
+        .expect("the run ends");
+}
+
+#[test]
 fn a_new_node_gets_its_share() {
     let simulation = Simulation::new(4);
     let table = MemoryTable::new();

@@ -19,7 +19,7 @@ pub fn program(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_firn-dev")).with_file_name(name);
     assert!(
         path.is_file(),
-        "{} is not there: cargo build -p firn-cli -p firn-edge -p firn-dev",
+        "{} is not there: cargo build -p firn-cli -p firn-edge -p firn-dev -p firn-cleaner-standalone",
         path.display()
     );
     path

@@ -9,11 +9,14 @@
 //! denied    everything else by default, and by name: deleting, overwriting, changing access or retention
 //! ```
 //!
+//! On Azure the same is a shared access signature with the permissions read, create and list ([`crate::AzureSessions`]).
+//!
 //! Sessions live [`SESSION_SECONDS`]; a removed edge is refused its next ones at once, so its last ones end within that time.
 
 use async_trait::async_trait;
 use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
 use serde_json::json;
+use std::sync::Arc;
 
 /// The shortest session that STS gives, and the time within which a removed edge loses the bucket.
 pub const SESSION_SECONDS: u64 = 900;
@@ -23,6 +26,8 @@ const POLICY_MAX_CHARACTERS: usize = 2048;
 /// One volume's place in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The storage account, if the bucket is a container of Azure's; otherwise it is one of S3.
+    pub account: Option<String>,
     /// The bucket's name.
     pub bucket: String,
     /// What the names of the volume's objects begin with, without a slash at its end; may be empty.
@@ -33,7 +38,9 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     /// It is not of the form.
-    #[error("{0:?} is no place: write s3://bucket/prefix, with letters, digits and . _ - / only")]
+    #[error(
+        "{0:?} is no place: write s3://bucket/prefix or azure://account/container/prefix, with letters, digits and . _ - / only"
+    )]
     Form(String),
     /// The policy would be longer than STS takes.
     #[error(
@@ -46,13 +53,26 @@ pub enum PlaceError {
 }
 
 impl Place {
-    /// Reads `s3://bucket/prefix`. Only characters that mean nothing in a policy pass: `*`, `?` and `$` would widen it.
+    /// Reads `s3://bucket/prefix` or `azure://account/container/prefix`. Only characters that mean nothing in a policy pass: `*`, `?` and `$` would widen it.
     ///
     /// # Errors
     /// [`PlaceError::Form`].
     pub fn parse(url: &str) -> Result<Self, PlaceError> {
         let wrong = || PlaceError::Form(url.to_owned());
-        let rest = url.strip_prefix("s3://").ok_or_else(wrong)?;
+        let (account, rest) = match url.strip_prefix("azure://") {
+            None => (None, url.strip_prefix("s3://").ok_or_else(wrong)?),
+            Some(rest) => {
+                let (account, rest) = rest.split_once('/').ok_or_else(wrong)?;
+                let is_account = (3..=24).contains(&account.len())
+                    && account
+                        .bytes()
+                        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+                if !is_account {
+                    return Err(wrong());
+                }
+                (Some(account.to_owned()), rest)
+            }
+        };
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         let is_bucket = (3..=63).contains(&bucket.len())
@@ -70,12 +90,14 @@ impl Place {
             return Err(wrong());
         }
         Ok(Self {
+            account,
             bucket: bucket.to_owned(),
             prefix: prefix.to_owned(),
         })
     }
 
     /// The name of the object that a proof of control puts.
+    #[cfg(any(feature = "aws", test))]
     pub(crate) fn proof_key(&self, nonce: &str) -> String {
         if self.prefix.is_empty() {
             format!("firn-proof/{nonce}")
@@ -85,6 +107,7 @@ impl Place {
     }
 
     /// The session policy of a proof: one object, nothing else.
+    #[cfg(any(feature = "aws", test))]
     pub(crate) fn proof_policy(&self, nonce: &str) -> String {
         let object = format!("arn:aws:s3:::{}/{}", self.bucket, self.proof_key(nonce));
         json!({
@@ -94,7 +117,7 @@ impl Place {
         .to_string()
     }
 
-    /// The session policy of an edge for this place.
+    /// The session policy of an edge for this place, which is one of S3.
     ///
     /// # Errors
     /// [`PlaceError::TooLong`].
@@ -143,21 +166,37 @@ pub struct SessionRequest {
     pub role: Option<String>,
     /// What the tenant's role demands, so that nobody else can make the service use it.
     pub external_id: String,
-    /// See [`Place::edge_policy`].
-    pub policy: String,
+    /// What it opens, and nothing else.
+    pub place: Place,
     /// For how long.
     pub seconds: u64,
 }
 
-/// Credentials that end by themselves.
+/// Credentials of AWS that end by themselves.
 #[derive(Clone)]
-pub struct CloudSession {
+pub struct AwsSession {
     /// Public part.
     pub access_key_id: String,
     /// Secret part.
     pub secret_access_key: String,
     /// What marks it as a session.
     pub session_token: String,
+}
+
+/// What opens a place.
+#[derive(Clone)]
+pub enum CloudCredential {
+    /// A session of AWS's token service.
+    Aws(AwsSession),
+    /// A shared access signature of Azure's, as a query.
+    AzureSas(String),
+}
+
+/// Credentials that end by themselves.
+#[derive(Clone)]
+pub struct CloudSession {
+    /// What to show to the cloud.
+    pub credential: CloudCredential,
     /// When it ends.
     pub expires: UnixTime,
 }
@@ -196,6 +235,39 @@ pub trait CloudSessions: Send + Sync {
     /// Shows that whoever set the role up meant this tenant, and that the role reaches the place: the role refuses another external id
     /// and takes the tenant's, and an object is put there, read back and removed.
     async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError>;
+}
+
+/// A service in two clouds: each is asked for its own places.
+pub struct BothClouds {
+    /// For buckets of S3.
+    pub s3: Arc<dyn CloudSessions>,
+    /// For containers of Azure.
+    pub azure: Arc<dyn CloudSessions>,
+}
+
+impl BothClouds {
+    fn of(&self, place: &Place) -> &dyn CloudSessions {
+        match place.account {
+            None => &*self.s3,
+            Some(_) => &*self.azure,
+        }
+    }
+}
+
+#[async_trait]
+impl CloudSessions for BothClouds {
+    fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place> {
+        let in_s3 = self.s3.managed(region, tenant, volume);
+        in_s3.or_else(|| self.azure.managed(region, tenant, volume))
+    }
+
+    async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        self.of(&request.place).start(request).await
+    }
+
+    async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
+        self.of(&request.place).prove(request).await
+    }
 }
 
 /// For a service that has no cloud: every session is refused, nothing is pretended.
@@ -377,11 +449,20 @@ mod tests {
             "s3://bucket//a",
             "s3://bucket/a\"b",
             "s3://bucket/ä",
-            "azure://account/container",
+            "azure://account",
+            "azure://ac/container",
+            "azure://Account/container",
+            "azure://account/container/*",
+            "azure://account/container/a/../b",
             "",
         ] {
             assert!(Place::parse(url).is_err(), "{url}");
         }
+        let azure = Place::parse("azure://account1/container/a/b").unwrap();
+        assert_eq!(
+            (azure.account.as_deref(), &*azure.bucket, &*azure.prefix),
+            (Some("account1"), "container", "a/b")
+        );
         let whole = Place::parse("s3://bucket").unwrap().edge_policy().unwrap();
         assert!(allows(&whole, "s3:GetObject", "arn:aws:s3:::bucket/x", &[]));
         assert!(!allows(&whole, "s3:GetObject", "arn:aws:s3:::bucket2/x", &[]));

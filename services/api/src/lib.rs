@@ -17,6 +17,8 @@ mod app;
 mod authenticate;
 #[cfg(feature = "aws")]
 mod aws;
+#[cfg(feature = "azure")]
+mod azure;
 mod backup;
 mod cloud;
 mod context;
@@ -53,10 +55,12 @@ pub use aws::{
     proof::prove_objects,
     sts::StsSessions,
 };
+#[cfg(feature = "azure")]
+pub use azure::{AzureSessions, BadAccountKey};
 pub use backup::{BackupError, backup, restore};
 pub use cloud::{
-    CloudError, CloudSession, CloudSessions, NoCloud, Place, PlaceError, ProofRequest, SESSION_SECONDS,
-    SessionRequest,
+    AwsSession, BothClouds, CloudCredential, CloudError, CloudSession, CloudSessions, NoCloud, Place,
+    PlaceError, ProofRequest, SESSION_SECONDS, SessionRequest,
 };
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;

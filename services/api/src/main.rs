@@ -3,9 +3,9 @@
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use firn_api::{
-    App, Boot, CloudSessions, DiskPlacement, FileMailer, Fleet, Listening, MAX_POOL_NODES, MasterSecret,
-    NoCloud, NoFleet, NodeProvisioner, POLICY, Parts, Pool, PoolSettings, Processes, RegoPolicy, RequestRate,
-    openapi, types::AuditEntry, verify_chain,
+    App, Boot, BothClouds, CloudSessions, DiskPlacement, FileMailer, Fleet, Listening, MAX_POOL_NODES,
+    MasterSecret, NoCloud, NoFleet, NodeProvisioner, POLICY, Parts, Pool, PoolSettings, Processes,
+    RegoPolicy, RequestRate, openapi, types::AuditEntry, verify_chain,
 };
 use firn_blockd_placement::Placement;
 use firn_env::Env;
@@ -135,6 +135,9 @@ struct Serve {
     #[cfg(feature = "aws")]
     #[command(flatten)]
     cloud: Cloud,
+    #[cfg(feature = "azure")]
+    #[command(flatten)]
+    azure: Azure,
     /// Raise it when a token key leaked: all tokens end at once.
     #[arg(long, default_value = "0")]
     token_generation: u32,
@@ -301,8 +304,52 @@ fn region_and_bucket(text: &str) -> Result<(String, String), String> {
     Ok((region.to_owned(), place.bucket))
 }
 
+/// Signatures of Azure for edges. The account's key comes from the environment: AZURE_STORAGE_ACCOUNT_KEY.
+#[cfg(feature = "azure")]
+#[derive(clap::Args)]
+struct Azure {
+    /// The storage account in which managed volumes lie, a container for each. Without it there are none in Azure.
+    #[arg(long, value_name = "NAME", requires = "azure_region")]
+    azure_account: Option<String>,
+    /// What tenants call the place when they make a volume, such as westeurope.
+    #[arg(long, value_name = "REGION")]
+    azure_region: Option<String>,
+    /// Where the account's blobs are, if not at Microsoft's.
+    #[arg(long, value_name = "URL")]
+    azure_endpoint: Option<String>,
+}
+
 /// What gives edges their credentials.
 fn cloud(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
+    Ok(Arc::new(BothClouds {
+        s3: s3(env, options)?,
+        azure: azure(env, options)?,
+    }))
+}
+
+fn azure(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
+    #[cfg(feature = "azure")]
+    if let Azure {
+        azure_account: Some(account),
+        azure_region: Some(region),
+        azure_endpoint,
+    } = &options.azure
+    {
+        let key = Zeroizing::new(
+            std::env::var("AZURE_STORAGE_ACCOUNT_KEY")
+                .context("--azure-account needs the account's key in AZURE_STORAGE_ACCOUNT_KEY")?,
+        );
+        let endpoint = azure_endpoint.clone();
+        return Ok(Arc::new(firn_api::AzureSessions::new(
+            env, account, &key, region, endpoint,
+        )?));
+    }
+    // Without the feature there is nothing to be asked for.
+    let _ = (env, options);
+    Ok(Arc::new(NoCloud))
+}
+
+fn s3(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
     #[cfg(feature = "aws")]
     if let Some(role) = &options.cloud.edge_role {
         let Cloud {

@@ -10,8 +10,8 @@ mod answering;
 
 use answering::answering;
 use firn_api::{
-    AwsAccount, CloudError, CloudSession, CloudSessions as _, Place, ProofRequest, SESSION_SECONDS,
-    SessionRequest, StsSessions, prove_objects,
+    AwsAccount, AwsSession, CloudCredential, CloudError, CloudSession, CloudSessions as _, Place,
+    ProofRequest, SESSION_SECONDS, SessionRequest, StsSessions, prove_objects,
 };
 use firn_env::Env;
 use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
@@ -41,7 +41,7 @@ fn request(role: Option<&str>) -> SessionRequest {
         volume: VolumeId([3; 16]),
         role: role.map(str::to_owned),
         external_id: "ext-1".into(),
-        policy: Place::parse("s3://firn-eu/a").unwrap().edge_policy().unwrap(),
+        place: Place::parse("s3://firn-eu/a").unwrap(),
         seconds: SESSION_SECONDS,
     }
 }
@@ -63,11 +63,14 @@ const GOOD: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKe
 async fn a_session_is_of_one_role_one_edge_one_policy_and_ends_soon() {
     let (text, given) = asked("200 OK", GOOD, None).await;
     let given = given.ok().unwrap();
+    let CloudCredential::Aws(session) = given.credential else {
+        panic!("a session of AWS's")
+    };
     assert_eq!(
         (
-            &*given.access_key_id,
-            &*given.secret_access_key,
-            &*given.session_token,
+            &*session.access_key_id,
+            &*session.secret_access_key,
+            &*session.session_token,
             given.expires
         ),
         ("ASIA1", "s/1+", "t&1", UnixTime(1_795_302_000))
@@ -175,11 +178,10 @@ async fn real_a_store_that_checks_credentials_proves_control_to_who_has_them_and
     let endpoint = variable("FIRN_TEST_VERSITYGW");
     let directory = tempfile::tempdir().unwrap();
     let env = firn_env::real(directory.path()).unwrap();
-    let session = |secret: &str| CloudSession {
+    let session = |secret: &str| AwsSession {
         access_key_id: variable("FIRN_TEST_VERSITYGW_KEY"),
         secret_access_key: secret.to_owned(),
         session_token: String::new(),
-        expires: UnixTime(u64::MAX),
     };
     let bucket = format!("proof-{:016x}", env.random_u64());
     let place = Place::parse(&format!("s3://{bucket}/firn")).unwrap();
@@ -235,7 +237,10 @@ async fn real_sts_gives_credentials_that_end() {
             Err(CloudError::Unavailable(why)) => assert!(env.now().since(began) < PATIENCE, "{why}"),
         }
     };
-    assert!(!given.session_token.is_empty() && !given.secret_access_key.is_empty());
+    let CloudCredential::Aws(session) = &given.credential else {
+        panic!("a session of AWS's")
+    };
+    assert!(!session.session_token.is_empty() && !session.secret_access_key.is_empty());
     let seconds = given.expires.0.saturating_sub(now.0);
     assert!(
         (SESSION_SECONDS - 60..=SESSION_SECONDS + 60).contains(&seconds),

@@ -129,7 +129,7 @@ mod tests {
         let twice = json!(once).to_string();
         for message in [work, json!(once), json!(twice)] {
             let work = read(json!({ "message": message })).expect("work");
-            assert_eq!(work.family.to_string(), FAMILY);
+            assert_eq!(work.target.family.to_string(), FAMILY);
         }
     }
 

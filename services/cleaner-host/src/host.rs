@@ -1,14 +1,13 @@
 //! Store, table and runs, behind whatever calls.
 
 use crate::{
-    Settings, Work,
-    families::{self, Found},
+    RootsAt, Settings, Target, Work,
+    families::{self, Division, Found},
 };
 use firn_anchor::Anchor;
-use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
+use firn_cleaner::{CleanError, Cleaner, Damage, Limits, Plan, Report};
 use firn_env::{DiskError, Env, Monotonic};
-use firn_format::FamilyId;
-use firn_store::{Money, Stack, StackConfig, Store, StoreError};
+use firn_store::{Money, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
 use firn_store_cloud::{Credentials, OpenError};
 use firn_table::{Metered, RedbTable, Table, TableError, TablePrices, TableUrl};
 use firn_table_dynamodb::DynamoDbTable;
@@ -49,21 +48,44 @@ pub enum HostError {
     #[error("finding the families in the bucket: {0}")]
     Families(#[from] StoreError),
     /// The run itself.
-    #[error("family {family}: {error}")]
+    #[error("family {target}: {error}")]
     Clean {
         /// The family.
-        family: FamilyId,
+        target: Target,
         /// What stopped the run.
         error: CleanError,
     },
     /// Too little time is left for a run.
-    #[error("family {family}: only {left_ms} ms are left, too few for a run; it is safe to ask again")]
+    #[error("family {target}: only {left_ms} ms are left, too few for a run; it is safe to ask again")]
     NoTime {
         /// The family.
-        family: FamilyId,
+        target: Target,
         /// Milliseconds until whoever called gives up.
         left_ms: u128,
     },
+    /// The roots that the service keeps do not lead into this log.
+    #[error(
+        "family {target}: the root that the service keeps is not in this log ({damage}); store, volume and family do not belong \
+         together, or the head is damaged. Nothing was changed"
+    )]
+    Foreign {
+        /// The family.
+        target: Target,
+        /// What was looked for.
+        damage: Box<Damage>,
+    },
+    /// Something that these settings do not have.
+    #[error(
+        "{target} is not for this cleaner: FIRN_CLEANER_ROOTS and FIRN_CLEANER_FAMILIES say what is (a volume is named where they \
+         say service, and only there)"
+    )]
+    NotOurs {
+        /// What was asked for.
+        target: Target,
+    },
+    /// Not a place below the store.
+    #[error(transparent)]
+    Place(#[from] StoreUrlError),
     /// Too many requests at once.
     #[error("{WAITING_MAX} requests wait already; ask again later, or start another process")]
     Busy,
@@ -74,6 +96,9 @@ pub enum HostError {
 pub struct Cleaned {
     /// The family.
     pub family: String,
+    /// Its volume, where the service keeps the roots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
     /// What was done, if it was to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
@@ -96,6 +121,9 @@ pub struct Cleaned {
 pub struct Failed {
     /// The family.
     pub family: String,
+    /// Its volume, where the service keeps the roots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
     /// The whole story.
     pub why: String,
 }
@@ -124,7 +152,7 @@ pub struct Host {
     settings: Settings,
     opened: OnceCell<Opened>,
     /// One run at a time. What it knows of each family spares the next run lookups.
-    running: Mutex<BTreeMap<FamilyId, Cleaner>>,
+    running: Mutex<BTreeMap<Target, Cleaner>>,
     waiting: AtomicUsize,
 }
 
@@ -160,7 +188,7 @@ impl Host {
     /// [`HostError`]; it is safe to ask again.
     pub async fn clean(&self, work: Work, left: Duration) -> Result<Cleaned, HostError> {
         let until = self.env.now().after(left);
-        let _place = self.place()?;
+        let _place = self.wait()?;
         let mut running = self.running.lock().await;
         let opened = self.open().await?;
         self.run(opened, &mut running, work, until).await
@@ -172,36 +200,46 @@ impl Host {
     /// If the work could not begin; what went wrong with single families is in the [`Round`].
     pub async fn clean_all(&self, left: Duration) -> Result<Round, HostError> {
         let until = self.env.now().after(left);
-        let _place = self.place()?;
+        let _place = self.wait()?;
         let mut running = self.running.lock().await;
         let opened = self.open().await?;
-        let Found { mut families, more } = match &self.settings.families[..] {
-            [] => families::find(&*opened.store).await?,
-            named => Found {
-                families: named.to_vec(),
+        let Found { mut targets, more } = match (self.settings.roots, &self.settings.families[..]) {
+            (RootsAt::Service, _) => families::find(&*opened.store, Division::Volumes).await?,
+            (RootsAt::Table | RootsAt::Volume(_), []) => {
+                families::find(&*opened.store, Division::Families).await?
+            }
+            (RootsAt::Table | RootsAt::Volume(_), named) => Found {
+                targets: named
+                    .iter()
+                    .map(|family| Target {
+                        volume: None,
+                        family: *family,
+                    })
+                    .collect(),
                 more: false,
             },
         };
-        if !families.is_empty() {
-            let first = self.env.random_below(families.len() as u64) as usize;
-            families.rotate_left(first);
+        if !targets.is_empty() {
+            let first = self.env.random_below(targets.len() as u64) as usize;
+            targets.rotate_left(first);
         }
         let mut round = Round {
             more,
             ..Round::default()
         };
-        for (index, family) in families.iter().copied().enumerate() {
-            let work = Work { family, plan: false };
+        for (index, target) in targets.iter().copied().enumerate() {
+            let work = Work { target, plan: false };
             match self.run(opened, &mut running, work, until).await {
                 Ok(cleaned) => round.cleaned.push(cleaned),
                 Err(HostError::NoTime { .. }) => {
-                    round.not_reached = families.len() - index;
+                    round.not_reached = targets.len() - index;
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(%family, %error, "a family was not cleaned");
+                    tracing::error!(family = %target, %error, "a family was not cleaned");
                     round.failed.push(Failed {
-                        family: family.to_string(),
+                        family: target.family.to_string(),
+                        volume: target.volume.map(|volume| volume.to_string()),
                         why: error.to_string(),
                     });
                 }
@@ -217,7 +255,7 @@ impl Host {
         Ok(round)
     }
 
-    fn place(&self) -> Result<Place<'_>, HostError> {
+    fn wait(&self) -> Result<Place<'_>, HostError> {
         let place = Place(&self.waiting);
         if self.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
             return Err(HostError::Busy);
@@ -230,12 +268,7 @@ impl Host {
         self.opened
             .get_or_try_init(|| async {
                 let settings = &self.settings;
-                let backend =
-                    firn_store_cloud::open(&self.env, &settings.store, &Credentials::Environment).await?;
-                let stack = Stack::new(&self.env, backend, StackConfig::default());
-                let store = stack
-                    .expect("without faults to inject there is nothing to refuse")
-                    .store;
+                let store = self.store(&settings.store).await?;
                 let (table, prices): (Arc<dyn Table>, _) = match &settings.table {
                     TableUrl::Redb { path } => (
                         Arc::new(RedbTable::open(&self.env, path).await?),
@@ -252,76 +285,122 @@ impl Host {
             .await
     }
 
+    async fn store(&self, url: &StoreUrl) -> Result<Arc<dyn Store>, HostError> {
+        let backend = firn_store_cloud::open(&self.env, url, &Credentials::Environment).await?;
+        let stack = Stack::new(&self.env, backend, StackConfig::default());
+        Ok(stack
+            .expect("without faults to inject there is nothing to refuse")
+            .store)
+    }
+
+    /// Where the roots and the objects of a target are.
+    async fn place(&self, opened: &Opened, target: Target) -> Result<(Anchor, Arc<dyn Store>), HostError> {
+        let (table, env) = (opened.table.clone(), self.env.clone());
+        let Some(volume) = target.volume else {
+            return Ok((Anchor::new(table, env, target.family), opened.store.clone()));
+        };
+        let store = match self.settings.roots {
+            RootsAt::Service => {
+                self.store(&self.settings.store.clone().below(&volume.to_string())?)
+                    .await?
+            }
+            RootsAt::Table | RootsAt::Volume(_) => opened.store.clone(),
+        };
+        let kept = volume.roots_partition();
+        Ok((
+            Anchor::for_cleaner_within(table, env, target.family, &kept),
+            store,
+        ))
+    }
+
     async fn run(
         &self,
         opened: &Opened,
-        running: &mut BTreeMap<FamilyId, Cleaner>,
+        running: &mut BTreeMap<Target, Cleaner>,
         work: Work,
         until: Monotonic,
     ) -> Result<Cleaned, HostError> {
-        let Work { family, plan } = work;
+        let Work { target: asked, plan } = work;
+        let target = asked
+            .resolve(self.settings.roots, &self.settings.families)
+            .ok_or(HostError::NotOurs { target: asked })?;
         let began = self.env.now();
         let left = until.since(began).saturating_sub(MARGIN);
         if left < LEAST {
             return Err(HostError::NoTime {
-                family,
+                target,
                 left_ms: until.since(began).as_millis(),
             });
         }
-        let failed = |error: CleanError| HostError::Clean { family, error };
-        let anchor = Anchor::new(opened.table.clone(), self.env.clone(), family);
+        let failed = |error: CleanError| HostError::Clean { target, error };
         let table_before = opened.table.usage().nano_dollars;
+        let (anchor, store) = self.place(opened, target).await?;
         // A family that the table does not know would look like one without roots.
         anchor
             .undrawn_writer()
             .await
             .map_err(|error| failed(error.into()))?;
+        if target.volume.is_some() {
+            // What the service keeps does not say of which family it is.
+            match firn_cleaner::has_head(&self.env, store.clone(), &anchor).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Cleaned::new(target, Money(0), Money(0))),
+                Err(CleanError::Damaged(damage)) => {
+                    let damage = Box::new(damage);
+                    return Err(HostError::Foreign { target, damage });
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
         let mut limits = self.settings.limits.clone();
         let mut cleaned = if plan {
             limits.time = limits.time.min(left);
-            let plan = firn_cleaner::plan(&self.env, opened.store.clone(), &anchor, &limits).await;
-            Cleaned::planned(family, plan.map_err(failed)?, self)
+            let plan = firn_cleaner::plan(&self.env, store, &anchor, &limits).await;
+            Cleaned::planned(target, plan.map_err(failed)?, self)
         } else {
-            let report = self.cleaned(opened, running, &anchor, limits, left).await;
-            Cleaned::done(family, report.map_err(failed)?, self)
+            let report = self.cleaned(store, running, target, &anchor, limits, left).await;
+            Cleaned::done(target, report.map_err(failed)?, self)
         };
         cleaned.add_table(opened.table.usage().nano_dollars - table_before);
         cleaned.took_ms = u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX);
         match serde_json::to_string(&cleaned) {
-            Ok(answer) => tracing::info!(%family, answer, "a run ended"),
-            Err(error) => tracing::error!(%family, %error, "a run ended, and its report cannot be written"),
+            Ok(answer) => tracing::info!(family = %target, answer, "a run ended"),
+            Err(error) => {
+                tracing::error!(family = %target, %error, "a run ended, and its report cannot be written")
+            }
         }
         Ok(cleaned)
     }
 
     async fn cleaned(
         &self,
-        opened: &Opened,
-        running: &mut BTreeMap<FamilyId, Cleaner>,
+        store: Arc<dyn Store>,
+        running: &mut BTreeMap<Target, Cleaner>,
+        target: Target,
         anchor: &Anchor,
         limits: Limits,
         left: Duration,
     ) -> Result<Report, CleanError> {
-        let store = opened.store.clone();
         if left < limits.time {
             // A cleaner keeps its limits for life, and this run must be shorter than others.
             let limits = Limits { time: left, ..limits };
             return firn_cleaner::clean_once(&self.env, store, anchor, &limits).await;
         }
-        if running.len() >= REMEMBERED_FAMILIES && !running.contains_key(&anchor.family()) {
+        if running.len() >= REMEMBERED_FAMILIES && !running.contains_key(&target) {
             running.clear();
         }
         let cleaner = running
-            .entry(anchor.family())
+            .entry(target)
             .or_insert_with(|| Cleaner::new(&self.env, store, anchor, limits));
         cleaner.run().await
     }
 }
 
 impl Cleaned {
-    fn new(family: FamilyId, cost: Money, saved: Money) -> Self {
+    fn new(target: Target, cost: Money, saved: Money) -> Self {
         Self {
-            family: family.to_string(),
+            family: target.family.to_string(),
+            volume: target.volume.map(|volume| volume.to_string()),
             report: None,
             plan: None,
             cost_nanodollars: cost.0,
@@ -331,20 +410,20 @@ impl Cleaned {
         }
     }
 
-    fn done(family: FamilyId, report: Report, host: &Host) -> Self {
+    fn done(target: Target, report: Report, host: &Host) -> Self {
         let prices = host.settings.prices;
         Self {
             report: Some(report.clone()),
-            ..Self::new(family, report.cost(prices), report.saved_a_month(prices))
+            ..Self::new(target, report.cost(prices), report.saved_a_month(prices))
         }
     }
 
     /// The money is what doing it would cost, not what the look did.
-    fn planned(family: FamilyId, plan: Plan, host: &Host) -> Self {
+    fn planned(target: Target, plan: Plan, host: &Host) -> Self {
         let prices = host.settings.prices;
         Self {
             plan: Some(plan.clone()),
-            ..Self::new(family, plan.cost(prices), plan.saved_a_month(prices))
+            ..Self::new(target, plan.cost(prices), plan.saved_a_month(prices))
         }
     }
 

@@ -16,9 +16,11 @@ mod families;
 mod host;
 mod log;
 mod settings;
+mod target;
 mod work;
 
 pub use host::{Cleaned, Failed, Host, HostError, Round};
 pub use log::start_log;
-pub use settings::{PREFIX, Settings, SettingsError};
+pub use settings::{PREFIX, RootsAt, Settings, SettingsError};
+pub use target::Target;
 pub use work::{MAX_WORK_BYTES, Work, WorkError};

@@ -5,9 +5,10 @@
 
 use firn_cleaner::Limits;
 use firn_format::FamilyId;
+use firn_identity::TenantVolume;
 use firn_store::{PriceBook, StoreUrl};
 use firn_table::TableUrl;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 /// What the names of all settings begin with.
 pub const PREFIX: &str = "FIRN_CLEANER_";
@@ -22,14 +23,42 @@ const MAX_RUN_SECONDS: u64 = 840;
 pub struct Settings {
     /// `FIRN_CLEANER_STORE`: the bucket, as edges name it.
     pub store: StoreUrl,
-    /// `FIRN_CLEANER_TABLE`: the table, as edges name it.
+    /// `FIRN_CLEANER_TABLE`: the table, as edges name it, or the service's.
     pub table: TableUrl,
+    /// `FIRN_CLEANER_ROOTS`: where in the table roots are.
+    pub roots: RootsAt,
     /// `FIRN_CLEANER_FAMILIES`: those that a timer cleans; empty: all that are found in the bucket.
     pub families: Vec<FamilyId>,
     /// Bounds of one run of one family.
     pub limits: Limits,
     /// `FIRN_CLEANER_PRICES`: by which prices money is shown.
     pub prices: &'static PriceBook,
+}
+
+/// Where roots are in the table, and with that how the bucket is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootsAt {
+    /// `table`: in the edges' own table.
+    Table,
+    /// `service`: the table is the service's, and the bucket is one that it manages: `<tenant>/<volume>/<family>/…`.
+    Service,
+    /// `TENANT/VOLUME`: the table is the service's, and the store is the place of this volume alone.
+    Volume(TenantVolume),
+}
+
+impl FromStr for RootsAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "table" => Ok(Self::Table),
+            "service" => Ok(Self::Service),
+            volume => volume
+                .parse()
+                .map(Self::Volume)
+                .map_err(|error| format!("{error}; or write table, or service")),
+        }
+    }
 }
 
 /// Why the environment holds no usable settings.
@@ -64,9 +93,10 @@ pub enum SettingsError {
 }
 
 /// The settings and how they are called behind the prefix.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "STORE",
     "TABLE",
+    "ROOTS",
     "FAMILIES",
     "PRICES",
     "RUN_SECONDS",
@@ -160,6 +190,22 @@ impl Settings {
             ours.insert(short.to_owned(), value);
         }
         let given = Variables(ours);
+        let roots = match given.get("ROOTS") {
+            None => RootsAt::Table,
+            Some(text) => text.parse().map_err(|why| wrong("ROOTS", text, why))?,
+        };
+        let families = families(given.get("FAMILIES").unwrap_or_default())?;
+        let fits = match roots {
+            RootsAt::Table => Ok(()),
+            RootsAt::Service if families.is_empty() => Ok(()),
+            RootsAt::Service => Err("a bucket of the service is searched for all its volumes: leave it out"),
+            RootsAt::Volume(_) if families.len() == 1 => Ok(()),
+            RootsAt::Volume(_) => Err("one volume has one family, and firn volume show tells it"),
+        };
+        if let Err(why) = fits {
+            let shown = given.get("FAMILIES").unwrap_or_default();
+            return Err(wrong("FAMILIES", shown, why.to_owned()));
+        }
         let defaults = Limits::default();
         let mib = |bytes: u64| bytes / MIB;
         let run_seconds = given.number("RUN_SECONDS", 1, MAX_RUN_SECONDS, 50)?;
@@ -204,7 +250,8 @@ impl Settings {
         Ok(Self {
             store: given.parsed("STORE", "the bucket, such as s3://BUCKET/PREFIX?region=REGION")?,
             table: given.parsed("TABLE", "the table, such as dynamodb://TABLE?region=REGION")?,
-            families: families(given.get("FAMILIES").unwrap_or_default())?,
+            roots,
+            families,
             limits,
             prices: match given.get("PRICES") {
                 None => &PriceBook::all()[0],
@@ -258,6 +305,36 @@ mod tests {
         assert_eq!(settings.limits.time, Duration::from_secs(50));
         assert_eq!(settings.limits.grace, Limits::default().grace);
         assert_eq!(settings.prices.name, PriceBook::all()[0].name);
+    }
+
+    const VOLUME: &str = "ten_01010101010101010101010101010101/vol_02020202020202020202020202020202";
+
+    #[test]
+    fn roots_that_the_service_keeps_are_named_with_as_many_families_as_there_can_be() {
+        let family = "00112233445566778899aabbccddeeff";
+        let two = format!("{family},ffeeddccbbaa99887766554433221100");
+        for (roots, families, expected) in [
+            ("table", "all", Ok(RootsAt::Table)),
+            ("service", "all", Ok(RootsAt::Service)),
+            ("service", family, Err("searched for all its volumes")),
+            (
+                VOLUME,
+                family,
+                Ok(RootsAt::Volume(VOLUME.parse().expect("a volume"))),
+            ),
+            (VOLUME, "all", Err("firn volume show")),
+            (VOLUME, &two, Err("one volume has one family")),
+            ("vol_1", family, Err("or write table, or service")),
+        ] {
+            let mut given = PLACES.to_vec();
+            given.push(("FIRN_CLEANER_ROOTS", roots));
+            given.push(("FIRN_CLEANER_FAMILIES", families));
+            match (read(&given), expected) {
+                (Ok(settings), Ok(expected)) => assert_eq!(settings.roots, expected),
+                (Err(error), Err(said)) => assert!(error.to_string().contains(said), "{error}"),
+                (read, _) => panic!("{roots} {families}: {read:?}"),
+            }
+        }
     }
 
     #[test]

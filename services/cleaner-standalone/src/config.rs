@@ -2,6 +2,7 @@
 
 use firn_cleaner::Limits;
 use firn_format::FamilyId;
+use firn_identity::TenantVolume;
 use firn_store::{PriceBook, StoreUrl};
 use firn_table::TableUrl;
 use serde::{Deserialize, Deserializer, de::Error};
@@ -17,6 +18,9 @@ pub struct Config {
     pub store: StoreUrl,
     #[serde(deserialize_with = "from_text")]
     pub table: TableUrl,
+    /// Whose roots the table keeps under the service's own names; without it, the table is the edges'.
+    #[serde(default, deserialize_with = "some_from_text")]
+    pub roots: Option<TenantVolume>,
     #[serde(default)]
     pub price_book: Option<String>,
     #[serde(default)]
@@ -92,6 +96,12 @@ fn from_text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: 
     text.parse().map_err(D::Error::custom)
 }
 
+fn some_from_text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    from_text(deserializer).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +115,8 @@ mod tests {
         let defaults = format!("{:?}", config.limits());
         assert_eq!(defaults, format!("{:?}", Limits::default()));
         assert_eq!(format!("{:?}", shown.limits()), defaults);
+        assert_eq!(config.roots, None);
+        assert!(shown.roots.is_some());
     }
 
     #[test]

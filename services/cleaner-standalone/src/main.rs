@@ -7,7 +7,7 @@ mod config;
 use clap::{Parser, Subcommand};
 use config::Config;
 use firn_anchor::Anchor;
-use firn_cleaner::{Cleaner, Report, plan};
+use firn_cleaner::{CleanError, Cleaner, Report, plan};
 use firn_env::Env;
 use firn_store::{Stack, StackConfig, Store};
 use firn_store_cloud::Credentials;
@@ -139,5 +139,21 @@ async fn open(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, Anchor), Fa
         TableUrl::Redb { path } => Arc::new(RedbTable::open(env, path).await.map_err(failed)?),
         TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(env, url).await.map_err(failed)?),
     };
-    Ok((stack.store, Anchor::new(table, env.clone(), config.family)))
+    let Some(volume) = config.roots else {
+        return Ok((stack.store, Anchor::new(table, env.clone(), config.family)));
+    };
+    let kept = volume.roots_partition();
+    let anchor = Anchor::for_cleaner_within(table, env.clone(), config.family, &kept);
+    // What the service keeps does not say of which family it is.
+    match firn_cleaner::has_head(env, stack.store.clone(), &anchor).await {
+        Ok(true) => Ok((stack.store, anchor)),
+        Ok(false) => Err(failed(format!(
+            "{volume} has no root yet: there is nothing to clean, or `roots` names another volume"
+        ))),
+        Err(CleanError::Damaged(damage)) => Err(usage(format!(
+            "the root of {volume} is not in this log ({damage}); `store`, `roots` and `family` do not belong together, or the head \
+             is damaged. Nothing was changed"
+        ))),
+        Err(error) => Err(failed(error)),
+    }
 }

@@ -87,6 +87,17 @@ pub async fn create_azure(endpoint: &str, container: &str) -> Result<()> {
     send(request).await
 }
 
+/// What Azurite answers to one request, whose signature is in `uri`: HTTP's status.
+pub async fn ask_azure(method: &str, uri: &str, headers: &[(&'static str, &str)], body: &str) -> Result<u16> {
+    let mut request = HttpRequest::new(HttpRequestBody::from(body.to_owned()));
+    *request.method_mut() = method.parse()?;
+    *request.uri_mut() = uri.parse()?;
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, value.parse()?);
+    }
+    Ok(answer(request).await?.as_u16())
+}
+
 fn put(uri: &str) -> Result<HttpRequest> {
     let mut request = HttpRequest::new(HttpRequestBody::empty());
     *request.method_mut() = http::Method::PUT;

@@ -71,6 +71,8 @@ pub struct Settings {
     pub store: String,
     /// The table's URL.
     pub table: String,
+    /// Where the store's credentials come from: `environment` or `service`.
+    pub credentials: String,
     /// Lines of the section `[limits]`.
     pub limits: String,
     /// Credentials of store and table, as variables of the environment.
@@ -86,6 +88,7 @@ impl Settings {
             name: "edge".into(),
             store: format!("file://{shown}/store"),
             table: format!("redb:{shown}/table.redb"),
+            credentials: "environment".into(),
             limits: String::new(),
             environment: Vec::new(),
         }
@@ -162,6 +165,7 @@ impl Edge {
             name,
             store,
             table,
+            credentials,
             limits,
             environment: _,
         } = &self.settings;
@@ -173,6 +177,7 @@ name = "{volume}"
 edge_name = "{name}"
 store = "{store}"
 table = "{table}"
+credentials = "{credentials}"
 state_directory = "{state}"
 
 [limits]

@@ -2,11 +2,11 @@
 
 use super::support::{Dice, run, world};
 use crate::{
-    Anchor, CleanerRound, Overtaken, Proposal, RetiredSegment, Retirement, RetirementOutcome, Sweep,
-    TupleVersion, WriterTenure, retirement_segments,
+    Anchor, AnchorError, CleanerRound, Overtaken, OwnerId, Proposal, RetiredSegment, Retirement,
+    RetirementOutcome, Sweep, TupleVersion, WriterTenure, retirement_segments,
 };
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
-use firn_table::{Fault, MemoryTable, MemoryTableClient};
+use firn_table::{Fault, MemoryTable, MemoryTableClient, TableError, Within};
 use std::sync::Arc;
 
 const VOLUME: VolumeId = VolumeId([7; 16]);
@@ -244,4 +244,53 @@ fn the_cursor_is_kept_and_begins_at_the_beginning() {
     assert_eq!(run(family.anchor.cleaner_cursor(Sweep::Retired)).unwrap(), None);
     run(family.anchor.set_cleaner_cursor(Sweep::Log, None)).unwrap();
     assert_eq!(cursor(), None);
+}
+
+#[test]
+fn within_a_services_table_a_cleaner_does_its_work_and_touches_neither_roots_nor_other_partitions() {
+    const KEPT: &str = "anchor/ten/vol";
+    let env = world(Dice::new(4));
+    let client = MemoryTable::new().connect(&env);
+    let id = FamilyId([1; 16]);
+    let kept = Within::new(client.clone(), format!("family/{id}"), KEPT);
+    let edge = Anchor::new(Arc::new(kept), env.clone(), id);
+    run(edge.create_family()).unwrap();
+    run(edge.create_volume(VOLUME, "main")).unwrap();
+    let cleaners = Anchor::for_cleaner_within(client.clone(), env.clone(), id, KEPT);
+    let family = Family {
+        client,
+        anchor: cleaners.clone(),
+    };
+    let mover = family.cleaner();
+    let mut retirement = family.retirement(mover, &[1, 2]);
+    retirement.proposals = vec![(VOLUME, proposal(1, 1), None)];
+    assert_eq!(run(cleaners.retire(retirement)).unwrap(), RetirementOutcome::Done);
+    run(cleaners.set_cleaner_cursor(Sweep::Log, Some(segment(9)))).unwrap();
+    run(cleaners.forget_doomed(segment(1))).unwrap();
+    run(cleaners.end_writer(mover.0)).unwrap();
+    assert!(run(edge.proposal(VOLUME)).unwrap().is_some(), "the edge finds it");
+
+    let refused = |error: AnchorError| matches!(error, AnchorError::Table(TableError::Refused(_)));
+    let owner = OwnerId([2; 16]);
+    assert!(refused(
+        run(cleaners.acquire(VOLUME, owner, "cleaner")).unwrap_err()
+    ));
+    assert!(refused(
+        run(cleaners.takeover(VOLUME, owner, "cleaner"))
+            .map(drop)
+            .unwrap_err()
+    ));
+    assert!(refused(
+        run(cleaners.create_volume(VolumeId([8; 16]), "other")).unwrap_err()
+    ));
+    let (tuple, _) = run(edge.load(VOLUME)).unwrap();
+    assert_eq!((tuple.owner, tuple.epoch), (None, OwnershipEpoch(0)));
+
+    // What is said to be another family's is looked for in the same partition and nowhere else.
+    let neighbour =
+        Anchor::for_cleaner_within(family.client.clone(), env, FamilyId([2; 16]), "anchor/ten/other");
+    assert!(matches!(
+        run(neighbour.undrawn_writer()).unwrap_err(),
+        AnchorError::NoSuchFamily { .. }
+    ));
 }

@@ -64,10 +64,11 @@ fn fields<const N: usize>(pairs: [(&str, &str); N]) -> Vec<(String, String)> {
 /// The instances of a reply that have a node's tag: id and node.
 fn instances(reply: &Xml) -> Vec<(String, NodeId)> {
     reply
-        .sections("instanceId")
-        .filter_map(|section| {
-            let id = section.first("instanceId")?;
-            let node = section.tag(NODE_TAG)?.parse().ok()?;
+        .items("instancesSet")
+        .into_iter()
+        .filter_map(|instance| {
+            let id = instance.first("instanceId")?;
+            let node = instance.tag(NODE_TAG)?.parse().ok()?;
             Some((id, node))
         })
         .collect()

@@ -224,21 +224,50 @@ impl Xml {
         element(&self.0, name).map(plain)
     }
 
-    /// The parts that begin with an element of this name and end before the next: of a list whose items all begin with one.
-    pub(crate) fn sections(&self, name: &str) -> impl Iterator<Item = Self> + '_ {
-        let open = format!("<{name}>");
-        let starts: Vec<usize> = self.0.match_indices(&open).map(|(at, _)| at).collect();
-        (0..starts.len()).map(move |index| {
-            let end = starts.get(index + 1).copied().unwrap_or(self.0.len());
-            Self(self.0[starts[index]..end].to_owned())
-        })
+    /// The items of all lists of this name, each whole, in whatever order its elements are.
+    pub(crate) fn items(&self, list: &str) -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut rest = &*self.0;
+        while let Some((_, after)) = rest.split_once(&format!("<{list}>")) {
+            let Some((content, behind)) = after.split_once(&format!("</{list}>")) else {
+                break;
+            };
+            found.extend(top_items(content));
+            rest = behind;
+        }
+        found
     }
 
     /// The value of a resource's tag.
     pub(crate) fn tag(&self, key: &str) -> Option<String> {
-        let (_, after) = self.0.split_once(&format!("<key>{key}</key>"))?;
-        element(after, "value").map(plain)
+        let mut tags = self.items("tagSet").into_iter();
+        let tag = tags.find(|tag| tag.first("key").as_deref() == Some(key))?;
+        tag.first("value")
     }
+}
+
+/// The items of a list's content that lie in no other item.
+fn top_items(content: &str) -> Vec<Xml> {
+    const OPEN: &str = "<item>";
+    const CLOSE: &str = "</item>";
+    let (mut found, mut depth, mut begin, mut at) = (Vec::new(), 0_usize, 0, 0);
+    while let Some(next) = content[at..].find('<') {
+        at += next;
+        let rest = &content[at..];
+        if rest.starts_with(OPEN) {
+            if depth == 0 {
+                begin = at + OPEN.len();
+            }
+            depth += 1;
+        } else if rest.starts_with(CLOSE) && depth > 0 {
+            depth -= 1;
+            if depth == 0 {
+                found.push(Xml(content[begin..at].to_owned()));
+            }
+        }
+        at += 1;
+    }
+    found
 }
 
 fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -271,13 +300,19 @@ mod tests {
         assert_eq!(xml.first("a").as_deref(), Some("1 &lt; 2"), "resolved once");
         assert_eq!(xml.first("id").as_deref(), Some("x"));
         assert_eq!(xml.first("open"), None, "one that does not end is none");
-        let ids: Vec<_> = xml
-            .sections("id")
-            .filter_map(|section| section.first("id"))
+        let lists = "<set><item>1</item> <item><in><item>2</item></in><id>x</id></item><item/></set><set></set><set><item>3</item></set>\
+            <set><item>that does not end</set>";
+        let items: Vec<_> = Xml(lists.into())
+            .items("set")
+            .into_iter()
+            .map(|item| item.0)
             .collect();
-        assert_eq!(ids, ["x", "y"]);
-        assert_eq!(xml.sections("none").count(), 0);
-        let tags = Xml("<t><key>a</key> <value>1</value></t><t><key>b</key><value>&lt;</value></t>".into());
+        assert_eq!(items, ["1", "<in><item>2</item></in><id>x</id>", "3"]);
+        assert_eq!(xml.items("none").len(), 0);
+        // In either order.
+        let tags = Xml(
+            "<tagSet><item><key>a</key><value>1</value></item><item><value>&lt;</value><key>b</key></item></tagSet>".into(),
+        );
         assert_eq!(tags.tag("b").as_deref(), Some("<"));
         assert_eq!(tags.tag("c"), None);
         assert!(Xml::read(&Bytes::from(vec![b'x'; REPLY_BYTES_MAX + 1])).is_none());

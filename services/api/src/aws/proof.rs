@@ -1,6 +1,6 @@
 //! That a bucket is reached with what a tenant granted: an object is put where none is, read back, and removed.
 
-use crate::cloud::{CloudError, CloudSession, Place};
+use crate::cloud::{AwsSession, CloudError, Place};
 use firn_env::Env;
 use object_store::{
     ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
@@ -30,7 +30,7 @@ pub async fn prove_objects(
     env: &Env,
     place: &Place,
     nonce: &str,
-    session: &CloudSession,
+    session: &AwsSession,
     endpoint: Option<&str>,
 ) -> Result<(), CloudError> {
     let options = ClientOptions::new().with_timeout(PATIENCE);

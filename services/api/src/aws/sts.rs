@@ -2,11 +2,14 @@
 
 use super::{AwsAccount, AwsError, proof::prove_objects};
 use crate::{
-    cloud::{CloudError, CloudSession, CloudSessions, Place, ProofRequest, SESSION_SECONDS, SessionRequest},
+    cloud::{
+        AwsSession, CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest,
+        SESSION_SECONDS, SessionRequest,
+    },
     secrets::hex,
 };
 use async_trait::async_trait;
-use firn_identity::{TenantId, UnixTime, VolumeId};
+use firn_identity::{TenantId, TenantVolume, UnixTime, VolumeId};
 use std::collections::BTreeMap;
 
 const VERSION: &str = "2011-06-15";
@@ -48,7 +51,7 @@ impl StsSessions {
         policy: &str,
         external_id: Option<&str>,
         seconds: u64,
-    ) -> Result<CloudSession, CloudError> {
+    ) -> Result<(AwsSession, UnixTime), CloudError> {
         let mut fields = vec![
             ("RoleArn", role.to_owned()),
             ("RoleSessionName", name.to_owned()),
@@ -76,13 +79,14 @@ impl StsSessions {
                 .ok_or_else(missing)
         };
         let expires = field("Expiration")?;
-        Ok(CloudSession {
+        let session = AwsSession {
             access_key_id: field("AccessKeyId")?,
             secret_access_key: field("SecretAccessKey")?,
             session_token: field("SessionToken")?,
-            expires: time(&expires)
-                .ok_or_else(|| CloudError::Unavailable(format!("{expires:?} is no time")))?,
-        })
+        };
+        let ends =
+            time(&expires).ok_or_else(|| CloudError::Unavailable(format!("{expires:?} is no time")))?;
+        Ok((session, ends))
     }
 }
 
@@ -121,20 +125,34 @@ fn time(text: &str) -> Option<UnixTime> {
 impl CloudSessions for StsSessions {
     fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place> {
         self.buckets.get(region).map(|bucket| Place {
+            account: None,
             bucket: bucket.clone(),
-            prefix: format!("{tenant}/{volume}"),
+            prefix: TenantVolume { tenant, volume }.to_string(),
         })
     }
 
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
+        let refused = |why: String| CloudError::Refused(why);
+        if request.place.account.is_some() {
+            return Err(refused("that is no bucket of S3".into()));
+        }
+        let policy = request
+            .place
+            .edge_policy()
+            .map_err(|error| refused(error.to_string()))?;
         let own = request.role.as_ref();
         let role = own.unwrap_or(&self.role);
         // By this name the bucket's log tells edges apart.
         let name = request.edge.to_string();
         // A tenant's role demands the tenant's external id: so no tenant can name another's role.
         let external_id = own.map(|_| &*request.external_id);
-        self.assume(role, &name, &request.policy, external_id, request.seconds)
-            .await
+        let (session, expires) = self
+            .assume(role, &name, &policy, external_id, request.seconds)
+            .await?;
+        Ok(CloudSession {
+            credential: CloudCredential::Aws(session),
+            expires,
+        })
     }
 
     async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
@@ -157,7 +175,7 @@ impl CloudSessions for StsSessions {
                 ));
             }
         }
-        let session = ask(&request.external_id).await?;
+        let (session, _) = ask(&request.external_id).await?;
         let endpoint = self.object_endpoint.as_deref();
         prove_objects(&self.account.env, &request.place, &nonce, &session, endpoint).await
     }

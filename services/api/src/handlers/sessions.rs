@@ -2,7 +2,7 @@
 
 use super::{EdgeRecord, volumes};
 use crate::{
-    cloud::{CloudError, Place, SESSION_SECONDS, SessionRequest},
+    cloud::{CloudCredential, CloudError, Place, SESSION_SECONDS, SessionRequest},
     endpoint::{Call, Endpoint, Reply},
     handlers::tenants::TenantRecord,
     problem::{Code, Problem},
@@ -71,7 +71,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         volume: volume.id,
         role,
         external_id: owner.record.tenant.external_id.clone(),
-        policy: place.edge_policy().map_err(|error| nowhere(error.to_string()))?,
+        place: place.clone(),
         seconds: SESSION_SECONDS,
     };
     // Noted first: a session that nobody knows of is worse than a note of one that did not start. Whoever removes the edge
@@ -97,15 +97,23 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         })?;
     // Removed while the cloud was asked: what it gave stays here, so that all that an edge holds was given before its removal.
     require_active(&store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?)?;
-    Ok(Reply::json(
-        StatusCode::CREATED,
-        &CloudSessionStarted {
-            bucket: place.bucket,
-            prefix: place.prefix,
-            access_key_id: session.access_key_id,
-            secret_access_key: session.secret_access_key,
-            session_token: session.session_token,
-            expires: session.expires,
-        },
-    ))
+    let mut started = CloudSessionStarted {
+        bucket: place.bucket,
+        prefix: place.prefix,
+        access_key_id: String::new(),
+        secret_access_key: String::new(),
+        session_token: String::new(),
+        azure_account: place.account.unwrap_or_default(),
+        azure_signature: String::new(),
+        expires: session.expires,
+    };
+    match session.credential {
+        CloudCredential::Aws(session) => {
+            started.access_key_id = session.access_key_id;
+            started.secret_access_key = session.secret_access_key;
+            started.session_token = session.session_token;
+        }
+        CloudCredential::AzureSas(signature) => started.azure_signature = signature,
+    }
+    Ok(Reply::json(StatusCode::CREATED, &started))
 }

@@ -10,7 +10,7 @@ pub(crate) use change::{AUDIT_TAIL, AuditTail, Change, KeptReply};
 
 use crate::{context::TenantContext, problem::Problem, secrets::hex};
 use bytes::Bytes;
-use firn_identity::{TenantId, VolumeId};
+use firn_identity::{TenantId, TenantVolume, VolumeId};
 use firn_table::{Item, ItemKey, ItemVersion, Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -103,7 +103,7 @@ pub(crate) fn etag(version: ItemVersion) -> String {
 /// The partition in which the service keeps the roots of a volume for the edges that serve it: what a cleaner of the same
 /// installation, with credentials of the table, reads through [`firn_table::Within`].
 pub fn roots_partition(tenant: TenantId, volume: VolumeId) -> String {
-    format!("anchor/{tenant}/{volume}")
+    TenantVolume { tenant, volume }.roots_partition()
 }
 
 /// One tenant's part of the table.

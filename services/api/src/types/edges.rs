@@ -128,18 +128,29 @@ pub struct Edge {
 }
 
 /// Credentials of the cloud that end by themselves. They read, list and add under one prefix; they cannot delete or overwrite.
+///
+/// Those of one cloud are there: the three of AWS, or the two of Azure.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct CloudSessionStarted {
-    /// The bucket.
+    /// The bucket; on Azure the container.
     pub bucket: String,
     /// What the names of the volume's objects begin with.
     pub prefix: String,
     /// Public part.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub access_key_id: String,
     /// Secret part.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub secret_access_key: String,
     /// What marks it as a session.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub session_token: String,
+    /// The storage account.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub azure_account: String,
+    /// A shared access signature, as the query of a URL: secret.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub azure_signature: String,
     /// When it ends, in seconds since 1970.
     #[schema(value_type = u64)]
     pub expires: UnixTime,

@@ -1,7 +1,9 @@
 //! Clouds that give whatever is asked for.
 
 use async_trait::async_trait;
-use firn_api::{CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest};
+use firn_api::{
+    AwsSession, CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest,
+};
 use firn_identity::{TenantId, UnixTime};
 
 /// A cloud that gives whatever is asked for, and shows in the session's token what that was.
@@ -11,16 +13,21 @@ pub struct Cloud;
 impl CloudSessions for Cloud {
     fn managed(&self, region: &str, tenant: TenantId, volume: firn_identity::VolumeId) -> Option<Place> {
         (region != "nowhere").then(|| Place {
+            account: None,
             bucket: format!("firn-{region}"),
             prefix: format!("{tenant}/{volume}"),
         })
     }
 
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
-        Ok(CloudSession {
+        let policy = request.place.edge_policy();
+        let session = AwsSession {
             access_key_id: request.edge.to_string(),
             secret_access_key: request.role.clone().unwrap_or_default(),
-            session_token: request.policy.clone(),
+            session_token: policy.map_err(|error| CloudError::Refused(error.to_string()))?,
+        };
+        Ok(CloudSession {
+            credential: CloudCredential::Aws(session),
             expires: UnixTime(request.seconds),
         })
     }

@@ -1,0 +1,104 @@
+//! Space comes back to a volume whose roots the service keeps: by the cleaner's own program, with the service's table.
+
+use crate::machine::{Machine, mount, program};
+use firn_integration::Tree;
+use firn_rig::{EXPORT, Edge, Settings};
+use std::{fs, path::Path, process::Command};
+
+/// Runs the cleaner with one configuration; its exit code, and all that it said.
+fn clean(config: &Path, text: &str, command: &str) -> (Option<i32>, String) {
+    fs::write(config, text).unwrap();
+    let output = Command::new(program("firn-cleaner"))
+        .arg("--config")
+        .arg(config)
+        .arg(command)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+fn segment_bytes(log: &Path) -> u64 {
+    let writers = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
+    writers
+        .flat_map(|writer| fs::read_dir(writer).unwrap())
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_whose_roots_the_service_keeps_is_cleaned_and_its_edge_reads_everything() {
+    let place = tempfile::tempdir().unwrap();
+    let mut machine = Machine::new(&place.path().join("firn"));
+    let branch = place.path().join("branch");
+    let settings = Settings {
+        table: "service".into(),
+        ..Settings::local(&branch)
+    };
+    fs::create_dir_all(branch.join("store")).unwrap();
+    let mut edge = Edge::configure(program("firn-edge"), &branch, settings).unwrap();
+
+    machine.start();
+    crate::story::from_nothing_to_an_edge(&machine, &edge.state.display().to_string());
+    edge.command("enrol", &[]).await.unwrap();
+    edge.start().await.unwrap();
+    let mut client = mount(edge.address, EXPORT).await;
+    let mut tree = Tree::default();
+    for salt in ["first", "second", "third"] {
+        tree.write(&mut client, "rewritten", 24, 200_000, salt)
+            .await
+            .unwrap();
+        edge.sync().await.unwrap();
+    }
+    let volume = machine.tell(&["volume", "list"], "")[0].clone();
+    let family = volume["family"].as_str().unwrap().to_owned();
+    let tenant = machine.tell(&["whoami"], "")["tenant"].clone();
+    let named = format!("{}/{}", tenant.as_str().unwrap(), volume["id"].as_str().unwrap());
+    drop(client);
+    edge.stop().await.unwrap();
+    // An embedded table lets one process in at a time.
+    machine.stop();
+
+    let log = branch.join("store").join(&family).join("log");
+    let before = segment_bytes(&log);
+    let config = place.path().join("firn-cleaner.toml");
+    let configured = |roots: &str| {
+        let (store, table) = (branch.join("store"), machine.path("api.redb"));
+        let store = store.display();
+        format!(
+            "family = \"{family}\"\nstore = \"file://{store}\"\ntable = \"redb:{table}\"\n{roots}\n[limits]\ngrace_seconds = 0\n"
+        )
+    };
+    // Neither the whole table nor another volume's part of it has this family.
+    let other_digit = if named[35..36] == *"0" { "1" } else { "0" };
+    let strangers = format!("roots = \"{}{other_digit}{}\"", &named[..35], &named[36..]);
+    for roots in ["", &strangers] {
+        let (code, said) = clean(&config, &configured(roots), "run");
+        assert_eq!(code, Some(1), "{roots}: {said}");
+    }
+    assert_eq!(segment_bytes(&log), before);
+    let ours = configured(&format!("roots = \"{named}\""));
+    // The first runs retire, later ones delete what was seen to be retired.
+    for _ in 0..4 {
+        let (code, said) = clean(&config, &ours, "run");
+        assert_eq!(code, Some(0), "{said}");
+        let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(report["report"]["damaged"], serde_json::json!([]), "{report}");
+    }
+    let after = segment_bytes(&log);
+    assert!(after < before * 2 / 3, "{after} of {before} bytes are left");
+
+    machine.start();
+    edge.wipe_cache().unwrap();
+    edge.start().await.unwrap();
+    let mut client = mount(edge.address, EXPORT).await;
+    tree.is_what_is_there(&mut client).await.unwrap();
+    // It goes on as before, and takes over where things lie now.
+    tree.write(&mut client, "later", 10, 200_000, "").await.unwrap();
+    edge.sync().await.unwrap();
+    let said = edge.command("verify", &[]).await.unwrap();
+    assert!(said.starts_with("whole"), "{said}");
+    drop(client);
+    edge.stop().await.unwrap();
+    machine.stop();
+}

@@ -1,0 +1,242 @@
+//! The cleaner of a service: one bucket with the volumes of two tenants, whose roots lie in one table beside everybody's rows.
+//!
+//! Real edges make the volumes, each with a table of its own; then their roots are laid into the service's table where `firn-api` has
+//! them, the host cleans, and the edges go on with what it left them.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it starts real programs, and waits for them in real time"
+)]
+
+use firn_cleaner_host::{Host, Round, Settings};
+use firn_env::Env;
+use firn_identity::{TenantId, TenantVolume, VolumeId};
+use firn_integration::Tree;
+use firn_rig::{Client, EXPORT, Edge};
+use firn_table::{Condition, ItemKey, RedbTable, Table, Write};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const LEFT: Duration = Duration::from_secs(300);
+/// A page of a query, and puts of one transaction.
+const AT_ONCE: usize = 50;
+
+struct Office {
+    volume: TenantVolume,
+    edge: Edge,
+    tree: Tree,
+    family: String,
+    table: PathBuf,
+    place: PathBuf,
+}
+
+impl Office {
+    /// A volume most of which was overwritten, in its place of the bucket; its edge is off.
+    async fn open(root: &Path, number: u8) -> Self {
+        let volume = TenantVolume {
+            tenant: TenantId([number; 16]),
+            volume: VolumeId([number + 100; 16]),
+        };
+        let place = root.join("bucket").join(volume.to_string());
+        fs::create_dir_all(&place).expect("a place in the bucket");
+        let directory = root.join(format!("office-{number}"));
+        let mut edge = Edge::format_local(
+            Edge::binary().expect("the edge's program"),
+            &directory,
+            |settings| {
+                settings.store = format!("file://{}", place.display());
+            },
+        )
+        .await
+        .expect("a new volume");
+        edge.start().await.expect("it serves");
+        let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
+        let mut tree = Tree::default();
+        for salt in ["first", "second", "third"] {
+            tree.write(&mut client, "rewritten", 24, 200_000, &format!("{number} {salt}"))
+                .await
+                .expect("files");
+            edge.sync().await.expect("everything in the store");
+        }
+        drop(client);
+        edge.stop().await.expect("a clean end");
+        let family = families(&place).remove(0);
+        Self {
+            volume,
+            edge,
+            tree,
+            family,
+            table: directory.join("table.redb"),
+            place,
+        }
+    }
+
+    /// Where its roots lie: in the edge's table, and in the service's.
+    fn partitions(&self) -> (String, String) {
+        (format!("family/{}", self.family), self.volume.roots_partition())
+    }
+
+    fn log_bytes(&self) -> u64 {
+        bytes_below(&self.place.join(&self.family).join("log"))
+    }
+}
+
+fn families(place: &Path) -> Vec<String> {
+    let entries = fs::read_dir(place).expect("a place");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let families = paths.filter(|path| path.join("log").is_dir());
+    families
+        .map(|path| path.file_name().expect("a name").to_string_lossy().into_owned())
+        .collect()
+}
+
+fn bytes_below(path: &Path) -> u64 {
+    if path.is_dir() {
+        let entries = fs::read_dir(path).expect("a directory");
+        return entries
+            .map(|entry| bytes_below(&entry.expect("an entry").path()))
+            .sum();
+    }
+    fs::metadata(path).expect("a file").len()
+}
+
+/// All items of a partition, without their versions.
+async fn items(table: &dyn Table, partition: &str) -> Vec<(String, Vec<u8>)> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = table
+            .query(partition, "", after.as_deref(), AT_ONCE)
+            .await
+            .expect("a page");
+        found.extend(
+            page.items
+                .into_iter()
+                .map(|item| (item.key.sort, item.value.to_vec())),
+        );
+        after = page.next;
+        if after.is_none() {
+            return found;
+        }
+    }
+}
+
+async fn copy(from: &dyn Table, partition: &str, to: &dyn Table, other: &str) {
+    for some in items(from, partition).await.chunks(AT_ONCE) {
+        let puts = some.iter().map(|(sort, value)| Write::Put {
+            key: ItemKey::new(other, &**sort),
+            value: value.clone().into(),
+            condition: Condition::Absent,
+        });
+        to.transact(puts.collect()).await.expect("items");
+    }
+}
+
+async fn open(env: &Env, path: &Path) -> RedbTable {
+    RedbTable::open(env, path).await.expect("a table")
+}
+
+async fn round(env: &Env, root: &Path) -> Round {
+    let settings = Settings::from_variables(
+        [
+            (
+                "FIRN_CLEANER_STORE",
+                format!("file://{}", root.join("bucket").display()),
+            ),
+            (
+                "FIRN_CLEANER_TABLE",
+                format!("redb:{}", root.join("service.redb").display()),
+            ),
+            ("FIRN_CLEANER_ROOTS", "service".to_owned()),
+            ("FIRN_CLEANER_GRACE_SECONDS", "0".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    )
+    .expect("settings");
+    Host::new(env.clone(), settings)
+        .clean_all(LEFT)
+        .await
+        .expect("a round")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_of_all_tenants_are_cleaned_by_the_roots_that_the_service_keeps_and_nothing_else_of_its_table_changes()
+ {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let root = place.path();
+    let env = firn_env::real(root).expect("an environment");
+    let mut offices = [Office::open(root, 1).await, Office::open(root, 2).await];
+    let before = offices.each_ref().map(Office::log_bytes);
+
+    let service = open(&env, &root.join("service.redb")).await;
+    for office in &offices {
+        let (known, kept) = office.partitions();
+        copy(&open(&env, &office.table).await, &known, &service, &kept).await;
+    }
+    // Rows of the service, and roots of a family that is known by the id of another's: none of the cleaner's business.
+    let others = [
+        offices[0].volume.tenant.to_string(),
+        "service".to_owned(),
+        offices[0].partitions().0,
+    ];
+    for partition in &others {
+        copy(&service, &offices[1].partitions().1, &service, partition).await;
+    }
+    let rows = items(&service, &others[0]).await;
+    // A log of the first volume's in the second one's place: the roots that belong to the place do not lead there.
+    let stray = offices[1].place.join(&offices[0].family);
+    copy_tree(&offices[0].place.join(&offices[0].family), &stray);
+    let stray_bytes = bytes_below(&stray);
+    drop(service);
+
+    for _ in 0..4 {
+        let done = round(&env, root).await;
+        assert_eq!(done.cleaned.len(), 2, "{done:?}");
+        for cleaned in &done.cleaned {
+            let report = cleaned.report.as_ref().expect("it was done");
+            assert!(report.damaged.is_empty(), "{report:?}");
+        }
+        let [failed] = &done.failed[..] else {
+            panic!("one stray log: {done:?}")
+        };
+        assert_eq!(failed.volume, Some(offices[1].volume.to_string()));
+        assert!(failed.why.contains("do not belong together"), "{}", failed.why);
+    }
+    assert_eq!(bytes_below(&stray), stray_bytes);
+    let service = open(&env, &root.join("service.redb")).await;
+    for partition in &others {
+        assert_eq!(items(&service, partition).await, rows, "{partition}");
+    }
+    for (office, before) in offices.iter_mut().zip(before) {
+        let after = office.log_bytes();
+        assert!(after < before * 2 / 3, "{after} of {before} bytes are left");
+        let (known, kept) = office.partitions();
+        fs::remove_file(&office.table).expect("the edge's table");
+        copy(&service, &kept, &open(&env, &office.table).await, &known).await;
+        office.edge.wipe_cache().expect("an empty cache");
+        office.edge.start().await.expect("it starts after the cleaner");
+        let mut client = Client::mount(office.edge.address, EXPORT).await.expect("a mount");
+        office
+            .tree
+            .is_what_is_there(&mut client)
+            .await
+            .expect("everything");
+        drop(client);
+        let said = office.edge.command("verify", &[]).await.expect("no damage");
+        assert!(said.starts_with("whole"), "{said}");
+        office.edge.stop().await.expect("a clean end");
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    if !from.is_dir() {
+        fs::copy(from, to).expect("a copy");
+        return;
+    }
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        copy_tree(&entry.path(), &to.join(entry.file_name()));
+    }
+}
