@@ -56,6 +56,7 @@ pub async fn start(
             advertise: None,
             domain: format!("node-{number}"),
             model: None,
+            rotates: false,
             dead_after_seconds: DEAD_AFTER_SECONDS,
         };
         std::fs::create_dir_all(&section.directory)?;

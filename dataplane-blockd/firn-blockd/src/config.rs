@@ -68,6 +68,9 @@ pub struct NodeSection {
     /// Makes its disk as slow as this.
     #[serde(default, deserialize_with = "from_optional_text")]
     pub model: Option<DiskModel>,
+    /// Whether it has an arm: then tenants take turns request by request, each charged with its movement.
+    #[serde(default)]
+    pub rotates: bool,
     /// After so many silent seconds others copy what it had.
     #[serde(default = "default_dead_after")]
     pub dead_after_seconds: u64,
@@ -178,6 +181,7 @@ mod tests {
             "advertise",
             "domain",
             "model",
+            "rotates",
             "dead_after_seconds",
             "tenant",
             "state_directory",

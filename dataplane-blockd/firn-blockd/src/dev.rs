@@ -89,6 +89,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
             advertise: None,
             domain: format!("node{number}"),
             model: wanted.model,
+            rotates: false,
             dead_after_seconds: 10,
         };
         let node_env = environment(&section.directory)?;

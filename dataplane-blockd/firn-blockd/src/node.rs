@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     joined::Joined,
 };
-use firn_blockd_node::{Geometry, Node, NodeOptions, OpenError, Security, Store, StoreOptions};
+use firn_blockd_node::{DiskModel, Geometry, Node, NodeOptions, OpenError, Security, Store, StoreOptions};
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
 use firn_env::Env;
 use futures::future::{Either, select};
@@ -18,6 +18,8 @@ use std::{pin::pin, time::Duration};
 const TICK: Duration = Duration::from_secs(1);
 /// Below this a node's disk is cut into smaller groups, down to the least that is of use.
 const GROUPS_OF_A_GIBIBYTE_FROM: u64 = 2 << 30;
+/// What passes under the arm of a common disk while it could move: 8 ms at 128 MB/s.
+const SEEK_BYTES: u64 = 1 << 20;
 
 /// How a disk of so many bytes is cut.
 pub fn geometry(bytes: u64) -> Result<Geometry, Failure> {
@@ -75,12 +77,18 @@ pub async fn start(
 ) -> Result<Node, Failure> {
     let store = open_store(env, section).await?;
     let security = security(store.node())?;
+    // A model says itself how long its arm takes.
+    let seek_bytes = section.model.and_then(DiskModel::seek_bytes);
+    let options = match seek_bytes.or(section.rotates.then_some(SEEK_BYTES)) {
+        Some(seek_bytes) => NodeOptions::default().with_arm(seek_bytes),
+        None => NodeOptions::default(),
+    };
     let options = NodeOptions {
         listen: section.listen.clone(),
         advertise: section.advertise.clone(),
         domain: section.domain.clone(),
         heartbeat: Duration::from_secs(section.dead_after_seconds).min(Duration::from_secs(10)) / 5,
-        ..NodeOptions::default()
+        ..options
     };
     Node::start(env, store, placement.clone(), security, options)
         .await

@@ -67,8 +67,9 @@ enum Command {
         name: String,
     },
     /// Takes a snapshot of a disk, also while it is in use; only what changed since earlier ones is stored.
-    Snapshot(snapshots::Snapshot),
-    /// Lists a disk's snapshots, the newest first.
+    Snapshot(snapshots::SnapshotArguments),
+    /// The same as `snapshot list`.
+    #[command(hide = true)]
     Snapshots(snapshots::Of),
     /// Makes a new disk from a snapshot.
     Restore(snapshots::Restore),
@@ -170,7 +171,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Detach { name } => disks::detach(&config()?, &name).await,
         Command::Grow { name, size } => disks::grow(&config()?, &name, size).await,
         Command::Delete { name } => disks::delete(&config()?, &name).await,
-        Command::Snapshot(wanted) => snapshots::snapshot(&config()?, &wanted).await,
+        Command::Snapshot(wanted) => snapshots::snapshot(&config()?, wanted).await,
         Command::Snapshots(of) => snapshots::list(&config()?, &of).await,
         Command::Restore(wanted) => snapshots::restore_disk(&config()?, &wanted).await,
         Command::Journal { what } => journal::journal(&config()?, &what).await,

@@ -1,4 +1,4 @@
-//! `snapshot`, `snapshots`, `restore`.
+//! `snapshot`, `snapshot list`, `snapshot delete`, `restore`.
 //!
 //! Whoever has a disk attached takes its snapshots: the request goes to that process, which goes on by itself; the command
 //! only watches. A disk that nobody has attached is attached for the time it takes. A restore writes to a disk of its own,
@@ -13,14 +13,14 @@ use crate::{
     quantity::{Size, show},
     security::Secret,
 };
-use clap::Args;
+use clap::{Args, Subcommand};
 use firn_blockd_client::{Attachable, DiskSettings, Mode, attach};
 use firn_blockd_disk::journal::Journaled;
 use firn_blockd_nbd::AnyAlignment;
-use firn_blockd_placement::{DiskRecord, PlacementError};
+use firn_blockd_placement::{DiskRecord, DiskState, PlacementError};
 use firn_blockd_protocol::DiskId;
 use firn_blockd_snapshot::{
-    Catalogue, Progress, Root, SNAPSHOT_TRACT_BYTES, SnapshotError, SnapshotGate, restore, take,
+    Catalogue, Progress, Root, SNAPSHOT_TRACT_BYTES, SnapshotError, SnapshotGate, delete, restore, take,
 };
 use firn_env::Env;
 use firn_store::{Stack, StackConfig, Store, StoreUrl};
@@ -50,16 +50,46 @@ pub struct Of {
     pub key: PathBuf,
 }
 
-/// A snapshot to be taken.
+/// A snapshot to be taken, or what else is to be done with those there are.
 #[derive(Args)]
-pub struct Snapshot {
-    /// The disk's name.
-    pub disk: String,
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct SnapshotArguments {
+    #[command(subcommand)]
+    what: Option<Existing>,
+    /// The disk's name; behind `--` if it is list or delete.
+    #[arg(required = true)]
+    disk: Option<String>,
     /// The snapshot's name.
-    pub name: String,
+    #[arg(required = true)]
+    name: Option<String>,
     /// The file with the disk's key, if nobody has the disk attached.
     #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+/// What is done with snapshots that exist.
+#[derive(Subcommand)]
+enum Existing {
+    /// Lists a disk's snapshots, the newest first.
+    List(Of),
+    /// Deletes a snapshot, and gives back the room of what no other snapshot of the disk needs. Interrupted: say it again.
+    Delete(Delete),
+}
+
+/// A snapshot to be deleted.
+#[derive(Args)]
+struct Delete {
+    #[command(flatten)]
+    of: Of,
+    /// The snapshot's name.
+    snapshot: String,
+}
+
+/// A snapshot to be taken.
+struct Snapshot {
+    disk: String,
+    name: String,
+    key: Option<PathBuf>,
 }
 
 /// A disk to be made from a snapshot.
@@ -193,15 +223,25 @@ fn store_of(config: &Config) -> Result<&StoreUrl, Failure> {
 }
 
 /// Tells people how far it is until it is done.
-async fn watched<T>(env: &Env, what: &str, progress: &Progress, work: impl Future<Output = T>) -> T {
+async fn watched<T>(
+    env: &Env,
+    what: &str,
+    parts: &str,
+    progress: &Progress,
+    work: impl Future<Output = T>,
+) -> T {
     let telling = async {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         loop {
             env.sleep(LOOK * LOOKS_A_LINE as u32).await;
+            // How many there will be is not known of everything.
+            let total = match load(&progress.total) {
+                0 => String::new(),
+                total => format!(" of {total}"),
+            };
             eprintln!(
-                "{what}: {} of {} tracts, {} moved",
+                "{what}: {}{total} {parts}, {}",
                 load(&progress.done),
-                load(&progress.total),
                 show(load(&progress.bytes))
             );
         }
@@ -213,8 +253,30 @@ async fn watched<T>(env: &Env, what: &str, progress: &Progress, work: impl Futur
     }
 }
 
-/// `firn-blockd snapshot`.
-pub async fn snapshot(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
+/// `firn-blockd snapshot`, with what comes behind it.
+pub async fn snapshot(config: &Config, wanted: SnapshotArguments) -> Result<(), Failure> {
+    match wanted {
+        SnapshotArguments {
+            what: Some(Existing::List(of)),
+            ..
+        } => list(config, &of).await,
+        SnapshotArguments {
+            what: Some(Existing::Delete(wanted)),
+            ..
+        } => delete_one(config, &wanted).await,
+        SnapshotArguments {
+            what: None,
+            disk: Some(disk),
+            name: Some(name),
+            key,
+        } => take_one(config, &Snapshot { disk, name, key }).await,
+        SnapshotArguments { what: None, .. } => {
+            Err(Failure::usage("say which disk, and a name for the snapshot"))
+        }
+    }
+}
+
+async fn take_one(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
     let client = config.client()?;
     let name = wanted.name.clone();
     let asked = admin::ask(&client.state_directory, &wanted.disk, Command::Snapshot { name }).await?;
@@ -245,7 +307,7 @@ pub async fn snapshot(config: &Config, wanted: &Snapshot) -> Result<(), Failure>
     let gate = SnapshotGate::new(&outside.env, attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
     let (progress, settings) = (Progress::default(), &attached.record().settings);
     let taking = take(&outside.env, &catalogue, &gate, &wanted.name, settings, &progress);
-    let taken = watched(&outside.env, "snapshot", &progress, taking).await;
+    let taken = watched(&outside.env, "snapshot", "tracts", &progress, taking).await;
     attached.detach().await?;
     let stored_bytes = taken?.stored_bytes;
     println!(
@@ -264,7 +326,7 @@ async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
     for look in 1.. {
         let gone = || {
             Failure::new(format!(
-                "disk {} is not attached any more; whether the snapshot was taken shows firn-blockd snapshots",
+                "disk {} is not attached any more; whether the snapshot was taken shows firn-blockd snapshot list",
                 wanted.disk
             ))
         };
@@ -299,13 +361,22 @@ async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
     unreachable!("the loop ends by itself")
 }
 
-/// The catalogue of a disk by name, or by identifier if it is gone.
+/// The disk of a name, or of an identifier if it is gone.
+async fn disk_of(config: &Config, outside: &Outside, of: &Of) -> Result<DiskId, Failure> {
+    match outside.disk(config.client()?.tenant, &of.disk).await {
+        Ok(record) => Ok(record.disk),
+        Err(error) => Ok(of.disk.parse::<DiskId>().map_err(|_| error)?),
+    }
+}
+
+/// What a disk's settings call the snapshot that it is made of.
+fn source_of(disk: DiskId, snapshot: &str) -> String {
+    format!("{disk}/{snapshot}")
+}
+
+/// The catalogue of a disk.
 async fn catalogue_of(config: &Config, outside: &Outside, of: &Of) -> Result<Catalogue, Failure> {
-    let tenant = config.client()?.tenant;
-    let disk = match outside.disk(tenant, &of.disk).await {
-        Ok(record) => record.disk,
-        Err(error) => of.disk.parse::<DiskId>().map_err(|_| error)?,
-    };
+    let disk = disk_of(config, outside, of).await?;
     let key = Secret::read(&of.key)?;
     Place::new(store_of(config)?.clone(), disk, key.expose())
         .open(&outside.env)
@@ -317,16 +388,52 @@ pub async fn list(config: &Config, of: &Of) -> Result<(), Failure> {
     let outside = Outside::open(config, &config.client()?.state_directory).await?;
     let catalogue = catalogue_of(config, &outside, of).await?;
     println!("{:<32} {:>12}  taken (seconds since 1970)", "name", "size");
-    for name in catalogue.names().await? {
-        match catalogue.root(&name).await {
-            Ok(root) => println!(
-                "{name:<32} {:>12}  {}",
-                show(root.size_bytes),
-                root.taken_unix_ms / 1000
-            ),
-            Err(error) => println!("{name:<32} {:>12}  {error}", "?"),
+    for snapshot in catalogue.list().await? {
+        println!(
+            "{:<32} {:>12}  {}",
+            snapshot.name,
+            show(snapshot.size_bytes),
+            snapshot.taken_unix_ms / 1000
+        );
+    }
+    Ok(())
+}
+
+/// `firn-blockd snapshot delete`.
+async fn delete_one(config: &Config, wanted: &Delete) -> Result<(), Failure> {
+    let client = config.client()?;
+    let outside = Outside::open(config, &client.state_directory).await?;
+    let disk = disk_of(config, &outside, &wanted.of).await?;
+    // A restore says in the table what it reads, from before its first look until it is complete or its disk is deleted.
+    let source = source_of(disk, &wanted.snapshot);
+    for record in outside.placement.disks(Some(client.tenant)).await? {
+        let settings = DiskSettings::parse(&record.settings);
+        if record.state == DiskState::Ready
+            && settings.is_ok_and(|settings| settings.restoring.as_ref() == Some(&source))
+        {
+            return Err(Failure::new(format!(
+                "disk {} is being made from snapshot {}; let that end, say the restore again if it was interrupted, or delete that disk",
+                record.name, wanted.snapshot
+            )));
         }
     }
+    let key = Secret::read(&wanted.of.key)?;
+    let catalogue = Place::new(store_of(config)?.clone(), disk, key.expose())
+        .open(&outside.env)
+        .await?;
+    let progress = Progress::default();
+    let deleting = delete(&outside.env, &catalogue, &wanted.snapshot, &progress);
+    let deleted = watched(&outside.env, "delete", "objects", &progress, deleting).await?;
+    if !deleted.existed && deleted.objects == 0 {
+        return Err(SnapshotError::NotFound(wanted.snapshot.clone()).into());
+    }
+    println!(
+        "snapshot {} of disk {} is deleted; {} in {} objects were given back",
+        wanted.snapshot,
+        wanted.of.disk,
+        show(deleted.bytes),
+        deleted.objects
+    );
     Ok(())
 }
 
@@ -347,7 +454,7 @@ pub async fn restore_disk(config: &Config, wanted: &Restore) -> Result<(), Failu
     let progress = Progress::default();
     let disk = AnyAlignment::new(attached.disk.clone());
     let restoring = restore(&catalogue, &wanted.snapshot, &disk, &progress);
-    let restored = watched(&outside.env, "restore", &progress, restoring).await;
+    let restored = watched(&outside.env, "restore", "tracts", &progress, restoring).await;
     let written_bytes = match restored {
         Ok(restored) => restored.written_bytes,
         Err(error) => {
@@ -375,7 +482,7 @@ async fn find_or_create(
     root: &Root,
 ) -> Result<DiskRecord, Failure> {
     let tenant = config.client()?.tenant;
-    let source = format!("{}/{}", root.disk, wanted.snapshot);
+    let source = source_of(root.disk, &wanted.snapshot);
     match outside.placement.disk_named(tenant, &wanted.into).await {
         Ok(record) => {
             let settings = DiskSettings::parse(&record.settings).map_err(Failure::new)?;

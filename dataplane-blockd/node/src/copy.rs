@@ -24,15 +24,25 @@ use std::{
 };
 use tracing::{debug, info, warn};
 
-/// After a round that left rows to copy: sources come back, rows change.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// After a round that left rows to copy: most often a source was asked for a row that it did not know yet and had just been told
+/// to look for. Each round without any progress doubles the pause: then sources must come back, or rows change.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 /// A look though nobody called: a row may have been learned on a client's word.
 const LOOK_AFTER: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(node: Arc<Inner>) {
+    let (mut before, mut retry_after) = (0, RETRY_AFTER);
     loop {
         let left = round(&node).await;
-        let pause = if left > 0 { RETRY_AFTER } else { LOOK_AFTER };
+        retry_after = if left == before {
+            (retry_after * 2).min(RETRY_AFTER_MAX)
+        } else {
+            RETRY_AFTER
+        };
+        before = left;
+        let pause = if left > 0 { retry_after } else { LOOK_AFTER };
         let _ = node.env.timeout(pause, node.rows_changed.notified()).await;
     }
 }

@@ -1,9 +1,20 @@
 //! Turns at the disk: tenants share it, not requests.
 //!
 //! Each tenant has a lane. A free turn goes to the lanes one after the other (deficit round robin): at its turn a lane may
-//! spend [`QUANTUM_BYTES`] more, and what a request costs is its bytes and a fixed part for the disk's movement. So a tenant
+//! spend one small request more, and what a request costs is its bytes and a fixed part for the disk's movement. So a tenant
 //! with a thousand requests waiting gets as much as one with a single one, no more; and whoever is alone gets everything.
 //! Turns are held while the disk works, so that what has not begun can still be overtaken.
+//!
+//! A round gives each lane no more than the smallest request costs: with more, a lane of small requests would have many of them
+//! in a row, and whoever came in between would wait for all. A large request waits as many rounds as it is worth.
+//!
+//! A tenant that asks now and then does not wait for the round: its lane is *fresh* and goes first, once. When it is empty it
+//! stays in the round until its turn comes there, and only then is it forgotten and can be fresh again; so nobody gets more by
+//! asking in small portions. (The idea of new and old flows is that of FQ-CoDel, RFC 8290.)
+//!
+//! ```text
+//! (none) ─asks→ fresh ─asked for more than a round gives, or empty→ in the round ─its turn, and nothing to do→ (none)
+//! ```
 
 use firn_blockd_protocol::TenantId;
 use std::{
@@ -12,11 +23,8 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// What a lane may spend at each round: one large request.
-const QUANTUM_BYTES: u64 = 1 << 20;
-/// What a request costs beside its bytes: a seek of 8 ms is worth a mebibyte at 128 MB/s; a solid disk does not seek, but
-/// each of its requests takes a processor's time. This is between the two.
-const REQUEST_COST_BYTES: u64 = 64 << 10;
+/// Bytes of the smallest request.
+const SMALLEST_BYTES: u64 = 4096;
 /// Requests waiting in one lane. A client has at most a thousand in flight on a connection.
 const LANE_MAX: usize = 4096;
 
@@ -34,7 +42,9 @@ struct Lane {
 struct Lanes {
     free: usize,
     lanes: BTreeMap<TenantId, Lane>,
-    /// Lanes with somebody waiting, in the order of their turns.
+    /// Lanes that were not there a moment ago, before all others.
+    fresh: VecDeque<TenantId>,
+    /// The others, in the order of their turns.
     round: VecDeque<TenantId>,
 }
 
@@ -42,6 +52,8 @@ struct Lanes {
 #[derive(Clone)]
 pub struct FairQueue {
     lanes: Arc<Mutex<Lanes>>,
+    /// What a request costs beside its bytes.
+    request_cost_bytes: u64,
 }
 
 /// The right to use the disk; given back when dropped.
@@ -59,12 +71,14 @@ impl Drop for Turn {
 }
 
 impl FairQueue {
-    /// `turns` requests use the disk at once.
-    pub fn new(turns: usize) -> Self {
+    /// `turns` requests use the disk at once; each costs `request_cost_bytes` and its own.
+    pub fn new(turns: usize, request_cost_bytes: u64) -> Self {
         Self {
+            request_cost_bytes,
             lanes: Arc::new(Mutex::new(Lanes {
                 free: turns.max(1),
                 lanes: BTreeMap::new(),
+                fresh: VecDeque::new(),
                 round: VecDeque::new(),
             })),
         }
@@ -86,26 +100,35 @@ impl FairQueue {
     pub async fn turn(&self, tenant: TenantId, bytes: usize) -> Result<Turn, QueueFull> {
         let called = {
             let mut lanes = self.lock();
-            if lanes.free > 0 && lanes.round.is_empty() {
+            if lanes.free > 0 && lanes.lanes.values().all(|lane| lane.waiting.is_empty()) {
                 lanes.free -= 1;
                 return Ok(Turn {
                     queue: Some(self.clone()),
                 });
             }
-            let lane = lanes.lanes.entry(tenant).or_default();
+            if !lanes.lanes.contains_key(&tenant) {
+                lanes.fresh.push_back(tenant);
+            }
+            let lane = lanes.lanes.entry(tenant).or_insert_with(|| Lane {
+                deficit: self.round_bytes(),
+                ..Lane::default()
+            });
             if lane.waiting.len() >= LANE_MAX {
                 return Err(QueueFull);
             }
             let (call, called) = oneshot::channel();
-            lane.waiting.push_back((bytes as u64 + REQUEST_COST_BYTES, call));
-            if lane.waiting.len() == 1 {
-                lanes.round.push_back(tenant);
-            }
+            lane.waiting
+                .push_back((bytes as u64 + self.request_cost_bytes, call));
             called
         };
         self.call_next();
         // The turn travels with the call: whoever is gone when it is called gives it back by dropping it.
         called.await.map_err(|_| QueueFull)
+    }
+
+    /// What a lane may spend more at each round.
+    fn round_bytes(&self) -> u64 {
+        self.request_cost_bytes + SMALLEST_BYTES
     }
 
     fn give_back(&self) {
@@ -116,35 +139,50 @@ impl FairQueue {
     fn call_next(&self) {
         let mut lanes = self.lock();
         let lanes = &mut *lanes;
-        while lanes.free > 0
-            && let Some(tenant) = lanes.round.front().copied()
-        {
-            let lane = lanes.lanes.get_mut(&tenant).expect("lanes in the round exist");
-            let Some((cost, _)) = lane.waiting.front() else {
-                lanes.lanes.remove(&tenant);
-                lanes.round.pop_front();
-                continue;
+        while lanes.free > 0 {
+            let is_fresh = !lanes.fresh.is_empty();
+            let queue = if is_fresh {
+                &mut lanes.fresh
+            } else {
+                &mut lanes.round
             };
-            if lane.deficit < *cost {
-                lane.deficit += QUANTUM_BYTES;
-                lanes.round.rotate_left(1);
-                continue;
-            }
-            lane.deficit -= *cost;
-            if let Some((_, call)) = lane.waiting.pop_front() {
-                let turn = Turn {
-                    queue: Some(self.clone()),
-                };
-                match call.send(turn) {
-                    Ok(()) => lanes.free -= 1,
-                    // Nobody is there any more; it was never taken.
-                    Err(mut turn) => turn.queue = None,
+            let Some(tenant) = queue.front().copied() else {
+                return;
+            };
+            let lane = lanes.lanes.get_mut(&tenant).expect("lanes in a queue exist");
+            match lane.waiting.front() {
+                None if is_fresh => {
+                    // What is left over is not saved up.
+                    lane.deficit = 0;
+                    lanes.fresh.pop_front();
+                    lanes.round.push_back(tenant);
                 }
-            }
-            if lane.waiting.is_empty() {
-                // What is left over is not saved up.
-                lanes.lanes.remove(&tenant);
-                lanes.round.pop_front();
+                None => {
+                    lanes.lanes.remove(&tenant);
+                    lanes.round.pop_front();
+                }
+                Some((cost, _)) if lane.deficit < *cost => {
+                    if is_fresh {
+                        lanes.fresh.pop_front();
+                        lanes.round.push_back(tenant);
+                    } else {
+                        lane.deficit += self.round_bytes();
+                        lanes.round.rotate_left(1);
+                    }
+                }
+                Some((cost, _)) => {
+                    lane.deficit -= *cost;
+                    if let Some((_, call)) = lane.waiting.pop_front() {
+                        let turn = Turn {
+                            queue: Some(self.clone()),
+                        };
+                        match call.send(turn) {
+                            Ok(()) => lanes.free -= 1,
+                            // Nobody is there any more; it was never taken.
+                            Err(mut turn) => turn.queue = None,
+                        }
+                    }
+                }
             }
         }
     }

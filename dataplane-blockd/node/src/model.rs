@@ -11,6 +11,9 @@ use firn_env::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, Env, FileSta
 use std::{str::FromStr, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
+/// A gibibyte: no disk moves its arm for longer than that takes.
+const SEEK_BYTES_MAX: u64 = 1 << 30;
+
 /// The parameters of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskModel {
@@ -74,6 +77,12 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 impl DiskModel {
+    /// Bytes that pass under the arm in the time of a seek; nothing: it does not seek.
+    pub fn seek_bytes(self) -> Option<u64> {
+        let bytes = self.seek.as_nanos() * u128::from(self.bytes_per_second) / 1_000_000_000;
+        (bytes > 0).then(|| u64::try_from(bytes).unwrap_or(u64::MAX).min(SEEK_BYTES_MAX))
+    }
+
     /// The environment with its disk behind the model.
     pub fn over(self, env: &Env) -> Env {
         let modelled = ModelledDisk {

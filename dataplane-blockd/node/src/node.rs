@@ -46,8 +46,11 @@ pub struct NodeOptions {
     /// Between two heartbeats; several must fit into the time after which the coordinator takes a node for dead.
     pub heartbeat: Duration,
     /// Requests that use the disk at once: about what keeps it busy. More would only move the queue from where tenants take
-    /// turns to where they do not.
+    /// turns to where they do not. [`NodeOptions::with_arm`] for disks that seek.
     pub turns: usize,
+    /// What a request costs its tenant beside its bytes: a solid disk does not seek, but each of its requests takes a processor's
+    /// time, and small ones fill its channels less.
+    pub request_cost_bytes: u64,
     /// Rows copied at once when the node joins.
     pub copies_at_once: usize,
     /// Bytes a second for copying.
@@ -72,6 +75,7 @@ impl Default for NodeOptions {
             domain: "default".into(),
             heartbeat: Duration::from_secs(2),
             turns: 32,
+            request_cost_bytes: 64 << 10,
             copies_at_once: 8,
             copy_bytes_per_second: 64 << 20,
             scrub_bytes_per_second: 8 << 20,
@@ -79,6 +83,18 @@ impl Default for NodeOptions {
             drop_after: Duration::from_secs(3600),
             limits: ServerLimits::default(),
             connections: 1024,
+        }
+    }
+}
+
+impl NodeOptions {
+    /// For a disk that serves one request after the other, each after a movement that takes as long as so many bytes: what is
+    /// given to it cannot be overtaken any more, so it is given one thing at a time.
+    pub fn with_arm(self, seek_bytes: u64) -> Self {
+        Self {
+            turns: 1,
+            request_cost_bytes: seek_bytes,
+            ..self
         }
     }
 }
@@ -235,7 +251,7 @@ impl Node {
             rows: Rows::new(env, node, placement.clone(), cluster),
             peers: Peers::new(env, transport.clone(), capability),
             transport,
-            queue: FairQueue::new(options.turns),
+            queue: FairQueue::new(options.turns, options.request_cost_bytes),
             copy_throttle: Throttle::new(env, options.copy_bytes_per_second),
             scrub_throttle: Throttle::new(env, options.scrub_bytes_per_second),
             store,
@@ -297,6 +313,11 @@ impl Node {
     /// Another process has registered as this node: this one has stopped serving and should end.
     pub fn is_superseded(&self) -> bool {
         self.inner.stopped.load(Relaxed)
+    }
+
+    /// Blocks that it copied from other replicas since it was started.
+    pub fn copied_blocks(&self) -> u64 {
+        self.inner.copied_blocks.load(Relaxed)
     }
 
     /// Its metrics in Prometheus' text format.

@@ -80,8 +80,8 @@ fn node_security(env: &Env, node: NodeId) -> Security {
 /// What a cluster is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Rows of each table.
-    pub rows: u32,
+    /// Rows of the tables of one, two and three copies.
+    pub rows: [u32; 3],
     /// How each node's disk is cut.
     pub geometry: Geometry,
     /// How slow each node's disk is; nothing: not at all.
@@ -95,7 +95,7 @@ pub struct Size {
 impl Size {
     /// For histories.
     pub const SMALL: Self = Self {
-        rows: ROWS,
+        rows: [ROWS; 3],
         // As small as a store can be: journal files fill and groups run out of scratch in no time.
         geometry: Geometry {
             groups: 2,
@@ -120,6 +120,24 @@ pub struct Host {
 }
 
 impl Host {
+    /// Its machine dies, and all that was on its disk is gone.
+    pub fn destroy(&self) {
+        self.machine.crash();
+        self.machine.disk().restore(&DiskImage::default());
+    }
+
+    /// Who runs there now.
+    pub fn node(&self) -> Option<NodeId> {
+        let running = self.running.lock().expect("no panic under this lock");
+        running.as_ref().map(Node::id)
+    }
+
+    /// Blocks that this node copied from others.
+    pub fn copied_blocks(&self) -> u64 {
+        let running = self.running.lock().expect("no panic under this lock");
+        running.as_ref().map_or(0, Node::copied_blocks)
+    }
+
     fn launch(&self) {
         let env = self.machine.env();
         let (host, starting) = (self.clone(), env.clone());
@@ -138,8 +156,7 @@ impl Host {
 
     /// The disk is lost for good; an empty node comes in its place after `away`.
     pub async fn replace(&self, env: &Env, away: Duration) {
-        self.machine.crash();
-        self.machine.disk().restore(&DiskImage::default());
+        self.destroy();
         env.sleep(away).await;
         *self.running.lock().expect("no panic under this lock") = None;
         let fresh = self.machine.restart();
@@ -157,13 +174,17 @@ async fn start(env: Env, table: &MemoryTable, name: &str, size: Size) -> Node {
             .await
             .expect("a node finds all that it acknowledged");
         let security = node_security(&env, store.node());
+        let options = match size.model.and_then(DiskModel::seek_bytes) {
+            Some(seek_bytes) => NodeOptions::default().with_arm(seek_bytes),
+            None => NodeOptions::default(),
+        };
         let options = NodeOptions {
             listen: "0.0.0.0:7300".into(),
             domain: name.into(),
             heartbeat: size.heartbeat,
             scrub_interval: Duration::from_secs(3600),
             drop_after: Duration::from_secs(30),
-            ..NodeOptions::default()
+            ..options
         };
         let started = Node::start(&env, store, placement(&env, table), security, options).await;
         match started {
@@ -205,10 +226,7 @@ impl Cluster {
         simulation
             .run(async move {
                 let placement = placement(&env, &setup);
-                placement
-                    .initialise([size.rows; 3])
-                    .await
-                    .expect("an empty table");
+                placement.initialise(size.rows).await.expect("an empty table");
                 for env in envs {
                     Store::format(&env, size.geometry).await.expect("an empty disk");
                 }

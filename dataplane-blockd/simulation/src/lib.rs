@@ -9,17 +9,21 @@
 //! histories, of everything; snapshots are taken all the while, and at the end each is restored and compared.
 //!
 //! [`figures`] measures the same in virtual time on slow disks; [`setting`] is a disk on a cluster of its own, for that and for tests.
+//! [`death`] is a node that dies for good under load, [`neighbours`] one tenant at full blast beside others.
 //!
 //! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
 
 pub mod check;
 pub mod cluster;
+pub mod cluster_figures;
+pub mod death;
 pub mod engine;
 pub mod exhaustive;
 pub mod figures;
 pub mod history;
 #[cfg(feature = "mutants")]
 pub mod mutants;
+pub mod neighbours;
 pub mod on_nodes;
 pub mod replicas;
 pub mod setting;

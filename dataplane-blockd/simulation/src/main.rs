@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
-use firn_blockd_simulation::{engine::Mode, exhaustive, figures, history, on_nodes};
+use firn_blockd_simulation::{cluster_figures, engine::Mode, exhaustive, figures, history, on_nodes};
 use std::{collections::BTreeMap, process::ExitCode};
 
 /// Virtual disks through crashes, against the model.
@@ -20,6 +20,9 @@ struct Arguments {
     /// Measure disks on slow nodes in virtual time, and print the figures as Markdown.
     #[arg(long)]
     figures: bool,
+    /// The same of whole clusters: a node that dies for good, or a tenant at full blast beside others.
+    #[arg(long, value_enum)]
+    cluster_figures: Option<cluster_figures::Figure>,
     /// Run the history of one seed on nodes.
     #[arg(long)]
     on_nodes: Option<u64>,
@@ -42,8 +45,12 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let failed = if arguments.figures {
-        match figures::print() {
+    let failed = if arguments.figures || arguments.cluster_figures.is_some() {
+        let printed = match arguments.cluster_figures {
+            Some(figure) => figure.print(),
+            None => figures::print(),
+        };
+        match printed {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("{error}");

@@ -80,7 +80,7 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 10] = [
+pub const BUGS: [&str; 11] = [
     "journal.forgets_what_waits",
     "journal.read_past",
     "journal.flush_answers_early",
@@ -88,6 +88,7 @@ pub const BUGS: [&str; 10] = [
     "client.one_replica_suffices",
     "client.zeroes_one_tract_only",
     "store.acknowledge_before_sync",
+    "snapshot.deletes_what_is_shared",
     "snapshot.writers_pass",
     "snapshot.forgets_what_failed",
     "snapshot.trusts_an_earlier_attach",

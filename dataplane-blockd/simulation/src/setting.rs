@@ -7,7 +7,7 @@ use firn_blockd_client::{
 use firn_blockd_disk::FlushPolicy;
 use firn_blockd_node::{DiskModel, Geometry};
 use firn_blockd_placement::NewDisk;
-use firn_blockd_protocol::{DiskId, Replication};
+use firn_blockd_protocol::{DiskId, Replication, TenantId};
 use firn_env::{Env, sim::Machine};
 use firn_table::MemoryTable;
 use std::time::Duration;
@@ -38,10 +38,11 @@ pub struct Setting {
 }
 
 impl Setting {
-    fn size(&self) -> Result<Size, String> {
+    /// The cluster's part of it.
+    pub(crate) fn size(&self) -> Result<Size, String> {
         let model = self.model.map(str::parse::<DiskModel>).transpose();
         Ok(Size {
-            rows: 256,
+            rows: [256; 3],
             geometry: Geometry {
                 groups: 1,
                 home_frames: self.node_tracts,
@@ -62,8 +63,13 @@ impl Setting {
         }
     }
 
-    /// Creates the disk when the rows are built.
-    async fn create(&self, env: &Env, table: &MemoryTable) -> Result<DiskId, String> {
+    /// Creates a disk of a tenant's when the rows are built.
+    pub(crate) async fn create(
+        &self,
+        env: &Env,
+        table: &MemoryTable,
+        (tenant, name): (TenantId, &str),
+    ) -> Result<DiskId, String> {
         let placement = placement(env, table);
         let replication = Replication::new(self.copies).ok_or("one to three copies")?;
         if !whole(env, &placement, replication).await {
@@ -80,8 +86,8 @@ impl Setting {
             DiskSettings::new(shape, self.mode, Some(key_check(&KEY))).map_err(|error| error.to_string())?;
         let size_bytes = self.blocks * BLOCK_BYTES;
         let new = NewDisk {
-            tenant: TENANT,
-            name: "disk".into(),
+            tenant,
+            name: name.to_owned(),
             size_bytes,
             tracts: Some(tracts_for(&settings, size_bytes).map_err(|error| error.to_string())?),
             replication,
@@ -130,7 +136,7 @@ impl Setting {
         let (setting, machine) = (*self, cluster.simulation.machine("client"));
         let (env, table) = (cluster.simulation.env(), cluster.table.clone());
         let measured = cluster.simulation.run(async move {
-            let disk = setting.create(&env, &table).await?;
+            let disk = setting.create(&env, &table, (TENANT, "disk")).await?;
             let attached = setting.attach(&machine.env(), &table, disk).await?;
             work(Client {
                 machine,

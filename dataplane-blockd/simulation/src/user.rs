@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_disk::journal::Journaled;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, MemoryDevice, Piece as Part};
-use firn_blockd_snapshot::{Catalogue, Progress, SnapshotError, SnapshotGate, prepare, restore};
+use firn_blockd_snapshot::{Catalogue, Progress, SnapshotError, SnapshotGate, delete, prepare, restore};
 use firn_env::{Env, Task};
 use firn_store::{FaultConfig, Faults, Faulty, MemoryStore, Store};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -46,6 +46,8 @@ pub(crate) struct Known {
     pub(crate) journaled: u64,
     /// What must not have happened.
     pub(crate) wrong: Option<String>,
+    /// Snapshots that were deleted.
+    deleted: BTreeSet<String>,
     /// What each snapshot must hold, if it exists.
     frozen: BTreeMap<String, Vec<u64>>,
     /// Those that must exist.
@@ -387,9 +389,30 @@ async fn take_snapshots(env: &Env, gate: &SnapshotGate<Recorded>, catalogue: &Ca
             Ok(_) => {
                 lock(known).taken.insert(name);
             }
-            Err(SnapshotError::Store(_)) => {}
+            // One that the machine before this one had under way, or ours, was deleted in between.
+            Err(SnapshotError::Store(_) | SnapshotError::Overtaken) => {}
             Err(SnapshotError::Device(DeviceError::Fenced)) => return,
             Err(error) => return lock(known).note(format!("snapshot {name}: {error}")),
+        }
+        if env.random_below(3) > 0 {
+            continue;
+        }
+        let victim = {
+            let mut known = lock(known);
+            let taken: Vec<String> = known.taken.iter().cloned().collect();
+            let Some(victim) = taken.get(env.random_below(taken.len().max(1) as u64) as usize) else {
+                continue;
+            };
+            known.taken.remove(victim);
+            victim.clone()
+        };
+        match delete(env, catalogue, &victim, &Progress::default()).await {
+            Ok(_) => {
+                lock(known).deleted.insert(victim);
+            }
+            Err(SnapshotError::Store(_) | SnapshotError::Overtaken) => {}
+            Err(SnapshotError::NotSwept(why)) if matches!(*why, SnapshotError::Store(_)) => {}
+            Err(error) => return lock(known).note(format!("deletion of {victim}: {error}")),
         }
     }
 }
@@ -402,10 +425,14 @@ pub(crate) async fn snapshots_hold(
 ) -> Result<u64, String> {
     // Whoever lost the disk may still complete one that it has read already: those before the list must be in it.
     let taken = lock(known).taken.clone();
-    let names = again(env, || catalogue.names()).await?;
+    let listed = again(env, || catalogue.list()).await?;
+    let names: Vec<String> = listed.into_iter().map(|listed| listed.name).collect();
     let frozen = lock(known).frozen.clone();
     if let Some(lost) = taken.iter().find(|name| !names.contains(name)) {
         return Err(format!("snapshot {lost} was taken and is not there"));
+    }
+    if let Some(back) = names.iter().find(|name| lock(known).deleted.contains(*name)) {
+        return Err(format!("snapshot {back} was deleted and is there"));
     }
     for name in &names {
         let target = MemoryDevice::with_block(BLOCKS * BLOCK_BYTES as u64, BLOCK_BYTES as u32);

@@ -1,22 +1,28 @@
 //! The place of one disk's snapshots in an object store.
 //!
 //! ```text
-//! blockd/<disk>/snapshots/<name>      the root, written last and never replaced
+//! blockd/<disk>/turns/<n>             which snapshots there are; the newest counts, and sorts first
+//! blockd/<disk>/roots/<uid>           a snapshot
 //! blockd/<disk>/index/<uid>           a page of tracts
 //! blockd/<disk>/tracts/<uid>          what a tract held
 //! ```
 //!
-//! Nothing is ever overwritten: what is named by what it holds is the same whoever writes it.
+//! Nothing is ever overwritten: what is named by what it holds is the same whoever writes it, and a turn is created once.
 
 use crate::{
     error::SnapshotError,
     format::{PAGE_TRACTS, Root, Uid, decode_page},
+    ledger::{Ledger, Listed, NAME_BYTES_MAX},
     seal::{Keys, Kind},
 };
 use bytes::Bytes;
 use firn_blockd_protocol::DiskId;
-use firn_store::{ObjectKey, PutMode, Store, StoreError};
+use firn_env::Env;
+use firn_store::{ObjectInfo, ObjectKey, PutMode, Store, StoreError};
 use std::sync::Arc;
+
+/// Turns that others make while we try to make ours, or to read the newest: each is a snapshot or a deletion of the same disk.
+const ATTEMPTS: usize = 32;
 
 /// See the module.
 #[derive(Clone)]
@@ -26,13 +32,23 @@ pub struct Catalogue {
     keys: Keys,
 }
 
-/// A name that people give becomes a part of an object's.
-fn check_name(name: &str) -> Result<(), SnapshotError> {
+/// A name that people give.
+pub(crate) fn check_name(name: &str) -> Result<(), SnapshotError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.bytes().all(allowed) {
         return Err(SnapshotError::Name(name.chars().take(80).collect()));
     }
     Ok(())
+}
+
+/// The newer a turn, the earlier its object's name.
+fn turn_name(number: u64) -> String {
+    format!("{:020}", u64::MAX - number)
+}
+
+pub(crate) fn turn_number(name: &str) -> Option<u64> {
+    let left: u64 = (name.len() == 20).then(|| name.parse().ok()).flatten()?;
+    Some(u64::MAX - left)
 }
 
 impl Catalogue {
@@ -49,31 +65,22 @@ impl Catalogue {
         self.disk
     }
 
-    fn object(&self, kind: Kind, name: &str) -> ObjectKey {
-        ObjectKey::new(&format!("blockd/{}/{}/{name}", self.disk, kind.folder()))
+    pub(crate) fn prefix(&self, kind: Kind) -> String {
+        format!("blockd/{}/{}/", self.disk, kind.folder())
     }
 
-    /// Names of all snapshots of the disk, the newest by the store's clock first.
+    fn object(&self, kind: Kind, name: &str) -> ObjectKey {
+        ObjectKey::new(&format!("{}{name}", self.prefix(kind)))
+    }
+
+    /// All snapshots of the disk, the newest first.
     ///
     /// # Errors
-    /// [`SnapshotError::Store`].
-    pub async fn names(&self) -> Result<Vec<String>, SnapshotError> {
-        let prefix = format!("blockd/{}/{}/", self.disk, Kind::Root.folder());
-        let (mut found, mut after) = (Vec::new(), None);
-        loop {
-            let page = self.store.list(&prefix, after.as_ref()).await?;
-            after = page.objects.last().map(|object| object.key.clone());
-            for object in page.objects {
-                if let Some(name) = object.key.as_str().strip_prefix(&prefix) {
-                    found.push((object.modified_ms, name.to_owned()));
-                }
-            }
-            if !page.more || after.is_none() {
-                break;
-            }
-        }
-        found.sort_by(|one, other| other.cmp(one));
-        Ok(found.into_iter().map(|(_, name)| name).collect())
+    /// [`SnapshotError`].
+    pub async fn list(&self) -> Result<Vec<Listed>, SnapshotError> {
+        let mut live = self.newest().await?.live;
+        live.reverse();
+        Ok(live)
     }
 
     /// A snapshot.
@@ -81,57 +88,124 @@ impl Catalogue {
     /// # Errors
     /// [`SnapshotError`].
     pub async fn root(&self, name: &str) -> Result<Root, SnapshotError> {
+        let listed = self.find(name).await?;
+        match self.root_of(&listed).await {
+            Err(error) => Err(self.explain(&listed, error).await),
+            other => other,
+        }
+    }
+
+    /// Why a snapshot cannot be read: objects that are gone are damage, unless somebody said that they may go.
+    pub(crate) async fn explain(&self, listed: &Listed, error: SnapshotError) -> SnapshotError {
+        match self.newest().await {
+            Ok(now) if matches!(error, SnapshotError::Damaged { .. }) && !now.live.contains(listed) => {
+                SnapshotError::Deleted(listed.name.clone())
+            }
+            Ok(_) | Err(_) => error,
+        }
+    }
+
+    pub(crate) async fn find(&self, name: &str) -> Result<Listed, SnapshotError> {
         check_name(name)?;
-        let object = self.object(Kind::Root, name);
-        let sealed = match self.store.get(&object).await {
-            Err(StoreError::NotFound { .. }) => return Err(SnapshotError::NotFound(name.to_owned())),
-            other => other?,
-        };
-        let root = self
-            .keys
-            .open_root(name, &sealed)
-            .and_then(|payload| Root::decode(&payload))
-            .map_err(|reason| damaged(&object, reason))?;
+        let ledger = self.newest().await?;
+        let listed = ledger.named(name).cloned();
+        listed.ok_or_else(|| SnapshotError::NotFound(name.to_owned()))
+    }
+
+    pub(crate) async fn root_of(&self, listed: &Listed) -> Result<Root, SnapshotError> {
+        let payload = self.get(Kind::Root, listed.root).await?;
+        let object = || self.object(Kind::Root, &listed.root.to_string());
+        let root = Root::decode(&payload).map_err(|reason| damaged(&object(), reason))?;
         if root.disk != self.disk {
-            return Err(damaged(&object, "it is of another disk"));
+            return Err(damaged(&object(), "it is of another disk"));
         }
         Ok(root)
     }
 
-    /// That a snapshot of this name can be taken.
-    pub(crate) async fn check_free(&self, name: &str) -> Result<(), SnapshotError> {
-        check_name(name)?;
-        match self.store.head(&self.object(Kind::Root, name)).await {
-            Ok(_) => Err(SnapshotError::Exists(name.to_owned())),
-            Err(StoreError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
+    /// What there is now.
+    pub(crate) async fn newest(&self) -> Result<Ledger, SnapshotError> {
+        let prefix = self.prefix(Kind::Turn);
+        for _ in 0..ATTEMPTS {
+            let page = self.store.list(&prefix, None).await?;
+            let Some((key, number)) = page.objects.into_iter().find_map(|object| {
+                let number = turn_number(object.key.as_str().strip_prefix(&prefix)?)?;
+                Some((object.key, number))
+            }) else {
+                return Ok(Ledger::default());
+            };
+            let sealed = match self.store.get(&key).await {
+                // There is a newer one, and whoever made that has removed this one.
+                Err(StoreError::NotFound { .. }) => continue,
+                other => other?,
+            };
+            let ledger = self
+                .keys
+                .open_turn(number, &sealed)
+                .and_then(|payload| Ledger::decode(&payload))
+                .map_err(|reason| damaged(&key, reason))?;
+            if ledger.number != number {
+                return Err(damaged(&key, "it is another turn"));
+            }
+            return Ok(ledger);
         }
+        Err(SnapshotError::Overtaken)
     }
 
-    /// Makes the snapshot be, if there is none of its name.
-    pub(crate) async fn put_root(
+    /// Makes the turn after the newest. `next` says what it is to be, of the newest; nothing: what is wanted is so already.
+    ///
+    /// # Errors
+    /// What `next` says; [`SnapshotError::Store`]: then it may have been made.
+    pub(crate) async fn commit(
         &self,
-        name: &str,
-        salt: [u8; 32],
-        root: &Root,
-    ) -> Result<(), SnapshotError> {
-        let sealed = self.keys.seal_root(name, salt, &root.encode());
-        let object = self.object(Kind::Root, name);
-        match self
-            .store
-            .put(&object, vec![sealed.clone()], PutMode::Create)
-            .await
+        env: &Env,
+        next: impl Fn(&Ledger) -> Result<Option<Ledger>, SnapshotError>,
+    ) -> Result<Ledger, SnapshotError> {
+        for _ in 0..ATTEMPTS {
+            let newest = self.newest().await?;
+            let Some(mut turn) = next(&newest)? else {
+                return Ok(newest);
+            };
+            turn.number = newest.number + 1;
+            env.fault_point("snapshot.before_turn").await;
+            let sealed = self
+                .keys
+                .seal_turn(turn.number, env.random_bytes(), &turn.encode());
+            let object = self.object(Kind::Turn, &turn_name(turn.number));
+            match self.store.put(&object, vec![sealed], PutMode::Create).await {
+                // Whether it counts, or an answer was lost, shows the newest: what we slept through may have gone past us.
+                Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            env.fault_point("snapshot.after_turn").await;
+            let now = self.newest().await?;
+            if next(&now)?.is_none() {
+                self.forget_turn(newest.number).await;
+                return Ok(now);
+            }
+        }
+        Err(SnapshotError::Overtaken)
+    }
+
+    /// Removes a turn that is not the newest any more. Nobody misses it, so nobody minds if it stays.
+    async fn forget_turn(&self, number: u64) {
+        if number > 0
+            && let Err(error) = self
+                .store
+                .delete(&self.object(Kind::Turn, &turn_name(number)))
+                .await
         {
-            // A put whose answer was lost and that was tried again finds itself.
-            Err(StoreError::AlreadyExists { .. }) if self.store.get(&object).await? == sealed => Ok(()),
-            Err(StoreError::AlreadyExists { .. }) => Err(SnapshotError::Exists(name.to_owned())),
-            other => Ok(other?),
+            tracing::debug!(%error, number, "an old turn stays");
         }
     }
 
     /// Stores what is not there yet; its uid, and the bytes that were sent.
-    pub(crate) async fn put(&self, kind: Kind, payload: &[u8]) -> Result<(Uid, u64), SnapshotError> {
-        let uid = self.keys.uid(kind, payload);
+    pub(crate) async fn put(
+        &self,
+        kind: Kind,
+        payload: &[u8],
+        epoch: u64,
+    ) -> Result<(Uid, u64), SnapshotError> {
+        let uid = self.keys.uid(kind, payload, epoch);
         let sealed = self.keys.seal(kind, uid, payload);
         let bytes = sealed.len() as u64;
         let object = self.object(kind, &uid.to_string());
@@ -142,8 +216,8 @@ impl Catalogue {
     }
 
     /// What a payload would be called.
-    pub(crate) fn uid(&self, kind: Kind, payload: &[u8]) -> Uid {
-        self.keys.uid(kind, payload)
+    pub(crate) fn uid(&self, kind: Kind, payload: &[u8], epoch: u64) -> Uid {
+        self.keys.uid(kind, payload, epoch)
     }
 
     pub(crate) async fn get(&self, kind: Kind, uid: Uid) -> Result<Bytes, SnapshotError> {
@@ -168,6 +242,20 @@ impl Catalogue {
         let payload = self.get(Kind::Index, uid).await?;
         decode_page(&payload, count)
             .map_err(|reason| damaged(&self.object(Kind::Index, &uid.to_string()), reason))
+    }
+
+    /// Objects of a kind, as many as the store tells at once, from after one on.
+    pub(crate) async fn objects(
+        &self,
+        kind: Kind,
+        after: Option<&ObjectKey>,
+    ) -> Result<(Vec<ObjectInfo>, bool), SnapshotError> {
+        let page = self.store.list(&self.prefix(kind), after).await?;
+        Ok((page.objects, page.more))
+    }
+
+    pub(crate) async fn remove(&self, object: &ObjectKey) -> Result<(), SnapshotError> {
+        Ok(self.store.delete(object).await?)
     }
 
     pub(crate) fn damaged_tract(&self, uid: Uid, reason: &'static str) -> SnapshotError {

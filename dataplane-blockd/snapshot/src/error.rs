@@ -17,6 +17,20 @@ pub enum SnapshotError {
     /// There is none of this name.
     #[error("there is no snapshot {0}")]
     NotFound(String),
+    /// It was deleted while it was restored.
+    #[error("snapshot {0} was deleted while it was read; the disk holds a part of it and is of no use")]
+    Deleted(String),
+    /// A snapshot of this disk was deleted meanwhile, again and again.
+    #[error("snapshots of this disk were deleted while this one was taken; take it again")]
+    Overtaken,
+    /// More than can be listed.
+    #[error("the disk has {0} snapshots, which is as many as can be; delete some")]
+    TooMany(usize),
+    /// It is deleted, and not all of its room is free yet.
+    #[error(
+        "the snapshot is deleted, but what only it needed is not all removed yet; say the same again: {0}"
+    )]
+    NotSwept(#[source] Box<SnapshotError>),
     /// Another one of this disk is under way.
     #[error("a snapshot of this disk is being taken; wait for it")]
     Busy,

@@ -24,12 +24,55 @@ pub(crate) const PAGES_MAX: usize = 1 << 15;
 /// Bytes that a bit of a tract stands for.
 const GRAIN_BYTES: usize = 4096;
 
-/// The name of a tract or a page: a keyed hash of what it holds.
+/// The name of a tract, a page or a root: a keyed hash of what it holds, and the epoch in which it was stored.
+///
+/// ```text
+/// uid = the first 24 bytes of the hash | epoch u64, big-endian
+/// ```
+///
+/// Each deletion of a snapshot begins an epoch. What an earlier epoch stored is never relied upon by its name again, only by way
+/// of a snapshot that has it: so what a deletion found to be needed by nobody stays so ([decision 0067]).
+///
+/// [decision 0067]: ../../../docs/decisions/0067-deletions-begin-epochs.md
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(pub [u8; 32]);
 
 impl Uid {
     pub(crate) const NONE: Self = Self([0; 32]);
+    const HASH_BYTES: usize = 24;
+
+    pub(crate) fn new(hash: &[u8; 32], epoch: u64) -> Self {
+        let mut bytes = *hash;
+        bytes[Self::HASH_BYTES..].copy_from_slice(&epoch.to_be_bytes());
+        Self(bytes)
+    }
+
+    /// Of the same content, whenever it was stored.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.0[..Self::HASH_BYTES] == other.0[..Self::HASH_BYTES]
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        let mut epoch = [0; 8];
+        epoch.copy_from_slice(&self.0[Self::HASH_BYTES..]);
+        u64::from_be_bytes(epoch)
+    }
+
+    /// From an object's name.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if text.len() != 64
+            || !text
+                .bytes()
+                .all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
+        {
+            return None;
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
 }
 
 impl fmt::Display for Uid {
@@ -129,7 +172,7 @@ impl Root {
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], &'static str> {
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], &'static str> {
     let (taken, rest) = bytes.split_first_chunk::<N>().ok_or("it is too short")?;
     *bytes = rest;
     Ok(*taken)

@@ -29,14 +29,30 @@ pub struct Restored {
 /// written.
 ///
 /// # Errors
-/// [`SnapshotError`]: then the disk holds a part.
+/// [`SnapshotError`]: then the disk holds a part. [`SnapshotError::Deleted`]: and there is nothing to go on with.
 pub async fn restore<D: BlockDevice>(
     catalogue: &Catalogue,
     name: &str,
     disk: &D,
     progress: &Progress,
 ) -> Result<Restored, SnapshotError> {
-    let root = catalogue.root(name).await?;
+    let listed = catalogue.find(name).await?;
+    let restored = async {
+        let root = catalogue.root_of(&listed).await?;
+        restore_root(catalogue, root, disk, progress).await
+    };
+    match restored.await {
+        Err(error) => Err(catalogue.explain(&listed, error).await),
+        other => other,
+    }
+}
+
+async fn restore_root<D: BlockDevice>(
+    catalogue: &Catalogue,
+    root: Root,
+    disk: &D,
+    progress: &Progress,
+) -> Result<Restored, SnapshotError> {
     let disk_bytes = disk.geometry().size_bytes;
     if disk_bytes < root.size_bytes {
         return Err(SnapshotError::TooSmall {

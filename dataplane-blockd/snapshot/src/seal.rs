@@ -1,14 +1,14 @@
 //! Names and seals of what stands in the object store.
 //!
 //! ```text
-//! uid   = BLAKE3, keyed with a key of the disk's, of (kind u8 | payload)
-//! object of a tract or index page = format u8 (1) | kind u8 | ciphertext | tag 16        key: HKDF(disk's key, kind, uid)
-//! root  = format u8 (1) | kind u8 | salt [32] | ciphertext | tag 16                      key: HKDF(disk's key, kind, salt)
+//! uid   = 24 bytes of BLAKE3, keyed with a key of the disk's, of (kind u8 | payload); then the epoch
+//! tract, index page, root = format u8 (2) | kind u8 | ciphertext | tag 16                key: HKDF(disk's key, kind, uid)
+//! turn  = format u8 (2) | kind u8 | salt [32] | ciphertext | tag 16                      key: HKDF(disk's key, kind, salt)
 //! ```
 //!
-//! AES-256-GCM. Each key seals one content, since uid or salt decide it, so the nonce is zero. Kind, disk and uid (of a root its
-//! name) are authenticated. Equal tracts of one disk get the same name, which is what spares their upload; the store learns
-//! that they are equal, and how large they are, and nothing else. Different disks never share names.
+//! AES-256-GCM. Each key seals one content, since uid or salt decide it, so the nonce is zero. Kind, disk and uid (of a turn its
+//! number) are authenticated. Equal tracts of one disk and epoch get the same name, which is what spares their upload; the store
+//! learns that they are equal, and how large they are, and nothing else. Different disks never share names.
 
 use crate::format::Uid;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -17,7 +17,7 @@ use firn_blockd_disk::derive_key;
 use firn_blockd_protocol::DiskId;
 use zeroize::Zeroizing;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const TAG_BYTES: usize = 16;
 const SALT_BYTES: usize = 32;
 
@@ -27,6 +27,7 @@ pub(crate) enum Kind {
     Tract,
     Index,
     Root,
+    Turn,
 }
 
 impl Kind {
@@ -35,6 +36,7 @@ impl Kind {
             Self::Tract => 1,
             Self::Index => 2,
             Self::Root => 3,
+            Self::Turn => 4,
         }
     }
 
@@ -43,7 +45,8 @@ impl Kind {
         match self {
             Self::Tract => "tracts",
             Self::Index => "index",
-            Self::Root => "snapshots",
+            Self::Root => "roots",
+            Self::Turn => "turns",
         }
     }
 }
@@ -65,10 +68,10 @@ impl Keys {
         }
     }
 
-    pub(crate) fn uid(&self, kind: Kind, payload: &[u8]) -> Uid {
+    pub(crate) fn uid(&self, kind: Kind, payload: &[u8], epoch: u64) -> Uid {
         let mut hasher = blake3::Hasher::new_keyed(&self.naming);
         hasher.update(&[kind.number()]).update(payload);
-        Uid(hasher.finalize().into())
+        Uid::new(hasher.finalize().as_bytes(), epoch)
     }
 
     fn key(&self, kind: Kind, one: &[u8; 32]) -> LessSafeKey {
@@ -80,7 +83,7 @@ impl Keys {
         [&[FORMAT, kind.number()], &self.disk.0[..], name].concat()
     }
 
-    /// Seals a tract or an index page.
+    /// Seals a tract, an index page or a root.
     pub(crate) fn seal(&self, kind: Kind, uid: Uid, payload: &[u8]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(2 + payload.len() + TAG_BYTES);
         sealed.put_slice(&[FORMAT, kind.number()]);
@@ -102,31 +105,31 @@ impl Keys {
         sealed.put_slice(tag.as_ref());
     }
 
-    /// Opens a tract or an index page, and verifies that it is the one of this name.
+    /// Opens a tract, an index page or a root, and verifies that it is the one of this name.
     pub(crate) fn open(&self, kind: Kind, uid: Uid, sealed: &[u8]) -> Result<Bytes, &'static str> {
         let rest = head(kind, sealed)?;
         let payload = decrypt(&self.key(kind, &uid.0), &self.place(kind, &uid.0), rest)?;
-        if self.uid(kind, &payload) != uid {
+        if !self.uid(kind, &payload, 0).is_like(&uid) {
             return Err("its content is not what its name says");
         }
         Ok(payload)
     }
 
     /// Seals a root under a salt that is never used again.
-    pub(crate) fn seal_root(&self, name: &str, salt: [u8; SALT_BYTES], payload: &[u8]) -> Bytes {
+    pub(crate) fn seal_turn(&self, number: u64, salt: [u8; SALT_BYTES], payload: &[u8]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(2 + SALT_BYTES + payload.len() + TAG_BYTES);
-        sealed.put_slice(&[FORMAT, Kind::Root.number()]);
+        sealed.put_slice(&[FORMAT, Kind::Turn.number()]);
         sealed.put_slice(&salt);
-        let place = self.place(Kind::Root, name.as_bytes());
-        self.append(&mut sealed, &self.key(Kind::Root, &salt), &place, payload);
+        let place = self.place(Kind::Turn, &number.to_be_bytes());
+        self.append(&mut sealed, &self.key(Kind::Turn, &salt), &place, payload);
         sealed.freeze()
     }
 
-    pub(crate) fn open_root(&self, name: &str, sealed: &[u8]) -> Result<Bytes, &'static str> {
-        let rest = head(Kind::Root, sealed)?;
+    pub(crate) fn open_turn(&self, number: u64, sealed: &[u8]) -> Result<Bytes, &'static str> {
+        let rest = head(Kind::Turn, sealed)?;
         let (salt, rest) = rest.split_first_chunk::<SALT_BYTES>().ok_or("it is too short")?;
-        let place = self.place(Kind::Root, name.as_bytes());
-        decrypt(&self.key(Kind::Root, salt), &place, rest)
+        let place = self.place(Kind::Turn, &number.to_be_bytes());
+        decrypt(&self.key(Kind::Turn, salt), &place, rest)
     }
 }
 
@@ -159,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_sealed_opens_under_its_own_name_disk_and_kind_only() {
         let keys = Keys::new(DiskId([1; 16]), &[7; 32]);
-        let uid = keys.uid(Kind::Tract, b"content");
+        let uid = keys.uid(Kind::Tract, b"content", 3);
         let sealed = keys.seal(Kind::Tract, uid, b"content");
         assert_eq!(
             keys.open(Kind::Tract, uid, &sealed).as_deref(),
@@ -177,21 +180,30 @@ mod tests {
             assert!(keys.open(Kind::Tract, uid, &sealed[..at]).is_err(), "cut at {at}");
         }
         let other = Keys::new(DiskId([2; 16]), &[7; 32]);
-        assert!(other.open(Kind::Tract, uid, &sealed).is_err() && other.uid(Kind::Tract, b"content") != uid);
+        assert!(
+            other.open(Kind::Tract, uid, &sealed).is_err() && other.uid(Kind::Tract, b"content", 3) != uid
+        );
         assert!(
             Keys::new(DiskId([1; 16]), &[8; 32])
                 .open(Kind::Tract, uid, &sealed)
                 .is_err()
         );
         assert!(keys.open(Kind::Index, uid, &sealed).is_err());
-        assert_ne!(keys.uid(Kind::Index, b"content"), uid);
+        assert_ne!(keys.uid(Kind::Index, b"content", 3), uid);
         let wrong = keys.seal(Kind::Tract, uid, b"another");
         assert!(
             keys.open(Kind::Tract, uid, &wrong).is_err(),
             "the name says what it holds"
         );
-        let root = keys.seal_root("daily", [3; 32], b"root");
-        assert_eq!(keys.open_root("daily", &root).as_deref(), Ok(&b"root"[..]));
-        assert!(keys.open_root("weekly", &root).is_err());
+        let later = keys.uid(Kind::Tract, b"content", 4);
+        assert!(later != uid && later.is_like(&uid) && later.epoch() == 4);
+        assert_eq!(Uid::parse(&later.to_string()), Some(later));
+        assert!(
+            keys.open(Kind::Tract, later, &sealed).is_err(),
+            "what one epoch stored does not pass for what another did"
+        );
+        let turn = keys.seal_turn(7, [3; 32], b"turn");
+        assert_eq!(keys.open_turn(7, &turn).as_deref(), Ok(&b"turn"[..]));
+        assert!(keys.open_turn(8, &turn).is_err());
     }
 }

@@ -2,13 +2,17 @@
 //!
 //! Four tracts are under way at once, those first for which a writer waits: a tract is read, and its writers go on; then it
 //! is sealed and stored. So memory is bounded by four tracts in three forms (about 100 MiB), and a writer waits at most until
-//! one of the four is stored and its own is read. The root comes last: until then nothing was taken.
+//! one of the four is stored and its own is read. The root and the turn that lists it come last: until then nothing was taken.
+//!
+//! Who takes a snapshot relies on what it stored itself, under the epoch in which it began, and on what an earlier snapshot
+//! names that exists all the while. So the turn is made only if nothing was deleted since; else it begins again.
 
 use crate::{
-    catalogue::Catalogue,
+    catalogue::{Catalogue, check_name},
     error::SnapshotError,
     format::{PAGE_TRACTS, PAGES_MAX, Root, Uid, encode_page, encode_tract},
     gate::{Frozen, SnapshotGate},
+    ledger::{Ledger, Listed, SNAPSHOTS_MAX},
     seal::Kind,
 };
 use firn_blockd_nbd::BlockDevice;
@@ -18,6 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Tracts under way at once.
 const TRACTS_AT_ONCE: usize = 4;
+/// Times a snapshot begins again because another one was deleted meanwhile.
+const ATTEMPTS: usize = 4;
 
 /// How far a snapshot or a restore is; for those who wait.
 #[derive(Debug, Default)]
@@ -45,6 +51,8 @@ pub struct Taken {
 pub struct Prepared {
     catalogue: Catalogue,
     name: String,
+    /// The epoch in which it began.
+    epoch: u64,
     /// The earlier one to which this one is compared.
     base: Option<String>,
     pages: Vec<Uid>,
@@ -60,14 +68,19 @@ pub async fn prepare<D: BlockDevice>(
     gate: &SnapshotGate<D>,
     name: &str,
 ) -> Result<Prepared, SnapshotError> {
-    catalogue.check_free(name).await?;
-    let newest = match gate.base() {
-        Some(base) => Some(base),
-        None => catalogue.names().await?.into_iter().next(),
-    };
+    check_name(name)?;
+    let ledger = catalogue.newest().await?;
+    check_free(&ledger, name)?;
+    let own = gate.base();
+    let known = ledger
+        .live
+        .iter()
+        .find(|listed| own.as_ref() == Some(&listed.identity()));
+    let newest = known.or(ledger.live.last());
     let mut prepared = Prepared {
         catalogue: catalogue.clone(),
         name: name.to_owned(),
+        epoch: ledger.epoch,
         base: None,
         pages: Vec::new(),
         tracts: Vec::new(),
@@ -75,26 +88,37 @@ pub async fn prepare<D: BlockDevice>(
     let Some(newest) = newest else {
         return Ok(prepared);
     };
-    match base(catalogue, &newest, gate.tract_bytes()).await {
+    match base(catalogue, newest, gate.tract_bytes()).await {
         Ok((pages, tracts)) => {
-            prepared.base = Some(newest);
+            prepared.base = Some(newest.identity());
             prepared.pages = pages;
             prepared.tracts = tracts;
         }
         Err(error @ SnapshotError::Store(_)) => return Err(error),
         Err(error) => {
-            tracing::warn!(%error, snapshot = newest, "an earlier snapshot is of no use for this one")
+            tracing::warn!(%error, snapshot = newest.name, "an earlier snapshot is of no use for this one")
         }
     }
     Ok(prepared)
 }
 
+/// That a snapshot of this name can be added.
+fn check_free(ledger: &Ledger, name: &str) -> Result<(), SnapshotError> {
+    if ledger.named(name).is_some() {
+        return Err(SnapshotError::Exists(name.to_owned()));
+    }
+    if ledger.live.len() >= SNAPSHOTS_MAX {
+        return Err(SnapshotError::TooMany(SNAPSHOTS_MAX));
+    }
+    Ok(())
+}
+
 async fn base(
     catalogue: &Catalogue,
-    name: &str,
+    listed: &Listed,
     tract_bytes: u32,
 ) -> Result<(Vec<Uid>, Vec<Uid>), SnapshotError> {
-    let root = catalogue.root(name).await?;
+    let root = catalogue.root_of(listed).await?;
     if root.tract_bytes != tract_bytes {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -119,6 +143,7 @@ impl Prepared {
     ///
     /// # Errors
     /// [`SnapshotError`]: then there is no such snapshot, unless the answer to the very last request was lost.
+    /// [`SnapshotError::Overtaken`]: another one was deleted meanwhile; prepare again.
     pub async fn copy<D: BlockDevice>(
         mut self,
         env: &Env,
@@ -149,15 +174,9 @@ impl Prepared {
         for (number, tracts) in self.tracts.chunks(PAGE_TRACTS).enumerate() {
             let page = match encode_page(tracts) {
                 None => Uid::NONE,
-                Some(payload)
-                    if self.pages.get(number) == Some(&self.catalogue.uid(Kind::Index, &payload)) =>
-                {
-                    self.pages[number]
-                }
                 Some(payload) => {
-                    let (uid, bytes) = self.catalogue.put(Kind::Index, &payload).await?;
-                    progress.bytes.fetch_add(bytes, Relaxed);
-                    uid
+                    let before = self.pages.get(number).copied();
+                    self.stored(Kind::Index, &payload, before, progress).await?
                 }
             };
             pages.push(page);
@@ -171,15 +190,63 @@ impl Prepared {
             pages,
         };
         env.fault_point("snapshot.before_root").await;
-        self.catalogue
-            .put_root(&self.name, env.random_bytes(), &root)
+        let payload = root.encode();
+        let (uid, _) = self.catalogue.put(Kind::Root, &payload, self.epoch).await?;
+        let ledger = self
+            .catalogue
+            .commit(env, |newest| self.turn(env, newest, &root, uid))
             .await?;
-        frozen.complete(&self.name);
+        if let Some(listed) = ledger.named(&self.name) {
+            frozen.complete(&listed.identity());
+        }
         Ok(Taken {
             root,
             read_tracts,
             stored_bytes: progress.bytes.load(Relaxed),
         })
+    }
+
+    /// The list with this snapshot in it; nothing if it is.
+    fn turn(
+        &self,
+        env: &Env,
+        newest: &Ledger,
+        root: &Root,
+        uid: Uid,
+    ) -> Result<Option<Ledger>, SnapshotError> {
+        if newest.named(&self.name).is_some_and(|listed| listed.root == uid) {
+            return Ok(None);
+        }
+        if newest.epoch != self.epoch && !env.is_planted("snapshot.ignores_deletions") {
+            return Err(SnapshotError::Overtaken);
+        }
+        check_free(newest, &self.name)?;
+        let mut next = newest.clone();
+        next.live.push(Listed {
+            name: self.name.clone(),
+            turn: newest.number + 1,
+            taken_unix_ms: root.taken_unix_ms,
+            size_bytes: root.size_bytes,
+            root: uid,
+        });
+        Ok(Some(next))
+    }
+
+    /// The uid of a payload: the one it had before if it is the same, or else it is stored now.
+    async fn stored(
+        &self,
+        kind: Kind,
+        payload: &[u8],
+        before: Option<Uid>,
+        progress: &Progress,
+    ) -> Result<Uid, SnapshotError> {
+        let now = self.catalogue.uid(kind, payload, self.epoch);
+        if let Some(before) = before.filter(|before| before.is_like(&now)) {
+            return Ok(before);
+        }
+        let (uid, bytes) = self.catalogue.put(kind, payload, self.epoch).await?;
+        progress.bytes.fetch_add(bytes, Relaxed);
+        Ok(uid)
     }
 
     /// Nothing if the tract is what it was.
@@ -194,12 +261,10 @@ impl Prepared {
         let at = tract as usize;
         let uid = match encode_tract(&pieces) {
             None => Uid::NONE,
-            Some(payload) if self.catalogue.uid(Kind::Tract, &payload) == before[at] => before[at],
             Some(payload) => {
                 drop(pieces);
-                let (uid, bytes) = self.catalogue.put(Kind::Tract, &payload).await?;
-                progress.bytes.fetch_add(bytes, Relaxed);
-                uid
+                self.stored(Kind::Tract, &payload, Some(before[at]), progress)
+                    .await?
             }
         };
         progress.done.fetch_add(1, Relaxed);
@@ -207,11 +272,29 @@ impl Prepared {
     }
 }
 
-/// Takes a snapshot of the disk behind a gate, as it is when the earlier snapshots have been looked at.
+/// Takes a snapshot of the disk behind a gate, as it is when the earlier snapshots have been looked at; as it is later if others
+/// are deleted meanwhile.
 ///
 /// # Errors
 /// [`SnapshotError`].
 pub async fn take<D: BlockDevice>(
+    env: &Env,
+    catalogue: &Catalogue,
+    gate: &SnapshotGate<D>,
+    name: &str,
+    settings: &str,
+    progress: &Progress,
+) -> Result<Taken, SnapshotError> {
+    for _ in 1..ATTEMPTS {
+        match take_once(env, catalogue, gate, name, settings, progress).await {
+            Err(SnapshotError::Overtaken) => progress.done.store(0, Relaxed),
+            other => return other,
+        }
+    }
+    take_once(env, catalogue, gate, name, settings, progress).await
+}
+
+async fn take_once<D: BlockDevice>(
     env: &Env,
     catalogue: &Catalogue,
     gate: &SnapshotGate<D>,

@@ -1,0 +1,170 @@
+//! Which snapshots there are: a chain of turns, each the whole list.
+//!
+//! ```text
+//! turn  = magic "FBDL" | version u8 (1) | reserved [3] | number u64 | epoch u64 | count u32 | entry × count
+//! entry = name length u8, name | turn u64 | taken_unix_ms i64 | size_bytes u64 | root uid [32]
+//! ```
+//!
+//! All integers are little-endian. Whoever takes or deletes a snapshot creates the turn after the newest; of those who try at once
+//! one succeeds, the others look again. So there is one order of all that was taken and deleted, and whoever made a turn
+//! knows what came before it. A deletion's own number becomes the epoch.
+//!
+//! A turn is removed when there is a newer one. Somebody who slept meanwhile may then create one of a number long past: nobody
+//! looks at it, and whoever did finds that the newest does not say what it wanted ([`Catalogue::commit`](crate::Catalogue)).
+
+use crate::format::{Uid, take};
+use bytes::{BufMut, Bytes, BytesMut};
+
+const MAGIC: [u8; 4] = *b"FBDL";
+const VERSION: u8 = 1;
+/// Snapshots of one disk: a turn stays below 512 KiB.
+pub(crate) const SNAPSHOTS_MAX: usize = 4096;
+/// Bytes of a name.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+/// A snapshot that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name among its disk's.
+    pub name: String,
+    /// The turn that made it: of two of the same name, one of which was deleted, the later has the greater.
+    pub turn: u64,
+    /// Its instant, by the client's calendar, in milliseconds since 1970.
+    pub taken_unix_ms: i64,
+    /// The disk's size at the instant.
+    pub size_bytes: u64,
+    pub(crate) root: Uid,
+}
+
+impl Listed {
+    /// It and no other, now and ever.
+    pub(crate) fn identity(&self) -> String {
+        format!("{}/{}", self.turn, self.name)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ledger {
+    /// Of this turn; 0: nothing was ever taken.
+    pub(crate) number: u64,
+    /// The last turn that deleted something.
+    pub(crate) epoch: u64,
+    /// What there is, in the order in which it was taken.
+    pub(crate) live: Vec<Listed>,
+}
+
+impl Ledger {
+    pub(crate) fn named(&self, name: &str) -> Option<&Listed> {
+        self.live.iter().find(|listed| listed.name == name)
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(28 + 128 * self.live.len());
+        bytes.put_slice(&MAGIC);
+        bytes.put_slice(&[VERSION, 0, 0, 0]);
+        bytes.put_u64_le(self.number);
+        bytes.put_u64_le(self.epoch);
+        bytes.put_u32_le(u32::try_from(self.live.len()).expect("at most 4096"));
+        for listed in &self.live {
+            bytes.put_u8(u8::try_from(listed.name.len()).expect("names are at most 64 bytes"));
+            bytes.put_slice(listed.name.as_bytes());
+            bytes.put_u64_le(listed.turn);
+            bytes.put_i64_le(listed.taken_unix_ms);
+            bytes.put_u64_le(listed.size_bytes);
+            bytes.put_slice(&listed.root.0);
+        }
+        bytes.freeze()
+    }
+
+    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Self, &'static str> {
+        let head: [u8; 8] = take(&mut bytes)?;
+        if head[..4] != MAGIC {
+            return Err("it is no turn");
+        }
+        if head[4] != VERSION {
+            return Err("it is of a later build");
+        }
+        let number = u64::from_le_bytes(take(&mut bytes)?);
+        let epoch = u64::from_le_bytes(take(&mut bytes)?);
+        let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
+        if epoch > number || count > SNAPSHOTS_MAX {
+            return Err("its numbers cannot be");
+        }
+        let mut live = Vec::new();
+        for _ in 0..count {
+            let [length] = take(&mut bytes)?;
+            let (name, rest) = bytes.split_at_checked(length.into()).ok_or("it is too short")?;
+            bytes = rest;
+            let name = String::from_utf8(name.to_vec()).map_err(|_| "a name is no text")?;
+            live.push(Listed {
+                name,
+                turn: u64::from_le_bytes(take(&mut bytes)?),
+                taken_unix_ms: i64::from_le_bytes(take(&mut bytes)?),
+                size_bytes: u64::from_le_bytes(take(&mut bytes)?),
+                root: Uid(take(&mut bytes)?),
+            });
+        }
+        if !bytes.is_empty() {
+            return Err("its length does not fit");
+        }
+        Ok(Self { number, epoch, live })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn turns_are_read_back(
+            number in any::<u64>(),
+            entries in proptest::collection::vec(("[a-z]{1,64}", any::<u64>(), any::<i64>(), any::<[u8; 32]>()), 0..20),
+        ) {
+            let live = entries
+                .into_iter()
+                .map(|(name, turn, taken_unix_ms, root)| Listed {
+                    name,
+                    turn,
+                    taken_unix_ms,
+                    size_bytes: turn / 2,
+                    root: Uid(root),
+                })
+                .collect();
+            let ledger = Ledger { number, epoch: number / 2, live };
+            prop_assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
+        }
+
+        #[test]
+        fn nothing_from_outside_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = Ledger::decode(&bytes);
+            let mut headed = Ledger::default().encode()[..24].to_vec();
+            headed.extend(bytes);
+            let _ = Ledger::decode(&headed);
+        }
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn golden_bytes() {
+        let ledger = Ledger {
+            number: 3,
+            epoch: 2,
+            live: vec![Listed {
+                name: "ab".into(),
+                turn: 1,
+                taken_unix_ms: -1,
+                size_bytes: 4096,
+                root: Uid([0xcc; 32]),
+            }],
+        };
+        let hex: String = ledger.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        let head = "4642444c01000000030000000000000002000000000000000100000002616201000000000000";
+        assert_eq!(
+            hex,
+            format!("{head}00ffffffffffffffff0010000000000000{}", "cc".repeat(32))
+        );
+    }
+}
