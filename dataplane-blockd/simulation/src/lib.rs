@@ -15,6 +15,7 @@
 pub mod check;
 pub mod cluster;
 pub mod engine;
+mod exchange;
 pub mod exhaustive;
 pub mod figures;
 pub mod history;

@@ -1,6 +1,6 @@
 //! A disk on a cluster of its own, for what is measured or counted and not left to chance.
 
-use crate::cluster::{Cluster, Size, TENANT, access, placement, replica_options, whole};
+use crate::cluster::{Cluster, Host, Size, TENANT, access, placement, replica_options, whole};
 use firn_blockd_client::{
     Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, tracts_for,
 };
@@ -62,8 +62,8 @@ impl Setting {
         }
     }
 
-    /// Creates the disk when the rows are built.
-    async fn create(&self, env: &Env, table: &MemoryTable) -> Result<DiskId, String> {
+    /// Creates the disk when the rows are built, as a log in blocks of so many bytes.
+    async fn create(&self, env: &Env, table: &MemoryTable, log_block_bytes: u32) -> Result<DiskId, String> {
         let placement = placement(env, table);
         let replication = Replication::new(self.copies).ok_or("one to three copies")?;
         if !whole(env, &placement, replication).await {
@@ -71,8 +71,8 @@ impl Setting {
         }
         let shape = match self.mode {
             Mode::Log => Shape::Log {
-                block_bytes: BLOCK_BYTES as u32,
-                physical_blocks: Shape::physical_for(self.blocks),
+                block_bytes: log_block_bytes,
+                physical_blocks: Shape::physical_for(self.blocks * BLOCK_BYTES / u64::from(log_block_bytes)),
             },
             Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::in_place(self.segment_tracts),
         };
@@ -101,7 +101,14 @@ impl Setting {
     /// # Errors
     /// If it cannot be.
     pub async fn attach(&self, env: &Env, table: &MemoryTable, disk: DiskId) -> Result<AttachedDisk, String> {
-        let wanted = Attachable {
+        attach(env, &placement(env, table), &access(env), self.attachable(disk))
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// How it is attached.
+    pub fn attachable(&self, disk: DiskId) -> Attachable {
+        Attachable {
             flush: self.flush,
             force: true,
             replicas: ReplicaOptions {
@@ -109,10 +116,7 @@ impl Setting {
                 ..replica_options()
             },
             ..Attachable::new(disk, KEY, "figures")
-        };
-        attach(env, &placement(env, table), &access(env), wanted)
-            .await
-            .map_err(|error| error.to_string())
+        }
     }
 
     /// Runs `work` with the disk on a client's machine.
@@ -124,16 +128,35 @@ impl Setting {
         T: Send + 'static,
         F: Future<Output = Result<T, String>> + Send + 'static,
     {
+        self.run_in_blocks(seed, BLOCK_BYTES as u32, work)
+    }
+
+    /// As [`Setting::run`]; a log has blocks of so many bytes.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn run_in_blocks<T, F>(
+        &self,
+        seed: u64,
+        log_block_bytes: u32,
+        work: impl FnOnce(Client) -> F + Send + 'static,
+    ) -> Result<T, String>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
         let cluster = Cluster::new(seed, self.nodes, self.size()?)?;
         // A data centre's round trip.
         cluster.simulation.set_network_latency(Duration::from_micros(200));
         let (setting, machine) = (*self, cluster.simulation.machine("client"));
         let (env, table) = (cluster.simulation.env(), cluster.table.clone());
+        let hosts = cluster.hosts.clone();
         let measured = cluster.simulation.run(async move {
-            let disk = setting.create(&env, &table).await?;
+            let disk = setting.create(&env, &table, log_block_bytes).await?;
             let attached = setting.attach(&machine.env(), &table, disk).await?;
             work(Client {
                 machine,
+                hosts,
                 table,
                 disk,
                 attached,
@@ -148,6 +171,8 @@ impl Setting {
 pub struct Client {
     /// Where it runs.
     pub machine: Machine,
+    /// The cluster's nodes.
+    pub hosts: Vec<Host>,
     /// The cluster's.
     pub table: MemoryTable,
     /// Which disk.
