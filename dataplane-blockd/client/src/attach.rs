@@ -144,8 +144,9 @@ pub struct AttachedDisk {
     pub mode: Mode,
     /// Regions in which replicas were made equal.
     pub reconciled_regions: u64,
-    placement: Placement,
-    record: DiskRecord,
+    pub(crate) env: Env,
+    pub(crate) placement: Placement,
+    pub(crate) record: DiskRecord,
     settings: DiskSettings,
 }
 
@@ -286,8 +287,8 @@ async fn recover(
             let recovered = log::recover(&*replicas, incarnation, config).await;
             let engine = match recovered {
                 Err(AttachError::NoCheckpoint) if is_blank(&replicas).await? => {
-                    let seed = env.random_u64();
-                    log::format(&*replicas, incarnation, blocks, physical_blocks, seed).await?;
+                    let tract_blocks = layout.blocks_in_tract();
+                    log::format(&*replicas, incarnation, blocks, physical_blocks, tract_blocks).await?;
                     log::recover(&*replicas, incarnation, config).await?
                 }
                 other => other?,
@@ -312,12 +313,13 @@ async fn recover(
         fence: record.fence(),
         mode,
         reconciled_regions,
+        env: env.clone(),
         placement: placement.clone(),
         record,
         settings: settings.clone(),
     };
     // A log learns of a growth that its last attach did not live to make durable.
-    attached.grow_to_record(env).await?;
+    attached.grow_to_record().await?;
     Ok(attached)
 }
 
@@ -344,20 +346,20 @@ impl AttachedDisk {
     ///
     /// # Errors
     /// [`AttachFailed`]. If the table already has the new size, the next attach brings it.
-    pub async fn grow(&mut self, env: &Env, size_bytes: u64) -> Result<(), AttachFailed> {
+    pub async fn grow(&mut self, size_bytes: u64) -> Result<(), AttachFailed> {
         let tracts = tracts_for(&self.settings, size_bytes)?;
         self.record = self
             .placement
             .grow_disk(self.record.disk, size_bytes, Some(tracts))
             .await?;
-        self.grow_to_record(env).await
+        self.grow_to_record().await
     }
 
-    async fn grow_to_record(&self, env: &Env) -> Result<(), AttachFailed> {
+    async fn grow_to_record(&self) -> Result<(), AttachFailed> {
         self.replicas.set_tracts(self.record.tracts);
         let blocks = self.record.size_bytes / u64::from(self.settings.shape.block_bytes());
         let physical = Shape::physical_for(blocks);
-        match self.disk.grow(blocks, physical, env.random_u64()).await {
+        match self.disk.grow(blocks, physical).await {
             Ok(()) | Err(GrowError::NotLarger { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -375,18 +377,6 @@ impl AttachedDisk {
             .await?;
         self.settings = settings;
         Ok(())
-    }
-
-    /// Makes everything durable and gives the disk back: the next attach has nothing to reconcile.
-    ///
-    /// # Errors
-    /// If the disk was taken over, or the table cannot be reached.
-    pub async fn detach(&self) -> Result<(), PlacementError> {
-        // What the journal has is on nodes first.
-        let clean = self.device.settle().await.is_ok() && self.disk.detach().await.is_ok();
-        self.placement
-            .detach_disk(self.record.disk, self.fence, clean)
-            .await
     }
 }
 

@@ -50,15 +50,14 @@ pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Pi
     Ok(pieces)
 }
 
-/// Joins single blocks, in order of their places, into runs that one request each can load; with each run its members, in
-/// order.
+/// Joins chunks, in order of their places, into runs that one request each can carry; with each run its members, in order.
 pub(crate) fn runs(places: &[(Chunk, usize)]) -> Vec<(Chunk, Vec<usize>)> {
     let mut runs: Vec<(Chunk, Vec<usize>)> = Vec::new();
     for (chunk, member) in places {
         if let Some((run, members)) = runs.last_mut()
             && run.tract == chunk.tract
             && run.range.end() == chunk.range.first()
-            && members.len() < MAX_REQUEST_BLOCKS
+            && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS
             && let Some(longer) = BlockRange::new(run.range.first(), chunk.range.end() - run.range.first())
         {
             run.range = longer;
@@ -191,6 +190,31 @@ mod tests {
         assert_eq!(lengths, [256, 44, 1, 1]);
         let members: Vec<usize> = runs.into_iter().flat_map(|(_, members)| members).collect();
         assert_eq!(members, (0..302).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn neighbouring_entries_of_a_log_are_stored_together() {
+        // Two blocks each, in turn on two tracts, from their beginnings.
+        let layout = layout();
+        let in_tract = layout.blocks_in_tract();
+        let units: Vec<Unit> = (0..300).map(|at| Unit::Log(at % 2 * in_tract + at / 2)).collect();
+        let mut places: Vec<(Chunk, usize)> = (0..)
+            .zip(&units)
+            .map(|(at, unit)| (layout.chunk(*unit, 0).expect("it has a place"), at))
+            .collect();
+        places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
+        let runs = runs(&places);
+        let lengths: Vec<usize> = runs.iter().map(|(_, members)| members.len()).collect();
+        assert_eq!(lengths, [128, 22, 128, 22]);
+        let sealed = Sealed::Bytes(vec![7; 4200].into());
+        for (run, members) in runs {
+            let pieces = members
+                .iter()
+                .flat_map(|at| cut(&layout, units[*at], &sealed).expect("it fits"));
+            let joined = join(pieces.collect());
+            let chunks: Vec<Chunk> = joined.iter().map(|piece| piece.chunk).collect();
+            assert_eq!(chunks, [run]);
+        }
     }
 
     #[test]

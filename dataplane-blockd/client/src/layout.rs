@@ -81,6 +81,14 @@ impl Layout {
         })
     }
 
+    /// The disk's blocks (physical ones, of a log) that lie in one tract.
+    pub fn blocks_in_tract(&self) -> u64 {
+        match self {
+            Self::InPlace(_) => slots(1),
+            Self::Log { slot_blocks } => slots(*slot_blocks),
+        }
+    }
+
     /// Tracts that a disk needs with so many blocks (physical ones, of a log).
     pub fn tracts(&self, blocks: u64) -> u64 {
         match self {

@@ -285,14 +285,14 @@ impl ClusterReplicas {
         Ok(())
     }
 
-    /// The places of blocks in place, in their order on tracts, with their positions in `units`; and each other unit's position,
-    /// which goes by itself.
-    fn places(&self, units: &[Unit]) -> (Vec<(Chunk, usize)>, Vec<Vec<usize>>) {
+    /// The places of units that travel with their neighbours, in their order on tracts, with their positions in `units`; and each
+    /// other unit's position, which goes by itself.
+    fn places(&self, units: &[Unit], together: fn(&Unit) -> bool) -> (Vec<(Chunk, usize)>, Vec<Vec<usize>>) {
         let (mut places, mut others) = (Vec::new(), Vec::new());
         for (at, unit) in units.iter().enumerate() {
-            match (unit, self.layout.chunk(*unit, 0)) {
-                (Unit::Block(_), Ok(chunk)) => places.push((chunk, at)),
-                _ => others.push(vec![at]),
+            match self.layout.chunk(*unit, 0) {
+                Ok(chunk) if together(unit) => places.push((chunk, at)),
+                Ok(_) | Err(_) => others.push(vec![at]),
             }
         }
         places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
@@ -482,7 +482,7 @@ impl Replicas for ClusterReplicas {
     }
 
     fn groups(&self, units: &[Unit]) -> Vec<Vec<usize>> {
-        let (places, mut groups) = self.places(units);
+        let (places, mut groups) = self.places(units, |unit| matches!(unit, Unit::Block(_) | Unit::Log(_)));
         groups.extend(chunks::runs(&places).into_iter().map(|(_, members)| members));
         groups
     }
@@ -524,7 +524,7 @@ impl Replicas for ClusterReplicas {
     }
 
     async fn load_many(&self, copy: usize, units: &[Unit]) -> Vec<Option<Copy>> {
-        let runs = chunks::runs(&self.places(units).0);
+        let runs = chunks::runs(&self.places(units, |unit| matches!(unit, Unit::Block(_))).0);
         let loaded: Vec<_> = stream::iter(runs)
             .map(|(run, members)| async move {
                 let bytes = self.budgeted(run.range.bytes());

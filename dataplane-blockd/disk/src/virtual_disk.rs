@@ -214,12 +214,12 @@ impl VirtualDisk {
         }
     }
 
-    /// Makes the disk larger, in blocks; a log needs physical blocks for the new ones, and `seed` for their permutation. The
-    /// new size is durable in a log when this returns; of a striped disk, whoever attaches it keeps the size.
+    /// Makes the disk larger, in blocks; a log needs physical blocks for the new ones. The new size is durable in
+    /// a log when this returns; of a striped disk, whoever attaches it keeps the size.
     ///
     /// # Errors
     /// If it would shrink, or is growing already; or as for any request.
-    pub async fn grow(&self, blocks: u64, physical_blocks: u64, seed: u64) -> Result<(), GrowError> {
+    pub async fn grow(&self, blocks: u64, physical_blocks: u64) -> Result<(), GrowError> {
         {
             let now_ms = self.inner.now_ms();
             let mut state = self.inner.state();
@@ -249,7 +249,7 @@ impl VirtualDisk {
                     if engine.is_growing() {
                         return Err(GrowError::Growing);
                     }
-                    engine.grow(now_ms, blocks, physical_blocks, seed)
+                    engine.grow(now_ms, blocks, physical_blocks)
                 }
             };
             self.inner.perform(&mut state, effects);

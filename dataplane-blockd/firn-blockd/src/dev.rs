@@ -14,7 +14,7 @@ use crate::{
     tls::TlsFiles,
 };
 use clap::Args;
-use firn_blockd_client::{AttachFailed, attach};
+use firn_blockd_client::{AttachFailed, DETACH_LIMIT, attach};
 use firn_blockd_node::{DiskModel, Node};
 use firn_blockd_placement::{DiskRecord, NewDisk, Placement, PlacementError};
 use firn_blockd_protocol::TenantId;
@@ -118,6 +118,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         journal_size: Size(1 << 30),
         journal_after_ms: 2000,
         disconnected_seconds: None,
+        detach_seconds: DETACH_LIMIT.as_secs(),
         // Whoever had it was an earlier process on this directory, which the table's lock shows to be gone.
         force: true,
         tls: TlsFiles::default(),

@@ -14,8 +14,8 @@ use crate::{
 };
 use clap::{Args, ValueEnum};
 use firn_blockd_client::{
-    Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, replication,
-    tracts_for,
+    Attachable, AttachedDisk, DETACH_LIMIT, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check,
+    replication, tracts_for,
 };
 use firn_blockd_disk::{FlushPolicy, journal::JournalOptions};
 use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
@@ -124,6 +124,9 @@ pub struct AttachHow {
     /// How many seconds nodes may be away before writes fail; without it they never do.
     #[arg(long, value_name = "SECONDS", requires = "journal")]
     pub disconnected_seconds: Option<u64>,
+    /// How many seconds a detach, or the end of this process, waits for nodes to take all that was written.
+    #[arg(long, default_value_t = DETACH_LIMIT.as_secs(), value_name = "SECONDS")]
+    pub detach_seconds: u64,
     /// Takes the disk from whoever has it. They can do nothing more with it.
     #[arg(long)]
     pub force: bool,
@@ -282,6 +285,7 @@ pub async fn serve(
         nbd: how.nbd.clone(),
         flush: wanted.flush,
         dirty_bytes_max: wanted.dirty_bytes_max,
+        detach_limit: Duration::from_secs(how.detach_seconds),
         tls: how.tls.read()?,
         snapshots: snapshots.map(|store| Place::new(store.clone(), wanted.disk, &wanted.key)),
     };

@@ -1,6 +1,6 @@
 //! What a command ends with when it does not succeed: one message for a person, one code for a program.
 
-use firn_blockd_client::AttachFailed;
+use firn_blockd_client::{AttachFailed, DetachFailed};
 use firn_blockd_nbd::DeviceError;
 use firn_blockd_placement::PlacementError;
 use firn_blockd_snapshot::SnapshotError;
@@ -82,6 +82,15 @@ impl From<SnapshotError> for Failure {
                 Self::usage(error)
             }
             _ => Self::new(error),
+        }
+    }
+}
+
+impl From<DetachFailed> for Failure {
+    fn from(error: DetachFailed) -> Self {
+        match error {
+            DetachFailed::Placement(error) => error.into(),
+            DetachFailed::NodesAway(error) => Self::new(error),
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Serving {
     pub flush: FlushPolicy,
     /// For `status`.
     pub dirty_bytes_max: u64,
+    /// How long a detach waits for nodes.
+    pub detach_limit: Duration,
     /// NBD clients must speak TLS.
     pub tls: Option<Tls>,
     /// Where snapshots go, if anywhere.
@@ -116,11 +118,12 @@ impl Served {
         });
     }
 
-    /// Gives the disk back, with everything durable.
+    /// Gives the disk back, with everything durable. NBD clients are gone afterwards, also when nodes are away and it fails; then it
+    /// may be tried again.
     pub async fn detach(&self) -> Result<(), Failure> {
         self.server.stop(GRACE).await;
         let attached = self.attached.lock().await;
-        Ok(attached.detach().await?)
+        Ok(attached.detach_within(self.serving.detach_limit).await?)
     }
 
     pub(crate) async fn execute(&self, command: Command) -> Reply {
@@ -157,7 +160,7 @@ impl Served {
             }
             Command::Grow { size_bytes } => {
                 let mut attached = self.attached.lock().await;
-                match attached.grow(&self.env, size_bytes).await {
+                match attached.grow(size_bytes).await {
                     Ok(()) => Reply::Done {
                         text: format!(
                             "disk {} has {size_bytes} bytes; NBD clients see it when they connect again",

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! event                             what becomes of the row                                    when
-//! nobody in it yet                  `copies` nodes of different domains, all active            enough nodes live
+//! nobody in it yet                  the node whose turn it is, others by chance up to `copies` enough nodes live
+//!                                   nodes of different domains, all active
 //! a replica is dead                 it leaves                                                  a living active one stays
 //! no active replica lives           nothing: only the return of one can help                   always
 //! too few replicas                  a living node joins                                        one is left that is not in it
@@ -14,8 +15,15 @@
 //! Why a dead replica stays while no active one lives: each of several dead replicas may be the only one that comes back.
 //! While a row has no living active replica nobody can write to it, so all active ones hold the same acknowledged writes,
 //! and the first that returns has them all.
+//!
+//! *Why nodes take turns.* A disk's tracts lie in neighbouring rows. If the first replicas of as many neighbouring rows as there are
+//! nodes lie on as many nodes, wherever one begins to count, a segment as wide as the cluster keeps every arm busy; nodes drawn by
+//! chance would give some arms three of its tracts and others none, and it is as fast as the slowest. The other replicas are drawn by
+//! chance, so that those who share rows with a node that dies are as many as can be, and copy its rows to as many.
 
-use firn_blockd_protocol::{NodeId, Replica, ReplicaState, Row, RowVersion, limits::MAX_REPLICAS};
+use firn_blockd_protocol::{
+    NodeId, Replica, ReplicaState, Replication, Row, RowVersion, limits::MAX_REPLICAS,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A node as the rules see it.
@@ -47,11 +55,41 @@ impl NodeView {
 /// All nodes.
 pub type View = BTreeMap<NodeId, NodeView>;
 
-/// What the row becomes; `None`: it stays as it is. `random` gives a number below its argument.
-pub fn next(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
+/// How often each node stands first in the rows of a table, and in which row last: whose turn it is.
+#[derive(Clone, Debug, Default)]
+pub struct Turns(BTreeMap<NodeId, (u64, u32)>);
+
+impl Turns {
+    /// In these rows of one table, in order.
+    pub fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
+        let mut turns = Self::default();
+        rows.for_each(|row| turns.take(row));
+        turns
+    }
+
+    fn take(&mut self, row: &Row) {
+        if let Some(first) = row.replicas.first() {
+            let (times, last) = self.0.entry(first.node).or_default();
+            (*times, *last) = (*times + 1, row.index.0);
+        }
+    }
+
+    /// The node that stood first least often, of those the one that did so longest ago; by chance among those that never did.
+    fn next(&self, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<NodeId> {
+        let turn = |id: &NodeId| self.0.get(id).copied().unwrap_or_default();
+        let candidates = || view.iter().filter(|(_, node)| node.may_join()).map(|(id, _)| *id);
+        let best = candidates().map(|id| turn(&id)).min()?;
+        let equal: Vec<NodeId> = candidates().filter(|id| turn(id) == best).collect();
+        let at = usize::try_from(random(equal.len() as u64)).ok()?;
+        equal.get(at).copied()
+    }
+}
+
+/// What the row becomes; `None`: it stays as it is. `turns` are those of its table, `random` gives a number below its argument.
+pub fn next(row: &Row, view: &View, turns: &mut Turns, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
     let copies = row.replication.copies();
     if row.replicas.is_empty() {
-        return build(row, view, random);
+        return build(row, view, turns, random);
     }
     let alive = |replica: &Replica| view.get(&replica.node).is_some_and(|node| node.alive);
     let draining = |replica: &Replica| view.get(&replica.node).is_some_and(|node| node.draining);
@@ -132,7 +170,7 @@ fn is_complete(row: &Row) -> bool {
 }
 
 /// A row of living nodes, all active, since there is nothing to copy yet.
-fn build(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
+fn build(row: &Row, view: &View, turns: &mut Turns, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
     // Just after a start some nodes may not have been heard of yet: a row built without them would be lopsided for ever.
     if view.values().any(|node| node.alive && !node.proven) {
         return None;
@@ -140,7 +178,11 @@ fn build(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<R
     let version = RowVersion(row.version.0 + 1);
     let mut replicas: Vec<Replica> = Vec::new();
     while replicas.len() < row.replication.copies() {
-        let node = choose(&replicas, view, random)?;
+        let node = if replicas.is_empty() {
+            turns.next(view, random)?
+        } else {
+            choose(&replicas, view, random)?
+        };
         replicas.push(Replica {
             node,
             state: ReplicaState::Active,
@@ -148,11 +190,13 @@ fn build(row: &Row, view: &View, random: &mut dyn FnMut(u64) -> u64) -> Option<R
             address: view[&node].address.clone(),
         });
     }
-    Some(Row {
+    let built = Row {
         version,
         replicas,
         ..row.clone()
-    })
+    };
+    turns.take(&built);
+    Some(built)
 }
 
 /// A node to join these replicas: in a domain none of them is in if there is one, of those the least loaded, by chance.
@@ -253,10 +297,21 @@ fn level(rows: &[&Row], view: &View, random: &mut dyn FnMut(u64) -> u64) -> Opti
                         .is_some_and(|node| node.domain != lightest.domain)
             })
     };
-    let fitting: Vec<&&Row> = rows.iter().filter(fits).collect();
-    if fitting.is_empty() {
-        return None;
+    // Far from the rows that it has already: neighbouring rows are one disk's.
+    let mut has: BTreeMap<Replication, BTreeSet<u32>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.replica(*light).is_some()) {
+        has.entry(row.replication).or_default().insert(row.index.0);
     }
+    let room = |row: &Row| {
+        let at = row.index.0;
+        has.get(&row.replication).map_or(u32::MAX, |has| {
+            let below = has.range(..at).next_back().map_or(u32::MAX, |below| at - below);
+            below.min(has.range(at..).next().map_or(u32::MAX, |above| above - at))
+        })
+    };
+    let fitting: Vec<&&Row> = rows.iter().filter(fits).collect();
+    let most = fitting.iter().map(|row| room(row)).max()?;
+    let fitting: Vec<&&Row> = fitting.into_iter().filter(|row| room(row) == most).collect();
     let at = usize::try_from(random(fitting.len() as u64)).ok()?;
     Some(with_joining(fitting.get(at)?, *light, view))
 }

@@ -4,7 +4,10 @@ use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
 use firn_env::{Env, sim::Simulation};
 use firn_table::{FaultRates, MemoryTable};
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 const TENANT: TenantId = TenantId([9; 16]);
 
@@ -110,6 +113,57 @@ fn rows_lie_in_different_domains_and_loads_are_even() {
                     .filter(|row| row.replica(node(number)).is_some())
                     .count();
                 assert!((55..=65).contains(&load), "node {number} carries {load} of 360");
+            }
+        })
+        .expect("the run ends");
+}
+
+#[test]
+fn neighbouring_rows_lie_on_different_nodes_and_those_who_share_rows_are_many() {
+    const NODES: u8 = 12;
+    let simulation = Simulation::new(8);
+    let table = MemoryTable::new();
+    let env = simulation.env();
+    simulation
+        .run(async move {
+            let placement = placement(&env, &table);
+            placement.initialise([144, 144, 144]).await.expect("it is set up");
+            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+            for number in 1..=NODES {
+                live(&env, &placement, number, &format!("d{number}")).await;
+            }
+            settle(&env, &mut coordinator, &placement).await;
+            for replication in Replication::ALL {
+                let rows = placement.rows(replication).await.expect("the table answers");
+                let mut loads = BTreeMap::new();
+                for row in &rows {
+                    for replica in &row.replicas {
+                        *loads.entry(replica.node).or_insert(0_usize) += 1;
+                    }
+                }
+                let even = 144 / usize::from(NODES) * replication.copies();
+                assert!(
+                    loads.values().all(|load| load.abs_diff(even) <= 2),
+                    "{replication:?}: {loads:?}"
+                );
+                for segment in rows.windows(NODES.into()) {
+                    let first: BTreeSet<_> = segment.iter().map(|row| row.replicas[0].node).collect();
+                    assert_eq!(first.len(), usize::from(NODES), "from {:?}", segment[0].index);
+                }
+                if replication.copies() == 1 {
+                    continue;
+                }
+                for number in 1..=NODES {
+                    let shared = rows.iter().filter(|row| row.replica(node(number)).is_some());
+                    let others: BTreeSet<_> = shared
+                        .flat_map(|row| row.replicas.iter().map(|replica| replica.node))
+                        .collect();
+                    assert!(
+                        others.len() >= usize::from(NODES) - 2,
+                        "node {number} shares rows with {}",
+                        others.len()
+                    );
+                }
             }
         })
         .expect("the run ends");

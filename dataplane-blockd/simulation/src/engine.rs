@@ -7,6 +7,9 @@ use firn_blockd_disk::{
     StripedConfig, StripedEngine, Ticket, WritePolicy, log, striped,
 };
 
+/// Physical blocks of a log's tract: few enough that a log of a dozen blocks has tracts to choose from, and one that is cut short.
+const TRACT_BLOCKS: u64 = 5;
+
 /// How a disk is attached.
 #[derive(Clone, Copy, Debug)]
 pub enum Mode {
@@ -46,7 +49,7 @@ impl Mode {
         match self {
             Self::Striped(_) => Ok(()),
             Self::Log(_, blocks, physical) => {
-                log::format(replicas, incarnation, *blocks, *physical, 11).await
+                log::format(replicas, incarnation, *blocks, *physical, TRACT_BLOCKS).await
             }
         }
     }
@@ -157,7 +160,7 @@ impl Engine {
             Self::Log(engine) => {
                 let virtual_blocks = engine.blocks() + blocks;
                 let physical = engine.physical_blocks() + blocks + physical_more;
-                engine.grow(now_ms, virtual_blocks, physical, now_ms)
+                engine.grow(now_ms, virtual_blocks, physical)
             }
         }
     }

@@ -3,20 +3,28 @@
 //! What passes is only what is waited for: seeks, bytes under the arm, the network. What the programs compute takes no
 //! time here. The same run gives the same figures on any machine.
 
-use crate::setting::{BLOCK_BYTES, Setting};
+use crate::{
+    exchange,
+    setting::{BLOCK_BYTES, Setting},
+};
 use bytes::Bytes;
 use firn_blockd_client::Mode;
 use firn_blockd_disk::{FlushPolicy, VirtualDisk};
 use firn_blockd_nbd::{BlockDevice, Durability, Piece};
-use firn_env::{Env, sim::Machine};
+use firn_env::Env;
 use futures::{StreamExt, stream};
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 /// Every node's disk: the parameters of the Blizzard paper's disks as far as it gives them.
 pub const MODEL: &str = "seek=8ms,bw=128MB/s";
+/// Crashes of which a loss is the mean: the paper has 100.
+const CRASHES: u64 = 20;
 /// Tracts that a node has room for.
 const NODE_TRACTS: u32 = 40;
 
@@ -58,21 +66,25 @@ impl Load {
     }
 }
 
-/// Writes at a rate, whether or not the ones before are answered, with a flush now and then; `told` learns of each answer.
+/// Writes at a rate, whether or not the ones before are answered, with a flush now and then; `told` learns of each answer. Returns
+/// how many bytes of writes are not answered.
 fn load(
     env: &Env,
     disk: &VirtualDisk,
     blocks: u64,
     wanted: Load,
     told: impl Fn(u64, bool, Duration) + Send + Sync + 'static,
-) {
+) -> Arc<AtomicU64> {
     let (env, disk, told) = (env.clone(), disk.clone(), Arc::new(told));
-    let spawning = env.clone();
+    let (spawning, unanswered) = (env.clone(), Arc::new(AtomicU64::new(0)));
+    let counted = unanswered.clone();
     drop(spawning.spawn("load", async move {
         for number in 1.. {
             let (one, told, working) = (disk.clone(), told.clone(), env.clone());
+            let (unanswered, bytes) = (counted.clone(), wanted.blocks(number) * BLOCK_BYTES);
             drop(env.spawn("write", async move {
                 let began = working.now();
+                unanswered.fetch_add(bytes, Relaxed);
                 if one
                     .write(
                         wanted.place(number, blocks),
@@ -82,6 +94,7 @@ fn load(
                     .await
                     .is_ok()
                 {
+                    unanswered.fetch_sub(bytes, Relaxed);
                     told(number, false, working.now().since(began));
                 }
                 if number % wanted.writes_per_flush == 0 {
@@ -95,6 +108,7 @@ fn load(
                 .await;
         }
     }));
+    unanswered
 }
 
 /// Milliseconds of a list of times: mean and 99th percentile.
@@ -114,10 +128,12 @@ struct Latencies {
     flushes: Vec<Duration>,
 }
 
-/// How long writes and flushes wait, and how long it takes until a write is durable.
+/// How long writes and flushes wait, and how long it takes until a write is durable, on a disk that was filled before: a log
+/// finds its free blocks among those in use.
 fn latencies(setting: Setting, per_second: u64) -> Result<String, String> {
     let line = setting.run(1, move |client| async move {
         let (env, disk) = (client.machine.env(), client.attached.disk.clone());
+        exchange::fill(&disk).await.map_err(|error| error.to_string())?;
         let found: Arc<Mutex<Latencies>> = Arc::default();
         let told = found.clone();
         let wanted = Load {
@@ -129,8 +145,8 @@ fn latencies(setting: Setting, per_second: u64) -> Result<String, String> {
             let mut found = told.lock().expect("no panic under this lock");
             if flush { found.flushes.push(time) } else { found.writes.push(time) };
         });
-        // The first regions are marked, and arms are away from their places.
-        env.sleep(Duration::from_secs(5)).await;
+        // The first regions are marked, arms are away from their places, and what was free of a log is used up.
+        env.sleep(Duration::from_secs(20)).await;
         *found.lock().expect("no panic under this lock") = Latencies::default();
         let (mut dirty, samples) = (0, 4000);
         for _ in 0..samples {
@@ -192,35 +208,51 @@ fn sequential_read(segment_tracts: u32) -> Result<f64, String> {
     })
 }
 
-/// Acknowledged writes that a crash of the client loses, and their bytes, on average.
-fn lost_in_crashes(setting: Setting, wanted: Load, crashes: u64) -> Result<(f64, f64), String> {
-    let (mut lost, mut lost_bytes) = (0, 0);
+/// What crashes of a client lose on average.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    /// Acknowledged writes that are not there afterwards, and the bytes that they lack.
+    writes: f64,
+    bytes: f64,
+    /// Acknowledged bytes that were not durable at the moment of the crash: what the paper counts.
+    not_durable_bytes: f64,
+}
+
+impl Losses {
+    fn text(&self) -> String {
+        format!("{:.1} ({:.0})", self.writes, self.bytes / 1024.0)
+    }
+}
+
+fn lost_in_crashes(setting: Setting, wanted: Load, crashes: u64) -> Result<Losses, String> {
+    let mut sum = Losses::default();
     for seed in 0..crashes {
-        let (writes, bytes) = setting.run(100 + seed, move |client| async move {
+        let one = setting.run(100 + seed, move |client| async move {
             let env = client.machine.env();
             let answered: Arc<Mutex<Vec<u64>>> = Arc::default();
             let told = answered.clone();
-            load(
-                &env,
-                &client.attached.disk,
-                setting.blocks,
-                wanted,
-                move |number, flush, _| {
-                    if !flush {
-                        told.lock().expect("no panic under this lock").push(number);
-                    }
-                },
-            );
+            let disk = client.attached.disk.clone();
+            let unanswered = load(&env, &disk, setting.blocks, wanted, move |number, flush, _| {
+                if !flush {
+                    told.lock().expect("no panic under this lock").push(number);
+                }
+            });
             drop(client.attached);
             let controller = env.clone();
             let crash_at = Duration::from_millis(4000 + controller.random_below(2000));
             // On the controller's side of the crash nothing of the client's environment may be used.
             let machine = client.machine.clone();
-            crash_after(&machine, crash_at).await;
+            machine.env().sleep(crash_at).await;
+            let waiting_bytes = disk.dirty_bytes().saturating_sub(unanswered.load(Relaxed));
+            machine.crash();
+            drop(disk);
             let env = machine.restart();
             let again = setting.attach(&env, &client.table, client.disk).await?;
             let answered = std::mem::take(&mut *answered.lock().expect("no panic under this lock"));
-            let (mut lost, mut bytes) = (0_u64, 0_u64);
+            let mut lost = Losses {
+                not_durable_bytes: waiting_bytes as f64,
+                ..Losses::default()
+            };
             for number in answered {
                 let data = wanted.data(number);
                 let read = again
@@ -229,16 +261,16 @@ fn lost_in_crashes(setting: Setting, wanted: Load, crashes: u64) -> Result<(f64,
                     .await
                     .map_err(|error| error.to_string())?;
                 let missing = missing_bytes(&read, &data);
-                lost += u64::from(missing > 0);
-                bytes += missing;
+                lost.writes += f64::from(missing > 0);
+                lost.bytes += missing as f64;
             }
-            Ok((lost, bytes))
+            Ok(lost)
         })?;
-        lost += writes;
-        lost_bytes += bytes;
+        sum.writes += one.writes / crashes as f64;
+        sum.bytes += one.bytes / crashes as f64;
+        sum.not_durable_bytes += one.not_durable_bytes / crashes as f64;
     }
-    let mean = |sum: u64| sum as f64 / crashes as f64;
-    Ok((mean(lost), mean(lost_bytes)))
+    Ok(sum)
 }
 
 /// Bytes of blocks that are not what was written.
@@ -260,12 +292,6 @@ fn missing_bytes(found: &[Piece], written: &Bytes) -> u64 {
         at += length;
     }
     missing
-}
-
-/// Lets a machine run for a while, then takes its power away.
-async fn crash_after(machine: &Machine, time: Duration) {
-    machine.env().sleep(time).await;
-    machine.crash();
 }
 
 /// Measures everything and prints it as Markdown.
@@ -300,6 +326,24 @@ pub fn print() -> Result<(), String> {
             println!("{}", latencies(setting(copies, mode, flush), 300)?);
         }
     }
+    println!("\n| mode | copies | operations a second of a mail server |\n|---|---|---|");
+    let exchange_modes = [
+        (Mode::WriteThrough, FlushPolicy::Durable),
+        (Mode::FlushEpoch, ordered),
+        (Mode::Log, ordered),
+    ];
+    for copies in [1, 3] {
+        for (mode, flush) in exchange_modes {
+            let setting = Setting {
+                // As many tracts as nodes, in place and as a log.
+                segment_tracts: 24,
+                blocks: 36_864,
+                ..setting(copies, mode, flush)
+            };
+            let operations = exchange::operations_per_second(setting)?;
+            println!("| {} | {copies} | {operations:.0} |", setting.name());
+        }
+    }
     println!("\n| segment, tracts | sequential read on 128 nodes, MB/s |\n|---|---|");
     for segment_tracts in [1, 8, 32, 128] {
         println!("| {segment_tracts} | {:.0} |", sequential_read(segment_tracts)?);
@@ -317,7 +361,8 @@ fn losses(
     blocks: u64,
 ) -> Result<(), String> {
     println!(
-        "\n| writes of {what}; a flush behind each | writes/s | flush-epoch loses, writes (KiB) | log loses, writes (KiB) |\n|---|---|---|---|"
+        "\n| writes of {what}; a flush behind each | writes/s | flush-epoch loses, writes (KiB) | log loses, writes (KiB) | \
+         not durable at the crash, flush-epoch, KiB | log, KiB | log less |\n|---|---|---|---|---|---|---|"
     );
     for writes_per_flush in writes_per_flush.iter().copied() {
         for per_second in rates.iter().copied() {
@@ -337,13 +382,16 @@ fn losses(
                     segment_tracts: 16,
                     blocks,
                 };
-                let (writes, bytes) = lost_in_crashes(setting, wanted, 10)?;
-                Ok::<String, String>(format!("{writes:.1} ({:.0})", bytes / 1024.0))
+                lost_in_crashes(setting, wanted, CRASHES)
             };
+            let (epochs, log) = (lost(Mode::FlushEpoch)?, lost(Mode::Log)?);
             println!(
-                "| {writes_per_flush} | {per_second} | {} | {} |",
-                lost(Mode::FlushEpoch)?,
-                lost(Mode::Log)?
+                "| {writes_per_flush} | {per_second} | {} | {} | {:.1} | {:.1} | {:.0} % |",
+                epochs.text(),
+                log.text(),
+                epochs.not_durable_bytes / 1024.0,
+                log.not_durable_bytes / 1024.0,
+                100.0 * (1.0 - log.not_durable_bytes / epochs.not_durable_bytes)
             );
         }
     }

@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod cluster_figures;
 pub mod death;
 pub mod engine;
+mod exchange;
 pub mod exhaustive;
 pub mod figures;
 pub mod history;

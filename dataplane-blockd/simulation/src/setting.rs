@@ -1,6 +1,6 @@
 //! A disk on a cluster of its own, for what is measured or counted and not left to chance.
 
-use crate::cluster::{Cluster, Size, TENANT, access, placement, replica_options, whole};
+use crate::cluster::{Cluster, Host, Size, TENANT, access, placement, replica_options, whole};
 use firn_blockd_client::{
     Attachable, AttachedDisk, DiskSettings, Mode, ReplicaOptions, Shape, attach, key_check, tracts_for,
 };
@@ -70,6 +70,18 @@ impl Setting {
         table: &MemoryTable,
         (tenant, name): (TenantId, &str),
     ) -> Result<DiskId, String> {
+        self.create_in_blocks(env, table, (tenant, name), BLOCK_BYTES as u32)
+            .await
+    }
+
+    /// As [`Setting::create`]; a log has blocks of so many bytes.
+    async fn create_in_blocks(
+        &self,
+        env: &Env,
+        table: &MemoryTable,
+        (tenant, name): (TenantId, &str),
+        log_block_bytes: u32,
+    ) -> Result<DiskId, String> {
         let placement = placement(env, table);
         let replication = Replication::new(self.copies).ok_or("one to three copies")?;
         if !whole(env, &placement, replication).await {
@@ -77,8 +89,8 @@ impl Setting {
         }
         let shape = match self.mode {
             Mode::Log => Shape::Log {
-                block_bytes: BLOCK_BYTES as u32,
-                physical_blocks: Shape::physical_for(self.blocks),
+                block_bytes: log_block_bytes,
+                physical_blocks: Shape::physical_for(self.blocks * BLOCK_BYTES / u64::from(log_block_bytes)),
             },
             Mode::WriteThrough | Mode::WriteBack | Mode::FlushEpoch => Shape::in_place(self.segment_tracts),
         };
@@ -107,7 +119,14 @@ impl Setting {
     /// # Errors
     /// If it cannot be.
     pub async fn attach(&self, env: &Env, table: &MemoryTable, disk: DiskId) -> Result<AttachedDisk, String> {
-        let wanted = Attachable {
+        attach(env, &placement(env, table), &access(env), self.attachable(disk))
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// How it is attached.
+    pub fn attachable(&self, disk: DiskId) -> Attachable {
+        Attachable {
             flush: self.flush,
             force: true,
             replicas: ReplicaOptions {
@@ -115,10 +134,7 @@ impl Setting {
                 ..replica_options()
             },
             ..Attachable::new(disk, KEY, "figures")
-        };
-        attach(env, &placement(env, table), &access(env), wanted)
-            .await
-            .map_err(|error| error.to_string())
+        }
     }
 
     /// Runs `work` with the disk on a client's machine.
@@ -130,16 +146,38 @@ impl Setting {
         T: Send + 'static,
         F: Future<Output = Result<T, String>> + Send + 'static,
     {
+        self.run_in_blocks(seed, BLOCK_BYTES as u32, work)
+    }
+
+    /// As [`Setting::run`]; a log has blocks of so many bytes.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn run_in_blocks<T, F>(
+        &self,
+        seed: u64,
+        log_block_bytes: u32,
+        work: impl FnOnce(Client) -> F + Send + 'static,
+    ) -> Result<T, String>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
         let cluster = Cluster::new(seed, self.nodes, self.size()?)?;
         // A data centre's round trip.
         cluster.simulation.set_network_latency(Duration::from_micros(200));
         let (setting, machine) = (*self, cluster.simulation.machine("client"));
         let (env, table) = (cluster.simulation.env(), cluster.table.clone());
+        let hosts = cluster.hosts.clone();
         let measured = cluster.simulation.run(async move {
-            let disk = setting.create(&env, &table, (TENANT, "disk")).await?;
+            let owner = (TENANT, "disk");
+            let disk = setting
+                .create_in_blocks(&env, &table, owner, log_block_bytes)
+                .await?;
             let attached = setting.attach(&machine.env(), &table, disk).await?;
             work(Client {
                 machine,
+                hosts,
                 table,
                 disk,
                 attached,
@@ -154,6 +192,8 @@ impl Setting {
 pub struct Client {
     /// Where it runs.
     pub machine: Machine,
+    /// The cluster's nodes.
+    pub hosts: Vec<Host>,
     /// The cluster's.
     pub table: MemoryTable,
     /// Which disk.

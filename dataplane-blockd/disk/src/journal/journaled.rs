@@ -62,6 +62,8 @@ pub struct JournalingStatus {
     pub bytes_max: u64,
     /// Changes in it that the disk does not have yet.
     pub waiting: u64,
+    /// All that was answered is durable here or on nodes.
+    pub holds_all: bool,
 }
 
 pub(super) struct State {
@@ -195,6 +197,7 @@ impl Journaled {
             used_bytes: files.used_bytes(),
             bytes_max: options.bytes_max,
             waiting: state.next - state.given,
+            holds_all: matches!(state.phase, Phase::Journaling | Phase::Leaving) && !state.broken,
         })
     }
 

@@ -1,23 +1,22 @@
 //! A checkpoint: the state of a log before one of its entries, under one incarnation.
 //!
 //! ```text
-//! magic "FIRNDLCP" | number u64 | incarnation u64 | next u64 | released u64 | cursor 3 × u64
-//! | ranges u64, each 4 × u64 | virtual blocks u64, each: physical u64 (all ones: zeroes), incarnation u64, sequence u64
+//! magic "FIRNDLC2" | number u64 | incarnation u64 | next u64 | released u64 | blocks of a tract u64 | tract whose turn it is u64
+//! | virtual blocks u64, each: physical u64 (all ones: zeroes), incarnation u64, sequence u64
 //! | physical blocks u64, each: 0 free, 1 used, n + 2 quarantined by entry n          all little-endian
 //! ```
 //!
 //! Sealed as a whole, so a torn one is no checkpoint. Two places take turns: while one is being written, the other holds
 //! the one before.
 
-use super::replay::{Cursor, Mapping, Replay, State};
+use super::replay::{Mapping, Replay, State};
 use crate::{
     mutants::Planted,
-    permutation::Permutation,
     types::{Body, Incarnation, Version},
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-const MAGIC: &[u8; 8] = b"FIRNDLCP";
+const MAGIC: &[u8; 8] = b"FIRNDLC2";
 const NOWHERE: u64 = u64::MAX;
 
 /// A checkpoint, decoded.
@@ -37,18 +36,15 @@ impl Checkpoint {
         let replay = &self.replay;
         let mut bytes = BytesMut::with_capacity(128 + replay.map.len() * 24 + replay.states.len() * 8);
         bytes.put_slice(MAGIC);
-        let cursor = [replay.cursor.range as u64, replay.cursor.taken, replay.cursor.x];
-        for word in [self.number, self.incarnation.0, replay.next, replay.released]
-            .into_iter()
-            .chain(cursor)
-        {
+        for word in [
+            self.number,
+            self.incarnation.0,
+            replay.next,
+            replay.released,
+            replay.tract_blocks,
+            replay.turn,
+        ] {
             bytes.put_u64_le(word);
-        }
-        bytes.put_u64_le(replay.ranges.len() as u64);
-        for range in &replay.ranges {
-            for word in [range.base, range.length, range.multiplier, range.increment] {
-                bytes.put_u64_le(word);
-            }
         }
         bytes.put_u64_le(replay.map.len() as u64);
         for mapping in &replay.map {
@@ -82,19 +78,7 @@ impl Checkpoint {
         }
         let (number, incarnation) = (input.word()?, Incarnation(input.word()?));
         let (next, released) = (input.word()?, input.word()?);
-        let cursor = Cursor {
-            range: usize::try_from(input.word()?).ok()?,
-            taken: input.word()?,
-            x: input.word()?,
-        };
-        let ranges = input.list(4, |input| {
-            Some(Permutation {
-                base: input.word()?,
-                length: input.word()?,
-                multiplier: input.word()?,
-                increment: input.word()?,
-            })
-        })?;
+        let turns = (input.word()?, input.word()?);
         let map = input.list(3, |input| {
             let physical = input.word()?;
             let version = Version {
@@ -110,7 +94,7 @@ impl Checkpoint {
                 freed => State::Quarantined(freed - 2),
             })
         })?;
-        let replay = Replay::from_parts(next, map, states, ranges, cursor, released, planted)?;
+        let replay = Replay::from_parts(next, map, states, turns, released, planted)?;
         input.0.is_empty().then_some(Self {
             number,
             incarnation,
@@ -142,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn example() -> Checkpoint {
-        let mut replay = Replay::new(4, 9, 7, Planted::default());
+        let mut replay = Replay::new(4, 9, 3, Planted::default());
         for block in [0, 1, 0, 3] {
             let place = replay.place().unwrap();
             let record = crate::log::Record::Data {
@@ -164,6 +148,26 @@ mod tests {
         let decoded = Checkpoint::decode(&body, Planted::default()).unwrap();
         assert_eq!((decoded.number, decoded.incarnation), (8, Incarnation(3)));
         assert_eq!(decoded.replay, example().replay);
+    }
+
+    #[test]
+    fn the_bytes_are_what_the_format_says() {
+        let Body::Data(bytes) = example().encode() else {
+            unreachable!()
+        };
+        let mut expected = b"FIRNDLC2".to_vec();
+        let none = [u64::MAX, 0, 0];
+        for word in [8, 3, 5, 0, 3, 1, 4]
+            .into_iter()
+            .chain([6, 3, 3, 3, 3, 2])
+            .chain(none)
+            .chain([1, 3, 4, 9])
+            // The first entry's block was overwritten by the third.
+            .chain([5, 1, 0, 1, 0, 0, 1, 0, 0])
+        {
+            expected.extend(u64::to_le_bytes(word));
+        }
+        assert_eq!(bytes, expected);
     }
 
     proptest! {

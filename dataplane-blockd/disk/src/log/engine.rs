@@ -79,8 +79,8 @@ pub struct LogEngine {
     checkpointing: Option<Checkpointing>,
     /// Number and coverage of the last two durable checkpoints.
     durable: [(u64, u64); 2],
-    /// A size that the next checkpoint brings: virtual blocks, physical blocks, seed.
-    growth: Option<(u64, u64, u64)>,
+    /// A size that the next checkpoint brings: virtual blocks, physical blocks.
+    growth: Option<(u64, u64)>,
     /// The size as users see it: a growth shows when it is durable.
     blocks: u64,
 }
@@ -123,7 +123,7 @@ impl LogEngine {
     /// Physical blocks, with those that an announced growth will bring.
     pub fn physical_blocks(&self) -> u64 {
         self.growth
-            .map_or(self.replay.physical_blocks(), |(_, physical, _)| physical)
+            .map_or(self.replay.physical_blocks(), |(_, physical)| physical)
     }
 
     /// Whether it is growing: the next growth has to wait.
@@ -188,9 +188,9 @@ impl LogEngine {
     }
 
     /// Makes the disk larger; takes effect with the next checkpoint, before which no further entry is issued.
-    pub fn grow(&mut self, now_ms: u64, virtual_blocks: u64, physical_blocks: u64, seed: u64) -> Vec<Effect> {
+    pub fn grow(&mut self, now_ms: u64, virtual_blocks: u64, physical_blocks: u64) -> Vec<Effect> {
         assert!(self.growth.is_none(), "a disk grows one step at a time");
-        self.growth = Some((virtual_blocks, physical_blocks, seed));
+        self.growth = Some((virtual_blocks, physical_blocks));
         let mut effects = Vec::new();
         self.pump(now_ms, &mut effects);
         effects
@@ -351,7 +351,7 @@ impl LogEngine {
             Effect::Store(Store {
                 ticket: Ticket::Entry(version.sequence),
                 replica,
-                unit: Unit::Log(place.0),
+                unit: Unit::Log(place),
                 count: 1,
                 version,
                 body: body.clone(),
@@ -422,8 +422,8 @@ impl LogEngine {
         let retired_sequence = self.oldest_sequence();
         if self.checkpointing.is_none() && self.is_checkpoint_due() {
             let grow = self.growth;
-            if let Some((virtual_blocks, physical_blocks, seed)) = grow {
-                self.replay.grow(virtual_blocks, physical_blocks, seed);
+            if let Some((virtual_blocks, physical_blocks)) = grow {
+                self.replay.grow(virtual_blocks, physical_blocks);
             }
             let number = self.durable[1].0 + 1;
             let snapshot = Checkpoint {

@@ -14,7 +14,7 @@ use crate::{
     types::{Incarnation, Unit, Version},
 };
 
-/// Writes the first checkpoint of a new disk.
+/// Writes the first checkpoint of a new disk, of which `tract_blocks` neighbouring physical blocks lie in one tract.
 ///
 /// # Errors
 /// If a replica fails.
@@ -23,13 +23,13 @@ pub async fn format(
     incarnation: Incarnation,
     virtual_blocks: u64,
     physical_blocks: u64,
-    seed: u64,
+    tract_blocks: u64,
 ) -> Result<(), AttachError> {
     fence(replicas, incarnation).await?;
     let checkpoint = Checkpoint {
         number: 0,
         incarnation,
-        replay: Replay::new(virtual_blocks, physical_blocks, seed, Planted::default()),
+        replay: Replay::new(virtual_blocks, physical_blocks, tract_blocks, Planted::default()),
     };
     write_checkpoint(replicas, &checkpoint, Planted::default()).await?;
     Ok(())
@@ -174,7 +174,7 @@ async fn roll_forward(
             found.iter().flatten().find(next_one).cloned()
         };
         let copy = !planted.is(Mutant::SkipReReplication);
-        let accepted = settle(replicas, Unit::Log(place.0), pick, copy).await?;
+        let accepted = settle(replicas, Unit::Log(place), pick, copy).await?;
         let record = accepted
             .as_ref()
             .and_then(|stored| Record::decode(&stored.body))
@@ -208,7 +208,7 @@ async fn skip_gap(
         };
         let found = settle(
             replicas,
-            Unit::Log(place.0),
+            Unit::Log(place),
             |found| {
                 found
                     .iter()

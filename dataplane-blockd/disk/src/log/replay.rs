@@ -2,7 +2,6 @@
 
 use crate::{
     mutants::{Mutant, Planted},
-    permutation::Permutation,
     types::{Body, Incarnation, Version},
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -99,59 +98,47 @@ pub(super) enum State {
     Quarantined(u64),
 }
 
-/// A place in the cycle of all permutations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub(super) struct Cursor {
-    pub(super) range: usize,
-    pub(super) taken: u64,
-    pub(super) x: u64,
-}
-
 /// The state after all entries before `next`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replay {
     pub(super) next: u64,
     pub(super) map: Vec<Option<Mapping>>,
     pub(super) states: Vec<State>,
-    pub(super) free: u64,
+    free: u64,
     used: u64,
-    pub(super) ranges: Vec<Permutation>,
-    pub(super) cursor: Cursor,
+    /// Physical blocks that lie in one tract.
+    pub(super) tract_blocks: u64,
+    /// The tract whose turn it is.
+    pub(super) turn: u64,
+    /// Of each tract, its lowest free block. Follows from the states.
+    lowest_free: Vec<Option<u64>>,
     /// Blocks freed by entries before this one have been released.
     pub(super) released: u64,
     planted: Planted,
 }
 
 impl Replay {
-    /// An empty log.
+    /// An empty log, of which `tract_blocks` neighbouring physical blocks lie in one tract.
     ///
     /// # Panics
-    /// If there is less than the least slack.
-    pub fn new(virtual_blocks: u64, physical_blocks: u64, seed: u64, planted: Planted) -> Self {
+    /// If there is less than the least slack, or tracts have no blocks.
+    pub fn new(virtual_blocks: u64, physical_blocks: u64, tract_blocks: u64, planted: Planted) -> Self {
         assert!(
             physical_blocks >= virtual_blocks + SLACK_BLOCKS_MIN,
             "a log needs {SLACK_BLOCKS_MIN} blocks more than the disk has"
         );
-        Self {
-            next: 1,
-            map: vec![None; virtual_blocks as usize],
-            states: vec![State::Free; physical_blocks as usize],
-            free: physical_blocks,
-            used: 0,
-            ranges: vec![Permutation::new(0, physical_blocks, seed)],
-            cursor: Cursor::default(),
-            released: 0,
-            planted,
-        }
+        let map = vec![None; virtual_blocks as usize];
+        let states = vec![State::Free; physical_blocks as usize];
+        Self::from_parts(1, map, states, (tract_blocks, 0), 0, planted).expect("an empty log is consistent")
     }
 
-    /// From the parts of a checkpoint; nothing if they contradict each other.
+    /// From the parts of a checkpoint; nothing if they contradict each other. `turns`: the blocks of a tract, and the tract whose
+    /// turn it is.
     pub(super) fn from_parts(
         next: u64,
         map: Vec<Option<Mapping>>,
         states: Vec<State>,
-        ranges: Vec<Permutation>,
-        cursor: Cursor,
+        (tract_blocks, turn): (u64, u64),
         released: u64,
         planted: Planted,
     ) -> Option<Self> {
@@ -165,26 +152,40 @@ impl Replay {
             }
             *seen = true;
         }
-        let covered = ranges.iter().try_fold(0, |at, range| {
-            (range.base == at && range.length > 0).then(|| at.checked_add(range.length))?
-        });
-        let cursor_fits = ranges
-            .get(cursor.range)
-            .is_some_and(|range| cursor.taken <= range.length && cursor.x < range.length);
-        let consistent = used == map.iter().flatten().count() as u64
-            && covered == Some(states.len() as u64)
-            && cursor_fits;
-        consistent.then_some(Self {
+        let has_turn = tract_blocks > 0 && turn < (states.len() as u64).div_ceil(tract_blocks);
+        if used != map.iter().flatten().count() as u64 || !has_turn {
+            return None;
+        }
+        let mut replay = Self {
             next,
             map,
             states,
             free,
             used,
-            ranges,
-            cursor,
+            tract_blocks,
+            turn,
+            lowest_free: Vec::new(),
             released,
             planted,
-        })
+        };
+        replay.find_lowest_free(0);
+        Some(replay)
+    }
+
+    /// Looks at all blocks of the tracts from this one on.
+    fn find_lowest_free(&mut self, first_tract: u64) {
+        self.lowest_free.truncate(first_tract as usize);
+        for tract in first_tract..self.physical_blocks().div_ceil(self.tract_blocks) {
+            let lowest = self.free_from(tract * self.tract_blocks);
+            self.lowest_free.push(lowest);
+        }
+    }
+
+    /// The lowest free block of a block's tract that is not below it.
+    fn free_from(&self, physical: u64) -> Option<u64> {
+        let end = (physical / self.tract_blocks + 1) * self.tract_blocks;
+        (physical..end.min(self.physical_blocks()))
+            .find(|physical| self.states[*physical as usize] == State::Free)
     }
 
     /// The sequence of the next entry.
@@ -236,26 +237,31 @@ impl Replay {
         self.free > RELEASE_RESERVE
     }
 
-    /// The physical block of the next entry, and the cursor behind it.
-    pub(super) fn place(&self) -> Option<(u64, Cursor)> {
-        let mut cursor = self.cursor;
-        for _ in 0..self.states.len() {
-            let range = self.ranges[cursor.range];
-            if cursor.taken == range.length {
-                cursor = Cursor {
-                    range: (cursor.range + 1) % self.ranges.len(),
-                    ..Cursor::default()
-                };
+    /// The physical block of the next entry: tracts take turns, those that are full are passed over, and each gives its lowest
+    /// free block.
+    pub(super) fn place(&self) -> Option<u64> {
+        let (before, from) = self.lowest_free.split_at(self.turn as usize);
+        from.iter().chain(before).find_map(|lowest| *lowest)
+    }
+
+    fn set_state(&mut self, physical: u64, state: State) {
+        let was = std::mem::replace(&mut self.states[physical as usize], state);
+        let tract = (physical / self.tract_blocks) as usize;
+        match (was, state) {
+            (State::Free, State::Free) => {}
+            (State::Free, _) => {
+                self.free -= 1;
+                if self.lowest_free[tract] == Some(physical) {
+                    self.lowest_free[tract] = self.free_from(physical);
+                }
             }
-            let range = self.ranges[cursor.range];
-            cursor.x = range.after(cursor.x);
-            cursor.taken += 1;
-            let physical = range.base + cursor.x;
-            if self.states[physical as usize] == State::Free {
-                return Some((physical, cursor));
+            (_, State::Free) => {
+                self.free += 1;
+                let lowest = &mut self.lowest_free[tract];
+                *lowest = Some(lowest.map_or(physical, |lowest| lowest.min(physical)));
             }
+            (State::Used | State::Quarantined(_), State::Used | State::Quarantined(_)) => {}
         }
-        None
     }
 
     /// Whether a record can stand in this log.
@@ -269,20 +275,18 @@ impl Replay {
     }
 
     /// Takes the next entry into account; it lies where [`Replay::place`] said.
-    pub(super) fn apply(&mut self, record: &Record, incarnation: Incarnation, place: (u64, Cursor)) {
-        let (physical, cursor) = place;
+    pub(super) fn apply(&mut self, record: &Record, incarnation: Incarnation, physical: u64) {
         let sequence = self.next;
         assert_eq!(
             self.states[physical as usize],
             State::Free,
             "an entry goes to a free block"
         );
-        self.cursor = cursor;
-        self.free -= 1;
+        self.turn = (physical / self.tract_blocks + 1) % self.lowest_free.len() as u64;
         self.next += 1;
         match record {
             Record::Data { block, .. } => {
-                self.states[physical as usize] = State::Used;
+                self.set_state(physical, State::Used);
                 self.used += 1;
                 self.unmap(*block, sequence);
                 let version = Version {
@@ -292,16 +296,16 @@ impl Replay {
                 self.map[*block as usize] = Some(Mapping { physical, version });
             }
             Record::Zero { first, count } => {
-                self.states[physical as usize] = State::Quarantined(sequence);
+                self.set_state(physical, State::Quarantined(sequence));
                 (*first..first + count).for_each(|block| self.unmap(block, sequence));
             }
             Record::Release { before } => {
-                self.states[physical as usize] = State::Quarantined(sequence);
+                self.set_state(physical, State::Quarantined(sequence));
                 self.released = self.released.max(*before);
-                for state in &mut self.states {
-                    if matches!(state, State::Quarantined(freed) if *freed < *before) {
-                        *state = State::Free;
-                        self.free += 1;
+                for physical in 0..self.physical_blocks() {
+                    if matches!(self.states[physical as usize], State::Quarantined(freed) if freed < *before)
+                    {
+                        self.set_state(physical, State::Free);
                     }
                 }
             }
@@ -313,12 +317,12 @@ impl Replay {
             self.used -= 1;
             let at_once =
                 self.planted.is(Mutant::SkipQuarantine) || self.planted.is(Mutant::SkipDependsOnRetirement);
-            self.states[old.physical as usize] = if at_once {
-                self.free += 1;
+            let state = if at_once {
                 State::Free
             } else {
                 State::Quarantined(sequence)
             };
+            self.set_state(old.physical, state);
         }
     }
 
@@ -331,31 +335,23 @@ impl Replay {
                 .any(|state| matches!(state, State::Quarantined(freed) if *freed < before))
     }
 
-    /// Makes the disk larger: the new physical blocks get a permutation of their own. Only at a checkpoint.
-    pub(super) fn grow(&mut self, virtual_blocks: u64, physical_blocks: u64, seed: u64) {
+    /// Makes the disk larger: tracts of new physical blocks take turns with the others. Only at a checkpoint.
+    pub(super) fn grow(&mut self, virtual_blocks: u64, physical_blocks: u64) {
         assert!(virtual_blocks >= self.virtual_blocks() && physical_blocks > self.physical_blocks());
         assert!(physical_blocks >= virtual_blocks + SLACK_BLOCKS_MIN);
-        let added = physical_blocks - self.physical_blocks();
-        self.ranges
-            .push(Permutation::new(self.physical_blocks(), added, seed));
+        let before = self.physical_blocks();
         self.map.resize(virtual_blocks as usize, None);
         self.states.resize(physical_blocks as usize, State::Free);
-        self.free += added;
+        self.free += physical_blocks - before;
+        self.find_lowest_free(before / self.tract_blocks);
     }
 
     /// What the paper does: blocks become free when the entry that replaced them retires.
     #[cfg(feature = "mutants")]
     pub(super) fn hold_until_retired(&mut self, physical: u64, held: bool) {
-        let state = &mut self.states[physical as usize];
-        match (held, *state) {
-            (true, State::Free) => {
-                *state = State::Quarantined(u64::MAX);
-                self.free -= 1;
-            }
-            (false, State::Quarantined(u64::MAX)) => {
-                *state = State::Free;
-                self.free += 1;
-            }
+        match (held, self.states[physical as usize]) {
+            (true, State::Free) => self.set_state(physical, State::Quarantined(u64::MAX)),
+            (false, State::Quarantined(u64::MAX)) => self.set_state(physical, State::Free),
             _ => {}
         }
     }
@@ -364,6 +360,69 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn write(replay: &mut Replay, block: u64) -> u64 {
+        let place = replay.place().expect("there is a free block");
+        let data = Bytes::new();
+        replay.apply(&Record::Data { block, data }, Incarnation(2), place);
+        place
+    }
+
+    #[test]
+    fn tracts_take_turns_and_each_is_written_from_its_beginning() {
+        let mut replay = Replay::new(8, 14, 4, Planted::default());
+        let places: Vec<u64> = (0..8).map(|block| write(&mut replay, block)).collect();
+        assert_eq!(places, [0, 4, 8, 12, 1, 5, 9, 13]);
+        // The last tract has two blocks, and both are taken.
+        assert_eq!((write(&mut replay, 1), write(&mut replay, 2)), (2, 6));
+        assert_eq!((write(&mut replay, 3), write(&mut replay, 4)), (10, 3));
+        // What is overwritten is free when it was released, and its tract takes its turn again.
+        let place = replay.place().expect("there is a free block");
+        let before = replay.next();
+        replay.apply(&Record::Release { before }, Incarnation(2), place);
+        assert_eq!((place, write(&mut replay, 7)), (7, 8));
+        replay.grow(12, 22);
+        let places: Vec<u64> = (8..12).map(|block| write(&mut replay, block)).collect();
+        assert_eq!(places, [12, 16, 20, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn neighbouring_entries_share_no_tract_while_all_have_room_and_no_place_is_given_twice(
+            tract_blocks in 1..7_u64,
+            blocks in proptest::collection::vec(0..20_u64, 1..200),
+        ) {
+            let mut replay = Replay::new(20, 31, tract_blocks, Planted::default());
+            let tracts = 31_u64.div_ceil(tract_blocks);
+            let mut last = Vec::new();
+            for block in blocks {
+                if !replay.has_room() {
+                    let place = replay.place().expect("the last is for a release");
+                    let before = replay.next();
+                    replay.apply(&Record::Release { before }, Incarnation(2), place);
+                    last.clear();
+                }
+                let all_have_room = replay.lowest_free.iter().all(Option::is_some);
+                let place = write(&mut replay, block);
+                last.push(place / tract_blocks);
+                if !all_have_room {
+                    last.clear();
+                }
+                let recent = last.iter().rev().take(tracts as usize);
+                prop_assert!(recent.clone().collect::<std::collections::BTreeSet<_>>().len() == recent.count());
+                let again = Replay::from_parts(
+                    replay.next,
+                    replay.map.clone(),
+                    replay.states.clone(),
+                    (replay.tract_blocks, replay.turn),
+                    replay.released,
+                    replay.planted,
+                );
+                prop_assert_eq!(again.as_ref(), Some(&replay));
+            }
+        }
+    }
 
     #[test]
     fn records_are_read_back_and_nonsense_is_not() {

@@ -42,6 +42,48 @@ async fn journaled(disk: VirtualDisk, options: JournalOptions, fence: u64) -> Jo
         .expect("the disk can be read")
 }
 
+/// A disk with its journal on a machine, and the nodes that it is on.
+struct Rig {
+    env: Env,
+    cluster: Arc<Mutex<Cluster>>,
+    disk: VirtualDisk,
+    device: Journaled,
+    /// Attaches so far.
+    attaches: u64,
+}
+
+/// With nothing written yet; the journal belongs to attach 7.
+async fn rig(machine: &Machine, kind: Kind) -> Rig {
+    rig_with(machine, kind, options(&machine.env())).await
+}
+
+async fn rig_with(machine: &Machine, kind: Kind, options: JournalOptions) -> Rig {
+    let (env, mut attaches) = (machine.env(), 1);
+    let cluster = new_cluster(&env, kind).await;
+    let disk = attach(&env, &cluster, kind, &mut attaches).await;
+    let device = journaled(disk.clone(), options, 7).await;
+    Rig {
+        env,
+        cluster,
+        disk,
+        device,
+        attaches,
+    }
+}
+
+/// Nodes go, and the journal begins with a write.
+async fn begin_journaling(rig: &Rig) {
+    away(&rig.cluster, true);
+    write(&rig.device, 0, 1).await.unwrap();
+    rig.env.sleep(SECOND * 2).await;
+}
+
+/// Waits until nodes have all that the journal had.
+async fn settled(env: &Env, device: &Journaled) {
+    let settled = env.timeout(SECOND * 600, device.settle()).await;
+    settled.expect("nodes are back").unwrap();
+}
+
 fn block(byte: u8) -> Bytes {
     Bytes::from(vec![byte; BLOCK_BYTES as usize])
 }
@@ -86,10 +128,13 @@ async fn fill(env: &Env, device: &Journaled) -> u64 {
 #[test]
 fn writes_are_answered_without_nodes_up_to_the_bound_and_all_of_them_arrive() {
     on_a_machine(|machine, kind| async move {
-        let env = machine.env();
-        let cluster = new_cluster(&env, kind).await;
-        let disk = attach(&env, &cluster, kind, &mut 1).await;
-        let device = journaled(disk.clone(), options(&env), 7).await;
+        let Rig {
+            env,
+            cluster,
+            disk,
+            device,
+            ..
+        } = rig(&machine, kind).await;
         write(&device, 0, 1).await.unwrap();
         device.flush().await.unwrap();
         away(&cluster, true);
@@ -107,7 +152,7 @@ fn writes_are_answered_without_nodes_up_to_the_bound_and_all_of_them_arrive() {
             answered as u8 + 1
         );
         away(&cluster, false);
-        env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+        settled(&env, &device).await;
         let status = device.status().expect("it has a journal");
         assert_eq!((status.session, status.used_bytes, status.waiting), (None, 0, 0));
         assert_eq!(content(&disk).await, seen);
@@ -119,15 +164,18 @@ fn writes_are_answered_without_nodes_up_to_the_bound_and_all_of_them_arrive() {
 #[test]
 fn a_journal_that_is_full_before_its_first_file_is_gives_room_back() {
     on_a_machine(|machine, kind| async move {
-        let env = machine.env();
-        let cluster = new_cluster(&env, kind).await;
-        let disk = attach(&env, &cluster, kind, &mut 1).await;
         let wanted = JournalOptions {
             bytes_max: 9000,
             file_bytes: 1 << 20,
-            ..options(&env)
+            ..options(&machine.env())
         };
-        let device = journaled(disk.clone(), wanted, 7).await;
+        let Rig {
+            env,
+            cluster,
+            disk,
+            device,
+            ..
+        } = rig_with(&machine, kind, wanted).await;
         away(&cluster, true);
         fill(&env, &device).await;
         away(&cluster, false);
@@ -140,7 +188,7 @@ fn a_journal_that_is_full_before_its_first_file_is_gives_room_back() {
                 .unwrap();
         }
         let seen = content(&device).await;
-        env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+        settled(&env, &device).await;
         assert_eq!(content(&disk).await, seen);
     });
 }
@@ -150,10 +198,13 @@ fn a_local_disk_that_fails_makes_writers_wait_for_nodes_and_nothing_else() {
     for full_at_once in [true, false] {
         for syncs_fail in [true, false] {
             on_a_machine(move |machine, kind| async move {
-                let env = machine.env();
-                let cluster = new_cluster(&env, kind).await;
-                let disk = attach(&env, &cluster, kind, &mut 1).await;
-                let device = journaled(disk.clone(), options(&env), 7).await;
+                let Rig {
+                    env,
+                    cluster,
+                    disk,
+                    device,
+                    ..
+                } = rig(&machine, kind).await;
                 let fails = || {
                     machine.disk().configure(|options| {
                         if syncs_fail {
@@ -185,7 +236,7 @@ fn a_local_disk_that_fails_makes_writers_wait_for_nodes_and_nothing_else() {
                 machine.disk().configure(|options| {
                     (options.sync_failures, options.capacity_bytes) = (0, 1 << 30);
                 });
-                env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+                settled(&env, &device).await;
                 assert_eq!(content(&disk).await, seen);
             });
         }
@@ -248,7 +299,7 @@ fn nothing_that_the_journal_answered_is_lost_in_any_number_of_crashes() {
                     *went_on.lock().unwrap() += u64::from(device.status().unwrap().session.is_some());
                     expected.check(&content(&device).await);
                     if fence == 15 {
-                        env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+                        settled(&env, &device).await;
                         expected.check(&content(&disk).await);
                         return;
                     }
@@ -293,19 +344,13 @@ fn a_journal_is_put_aside_whole_however_often_that_is_interrupted() {
         let simulation = Simulation::new(seed);
         let machine = simulation.machine("client");
         let lives = async move {
-            let mut env = machine.env();
-            let kind = Kind::Striped(WritePolicy::Memory);
-            let cluster = new_cluster(&env, kind).await;
-            let disk = attach(&env, &cluster, kind, &mut 1).await;
-            let device = journaled(disk, options(&env), 7).await;
-            away(&cluster, true);
-            write(&device, 0, 1).await.unwrap();
-            env.sleep(SECOND * 2).await;
+            let rig = rig(&machine, Kind::Striped(WritePolicy::Memory)).await;
+            begin_journaling(&rig).await;
             for number in 0..20 {
-                write(&device, number, number as u8 + 1).await.unwrap();
+                write(&rig.device, number, number as u8 + 1).await.unwrap();
             }
             machine.crash();
-            env = machine.restart();
+            let mut env = machine.restart();
             let mut fence = 20;
             let path = loop {
                 fence += 2;
@@ -349,13 +394,11 @@ fn a_journal_is_put_aside_whole_however_often_that_is_interrupted() {
 #[test]
 fn what_promises_durability_waits_for_nodes() {
     on_a_machine(|machine, kind| async move {
-        let env = machine.env();
-        let cluster = new_cluster(&env, kind).await;
-        let disk = attach(&env, &cluster, kind, &mut 1).await;
-        let device = journaled(disk, options(&env), 7).await;
-        away(&cluster, true);
-        write(&device, 0, 1).await.unwrap();
-        env.sleep(SECOND * 2).await;
+        let rig = rig(&machine, kind).await;
+        begin_journaling(&rig).await;
+        let Rig {
+            env, cluster, device, ..
+        } = rig;
         write(&device, 1, 2).await.unwrap();
         assert!(device.status().is_some_and(|status| status.session.is_some()));
         let durable = device.write(1024, block(3), Durability::Durable);
@@ -372,14 +415,13 @@ fn what_promises_durability_waits_for_nodes() {
 #[test]
 fn writes_fail_after_the_configured_time_and_not_before() {
     on_a_machine(|machine, kind| async move {
-        let env = machine.env();
-        let cluster = new_cluster(&env, kind).await;
-        let disk = attach(&env, &cluster, kind, &mut 1).await;
         let wanted = JournalOptions {
             give_up: Some(SECOND * 100),
-            ..options(&env)
+            ..options(&machine.env())
         };
-        let device = journaled(disk, wanted, 7).await;
+        let Rig {
+            env, cluster, device, ..
+        } = rig_with(&machine, kind, wanted).await;
         away(&cluster, true);
         let began = env.now();
         let answered = fill(&env, &device).await;
@@ -389,7 +431,7 @@ fn writes_fail_after_the_configured_time_and_not_before() {
         assert!(matches!(failed, Err(DeviceError::Io(_))), "{failed:?}");
         assert!(env.now().since(began) >= SECOND * 100);
         away(&cluster, false);
-        env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+        settled(&env, &device).await;
         write(&device, 0, 201).await.unwrap();
     });
 }
@@ -397,14 +439,15 @@ fn writes_fail_after_the_configured_time_and_not_before() {
 #[test]
 fn the_next_attach_goes_on_and_one_after_another_puts_the_journal_aside() {
     on_a_machine(|machine, kind| async move {
-        let env = machine.env();
-        let cluster = new_cluster(&env, kind).await;
-        let mut incarnation = 1;
-        let disk = attach(&env, &cluster, kind, &mut incarnation).await;
-        let device = journaled(disk, options(&env), 7).await;
-        away(&cluster, true);
-        write(&device, 0, 1).await.unwrap();
-        env.sleep(SECOND * 2).await;
+        let rig = rig(&machine, kind).await;
+        begin_journaling(&rig).await;
+        let Rig {
+            env,
+            cluster,
+            device,
+            mut attaches,
+            ..
+        } = rig;
         for number in 1..16 {
             write(&device, number, number as u8 + 1).await.unwrap();
         }
@@ -425,7 +468,7 @@ fn the_next_attach_goes_on_and_one_after_another_puts_the_journal_aside() {
             machine.crash();
             let env = machine.restart();
             away(&cluster, false);
-            let disk = attach(&env, &cluster, kind, &mut incarnation).await;
+            let disk = attach(&env, &cluster, kind, &mut attaches).await;
             if aside {
                 let journal = Journal::claim(options(&env), DISK, &KEY, 20).await.unwrap();
                 let path = journal.salvaged.clone().expect("it is put aside");
@@ -455,7 +498,7 @@ fn the_next_attach_goes_on_and_one_after_another_puts_the_journal_aside() {
             let device = journaled(disk.clone(), options(&env), 8).await;
             let found = content(&device).await;
             assert_eq!(found[..written as usize], seen, "read at once");
-            env.timeout(SECOND * 600, device.settle()).await.unwrap().unwrap();
+            settled(&env, &device).await;
             assert_eq!(content(&disk).await, found);
             // Something is left for whoever comes next.
             away(&cluster, true);

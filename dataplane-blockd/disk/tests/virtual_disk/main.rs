@@ -149,8 +149,8 @@ fn a_disk_grows_under_load_and_keeps_its_size() {
             has_blocks: BLOCKS,
             blocks: BLOCKS,
         };
-        assert_eq!(disk.grow(BLOCKS, 1000, 1).await, Err(refused));
-        disk.grow(BLOCKS + 8, BLOCKS + 40, 1).await.unwrap();
+        assert_eq!(disk.grow(BLOCKS, 1000).await, Err(refused));
+        disk.grow(BLOCKS + 8, BLOCKS + 40).await.unwrap();
         assert_eq!(disk.geometry().size_bytes, (BLOCKS + 8) * u64::from(BLOCK_BYTES));
         disk.write(DISK_BYTES, block(7), Durability::Durable)
             .await
