@@ -53,7 +53,7 @@ pub enum HostError {
         /// The family.
         target: Target,
         /// What stopped the run.
-        error: CleanError,
+        error: Box<CleanError>,
     },
     /// Too little time is left for a run.
     #[error("family {target}: only {left_ms} ms are left, too few for a run; it is safe to ask again")]
@@ -332,7 +332,10 @@ impl Host {
                 left_ms: until.since(began).as_millis(),
             });
         }
-        let failed = |error: CleanError| HostError::Clean { target, error };
+        let failed = |error: CleanError| HostError::Clean {
+            target,
+            error: Box::new(error),
+        };
         let table_before = opened.table.usage().nano_dollars;
         let (anchor, store) = self.place(opened, target).await?;
         // A family that the table does not know would look like one without roots.
