@@ -20,6 +20,9 @@ struct Arguments {
     /// Measure disks on slow nodes in virtual time, and print the figures as Markdown.
     #[arg(long)]
     figures: bool,
+    /// Measure one part of that: latencies, mail, reads or losses.
+    #[arg(long)]
+    figure: Option<String>,
     /// Run the history of one seed on nodes.
     #[arg(long)]
     on_nodes: Option<u64>,
@@ -42,8 +45,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let failed = if arguments.figures {
-        match figures::print() {
+    let failed = if arguments.figures || arguments.figure.is_some() {
+        match figures::print(arguments.figure.as_deref()) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("{error}");
