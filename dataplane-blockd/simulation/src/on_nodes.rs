@@ -98,8 +98,9 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 12] = [
+pub const BUGS: [&str; 13] = [
     "journal.answer_before_sync",
+    "journal.forgets_flushes",
     "journal.repeats_everything",
     "journal.forgets_what_waits",
     "journal.read_past",
