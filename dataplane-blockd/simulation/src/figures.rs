@@ -24,7 +24,7 @@ use std::{
 /// Every node's disk: the parameters of the Blizzard paper's disks as far as it gives them.
 pub const MODEL: &str = "seek=8ms,bw=128MB/s";
 /// Crashes of which a loss is the mean: the paper has 100.
-const CRASHES: u64 = 20;
+const CRASHES: u64 = 10;
 /// Tracts that a node has room for.
 const NODE_TRACTS: u32 = 40;
 
@@ -294,20 +294,42 @@ fn missing_bytes(found: &[Piece], written: &Bytes) -> u64 {
     missing
 }
 
-/// Measures everything and prints it as Markdown.
+/// Measures something and prints it.
+type Measure = fn() -> Result<(), String>;
+
+/// What is measured, by name.
+const PARTS: [(&str, Measure); 4] = [
+    ("latencies", print_latencies),
+    ("mail", print_mail),
+    ("reads", print_reads),
+    ("losses", print_losses),
+];
+
+/// Measures everything, or one part of it, and prints it as Markdown.
 ///
 /// # Errors
-/// If a disk does not do what it must.
-pub fn print() -> Result<(), String> {
-    let ordered = FlushPolicy::Ordered { lag_ms_max: 60_000 };
-    let modes = [
-        (Mode::WriteThrough, FlushPolicy::Durable),
-        (Mode::WriteBack, FlushPolicy::Durable),
-        (Mode::FlushEpoch, ordered),
-        (Mode::Log, FlushPolicy::Durable),
-        (Mode::Log, ordered),
-    ];
-    let setting = |copies, mode, flush| Setting {
+/// If a disk does not do what it must, or there is no such part.
+pub fn print(only: Option<&str>) -> Result<(), String> {
+    let wanted = |name: &str| only.is_none_or(|only| only == name);
+    let parts: Vec<_> = PARTS.into_iter().filter(|(name, _)| wanted(name)).collect();
+    if parts.is_empty() {
+        let names = PARTS.map(|(name, _)| name).join(", ");
+        return Err(format!("there are these figures: {names}"));
+    }
+    for (number, (_, measure)) in parts.into_iter().enumerate() {
+        if number > 0 {
+            println!();
+        }
+        measure()?;
+    }
+    Ok(())
+}
+
+const ORDERED: FlushPolicy = FlushPolicy::Ordered { lag_ms_max: 60_000 };
+
+/// A disk of 64 MiB on 24 nodes.
+fn small_disk(copies: u8, mode: Mode, flush: FlushPolicy) -> Setting {
+    Setting {
         nodes: 24,
         model: Some(MODEL),
         node_tracts: NODE_TRACTS,
@@ -316,39 +338,62 @@ pub fn print() -> Result<(), String> {
         flush,
         segment_tracts: 16,
         blocks: 16_384,
-    };
+    }
+}
+
+fn print_latencies() -> Result<(), String> {
+    let modes = [
+        (Mode::WriteThrough, FlushPolicy::Durable),
+        (Mode::WriteBack, FlushPolicy::Durable),
+        (Mode::FlushEpoch, ORDERED),
+        (Mode::Log, FlushPolicy::Durable),
+        (Mode::Log, ORDERED),
+    ];
     println!(
         "| mode | copies | writes/s | write acknowledged, ms (p99) | flush answered, ms (p99) | until durable, ms |"
     );
     println!("|---|---|---|---|---|---|");
     for copies in 1..=3 {
         for (mode, flush) in modes {
-            println!("{}", latencies(setting(copies, mode, flush), 300)?);
+            println!("{}", latencies(small_disk(copies, mode, flush), 300)?);
         }
     }
-    println!("\n| mode | copies | operations a second of a mail server |\n|---|---|---|");
-    let exchange_modes = [
+    Ok(())
+}
+
+fn print_mail() -> Result<(), String> {
+    println!("| mode | copies | operations a second of a mail server |\n|---|---|---|");
+    let modes = [
         (Mode::WriteThrough, FlushPolicy::Durable),
-        (Mode::FlushEpoch, ordered),
-        (Mode::Log, ordered),
+        (Mode::FlushEpoch, ORDERED),
+        (Mode::Log, ORDERED),
     ];
     for copies in [1, 3] {
-        for (mode, flush) in exchange_modes {
+        for (mode, flush) in modes {
             let setting = Setting {
                 // As many tracts as nodes, in place and as a log.
                 segment_tracts: 24,
                 blocks: 36_864,
-                ..setting(copies, mode, flush)
+                ..small_disk(copies, mode, flush)
             };
             let operations = exchange::operations_per_second(setting)?;
             println!("| {} | {copies} | {operations:.0} |", setting.name());
         }
     }
-    println!("\n| segment, tracts | sequential read on 128 nodes, MB/s |\n|---|---|");
+    Ok(())
+}
+
+fn print_reads() -> Result<(), String> {
+    println!("| segment, tracts | sequential read on 128 nodes, MB/s |\n|---|---|");
     for segment_tracts in [1, 8, 32, 128] {
         println!("| {segment_tracts} | {:.0} |", sequential_read(segment_tracts)?);
     }
+    Ok(())
+}
+
+fn print_losses() -> Result<(), String> {
     losses("4 KiB", SINGLE, &[1, 4, 16], &[50, 100, 300], 16_384)?;
+    println!();
     losses("4 KiB to 1 MiB", MIXED, &[16], &[50], 1 << 18)
 }
 
@@ -361,7 +406,7 @@ fn losses(
     blocks: u64,
 ) -> Result<(), String> {
     println!(
-        "\n| writes of {what}; a flush behind each | writes/s | flush-epoch loses, writes (KiB) | log loses, writes (KiB) | \
+        "| writes of {what}; a flush behind each | writes/s | flush-epoch loses, writes (KiB) | log loses, writes (KiB) | \
          not durable at the crash, flush-epoch, KiB | log, KiB | log less |\n|---|---|---|---|---|---|---|"
     );
     for writes_per_flush in writes_per_flush.iter().copied() {
@@ -373,14 +418,8 @@ fn losses(
             };
             let lost = |mode| {
                 let setting = Setting {
-                    nodes: 24,
-                    model: Some(MODEL),
-                    node_tracts: NODE_TRACTS,
-                    copies: 1,
-                    mode,
-                    flush: FlushPolicy::Ordered { lag_ms_max: 60_000 },
-                    segment_tracts: 16,
                     blocks,
+                    ..small_disk(1, mode, ORDERED)
                 };
                 lost_in_crashes(setting, wanted, CRASHES)
             };

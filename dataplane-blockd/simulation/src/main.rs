@@ -23,6 +23,9 @@ struct Arguments {
     /// The same of whole clusters: a node that dies for good, or a tenant at full blast beside others.
     #[arg(long, value_enum)]
     cluster_figures: Option<cluster_figures::Figure>,
+    /// Measure one part of that: latencies, mail, reads or losses.
+    #[arg(long)]
+    figure: Option<String>,
     /// Run the history of one seed on nodes.
     #[arg(long)]
     on_nodes: Option<u64>,
@@ -45,10 +48,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let failed = if arguments.figures || arguments.cluster_figures.is_some() {
+    let figure = arguments.figure.as_deref();
+    let failed = if arguments.figures || figure.is_some() || arguments.cluster_figures.is_some() {
         let printed = match arguments.cluster_figures {
-            Some(figure) => figure.print(),
-            None => figures::print(),
+            Some(part) => part.print(),
+            None => figures::print(figure),
         };
         match printed {
             Ok(()) => 0,

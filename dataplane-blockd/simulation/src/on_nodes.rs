@@ -4,7 +4,9 @@
 use crate::{
     check::Promises,
     cluster::{Cluster, Host, Size, TENANT, access, placement, replica_options, whole},
-    user::{self, Known, Recorded, SNAPSHOT_TRACT_BYTES, content, lock, snapshot_store, snapshots_hold},
+    user::{
+        self, Habits, Known, Recorded, SNAPSHOT_TRACT_BYTES, content, lock, snapshot_store, snapshots_hold,
+    },
 };
 use bytes::Bytes;
 use firn_blockd_client::{
@@ -12,6 +14,7 @@ use firn_blockd_client::{
 };
 use firn_blockd_disk::journal::JournalOptions;
 use firn_blockd_disk::{AttachError, Copy, FlushPolicy, ReplicaError, Replicas, Unit};
+use firn_blockd_node::DiskModel;
 use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication};
 use firn_blockd_snapshot::{Catalogue, SnapshotGate};
@@ -29,6 +32,18 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 const KEY: [u8; 32] = [5; 32];
 /// Blocks of the disk: over three tracts in place, and a log that goes round many times.
 pub(crate) const BLOCKS: u64 = 18;
+/// Of a journal, and of its files: small enough to be full now and then, and given back piece by piece; or enough for a longer while,
+/// of which nothing is given back, and little is made durable by itself, until all of it was given to nodes.
+const JOURNAL_BLOCKS: [(u64, u64); 2] = [(40, 8), (160, 80)];
+/// What slow nodes' disks are.
+const SLOW: DiskModel = DiskModel {
+    seek: Duration::from_millis(8),
+    bytes_per_second: 128_000_000,
+    sync: Duration::ZERO,
+    journal_apart: false,
+};
+/// Looks at a journal whose nodes are back, one each 2 ms: they need some seconds at most.
+const LOOKS_AT_JOURNAL_MAX: usize = 5000;
 /// Times a row may turn out not to be whole: each is a node that was declared dead a moment after it came back.
 const LOOKS_MAX: usize = 8;
 
@@ -62,8 +77,11 @@ struct Plan {
     mode: Mode,
     flush: FlushPolicy,
     replication: Replication,
-    /// Clients have a journal, each on its machine.
-    journal: bool,
+    /// Clients have a journal, each on its machine, of so many blocks, and of so many in each of its files.
+    journal: Option<(u64, u64)>,
+    habits: Habits,
+    /// Nodes take their time, so that much is under way while a client catches up.
+    slow: bool,
 }
 
 impl Plan {
@@ -80,7 +98,10 @@ impl Plan {
 
 /// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
 /// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 11] = [
+pub const BUGS: [&str; 14] = [
+    "journal.answer_before_sync",
+    "journal.forgets_flushes",
+    "journal.repeats_everything",
     "journal.forgets_what_waits",
     "journal.read_past",
     "journal.flush_answers_early",
@@ -118,11 +139,21 @@ pub fn run(seed: u64, planted: Option<&str>) -> Report {
         (Mode::Log, FlushPolicy::Durable),
         (Mode::Log, ordered),
     ]);
+    let journaled = mode != Mode::WriteThrough && random.chance(2, 3);
     let plan = Plan {
         mode,
         flush,
         replication,
-        journal: mode != Mode::WriteThrough && random.chance(1, 2),
+        journal: journaled.then(|| *random.pick(&JOURNAL_BLOCKS)),
+        habits: if journaled {
+            Habits {
+                first_blocks: *random.pick(&[4, BLOCKS]),
+                durable_each: *random.pick(&[3, 40]),
+            }
+        } else {
+            Habits::ANY
+        },
+        slow: journaled && random.chance(2, 3),
     };
     let mut report = Report {
         mode: plan.name(),
@@ -146,7 +177,11 @@ fn play(
     planted: Option<&str>,
     report: &mut Report,
 ) -> Result<(), String> {
-    let cluster = Cluster::new(seed, nodes, Size::SMALL)?;
+    let size = Size {
+        model: plan.slow.then_some(SLOW),
+        ..Size::SMALL
+    };
+    let cluster = Cluster::new(seed, nodes, size)?;
     let clients = ["client0", "client1"].map(|name| cluster.simulation.machine(name));
     for machine in cluster.hosts.iter().map(|host| &host.machine).chain(&clients) {
         if let Some(bug) = planted {
@@ -169,34 +204,26 @@ fn play(
         let (mut journals, mut interrupted) = ((0, 0), 0);
         // Who had the disk last.
         let mut before = None;
-        for _ in 0..1 + u64::from(plan.journal) + env.random_below(3) {
+        let journaled = plan.journal.is_some();
+        for _ in 0..1 + 5 * u64::from(journaled) + env.random_below(3) {
             let machine = &clients[turn];
-            if plan.journal {
+            if journaled {
                 // One process uses a journal: whoever was left behind here is gone.
                 machine.crash();
                 machine.restart();
             }
             let attached = attach_on(&machine.env(), &table, disk, &plan, true).await?;
             attaches += 1;
-            journals.0 += u64::from(
-                attached
-                    .device
-                    .status()
-                    .is_some_and(|status| status.session.is_some()),
-            );
+            let goes_on = is_journaling(&attached);
+            journals.0 += u64::from(goes_on);
             journals.1 += u64::from(attached.salvaged.is_some());
             let same_machine = before == Some(turn);
             before = Some(turn);
-            if plan.journal && env.random_below(2) == 0 {
+            if journaled && env.random_below(4) < if goes_on { 3 } else { 1 } {
                 // It dies before nodes have all that its journal has, and another goes on from there.
                 lock(&model).begin_life(same_machine);
-                env.sleep(Duration::from_millis(env.random_below(60))).await;
-                interrupted += u64::from(
-                    attached
-                        .device
-                        .status()
-                        .is_some_and(|status| status.session.is_some()),
-                );
+                env.sleep(catching_up(&env, &plan)).await;
+                interrupted += u64::from(is_journaling(&attached));
                 stop(machine, &env);
                 turn = env.random_below(2) as usize;
                 continue;
@@ -211,19 +238,29 @@ fn play(
             };
             let gate = SnapshotGate::new(&machine.env(), recorded, SNAPSHOT_TRACT_BYTES);
             let catalogue = Catalogue::new(snapshots.clone(), disk, &KEY);
-            user::start(&machine.env(), &gate, catalogue);
-            trouble(&env, &hosts, &placement, &plan).await;
-            if plan.journal && env.random_below(4) > 0 {
-                // No node is there, and the client does not live to see them again.
+            user::start(&machine.env(), &gate, catalogue, plan.habits);
+            if journaled && env.random_below(3) > 0 {
+                env.sleep(Duration::from_millis(env.random_below(300))).await;
+            } else {
+                trouble(&env, &hosts, &placement, &plan).await;
+            }
+            if journaled && env.random_below(4) > 0 {
+                // No node is there, and the client does not live to see them again, or not for long.
                 hosts.iter().for_each(|host| host.machine.crash());
                 if env.random_below(3) == 0 {
                     machine.crash_at_any(1 + env.random_below(30));
                 }
                 env.sleep(Duration::from_millis(300 + env.random_below(2000)))
                     .await;
+                if env.random_below(3) > 0 {
+                    hosts.iter().for_each(Host::revive);
+                    catches_up(&env, &attached).await;
+                    env.sleep(catching_up(&env, &plan)).await;
+                }
                 machine.faults().disarm();
                 stop(machine, &env);
-                hosts.iter().for_each(Host::revive);
+                let gone = hosts.iter().filter(|host| !host.machine.is_running());
+                gone.for_each(Host::revive);
             } else if env.random_below(2) == 0 {
                 // It goes on, and the next attach takes the disk away from it.
                 drop(attached);
@@ -231,7 +268,7 @@ fn play(
                 stop(machine, &env);
             }
             // With a journal, the same machine comes back half of the time, and goes on with it.
-            if !plan.journal || env.random_below(2) == 0 {
+            if !journaled || env.random_below(2) == 0 {
                 turn = 1 - turn;
             }
         }
@@ -243,7 +280,7 @@ fn play(
         if !whole(&env, &placement, plan.replication).await {
             return Err("the rows never became whole again".to_owned());
         }
-        if plan.journal {
+        if journaled {
             clients[turn].crash();
             clients[turn].restart();
         }
@@ -267,6 +304,31 @@ fn play(
     report.attaches = attaches;
     report.lost = lost as u64;
     Ok(())
+}
+
+/// How long a client catches up before it dies: less than it may need.
+fn catching_up(env: &Env, plan: &Plan) -> Duration {
+    let most = if plan.slow { [10, 40, 160] } else { [2, 8, 30] };
+    Duration::from_millis(env.random_below(most[env.random_below(3) as usize]))
+}
+
+fn is_journaling(attached: &AttachedDisk) -> bool {
+    let status = attached.device.status();
+    status.is_some_and(|status| status.session.is_some())
+}
+
+/// Waits until nodes are given what a journal has; not for ever, since its client may be gone.
+async fn catches_up(env: &Env, attached: &AttachedDisk) {
+    let waiting = || attached.device.status().map_or(0, |status| status.waiting);
+    let mut before = waiting();
+    for _ in 0..LOOKS_AT_JOURNAL_MAX {
+        env.sleep(Duration::from_millis(2)).await;
+        let now = waiting();
+        if now < before {
+            return;
+        }
+        before = now;
+    }
 }
 
 /// A client's machine loses its power, or its processes only, and is there again.
@@ -352,10 +414,9 @@ async fn attach_on(
         region_blocks: 4,
         force,
         replicas: replica_options(),
-        journal: plan.journal.then(|| JournalOptions {
-            // Small enough to be full now and then, in files that are given back one by one.
-            bytes_max: 40 * BLOCK_BYTES as u64,
-            file_bytes: 8 * BLOCK_BYTES as u64,
+        journal: plan.journal.map(|(blocks, file_blocks)| JournalOptions {
+            bytes_max: blocks * BLOCK_BYTES as u64,
+            file_bytes: file_blocks * BLOCK_BYTES as u64,
             after: Duration::from_millis(300),
             ..JournalOptions::new(env.clone(), "journal", 0)
         }),

@@ -226,16 +226,35 @@ impl BlockDevice for Recorded {
 /// Requests under way; each tells whether the disk is still there.
 type Under = FuturesUnordered<Task<bool>>;
 
+/// What a user does more often than others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// Writes begin in the first so many blocks: the fewer, the more often one is written again before a flush.
+    pub(crate) first_blocks: u64,
+    /// One of so many writes waits until it is durable: the fewer do, the longer a user goes on without nodes.
+    pub(crate) durable_each: u64,
+}
+
+impl Habits {
+    /// None.
+    pub(crate) const ANY: Self = Self {
+        first_blocks: BLOCKS,
+        durable_each: 5,
+    };
+}
+
 struct User {
     env: Env,
     gate: SnapshotGate<Recorded>,
+    habits: Habits,
 }
 
 /// A user at work, and snapshots meanwhile, until the disk is taken away or the machine stops.
-pub(crate) fn start(env: &Env, gate: &SnapshotGate<Recorded>, catalogue: Catalogue) {
+pub(crate) fn start(env: &Env, gate: &SnapshotGate<Recorded>, catalogue: Catalogue, habits: Habits) {
     let user = User {
         env: env.clone(),
         gate: gate.clone(),
+        habits,
     };
     drop(env.spawn("user", async move { user.work().await }));
     let (taking, gate) = (env.clone(), gate.clone());
@@ -286,7 +305,7 @@ impl User {
 
     fn start_write(&self, under_way: &Under) {
         let zeroes = self.env.random_below(6) == 0;
-        let first = self.env.random_below(BLOCKS);
+        let first = self.env.random_below(self.habits.first_blocks);
         // What is zeroed may be long: over all tracts of the disk, at once.
         let longest = if zeroes && self.env.random_below(2) == 0 {
             BLOCKS
@@ -294,7 +313,7 @@ impl User {
             3
         };
         let count = (1 + self.env.random_below(longest)).min(BLOCKS - first);
-        let durability = if self.env.random_below(5) == 0 {
+        let durability = if self.env.random_below(self.habits.durable_each) == 0 {
             Durability::Durable
         } else {
             Durability::Acknowledged
