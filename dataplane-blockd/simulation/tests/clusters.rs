@@ -37,6 +37,7 @@ fn a_tenant_at_full_blast_at_most_doubles_what_one_request_in_a_hundred_of_other
         tenants: 8,
         disks_each: 8,
         per_second: 2,
+        // Fewer requests have no hundredth part to speak of.
         time: Duration::from_secs(20),
     };
     let [silence, blast] = [false, true].map(|is_loud| run.run(1, is_loud).unwrap());
