@@ -89,6 +89,13 @@ impl FairQueue {
         self.lock().lanes.values().map(|lane| lane.waiting.len()).sum()
     }
 
+    /// Whether this tenant has requests waiting.
+    pub fn has_waiting(&self, tenant: TenantId) -> bool {
+        let lanes = self.lock();
+        let lane = lanes.lanes.get(&tenant);
+        lane.is_some_and(|lane| !lane.waiting.is_empty())
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Lanes> {
         self.lanes.lock().expect("no panic under this lock")
     }

@@ -34,6 +34,9 @@ use std::{
 use tokio::sync::Notify;
 use tracing::{debug, info};
 
+/// Four movements of an arm: then commits for those who fill the disk take a fifth of its time, not half.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(32);
+
 /// How a node works.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
@@ -51,6 +54,8 @@ pub struct NodeOptions {
     /// What a request costs its tenant beside its bytes: a solid disk does not seek, but each of its requests takes a processor's
     /// time, and small ones fill its channels less.
     pub request_cost_bytes: u64,
+    /// How long a durable write waits for somebody else's commit while its tenant has requests waiting for their turn.
+    pub commit_patience: Duration,
     /// Rows copied at once when the node joins.
     pub copies_at_once: usize,
     /// Bytes a second for copying.
@@ -76,6 +81,7 @@ impl Default for NodeOptions {
             heartbeat: Duration::from_secs(2),
             turns: 32,
             request_cost_bytes: 64 << 10,
+            commit_patience: Duration::ZERO,
             copies_at_once: 8,
             copy_bytes_per_second: 64 << 20,
             scrub_bytes_per_second: 8 << 20,
@@ -94,6 +100,7 @@ impl NodeOptions {
         Self {
             turns: 1,
             request_cost_bytes: seek_bytes,
+            commit_patience: COMMIT_PATIENCE,
             ..self
         }
     }

@@ -339,7 +339,14 @@ impl NodeSession {
         };
         self.node.store.note_settled(change.tract.disk, change.settled);
         if change.durable {
-            self.node.store.durable(batch).await;
+            // Who has more requests waiting than the disk takes loses nothing by waiting for a commit with others, which on a
+            // disk with an arm all others pay for.
+            let patience = self.node.options.commit_patience;
+            if !patience.is_zero() && self.node.queue.has_waiting(grant.tenant) {
+                self.node.store.durable_within(batch, patience).await;
+            } else {
+                self.node.store.durable(batch).await;
+            }
         }
         Ok(())
     }

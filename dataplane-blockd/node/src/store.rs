@@ -285,6 +285,14 @@ impl Store {
         self.shared.wait_durable(batch).await;
     }
 
+    /// The same for somebody who can wait: a commit is asked for only if none came in this time.
+    pub async fn durable_within(&self, batch: u64, patience: Duration) {
+        let committed = self.shared.durable.wait_for(|durable| *durable >= batch);
+        if self.shared.env.timeout(patience, committed).await.is_err() {
+            self.durable(batch).await;
+        }
+    }
+
     /// Empties a tract that this node holds from another stay in its row than `place` says; durable when it returns. Of
     /// several who ask at once one empties it, and what is written under `place` after that stays.
     pub async fn reset(&self, place: TractPlace) {

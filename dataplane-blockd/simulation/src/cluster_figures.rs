@@ -39,8 +39,8 @@ fn deaths() -> Result<(), String> {
             nodes,
             model: MODEL,
             tracts_per_node: 100,
-            data_bytes: 800 << 20,
-            heartbeat: Duration::from_millis(50),
+            data_bytes: 512 << 20,
+            heartbeat: Duration::from_millis(200),
             writes_per_second: 100,
         };
         let found = run.run(1)?;

@@ -443,24 +443,34 @@ pub(crate) async fn snapshots_hold(
     known: &Mutex<Known>,
 ) -> Result<u64, String> {
     // Whoever lost the disk may still complete one that it has read already: those before the list must be in it.
-    let taken = lock(known).taken.clone();
+    // They may still delete some as well: which, they say before.
+    let (taken, deleted) = {
+        let known = lock(known);
+        (known.taken.clone(), known.deleted.clone())
+    };
     let listed = again(env, || catalogue.list()).await?;
     let names: Vec<String> = listed.into_iter().map(|listed| listed.name).collect();
     let frozen = lock(known).frozen.clone();
-    if let Some(lost) = taken.iter().find(|name| !names.contains(name)) {
+    let must_be = |name: &String| lock(known).taken.contains(name);
+    if let Some(lost) = taken.iter().find(|name| !names.contains(name) && must_be(name)) {
         return Err(format!("snapshot {lost} was taken and is not there"));
     }
-    if let Some(back) = names.iter().find(|name| lock(known).deleted.contains(*name)) {
+    if let Some(back) = names.iter().find(|name| deleted.contains(*name)) {
         return Err(format!("snapshot {back} was deleted and is there"));
     }
     for name in &names {
         let target = MemoryDevice::with_block(BLOCKS * BLOCK_BYTES as u64, BLOCK_BYTES as u32);
-        again(env, || async {
-            restore(catalogue, name, &target, &Progress::default())
-                .await
-                .map(drop)
+        let exists = again(env, || async {
+            match restore(catalogue, name, &target, &Progress::default()).await {
+                Ok(_) => Ok(true),
+                Err(SnapshotError::NotFound(_) | SnapshotError::Deleted(_)) if !must_be(name) => Ok(false),
+                Err(error) => Err(error),
+            }
         })
         .await?;
+        if !exists {
+            continue;
+        }
         let found = content(&target).await.map_err(|error| error.to_string())?;
         match frozen.get(name) {
             Some(expected) if *expected == found => {}
