@@ -445,7 +445,6 @@ mod tests {
                 "azure://container/p?account=x",
                 "azure://container/p/a/b?account=x",
             ),
-            ("gs://bucket", "gs://bucket/a/b"),
             ("file:///srv/store", "file:///srv/store/a/b"),
         ] {
             let below = url.parse::<StoreUrl>().unwrap().below("a/b");
