@@ -168,6 +168,12 @@ pub enum Volume {
     },
     /// Shows a volume, and who its keys are wrapped to.
     Show { volume: String },
+    /// Starts a new key epoch: what edges write after their next start is sealed with another key. What is there stays readable.
+    Rotate {
+        volume: String,
+        #[command(flatten)]
+        phrase: Phrase,
+    },
     /// Gives a volume another name.
     Rename { volume: String, name: String },
     /// Deletes a volume; it can be undeleted.

@@ -167,6 +167,21 @@ pub async fn remove_edge(
     Ok(true)
 }
 
+/// Starts a new key epoch of a volume for those who have its keys.
+pub async fn rotate(session: &mut Session, phrase: &RecoveryPhrase, volume: &Value) -> Result<(), Failure> {
+    let id = crate::screen::field(volume, "id");
+    let ring = fetch(session, volume).await?.ok_or_else(|| {
+        Failure::new(Exit::Conflict, format!("volume {id} has no key ring"))
+            .next("make volumes with: firn volume create")
+    })?;
+    let failed = |error: firn_seal::KeyRingError| Failure::failed(format!("the key ring of {id}: {error}"));
+    let keys = ring.open(&phrase.recovery_secret()).map_err(failed)?;
+    let (next, _) = ring
+        .rotate(&keys, &phrase.signing_key(), &mut filled)
+        .map_err(failed)?;
+    put(session, &id, &next).await
+}
+
 async fn put(session: &mut Session, volume: &str, ring: &KeyRing) -> Result<(), Failure> {
     let body = json!({ "key_ring": STANDARD_NO_PAD.encode(ring.encode()) });
     let reply = session

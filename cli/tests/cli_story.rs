@@ -103,6 +103,17 @@ fn sign_up_volume_edge_bill_and_check_up() {
     assert_eq!(shown["keys_wrapped_to"].as_array().unwrap().len(), 2);
     assert_eq!(shown["key_ring_generation"], 2);
 
+    // A new epoch of keys for the same ones.
+    let rotated = ada.json(&["volume", "rotate", "files", "--phrase-file", &phrase]);
+    assert_eq!(rotated["keys_wrapped_to"], shown["keys_wrapped_to"]);
+    assert_eq!(rotated["key_ring_generation"], 3);
+    let stranger = Person::new(directory.path(), "stranger");
+    let other_phrase = stranger.path("phrase");
+    let other = firn_seal::RecoveryPhrase::from_entropy([6; 32]);
+    fs::write(&other_phrase, &*other.expose_words()).unwrap();
+    let refused = ada.firn(&["volume", "rotate", "files", "--phrase-file", &other_phrase]);
+    assert_ne!(refused.code(), 0, "another tenant's phrase");
+
     // The edge's own key opens the ring that the service keeps: fetched, verified with what the invitation pinned.
     let enrolment = fs::read_to_string(format!("{state}/enrolment.json")).unwrap();
     let enrolment: serde_json::Value = serde_json::from_str(&enrolment).unwrap();

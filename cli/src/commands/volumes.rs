@@ -48,6 +48,12 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             context.show_one(&made)
         }
         Volume::Show { volume } => show(context, &mut session, &volume).await,
+        Volume::Rotate { volume, phrase } => {
+            let volume = session.find("volumes", &volume).await?;
+            let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
+            rings::rotate(&mut session, &phrase, &volume).await?;
+            show(context, &mut session, &field(&volume, "id")).await
+        }
         Volume::Rename { volume, name } => {
             let volume = session.find("volumes", &volume).await?;
             change(context, &session, &volume, &json!({ "name": name })).await
