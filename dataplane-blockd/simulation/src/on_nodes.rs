@@ -492,6 +492,11 @@ async fn copies_agree(
     if mode == Mode::Log {
         return Ok(());
     }
+    // What a journal gave to the disk may still be on its way to the slower replica.
+    env.timeout(Duration::from_secs(300), attached.disk.sync())
+        .await
+        .map_err(|_| "the disk is never durable".to_owned())?
+        .map_err(|error| format!("the disk cannot be made durable: {error}"))?;
     let wanted = replication.copies();
     for number in 0..BLOCKS {
         let mut looks = 0;

@@ -20,7 +20,7 @@ use firn_format::{
     USAGE_MAP, WriterId,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -80,8 +80,8 @@ impl State {
 
     fn retire(&mut self, segment: SegmentId, mover: WriterId) {
         // Two cleaners may have moved the same things; the first that was merged is as right as the second.
-        if !self.retired.contains_key(&segment) {
-            self.retired.insert(segment, mover);
+        if let Entry::Vacant(vacant) = self.retired.entry(segment) {
+            vacant.insert(mover);
             self.order.push_back(segment);
             *self.movers.entry(mover).or_default() += 1;
         }
