@@ -136,7 +136,7 @@ impl DiskPlacement for Hosts {
         self.fleet.grow(plan).await?;
         if let Some(attached) = self.attached.lock().await.get_mut(&plan.disk) {
             attached
-                .grow(&self.env, plan.size_bytes)
+                .grow(plan.size_bytes)
                 .await
                 .map_err(|error| PlacementError::Unavailable(error.to_string()))?;
         }
