@@ -263,8 +263,11 @@ impl ClusterReplicas {
         }
     }
 
-    /// A chunk as all active replicas of one version of its row have it.
-    pub(crate) async fn fetch_all(&self, chunk: Chunk) -> Result<Vec<Option<VersionedBlocks>>, ReplicaError> {
+    /// A chunk as all active replicas of one version of its row have it, and how many others that version has.
+    pub(crate) async fn fetch_all(
+        &self,
+        chunk: Chunk,
+    ) -> Result<(Vec<Option<VersionedBlocks>>, usize), ReplicaError> {
         let mut patience = Patience::new(&self.env);
         loop {
             let row = self.row(chunk.tract).await?;
@@ -288,7 +291,8 @@ impl ClusterReplicas {
             if let Some(why) = later {
                 self.wait(&mut patience, &row, why).await?;
             } else if !again {
-                return Ok(all);
+                let joining = row.replicas.len() - all.len();
+                return Ok((all, joining));
             }
         }
     }

@@ -519,7 +519,7 @@ impl Replicas for ClusterReplicas {
         match opened {
             Copy::Empty => Ok(None),
             Copy::Holds(stored) => Ok(Some(stored)),
-            Copy::Damaged => Err(ReplicaError::Damaged { replica: copy, unit }),
+            Copy::Damaged | Copy::Joining => Err(ReplicaError::Damaged { replica: copy, unit }),
         }
     }
 
@@ -549,7 +549,8 @@ impl Replicas for ClusterReplicas {
     async fn load_all(&self, unit: Unit) -> Result<Vec<Copy>, ReplicaError> {
         let chunk = self.layout.chunk(unit, 0).map_err(foreign)?;
         let mut copies = Vec::new();
-        for (copy, found) in self.fetch_all(chunk).await?.into_iter().enumerate() {
+        let (all, joining) = self.fetch_all(chunk).await?;
+        for (copy, found) in all.into_iter().enumerate() {
             copies.push(match (found, unit) {
                 (None, _) => Copy::Damaged,
                 (Some(found), Unit::Block(_)) => self.open_block(unit, &found),
@@ -558,6 +559,7 @@ impl Replicas for ClusterReplicas {
                 }
             });
         }
+        copies.extend((0..joining).map(|_| Copy::Joining));
         Ok(copies)
     }
 }

@@ -114,7 +114,7 @@ pub trait Replicas: Send + Sync + 'static {
         found
     }
 
-    /// What every copy holds; a copy that is damaged says so in its place. Recovery asks for it, and must miss none: where a
+    /// What every copy holds; a copy that is damaged or joins says so in its place, joining ones at the end. Recovery asks for it, and must miss none: where a
     /// table names the copies, it may for a while name more of them than [`Replicas::copies`].
     ///
     /// # Errors
@@ -140,6 +140,9 @@ pub enum Copy {
     Empty,
     /// Torn, rotten or forged.
     Damaged,
+    /// Of a replica that takes changes and is not read yet. What it holds may be newer than what counts: changes that the other
+    /// replicas never had.
+    Joining,
     /// This.
     Holds(Stored),
 }
@@ -167,13 +170,23 @@ pub(crate) async fn settle(
     pick: impl Fn(&[Option<Stored>]) -> Option<Stored>,
     copy: bool,
 ) -> Result<Option<Stored>, ReplicaError> {
-    let found: Vec<Option<Stored>> = replicas
-        .load_all(unit)
-        .await?
+    let copies = replicas.load_all(unit).await?;
+    settle_found(replicas, unit, copies, pick, copy).await
+}
+
+/// The same of copies that were loaded.
+pub(crate) async fn settle_found(
+    replicas: &dyn Replicas,
+    unit: Unit,
+    copies: Vec<Copy>,
+    pick: impl Fn(&[Option<Stored>]) -> Option<Stored>,
+    copy: bool,
+) -> Result<Option<Stored>, ReplicaError> {
+    let found: Vec<Option<Stored>> = copies
         .into_iter()
         .map(|copy| match copy {
             Copy::Holds(stored) => Some(stored),
-            Copy::Empty | Copy::Damaged => None,
+            Copy::Empty | Copy::Damaged | Copy::Joining => None,
         })
         .collect();
     let Some(chosen) = pick(&found) else {

@@ -412,7 +412,7 @@ async fn copies_agree(
             .iter()
             .map(|copy| match copy {
                 Copy::Holds(stored) => Some(&stored.body),
-                Copy::Empty | Copy::Damaged => None,
+                Copy::Empty | Copy::Damaged | Copy::Joining => None,
             })
             .collect();
         match bodies[..] {

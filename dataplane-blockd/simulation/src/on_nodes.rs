@@ -506,9 +506,11 @@ async fn copies_agree(
                 .load_all(Unit::Block(number))
                 .await
                 .map_err(|error| error.to_string())?;
+            let active = |copy: &Copy| *copy != Copy::Joining;
+            let copies: Vec<Copy> = copies.into_iter().filter(active).collect();
             let body = |copy: &Copy| match copy {
                 Copy::Holds(stored) => Some(stored.body.clone()),
-                Copy::Empty => None,
+                Copy::Empty | Copy::Joining => None,
                 Copy::Damaged => Some(firn_blockd_disk::Body::Data(Bytes::from_static(b"damaged"))),
             };
             if copies.iter().any(|copy| body(copy) != body(&copies[0])) {

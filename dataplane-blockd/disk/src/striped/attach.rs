@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     mutants::Mutant,
-    replicas::{AttachError, Copy, Replicas, Stored, settle},
+    replicas::{AttachError, Copy, Replicas, Stored, settle_found},
     types::{Body, Incarnation, Unit, Version},
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -52,7 +52,7 @@ pub async fn attach(
                     marked.extend(marks::decode(page, &stored.body));
                 }
                 Copy::Empty => readable = true,
-                Copy::Damaged => {}
+                Copy::Damaged | Copy::Joining => {}
             }
         }
         if !readable {
@@ -67,7 +67,7 @@ pub async fn attach(
             let from_first = planted.is(Mutant::ReconcileFromFirstReplica);
             let last = (first + config.region_blocks).min(config.blocks);
             stream::iter(first..last)
-                .map(|block| reconcile(replicas, block, from_first))
+                .map(|block| reconcile(replicas, block, incarnation, from_first))
                 .buffer_unordered(RECONCILED_AT_ONCE)
                 .try_collect::<()>()
                 .await?;
@@ -92,7 +92,14 @@ pub async fn attach(
     })
 }
 
-async fn reconcile(replicas: &dyn Replicas, block: u64, from_first: bool) -> Result<(), AttachError> {
+/// Makes all replicas of a block equal, joining ones included: of those nobody knows what they hold, so they are told in any case.
+/// A change that only such a one had was never acknowledged, and would come back with it when it is active.
+async fn reconcile(
+    replicas: &dyn Replicas,
+    block: u64,
+    incarnation: Incarnation,
+    from_first: bool,
+) -> Result<(), AttachError> {
     let newest = |found: &[Option<Stored>]| {
         if from_first {
             return found.iter().flatten().next().cloned();
@@ -103,6 +110,84 @@ async fn reconcile(replicas: &dyn Replicas, block: u64, from_first: bool) -> Res
             .max_by_key(|stored| stored.version)
             .cloned()
     };
-    settle(replicas, Unit::Block(block), newest, true).await?;
+    let unit = Unit::Block(block);
+    let copies = replicas.load_all(unit).await?;
+    let joins = copies.contains(&Copy::Joining);
+    let chosen = settle_found(replicas, unit, copies, newest, true).await?;
+    if chosen.is_none() && joins {
+        let version = Version {
+            incarnation,
+            sequence: 0,
+        };
+        for path in 0..replicas.paths() {
+            replicas.store(path, unit, version, Body::Zero).await?;
+        }
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replicas::ReplicaError;
+    use async_trait::async_trait;
+    use futures::FutureExt;
+    use std::sync::Mutex;
+
+    /// One active replica and one that joins, reached by one path.
+    struct OneJoins {
+        held: Option<Stored>,
+        told: Mutex<Vec<Body>>,
+    }
+
+    #[async_trait]
+    impl Replicas for OneJoins {
+        fn copies(&self) -> usize {
+            1
+        }
+
+        async fn fence(&self, _path: usize, _incarnation: Incarnation) -> Result<(), ReplicaError> {
+            Ok(())
+        }
+
+        async fn store(
+            &self,
+            _path: usize,
+            _unit: Unit,
+            _version: Version,
+            body: Body,
+        ) -> Result<(), ReplicaError> {
+            self.told.lock().unwrap().push(body);
+            Ok(())
+        }
+
+        async fn load(&self, _copy: usize, _unit: Unit) -> Result<Option<Stored>, ReplicaError> {
+            Ok(self.held.clone())
+        }
+
+        async fn load_all(&self, _unit: Unit) -> Result<Vec<Copy>, ReplicaError> {
+            let active = self.held.clone().map_or(Copy::Empty, Copy::Holds);
+            Ok(vec![active, Copy::Joining])
+        }
+    }
+
+    #[test]
+    fn a_replica_that_joins_is_told_what_counts_whatever_it_holds() {
+        let stored = Stored {
+            version: Version {
+                incarnation: Incarnation(6),
+                sequence: 423,
+            },
+            body: Body::Data(vec![7; 4096].into()),
+        };
+        for (held, told) in [(Some(stored.clone()), stored.body), (None, Body::Zero)] {
+            let replicas = OneJoins {
+                held,
+                told: Mutex::default(),
+            };
+            let done = reconcile(&replicas, 2, Incarnation(7), false).now_or_never();
+            done.expect("nothing is waited for").unwrap();
+            assert_eq!(*replicas.told.lock().unwrap(), [told]);
+        }
+    }
 }

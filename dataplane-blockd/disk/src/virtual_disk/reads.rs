@@ -41,7 +41,7 @@ impl Inner {
                 body: Body::Data(data),
                 ..
             }) if data.len() == block_bytes => Some(Piece::Data(data)),
-            Copy::Holds(_) | Copy::Damaged => None,
+            Copy::Holds(_) | Copy::Damaged | Copy::Joining => None,
         };
         Ok(units
             .into_iter()
