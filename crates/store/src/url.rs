@@ -441,7 +441,7 @@ mod tests {
         for (url, deeper) in [
             ("s3://bucket?region=r", "s3://bucket/a/b?region=r"),
             ("s3://bucket/p?region=r", "s3://bucket/p/a/b?region=r"),
-            ("azure://c/p?account=x", "azure://c/p/a/b?account=x"),
+            ("azure://box/p?account=x", "azure://box/p/a/b?account=x"),
             ("gs://bucket", "gs://bucket/a/b"),
             ("file:///srv/store", "file:///srv/store/a/b"),
         ] {
