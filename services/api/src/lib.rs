@@ -14,6 +14,8 @@
 //! tenant, join secrets never reach it, API keys are hashed.
 
 mod app;
+#[cfg(any(feature = "aws", feature = "azure"))]
+mod asking;
 mod authenticate;
 #[cfg(feature = "aws")]
 mod aws;

@@ -7,19 +7,15 @@ pub(crate) mod ec2;
 pub(crate) mod proof;
 pub(crate) mod sts;
 
+use crate::asking::{self, ask};
 use bytes::Bytes;
 use firn_env::Env;
 use http::{HeaderValue, Method, header};
 use object_store::{
-    ClientOptions,
     aws::{AmazonS3Builder, AwsAuthorizer, AwsCredentialProvider},
-    client::{HttpClient, HttpConnector as _, HttpRequest, HttpRequestBody, ReqwestConnector},
+    client::{HttpClient, HttpRequest, HttpRequestBody},
 };
-use std::{fmt::Write as _, time::Duration};
-
-/// Replies of the calls made here have some kilobytes.
-const REPLY_BYTES_MAX: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+use std::fmt::Write as _;
 
 /// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,15 +93,8 @@ impl AwsAccount {
             .with_bucket_name("none")
             .build()
             .map_err(wrong)?;
-        let options = ClientOptions::new()
-            .with_allow_http(
-                endpoint
-                    .as_ref()
-                    .is_some_and(|endpoint| endpoint.starts_with("http:")),
-            )
-            .with_timeout(PATIENCE);
         Ok(Self {
-            client: ReqwestConnector::default().connect(&options).map_err(wrong)?,
+            client: asking::client(endpoint.as_deref()).map_err(wrong)?,
             credentials: chain.credentials().clone(),
             region: region.to_owned(),
             endpoint,
@@ -153,28 +142,8 @@ impl AwsAccount {
         AwsAuthorizer::new(&credential, service, &self.region)
             .try_authorize(&mut request, None)
             .map_err(|error| unavailable(error.to_string()))?;
-        let answered = async {
-            let response = self
-                .client
-                .execute(request)
-                .await
-                .map_err(|error| error.to_string())?;
-            let status = response.status();
-            let body = response
-                .into_body()
-                .bytes()
-                .await
-                .map_err(|error| error.to_string())?;
-            Ok::<_, String>((status, body))
-        };
-        let (status, body) = self
-            .env
-            .timeout(PATIENCE, answered)
-            .await
-            .map_err(|_| unavailable(format!("nothing came in {} s", PATIENCE.as_secs())))?
-            .map_err(unavailable)?;
-        let reply =
-            Xml::read(&body).ok_or_else(|| unavailable("the reply is no text, or too long".into()))?;
+        let (status, body) = ask(&self.env, &self.client, request).await.map_err(unavailable)?;
+        let reply = Xml::read(&body).ok_or_else(|| unavailable("the reply is no text".into()))?;
         if status.is_success() {
             return Ok(reply);
         }
@@ -213,9 +182,6 @@ pub(crate) struct Xml(String);
 
 impl Xml {
     fn read(bytes: &Bytes) -> Option<Self> {
-        if bytes.len() > REPLY_BYTES_MAX {
-            return None;
-        }
         std::str::from_utf8(bytes).ok().map(|text| Self(text.to_owned()))
     }
 
@@ -315,7 +281,6 @@ mod tests {
         );
         assert_eq!(tags.tag("b").as_deref(), Some("<"));
         assert_eq!(tags.tag("c"), None);
-        assert!(Xml::read(&Bytes::from(vec![b'x'; REPLY_BYTES_MAX + 1])).is_none());
         assert!(Xml::read(&Bytes::from_static(b"\xff")).is_none());
     }
 

@@ -7,8 +7,9 @@
 
 mod signature;
 
-use crate::cloud::{
-    CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest,
+use crate::{
+    asking::{self, ask},
+    cloud::{CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest},
 };
 use async_trait::async_trait;
 use aws_lc_rs::hmac;
@@ -17,17 +18,11 @@ use firn_env::Env;
 use firn_identity::{TenantId, UnixTime, VolumeId};
 use http::Method;
 use object_store::{
-    ClientOptions,
     azure::{AzureAccessKey, AzureAuthorizer, AzureCredential},
-    client::{HttpClient, HttpConnector as _, HttpRequest, HttpRequestBody, ReqwestConnector},
+    client::{HttpClient, HttpRequest, HttpRequestBody},
 };
 use signature::Signed;
-use std::time::Duration;
 use zeroize::Zeroizing;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Answers are read for the code in them; they have some hundred bytes.
-const REPLY_BYTES_MAX: usize = 64 << 10;
 
 /// A key of an account that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,22 +62,14 @@ impl AzureSessions {
         };
         let bytes = Zeroizing::new(STANDARD.decode(key).map_err(|_| wrong(&"it is not in base 64"))?);
         let known = AzureAccessKey::try_new(key).map_err(|error| wrong(&error))?;
-        let is_plain = endpoint
-            .as_ref()
-            .is_some_and(|endpoint| endpoint.starts_with("http:"));
-        let options = ClientOptions::new()
-            .with_allow_http(is_plain)
-            .with_timeout(PATIENCE);
         Ok(Self {
             env: env.clone(),
             account: account.to_owned(),
             region: region.to_owned(),
+            client: asking::client(endpoint.as_deref()).map_err(|error| wrong(&error))?,
             endpoint: endpoint.map(|endpoint| endpoint.trim_end_matches('/').to_owned()),
             key: hmac::Key::new(hmac::HMAC_SHA256, &bytes),
             credential: AzureCredential::AccessKey(known),
-            client: ReqwestConnector::default()
-                .connect(&options)
-                .map_err(|error| wrong(&error))?,
         })
     }
 
@@ -124,27 +111,8 @@ impl AzureSessions {
         AzureAuthorizer::new(&self.credential, &self.account)
             .try_authorize(&mut request)
             .map_err(|error| unavailable(error.to_string()))?;
-        let answered = async {
-            let response = self
-                .client
-                .execute(request)
-                .await
-                .map_err(|error| error.to_string())?;
-            let status = response.status();
-            let body = response
-                .into_body()
-                .bytes()
-                .await
-                .map_err(|error| error.to_string())?;
-            Ok::<_, String>((status, body))
-        };
-        let (status, body) = self
-            .env
-            .timeout(PATIENCE, answered)
-            .await
-            .map_err(|_| unavailable(format!("nothing came in {} s", PATIENCE.as_secs())))?
-            .map_err(unavailable)?;
-        let body = String::from_utf8_lossy(&body[..body.len().min(REPLY_BYTES_MAX)]).into_owned();
+        let (status, body) = ask(&self.env, &self.client, request).await.map_err(unavailable)?;
+        let body = String::from_utf8_lossy(&body).into_owned();
         match status.as_u16() {
             200..300 => Ok(()),
             409 if body.contains("ContainerAlreadyExists") => Ok(()),
