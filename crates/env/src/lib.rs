@@ -13,6 +13,7 @@ mod disk;
 mod fault;
 mod network;
 mod random;
+#[cfg(target_os = "linux")]
 mod real;
 pub mod sim;
 mod tasks;
@@ -23,6 +24,8 @@ pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, F
 pub use fault::{FaultAction, FaultPoints};
 pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
+// What stores anything runs on Linux. Elsewhere there is the seam alone, for the libraries that the command line tool shares.
+#[cfg(target_os = "linux")]
 pub use real::{RealDisk, real};
 pub use tasks::{Task, TaskEnded, Tasks};
 pub use watched::Watched;

@@ -61,6 +61,10 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// A server of one answer, whose body has so many bytes.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the client under test is on the real network"
+    )]
     async fn answers(bytes: usize) -> Result<(StatusCode, Bytes), String> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await

@@ -1,5 +1,5 @@
 //! The real disk: plain files under one directory. Calls that may wait for the device go to tokio's blocking pool; a read
-//! that the page cache can answer, and a sync on a device that has lately been fast, are made in place ([`pace`]).
+//! that the page cache can answer, and a small write or sync on a device that has lately been fast, are made in place ([`pace`]).
 
 mod pace;
 #[cfg(test)]
@@ -25,7 +25,19 @@ const READ_IN_PLACE_BYTES: usize = 256 << 10;
 /// Plain files under one directory.
 pub struct RealDisk {
     root: PathBuf,
-    pace: Arc<Pace>,
+    paces: Arc<Paces>,
+}
+
+/// How fast the disk has lately been.
+#[derive(Default)]
+struct Paces {
+    /// At writes and syncs in one.
+    syncs: Pace,
+    /// At writes that only go to the page cache, but for those that the kernel holds up because too much in it is not written
+    /// yet.
+    writes: Pace,
+    /// At reads of files whose file system cannot say whether it would have to wait, such as a tmpfs.
+    reads: Pace,
 }
 
 impl RealDisk {
@@ -38,7 +50,7 @@ impl RealDisk {
         match std::fs::metadata(root) {
             Ok(metadata) if metadata.is_dir() => Ok(Self {
                 root: root.to_owned(),
-                pace: Arc::default(),
+                paces: Arc::default(),
             }),
             Ok(_) => Err(DiskError::Io {
                 path,
@@ -109,7 +121,7 @@ impl Disk for RealDisk {
         Ok(Arc::new(RealFile {
             path: path.to_owned(),
             file: Arc::new(file),
-            pace: self.pace.clone(),
+            paces: self.paces.clone(),
         }))
     }
 
@@ -235,7 +247,7 @@ impl DiskLock for RealLock {}
 struct RealFile {
     path: String,
     file: Arc<File>,
-    pace: Arc<Pace>,
+    paces: Arc<Paces>,
 }
 
 impl RealFile {
@@ -249,63 +261,57 @@ impl RealFile {
 }
 
 impl RealFile {
-    /// A call that writes `bytes` and syncs: in place while such calls are short, else on a thread of its own.
-    async fn sync<T: Send + 'static>(
+    /// A call that writes `bytes`: in place while such calls are short, else on a thread of its own.
+    async fn paced<T: Send + 'static>(
         &self,
+        pace: fn(&Paces) -> &Pace,
         bytes: usize,
         work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
     ) -> Result<T, DiskError> {
-        let pace = self.pace.clone();
-        if pace.is_short(bytes) {
-            return pace
+        if pace(&self.paces).is_short(bytes) {
+            return pace(&self.paces)
                 .measure(bytes, || work(&self.file))
                 .map_err(|error| describe(&self.path, &error));
         }
-        self.run(move |file| pace.measure(bytes, || work(file))).await
+        let paces = self.paces.clone();
+        self.run(move |file| pace(&paces).measure(bytes, || work(file)))
+            .await
     }
 }
 
 #[async_trait]
 impl DiskFile for RealFile {
     async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
-        if let Some(bytes) = read_cached(&self.file, offset, length) {
-            return Ok(bytes);
+        let whole = move |file: &File| read_whole(file, offset, length);
+        match read_cached(&self.file, offset, length) {
+            Cached::Whole(bytes) => Ok(bytes),
+            Cached::No => self.run(whole).await,
+            Cached::Unknown => self.paced(|paces| &paces.reads, length, whole).await,
         }
-        self.run(move |file| {
-            let available = file.metadata()?.len().saturating_sub(offset);
-            let length = length.min(usize::try_from(available).unwrap_or(usize::MAX));
-            let mut buffer = vec![0; length];
-            let mut filled = 0;
-            while filled < length {
-                match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-                    Ok(0) => break,
-                    Ok(count) => filled += count,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            buffer.truncate(filled);
-            Ok(Bytes::from(buffer))
-        })
-        .await
     }
 
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
-        self.run(move |file| write_parts(file, offset, &parts)).await
+        let bytes = parts.iter().map(Bytes::len).sum();
+        let write = move |file: &File| write_parts(file, offset, &parts);
+        self.paced(|paces| &paces.writes, bytes, write).await
     }
 
     async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         let path = self.path.clone();
         let bytes = parts.iter().map(Bytes::len).sum();
         let (written, synced) = self
-            .sync(bytes, move |file| {
-                let written = write_parts(file, offset, &parts);
-                let synced = match &written {
-                    Ok(()) => file.sync_data(),
-                    Err(_) => Ok(()),
-                };
-                Ok((written, synced))
-            })
+            .paced(
+                |paces| &paces.syncs,
+                bytes,
+                move |file| {
+                    let written = write_parts(file, offset, &parts);
+                    let synced = match &written {
+                        Ok(()) => file.sync_data(),
+                        Err(_) => Ok(()),
+                    };
+                    Ok((written, synced))
+                },
+            )
             .await?;
         written.map_err(|error| describe(&path, &error))?;
         synced.map_err(|error| describe(&path, &error).into_io())
@@ -336,16 +342,46 @@ impl DiskFile for RealFile {
     }
 }
 
+/// What the page cache has of what is asked for.
+enum Cached {
+    Whole(Bytes),
+    /// Not all, or more than is copied in place.
+    No,
+    /// The file system does not say.
+    Unknown,
+}
+
 /// Reads in place what is asked for, if the page cache holds all of it.
-fn read_cached(file: &File, offset: u64, length: usize) -> Option<Bytes> {
+fn read_cached(file: &File, offset: u64, length: usize) -> Cached {
     if length == 0 || length > READ_IN_PLACE_BYTES {
-        return None;
+        return Cached::No;
     }
     let mut buffer = vec![0; length];
     let mut parts = [io::IoSliceMut::new(&mut buffer)];
-    let read = rustix::io::preadv2(file, &mut parts, offset, rustix::io::ReadWriteFlags::NOWAIT);
-    // Less than all may be the end of the file or the end of what is cached: the long way finds out.
-    (read == Ok(length)).then(|| Bytes::from(buffer))
+    match rustix::io::preadv2(file, &mut parts, offset, rustix::io::ReadWriteFlags::NOWAIT) {
+        Ok(read) if read == length => Cached::Whole(Bytes::from(buffer)),
+        Err(rustix::io::Errno::OPNOTSUPP) => Cached::Unknown,
+        // Less than all may be the end of the file or the end of what is cached: the long way finds out.
+        Ok(_) | Err(_) => Cached::No,
+    }
+}
+
+/// Reads what is asked for; less at the end of the file.
+fn read_whole(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
+    let available = file.metadata()?.len().saturating_sub(offset);
+    let length = length.min(usize::try_from(available).unwrap_or(usize::MAX));
+    let mut buffer = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(Bytes::from(buffer))
 }
 
 /// Gathers the parts into as few system calls as the kernel's limit of 1024 vectors allows.

@@ -1,4 +1,4 @@
-//! How long syncs of a disk have lately taken, and whether the next one may be made in place.
+//! How long syncs of a disk have lately taken, and whether the next one may be made in place; the same of writes.
 //!
 //! A sync on a fast device (NVMe, or a controller with a protected cache) takes 20 to 200 µs. Handing it to another thread
 //! and back costs two wake-ups, 50 to 100 µs on a small machine: as much again. So while syncs are short they are made on the
@@ -21,7 +21,7 @@ const SHORT_BYTES: usize = 128 << 10;
 /// A sync of this length or more ends doing it in place at once.
 const LONG: Duration = Duration::from_millis(2);
 
-/// A moving mean of the lengths of syncs, of all files of a disk.
+/// A moving mean of the lengths of syncs, or of writes, of all files of a disk.
 pub(super) struct Pace {
     /// In nanoseconds; starts above [`SHORT`], so that a device proves itself first.
     mean_ns: AtomicU64,

@@ -10,7 +10,11 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("firn-real-disk-{name}-{}", std::process::id()));
+        Self::below(std::env::temp_dir(), name)
+    }
+
+    fn below(parent: PathBuf, name: &str) -> Self {
+        let path = parent.join(format!("firn-real-disk-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -22,10 +26,11 @@ impl Drop for Directory {
     }
 }
 
-/// Makes the disk believe that its syncs are short, so that the next small one is made in place; or long.
+/// Makes the disk believe that its writes and syncs are short, so that the next small one is made in place; or long.
 fn believe(disk: &RealDisk, short: bool) {
     tell(disk, short);
-    assert_eq!(disk.pace.is_short(1), short);
+    assert_eq!(disk.paces.syncs.is_short(1), short);
+    assert_eq!(disk.paces.writes.is_short(1), short);
 }
 
 fn tell(disk: &RealDisk, short: bool) {
@@ -35,7 +40,9 @@ fn tell(disk: &RealDisk, short: bool) {
         Duration::from_secs(1)
     };
     for _ in 0..200 {
-        disk.pace.note(took);
+        disk.paces.syncs.note(took);
+        disk.paces.writes.note(took);
+        disk.paces.reads.note(took);
     }
 }
 
@@ -59,7 +66,10 @@ async fn read_all(file: &Arc<dyn DiskFile>, length: usize) -> Vec<u8> {
 }
 
 async fn written_is_read(name: &str, turn: impl Fn(&RealDisk, usize)) {
-    let directory = Directory::new(name);
+    written_is_read_in(Directory::new(name), turn).await;
+}
+
+async fn written_is_read_in(directory: Directory, turn: impl Fn(&RealDisk, usize)) {
     let disk = RealDisk::open(&directory.0).unwrap();
     let file = disk.open("file", OpenMode::CreateNew).await.unwrap();
     let mut model: Vec<u8> = Vec::new();
@@ -74,7 +84,11 @@ async fn written_is_read(name: &str, turn: impl Fn(&RealDisk, usize)) {
         // Over what is there, at its end, and behind it.
         let offset = step * 8191 % (model.len() + 2000);
         let (parts, all) = parts(step, bytes);
-        file.write_and_sync(offset as u64, parts).await.unwrap();
+        if step % 3 == 0 {
+            file.write_at(offset as u64, parts).await.unwrap();
+        } else {
+            file.write_and_sync(offset as u64, parts).await.unwrap();
+        }
         if bytes > 0 && model.len() < offset + bytes {
             model.resize(offset + bytes, 0);
         }
@@ -108,6 +122,13 @@ async fn written_by_threads_is_read() {
 #[tokio::test]
 async fn written_by_turns_is_read() {
     written_is_read("turns", |disk, step| believe(disk, step % 3 == 0)).await;
+}
+
+/// A tmpfs does not say whether a read would have to wait: such reads go another way.
+#[tokio::test]
+async fn what_a_tmpfs_holds_is_read() {
+    let directory = Directory::below("/dev/shm".into(), "tmpfs");
+    written_is_read_in(directory, |disk, step| believe(disk, step % 5 < 2)).await;
 }
 
 #[tokio::test]
