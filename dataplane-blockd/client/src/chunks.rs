@@ -69,31 +69,65 @@ pub(crate) fn runs(places: &[(Chunk, usize)]) -> Vec<(Chunk, Vec<usize>)> {
     runs
 }
 
-/// Joins pieces that follow each other on a tract into pieces that one request each carries. They come in the order of their places.
-pub(crate) fn join(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut joined: Vec<(Chunk, Option<BytesMut>)> = Vec::new();
-    for piece in pieces {
-        let chunk = piece.chunk;
-        if let Some((run, data)) = joined.last_mut()
-            && run.tract == chunk.tract
-            && run.range.end() == chunk.range.first()
-            && data.is_some() == piece.data.is_some()
-            && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS
-            && let Some(longer) = BlockRange::new(run.range.first(), chunk.range.end() - run.range.first())
-        {
-            run.range = longer;
-            if let (Some(data), Some(more)) = (data, piece.data) {
-                data.put_slice(&more);
-            }
-            continue;
+/// Pieces that follow each other on a tract, joined into pieces that one request each carries. They come in the order of their
+/// places.
+pub(crate) struct Joined {
+    pieces: Vec<(Chunk, Option<BytesMut>)>,
+    /// Room made at once for the data of a piece.
+    room_bytes: usize,
+}
+
+impl Joined {
+    /// Of pieces with so many bytes in all.
+    pub(crate) fn with_room(room_bytes: usize) -> Self {
+        Self {
+            pieces: Vec::new(),
+            room_bytes: room_bytes.min(MAX_REQUEST_BLOCKS * BLOCK_BYTES),
         }
-        joined.push((chunk, piece.data.map(BytesMut::from)));
     }
-    let whole = |(chunk, data): (Chunk, Option<BytesMut>)| Piece {
-        chunk,
-        data: data.map(BytesMut::freeze),
-    };
-    joined.into_iter().map(whole).collect()
+
+    /// Adds a chunk whose data `write` appends.
+    pub(crate) fn put(&mut self, chunk: Chunk, write: impl FnOnce(&mut BytesMut)) {
+        let room_bytes = self.room_bytes;
+        let data = self.place(chunk, true);
+        write(data.get_or_insert_with(|| BytesMut::with_capacity(room_bytes)));
+    }
+
+    /// Adds a piece.
+    pub(crate) fn push(&mut self, piece: Piece) {
+        match piece.data {
+            Some(data) => self.put(piece.chunk, |joined| joined.put_slice(&data)),
+            None => {
+                self.place(piece.chunk, false);
+            }
+        }
+    }
+
+    /// Where the data of a chunk go.
+    fn place(&mut self, chunk: Chunk, has_data: bool) -> &mut Option<BytesMut> {
+        let longer = self.pieces.last().and_then(|(run, data)| {
+            let follows = run.tract == chunk.tract
+                && run.range.end() == chunk.range.first()
+                && data.is_some() == has_data
+                && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS;
+            let count = chunk.range.end().checked_sub(run.range.first())?;
+            BlockRange::new(run.range.first(), count).filter(|_| follows)
+        });
+        match (longer, self.pieces.last_mut()) {
+            (Some(longer), Some((run, _))) => run.range = longer,
+            _ => self.pieces.push((chunk, None)),
+        }
+        &mut self.pieces.last_mut().expect("one is there now").1
+    }
+
+    /// All of them.
+    pub(crate) fn into_pieces(self) -> Vec<Piece> {
+        let whole = |(chunk, data): (Chunk, Option<BytesMut>)| Piece {
+            chunk,
+            data: data.map(BytesMut::freeze),
+        };
+        self.pieces.into_iter().map(whole).collect()
+    }
 }
 
 /// What a chunk was found to hold: its blocks in order, nothing where there is no content. Fails if the node says what it
@@ -146,6 +180,12 @@ mod tests {
             physical_blocks: 0,
         })
         .expect("it can be")
+    }
+
+    fn join(pieces: Vec<Piece>) -> Vec<Piece> {
+        let mut joined = Joined::with_room(0);
+        pieces.into_iter().for_each(|piece| joined.push(piece));
+        joined.into_pieces()
     }
 
     fn found(pieces: &[Piece]) -> Vec<Found> {

@@ -14,7 +14,7 @@
 
 use crate::{
     access::Access,
-    chunks::{self, Found, Piece},
+    chunks::{self, Found, Joined, Piece},
     exchange::Patience,
     layout::{Chunk, Layout, LayoutError},
     pool::{Pool, Speaker},
@@ -28,7 +28,7 @@ use firn_blockd_disk::{
 use firn_blockd_placement::{Placement, PlacementError};
 use firn_blockd_protocol::{
     BlockState, BlockVersion, CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal,
-    Replica, Replication, Reply, Request, Row, TenantId, TractId, VersionedBlocks,
+    Replica, ReplicaState, Replication, Reply, Request, Row, TenantId, TractId, VersionedBlocks,
     limits::MESSAGE_OVERHEAD_BYTES,
 };
 use firn_env::Env;
@@ -275,11 +275,15 @@ impl ClusterReplicas {
         at_once: usize,
         generation: Generation,
     ) -> Result<(), ReplicaError> {
-        stream::iter(pieces)
-            .map(|piece| async move { self.put(&piece, generation).await })
-            .buffer_unordered(at_once)
-            .try_collect::<()>()
-            .await?;
+        if let [piece] = &pieces[..] {
+            self.put(piece, generation).await?;
+        } else {
+            stream::iter(pieces)
+                .map(|piece| async move { self.put(&piece, generation).await })
+                .buffer_unordered(at_once)
+                .try_collect::<()>()
+                .await?;
+        }
         self.counters.stores.fetch_add(1, Relaxed);
         self.note_trouble(None);
         Ok(())
@@ -410,7 +414,8 @@ impl Replicas for ClusterReplicas {
         let mut patience = Patience::new(&self.env);
         let mut fenced: BTreeSet<NodeId> = BTreeSet::new();
         loop {
-            // All at once: a row that changes while others are asked shows in the next round.
+            // All at once: a row that changes while others are asked shows in the next round. Joining replicas too: one that
+            // its predecessor wrote to would go on believing it, and be active a moment later.
             let unavailable = |error: PlacementError| ReplicaError::Unreachable {
                 replica: 0,
                 why: error.to_string(),
@@ -419,7 +424,10 @@ impl Replicas for ClusterReplicas {
             let rows = self.rows.of_disk(self.tracts());
             let missing: Vec<(&Row, &Replica)> = rows
                 .iter()
-                .flat_map(|row| row.active().map(move |replica| (row, replica)))
+                .flat_map(|row| row.replicas.iter().map(move |replica| (row, replica)))
+                .filter(|(_, replica)| {
+                    replica.state == ReplicaState::Active || !self.env.is_planted("client.fences_active_only")
+                })
                 .filter(|(_, replica)| !fenced.contains(&replica.node))
                 .collect();
             let Some((row, _)) = missing.first().copied() else {
@@ -491,12 +499,20 @@ impl Replicas for ClusterReplicas {
         let generation = self.next_generation();
         let bytes: usize = group.iter().map(|(_, _, body)| body_bytes(body)).sum();
         let _permit = self.permit_stores(bytes).await;
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut joined = Joined::with_room(bytes);
         for (unit, version, body) in group {
+            if let (Unit::Block(number), Body::Data(data)) = (unit, &body) {
+                // Sealed where it is sent from.
+                let chunk = self.layout.chunk(unit, 0).map_err(foreign)?;
+                joined.put(chunk, |room| self.sealer.seal_block(number, data, room));
+                continue;
+            }
             let sealed = self.sealer.seal(unit, version, &body);
-            pieces.extend(chunks::cut(&self.layout, unit, &sealed).map_err(foreign)?);
+            for piece in chunks::cut(&self.layout, unit, &sealed).map_err(foreign)? {
+                joined.push(piece);
+            }
         }
-        self.put_all(chunks::join(pieces), PARTS_AT_ONCE, generation)
+        self.put_all(joined.into_pieces(), PARTS_AT_ONCE, generation)
             .await
     }
 

@@ -3,15 +3,23 @@
 //! Every row has a gate. A write enters it shared and leaves when its content is shown; learning a newer version of the row
 //! takes it alone. So from the moment the node knows a version, nothing under an earlier one comes after: whoever copies
 //! from it then misses nothing that could still be acknowledged. A disk has such a gate for its fence.
+//!
+//! Whoever takes a disk over tells the nodes that are in the disk's rows then. A node that joins a row later was not told,
+//! so for that row it believes only a record of the disk that it read after it had learned that it is in the row: what the
+//! record says is then at least as new as every attach that may not have told it. Stays in rows are numbered as they are
+//! learned, and a record remembers how many there were before it was read.
 
 use firn_blockd_placement::{Cluster, DiskRecord, DiskState, Placement, PlacementError};
 use firn_blockd_protocol::{
-    DiskId, NodeId, Refusal, Replication, Row, RowIndex, RowVersion, TenantId, TractId,
+    DiskId, Fence, NodeId, Refusal, Replication, Row, RowIndex, RowVersion, TenantId, TractId,
 };
 use firn_env::{Env, Monotonic};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
@@ -26,6 +34,8 @@ pub(crate) type RowName = (Replication, RowIndex);
 
 struct RowCell {
     gate: Arc<RwLock<Option<Row>>>,
+    /// The number of this node's stay in the row; 0: it never was in it. Changes only while the gate is held alone.
+    stay: AtomicU64,
     looked_at: Mutex<Option<Monotonic>>,
 }
 
@@ -33,6 +43,23 @@ struct RowCell {
 struct KnownDisk {
     record: Option<DiskRecord>,
     at: Monotonic,
+    /// Stays that this node had learned of before the record was read.
+    stays: u64,
+}
+
+/// Whose a disk is, as far as a node has read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    /// Of the newest attach.
+    pub(crate) fence: Fence,
+    /// Stays that this node had learned of before it read so.
+    pub(crate) stays: u64,
+}
+
+/// Where a tract lies, and whose it is.
+pub(crate) struct Located {
+    pub(crate) name: RowName,
+    pub(crate) owner: Owner,
 }
 
 pub(crate) struct Rows {
@@ -43,11 +70,15 @@ pub(crate) struct Rows {
     cells: Mutex<BTreeMap<RowName, Arc<RowCell>>>,
     disks: Mutex<BTreeMap<DiskId, KnownDisk>>,
     fences: Mutex<BTreeMap<DiskId, Arc<RwLock<()>>>>,
+    /// Stays in rows that this process has learned of.
+    stays: AtomicU64,
 }
 
 /// A row held at one version.
 pub(crate) struct Admitted {
     row: OwnedRwLockReadGuard<Option<Row>>,
+    /// The number of this node's stay in it.
+    pub(crate) stay: u64,
 }
 
 impl Admitted {
@@ -66,6 +97,7 @@ impl Rows {
             cells: Mutex::default(),
             disks: Mutex::default(),
             fences: Mutex::default(),
+            stays: AtomicU64::new(0),
         }
     }
 
@@ -77,6 +109,7 @@ impl Rows {
             .or_insert_with(|| {
                 Arc::new(RowCell {
                     gate: Arc::new(RwLock::new(None)),
+                    stay: AtomicU64::new(0),
                     looked_at: Mutex::default(),
                 })
             })
@@ -104,6 +137,11 @@ impl Rows {
         let mut known = cell.gate.write().await;
         let newer = known.as_ref().is_none_or(|known| known.version < row.version);
         if newer {
+            let since = |row: &Row| row.replica(self.node).map(|replica| replica.since);
+            let joined = since(&row);
+            if joined.is_some() && joined != known.as_ref().and_then(since) {
+                cell.stay.store(self.stays.fetch_add(1, SeqCst) + 1, SeqCst);
+            }
             *known = Some(row);
         }
         newer
@@ -152,7 +190,8 @@ impl Rows {
                             newest: known.clone(),
                         });
                     }
-                    return Ok(Admitted { row });
+                    let stay = cell.stay.load(SeqCst);
+                    return Ok(Admitted { row, stay });
                 }
                 Some(known) if known.version > version || looked => {
                     return Err(Refusal::WrongRow {
@@ -210,8 +249,8 @@ impl Rows {
         &self,
         tract: TractId,
         owner: Option<TenantId>,
-    ) -> Result<RowName, Refusal> {
-        let record = self.disk(tract.disk, tract.index).await?;
+    ) -> Result<Located, Refusal> {
+        let (record, stays) = self.known_disk(tract.disk, tract.index, 0).await?;
         if owner.is_some_and(|owner| owner != record.tenant) {
             return Err(Refusal::UnknownDisk);
         }
@@ -223,11 +262,38 @@ impl Rows {
         let replication = record
             .replication()
             .map_err(|error| Refusal::NotServing(error.to_string()))?;
-        Ok((replication, self.cluster.row_of(replication, tract)))
+        Ok(Located {
+            name: (replication, self.cluster.row_of(replication, tract)),
+            owner: Owner {
+                fence: record.fence(),
+                stays,
+            },
+        })
+    }
+
+    /// Whose a disk is, read after this node learned of a stay.
+    pub(crate) async fn owner(&self, tract: TractId, stay: u64) -> Result<Owner, Refusal> {
+        let (record, stays) = self.known_disk(tract.disk, tract.index, stay).await?;
+        Ok(Owner {
+            fence: record.fence(),
+            stays,
+        })
+    }
+
+    /// The newest attach of a disk that this node has read of; the least fence if it has read nothing yet.
+    pub(crate) fn newest_fence(&self, disk: DiskId) -> Fence {
+        let disks = self.disks.lock().expect("no panic under this lock");
+        let record = disks.get(&disk).and_then(|known| known.record.as_ref());
+        record.map_or(Fence(0), DiskRecord::fence)
     }
 
     /// A disk's record, new enough to say that it has tract `index` or not.
     pub(crate) async fn disk(&self, disk: DiskId, index: u32) -> Result<DiskRecord, Refusal> {
+        Ok(self.known_disk(disk, index, 0).await?.0)
+    }
+
+    /// The same, read after this node learned of a stay; with the number of stays it knew of when it read.
+    async fn known_disk(&self, disk: DiskId, index: u32, stay: u64) -> Result<(DiskRecord, u64), Refusal> {
         let now = self.env.now();
         let known = self
             .disks
@@ -237,29 +303,49 @@ impl Rows {
             .cloned();
         let usable = |record: &DiskRecord| record.state == DiskState::Ready && index < record.tracts;
         if let Some(known) = known
+            && known.stays >= stay
             && (known.record.as_ref().is_some_and(usable) || now.since(known.at) < DISK_FRESH_FOR)
         {
-            return known
+            let ready = known
                 .record
                 .filter(|record| record.state == DiskState::Ready)
-                .ok_or(Refusal::UnknownDisk);
+                .ok_or(Refusal::UnknownDisk)?;
+            return Ok((ready, known.stays));
         }
+        self.read_disk(disk).await
+    }
+
+    /// A disk's record as the table has it now; with the number of stays this node knew of before.
+    pub(crate) async fn read_disk(&self, disk: DiskId) -> Result<(DiskRecord, u64), Refusal> {
+        let stays = self.stays();
         let record = match self.placement.disk(disk).await {
             Ok(record) => Some(record),
             Err(PlacementError::NoDisk(_)) => None,
             Err(error) => return Err(Refusal::NotServing(error.to_string())),
         };
-        self.note_disk(disk, record.clone());
-        record
+        self.note_disk(disk, record.clone(), stays);
+        let ready = record
             .filter(|record| record.state == DiskState::Ready)
-            .ok_or(Refusal::UnknownDisk)
+            .ok_or(Refusal::UnknownDisk)?;
+        Ok((ready, stays))
     }
 
-    pub(crate) fn note_disk(&self, disk: DiskId, record: Option<DiskRecord>) {
+    /// Stays that this node has learned of: to be asked before a record is read.
+    pub(crate) fn stays(&self) -> u64 {
+        self.stays.load(SeqCst)
+    }
+
+    /// Takes note of a record that was read when this node knew of `stays`. One that was overtaken on its way is forgotten.
+    pub(crate) fn note_disk(&self, disk: DiskId, record: Option<DiskRecord>, stays: u64) {
         let at = self.env.now();
-        self.disks
-            .lock()
-            .expect("no panic under this lock")
-            .insert(disk, KnownDisk { record, at });
+        let mut disks = self.disks.lock().expect("no panic under this lock");
+        let fence = |record: &Option<DiskRecord>| record.as_ref().map(DiskRecord::fence);
+        if let Some(known) = disks.get(&disk)
+            && record.is_some()
+            && fence(&known.record) > fence(&record)
+        {
+            return;
+        }
+        disks.insert(disk, KnownDisk { record, at, stays });
     }
 }

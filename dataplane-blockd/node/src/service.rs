@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! request → capability (disk, fence, time) → turn of the tenant → row at the version asked for → fence → store
+//!                                                                                                 │
+//!                    the table's, read since the node joined the row, and the one that was set here
 //! ```
 //!
 //! The turn comes before the gates of row and fence, always: whoever holds a gate already has its turn, so nobody who waits
@@ -10,7 +12,7 @@
 use crate::{
     auth::{Grant, Scope},
     node::Inner,
-    rows::{Admitted, RowName},
+    rows::{Admitted, Located},
     store::{Content, Put, StoreError, TractPlace},
 };
 use async_trait::async_trait;
@@ -204,11 +206,19 @@ impl NodeSession {
         }
     }
 
-    /// Holds the disk's fence where it is, if it is the caller's.
-    async fn hold_fence(&self, disk: DiskId, fence: Fence) -> Result<OwnedRwLockReadGuard<()>, Refusal> {
+    /// Holds the disk's fence where it is, if it is the caller's and no `newest` attach is known.
+    async fn hold_fence(
+        &self,
+        disk: DiskId,
+        fence: Fence,
+        newest: Fence,
+    ) -> Result<OwnedRwLockReadGuard<()>, Refusal> {
         let held = self.node.rows.fence_gate(disk).read_owned().await;
         if self.node.env.is_planted("node.skip_fence") {
             return Ok(held);
+        }
+        if newest > fence && !self.node.env.is_planted("node.trusts_its_own_fence") {
+            return Err(Refusal::Fenced { current: newest });
         }
         match self.node.store.fence(disk) {
             None => Err(Refusal::NotFenced),
@@ -220,12 +230,24 @@ impl NodeSession {
 
     async fn enter(
         &self,
-        name: RowName,
+        located: Located,
         tract: TractId,
         version: RowVersion,
         fence: Option<Fence>,
     ) -> Result<Entered, Refusal> {
-        let row = self.node.rows.admit(name, version).await?;
+        let Located { name, mut owner } = located;
+        let mut row = self.node.rows.admit(name, version).await?;
+        let believes = fence.is_none() || self.node.env.is_planted("node.believes_an_old_record");
+        if !believes && row.stay > owner.stays {
+            // The node joined the row since it read whose the disk is, and who took the disk over before that did not tell it.
+            let stay = row.stay;
+            drop(row);
+            owner = self.node.rows.owner(tract, stay).await?;
+            row = self.node.rows.admit(name, version).await?;
+            if row.stay > owner.stays {
+                return Err(Refusal::Superseded);
+            }
+        }
         let replica = row
             .row()
             .replica(self.node.store.node())
@@ -234,7 +256,7 @@ impl NodeSession {
             })?;
         let (since, state) = (replica.since, replica.state);
         let held = match fence {
-            Some(fence) => Some(self.hold_fence(tract.disk, fence).await?),
+            Some(fence) => Some(self.hold_fence(tract.disk, fence, owner.fence).await?),
             None => None,
         };
         Ok(Entered {
@@ -258,9 +280,9 @@ impl NodeSession {
         range: BlockRange,
     ) -> Result<Reply, Refusal> {
         let grant = self.disk_grant(tract.disk, fence, false)?;
-        let name = self.node.rows.tract_row(tract, Some(grant.tenant)).await?;
+        let located = self.node.rows.tract_row(tract, Some(grant.tenant)).await?;
         let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
-        let entered = self.enter(name, tract, row, Some(fence)).await?;
+        let entered = self.enter(located, tract, row, Some(fence)).await?;
         if entered.state != ReplicaState::Active && !self.node.env.is_planted("node.joining_reads") {
             return Err(Refusal::Joining);
         }
@@ -329,10 +351,10 @@ impl NodeSession {
                 "nothing later than this write can be settled".into(),
             ));
         }
-        let name = self.node.rows.tract_row(change.tract, Some(grant.tenant)).await?;
+        let located = self.node.rows.tract_row(change.tract, Some(grant.tenant)).await?;
         let batch = {
             let _turn = self.node.turn(grant.tenant, bytes).await?;
-            let entered = self.enter(name, change.tract, change.row, Some(fence)).await?;
+            let entered = self.enter(located, change.tract, change.row, Some(fence)).await?;
             let batch = self.node.put(entered.place, puts).await?;
             drop(entered.row);
             batch
@@ -353,7 +375,8 @@ impl NodeSession {
 
     async fn flush(&self, disk: DiskId, fence: Fence, settled: Generation) -> Result<Reply, Refusal> {
         self.disk_grant(disk, fence, true)?;
-        let held = self.hold_fence(disk, fence).await?;
+        let newest = self.node.rows.newest_fence(disk);
+        let held = self.hold_fence(disk, fence, newest).await?;
         if settled.fence > fence {
             return Err(Refusal::Malformed(
                 "nothing of a later attach can be settled".into(),
@@ -398,9 +421,9 @@ impl NodeSession {
             Err(_) => (self.disk_grant(tract.disk, fence, false)?, Some(fence)),
         };
         let owner = fence.map(|_| grant.tenant);
-        let name = self.node.rows.tract_row(tract, owner).await?;
+        let located = self.node.rows.tract_row(tract, owner).await?;
         let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
-        let entered = self.enter(name, tract, row, fence).await?;
+        let entered = self.enter(located, tract, row, fence).await?;
         if entered.state != ReplicaState::Active {
             return Err(Refusal::Joining);
         }
@@ -426,6 +449,15 @@ impl NodeSession {
         let Scope::Disk { attach: true, .. } = grant.scope else {
             return Err(Refusal::NotPermitted("it is not for attaching".into()));
         };
+        // Who lost the disk must not put a fence up where nobody told of the takeover. Nothing is asked of the table for one
+        // who is known to have lost it, or whose fence stands already.
+        let mut newest = record.fence();
+        if newest <= fence && self.node.store.fence(disk) != Some(fence) {
+            newest = self.node.rows.read_disk(disk).await?.0.fence();
+        }
+        if newest > fence && !self.node.env.is_planted("node.fences_without_the_table") {
+            return Err(Refusal::Fenced { current: newest });
+        }
         let gate = self.node.rows.fence_gate(disk);
         // Alone: whatever came in under an older fence is shown before, or refused after.
         let _alone = gate.write().await;
@@ -493,7 +525,8 @@ impl NodeSession {
         limit: u16,
     ) -> Result<Reply, Refusal> {
         self.disk_grant(disk, fence, false)?;
-        let _held = self.hold_fence(disk, fence).await?;
+        let newest = self.node.rows.newest_fence(disk);
+        let _held = self.hold_fence(disk, fence, newest).await?;
         let store = &self.node.store;
         let settled = store.settled(disk);
         let mut marks = Marks {

@@ -26,6 +26,7 @@ mod layout;
 mod open;
 mod read;
 mod record;
+mod slots;
 mod state;
 mod write;
 
@@ -93,6 +94,8 @@ struct Shared {
     state: Mutex<State>,
     data: Vec<Arc<dyn DiskFile>>,
     index: Vec<Arc<dyn DiskFile>>,
+    /// Of each group: held by who waits for free slots, so that all who come later wait behind it.
+    short_of_slots: Vec<tokio::sync::Mutex<()>>,
     /// Somebody wants a commit now.
     wanted: Notify,
     /// The newest durable batch.

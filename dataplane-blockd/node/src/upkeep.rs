@@ -101,13 +101,14 @@ async fn drop_foreign(node: &Inner, foreign: &mut BTreeMap<TractId, Monotonic>) 
 async fn gone_disks(node: &Inner) -> BTreeSet<firn_blockd_protocol::DiskId> {
     let mut gone = BTreeSet::new();
     let mut held: BTreeSet<_> = node.store.disks().into_iter().collect();
+    let stays = node.rows.stays();
     let Ok(records) = node.placement.disks(None).await else {
         return gone;
     };
     for record in records {
         if held.remove(&record.disk) && record.state != DiskState::Ready {
             gone.insert(record.disk);
-            node.rows.note_disk(record.disk, Some(record));
+            node.rows.note_disk(record.disk, Some(record), stays);
         }
     }
     gone.extend(held);

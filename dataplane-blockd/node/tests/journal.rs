@@ -4,10 +4,7 @@ mod support;
 
 use firn_blockd_node::*;
 use firn_env::sim::Simulation;
-use support::{
-    store::{generation, place, put, read},
-    tiny,
-};
+use support::store::{formatted, generation, place, put, read};
 
 /// Blocks are made durable, others are written until the journal has gone round several times, and the machine crashes.
 fn the_journal_goes_round(planted: Option<&str>) -> Result<(), String> {
@@ -19,10 +16,7 @@ fn the_journal_goes_round(planted: Option<&str>) -> Result<(), String> {
     let env = machine.env();
     simulation
         .run(async move {
-            Store::format(&env, tiny()).await.expect("it is formatted");
-            let store = Store::open(&env, StoreOptions::default())
-                .await
-                .expect("it opens");
+            let store = formatted(&env).await;
             for block in 0..20 {
                 store
                     .put(place(0), &[put(0, block, generation(1))])

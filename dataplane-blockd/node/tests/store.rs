@@ -15,7 +15,7 @@ use std::{
 };
 use support::{
     content,
-    store::{DISK, generation, place, put, read, trim},
+    store::{DISK, formatted, generation, place, put, read, trim},
     tiny,
 };
 
@@ -357,10 +357,7 @@ fn the_highest_generation_wins_whatever_the_order() {
     let env = simulation.machine("node").env();
     simulation
         .run(async move {
-            Store::format(&env, tiny()).await.expect("it is formatted");
-            let store = Store::open(&env, StoreOptions::default())
-                .await
-                .expect("it opens");
+            let store = formatted(&env).await;
             for sequence in [5, 3, 9, 1, 8] {
                 store
                     .put(place(0), &[put(0, 7, generation(sequence))])
@@ -397,10 +394,7 @@ fn a_tract_from_an_earlier_stay_is_emptied_once_however_many_ask() {
     let env = simulation.machine("node").env();
     simulation
         .run(async move {
-            Store::format(&env, tiny()).await.expect("it is formatted");
-            let store = Store::open(&env, StoreOptions::default())
-                .await
-                .expect("it opens");
+            let store = formatted(&env).await;
             store
                 .put(place(0), &[put(0, 1, generation(9))])
                 .await
@@ -435,42 +429,6 @@ fn a_tract_from_an_earlier_stay_is_emptied_once_however_many_ask() {
 }
 
 #[test]
-fn overwriting_the_same_blocks_for_ever_needs_no_more_room() {
-    let simulation = Simulation::new(3);
-    let env = simulation.machine("node").env();
-    simulation
-        .run(async move {
-            Store::format(&env, tiny()).await.expect("it is formatted");
-            let store = Store::open(&env, StoreOptions::default())
-                .await
-                .expect("it opens");
-            // Both tracts full, and then every block again: more versions than there are scratch slots.
-            for round in 1..=4 {
-                for index in 0..2 {
-                    for first in (0..TRACT_BLOCKS).step_by(256) {
-                        let puts: Vec<Put> = (first..first + 256)
-                            .map(|block| put(index, block, generation(round)))
-                            .collect();
-                        store.put(place(index), &puts).await.expect("there is room");
-                    }
-                }
-            }
-            store.flush().await;
-            for block in (0..TRACT_BLOCKS).step_by(97) {
-                assert_eq!(read(&store, 1, block).await.0.generation, generation(4));
-            }
-            let third = store.put(place(2), &[put(2, 0, generation(1))]).await;
-            assert!(matches!(third, Err(StoreError::Full)), "{third:?}");
-            store.release(place(0)).await;
-            store
-                .put(place(2), &[put(2, 0, generation(1))])
-                .await
-                .expect("there is room again");
-        })
-        .expect("the run ends");
-}
-
-#[test]
 fn rot_is_found_and_never_returned() {
     for planted in [false, true] {
         let simulation = Simulation::new(4);
@@ -482,10 +440,7 @@ fn rot_is_found_and_never_returned() {
         let rotting = machine.disk();
         let wrong = simulation
             .run(async move {
-                Store::format(&env, tiny()).await.expect("it is formatted");
-                let store = Store::open(&env, StoreOptions::default())
-                    .await
-                    .expect("it opens");
+                let store = formatted(&env).await;
                 let puts: Vec<Put> = (0..200).map(|block| put(0, block, generation(1))).collect();
                 store.put(place(0), &puts).await.expect("it is put");
                 store.flush().await;
@@ -526,10 +481,7 @@ fn a_rotten_journal_or_index_is_an_error_and_not_a_step_back() {
         let env = machine.env();
         simulation
             .run(async move {
-                Store::format(&env, tiny()).await.expect("it is formatted");
-                let store = Store::open(&env, StoreOptions::default())
-                    .await
-                    .expect("it opens");
+                let store = formatted(&env).await;
                 for sequence in 1..400 {
                     let puts: Vec<Put> = (0..8).map(|at| put(0, at * 3, generation(sequence))).collect();
                     store.put(place(0), &puts).await.expect("it is put");

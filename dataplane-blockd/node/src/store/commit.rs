@@ -20,24 +20,28 @@ pub(super) async fn run(shared: Arc<Shared>, mut journal: Journal, mut store: im
     let mut checkpoint: Option<Task<()>> = None;
     loop {
         // Asked for, or time passed: a commit of nothing costs nothing.
-        let _ = shared
+        let waited = shared
             .env
-            .timeout(shared.options.commit_interval, shared.wanted.notified())
-            .await;
-        commit(&shared, &mut journal, &mut checkpoint).await;
-        if let Some(store) = store() {
+            .timeout(shared.options.commit_interval, shared.wanted.notified());
+        let asked = waited.await.is_ok();
+        let wrote = commit(&shared, &mut journal, &mut checkpoint).await;
+        if !asked
+            && !wrote
+            && let Some(store) = store()
+        {
             homing::relieve(&store).await;
         }
     }
 }
 
-/// One commit.
+/// One commit; whether there was anything to write.
 ///
 /// # Panics
 /// If a sync fails: what is on the disk is not known any more, so only a restart, which reads it, can go on.
-async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Option<Task<()>>) {
+async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Option<Task<()>>) -> bool {
     let batch = seal(&mut shared.state());
-    if !batch.records.is_empty() {
+    let wrote = !batch.records.is_empty();
+    if wrote {
         let env = &shared.env;
         env.fault_point("commit.before_data_sync").await;
         if !env.is_planted("store.journal_before_data") {
@@ -73,6 +77,7 @@ async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
         }
     }
     shared.durable.set(batch.number);
+    wrote
 }
 
 /// Writes records into as many journal batches as they need.

@@ -1,17 +1,18 @@
-//! Homing: blocks that lie in scratch slots move to their homes when scratch runs short.
+//! Homing: blocks that lie elsewhere move to their homes when the disk has nothing else to do.
 //!
-//! A block whose newest version is durable in a scratch slot has a free home, so scratch can always be emptied. It is done
-//! after commits, a few hundred blocks at a time, once less than a quarter of a group's scratch is free; a moved block
-//! keeps its generation, and loses against any write that comes meanwhile.
+//! A tract whose blocks lie in order is read at one go. What is overwritten goes to scratch, or to the home of a block that is
+//! elsewhere when scratch is used up; nobody has to wait for that to be undone ([`slots`](super::slots)). So it is done while
+//! nobody writes, a few hundred blocks at a time, once less than a quarter of a group's scratch is free; a moved block keeps its
+//! generation, and loses against any write that comes meanwhile.
 
 use super::{Content, Put, Store, entry::Entry, index::TractPlace, state::Accept};
 use firn_blockd_protocol::BlockRange;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Blocks moved after one commit: 1 MiB, a few milliseconds.
+/// Blocks moved in one idle moment: 1 MiB, a few milliseconds.
 const MOVED_AT_ONCE: usize = 256;
 
-/// Moves blocks home where scratch runs short.
+/// Moves blocks home where scratch is short.
 pub(super) async fn relieve(store: &Store) {
     for (place, block, entry) in candidates(store) {
         let Some(range) = BlockRange::new(block, 1) else {
@@ -45,33 +46,26 @@ pub(super) async fn relieve(store: &Store) {
 fn candidates(store: &Store) -> Vec<(TractPlace, u16, Entry)> {
     let state = store.shared.state();
     let geometry = state.geometry;
-    let short: Vec<u32> = (0..)
-        .zip(&state.groups)
-        .filter(|(_, group)| group.scratch_free < geometry.scratch_slots() / 4)
-        .map(|(number, _)| number)
-        .collect();
-    if short.is_empty() {
-        return Vec::new();
+    let mut candidates = Vec::new();
+    for tract in state.tracts.values() {
+        let slots = &state.slots[geometry.group_of(tract.frame) as usize];
+        if !slots.is_scratch_short() {
+            continue;
+        }
+        let movable = tract.entries.iter().filter(|(block, entry)| {
+            let home = geometry.home_slot(tract.frame, *block);
+            entry.slot().is_some_and(|slot| slot != home)
+                && slots.is_free(home)
+                && !tract.active.contains_key(block)
+                && !tract.committing.contains_key(block)
+        });
+        candidates.extend(movable.map(|(block, entry)| (tract.place, block, entry)));
+        if candidates.len() >= MOVED_AT_ONCE {
+            break;
+        }
     }
-    state
-        .tracts
-        .values()
-        .filter(|tract| short.contains(&geometry.group_of(tract.frame)))
-        .flat_map(|tract| {
-            tract
-                .entries
-                .iter()
-                .filter(|(block, entry)| {
-                    entry
-                        .slot()
-                        .is_some_and(|slot| slot >= geometry.first_scratch_slot())
-                        && !tract.active.contains_key(block)
-                        && !tract.committing.contains_key(block)
-                })
-                .map(|(block, entry)| (tract.place, block, entry))
-        })
-        .take(MOVED_AT_ONCE)
-        .collect()
+    candidates.truncate(MOVED_AT_ONCE);
+    candidates
 }
 
 impl Store {
@@ -96,14 +90,11 @@ impl Store {
             if current != expected || tract.place != place {
                 return false;
             }
-            let Some(slot) = state.allocate_slot(place.tract, put.block) else {
-                return false;
-            };
-            if slot >= state.geometry.first_scratch_slot() {
-                state.free_slot(place.tract, put.block, slot);
+            let home = state.home(place.tract, put.block);
+            if !state.slots_of(place.tract).take(home) {
                 return false;
             }
-            (slot, state.geometry.group_of(frame))
+            (home, state.geometry.group_of(frame))
         };
         let Content::Data { data, checksum } = put.content else {
             return false;
@@ -113,7 +104,7 @@ impl Store {
             .await;
         let mut state = shared.state();
         if written.is_err() {
-            state.free_slot(place.tract, put.block, slot);
+            state.slots_of(place.tract).give_back(slot);
             return false;
         }
         let entry = Entry {

@@ -10,7 +10,7 @@
 //!
 //! A **frame** is the home of one tract; block *b*'s home is the frame's *b*th slot of 4 KiB. No slot that holds content
 //! somebody may still need is ever written: a block goes to its home if that is free, and to a free scratch slot of the same
-//! group if not. A block that is overwritten again and again thus goes back and forth between the two, each write is one
+//! group if not; when scratch is used up, to the home of a block that is elsewhere ([`slots`](super::slots)). A block that is overwritten again and again thus goes back and forth between the two, each write is one
 //! write, and what is written once or trimmed in between lies where a sequential read finds it.
 //!
 //! A group of 1 GiB with an eighth of scratch: as many files as gibibytes, and a seek from home to scratch stays short.

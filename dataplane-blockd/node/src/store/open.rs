@@ -140,6 +140,7 @@ impl Store {
             state: Mutex::new(state),
             data,
             index,
+            short_of_slots: (0..geometry.groups).map(|_| Default::default()).collect(),
             wanted: Notify::new(),
             durable: Watched::new(0),
             counts: StoreCounts::default(),

@@ -9,8 +9,9 @@ use super::{
     index::TractPlace,
     layout::{Frame, Geometry},
     record::Record,
+    slots::Slots,
 };
-use firn_blockd_protocol::{DiskId, Fence, Generation, RowVersion, TRACT_BLOCKS, TractId};
+use firn_blockd_protocol::{DiskId, Fence, Generation, RowVersion, TractId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -23,7 +24,6 @@ pub(crate) struct Tract {
     pub(crate) entries: Entries,
     pub(crate) active: BTreeMap<u16, Entry>,
     pub(crate) committing: BTreeMap<u16, Entry>,
-    home_used: [u64; TRACT_BLOCKS as usize / 64],
     /// Written under it shared; emptied and released under it alone.
     pub(crate) gate: Arc<RwLock<()>>,
     /// The highest generation of any block.
@@ -38,7 +38,6 @@ impl Tract {
             entries: Entries::absent(),
             active: BTreeMap::new(),
             committing: BTreeMap::new(),
-            home_used: [0; TRACT_BLOCKS as usize / 64],
             gate: Arc::default(),
             newest: Generation::ZERO,
         }
@@ -54,56 +53,6 @@ impl Tract {
     }
 }
 
-pub(crate) struct Group {
-    /// One bit for each scratch slot.
-    scratch_used: Vec<u64>,
-    pub(crate) scratch_free: u32,
-    next: u32,
-}
-
-impl Group {
-    fn new(geometry: &Geometry) -> Self {
-        let slots = geometry.scratch_slots();
-        Self {
-            scratch_used: vec![0; slots.div_ceil(64) as usize],
-            scratch_free: slots,
-            next: 0,
-        }
-    }
-
-    /// The next free scratch slot, counted from the first scratch slot; runs of allocations are runs of slots.
-    fn allocate(&mut self, slots: u32) -> Option<u32> {
-        if self.scratch_free == 0 {
-            return None;
-        }
-        for step in 0..slots {
-            let slot = (self.next + step) % slots;
-            if self.set(slot) {
-                self.next = (slot + 1) % slots;
-                return Some(slot);
-            }
-        }
-        None
-    }
-
-    fn set(&mut self, slot: u32) -> bool {
-        let word = &mut self.scratch_used[slot as usize / 64];
-        let bit = 1 << (slot % 64);
-        let was_free = *word & bit == 0;
-        *word |= bit;
-        self.scratch_free -= u32::from(was_free);
-        was_free
-    }
-
-    fn clear(&mut self, slot: u32) {
-        let word = &mut self.scratch_used[slot as usize / 64];
-        let bit = 1 << (slot % 64);
-        assert!(*word & bit != 0, "a free slot is not freed");
-        *word &= !bit;
-        self.scratch_free += 1;
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct DiskFacts {
     pub(crate) fence: Fence,
@@ -116,7 +65,7 @@ pub(crate) struct State {
     pub(crate) free_frames: BTreeSet<Frame>,
     /// Newest version written of each frame's index region.
     pub(crate) region_versions: Vec<u64>,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) slots: Vec<Slots>,
     pub(crate) disks: BTreeMap<DiskId, DiskFacts>,
     /// Records for the next batch, other than those of blocks.
     pub(crate) control: Vec<Record>,
@@ -143,7 +92,7 @@ impl State {
             tracts: BTreeMap::new(),
             free_frames: (0..frames).map(Frame).collect(),
             region_versions: vec![0; frames as usize],
-            groups: (0..geometry.groups).map(|_| Group::new(&geometry)).collect(),
+            slots: (0..geometry.groups).map(|_| Slots::new(&geometry)).collect(),
             disks: BTreeMap::new(),
             control: Vec::new(),
             dirty: BTreeSet::new(),
@@ -166,62 +115,25 @@ impl State {
         true
     }
 
-    /// A slot for a new version of a block: its home if that is free.
-    pub(crate) fn allocate_slot(&mut self, tract: TractId, block: u16) -> Option<u32> {
-        let geometry = self.geometry;
-        let tract = self
-            .tracts
-            .get_mut(&tract)
-            .expect("the caller holds the tract's gate");
-        let word = &mut tract.home_used[usize::from(block) / 64];
-        let bit = 1 << (block % 64);
-        if *word & bit == 0 {
-            *word |= bit;
-            return Some(geometry.home_slot(tract.frame, block));
-        }
-        let group = &mut self.groups[geometry.group_of(tract.frame) as usize];
-        let slot = group.allocate(geometry.scratch_slots())?;
-        Some(geometry.first_scratch_slot() + slot)
+    /// The home of a block of a tract that is held.
+    pub(crate) fn home(&self, tract: TractId, block: u16) -> u32 {
+        self.geometry.home_slot(self.tracts[&tract].frame, block)
     }
 
-    /// Gives a slot back that no durable entry names.
-    pub(crate) fn free_slot(&mut self, tract: TractId, block: u16, slot: u32) {
-        let geometry = self.geometry;
-        let tract = self
-            .tracts
-            .get_mut(&tract)
-            .expect("slots are freed before their tract goes");
-        match slot.checked_sub(geometry.first_scratch_slot()) {
-            Some(scratch) => self.groups[geometry.group_of(tract.frame) as usize].clear(scratch),
-            None => {
-                assert_eq!(
-                    slot,
-                    geometry.home_slot(tract.frame, block),
-                    "a block lies at its own home"
-                );
-                tract.home_used[usize::from(block) / 64] &= !(1 << (block % 64));
-            }
-        }
+    /// The slots among which those of a tract are.
+    pub(crate) fn slots_of(&mut self, tract: TractId) -> &mut Slots {
+        let frame = self.tracts[&tract].frame;
+        &mut self.slots[self.geometry.group_of(frame) as usize]
     }
 
     /// Takes the slots that durable entries name, after recovery. False if two name one slot.
     pub(crate) fn take_slots(&mut self) -> bool {
         let geometry = self.geometry;
         for tract in self.tracts.values_mut() {
-            for (block, entry) in tract.entries.iter() {
+            let slots = &mut self.slots[geometry.group_of(tract.frame) as usize];
+            for (_, entry) in tract.entries.iter() {
                 tract.newest = tract.newest.max(entry.generation);
-                let Some(slot) = entry.slot() else { continue };
-                let free = match slot.checked_sub(geometry.first_scratch_slot()) {
-                    Some(scratch) if scratch < geometry.scratch_slots() => {
-                        self.groups[geometry.group_of(tract.frame) as usize].set(scratch)
-                    }
-                    Some(_) => false,
-                    None => {
-                        tract.home_used[usize::from(block) / 64] |= 1 << (block % 64);
-                        slot == geometry.home_slot(tract.frame, block)
-                    }
-                };
-                if !free {
+                if entry.slot().is_some_and(|slot| !slots.take(slot)) {
                     return false;
                 }
             }
@@ -245,7 +157,7 @@ impl State {
             };
             if !welcome {
                 if let Some(slot) = entry.slot() {
-                    self.free_slot(tract, block, slot);
+                    self.slots_of(tract).give_back(slot);
                 }
                 return false;
             }
@@ -257,7 +169,7 @@ impl State {
         match replaced {
             Some(replaced) => {
                 if let Some(slot) = replaced.slot() {
-                    self.free_slot(tract, block, slot);
+                    self.slots_of(tract).give_back(slot);
                 }
             }
             None => self.active_blocks += 1,
@@ -276,9 +188,9 @@ impl State {
         let active = std::mem::take(&mut state.active);
         self.active_blocks -= active.len();
         self.dirty.remove(&tract);
-        for (block, entry) in active {
+        for entry in active.into_values() {
             if let Some(slot) = entry.slot() {
-                self.free_slot(tract, block, slot);
+                self.slots_of(tract).give_back(slot);
             }
         }
     }
@@ -364,16 +276,16 @@ impl State {
     }
 
     fn empty_tract(&mut self, tract: TractId, since: RowVersion, replay: bool) {
-        let slots: Vec<(u16, u32)> = match self.tracts.get(&tract) {
+        let slots: Vec<u32> = match self.tracts.get(&tract) {
             Some(state) if !replay => state
                 .entries
                 .iter()
-                .filter_map(|(block, entry)| entry.slot().map(|slot| (block, slot)))
+                .filter_map(|(_, entry)| entry.slot())
                 .collect(),
             Some(_) | None => Vec::new(),
         };
-        for (block, slot) in slots {
-            self.free_slot(tract, block, slot);
+        for slot in slots {
+            self.slots_of(tract).give_back(slot);
         }
         if let Some(state) = self.tracts.get_mut(&tract) {
             assert!(
@@ -397,12 +309,12 @@ impl State {
         let mut freed = Vec::new();
         for (block, entry) in committing {
             if let Some(slot) = state.entries.get(block).slot() {
-                freed.push((block, slot));
+                freed.push(slot);
             }
             state.entries.set(block, entry);
         }
-        for (block, slot) in freed {
-            self.free_slot(tract, block, slot);
+        for slot in freed {
+            self.slots_of(tract).give_back(slot);
         }
     }
 }

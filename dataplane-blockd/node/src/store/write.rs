@@ -4,16 +4,21 @@ use super::{
     Store, StoreError,
     entry::{Entry, Place},
     index::TractPlace,
-    state::Accept,
+    state::{Accept, State},
 };
 use bytes::Bytes;
 use firn_blockd_protocol::{BLOCK_BYTES, Generation, TractId};
-use std::{sync::Arc, sync::atomic::Ordering::Relaxed};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
-/// Tries to find free slots, with a commit between two. Each commit frees what the last batch superseded, and moves blocks
-/// home; that this many do not help means that others take what is freed.
-const SLOT_ATTEMPTS: usize = 32;
+/// How long a put waits for free slots. Commits free them, and whoever waits is the next to get some, so a disk that takes
+/// longer is failing, or far too slow for what is asked of it.
+const SLOT_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks, when what takes the slots is not yet in a batch.
+const SLOT_PAUSE: Duration = Duration::from_millis(1);
 
 /// New content of one block.
 #[derive(Clone, Debug)]
@@ -147,47 +152,27 @@ impl Store {
         puts: &[Put],
         accept: Accept,
     ) -> Result<Vec<Option<Entry>>, StoreError> {
-        for _ in 0..SLOT_ATTEMPTS {
+        let group = {
+            let state = self.shared.state();
+            state.geometry.group_of(state.tracts[&tract].frame)
+        };
+        let _turn = self.shared.short_of_slots[group as usize].lock().await;
+        let began = self.shared.env.now();
+        loop {
             let batch = {
                 let mut state = self.shared.state();
-                let mut entries = Vec::with_capacity(puts.len());
-                let mut exhausted = false;
-                for put in puts {
-                    let current = state.tracts[&tract].latest(put.block);
-                    if accept == Accept::Newer && put.generation <= current.generation {
-                        entries.push(None);
-                        continue;
-                    }
-                    let (place, checksum) = match &put.content {
-                        Content::Trim => (Place::Trimmed, 0),
-                        Content::Data { checksum, .. } => match state.allocate_slot(tract, put.block) {
-                            Some(slot) => (Place::Slot(slot), *checksum),
-                            None => {
-                                exhausted = true;
-                                break;
-                            }
-                        },
-                    };
-                    entries.push(Some(Entry {
-                        generation: put.generation,
-                        checksum,
-                        place,
-                    }));
-                }
-                if !exhausted {
+                if let Some(entries) = state.place(tract, puts, accept) {
                     return Ok(entries);
-                }
-                for (put, entry) in puts.iter().zip(entries) {
-                    if let Some(slot) = entry.and_then(|entry| entry.slot()) {
-                        state.free_slot(tract, put.block, slot);
-                    }
                 }
                 state.batch
             };
+            if self.shared.env.now().since(began) >= SLOT_PATIENCE {
+                return Err(StoreError::Busy);
+            }
             self.shared.env.fault_point("store.no_slot").await;
             self.durable(batch).await;
+            self.shared.env.sleep(SLOT_PAUSE).await;
         }
-        Err(StoreError::Busy)
     }
 
     /// Writes the data, neighbouring slots in one write.
@@ -220,14 +205,49 @@ impl Store {
             if let Err(error) = file.write_at(u64::from(slot) * BLOCK_BYTES as u64, parts).await {
                 // The files are preallocated: a write that fails says that the disk is failing.
                 let mut state = self.shared.state();
-                for (put, entry) in puts.iter().zip(entries) {
-                    if let Some(slot) = entry.and_then(|entry| entry.slot()) {
-                        state.free_slot(tract, put.block, slot);
+                for entry in entries.iter().flatten() {
+                    if let Some(slot) = entry.slot() {
+                        state.slots_of(tract).give_back(slot);
                     }
                 }
                 return Err(error.into());
             }
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// An entry for each block whose content will be newest; nothing, and no slot taken, if the slots are too few.
+    fn place(&mut self, tract: TractId, puts: &[Put], accept: Accept) -> Option<Vec<Option<Entry>>> {
+        let held = &self.tracts[&tract];
+        let welcome: Vec<bool> = puts
+            .iter()
+            .map(|put| accept != Accept::Newer || put.generation > held.latest(put.block).generation)
+            .collect();
+        let chosen = puts.iter().zip(&welcome).filter(|(_, welcome)| **welcome);
+        let needed = chosen
+            .filter(|(put, _)| matches!(put.content, Content::Data { .. }))
+            .count();
+        if (self.slots_of(tract).free() as usize) < needed {
+            return None;
+        }
+        let mut entry = |put: &Put| {
+            let (place, checksum) = match &put.content {
+                Content::Trim => (Place::Trimmed, 0),
+                Content::Data { checksum, .. } => {
+                    let home = self.home(tract, put.block);
+                    let slot = self.slots_of(tract).allocate(home);
+                    (Place::Slot(slot.expect("they were counted")), *checksum)
+                }
+            };
+            Entry {
+                generation: put.generation,
+                checksum,
+                place,
+            }
+        };
+        let placed = puts.iter().zip(welcome);
+        Some(placed.map(|(put, welcome)| welcome.then(|| entry(put))).collect())
     }
 }

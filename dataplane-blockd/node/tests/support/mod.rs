@@ -329,7 +329,7 @@ impl Client {
         }
         let rows: Vec<Row> = self.rows.lock().expect("no panic").values().cloned().collect();
         for row in rows {
-            for replica in row.active() {
+            for replica in &row.replicas {
                 for _ in 0..200 {
                     let set = Request::SetFence {
                         disk,
@@ -453,15 +453,7 @@ impl Client {
         for _ in 0..400 {
             let row = self.row(index).await;
             let request = match &data {
-                Some(data) => Request::Write {
-                    tract,
-                    row: row.version,
-                    generation,
-                    settled: Generation::ZERO,
-                    durable: true,
-                    range,
-                    blocks: WriteBlocks::new(tract, range, data.clone()).expect("one block"),
-                },
+                Some(data) => durable_write(tract, row.version, generation, range, data.clone()),
                 None => Request::Trim {
                     tract,
                     row: row.version,
@@ -593,5 +585,43 @@ impl Client {
             }
         };
         connection.call(request).await
+    }
+}
+
+/// What must hold, and must not with the bug planted.
+pub type Scenario = fn(Option<&str>) -> Result<(), String>;
+
+/// Runs each scenario without its bug and with it.
+///
+/// # Panics
+/// If one fails without its bug, or a bug goes unnoticed.
+pub fn each_is_noticed(scenarios: &[(&str, Scenario)]) {
+    let mut unnoticed = Vec::new();
+    for (bug, scenario) in scenarios {
+        assert_eq!(scenario(None), Ok(()), "the scenario of {bug} without the bug");
+        match scenario(Some(bug)) {
+            Ok(()) => unnoticed.push(*bug),
+            Err(noticed) => eprintln!("{bug}: {noticed}"),
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:?}");
+}
+
+/// A durable write of one block.
+pub fn durable_write(
+    tract: TractId,
+    row: RowVersion,
+    generation: Generation,
+    range: BlockRange,
+    data: Bytes,
+) -> Request {
+    Request::Write {
+        tract,
+        row,
+        generation,
+        settled: Generation::ZERO,
+        durable: true,
+        range,
+        blocks: WriteBlocks::new(tract, range, data).expect("one block"),
     }
 }

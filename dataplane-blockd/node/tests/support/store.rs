@@ -1,9 +1,16 @@
 //! Puts and reads on a store without a cluster.
 
-use super::content;
+use super::{content, tiny};
 use bytes::Bytes;
 use firn_blockd_node::*;
 use firn_blockd_protocol::*;
+use firn_env::Env;
+
+/// A store that was formatted just now, as small as can be.
+pub async fn formatted(env: &Env) -> Store {
+    Store::format(env, tiny()).await.expect("it is formatted");
+    Store::open(env, StoreOptions::default()).await.expect("it opens")
+}
 
 pub const DISK: DiskId = DiskId([3; 16]);
 
