@@ -90,8 +90,8 @@ impl Sealer {
             return match body {
                 Body::Zero => Sealed::Tombstone,
                 Body::Data(data) => {
-                    let mut sealed = BytesMut::from(&data[..]);
-                    self.blocks.encrypt(number, &mut sealed);
+                    let mut sealed = BytesMut::with_capacity(data.len());
+                    self.seal_block(number, data, &mut sealed);
                     Sealed::Bytes(sealed.freeze())
                 }
             };
@@ -116,6 +116,13 @@ impl Sealer {
         sealed.put_slice(&plain);
         sealed.put_slice(tag.as_ref());
         Sealed::Bytes(sealed.freeze())
+    }
+
+    /// Appends the content of a block in place, sealed.
+    pub fn seal_block(&self, number: u64, content: &[u8], sealed: &mut BytesMut) {
+        let start = sealed.len();
+        sealed.extend_from_slice(content);
+        self.blocks.encrypt(number, &mut sealed[start..]);
     }
 
     /// Opens what a node returned. `kept` is the version by which the node knows it; only for blocks in place does it count.

@@ -11,6 +11,9 @@ use aes::{
 
 /// Bytes of the cipher's block. Data units are multiples of it, so no ciphertext stealing is needed.
 const CIPHER_BYTES: usize = 16;
+/// Given to the cipher at once: a data unit of 4 KiB. The processor encrypts up to 64 side by side, and each call spreads the
+/// round keys over its registers first.
+const GROUP_BLOCKS: usize = 256;
 
 /// Both keys of XTS.
 pub(crate) struct Xts {
@@ -44,31 +47,24 @@ impl Xts {
         let mut first = Array::from(u128::from(number).to_le_bytes());
         self.tweak.encrypt_block(&mut first);
         let mut tweak = u128::from_le_bytes(first.into());
-        // Eight at a time: as many as the processor encrypts at once.
-        for group in unit.chunks_mut(8 * CIPHER_BYTES) {
-            let count = group.len() / CIPHER_BYTES;
-            let mut tweaks = [0; 8];
-            let mut blocks = [Array::from([0; CIPHER_BYTES]); 8];
-            for ((block, own), bytes) in blocks
-                .iter_mut()
-                .zip(&mut tweaks)
-                .zip(group.chunks_exact(CIPHER_BYTES))
-            {
+        let mut tweaks = [0; GROUP_BLOCKS];
+        let (blocks, _) = Array::<u8, U16>::slice_as_chunks_mut(unit);
+        for group in blocks.chunks_mut(GROUP_BLOCKS) {
+            for (block, own) in group.iter_mut().zip(&mut tweaks) {
                 *own = tweak;
-                let plain = u128::from_le_bytes(bytes.try_into().expect("chunks are exact"));
-                *block = Array::from((plain ^ tweak).to_le_bytes());
+                mask(block, tweak);
                 tweak = double(tweak);
             }
-            cipher(&mut blocks[..count]);
-            for ((block, own), bytes) in blocks
-                .iter()
-                .zip(&tweaks)
-                .zip(group.chunks_exact_mut(CIPHER_BYTES))
-            {
-                bytes.copy_from_slice(&(u128::from_le_bytes((*block).into()) ^ own).to_le_bytes());
+            cipher(group);
+            for (block, own) in group.iter_mut().zip(&tweaks) {
+                mask(block, *own);
             }
         }
     }
+}
+
+fn mask(block: &mut Array<u8, U16>, tweak: u128) {
+    *block = Array::from((u128::from_le_bytes((*block).into()) ^ tweak).to_le_bytes());
 }
 
 /// Multiplies by x in the field of 2^128 elements.
@@ -99,5 +95,33 @@ mod tests {
         assert_eq!(unit[..64], expected);
         xts.decrypt(255, &mut unit);
         assert_eq!(unit, plain);
+    }
+
+    /// Units of several groups, and of none that is whole, are what one cipher block after the other gives.
+    #[test]
+    fn a_unit_of_any_length_is_encrypted_block_by_block() {
+        let (data, tweak) = ([7; 32], [9; 32]);
+        let xts = Xts::new(&data, &tweak);
+        for cipher_blocks in [1, 3, GROUP_BLOCKS, GROUP_BLOCKS + 1, 4 * GROUP_BLOCKS] {
+            let plain: Vec<u8> = (0..cipher_blocks * CIPHER_BYTES)
+                .map(|at| (at * 7 % 251) as u8)
+                .collect();
+            let mut first = Array::from(u128::from(5_u64).to_le_bytes());
+            Aes256::new(&Array::from(tweak)).encrypt_block(&mut first);
+            let mut own = u128::from_le_bytes(first.into());
+            let mut expected = Vec::new();
+            for chunk in plain.chunks_exact(CIPHER_BYTES) {
+                let word = u128::from_le_bytes(chunk.try_into().unwrap()) ^ own;
+                let mut block = Array::from(word.to_le_bytes());
+                Aes256::new(&Array::from(data)).encrypt_block(&mut block);
+                expected.extend((u128::from_le_bytes(block.into()) ^ own).to_le_bytes());
+                own = double(own);
+            }
+            let mut unit = plain.clone();
+            xts.encrypt(5, &mut unit);
+            assert_eq!(unit, expected, "{cipher_blocks} blocks");
+            xts.decrypt(5, &mut unit);
+            assert_eq!(unit, plain, "{cipher_blocks} blocks");
+        }
     }
 }

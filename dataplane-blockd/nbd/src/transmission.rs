@@ -2,7 +2,7 @@
 //!
 //! The reader takes room for a request *before* it reads its payload or starts it, and the room is given back when the reply
 //! has been written: a client that sends without reading is held back by its own full socket, and a connection's memory is
-//! bounded by [`Limits`](crate::Limits). Each request is a task of its own, so a slow one holds no other up. The writer sends
+//! bounded by [`Limits`](crate::Limits). Each request that has to wait is a task of its own, so a slow one holds no other up. The writer sends
 //! whatever is done, several replies in one call if they wait.
 //!
 //! A request whose task dies (a bug in a device) is still answered, with an I/O error: a client must not wait for ever.
@@ -17,8 +17,17 @@ use crate::{
 };
 use bytes::{Buf, Bytes, BytesMut};
 use firn_env::{ByteStream, Env};
-use futures::future::{Either, select};
-use std::{collections::VecDeque, io, pin::pin, sync::Arc};
+use futures::{
+    FutureExt,
+    future::{Either, select},
+};
+use std::{
+    collections::VecDeque,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -28,6 +37,9 @@ use tokio::{
 const READ_BUFFER_BYTES: usize = 32 << 10;
 /// Longest payload that is skipped so that the request can be refused politely. A client that sends more is cut off.
 const SKIP_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
+/// Requests up to this size are tried at once by the reader; larger ones copy for so long that reading on beside them is worth a
+/// task.
+const IN_PLACE_BYTES: usize = 32 << 10;
 /// What a request costs besides its data: its task, header and extents.
 const REQUEST_COST_BYTES: u32 = 1 << 10;
 /// Buffers given to the socket in one call.
@@ -146,10 +158,23 @@ impl Transmission<'_> {
                     let outcome = execute(&*device, terms, &answer.request, payload).await;
                     answer.send(outcome);
                 };
-                drop(self.env.spawn("nbd request", work));
+                self.begin(data_bytes as usize, work);
             }
         }
         Ok(())
+    }
+
+    /// Does a request's work: a short request is tried at once, for a write that is answered from memory has no need of a task.
+    fn begin(&self, data_bytes: usize, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(work);
+        if data_bytes <= IN_PLACE_BYTES {
+            // A device that panics ends its request, as it would end a task: what is dropped is answered.
+            match catch_unwind(AssertUnwindSafe(|| work.as_mut().now_or_never())) {
+                Ok(Some(())) | Err(_) => return,
+                Ok(None) => {}
+            }
+        }
+        drop(self.env.spawn("nbd request", work));
     }
 
     /// The next header, or nothing if the client has closed its side between requests.

@@ -164,6 +164,7 @@ impl StripedEngine {
                 && count > 0,
             "the caller checks ranges"
         );
+        let first = self.next_piece;
         for (blocks, body) in pieces {
             self.submit(now_ms, blocks, body, durable.then_some(request));
         }
@@ -173,7 +174,7 @@ impl StripedEngine {
             self.answers.push(request);
         }
         let mut effects = Vec::new();
-        self.issue(&mut effects);
+        self.issue_of((first..self.next_piece).collect(), &mut effects);
         self.answer(now_ms, &mut effects);
         effects
     }
@@ -345,20 +346,31 @@ impl StripedEngine {
         }
     }
 
-    /// Sends what may be sent: pieces of the oldest epoch, with nothing older on their blocks, in marked regions.
-    fn issue(&mut self, effects: &mut Vec<Effect>) {
-        let epochs = if self.config.planted.is(Mutant::IssueNextEpochEarly) {
+    /// Epochs whose pieces may be sent.
+    fn issuable_epochs(&self) -> usize {
+        if self.config.planted.is(Mutant::IssueNextEpochEarly) {
             self.epochs.len()
         } else {
             1
-        };
-        let queued: Vec<u64> = self
-            .epochs
-            .iter()
-            .take(epochs)
-            .flat_map(|epoch| epoch.queued.iter().copied())
-            .collect();
-        for number in queued {
+        }
+    }
+
+    /// Sends what may be sent of all that waits.
+    fn issue(&mut self, effects: &mut Vec<Effect>) {
+        let epochs = self.epochs.iter().take(self.issuable_epochs());
+        let queued = epochs.flat_map(|epoch| epoch.queued.iter().copied());
+        self.issue_of(queued.collect(), effects);
+    }
+
+    /// Sends what may be sent of some pieces: those of the oldest epoch, with nothing older on their blocks, in marked regions.
+    /// Whoever knows which pieces an event can set free names them, since thousands may wait.
+    fn issue_of(&mut self, candidates: Vec<u64>, effects: &mut Vec<Effect>) {
+        let epochs = self.issuable_epochs();
+        for number in candidates {
+            let waits = |epoch: &Epoch| epoch.queued.contains(&number);
+            if !self.epochs.iter().take(epochs).any(waits) {
+                continue;
+            }
             let blocks = self.pieces[&number].blocks.clone();
             if self.overlaps.is_behind(blocks.clone(), number) {
                 continue;
@@ -455,17 +467,23 @@ impl StripedEngine {
         }
         let epoch = (piece.epoch - self.first_epoch) as usize;
         self.epochs[epoch].open -= 1;
+        let mut behind: Vec<u64> = self.overlaps.of(piece.blocks).collect();
+        behind.sort_unstable();
+        self.issue_of(behind, effects);
         self.advance(effects);
     }
 
     /// Leaves epochs behind that are over and durable.
     fn advance(&mut self, effects: &mut Vec<Effect>) {
+        let before = self.first_epoch;
         while self.epochs.len() > 1 && self.epochs[0].open == 0 {
             let done = self.epochs.pop_front().expect("there are two");
             self.first_epoch += 1;
             effects.extend(done.flushes.into_iter().map(Effect::Answer));
         }
-        self.issue(effects);
+        if self.first_epoch > before {
+            self.issue(effects);
+        }
     }
 
     fn answer(&mut self, now_ms: u64, effects: &mut Vec<Effect>) {

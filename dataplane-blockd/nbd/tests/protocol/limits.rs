@@ -30,6 +30,21 @@ fn a_slow_request_holds_no_other_up() {
 }
 
 #[test]
+fn a_request_on_which_the_device_dies_is_answered_and_ends_nothing_else() {
+    on_network(|world| async move {
+        let mut client = open(&world, "gated").await;
+        // Whoever waits for a permit dies of it.
+        world.gated.gate.close();
+        for cookie in 1..4 {
+            client.request(0, cmd::READ, cookie, 4096, 512, b"").await;
+            assert_eq!(client.simple(0).await, (5, cookie, vec![]));
+        }
+        client.request(0, cmd::READ, 4, 0, 512, b"").await;
+        assert_eq!(client.simple(512).await.0, 0);
+    });
+}
+
+#[test]
 fn requests_and_bytes_in_flight_are_bounded_and_all_are_answered() {
     let limits = Limits {
         requests: 10,
