@@ -4,15 +4,15 @@
 //! time here. The same run gives the same figures on any machine.
 
 use crate::{
-    exchange,
+    crowd, exchange,
     setting::{BLOCK_BYTES, Setting},
+    throughput,
 };
 use bytes::Bytes;
 use firn_blockd_client::Mode;
 use firn_blockd_disk::{FlushPolicy, VirtualDisk};
 use firn_blockd_nbd::{BlockDevice, Durability, Piece};
 use firn_env::Env;
-use futures::{StreamExt, stream};
 use std::{
     sync::{
         Arc, Mutex,
@@ -26,7 +26,7 @@ pub const MODEL: &str = "seek=8ms,bw=128MB/s";
 /// Crashes of which a loss is the mean: the paper has 100.
 const CRASHES: u64 = 10;
 /// Tracts that a node has room for.
-const NODE_TRACTS: u32 = 40;
+pub(crate) const NODE_TRACTS: u32 = 40;
 
 /// What a user does.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ struct Load {
 const SINGLE: &[u64] = &[1];
 /// 4 KiB to 1 MiB, most of them small: 55 KiB on average. The paper takes its sizes from studies of virtual desktops, which it
 /// does not print; this is our guess at them.
-const MIXED: &[u64] = &[
+pub(crate) const MIXED: &[u64] = &[
     1, 1, 2, 1, 4, 1, 8, 1, 2, 16, 1, 1, 4, 32, 1, 2, 1, 1, 64, 1, 2, 4, 1, 8, 1, 1, 16, 1, 2, 1, 1, 256,
 ];
 
@@ -167,47 +167,6 @@ fn latencies(setting: Setting, per_second: u64) -> Result<String, String> {
     Ok(line)
 }
 
-/// Megabytes a second of one reader that reads on, eight requests of a mebibyte ahead, on as many nodes as the widest segment has
-/// tracts.
-fn sequential_read(segment_tracts: u32) -> Result<f64, String> {
-    let setting = Setting {
-        nodes: 128,
-        model: Some(MODEL),
-        node_tracts: NODE_TRACTS,
-        copies: 1,
-        mode: Mode::WriteBack,
-        flush: FlushPolicy::Durable,
-        segment_tracts,
-        blocks: 1 << 18,
-    };
-    let mebibytes: u64 = 64;
-    setting.run(2, move |client| async move {
-        let (env, disk) = (client.machine.env(), client.attached.disk.clone());
-        let data = Bytes::from(vec![0x5a; 1 << 20]);
-        for at in 0..mebibytes {
-            disk.write(at << 20, data.clone(), Durability::Acknowledged)
-                .await
-                .map_err(|error| error.to_string())?;
-        }
-        disk.flush().await.map_err(|error| error.to_string())?;
-        env.sleep(Duration::from_secs(60)).await;
-        let began = env.now();
-        let mut reads = stream::iter(0..mebibytes)
-            .map(|at| {
-                let disk = disk.clone();
-                async move { disk.read(at << 20, 1 << 20).await }
-            })
-            .buffered(8);
-        while let Some(read) = reads.next().await {
-            let read = read.map_err(|error| error.to_string())?;
-            if !read.iter().all(|piece| matches!(piece, Piece::Data(_))) {
-                return Err("what was written reads as zeroes".into());
-            }
-        }
-        Ok((mebibytes << 20) as f64 / env.now().since(began).as_secs_f64() / 1e6)
-    })
-}
-
 /// What crashes of a client lose on average.
 #[derive(Clone, Copy, Debug, Default)]
 struct Losses {
@@ -298,10 +257,12 @@ fn missing_bytes(found: &[Piece], written: &Bytes) -> u64 {
 type Measure = fn() -> Result<(), String>;
 
 /// What is measured, by name.
-const PARTS: [(&str, Measure); 4] = [
+const PARTS: [(&str, Measure); 6] = [
     ("latencies", print_latencies),
     ("mail", print_mail),
-    ("reads", print_reads),
+    ("throughput", throughput::print_segments),
+    ("network", throughput::print_network),
+    ("crowds", crowd::print),
     ("losses", print_losses),
 ];
 
@@ -379,14 +340,6 @@ fn print_mail() -> Result<(), String> {
             let operations = exchange::operations_per_second(setting)?;
             println!("| {} | {copies} | {operations:.0} |", setting.name());
         }
-    }
-    Ok(())
-}
-
-fn print_reads() -> Result<(), String> {
-    println!("| segment, tracts | sequential read on 128 nodes, MB/s |\n|---|---|");
-    for segment_tracts in [1, 8, 32, 128] {
-        println!("| {segment_tracts} | {:.0} |", sequential_read(segment_tracts)?);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 //! histories, of everything; snapshots are taken all the while, and at the end each is restored and compared.
 //!
 //! [`figures`] measures the same in virtual time on slow disks; [`setting`] is a disk on a cluster of its own, for that and for tests.
+//! `throughput` is one user who takes as much as there is, `crowd` as many users as disks.
 //! [`death`] is a node that dies for good under load, [`neighbours`] one tenant at full blast beside others.
 //!
 //! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
@@ -16,6 +17,7 @@
 pub mod check;
 pub mod cluster;
 pub mod cluster_figures;
+mod crowd;
 pub mod death;
 pub mod engine;
 mod exchange;
@@ -28,4 +30,5 @@ pub mod neighbours;
 pub mod on_nodes;
 pub mod replicas;
 pub mod setting;
+mod throughput;
 mod user;

@@ -23,7 +23,7 @@ struct Arguments {
     /// The same of whole clusters: a node that dies for good, or a tenant at full blast beside others.
     #[arg(long, value_enum)]
     cluster_figures: Option<cluster_figures::Figure>,
-    /// Measure one part of that: latencies, mail, reads or losses.
+    /// Measure one part of that: latencies, mail, throughput, network, crowds or losses.
     #[arg(long)]
     figure: Option<String>,
     /// Run the history of one seed on nodes.

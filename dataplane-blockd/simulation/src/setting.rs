@@ -10,7 +10,7 @@ use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication, TenantId};
 use firn_env::{Env, sim::Machine};
 use firn_table::MemoryTable;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const KEY: [u8; 32] = [6; 32];
 /// Bytes of a block.
@@ -163,12 +163,12 @@ impl Setting {
         T: Send + 'static,
         F: Future<Output = Result<T, String>> + Send + 'static,
     {
-        let cluster = Cluster::new(seed, self.nodes, self.size()?)?;
+        let cluster = Arc::new(Cluster::new(seed, self.nodes, self.size()?)?);
         // A data centre's round trip.
         cluster.simulation.set_network_latency(Duration::from_micros(200));
         let (setting, machine) = (*self, cluster.simulation.machine("client"));
         let (env, table) = (cluster.simulation.env(), cluster.table.clone());
-        let hosts = cluster.hosts.clone();
+        let (hosts, whole_cluster) = (cluster.hosts.clone(), cluster.clone());
         let measured = cluster.simulation.run(async move {
             let owner = (TENANT, "disk");
             let disk = setting
@@ -177,6 +177,7 @@ impl Setting {
             let attached = setting.attach(&machine.env(), &table, disk).await?;
             work(Client {
                 machine,
+                cluster: whole_cluster,
                 hosts,
                 table,
                 disk,
@@ -192,6 +193,8 @@ impl Setting {
 pub struct Client {
     /// Where it runs.
     pub machine: Machine,
+    /// Where it is, with its network.
+    pub cluster: Arc<Cluster>,
     /// The cluster's nodes.
     pub hosts: Vec<Host>,
     /// The cluster's.

@@ -233,6 +233,8 @@ pub(crate) struct Habits {
     pub(crate) first_blocks: u64,
     /// One of so many writes waits until it is durable: the fewer do, the longer a user goes on without nodes.
     pub(crate) durable_each: u64,
+    /// One of so many flushes is made: the fewer are, the more an epoch has, and the more of it is given to nodes in pieces.
+    pub(crate) flush_each: u64,
 }
 
 impl Habits {
@@ -240,6 +242,14 @@ impl Habits {
     pub(crate) const ANY: Self = Self {
         first_blocks: BLOCKS,
         durable_each: 5,
+        flush_each: 1,
+    };
+    /// Of one who writes a few blocks again and again, and hardly ever flushes: a crash then finds blocks of which the journal has
+    /// several contents of one epoch, and a later one was answered as durable.
+    pub(crate) const AGAIN: Self = Self {
+        first_blocks: 4,
+        durable_each: 8,
+        flush_each: 12,
     };
 }
 
@@ -276,6 +286,7 @@ impl User {
             }
             match self.env.random_below(12) {
                 0..8 => self.start_write(&under_way),
+                8 | 9 if self.env.random_below(self.habits.flush_each) > 0 => {}
                 8 | 9 => {
                     let gate = self.gate.clone();
                     self.start(&under_way, Box::pin(async move { gate.flush().await }));
