@@ -6,6 +6,8 @@
 )]
 
 mod disk;
+#[cfg(test)]
+mod tests;
 
 pub use disk::RealDisk;
 

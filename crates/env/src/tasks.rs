@@ -2,7 +2,8 @@
 
 use futures::{channel::oneshot, future::BoxFuture};
 use std::{
-    future::Future,
+    future::{self, Future},
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -11,7 +12,8 @@ use std::{
 pub trait Tasks: Send + Sync {
     /// Starts `future`; the returned closure ends it at its next await.
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn Fn() + Send + Sync>;
-    /// Runs blocking or CPU-bound work off the executor's own threads (in place, under simulation).
+    /// Runs blocking or CPU-bound work off the executor's own threads (in place, under simulation). An executor that is ending
+    /// may drop it instead.
     fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>);
     /// Completes after every task that is ready now has run once.
     fn yield_now(&self) -> BoxFuture<'static, ()> {
@@ -76,9 +78,14 @@ pub(crate) async fn compute<T: Send + 'static>(
 ) -> T {
     let (sender, result) = oneshot::channel();
     tasks.spawn_compute(Box::new(move || {
-        let _ = sender.send(work());
+        // A dropped receiver means that the caller was ended: nobody wants the result.
+        let _ = sender.send(panic::catch_unwind(AssertUnwindSafe(work)));
     }));
-    result
-        .await
-        .expect("compute work neither panics nor is cancelled")
+    match result.await {
+        Ok(Ok(value)) => value,
+        Ok(Err(payload)) => panic::resume_unwind(payload),
+        // Only an executor that is ending drops work before it is done. It is about to drop the caller as well, whom nothing
+        // that could be said here would help.
+        Err(oneshot::Canceled) => future::pending().await,
+    }
 }

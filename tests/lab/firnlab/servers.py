@@ -6,6 +6,7 @@ it would in an office.
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -107,6 +108,15 @@ class Server:
             text = log.read_text(errors="replace").splitlines()[-lines:]
             tail += [f"  {log.name}: {line}" for line in text]
         return "\n".join(tail)
+
+    def panic(self, lines=40):
+        """The first panic in its logs with what follows, or nothing."""
+        for log in sorted(self.directory.glob("*.log")):
+            text = log.read_text(errors="replace").splitlines()
+            for number, line in enumerate(text):
+                if re.search(r"panicked at|Assertion .* failed", line):
+                    return "\n".join(f"  {log.name}: {line}" for line in text[number : number + lines])
+        return None
 
 
 class Firn(Server):

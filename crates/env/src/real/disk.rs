@@ -11,8 +11,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
     fs::{File, OpenOptions},
+    future,
     io::{self, ErrorKind},
     os::unix::fs::{FileExt, OpenOptionsExt},
+    panic,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -77,10 +79,12 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, DiskError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(|error| describe(&path, &error)),
-        Err(error) => Err(DiskError::Io {
-            path,
-            message: error.to_string(),
-        }),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(payload) => panic::resume_unwind(payload),
+            // The runtime is ending and did not begin the call. It is about to drop the caller as well, who must not take this
+            // for an answer of the disk: after a failed sync, for one, nothing may go on.
+            Err(_) => future::pending().await,
+        },
     }
 }
 

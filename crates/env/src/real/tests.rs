@@ -1,0 +1,69 @@
+//! What tasks see of a runtime that ends under them.
+
+use super::real;
+use crate::{Env, OpenMode};
+use std::{
+    future::Future,
+    sync::mpsc::{self, Sender},
+    time::Duration,
+};
+
+/// Says at the end of a task whether it was a panic.
+struct Ended(Sender<bool>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::panicking());
+    }
+}
+
+/// Ends a runtime while one of its threads is inside a task, which then goes on to `rest`; returns whether that panicked.
+fn panics_in_a_runtime_that_ends<F>(rest: impl FnOnce(Env) -> F + Send + 'static) -> bool
+where
+    F: Future<Output = ()> + Send,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, told) = mpsc::channel();
+    let (ended, has_ended) = mpsc::channel();
+    runtime.spawn(async move {
+        let _ended = Ended(ended);
+        let env = real(&std::env::temp_dir()).unwrap();
+        begun.send(()).unwrap();
+        told.recv().unwrap();
+        rest(env).await;
+    });
+    let limit = Duration::from_secs(60);
+    has_begun.recv_timeout(limit).unwrap();
+    runtime.shutdown_background();
+    go_on.send(()).unwrap();
+    has_ended.recv_timeout(limit).unwrap()
+}
+
+#[test]
+fn work_that_an_ending_runtime_drops_is_no_panic() {
+    assert!(!panics_in_a_runtime_that_ends(|env| async move {
+        env.compute(|| ()).await;
+        unreachable!("nothing begins in a runtime that ends");
+    }));
+}
+
+/// A sync that was never made must not look like one that failed, which ends the program.
+#[test]
+fn a_call_of_the_disk_that_an_ending_runtime_drops_has_no_answer() {
+    assert!(!panics_in_a_runtime_that_ends(|env| async move {
+        let answer = env.disk().open("absent", OpenMode::Read).await.map(|_| ());
+        unreachable!("nothing begins in a runtime that ends: {answer:?}");
+    }));
+}
+
+#[tokio::test]
+#[should_panic(expected = "in the middle of it")]
+async fn a_panic_of_work_is_one_of_its_caller() {
+    let env = real(&std::env::temp_dir()).unwrap();
+    env.compute(|| panic!("in the middle of it")).await
+}
