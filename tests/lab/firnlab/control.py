@@ -67,7 +67,9 @@ class Control:
                     self.server.kill()
                     self.kills += 1
                 elif verb == "stop":
-                    self.server.stop()
+                    status = self.server.stop()
+                    if status != 0 and self.server.stops_cleanly:
+                        raise LabError(f"a clean stop ends with status {status}:\n{self.server.log_tail()}")
                 elif verb == "recover":
                     self._log.write(f"{time.monotonic():.6f} recover: {self.server.recover()}\n")
                 elif verb != "up":

@@ -27,6 +27,8 @@ class Server:
     ports = (111, 20048, 2049)
     mount_options = "vers=3,proto=tcp,mountproto=tcp"
     name = "server"
+    # Whether a stop that was asked for ends with status 0.
+    stops_cleanly = True
     # What its jobs get in addition; a peer's known deviations, for example.
     variables = {}
 
@@ -202,6 +204,7 @@ class Ganesha(Server):
     """
 
     name = "ganesha"
+    stops_cleanly = False
     # noacl: its answers to the ACL side protocol make `cp -a` fail with EIO.
     mount_options = Server.mount_options + ",noacl"
     variables = {"COMPARE_IGNORES": "symlink-mtime", "FORGETS_REPLIES": "1"}

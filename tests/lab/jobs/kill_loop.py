@@ -4,7 +4,7 @@ Writers note each operation that the client acknowledged (fsync, rename, unlink,
 host. After each kill the server is restarted, writers finish what they have in flight and pause, and mount B, which
 caches neither names nor attributes and reads around the page cache, must show exactly what was noted: no record less,
 no removed name more. What a client still holds in memory it sends again, as NFS wants; what it let go after COMMIT is
-on nobody but the server.
+on nobody but the server. Beside the kills there are clean stops in the middle of the load, after which the same must hold.
 """
 
 import errno
@@ -20,6 +20,8 @@ from control import Control
 
 KILLS = int(os.environ.get("KILLS", "100"))
 SEED = int(os.environ.get("SEED", "1"))
+# Clean stops for each kill.
+STOPS = float(os.environ.get("STOPS", "0.25"))
 # A server without a lasting duplicate request cache answers a repeated RENAME or REMOVE with an error, though it was
 # done. Ours keeps one, so a client never sees that; a peer may.
 FORGETS_REPLIES = os.environ.get("FORGETS_REPLIES") == "1"
@@ -270,7 +272,7 @@ def main(a, b):
         for writer in writers:
             writer.go.set()
 
-    kills = 0
+    kills = stops = 0
     while kills < KILLS and not broken():
         before = progress()
         # Every kill meets a server that works: at least a few acknowledgements, then a random moment.
@@ -283,6 +285,11 @@ def main(a, b):
             progress()
             time.sleep(0.005)
         started = time.monotonic()
+        if order.random() < STOPS / (1 + STOPS):
+            control.ask("stop")
+            stops += 1
+            pause_and_verify(everything=False)
+            continue
         answers.append(int(control.ask("kill").split()[1]))
         kills += 1
         # Now and then once more, while it and its clients are still coming to terms.
@@ -304,7 +311,7 @@ def main(a, b):
         print("  " + sentence)
     print(f"  {total} operations; restart {sorted(answers)[len(answers) // 2] if answers else 0} ms (median), "
           f"work resumed and verified in {sorted(gaps)[len(gaps) // 2] if gaps else 0:.1f} s (median)")
-    print(("ok" if kills >= KILLS else "FAILED") + f" {kills} of {KILLS} kills under load")
+    print(("ok" if kills >= KILLS else "FAILED") + f" {kills} of {KILLS} kills under load, and {stops} clean stops")
     print(("FAILED" if damage else "ok") + f" all that was acknowledged is there after each ({len(damage)} damages)")
     print(("FAILED" if errors else "ok") + f" no client saw an error ({len(errors)})")
     sys.stdout.flush()
