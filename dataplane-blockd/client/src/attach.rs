@@ -17,7 +17,7 @@ use crate::{
 };
 use firn_blockd_disk::journal::{Journal, JournalError, JournalOptions, Journaled};
 use firn_blockd_disk::{
-    AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Planted, ReplicaError,
+    AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Planted, Regions, ReplicaError,
     StripedConfig, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::DeviceError;
@@ -46,8 +46,8 @@ pub struct Attachable {
     pub flush: FlushPolicy,
     /// Bytes answered and not durable before writers are held back.
     pub dirty_bytes_max: u64,
-    /// Blocks that share a mark; [`striped::REGION_BLOCKS`] but in tests.
-    pub region_blocks: u64,
+    /// How finely the disk remembers where replicas may differ.
+    pub regions: Regions,
     /// Take it from whoever has it.
     pub force: bool,
     /// This is the restore that a disk may be waiting for: others are refused until it is done.
@@ -71,7 +71,7 @@ impl Attachable {
             mode: None,
             flush: FlushPolicy::Durable,
             dirty_bytes_max: 64 << 20,
-            region_blocks: striped::REGION_BLOCKS,
+            regions: Regions::default(),
             force: false,
             restoring: false,
             holder: holder.to_owned(),
@@ -270,7 +270,7 @@ async fn recover(
                 },
                 flush,
                 dirty_bytes_max,
-                region_blocks: wanted.region_blocks,
+                regions: wanted.regions,
                 planted: Planted::default(),
             };
             let attached = striped::attach(&*replicas, incarnation, config).await?;

@@ -19,6 +19,7 @@ mod chunks;
 mod detach;
 mod exchange;
 mod layout;
+mod opening;
 mod pool;
 mod replicas;
 mod rows;

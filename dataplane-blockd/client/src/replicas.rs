@@ -21,19 +21,15 @@ use crate::{
     rows::Rows,
 };
 use async_trait::async_trait;
-use bytes::Bytes;
-use firn_blockd_disk::{
-    Body, Copy, Incarnation, ReplicaError, Replicas, Sealed, Sealer, Stored, Unit, Version,
-};
+use firn_blockd_disk::{Body, Copy, Incarnation, ReplicaError, Replicas, Sealer, Stored, Unit, Version};
 use firn_blockd_placement::{Placement, PlacementError};
 use firn_blockd_protocol::{
-    BlockState, BlockVersion, CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal,
-    Replica, ReplicaState, Replication, Reply, Request, Row, TenantId, TractId, VersionedBlocks,
-    limits::MESSAGE_OVERHEAD_BYTES,
+    CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal, Replica, ReplicaState,
+    Replication, Reply, Request, Row, TenantId, TractId, limits::MESSAGE_OVERHEAD_BYTES,
 };
 use firn_env::Env;
 use futures::{
-    future::join_all,
+    future::{join_all, try_join_all},
     stream::{self, StreamExt, TryStreamExt},
 };
 use std::{
@@ -115,8 +111,8 @@ pub struct ClusterReplicas {
     pub(crate) speaker: Speaker,
     replication: Replication,
     tracts: AtomicU64,
-    layout: Layout,
-    sealer: Sealer,
+    pub(crate) layout: Layout,
+    pub(crate) sealer: Sealer,
     pub(crate) rows: Rows,
     pub(crate) pool: Pool,
     pub(crate) patience: Duration,
@@ -247,7 +243,7 @@ impl ClusterReplicas {
         Ok(true)
     }
 
-    fn tracts(&self) -> u32 {
+    pub(crate) fn tracts(&self) -> u32 {
         u32::try_from(self.tracts.load(Relaxed)).unwrap_or(u32::MAX)
     }
 
@@ -301,75 +297,6 @@ impl ClusterReplicas {
         }
         places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
         (places, others)
-    }
-
-    /// A block in place as a replica returned it.
-    fn open_block(&self, unit: Unit, found: &VersionedBlocks) -> Copy {
-        match found.contents().next() {
-            Some((_, version, data)) => self.open_content(unit, version, data),
-            None => Copy::Damaged,
-        }
-    }
-
-    fn open_content(&self, unit: Unit, version: BlockVersion, data: Option<Bytes>) -> Copy {
-        let kept = Version {
-            incarnation: Incarnation(version.generation.fence.0.into()),
-            sequence: version.generation.sequence,
-        };
-        let sealed = match (version.state, data) {
-            (BlockState::Absent, _) => return Copy::Empty,
-            (BlockState::Trimmed, _) => Sealed::Tombstone,
-            (BlockState::Written(_), Some(data)) => Sealed::Bytes(data),
-            (BlockState::Written(_), None) => return Copy::Damaged,
-        };
-        match self.sealer.open(unit, kept, &sealed) {
-            Ok(stored) => Copy::Holds(stored),
-            Err(_) => Copy::Damaged,
-        }
-    }
-
-    /// What stands in some chunks, framed.
-    fn open_framed(&self, unit: Unit, length: usize, chunks: &[Found]) -> Copy {
-        let opened = chunks::framed_bytes(length, chunks).and_then(|bytes| {
-            self.sealer
-                .open(unit, Version::default(), &Sealed::Bytes(bytes))
-                .ok()
-        });
-        opened.map_or(Copy::Damaged, Copy::Holds)
-    }
-
-    /// The rest of a unit whose first chunk one replica has returned; the others come from the replicas that `copy` counts.
-    async fn open_rest(&self, unit: Unit, copy: usize, first: Found) -> Result<Copy, ReplicaError> {
-        if first.untouched {
-            return Ok(Copy::Empty);
-        }
-        let Some(length) = chunks::framed_length(&first) else {
-            return Ok(Copy::Damaged);
-        };
-        let mut all = vec![first];
-        let mut part = 1;
-        while all.iter().map(|found| found.blocks.len()).sum::<usize>() * firn_blockd_protocol::BLOCK_BYTES
-            < crate::layout::LENGTH_BYTES + length
-        {
-            // A length that is nonsense ends with the disk's last tract.
-            let chunk = match self.layout.chunk(unit, part) {
-                Ok(chunk) if chunk.tract < self.tracts() => chunk,
-                Ok(_) | Err(_) => return Ok(Copy::Damaged),
-            };
-            let mut whole = None;
-            for turn in 0..self.copies() {
-                whole = self.fetch_from(copy + turn, chunk).await?;
-                if whole.is_some() {
-                    break;
-                }
-            }
-            let Some(found) = whole else {
-                return Ok(Copy::Damaged);
-            };
-            all.push(Found::new(&found));
-            part += 1;
-        }
-        Ok(self.open_framed(unit, length, &all))
     }
 }
 
@@ -577,5 +504,37 @@ impl Replicas for ClusterReplicas {
         }
         copies.extend((0..joining).map(|_| Copy::Joining));
         Ok(copies)
+    }
+
+    async fn load_all_many(&self, units: &[Unit]) -> Result<Vec<Vec<Copy>>, ReplicaError> {
+        let mut found = vec![Vec::new(); units.len()];
+        let (places, mut alone) = self.places(units, |unit| matches!(unit, Unit::Block(_)));
+        let loads = chunks::runs(&places)
+            .into_iter()
+            .map(|(run, members)| async move {
+                let bytes = self.budgeted(run.range.bytes() * self.copies());
+                let _permit = self.loads.acquire_many(bytes).await;
+                self.fetch_all(run).await.map(|fetched| (fetched, members))
+            });
+        for ((all, joining), members) in try_join_all(loads).await? {
+            self.counters.loads.fetch_add(1, Relaxed);
+            if all.iter().any(Option::is_none) {
+                // Which block of the run is damaged only single ones tell.
+                alone.push(members);
+                continue;
+            }
+            for copy in all.into_iter().flatten() {
+                for ((_, version, data), at) in copy.contents().zip(&members) {
+                    found[*at].push(self.open_content(units[*at], version, data));
+                }
+            }
+            for at in members {
+                found[at].extend((0..joining).map(|_| Copy::Joining));
+            }
+        }
+        for at in alone.into_iter().flatten() {
+            found[at] = self.load_all(units[at]).await?;
+        }
+        Ok(found)
     }
 }

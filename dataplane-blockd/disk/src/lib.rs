@@ -35,6 +35,6 @@ pub use mutants::{Mutant, Planted};
 pub use replicas::{AttachError, Copy, ReplicaError, Replicas, Stored};
 pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer, derive_key};
 pub use stripe::{BadStripe, Place, Run, SEGMENT_TRACTS_MAX, Stripe, UNIT_BLOCKS_MAX};
-pub use striped::{StripedConfig, StripedEngine};
+pub use striped::{Regions, StripedConfig, StripedEngine};
 pub use types::{Body, Change, Effect, Incarnation, Lookup, RequestId, Store, Ticket, Unit, Version};
 pub use virtual_disk::{Engine, GrowError, VirtualDisk};

@@ -52,11 +52,13 @@ pub enum Mutant {
     ReadPastZeroes,
     /// A range is zeroed when its first region is marked.
     MarkFirstRegionOnly,
+    /// A region that is written again while its mark is about to be dropped loses it.
+    DropBusyMarks,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::IssueNextEpochEarly,
         Self::AnswerFlushEarly,
         Self::DurableOnOneReplica,
@@ -80,6 +82,7 @@ impl Mutant {
         Self::ZeroesLeaveTheOverlay,
         Self::ReadPastZeroes,
         Self::MarkFirstRegionOnly,
+        Self::DropBusyMarks,
     ];
 }
 

@@ -131,6 +131,18 @@ pub trait Replicas: Send + Sync + 'static {
         }
         Ok(found)
     }
+
+    /// The same of many units, in their order. Where neighbours lie together, one request of each copy serves many.
+    ///
+    /// # Errors
+    /// As of `load_all`.
+    async fn load_all_many(&self, units: &[Unit]) -> Result<Vec<Vec<Copy>>, ReplicaError> {
+        let mut found = Vec::with_capacity(units.len());
+        for unit in units {
+            found.push(self.load_all(*unit).await?);
+        }
+        Ok(found)
+    }
 }
 
 /// What a copy of a unit turned out to be.

@@ -20,8 +20,8 @@
 //!
 //! *Replicas that differ.* A write that was under way at a crash may be on one replica and not on another. So a region is
 //! marked, durably, before anything in it is written; an attach after a crash goes through the marked regions, picks each
-//! block's greatest version and brings it to all replicas before the first read. Marks are dropped again in batches when
-//! their regions rest.
+//! block's greatest version and brings it to all replicas before the first read. Marks are dropped again in batches, those
+//! first whose regions have rested longest.
 
 mod attach;
 mod engine;
@@ -30,4 +30,4 @@ mod overlaps;
 
 pub use attach::{Attached, attach};
 pub use engine::{StripedConfig, StripedEngine};
-pub use marks::REGION_BLOCKS;
+pub use marks::Regions;

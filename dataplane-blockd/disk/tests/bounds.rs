@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use firn_blockd_disk::{
-    Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, MemoryNodes, Planted, RequestId, Store,
+    Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, MemoryNodes, Planted, Regions, RequestId, Store,
     StripedConfig, StripedEngine, WritePolicy, log, striped,
 };
 use futures::FutureExt;
@@ -15,7 +15,7 @@ fn striped(flush: FlushPolicy, dirty_bytes_max: u64) -> StripedEngine {
         write: WritePolicy::Memory,
         flush,
         dirty_bytes_max,
-        region_blocks: 64,
+        regions: Regions::default(),
         planted: Planted::default(),
     };
     let nodes = MemoryNodes::new(1).attach(Incarnation(1), [0; 32]);

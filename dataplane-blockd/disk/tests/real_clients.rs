@@ -1,7 +1,7 @@
 //! Whole disks, sealed and replicated, under clients that are not ours.
 
 use firn_blockd_disk::{
-    Engine, FlushPolicy, Incarnation, LogConfig, MemoryNodes, Planted, StripedConfig, VirtualDisk,
+    Engine, FlushPolicy, Incarnation, LogConfig, MemoryNodes, Planted, Regions, StripedConfig, VirtualDisk,
     WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
@@ -62,7 +62,7 @@ async fn attach(
             },
             flush,
             dirty_bytes_max,
-            region_blocks: striped::REGION_BLOCKS,
+            regions: Regions::default(),
             planted,
         };
         let attached = striped::attach(&*replicas, incarnation, config).await.unwrap();

@@ -6,7 +6,8 @@ use crate::{
     replicas::{Attach, Fate, World},
 };
 use firn_blockd_disk::{
-    Effect, FlushPolicy, Incarnation, LogConfig, Planted, RequestId, Store, StripedConfig, Unit, WritePolicy,
+    Effect, FlushPolicy, Incarnation, LogConfig, Planted, Regions, RequestId, Store, StripedConfig, Unit,
+    WritePolicy,
 };
 use firn_env::sim::Seeded;
 use futures::FutureExt;
@@ -80,21 +81,24 @@ fn choose_mode(random: &mut Seeded, planted: Planted) -> Mode {
     };
     let dirty_bytes_max = random.between(1, 40) * 8;
     let blocks = random.between(1, 6);
-    let striped = |write, flush, region_blocks| {
+    let striped = |write, flush, regions| {
         Mode::Striped(StripedConfig {
             blocks,
             write,
             flush,
             dirty_bytes_max,
-            region_blocks,
+            regions,
             planted,
         })
     };
-    let region_blocks = random.between(1, 3);
+    let regions = Regions {
+        blocks: random.between(1, 3),
+        resting: random.below(3) as usize,
+    };
     match random.below(8) {
-        0 => striped(WritePolicy::Durable, FlushPolicy::Durable, region_blocks),
-        1 | 2 => striped(WritePolicy::Memory, FlushPolicy::Durable, region_blocks),
-        3 => striped(WritePolicy::Memory, ordered, region_blocks),
+        0 => striped(WritePolicy::Durable, FlushPolicy::Durable, regions),
+        1 | 2 => striped(WritePolicy::Memory, FlushPolicy::Durable, regions),
+        3 => striped(WritePolicy::Memory, ordered, regions),
         kind => {
             let config = LogConfig {
                 flush: if kind < 6 { FlushPolicy::Durable } else { ordered },

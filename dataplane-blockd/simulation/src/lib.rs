@@ -9,11 +9,12 @@
 //! histories, of everything; snapshots are taken all the while, and at the end each is restored and compared.
 //!
 //! [`figures`] measures the same in virtual time on slow disks; [`setting`] is a disk on a cluster of its own, for that and for tests.
-//! `throughput` is one user who takes as much as there is, `crowd` as many users as disks.
+//! `throughput` is one user who takes as much as there is, `crowd` as many users as disks, `attaches` what a crash of the client costs the next attach.
 //! [`death`] is a node that dies for good under load, [`neighbours`] one tenant at full blast beside others.
 //!
 //! `firn-blockd-simulation --seeds N --first-seed S` runs histories; the same seed is the same history.
 
+mod attaches;
 pub mod check;
 pub mod cluster;
 pub mod cluster_figures;

@@ -1,7 +1,7 @@
 //! Runs histories of virtual disks from seeds, and prints what fails with the command that repeats it.
 
 use clap::Parser;
-use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
+use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, Regions, StripedConfig, WritePolicy};
 use firn_blockd_simulation::{cluster_figures, engine::Mode, exhaustive, figures, history, on_nodes};
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -23,7 +23,7 @@ struct Arguments {
     /// The same of whole clusters: a node that dies for good, or a tenant at full blast beside others.
     #[arg(long, value_enum)]
     cluster_figures: Option<cluster_figures::Figure>,
-    /// Measure one part of that: latencies, mail, throughput, network, crowds or losses.
+    /// Measure one part of that: latencies, mail, throughput, network, crowds, losses or attaches.
     #[arg(long)]
     figure: Option<String>,
     /// Run the history of one seed on nodes.
@@ -194,7 +194,10 @@ fn short_modes() -> Vec<Mode> {
             write,
             flush,
             dirty_bytes_max: 1 << 20,
-            region_blocks: exhaustive::BLOCKS,
+            regions: Regions {
+                blocks: exhaustive::BLOCKS,
+                ..Regions::default()
+            },
             planted,
         })
     };

@@ -13,7 +13,7 @@ use firn_blockd_client::{
     AttachFailed, Attachable, AttachedDisk, DiskSettings, Mode, Shape, attach, key_check, tracts_for,
 };
 use firn_blockd_disk::journal::JournalOptions;
-use firn_blockd_disk::{AttachError, Copy, FlushPolicy, ReplicaError, Replicas, Unit};
+use firn_blockd_disk::{AttachError, Copy, FlushPolicy, Regions, ReplicaError, Replicas, Unit};
 use firn_blockd_node::DiskModel;
 use firn_blockd_placement::NewDisk;
 use firn_blockd_protocol::{DiskId, Replication};
@@ -430,7 +430,10 @@ async fn attach_on(
     let wanted = Attachable {
         flush: plan.flush,
         dirty_bytes_max: plan.dirty_blocks * BLOCK_BYTES as u64,
-        region_blocks: 4,
+        regions: Regions {
+            blocks: 4,
+            resting: 1,
+        },
         force,
         replicas: replica_options(),
         journal: plan.journal.map(|(blocks, file_blocks)| JournalOptions {

@@ -1,6 +1,6 @@
 //! A fixed set of histories, and all short ones.
 
-use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, StripedConfig, WritePolicy};
+use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, Regions, StripedConfig, WritePolicy};
 use firn_blockd_simulation::{engine::Mode, exhaustive, history, on_nodes};
 
 #[test]
@@ -28,7 +28,10 @@ fn every_crash_of_every_history_of_three_operations_recovers_to_a_prefix() {
             write,
             flush,
             dirty_bytes_max: 1 << 20,
-            region_blocks: exhaustive::BLOCKS,
+            regions: Regions {
+                blocks: exhaustive::BLOCKS,
+                ..Regions::default()
+            },
             planted,
         })
     };

@@ -10,10 +10,12 @@ use crate::{
     types::{Body, Incarnation, Unit, Version},
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
-/// Blocks compared at once: enough to keep some nodes busy through a round trip, a quarter of a mebibyte from each.
-const RECONCILED_AT_ONCE: usize = 64;
+/// Blocks that are compared together: 1 MiB of each copy, which are eight units of the stripe, on as many tracts.
+const GROUP_BLOCKS: u64 = 256;
+/// Such groups at once: enough to keep the arms of a large cluster busy, in 16 MiB of memory for each copy.
+const GROUPS_AT_ONCE: usize = 16;
 
 /// A disk that was attached.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub async fn attach(
     }
     let mut sequence = 0;
     let mut reconciled_regions = 0;
-    for page in 0..marks::pages(config.blocks, config.region_blocks) {
+    for page in 0..marks::pages(config.blocks, config.regions) {
         let (mut marked, mut readable) = (BTreeSet::new(), false);
         // A page that was under way may be on some replicas only, so every mark counts. One that is damaged there is
         // whole elsewhere.
@@ -57,18 +59,19 @@ pub async fn attach(
         }
         if !readable {
             // Nobody can say what is marked, so all of it is.
-            marked = marks::regions(page, config.blocks, config.region_blocks).collect();
+            marked = marks::regions(page, config.blocks, config.regions).collect();
         }
-        for region in &marked {
-            let first = region * config.region_blocks;
-            if planted.is(Mutant::SkipReconciliation) {
-                continue;
-            }
+        if !planted.is(Mutant::SkipReconciliation) {
             let from_first = planted.is(Mutant::ReconcileFromFirstReplica);
-            let last = (first + config.region_blocks).min(config.blocks);
-            stream::iter(first..last)
-                .map(|block| reconcile(replicas, block, incarnation, from_first))
-                .buffer_unordered(RECONCILED_AT_ONCE)
+            let groups = marked.iter().flat_map(|region| {
+                let first = region * config.regions.blocks;
+                let last = (first + config.regions.blocks).min(config.blocks);
+                let begins = (first..last).step_by(GROUP_BLOCKS as usize);
+                begins.map(move |begin| begin..last.min(begin + GROUP_BLOCKS))
+            });
+            stream::iter(groups.collect::<Vec<_>>())
+                .map(|blocks| reconcile(replicas, blocks, incarnation, from_first))
+                .buffer_unordered(GROUPS_AT_ONCE)
                 .try_collect::<()>()
                 .await?;
         }
@@ -92,11 +95,27 @@ pub async fn attach(
     })
 }
 
-/// Makes all replicas of a block equal, joining ones included: of those nobody knows what they hold, so they are told in any case.
-/// A change that only such a one had was never acknowledged, and would come back with it when it is active.
+/// Makes all replicas of blocks equal.
 async fn reconcile(
     replicas: &dyn Replicas,
-    block: u64,
+    blocks: Range<u64>,
+    incarnation: Incarnation,
+    from_first: bool,
+) -> Result<(), AttachError> {
+    let units: Vec<Unit> = blocks.map(Unit::Block).collect();
+    let found = replicas.load_all_many(&units).await?;
+    for (unit, copies) in units.into_iter().zip(found) {
+        reconcile_one(replicas, unit, copies, incarnation, from_first).await?;
+    }
+    Ok(())
+}
+
+/// Makes all replicas of a block equal, joining ones included: of those nobody knows what they hold, so they are told in any case.
+/// A change that only such a one had was never acknowledged, and would come back with it when it is active.
+async fn reconcile_one(
+    replicas: &dyn Replicas,
+    unit: Unit,
+    copies: Vec<Copy>,
     incarnation: Incarnation,
     from_first: bool,
 ) -> Result<(), AttachError> {
@@ -110,8 +129,6 @@ async fn reconcile(
             .max_by_key(|stored| stored.version)
             .cloned()
     };
-    let unit = Unit::Block(block);
-    let copies = replicas.load_all(unit).await?;
     let joins = copies.contains(&Copy::Joining);
     let chosen = settle_found(replicas, unit, copies, newest, true).await?;
     if chosen.is_none() && joins {
@@ -185,7 +202,7 @@ mod tests {
                 held,
                 told: Mutex::default(),
             };
-            let done = reconcile(&replicas, 2, Incarnation(7), false).now_or_never();
+            let done = reconcile(&replicas, 2..3, Incarnation(7), false).now_or_never();
             done.expect("nothing is waited for").unwrap();
             assert_eq!(*replicas.told.lock().unwrap(), [told]);
         }

@@ -1,7 +1,7 @@
 //! The writer of a striped disk: a state machine without I/O.
 
 use super::{
-    marks::{Marks, PageWrite},
+    marks::{Marks, PageWrite, Regions},
     overlaps::Overlaps,
 };
 use crate::{
@@ -29,8 +29,8 @@ pub struct StripedConfig {
     pub flush: FlushPolicy,
     /// Bytes answered but not durable before writers are held back.
     pub dirty_bytes_max: u64,
-    /// Blocks that share a mark; [`REGION_BLOCKS`](super::REGION_BLOCKS) but in tests.
-    pub region_blocks: u64,
+    /// How finely it remembers where replicas may differ.
+    pub regions: Regions,
     /// For tests of the tests.
     pub planted: Planted,
 }
@@ -96,7 +96,7 @@ impl StripedEngine {
             next_piece: 0,
             next_sequence,
             requests: BTreeMap::new(),
-            marks: Marks::new(replicas, config.region_blocks),
+            marks: Marks::new(replicas, config.regions, config.planted),
             answers: Answers::new(config.dirty_bytes_max, config.flush),
             dirty_bytes: 0,
         }
@@ -340,7 +340,7 @@ impl StripedEngine {
         match body {
             Body::Data(data) => data.len() as u64,
             Body::Zero => {
-                let regions = (blocks.end - blocks.start).div_ceil(self.config.region_blocks);
+                let regions = (blocks.end - blocks.start).div_ceil(self.config.regions.blocks);
                 regions * ZEROED_REGION_BYTES
             }
         }

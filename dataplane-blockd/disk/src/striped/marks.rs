@@ -1,25 +1,43 @@
 //! Which regions may differ between replicas.
 //!
 //! A page of marks is a unit like any other, on all replicas. It is written when a region has to be marked and one write of
-//! the page is under way at most; whatever has to be marked meanwhile goes with the next. The page then also leaves out
-//! regions that have come to rest, once more than [`MARKED_MAX`] are marked; with twice as many it is written for that alone.
+//! the page is under way at most; whatever has to be marked meanwhile goes with the next. Regions that have come to rest stay
+//! marked, since writes come back to where they were, but for those that have rested longest once there are more than
+//! [`Regions::resting`] in all: they are left out when their page is written next, and with twice as many it is written for that
+//! alone. So what an attach after a crash has to compare is bounded for the whole disk.
 
-use crate::types::{Body, ReplicaSet};
+use crate::{
+    mutants::{Mutant, Planted},
+    types::{Body, ReplicaSet},
+};
 use bytes::Bytes;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
 };
 
-/// Blocks of a region: 4 MiB. Smaller ones mean more pages written, larger ones a longer attach after a crash.
-pub const REGION_BLOCKS: u64 = 1024;
 /// Regions in one page: 512 bytes.
 const PAGE_REGIONS: u64 = 4096;
-/// Marked regions of a page that are kept although nothing is under way in them, since writes come back to where they were.
-const MARKED_MAX: usize = 64;
-/// Marked regions of a page from which on those at rest are dropped by a write of the page that nothing else asks for: a large
-/// range that was zeroed leaves so many.
-const CROWDED_MIN: usize = 2 * MARKED_MAX;
+
+/// How finely, and how long, a disk remembers where its replicas may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Regions {
+    /// Blocks of a region. Smaller ones mean more pages written, larger ones a longer attach after a crash.
+    pub blocks: u64,
+    /// Marked regions that are kept although nothing is under way in them. Fewer mean more pages written, more a longer attach
+    /// after a crash.
+    pub resting: usize,
+}
+
+impl Default for Regions {
+    /// 4 MiB each; 1 GiB of them at rest, and at most as much again that waits to be dropped.
+    fn default() -> Self {
+        Self {
+            blocks: 1024,
+            resting: 256,
+        }
+    }
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Page {
@@ -28,19 +46,23 @@ struct Page {
     /// To be marked.
     wanted: BTreeSet<u64>,
     under_way: Option<(u64, BTreeSet<u64>, ReplicaSet)>,
-    /// So many regions are marked and at rest that a page without them is worth a write: an attach after a crash would have to
-    /// go through them all.
-    crowded: bool,
+    /// Marked, and left out by the next write of the page, since they have rested longest.
+    leaving: BTreeSet<u64>,
 }
 
 /// The marks of one attach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Marks {
     replicas: usize,
-    region_blocks: u64,
+    regions: Regions,
     pages: BTreeMap<u64, Page>,
     /// Pieces not yet durable, by region.
     busy: BTreeMap<u64, u64>,
+    /// Regions that are marked and in which nothing is under way, in the order in which they came to rest.
+    resting: VecDeque<u64>,
+    /// Regions of all pages that are leaving.
+    leaving: usize,
+    planted: Planted,
 }
 
 /// A page to be stored.
@@ -50,37 +72,59 @@ pub(super) struct PageWrite {
 }
 
 impl Marks {
-    pub(super) fn new(replicas: usize, region_blocks: u64) -> Self {
+    pub(super) fn new(replicas: usize, regions: Regions, planted: Planted) -> Self {
+        assert!(regions.blocks > 0, "a region has a block at least");
         Self {
             replicas,
-            region_blocks,
+            regions,
             pages: BTreeMap::new(),
             busy: BTreeMap::new(),
+            resting: VecDeque::new(),
+            leaving: 0,
+            planted,
         }
     }
 
     fn regions_of(&self, blocks: &Range<u64>) -> Range<u64> {
-        blocks.start / self.region_blocks..blocks.end.div_ceil(self.region_blocks)
+        blocks.start / self.regions.blocks..blocks.end.div_ceil(self.regions.blocks)
     }
 
     /// A piece in these blocks' regions waits or is under way.
     pub(super) fn begin(&mut self, blocks: &Range<u64>) {
         for region in self.regions_of(blocks) {
-            *self.busy.entry(region).or_default() += 1;
+            let count = self.busy.entry(region).or_default();
+            *count += 1;
+            if *count > 1 || self.planted.is(Mutant::DropBusyMarks) {
+                continue;
+            }
+            // Writes come back to where they just were: from the end it is soon found.
+            if let Some(place) = self.resting.iter().rposition(|resting| *resting == region) {
+                self.resting.remove(place);
+            } else if let Some(page) = self.pages.get_mut(&(region / PAGE_REGIONS))
+                && page.leaving.remove(&region)
+            {
+                self.leaving -= 1;
+            }
         }
     }
 
     /// It is durable.
     pub(super) fn end(&mut self, blocks: &Range<u64>) {
         for region in self.regions_of(blocks) {
-            if let Some(count) = self.busy.get_mut(&region) {
-                *count -= 1;
-                if *count == 0 {
-                    self.busy.remove(&region);
-                    let page = self.pages.entry(region / PAGE_REGIONS).or_default();
-                    page.crowded |= page.durable.len() > CROWDED_MIN;
-                }
+            let Some(count) = self.busy.get_mut(&region) else {
+                continue;
+            };
+            *count -= 1;
+            if *count == 0 {
+                self.busy.remove(&region);
+                self.resting.push_back(region);
             }
+        }
+        while self.resting.len() > self.regions.resting
+            && let Some(region) = self.resting.pop_front()
+        {
+            let page = self.pages.entry(region / PAGE_REGIONS).or_default();
+            self.leaving += usize::from(page.leaving.insert(region));
         }
     }
 
@@ -107,19 +151,19 @@ impl Marks {
 
     /// The pages to be written now, each as the given sequence.
     pub(super) fn writes(&mut self, mut sequence: impl FnMut() -> u64) -> Vec<(u64, PageWrite)> {
+        let crowded = self.leaving > self.regions.resting;
         let mut writes = Vec::new();
         for (number, page) in &mut self.pages {
-            if (page.wanted.is_empty() && !page.crowded) || page.under_way.is_some() {
+            let waits = !page.wanted.is_empty() || (crowded && !page.leaving.is_empty());
+            if !waits || page.under_way.is_some() {
                 continue;
             }
-            page.crowded = false;
-            let mut next: BTreeSet<u64> = page.durable.union(&page.wanted).copied().collect();
-            if next.len() > MARKED_MAX {
-                next.retain(|region| self.busy.contains_key(region) || page.wanted.contains(region));
-            }
-            page.wanted.clear();
             // From the moment the page goes out, what it leaves out is unmarked.
-            page.durable.retain(|region| next.contains(region));
+            page.durable.retain(|region| !page.leaving.contains(region));
+            self.leaving -= page.leaving.len();
+            page.leaving.clear();
+            let next: BTreeSet<u64> = page.durable.union(&page.wanted).copied().collect();
+            page.wanted.clear();
             let sequence = sequence();
             let body = encode(*number, &next);
             page.under_way = Some((sequence, next, ReplicaSet::all(self.replicas)));
@@ -135,18 +179,20 @@ impl Marks {
             if page.durable.is_empty() || page.under_way.is_some() {
                 continue;
             }
-            let next: BTreeSet<u64> = page
-                .durable
-                .iter()
-                .copied()
-                .filter(|region| self.busy.contains_key(region))
-                .collect();
-            page.durable.clone_from(&next);
+            page.durable.retain(|region| self.busy.contains_key(region));
+            self.leaving -= page.leaving.len();
+            page.leaving.clear();
+            let next = page.durable.clone();
             let sequence = sequence();
             let body = encode(*number, &next);
             page.under_way = Some((sequence, next, ReplicaSet::all(self.replicas)));
             writes.push((sequence, PageWrite { page: *number, body }));
         }
+        let pages = &self.pages;
+        self.resting.retain(|region| {
+            let page = pages.get(&(region / PAGE_REGIONS));
+            page.is_some_and(|page| page.durable.contains(region))
+        });
         writes
     }
 
@@ -180,13 +226,13 @@ impl Marks {
 }
 
 /// How many pages a disk has.
-pub(super) fn pages(blocks: u64, region_blocks: u64) -> u64 {
-    blocks.div_ceil(region_blocks).div_ceil(PAGE_REGIONS)
+pub(super) fn pages(blocks: u64, regions: Regions) -> u64 {
+    blocks.div_ceil(regions.blocks).div_ceil(PAGE_REGIONS)
 }
 
 /// All regions of a page.
-pub(super) fn regions(page: u64, blocks: u64, region_blocks: u64) -> std::ops::Range<u64> {
-    let end = blocks.div_ceil(region_blocks);
+pub(super) fn regions(page: u64, blocks: u64, regions: Regions) -> Range<u64> {
+    let end = blocks.div_ceil(regions.blocks);
     page * PAGE_REGIONS..end.min((page + 1) * PAGE_REGIONS)
 }
 
@@ -228,39 +274,90 @@ mod tests {
         assert_eq!(decode(3, &Body::Zero), BTreeSet::new());
     }
 
+    /// Regions of so many blocks.
+    fn marks(blocks: u64, resting: usize) -> Marks {
+        Marks::new(1, Regions { blocks, resting }, Planted::default())
+    }
+
+    /// Marks blocks with the write of a page that has this sequence, and returns what it marks.
+    fn mark(marks: &mut Marks, blocks: Range<u64>, sequence: u64) -> BTreeSet<u64> {
+        marks.begin(&blocks);
+        assert!(!marks.are_marked(&blocks));
+        let (sequence, write) = marks.writes(|| sequence).remove(0);
+        assert!(!marks.are_marked(&blocks), "not durable yet");
+        assert!(marks.stored(0, sequence, 0) && marks.are_marked(&blocks));
+        decode(0, &write.body)
+    }
+
     #[test]
-    fn resting_regions_lose_their_marks_before_the_page_that_says_so_is_durable() {
-        let mut marks = Marks::new(1, 1);
-        for block in 0..=MARKED_MAX as u64 {
-            let blocks = block..block + 1;
-            marks.begin(&blocks);
-            assert!(!marks.are_marked(&blocks));
-            let (sequence, _) = marks.writes(|| block).remove(0);
-            assert!(marks.stored(0, sequence, 0) && marks.are_marked(&blocks));
-            marks.end(&blocks);
+    fn the_regions_that_rested_longest_lose_their_marks_before_the_page_that_says_so_is_durable() {
+        let mut marks = marks(1, 3);
+        for block in 0..4 {
+            mark(&mut marks, block..block + 1, block);
+            marks.end(&(block..block + 1));
         }
+        assert!(marks.writes(|| 10).is_empty(), "one too many is not worth a page");
         marks.begin(&(100..101));
         assert!(!marks.are_marked(&(100..101)));
-        let (sequence, _) = marks.writes(|| 1000).remove(0);
+        let (sequence, _) = marks.writes(|| 11).remove(0);
         assert!(!marks.are_marked(&(0..1)), "its mark is on its way out");
+        assert!(marks.are_marked(&(1..4)));
         assert!(marks.stored(0, sequence, 0) && marks.are_marked(&(100..101)));
         assert!(!marks.are_marked(&(0..1)));
     }
 
     #[test]
+    fn a_region_that_is_written_again_keeps_its_mark() {
+        let mut marks = marks(1, 1);
+        for block in 0..2 {
+            mark(&mut marks, block..block + 1, block);
+            marks.end(&(block..block + 1));
+        }
+        // 0 is leaving, 1 at rest; both are written once more before a page goes out.
+        marks.begin(&(0..2));
+        assert!(marks.are_marked(&(0..2)));
+        assert_eq!(mark(&mut marks, 7..8, 7), [0, 1, 7].into());
+        marks.end(&(0..2));
+        marks.end(&(7..8));
+        assert_eq!(
+            mark(&mut marks, 8..9, 8),
+            [7, 8].into(),
+            "the last one at rest is left"
+        );
+    }
+
+    #[test]
     fn a_range_is_marked_whole_in_one_write_of_the_page_and_leaves_no_crowd_behind() {
-        let mut marks = Marks::new(1, 4);
-        let blocks = 2..4 * (CROWDED_MIN as u64 + 10);
-        marks.begin(&blocks);
-        assert!(!marks.are_marked(&blocks));
-        let (sequence, write) = marks.writes(|| 1).remove(0);
-        assert_eq!(decode(0, &write.body).len(), CROWDED_MIN + 10);
-        assert!(!marks.are_marked(&blocks), "not durable yet");
-        assert!(marks.stored(0, sequence, 0) && marks.are_marked(&blocks));
+        let mut marks = marks(4, 5);
+        let blocks = 2..4 * 20;
+        assert_eq!(mark(&mut marks, blocks.clone(), 1).len(), 20);
         assert!(marks.writes(|| 2).is_empty());
         marks.end(&blocks);
         let (sequence, write) = marks.writes(|| 3).remove(0);
-        assert_eq!(write.body, Body::Zero, "all of them are at rest");
+        assert_eq!(decode(0, &write.body).len(), 5, "as many stay as may rest");
+        assert!(marks.stored(0, sequence, 0) && !marks.are_clear());
+        let (sequence, write) = marks.rest(|| 4).remove(0);
+        assert_eq!(write.body, Body::Zero);
         assert!(marks.stored(0, sequence, 0) && marks.are_clear());
+    }
+
+    #[test]
+    fn a_crowd_of_many_pages_leaves_each() {
+        let mut marks = marks(1, 2);
+        for page in 0..6 {
+            let block = page * PAGE_REGIONS;
+            marks.begin(&(block..block + 1));
+            assert!(!marks.are_marked(&(block..block + 1)));
+        }
+        for (sequence, write) in marks.writes(|| 1) {
+            assert!(marks.stored(write.page, sequence, 0));
+        }
+        for page in 0..6 {
+            let block = page * PAGE_REGIONS;
+            marks.end(&(block..block + 1));
+        }
+        let writes = marks.writes(|| 2);
+        assert_eq!(writes.len(), 4, "two of six may rest");
+        assert!(writes.iter().all(|(_, write)| write.body == Body::Zero));
     }
 }

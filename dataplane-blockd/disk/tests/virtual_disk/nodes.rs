@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use firn_blockd_disk::{
-    Body, Engine, FlushPolicy, Incarnation, LogConfig, Planted, ReplicaError, Replicas, Stored,
+    Body, Engine, FlushPolicy, Incarnation, LogConfig, Planted, Regions, ReplicaError, Replicas, Stored,
     StripedConfig, Unit, Version, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{BlockDevice, Piece};
@@ -139,7 +139,10 @@ pub async fn attach(env: &Env, cluster: &Arc<Mutex<Cluster>>, kind: Kind, next: 
                     write,
                     flush: FlushPolicy::Durable,
                     dirty_bytes_max: 4096,
-                    region_blocks: 8,
+                    regions: Regions {
+                        blocks: 8,
+                        ..Regions::default()
+                    },
                     planted: Planted::default(),
                 };
                 striped::attach(&*nodes, incarnation, config)
