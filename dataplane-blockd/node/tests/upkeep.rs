@@ -231,3 +231,28 @@ fn deleted_disks_are_dropped_by_the_nodes() {
         })
         .expect("the run ends");
 }
+
+/// Where the table is a service, each look at all disks costs as much as they are many.
+#[test]
+fn an_idle_cluster_asks_for_all_disks_no_oftener_than_it_needs_to() {
+    let Stage { cluster, client } = stage(9, 3, 2, None);
+    let table = cluster.table.clone();
+    let queries = cluster
+        .simulation
+        .run(async move {
+            fill(&client, 1).await;
+            client.env.sleep(Duration::from_secs(60)).await;
+            let before = table.counts().queries;
+            client.env.sleep(Duration::from_secs(600)).await;
+            table.counts().queries - before
+        })
+        .expect("the run ends");
+    // Twice a second the coordinator asks for the nodes and three tables of rows.
+    let coordinator = 2 * 600 * 4;
+    // Deleted disks are looked for in eighths of the half minute for which their tracts are kept.
+    let nodes = 3 * 600 * 8 / 30;
+    assert!(
+        (coordinator..=coordinator + nodes + 10).contains(&queries),
+        "{queries} queries"
+    );
+}

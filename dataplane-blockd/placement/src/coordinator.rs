@@ -23,6 +23,9 @@ use tracing::{info, warn};
 /// Pages in one transaction: the table allows 100 operations, of which the epoch and the lease take two.
 const PAGES_PER_TRANSACTION: usize = 90;
 
+/// Looks for records that have been kept long enough, in the time that they are kept. Each reads the records of all disks.
+const LOOKS_FOR_FORGOTTEN: u32 = 64;
+
 /// How a coordinator acts.
 #[derive(Clone, Copy, Debug)]
 pub struct CoordinatorSettings {
@@ -103,6 +106,8 @@ pub struct Coordinator {
     holder: u64,
     lease: Option<Watched>,
     nodes: BTreeMap<NodeId, Watched>,
+    /// When it last looked for records of disks to forget.
+    looked_at_disks: Option<Monotonic>,
 }
 
 impl Coordinator {
@@ -115,6 +120,7 @@ impl Coordinator {
             holder,
             lease: None,
             nodes: BTreeMap::new(),
+            looked_at_disks: None,
         }
     }
 
@@ -144,7 +150,7 @@ impl Coordinator {
         let env = placement.env.clone();
         env.fault_point("placement.lease_held").await;
         let cluster = placement.stored_cluster().await?;
-        let view_nodes = self.look_at_nodes().await?;
+        let (mut view, total_tracts) = self.look_at_nodes().await?;
         let mut tables = Vec::new();
         for replication in Replication::ALL {
             let pages = placement
@@ -152,7 +158,6 @@ impl Coordinator {
                 .await?;
             tables.push((replication, pages));
         }
-        let mut view = view_nodes;
         for row in tables
             .iter()
             .flat_map(|(_, pages)| pages)
@@ -197,7 +202,7 @@ impl Coordinator {
             self.balance(&mut tables, &mut view, &mut changed, &mut tick);
         }
         self.write_pages(lease, cluster, &tables, &changed).await?;
-        self.keep_capacity(lease, &view).await?;
+        self.keep_capacity(lease, total_tracts).await?;
         self.forget_disks(lease).await?;
         if tick.changed > 0 {
             info!(rows = tick.changed, dead = ?tick.dead, "changed rows of the locator table");
@@ -242,20 +247,25 @@ impl Coordinator {
             .map(|held| held.version))
     }
 
-    async fn look_at_nodes(&mut self) -> Result<View, PlacementError> {
+    /// All nodes, and how many tracts those have room for that live and serve.
+    async fn look_at_nodes(&mut self) -> Result<(View, u64), PlacementError> {
         let nodes = self.placement.stored_nodes().await?;
         let now = self.placement.env.now();
-        let mut view = View::new();
+        let (mut view, mut total_tracts) = (View::new(), 0);
         for stored in nodes {
             let record = stored.value;
             let watched = Watched::look(self.nodes.get(&record.node).copied(), stored.version, now);
             self.nodes.insert(record.node, watched);
+            let alive = now.since(watched.since) < self.settings.dead_after;
+            if alive && record.state == NodeState::Serving {
+                total_tracts += record.capacity_tracts;
+            }
             view.insert(
                 record.node,
                 NodeView {
                     address: record.address,
                     domain: record.domain,
-                    alive: now.since(watched.since) < self.settings.dead_after,
+                    alive,
                     proven: watched.changed,
                     has_room: record.used_tracts < record.capacity_tracts,
                     draining: record.state == NodeState::Draining,
@@ -263,7 +273,7 @@ impl Coordinator {
                 },
             );
         }
-        Ok(view)
+        Ok((view, total_tracts))
     }
 
     fn balance(
@@ -332,14 +342,7 @@ impl Coordinator {
         }
     }
 
-    async fn keep_capacity(&self, lease: ItemVersion, view: &View) -> Result<(), PlacementError> {
-        let nodes = self.placement.nodes().await?;
-        let total_tracts = nodes
-            .iter()
-            .filter(|node| node.state == NodeState::Serving)
-            .filter(|node| view.get(&node.node).is_some_and(|node| node.alive))
-            .map(|node| node.capacity_tracts)
-            .sum();
+    async fn keep_capacity(&self, lease: ItemVersion, total_tracts: u64) -> Result<(), PlacementError> {
         let old = self.placement.stored_capacity().await?;
         if old
             .as_ref()
@@ -364,7 +367,16 @@ impl Coordinator {
         Ok(())
     }
 
-    async fn forget_disks(&self, lease: ItemVersion) -> Result<(), PlacementError> {
+    async fn forget_disks(&mut self, lease: ItemVersion) -> Result<(), PlacementError> {
+        let looked = self.placement.env.now();
+        let interval = self.settings.forget_disks_after / LOOKS_FOR_FORGOTTEN;
+        if self
+            .looked_at_disks
+            .is_some_and(|before| looked.since(before) < interval)
+        {
+            return Ok(());
+        }
+        self.looked_at_disks = Some(looked);
         let now = self.placement.env.wall().as_millis();
         let keep = i64::try_from(self.settings.forget_disks_after.as_millis()).unwrap_or(i64::MAX);
         let all: Vec<Stored<crate::DiskRecord>> = self
