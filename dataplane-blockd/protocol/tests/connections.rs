@@ -82,6 +82,42 @@ struct World {
     usage: Arc<ServerUsage>,
 }
 
+impl World {
+    /// Runs a test on the client's machine.
+    fn run<F>(&self, test: impl FnOnce(Env) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.simulation
+            .run(test(self.client.env()))
+            .expect("the run ends");
+    }
+}
+
+/// A connection of a client.
+async fn open(env: &Env) -> Connection {
+    Connection::open(env, "node:7300", ConnectionOptions::default())
+        .await
+        .expect("the node answers")
+}
+
+/// A connection that nobody has said anything on.
+async fn plain(env: &Env) -> Box<dyn firn_env::ByteStream> {
+    env.network()
+        .connect("node:7300")
+        .await
+        .expect("the node listens")
+}
+
+/// What a client says first.
+fn hello() -> Request {
+    Request::Hello {
+        lowest: 1,
+        highest: 1,
+        program: "test".into(),
+    }
+}
+
 fn world(seed: u64, limits: ServerLimits) -> World {
     let simulation = Simulation::new(seed);
     let (node, client) = (simulation.machine("node"), simulation.machine("client"));
@@ -146,34 +182,28 @@ fn read(index: u32, first: u16, count: u16) -> Request {
 fn many_calls_share_a_connection_and_each_gets_its_own_reply() {
     for seed in 0..20 {
         let world = world(seed, ServerLimits::default());
-        let env = world.client.env();
-        world
-            .simulation
-            .run(async move {
-                let connection = Connection::open(&env, "node:7300", ConnectionOptions::default())
-                    .await
-                    .expect("the node answers");
-                assert_eq!(connection.hello().node, NODE);
-                let calls = (0..100_u16).map(|at| {
-                    let connection = &connection;
-                    async move {
-                        let reply = connection.call(read(at.into(), at, 1 + at % 7)).await;
-                        let Ok(Reply::Read(found)) = reply else {
-                            panic!("a read was answered with {reply:?}")
-                        };
-                        let tract = TractId {
-                            disk: DiskId([3; 16]),
-                            index: at.into(),
-                        };
-                        assert_eq!(found.range.first(), at);
-                        let bytes = found.verified(tract).expect("no damage");
-                        assert_eq!(bytes[0], (at % 251) as u8);
-                    }
-                });
-                futures::future::join_all(calls).await;
-                assert_eq!(connection.in_flight(), 0);
-            })
-            .expect("the run ends");
+        world.run(|env| async move {
+            let connection = open(&env).await;
+            assert_eq!(connection.hello().node, NODE);
+            let calls = (0..100_u16).map(|at| {
+                let connection = &connection;
+                async move {
+                    let reply = connection.call(read(at.into(), at, 1 + at % 7)).await;
+                    let Ok(Reply::Read(found)) = reply else {
+                        panic!("a read was answered with {reply:?}")
+                    };
+                    let tract = TractId {
+                        disk: DiskId([3; 16]),
+                        index: at.into(),
+                    };
+                    assert_eq!(found.range.first(), at);
+                    let bytes = found.verified(tract).expect("no damage");
+                    assert_eq!(bytes[0], (at % 251) as u8);
+                }
+            });
+            futures::future::join_all(calls).await;
+            assert_eq!(connection.in_flight(), 0);
+        });
         assert!(world.most_at_once.load(Relaxed) > 10, "calls run side by side");
     }
 }
@@ -186,19 +216,13 @@ fn a_node_never_works_on_more_than_its_bounds() {
         ..ServerLimits::default()
     };
     let world = world(1, limits);
-    let env = world.client.env();
-    world
-        .simulation
-        .run(async move {
-            let connection = Connection::open(&env, "node:7300", ConnectionOptions::default())
-                .await
-                .expect("the node answers");
-            let calls = (0..40).map(|at| connection.call(read(at, 0, 256)));
-            for reply in futures::future::join_all(calls).await {
-                assert!(matches!(reply, Ok(Reply::Read(_))));
-            }
-        })
-        .expect("the run ends");
+    world.run(|env| async move {
+        let connection = open(&env).await;
+        let calls = (0..40).map(|at| connection.call(read(at, 0, 256)));
+        for reply in futures::future::join_all(calls).await {
+            assert!(matches!(reply, Ok(Reply::Read(_))));
+        }
+    });
     // Three mebibytes hold two reads of one, with what else they count.
     assert_eq!(world.most_at_once.load(Relaxed), 2);
 }
@@ -206,140 +230,103 @@ fn a_node_never_works_on_more_than_its_bounds() {
 #[test]
 fn calls_in_flight_fail_when_the_node_crashes() {
     let world = world(2, ServerLimits::default());
-    let env = world.client.env();
     let node = world.node.clone();
-    world
-        .simulation
-        .run(async move {
-            let connection = Connection::open(&env, "node:7300", ConnectionOptions::default())
-                .await
-                .expect("the node answers");
-            let waiting = connection.call(Request::Stat { tract: None });
-            let crash = async {
-                env.sleep(Duration::from_millis(100)).await;
-                node.crash();
-            };
-            let (reply, ()) = futures::future::join(waiting, crash).await;
-            assert!(matches!(reply, Err(CallError::Lost(_))), "{reply:?}");
-            assert!(!connection.is_open());
-            let late = connection.call(read(0, 0, 1)).await;
-            assert!(matches!(late, Err(CallError::Lost(_))), "{late:?}");
-        })
-        .expect("the run ends");
+    world.run(|env| async move {
+        let connection = open(&env).await;
+        let waiting = connection.call(Request::Stat { tract: None });
+        let crash = async {
+            env.sleep(Duration::from_millis(100)).await;
+            node.crash();
+        };
+        let (reply, ()) = futures::future::join(waiting, crash).await;
+        assert!(matches!(reply, Err(CallError::Lost(_))), "{reply:?}");
+        assert!(!connection.is_open());
+        let late = connection.call(read(0, 0, 1)).await;
+        assert!(matches!(late, Err(CallError::Lost(_))), "{late:?}");
+    });
 }
 
 #[test]
 fn a_call_without_a_reply_ends_at_its_limit_and_others_go_on() {
     let world = world(3, ServerLimits::default());
-    let env = world.client.env();
-    world
-        .simulation
-        .run(async move {
-            let options = ConnectionOptions {
-                call_limit: Duration::from_secs(2),
-                ..ConnectionOptions::default()
-            };
-            let connection = Connection::open(&env, "node:7300", options)
-                .await
-                .expect("the node answers");
-            let late = connection.call(Request::Stat { tract: None }).await;
-            assert!(matches!(late, Err(CallError::Late { .. })), "{late:?}");
-            assert!(matches!(connection.call(read(0, 0, 1)).await, Ok(Reply::Read(_))));
-        })
-        .expect("the run ends");
+    world.run(|env| async move {
+        let options = ConnectionOptions {
+            call_limit: Duration::from_secs(2),
+            ..ConnectionOptions::default()
+        };
+        let connection = Connection::open(&env, "node:7300", options)
+            .await
+            .expect("the node answers");
+        let late = connection.call(Request::Stat { tract: None }).await;
+        assert!(matches!(late, Err(CallError::Late { .. })), "{late:?}");
+        assert!(matches!(connection.call(read(0, 0, 1)).await, Ok(Reply::Read(_))));
+    });
 }
 
 #[test]
 fn another_node_than_the_expected_one_is_refused() {
     let world = world(4, ServerLimits::default());
-    let env = world.client.env();
-    world
-        .simulation
-        .run(async move {
-            let options = ConnectionOptions {
-                expect: Some(NodeId([8; 16])),
-                ..ConnectionOptions::default()
-            };
-            let opened = Connection::open(&env, "node:7300", options).await;
-            assert_eq!(opened.err(), Some(CallError::Refused(Refusal::WrongNode)));
-        })
-        .expect("the run ends");
+    world.run(|env| async move {
+        let options = ConnectionOptions {
+            expect: Some(NodeId([8; 16])),
+            ..ConnectionOptions::default()
+        };
+        let opened = Connection::open(&env, "node:7300", options).await;
+        assert_eq!(opened.err(), Some(CallError::Refused(Refusal::WrongNode)));
+    });
 }
 
 #[test]
 fn nonsense_ends_its_own_connection_only() {
     let world = world(5, ServerLimits::default());
-    let env = world.client.env();
-    world
-        .simulation
-        .run(async move {
-            let good = Connection::open(&env, "node:7300", ConnectionOptions::default())
-                .await
-                .expect("the node answers");
-            let mut bad = env
-                .network()
-                .connect("node:7300")
-                .await
-                .expect("the node listens");
-            bad.write_all(b"GET / HTTP/1.1\r\n\r\n")
-                .await
-                .expect("it is sent");
-            let mut rest = Vec::new();
-            assert_eq!(
-                bad.read_to_end(&mut rest).await.unwrap_or(0),
-                0,
-                "no reply to nonsense"
-            );
-            assert!(matches!(good.call(read(0, 0, 1)).await, Ok(Reply::Read(_))));
-        })
-        .expect("the run ends");
+    world.run(|env| async move {
+        let good = open(&env).await;
+        let mut bad = plain(&env).await;
+        bad.write_all(b"GET / HTTP/1.1\r\n\r\n")
+            .await
+            .expect("it is sent");
+        let mut rest = Vec::new();
+        assert_eq!(
+            bad.read_to_end(&mut rest).await.unwrap_or(0),
+            0,
+            "no reply to nonsense"
+        );
+        assert!(matches!(good.call(read(0, 0, 1)).await, Ok(Reply::Read(_))));
+    });
     assert_eq!(world.usage.malformed.load(Relaxed), 1);
 }
 
 #[test]
 fn a_request_that_cannot_be_understood_is_refused_and_ends_nothing() {
     let world = world(6, ServerLimits::default());
-    let env = world.client.env();
-    world
-        .simulation
-        .run(async move {
-            let mut stream = env
-                .network()
-                .connect("node:7300")
-                .await
-                .expect("the node listens");
-            let hello = Request::Hello {
-                lowest: 1,
-                highest: 1,
-                program: "test".into(),
-            };
-            let mut unknown = encode_request(2, &Request::Stat { tract: None });
-            unknown.header.operation = 99;
-            let mut cut = encode_request(3, &read(0, 0, 1));
-            cut.body = cut.body.slice(..10);
-            for frame in [
-                encode_request(1, &hello),
-                unknown,
-                cut,
-                encode_request(4, &read(0, 0, 1)),
-            ] {
-                stream.write_all(&frame.to_bytes()).await.expect("it is sent");
+    world.run(|env| async move {
+        let mut stream = plain(&env).await;
+        let mut unknown = encode_request(2, &Request::Stat { tract: None });
+        unknown.header.operation = 99;
+        let mut cut = encode_request(3, &read(0, 0, 1));
+        cut.body = cut.body.slice(..10);
+        for frame in [
+            encode_request(1, &hello()),
+            unknown,
+            cut,
+            encode_request(4, &read(0, 0, 1)),
+        ] {
+            stream.write_all(&frame.to_bytes()).await.expect("it is sent");
+        }
+        let mut bytes = bytes::BytesMut::new();
+        let mut replies = Vec::new();
+        while replies.len() < 4 {
+            assert!(stream.read_buf(&mut bytes).await.expect("the connection stands") > 0);
+            while let Some(frame) = Frame::from_bytes(&mut bytes).expect("frames come back") {
+                replies.push((frame.header.request, decode_reply(&frame).expect("a reply")));
             }
-            let mut bytes = bytes::BytesMut::new();
-            let mut replies = Vec::new();
-            while replies.len() < 4 {
-                assert!(stream.read_buf(&mut bytes).await.expect("the connection stands") > 0);
-                while let Some(frame) = Frame::from_bytes(&mut bytes).expect("frames come back") {
-                    replies.push((frame.header.request, decode_reply(&frame).expect("a reply")));
-                }
-            }
-            replies.sort_by_key(|(number, _)| *number);
-            assert!(matches!(replies[0].1, Ok(Reply::Hello(_))));
-            assert_eq!(replies[1].1, Err(Refusal::UnknownOperation(99)));
-            assert!(matches!(replies[2].1, Err(Refusal::Malformed(_))));
-            assert!(matches!(replies[3].1, Ok(Reply::Read(_))));
-        })
-        .expect("the run ends");
+        }
+        replies.sort_by_key(|(number, _)| *number);
+        assert!(matches!(replies[0].1, Ok(Reply::Hello(_))));
+        assert_eq!(replies[1].1, Err(Refusal::UnknownOperation(99)));
+        assert!(matches!(replies[2].1, Err(Refusal::Malformed(_))));
+        assert!(matches!(replies[3].1, Ok(Reply::Read(_))));
+    });
 }
 
 #[test]
@@ -350,41 +337,25 @@ fn a_client_that_says_nothing_or_stops_in_the_middle_is_hung_up_on() {
         ..ServerLimits::default()
     };
     let world = world(7, limits);
-    let env = world.client.env();
-    world
-        .simulation
-        .run(async move {
-            let whole = encode_request(
-                1,
-                &Request::Hello {
-                    lowest: 1,
-                    highest: 1,
-                    program: "test".into(),
-                },
-            )
-            .to_bytes();
-            for sent in [0, 10, whole.len()] {
-                let began = env.now();
-                let mut stream = env
-                    .network()
-                    .connect("node:7300")
-                    .await
-                    .expect("the node listens");
-                stream.write_all(&whole[..sent]).await.expect("it is sent");
-                let mut rest = Vec::new();
-                // However it ends, it ends.
-                let _ = stream.read_to_end(&mut rest).await;
-                let waited = env.now().since(began);
-                let limit = if sent == whole.len() { 60 } else { 5 };
-                assert!(
-                    waited < Duration::from_secs(limit * 2),
-                    "hung up after {waited:?}"
-                );
-            }
-            // The node's task of the last connection ends a moment after the stream does.
-            env.sleep(Duration::from_secs(1)).await;
-        })
-        .expect("the run ends");
+    world.run(|env| async move {
+        let whole = encode_request(1, &hello()).to_bytes();
+        for sent in [0, 10, whole.len()] {
+            let began = env.now();
+            let mut stream = plain(&env).await;
+            stream.write_all(&whole[..sent]).await.expect("it is sent");
+            let mut rest = Vec::new();
+            // However it ends, it ends.
+            let _ = stream.read_to_end(&mut rest).await;
+            let waited = env.now().since(began);
+            let limit = if sent == whole.len() { 60 } else { 5 };
+            assert!(
+                waited < Duration::from_secs(limit * 2),
+                "hung up after {waited:?}"
+            );
+        }
+        // The node's task of the last connection ends a moment after the stream does.
+        env.sleep(Duration::from_secs(1)).await;
+    });
     assert_eq!(world.usage.connections.load(Relaxed), 0);
 }
 
@@ -392,17 +363,11 @@ fn a_client_that_says_nothing_or_stops_in_the_middle_is_hung_up_on() {
 fn the_same_seed_is_the_same_run() {
     let run = |seed| {
         let world = world(seed, ServerLimits::default());
-        let env = world.client.env();
-        world
-            .simulation
-            .run(async move {
-                let connection = Connection::open(&env, "node:7300", ConnectionOptions::default())
-                    .await
-                    .expect("the node answers");
-                let calls = (0..50).map(|at| connection.call(read(at, 0, 3)));
-                futures::future::join_all(calls).await;
-            })
-            .expect("the run ends");
+        world.run(|env| async move {
+            let connection = open(&env).await;
+            let calls = (0..50).map(|at| connection.call(read(at, 0, 3)));
+            futures::future::join_all(calls).await;
+        });
         world.simulation.trace_hash()
     };
     assert_eq!(run(11), run(11));

@@ -79,13 +79,32 @@ async fn settle(env: &Env, coordinator: &mut Coordinator, placement: &Placement)
     }
 }
 
-/// A cluster whose rows are built on the first `nodes` nodes, each with a domain of its own.
-async fn settled(env: &Env, placement: &Placement, nodes: u8) {
+/// Makes the first `nodes` nodes live, each in a domain of its own, and has rows built on them.
+async fn populate(env: &Env, placement: &Placement, nodes: u8) -> Coordinator {
     let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
     for number in 1..=nodes {
         live(env, placement, number, &format!("d{number}")).await;
     }
     settle(env, &mut coordinator, placement).await;
+    coordinator
+}
+
+/// A new cluster with so many rows in each table, built on that many nodes.
+async fn settled(env: &Env, table: &MemoryTable, rows: u32, nodes: u8) -> (Placement, Coordinator) {
+    let placement = placement(env, table);
+    placement.initialise([rows; 3]).await.expect("it is set up");
+    let coordinator = populate(env, &placement, nodes).await;
+    (placement, coordinator)
+}
+
+/// Runs a test with an empty table.
+fn run<F>(seed: u64, test: impl FnOnce(Env, MemoryTable) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let simulation = Simulation::new(seed);
+    let tested = test(simulation.env(), MemoryTable::new());
+    simulation.run(tested).expect("the run ends");
 }
 
 fn check(rows: &[Row]) {
@@ -98,86 +117,70 @@ fn check(rows: &[Row]) {
 
 #[test]
 fn rows_lie_in_different_domains_and_loads_are_even() {
-    let simulation = Simulation::new(1);
-    let table = MemoryTable::new();
-    let env = simulation.env();
-    simulation
-        .run(async move {
-            let placement = placement(&env, &table);
-            placement.initialise([60, 60, 60]).await.expect("it is set up");
-            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
-            for number in 1..=6 {
-                live(&env, &placement, number, ["a", "b", "c"][usize::from(number) % 3]).await;
-            }
-            settle(&env, &mut coordinator, &placement).await;
-            let rows = all_rows(&placement).await;
-            check(&rows);
-            assert_eq!(rows.len(), 180);
-            for row in &rows {
-                assert_eq!(row.active().count(), row.replication.copies());
-                let domains: BTreeSet<_> = row.replicas.iter().map(|replica| replica.node.0[0] % 3).collect();
-                assert_eq!(domains.len(), row.replicas.len(), "replicas lie apart");
-            }
-            for number in 1..=6 {
-                let load = rows
-                    .iter()
-                    .filter(|row| row.replica(node(number)).is_some())
-                    .count();
-                assert!((55..=65).contains(&load), "node {number} carries {load} of 360");
-            }
-        })
-        .expect("the run ends");
+    run(1, |env, table| async move {
+        let placement = placement(&env, &table);
+        placement.initialise([60, 60, 60]).await.expect("it is set up");
+        let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+        for number in 1..=6 {
+            live(&env, &placement, number, ["a", "b", "c"][usize::from(number) % 3]).await;
+        }
+        settle(&env, &mut coordinator, &placement).await;
+        let rows = all_rows(&placement).await;
+        check(&rows);
+        assert_eq!(rows.len(), 180);
+        for row in &rows {
+            assert_eq!(row.active().count(), row.replication.copies());
+            let domains: BTreeSet<_> = row.replicas.iter().map(|replica| replica.node.0[0] % 3).collect();
+            assert_eq!(domains.len(), row.replicas.len(), "replicas lie apart");
+        }
+        for number in 1..=6 {
+            let load = rows
+                .iter()
+                .filter(|row| row.replica(node(number)).is_some())
+                .count();
+            assert!((55..=65).contains(&load), "node {number} carries {load} of 360");
+        }
+    });
 }
 
 #[test]
 fn neighbouring_rows_lie_on_different_nodes_and_those_who_share_rows_are_many() {
     const NODES: u8 = 12;
-    let simulation = Simulation::new(8);
-    let table = MemoryTable::new();
-    let env = simulation.env();
-    simulation
-        .run(async move {
-            let placement = placement(&env, &table);
-            placement.initialise([144, 144, 144]).await.expect("it is set up");
-            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
+    run(8, |env, table| async move {
+        let (placement, _) = settled(&env, &table, 144, NODES).await;
+        for replication in Replication::ALL {
+            let rows = placement.rows(replication).await.expect("the table answers");
+            let mut loads = BTreeMap::new();
+            for row in &rows {
+                for replica in &row.replicas {
+                    *loads.entry(replica.node).or_insert(0_usize) += 1;
+                }
+            }
+            let even = 144 / usize::from(NODES) * replication.copies();
+            assert!(
+                loads.values().all(|load| load.abs_diff(even) <= 2),
+                "{replication:?}: {loads:?}"
+            );
+            for segment in rows.windows(NODES.into()) {
+                let first: BTreeSet<_> = segment.iter().map(|row| row.replicas[0].node).collect();
+                assert_eq!(first.len(), usize::from(NODES), "from {:?}", segment[0].index);
+            }
+            if replication.copies() == 1 {
+                continue;
+            }
             for number in 1..=NODES {
-                live(&env, &placement, number, &format!("d{number}")).await;
-            }
-            settle(&env, &mut coordinator, &placement).await;
-            for replication in Replication::ALL {
-                let rows = placement.rows(replication).await.expect("the table answers");
-                let mut loads = BTreeMap::new();
-                for row in &rows {
-                    for replica in &row.replicas {
-                        *loads.entry(replica.node).or_insert(0_usize) += 1;
-                    }
-                }
-                let even = 144 / usize::from(NODES) * replication.copies();
+                let shared = rows.iter().filter(|row| row.replica(node(number)).is_some());
+                let others: BTreeSet<_> = shared
+                    .flat_map(|row| row.replicas.iter().map(|replica| replica.node))
+                    .collect();
                 assert!(
-                    loads.values().all(|load| load.abs_diff(even) <= 2),
-                    "{replication:?}: {loads:?}"
+                    others.len() >= usize::from(NODES) - 2,
+                    "node {number} shares rows with {}",
+                    others.len()
                 );
-                for segment in rows.windows(NODES.into()) {
-                    let first: BTreeSet<_> = segment.iter().map(|row| row.replicas[0].node).collect();
-                    assert_eq!(first.len(), usize::from(NODES), "from {:?}", segment[0].index);
-                }
-                if replication.copies() == 1 {
-                    continue;
-                }
-                for number in 1..=NODES {
-                    let shared = rows.iter().filter(|row| row.replica(node(number)).is_some());
-                    let others: BTreeSet<_> = shared
-                        .flat_map(|row| row.replicas.iter().map(|replica| replica.node))
-                        .collect();
-                    assert!(
-                        others.len() >= usize::from(NODES) - 2,
-                        "node {number} shares rows with {}",
-                        others.len()
-                    );
-                }
             }
-        })
-        .expect("the run ends");
+        }
+    });
 }
 
 #[test]
@@ -240,128 +243,101 @@ fn a_dead_node_leaves_its_rows_and_the_last_living_replica_never_does() {
 
 #[test]
 fn a_drained_node_keeps_its_replicas_until_others_have_copied_them() {
-    let simulation = Simulation::new(3);
-    let table = MemoryTable::new();
-    let env = simulation.env();
-    simulation
-        .run(async move {
-            let placement = placement(&env, &table);
-            placement.initialise([8, 8, 8]).await.expect("it is set up");
-            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
-            for number in 1..=4 {
-                live(&env, &placement, number, &format!("d{number}")).await;
-            }
-            settle(&env, &mut coordinator, &placement).await;
+    run(3, |env, table| async move {
+        let (placement, mut coordinator) = settled(&env, &table, 8, 4).await;
+        placement
+            .set_node_state(node(2), NodeState::Draining)
+            .await
+            .expect("the table answers");
+        for _ in 0..20 {
+            coordinator.tick().await.expect("the table answers");
+            env.sleep(Duration::from_secs(1)).await;
+        }
+        let copying = all_rows(&placement).await;
+        check(&copying);
+        assert!(
+            copying.iter().any(|row| row.replica(node(2)).is_some()),
+            "it stays while others copy"
+        );
+        let in_use = placement.remove_node(node(2)).await;
+        assert!(matches!(in_use, Err(PlacementError::NodeInUse(_))), "{in_use:?}");
+        settle(&env, &mut coordinator, &placement).await;
+        let drained = all_rows(&placement).await;
+        check(&drained);
+        assert!(
+            drained.iter().all(|row| row.replica(node(2)).is_none()),
+            "then it is empty"
+        );
+        assert!(
+            drained
+                .iter()
+                .all(|row| row.active().count() == row.replication.copies())
+        );
+        assert!(
             placement
-                .set_node_state(node(2), NodeState::Draining)
+                .is_node_unused(node(2))
                 .await
-                .expect("the table answers");
-            for _ in 0..20 {
-                coordinator.tick().await.expect("the table answers");
-                env.sleep(Duration::from_secs(1)).await;
-            }
-            let copying = all_rows(&placement).await;
-            check(&copying);
-            assert!(
-                copying.iter().any(|row| row.replica(node(2)).is_some()),
-                "it stays while others copy"
-            );
-            let in_use = placement.remove_node(node(2)).await;
-            assert!(matches!(in_use, Err(PlacementError::NodeInUse(_))), "{in_use:?}");
-            settle(&env, &mut coordinator, &placement).await;
-            let drained = all_rows(&placement).await;
-            check(&drained);
-            assert!(
-                drained.iter().all(|row| row.replica(node(2)).is_none()),
-                "then it is empty"
-            );
-            assert!(
-                drained
-                    .iter()
-                    .all(|row| row.active().count() == row.replication.copies())
-            );
-            assert!(
-                placement
-                    .is_node_unused(node(2))
-                    .await
-                    .expect("the table answers")
-            );
-            let serves = placement.remove_node(node(1)).await;
-            assert!(matches!(serves, Err(PlacementError::NodeInUse(_))), "{serves:?}");
-            for _ in 0..2 {
-                placement
-                    .remove_node(node(2))
-                    .await
-                    .expect("unused, and then gone");
-            }
-            let nodes = placement.nodes().await.expect("the table answers");
-            assert!(nodes.iter().all(|left| left.node != node(2)), "{nodes:?}");
-        })
-        .expect("the run ends");
+                .expect("the table answers")
+        );
+        let serves = placement.remove_node(node(1)).await;
+        assert!(matches!(serves, Err(PlacementError::NodeInUse(_))), "{serves:?}");
+        for _ in 0..2 {
+            placement
+                .remove_node(node(2))
+                .await
+                .expect("unused, and then gone");
+        }
+        let nodes = placement.nodes().await.expect("the table answers");
+        assert!(nodes.iter().all(|left| left.node != node(2)), "{nodes:?}");
+    });
 }
 
 #[test]
 fn a_drain_that_cannot_end_is_known_before_it_begins() {
-    let simulation = Simulation::new(5);
-    let table = MemoryTable::new();
-    let env = simulation.env();
-    simulation
-        .run(async move {
-            let placement = placement(&env, &table);
-            let too_few = |checked: Result<(), PlacementError>| match checked {
-                Err(PlacementError::TooFewNodes { copies, remaining }) => Some((copies, remaining)),
-                Ok(()) => None,
-                Err(other) => panic!("{other}"),
-            };
-            placement.initialise([8, 8, 8]).await.expect("it is set up");
-            // Without rows nobody is needed.
-            assert_eq!(too_few(placement.check_drain(node(1)).await), None);
-            settled(&env, &placement, 3).await;
-            assert_eq!(too_few(placement.check_drain(node(1)).await), Some((3, 2)));
-            // One that has no row may always go.
-            assert_eq!(too_few(placement.check_drain(node(77)).await), None);
-            live(&env, &placement, 4, "rack-4").await;
-            assert_eq!(too_few(placement.check_drain(node(1)).await), None);
-            // A node that is being emptied itself takes nothing in.
-            placement
-                .set_node_state(node(4), NodeState::Draining)
-                .await
-                .expect("the table answers");
-            assert_eq!(too_few(placement.check_drain(node(1)).await), Some((3, 2)));
-            // It has no row yet, so it can go itself.
-            assert_eq!(too_few(placement.check_drain(node(4)).await), None);
-        })
-        .expect("the run ends");
+    run(5, |env, table| async move {
+        let placement = placement(&env, &table);
+        let too_few = |checked: Result<(), PlacementError>| match checked {
+            Err(PlacementError::TooFewNodes { copies, remaining }) => Some((copies, remaining)),
+            Ok(()) => None,
+            Err(other) => panic!("{other}"),
+        };
+        placement.initialise([8, 8, 8]).await.expect("it is set up");
+        // Without rows nobody is needed.
+        assert_eq!(too_few(placement.check_drain(node(1)).await), None);
+        populate(&env, &placement, 3).await;
+        assert_eq!(too_few(placement.check_drain(node(1)).await), Some((3, 2)));
+        // One that has no row may always go.
+        assert_eq!(too_few(placement.check_drain(node(77)).await), None);
+        live(&env, &placement, 4, "rack-4").await;
+        assert_eq!(too_few(placement.check_drain(node(1)).await), None);
+        // A node that is being emptied itself takes nothing in.
+        placement
+            .set_node_state(node(4), NodeState::Draining)
+            .await
+            .expect("the table answers");
+        assert_eq!(too_few(placement.check_drain(node(1)).await), Some((3, 2)));
+        // It has no row yet, so it can go itself.
+        assert_eq!(too_few(placement.check_drain(node(4)).await), None);
+    });
 }
 
 #[test]
 fn a_new_node_gets_its_share() {
-    let simulation = Simulation::new(4);
-    let table = MemoryTable::new();
-    let env = simulation.env();
-    simulation
-        .run(async move {
-            let placement = placement(&env, &table);
-            placement.initialise([30, 30, 30]).await.expect("it is set up");
-            let mut coordinator = Coordinator::new(placement.clone(), CoordinatorSettings::default());
-            for number in 1..=3 {
-                live(&env, &placement, number, &format!("d{number}")).await;
-            }
+    run(4, |env, table| async move {
+        let (placement, mut coordinator) = settled(&env, &table, 30, 3).await;
+        live(&env, &placement, 4, "d4").await;
+        for _ in 0..3 {
             settle(&env, &mut coordinator, &placement).await;
-            live(&env, &placement, 4, "d4").await;
-            for _ in 0..3 {
-                settle(&env, &mut coordinator, &placement).await;
-            }
-            let rows = all_rows(&placement).await;
-            check(&rows);
-            let share = rows.iter().filter(|row| row.replica(node(4)).is_some()).count();
-            assert!((35..=50).contains(&share), "it carries {share} of 180");
-            assert!(
-                rows.iter()
-                    .all(|row| row.replicas.len() == row.replication.copies())
-            );
-        })
-        .expect("the run ends");
+        }
+        let rows = all_rows(&placement).await;
+        check(&rows);
+        let share = rows.iter().filter(|row| row.replica(node(4)).is_some()).count();
+        assert!((35..=50).contains(&share), "it carries {share} of 180");
+        assert!(
+            rows.iter()
+                .all(|row| row.replicas.len() == row.replication.copies())
+        );
+    });
 }
 
 #[test]
