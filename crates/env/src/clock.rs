@@ -50,4 +50,8 @@ pub trait Clock: Send + Sync {
     fn wall(&self) -> WallTime;
     /// Completes once `duration` has passed.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    /// See [`Env::sleep_precisely`](crate::Env::sleep_precisely).
+    fn sleep_precisely(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.sleep(duration)
+    }
 }

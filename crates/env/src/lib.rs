@@ -77,6 +77,12 @@ impl Env {
         self.parts.clock.sleep(duration).await;
     }
 
+    /// Completes some microseconds after `duration` has passed at most, where [`Env::sleep`] may take a millisecond longer: for
+    /// what stands in for a device. It keeps a processor busy for the last two milliseconds.
+    pub async fn sleep_precisely(&self, duration: Duration) {
+        self.parts.clock.sleep_precisely(duration).await;
+    }
+
     /// Runs `future` for at most `limit`; dropping it at the limit must be safe for the caller.
     ///
     /// # Errors

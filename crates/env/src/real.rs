@@ -58,7 +58,22 @@ impl Clock for RealClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
+
+    fn sleep_precisely(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let end = Instant::now() + duration;
+        Box::pin(async move {
+            if let Some(first) = duration.checked_sub(TIMER_LATE_MAX) {
+                tokio::time::sleep(first).await;
+            }
+            while Instant::now() < end {
+                tokio::task::yield_now().await;
+            }
+        })
+    }
 }
+
+/// The runtime's timers go by milliseconds, and round up.
+const TIMER_LATE_MAX: Duration = Duration::from_millis(2);
 
 fn wall_time(time: SystemTime) -> WallTime {
     WallTime(match time.duration_since(UNIX_EPOCH) {

@@ -115,7 +115,7 @@ impl Arm {
         };
         let nanos = u128::from(bytes as u64) * 1_000_000_000 / u128::from(self.model.bytes_per_second);
         let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.env.sleep(seek + transfer).await;
+        self.env.sleep_precisely(seek + transfer).await;
         *at = (file, offset + bytes as u64);
     }
 }
@@ -206,7 +206,7 @@ impl DiskFile for ModelledFile {
         if let Some(arm) = &self.arm
             && !arm.model.sync.is_zero()
         {
-            arm.env.sleep(arm.model.sync).await;
+            arm.env.sleep_precisely(arm.model.sync).await;
         }
         self.inner.sync_data().await
     }

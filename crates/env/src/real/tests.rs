@@ -61,6 +61,26 @@ fn a_call_of_the_disk_that_an_ending_runtime_drops_has_no_answer() {
     }));
 }
 
+/// Whatever else the machine does: of some sleeps of a tenth of a millisecond one takes less than a timer's millisecond.
+#[tokio::test]
+async fn a_precise_sleep_does_not_wait_for_the_next_millisecond() {
+    let env = real(&std::env::temp_dir()).unwrap();
+    let wanted = Duration::from_micros(100);
+    let mut shortest = Duration::MAX;
+    for _ in 0..1000 {
+        let began = env.now();
+        env.sleep_precisely(wanted).await;
+        shortest = shortest.min(env.now().since(began));
+    }
+    assert!(
+        (wanted..Duration::from_millis(1)).contains(&shortest),
+        "{shortest:?}"
+    );
+    let began = env.now();
+    env.sleep_precisely(Duration::from_millis(5)).await;
+    assert!(env.now().since(began) >= Duration::from_millis(5));
+}
+
 #[tokio::test]
 #[should_panic(expected = "in the middle of it")]
 async fn a_panic_of_work_is_one_of_its_caller() {
