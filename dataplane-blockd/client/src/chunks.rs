@@ -50,15 +50,21 @@ pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Pi
     Ok(pieces)
 }
 
+/// The range of a run that goes on with a chunk, if the chunk follows it on its tract and one request can carry both.
+fn extended(run: Chunk, chunk: Chunk) -> Option<BlockRange> {
+    let follows = run.tract == chunk.tract
+        && run.range.end() == chunk.range.first()
+        && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS;
+    let count = chunk.range.end().checked_sub(run.range.first())?;
+    BlockRange::new(run.range.first(), count).filter(|_| follows)
+}
+
 /// Joins chunks, in order of their places, into runs that one request each can carry; with each run its members, in order.
 pub(crate) fn runs(places: &[(Chunk, usize)]) -> Vec<(Chunk, Vec<usize>)> {
     let mut runs: Vec<(Chunk, Vec<usize>)> = Vec::new();
     for (chunk, member) in places {
         if let Some((run, members)) = runs.last_mut()
-            && run.tract == chunk.tract
-            && run.range.end() == chunk.range.first()
-            && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS
-            && let Some(longer) = BlockRange::new(run.range.first(), chunk.range.end() - run.range.first())
+            && let Some(longer) = extended(*run, *chunk)
         {
             run.range = longer;
             members.push(*member);
@@ -105,14 +111,8 @@ impl Joined {
 
     /// Where the data of a chunk go.
     fn place(&mut self, chunk: Chunk, has_data: bool) -> &mut Option<BytesMut> {
-        let longer = self.pieces.last().and_then(|(run, data)| {
-            let follows = run.tract == chunk.tract
-                && run.range.end() == chunk.range.first()
-                && data.is_some() == has_data
-                && run.range.count() + chunk.range.count() <= MAX_REQUEST_BLOCKS;
-            let count = chunk.range.end().checked_sub(run.range.first())?;
-            BlockRange::new(run.range.first(), count).filter(|_| follows)
-        });
+        let alike = self.pieces.last().filter(|(_, data)| data.is_some() == has_data);
+        let longer = alike.and_then(|(run, _)| extended(*run, chunk));
         match (longer, self.pieces.last_mut()) {
             (Some(longer), Some((run, _))) => run.range = longer,
             _ => self.pieces.push((chunk, None)),

@@ -61,21 +61,20 @@ fn a_call_of_the_disk_that_an_ending_runtime_drops_has_no_answer() {
     }));
 }
 
-/// Whatever else the machine does: of some sleeps of a tenth of a millisecond one takes less than a timer's millisecond.
+/// Whatever else the machine does: of a thousand sleeps of a tenth of a millisecond some do not wait for a timer's next millisecond.
 #[tokio::test]
 async fn a_precise_sleep_does_not_wait_for_the_next_millisecond() {
     let env = real(&std::env::temp_dir()).unwrap();
     let wanted = Duration::from_micros(100);
-    let mut shortest = Duration::MAX;
+    let mut precise = 0;
     for _ in 0..1000 {
         let began = env.now();
         env.sleep_precisely(wanted).await;
-        shortest = shortest.min(env.now().since(began));
+        let took = env.now().since(began);
+        assert!(took >= wanted, "{took:?}");
+        precise += u32::from(took < Duration::from_micros(500));
     }
-    assert!(
-        (wanted..Duration::from_millis(1)).contains(&shortest),
-        "{shortest:?}"
-    );
+    assert!(precise >= 20, "{precise} of 1000");
     let began = env.now();
     env.sleep_precisely(Duration::from_millis(5)).await;
     assert!(env.now().since(began) >= Duration::from_millis(5));
