@@ -14,7 +14,7 @@ use std::{
 };
 
 const SECRET: &str = "firnkey_that_nobody_may_read_over_a_shoulder";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a terminal showed until everybody left it.
 fn shown(mut terminal: File) -> String {
@@ -54,7 +54,7 @@ fn a_typed_secret_is_not_shown() {
     // What is typed before would be shown: so it is waited for until the terminal shows nothing.
     while tcgetattr(&master).unwrap().local_modes.contains(LocalModes::ECHO) {
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < TIMEOUT,
             "the terminal goes on showing what is typed"
         );
         assert!(child.try_wait().unwrap().is_none(), "it ended before it asked");

@@ -12,8 +12,8 @@ use std::{
 };
 
 /// How long a start may take: recovery of a full journal is the longest part.
-const START_PATIENCE: Duration = Duration::from_secs(120);
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 /// How the report of a start ends.
 const LAST_WORDS: &str = "Stop it with: firn dev --stop\n";
@@ -44,10 +44,10 @@ pub fn detach(arguments: &Arguments) -> Result<()> {
         if let Some(status) = child.try_wait()? {
             bail!("{}\nit ended at its start ({status})", said.trim_end());
         }
-        if began.elapsed() > START_PATIENCE {
+        if began.elapsed() > START_TIMEOUT {
             bail!(
                 "it is not ready after {} s; see {}",
-                START_PATIENCE.as_secs(),
+                START_TIMEOUT.as_secs(),
                 path.display()
             );
         }
@@ -87,7 +87,7 @@ pub fn stop(directory: &Path) -> Result<()> {
     kill_process(process, Signal::TERM)?;
     let began = Instant::now();
     while is_running(process) {
-        if began.elapsed() > STOP_PATIENCE {
+        if began.elapsed() > STOP_TIMEOUT {
             bail!("process {} goes on", process.as_raw_nonzero());
         }
         std::thread::sleep(LOOK);

@@ -21,7 +21,7 @@ const DEAD_AFTER_SECONDS: u64 = 4;
 /// shows that it is gone, so no longer than it takes to renew one's own in time.
 const LEASE: Duration = Duration::from_secs(3);
 /// Nodes that do not register by then are broken.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The installation's name in certificates.
 pub const TRUST_DOMAIN: &str = "dev.firn";
 
@@ -85,7 +85,7 @@ impl Cluster {
         let most = Replication::new(u8::try_from(NODES)?).context("three copies are allowed")?;
         let began = self.env.now();
         while self.placement.row(most, RowIndex(0)).await?.replicas.len() < NODES {
-            if self.env.now().since(began) > START_PATIENCE {
+            if self.env.now().since(began) > START_TIMEOUT {
                 bail!("the disk nodes do not register");
             }
             self.env.sleep(Duration::from_millis(20)).await;

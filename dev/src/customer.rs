@@ -17,7 +17,7 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 const VOLUME: &str = "files";
 const EDGE: &str = "office";
 /// A letter that is not there by then was not written.
-const LETTER_PATIENCE: Duration = Duration::from_secs(30);
+const LETTER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// `firn`: what `FIRN_PROGRAM` names (as `firn dev` sets it), or what lies beside this program.
@@ -225,7 +225,7 @@ async fn code(directory: &Path) -> Result<String> {
             }
         }
     };
-    tokio::time::timeout(LETTER_PATIENCE, found)
+    tokio::time::timeout(LETTER_TIMEOUT, found)
         .await
         .with_context(|| format!("no letter came to {}", directory.display()))
 }

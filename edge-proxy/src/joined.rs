@@ -18,7 +18,7 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// The largest reply: a page of a table, which ends with the item that crosses 1 MiB, in base64 and JSON.
 const REPLY_BYTES_MAX: usize = 3 << 20;
 /// A service that takes longer is taken for one that does not answer: serving must not wait for it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const VERSION: u16 = 1;
 
 /// `enrolment.json`, as `firn edge join` wrote it.
@@ -138,7 +138,7 @@ impl Joined {
             .https_only(true)
             .user_agent(concat!("firn-edge/", env!("CARGO_PKG_VERSION")))
             .identity(certificate::identity(config)?)
-            .timeout(PATIENCE);
+            .timeout(TIMEOUT);
         let authority = file(config, "server-authority.pem");
         if authority.exists() {
             let certificate = reqwest::Certificate::from_pem(&read(&authority)?)

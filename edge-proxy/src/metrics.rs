@@ -57,7 +57,7 @@ async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
         (StatusCode::OK, "serving\n".to_owned())
     } else {
         let reason = snapshot.volume.reason.unwrap_or_default();
-        let text = format!("{} {reason}\n", snapshot.volume.standing);
+        let text = format!("{} {reason}\n", snapshot.volume.state);
         (StatusCode::SERVICE_UNAVAILABLE, text)
     }
 }

@@ -73,8 +73,8 @@ pub fn status(snapshot: &Snapshot) -> String {
         .map_or(String::new(), |reason| format!(": {reason}"));
     row("Volume", format!("{} ({})", volume.name, volume.id));
     row(
-        "Standing",
-        format!("{}{reason}, up {}", volume.standing, span(volume.up_ms)),
+        "State",
+        format!("{}{reason}, up {}", volume.state, span(volume.up_ms)),
     );
     row("Owner", format!("{}, epoch {}", owner.name, owner.epoch));
     row(
@@ -308,7 +308,7 @@ pub fn top(before: &Snapshot, after: &Snapshot) -> String {
     let mut out = format!(
         "{} {}, up {}; {}\n",
         after.volume.name,
-        after.volume.standing,
+        after.volume.state,
         span(after.volume.up_ms),
         behind(after)
     );

@@ -19,7 +19,7 @@ use firn_nfs::{
     nsm::MonitorConfig,
 };
 use firn_vfs::{LockLimits, LockTable, Vfs};
-use firn_volume::{SnapshotAccess, Standing, Volume, VolumeError};
+use firn_volume::{ServingState, SnapshotAccess, Volume, VolumeError};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -134,7 +134,7 @@ pub async fn serve_until(
     };
     watchdog(&observed);
     ready(&address);
-    let end = until_told(&volume, told, &mut drain_requests).await;
+    let end = until_stopped(&volume, told, &mut drain_requests).await;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     if let Some((service, _locks)) = observed.take_service() {
         service.shutdown().await;
@@ -153,7 +153,7 @@ pub async fn serve_until(
             tracing::info!("drained; everything is in the cloud (level 2)");
             drained
         }
-        End::Volume(Standing::Fenced) => {
+        End::Volume(ServingState::Fenced) => {
             admin.abort();
             drop((observed, volume));
             let salvaged = Volume::salvage(&parts, &config.volume_config()?).await?;
@@ -184,7 +184,7 @@ impl Drop for Background {
 enum End {
     Signal,
     Drain(DrainRequest),
-    Volume(Standing),
+    Volume(ServingState),
 }
 
 /// Completes at SIGTERM or an interrupt.
@@ -196,7 +196,7 @@ fn signalled() -> Result<impl Future<Output = ()> + Send, Failure> {
     })
 }
 
-async fn until_told(
+async fn until_stopped(
     volume: &Volume,
     told: impl Future<Output = ()> + Send,
     drains: &mut mpsc::Receiver<DrainRequest>,

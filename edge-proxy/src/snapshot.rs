@@ -7,7 +7,7 @@ use crate::cleaner::{CleanerPart, InsideCleaner};
 use firn_nfs::{NfsService, nlm::LockService};
 use firn_store::{Meter, Money, PriceBook, Route, Usage};
 use firn_table::Metered;
-use firn_volume::{Standing, Volume, VolumeConfig};
+use firn_volume::{ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -46,7 +46,7 @@ pub struct VolumePart {
     pub name: String,
     pub id: String,
     /// `serving`, `stopping`, `fenced` or `failed`.
-    pub standing: String,
+    pub state: String,
     /// Why it failed.
     pub reason: Option<String>,
     pub up_ms: u64,
@@ -178,7 +178,7 @@ pub struct OperationPart {
 impl Snapshot {
     /// Whether clients are served.
     pub fn is_serving(&self) -> bool {
-        self.volume.standing == "serving"
+        self.volume.state == "serving"
     }
 
     /// Calls of all procedures.
@@ -252,11 +252,11 @@ impl Observed {
     /// This moment.
     pub fn snapshot(&self) -> Snapshot {
         let status = self.volume.status();
-        let (standing, reason) = match status.standing {
-            Standing::Serving => ("serving", None),
-            Standing::Stopping => ("stopping", None),
-            Standing::Fenced => ("fenced", None),
-            Standing::Failed(reason) => ("failed", Some(reason)),
+        let (state, reason) = match status.serving_state {
+            ServingState::Serving => ("serving", None),
+            ServingState::Stopping => ("stopping", None),
+            ServingState::Fenced => ("fenced", None),
+            ServingState::Failed(reason) => ("failed", Some(reason)),
         };
         let usage = self.meter.usage();
         let cost = self.book.cost(&usage, Route::Internet);
@@ -269,7 +269,7 @@ impl Observed {
             volume: VolumePart {
                 name: self.volume_name.clone(),
                 id: self.volume_id.clone(),
-                standing: standing.into(),
+                state: state.into(),
                 reason,
                 up_ms: millis(status.up),
                 files: status.files,

@@ -78,7 +78,7 @@ impl Figure8 {
             journal_bytes,
             journal_file_bytes: (journal_bytes / 8).clamp(4 << 20, 64 << 20),
             disk_cache_bytes: 256 << 20,
-            patience: Duration::from_secs(600),
+            wait_limit: Duration::from_secs(600),
             ..VolumeConfig::default()
         };
         let line = Line {

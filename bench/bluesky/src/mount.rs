@@ -33,7 +33,7 @@ const READS_AHEAD: usize = 2;
 /// A directory's names and attributes for each call.
 const LIST_BYTES: u32 = 64 << 10;
 /// Longer than anything that is measured waits.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What is known of a name.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Mount {
     /// Mounts the server's export.
     pub async fn new(env: &Env, address: &str) -> Result<Self> {
         let credential = Credential::sys("client", 0, 0, Vec::new());
-        let nfs = NfsClient::connect(env, address, credential, PATIENCE).await?;
+        let nfs = NfsClient::connect(env, address, credential, TIMEOUT).await?;
         let mounted = nfs.mount("/").await?;
         let root = mounted.map_err(|status| anyhow!("mount: {status:?}"))?.handle;
         Ok(Self {

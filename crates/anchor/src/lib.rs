@@ -18,7 +18,6 @@
 mod anchor;
 mod cleaning;
 mod error;
-mod kept;
 mod layout;
 pub mod mutants;
 mod ownership;
@@ -26,6 +25,7 @@ mod proposal;
 mod remembered;
 mod restore;
 mod retry;
+mod service_partition;
 mod tuple;
 mod writer;
 

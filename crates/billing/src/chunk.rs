@@ -5,7 +5,7 @@
 //!         | bound tenant text (empty: none) | usage batch
 //! ```
 
-use crate::{BillingError, Reporter, Standing};
+use crate::{BillingError, Reporter, ReporterRole};
 use bytes::Bytes;
 use firn_table::{Item, ItemKey};
 use firn_usage::{TenantId, UsageBatch};
@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 11;
 
 pub(crate) struct Chunk {
-    pub(crate) standing: Standing,
+    pub(crate) standing: ReporterRole,
     pub(crate) received_ms: u64,
     /// The tenant to which an edge's reports are bound.
     pub(crate) bound: Option<TenantId>,
@@ -31,9 +31,9 @@ pub(crate) fn encode(
     let tenant = reporter.tenant().map_or("", |tenant| tenant.as_str());
     let mut bytes = Vec::with_capacity(FIXED_BYTES + tenant.len() + batch.len());
     bytes.push(VERSION);
-    bytes.push(match reporter.standing() {
-        Standing::Observed => 0,
-        Standing::Advisory => 1,
+    bytes.push(match reporter.role() {
+        ReporterRole::Observed => 0,
+        ReporterRole::Advisory => 1,
     });
     bytes.extend_from_slice(&received_ms.to_le_bytes());
     bytes.push(tenant.len() as u8);
@@ -60,8 +60,8 @@ fn parse(bytes: &[u8]) -> Result<Chunk, String> {
         return Err(format!("it has version {}, this build reads {VERSION}", fixed[0]));
     };
     let standing = match standing {
-        0 => Standing::Observed,
-        1 => Standing::Advisory,
+        0 => ReporterRole::Observed,
+        1 => ReporterRole::Advisory,
         other => return Err(format!("standing {other}")),
     };
     let received_ms = u64::from_le_bytes(*received);

@@ -5,7 +5,7 @@
 //! month is priced again with the quantity the advice would leave, allowances and tiers included.
 
 use crate::{
-    BillingError, Entries, EntryKey, Hour, Money, PriceBook, Quantity, Standing,
+    BillingError, Entries, EntryKey, Hour, Money, PriceBook, Quantity, ReporterRole,
     hours::{Totals, charged},
 };
 use firn_usage::{Meter, ResourceName};
@@ -113,7 +113,7 @@ fn saved(book: &PriceBook, meter: Meter, quantity: u128, less: u128) -> Result<M
 
 fn observed(sums: &Entries, meter: Meter) -> impl Iterator<Item = (&EntryKey, u128)> {
     sums.iter()
-        .filter(move |(key, _)| key.meter == meter && key.standing == Standing::Observed)
+        .filter(move |(key, _)| key.meter == meter && key.standing == ReporterRole::Observed)
         .map(|(key, totals)| (key, totals.quantity))
 }
 

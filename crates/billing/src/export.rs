@@ -3,7 +3,7 @@
 //! RFC 4180, CRLF, a header line. Names cannot hold a comma, a quote or a leading sign of a formula; texts of people (a
 //! credit's reason) are quoted, and one that a spreadsheet would take for a formula is preceded by an apostrophe.
 
-use crate::{Entries, Hour, Invoice, LineKind, Standing};
+use crate::{Entries, Hour, Invoice, LineKind, ReporterRole};
 use std::{collections::BTreeMap, fmt::Write as _};
 
 fn quoted(text: &str) -> String {
@@ -85,8 +85,8 @@ pub fn hours_csv(hours: &BTreeMap<Hour, Entries>) -> String {
     for (hour, entries) in hours {
         for (key, totals) in entries {
             let standing = match key.standing {
-                Standing::Observed => "observed",
-                Standing::Advisory => "advisory",
+                ReporterRole::Observed => "observed",
+                ReporterRole::Advisory => "advisory",
             };
             // Writing to a String cannot fail.
             let _ = write!(

@@ -13,7 +13,7 @@
 //! of the first open month: an invoice is never edited.
 
 use crate::{
-    AuditEvent, Billing, BillingError, Finding, Hour, Month, Standing, chunk,
+    AuditEvent, Billing, BillingError, Finding, Hour, Month, ReporterRole, chunk,
     hours::{Entries, EntryKey, Totals},
     items, layout,
     mutants::{Mutant, active},
@@ -54,7 +54,7 @@ struct Work {
     marker: Item,
     received_ms: u64,
     source: SourceId,
-    standing: Standing,
+    standing: ReporterRole,
     /// What is not done, by tenant.
     left: BTreeMap<TenantId, Vec<Observation>>,
     /// Records of the first tenant of `left` that were done by an earlier step.

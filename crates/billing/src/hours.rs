@@ -7,7 +7,7 @@
 //!
 //! A line that was begun in one part of an hour stays there; new lines go to the first part with room.
 
-use crate::{Billing, BillingError, Hour, Standing, layout};
+use crate::{Billing, BillingError, Hour, ReporterRole, layout};
 use bytes::Bytes;
 use firn_table::{Condition, Item, ItemVersion, Write};
 use firn_usage::{Meter, ResourceName, TenantId};
@@ -26,7 +26,7 @@ pub struct EntryKey {
     /// By which meter.
     pub meter: Meter,
     /// Charged, or only compared.
-    pub standing: Standing,
+    pub standing: ReporterRole,
 }
 
 /// A sum of records.
@@ -62,8 +62,8 @@ fn encode(entries: &Entries) -> Bytes {
     text.push_str(HEADER);
     for (key, totals) in entries {
         let standing = match key.standing {
-            Standing::Observed => 'o',
-            Standing::Advisory => 'a',
+            ReporterRole::Observed => 'o',
+            ReporterRole::Advisory => 'a',
         };
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -100,8 +100,8 @@ fn parse_line(line: &str) -> Option<(EntryKey, Totals)> {
         resource: ResourceName::new(fields.next()?).ok()?,
         meter: Meter(fields.next()?.parse().ok()?),
         standing: match fields.next()? {
-            "o" => Standing::Observed,
-            "a" => Standing::Advisory,
+            "o" => ReporterRole::Observed,
+            "a" => ReporterRole::Advisory,
             _ => return None,
         },
     };
@@ -244,7 +244,7 @@ impl Billing {
 pub(crate) fn charged(entries: &Entries) -> Result<BTreeMap<Meter, Totals>, BillingError> {
     let mut sums: BTreeMap<Meter, Totals> = BTreeMap::new();
     for (key, totals) in entries {
-        if key.standing == Standing::Observed
+        if key.standing == ReporterRole::Observed
             || crate::mutants::active(crate::mutants::Mutant::AdvisoryIsCharged)
         {
             sums.entry(key.meter).or_default().add(*totals)?;

@@ -9,7 +9,7 @@
 //! Everything lies in [`firn_table::Table`] and nothing in memory, so any number of processes may do any of it at any time,
 //! and any of them may die at any instruction. The rules:
 //!
-//! - **Charged is what the service itself observed** ([`Standing::Observed`]). An edge's own counts are advisory: compared
+//! - **Charged is what the service itself observed** ([`ReporterRole::Observed`]). An edge's own counts are advisory: compared
 //!   ([`Billing::reconcile`]), never charged.
 //! - **Exactly once.** A record's name is (source, incarnation, sequence); `ingest.rs` and `fold.rs` tell how.
 //! - **An invoice is never edited.** A closed month is closed; what comes late is charged in the first open month, and a
@@ -60,7 +60,7 @@ pub use money::{Money, Rate};
 pub use price::{BookError, MeterPrice, PriceBook, RatedPart, Tier};
 pub use quantity::Quantity;
 pub use reconcile::{MINIMUM_OBSERVED, REPORT_LAG, reconcile};
-pub use reporter::{Reporter, Standing};
+pub use reporter::{Reporter, ReporterRole};
 
 use firn_env::Env;
 use firn_table::Table;

@@ -16,7 +16,9 @@
 //! Reports take time: a window ends [`REPORT_LAG`] before now. An edge that was cut off for longer and then delivered its spool
 //! leaves a finding behind that the next look at the same window does not repeat.
 
-use crate::{AuditEvent, Billing, BillingError, Entries, EntryKey, Finding, Hour, Standing, audit::printed};
+use crate::{
+    AuditEvent, Billing, BillingError, Entries, EntryKey, Finding, Hour, ReporterRole, audit::printed,
+};
 use firn_usage::{Meter, ResourceName, TenantId};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,8 +47,8 @@ pub fn reconcile(totals: &Entries, from: Hour, until: Hour) -> Vec<Finding> {
     };
     for resource in resources {
         for meter in COMPARED {
-            let observed = sum(resource, meter, Standing::Observed);
-            let reported = sum(resource, meter, Standing::Advisory);
+            let observed = sum(resource, meter, ReporterRole::Observed);
+            let reported = sum(resource, meter, ReporterRole::Advisory);
             if observed.max(reported) < MINIMUM_OBSERVED {
                 continue;
             }
@@ -139,8 +141,8 @@ impl Billing {
         for (key, totals) in self.totals(tenant, from, until).await? {
             let sides = sides.entry((key.resource, key.meter)).or_default();
             match key.standing {
-                Standing::Observed => sides.0 = totals.quantity,
-                Standing::Advisory => sides.1 = totals.quantity,
+                ReporterRole::Observed => sides.0 = totals.quantity,
+                ReporterRole::Advisory => sides.1 = totals.quantity,
             }
         }
         Ok(sides)
@@ -154,7 +156,10 @@ mod tests {
 
     fn window(observed: u128, reported: u128) -> Vec<&'static str> {
         let mut totals = Entries::new();
-        for (standing, quantity) in [(Standing::Observed, observed), (Standing::Advisory, reported)] {
+        for (standing, quantity) in [
+            (ReporterRole::Observed, observed),
+            (ReporterRole::Advisory, reported),
+        ] {
             let key = EntryKey {
                 resource: ResourceName::new("volume/1").unwrap(),
                 meter: Meter::ROOT_COMMITS,

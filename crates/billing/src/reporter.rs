@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// What a report is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum ReporterRole {
     /// Seen by the service itself: charged.
     Observed,
     /// Said by a customer's own edge: compared, never charged.
@@ -48,10 +48,10 @@ impl Reporter {
     }
 
     /// What its reports are worth.
-    pub fn standing(&self) -> Standing {
+    pub fn role(&self) -> ReporterRole {
         match self.tenant {
-            None => Standing::Observed,
-            Some(_) => Standing::Advisory,
+            None => ReporterRole::Observed,
+            Some(_) => ReporterRole::Advisory,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     lookup::lookup,
     mutants::{Mutant, active},
     objects::Objects,
-    tenure::{Standing, Standings},
+    tenure::{WriterState, WriterStates},
     victims::Candidate,
 };
 use firn_format::{FOOTER_BYTES, Location, MAX_SEGMENT_BYTES, Pointer, SegmentIndexEntry, decode_footer};
@@ -72,7 +72,7 @@ impl Judged {
 pub(crate) enum Verdict {
     Judged(Judged),
     /// Its writer may be about to commit it.
-    NotYet(Standing),
+    NotYet(WriterState),
     /// It is no segment that can be read: left alone and reported.
     Unreadable(String),
     /// What decides about it is damaged: left alone and reported.
@@ -86,18 +86,20 @@ pub(crate) async fn judge(
     objects: &mut Objects,
     limits: &Limits,
     branches: &[Branch],
-    standings: &mut Standings,
+    writer_states: &mut WriterStates,
     candidate: Candidate,
 ) -> Result<Verdict, CleanError> {
     let segment = candidate.segment;
-    let mut standing = standings.of(objects, limits, branches, segment.writer).await?;
+    let mut writer_state = writer_states
+        .of(objects, limits, branches, segment.writer)
+        .await?;
     if active(&objects.env, Mutant::OrphansByAge)
         && objects.env.wall().as_millis() - candidate.modified_ms > 60_000
     {
-        standing = Standing::Over;
+        writer_state = WriterState::Over;
     }
-    if !standing.allows(segment.sequence, None) {
-        return Ok(Verdict::NotYet(standing));
+    if !writer_state.allows(segment.sequence, None) {
+        return Ok(Verdict::NotYet(writer_state));
     }
     let entries = match read_index(objects, &candidate).await? {
         Ok(entries) => entries,
@@ -105,8 +107,8 @@ pub(crate) async fn judge(
         Err(None) => return Ok(Verdict::Gone),
     };
     let youngest = entries.iter().map(|entry| entry.birth).max();
-    if !standing.allows(segment.sequence, youngest) {
-        return Ok(Verdict::NotYet(standing));
+    if !writer_state.allows(segment.sequence, youngest) {
+        return Ok(Verdict::NotYet(writer_state));
     }
     let mut judged = Judged {
         candidate,

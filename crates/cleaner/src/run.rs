@@ -9,7 +9,7 @@ use crate::{
     objects::Objects,
     own_log::OwnLog,
     relocate::{Relocated, relocate},
-    tenure::{Standing, Standings},
+    tenure::{WriterState, WriterStates},
     victims::{self, Candidate, Hint, Window},
 };
 use firn_anchor::{
@@ -78,7 +78,7 @@ struct Circumstances {
 struct Scene {
     round: (CleanerRound, Option<TupleVersion>),
     branches: Vec<Branch>,
-    standings: Standings,
+    writer_states: WriterStates,
     roots: Arc<Vec<(VolumeId, Vec<u64>)>>,
 }
 
@@ -211,7 +211,7 @@ impl Cleaner {
         Ok(Scene {
             round,
             branches,
-            standings: Standings::default(),
+            writer_states: WriterStates::default(),
             roots,
         })
     }
@@ -280,14 +280,14 @@ impl Cleaner {
                 objects,
                 &self.limits,
                 &scene.branches,
-                &mut scene.standings,
+                &mut scene.writer_states,
                 candidate,
             )
             .await?;
             let victim = match verdict {
                 Verdict::Judged(victim) => victim,
-                Verdict::NotYet(standing) => {
-                    note_standing(report, candidate.segment, standing);
+                Verdict::NotYet(writer_state) => {
+                    note_writer_state(report, candidate.segment, writer_state);
                     continue;
                 }
                 Verdict::Unreadable(detail) => {
@@ -534,13 +534,15 @@ fn circumstances(candidate: &Candidate, scene: &Scene) -> Circumstances {
     }
 }
 
-fn note_standing(report: &mut Report, segment: SegmentId, standing: Standing) {
-    match standing {
-        Standing::Over | Standing::UpTo { .. } | Standing::MayCommit => report.uncommitted_segments += 1,
-        Standing::NeverDrawn => report
+fn note_writer_state(report: &mut Report, segment: SegmentId, writer_state: WriterState) {
+    match writer_state {
+        WriterState::Over | WriterState::UpTo { .. } | WriterState::MayCommit => {
+            report.uncommitted_segments += 1
+        }
+        WriterState::NeverDrawn => report
             .unclaimed
             .add(format!("segment {segment}: its writer was never drawn")),
-        Standing::Unknown => report.unclaimed.add(format!(
+        WriterState::Unknown => report.unclaimed.add(format!(
             "segment {segment}: its writer did not say what it is for"
         )),
     }

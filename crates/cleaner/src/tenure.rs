@@ -1,6 +1,6 @@
 //! Which segments may be judged: whether what no root needs is left over, or about to be committed.
 //!
-//! The age of a segment says nothing; its writer's standing does (see `firn_anchor::WriterTenure`). What a writer that is
+//! The age of a segment says nothing; its writer's writer_state does (see `firn_anchor::WriterTenure`). What a writer that is
 //! over left behind is judged by the roots alone. Of one that may still commit, only objects that are not newer than the
 //! head are: by I4 a later root takes up nothing of that age any more. Copies of old objects, which an engine writes when it
 //! takes a proposal over, are as old as their originals; they are told by their segment, which was begun after the one that
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 /// What may be judged of a writer's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum WriterState {
     /// All of it: the writer is over.
     Over,
     /// What is not newer than the head, in segments begun before the head's checkpoint was packed.
@@ -37,7 +37,7 @@ pub(crate) enum Standing {
     Unknown,
 }
 
-impl Standing {
+impl WriterState {
     /// Whether a segment with this sequence, whose youngest object (if it is known) was born at `youngest`, may be judged.
     pub fn allows(self, segment: u64, youngest: Option<Version>) -> bool {
         match self {
@@ -50,28 +50,28 @@ impl Standing {
     }
 }
 
-/// Standings of writers met in one round.
+/// WriterStates of writers met in one round.
 #[derive(Default)]
-pub(crate) struct Standings {
-    known: BTreeMap<WriterId, Standing>,
+pub(crate) struct WriterStates {
+    known: BTreeMap<WriterId, WriterState>,
     undrawn: Option<WriterId>,
 }
 
-impl Standings {
-    /// The standing of a writer, given the branches of the same round.
+impl WriterStates {
+    /// The writer_state of a writer, given the branches of the same round.
     pub async fn of(
         &mut self,
         objects: &Objects,
         limits: &Limits,
         branches: &[Branch],
         writer: WriterId,
-    ) -> Result<Standing, CleanError> {
+    ) -> Result<WriterState, CleanError> {
         if let Some(known) = self.known.get(&writer) {
             return Ok(*known);
         }
-        let standing = self.look(objects, limits, branches, writer).await?;
-        self.known.insert(writer, standing);
-        Ok(standing)
+        let writer_state = self.look(objects, limits, branches, writer).await?;
+        self.known.insert(writer, writer_state);
+        Ok(writer_state)
     }
 
     async fn look(
@@ -80,7 +80,7 @@ impl Standings {
         limits: &Limits,
         branches: &[Branch],
         writer: WriterId,
-    ) -> Result<Standing, CleanError> {
+    ) -> Result<WriterState, CleanError> {
         let anchor = &objects.anchor;
         let Some((registered, _)) = anchor.writer(writer).await? else {
             let undrawn = match self.undrawn {
@@ -89,42 +89,44 @@ impl Standings {
                 _ => *self.undrawn.insert(anchor.undrawn_writer().await?),
             };
             return Ok(if writer < undrawn {
-                Standing::Over
+                WriterState::Over
             } else {
-                Standing::NeverDrawn
+                WriterState::NeverDrawn
             });
         };
         let branch_of = |volume| branches.iter().find(|branch| branch.volume == volume);
         // A writer that has not committed yet has no part in the head.
         let up_to_head = |branch: &Branch| {
             let root = branch.tuple.root.as_ref()?;
-            (root.location.segment.writer == writer).then_some(Standing::UpTo {
+            (root.location.segment.writer == writer).then_some(WriterState::UpTo {
                 head: root.version,
                 sequence: root.location.segment.sequence,
             })
         };
         Ok(match registered.tenure {
-            WriterTenure::Unknown => Standing::Unknown,
+            WriterTenure::Unknown => WriterState::Unknown,
             WriterTenure::Owner { volume, epoch } => match branch_of(volume) {
-                Some(branch) if branch.tuple.epoch > epoch || branch.tuple.owner.is_none() => Standing::Over,
-                Some(branch) if active(&objects.env, Mutant::JudgeUncommitted) && branch.head.is_some() => {
-                    Standing::Over
+                Some(branch) if branch.tuple.epoch > epoch || branch.tuple.owner.is_none() => {
+                    WriterState::Over
                 }
-                Some(branch) => up_to_head(branch).unwrap_or(Standing::MayCommit),
-                None => Standing::MayCommit,
+                Some(branch) if active(&objects.env, Mutant::JudgeUncommitted) && branch.head.is_some() => {
+                    WriterState::Over
+                }
+                Some(branch) => up_to_head(branch).unwrap_or(WriterState::MayCommit),
+                None => WriterState::MayCommit,
             },
             WriterTenure::FirstRoot { volume } => match branch_of(volume) {
-                Some(branch) if branch.tuple.root.is_some() => Standing::Over,
-                Some(_) | None => Standing::MayCommit,
+                Some(branch) if branch.tuple.root.is_some() => WriterState::Over,
+                Some(_) | None => WriterState::MayCommit,
             },
-            WriterTenure::Cleaner if registered.ended => Standing::Over,
+            WriterTenure::Cleaner if registered.ended => WriterState::Over,
             WriterTenure::Cleaner => {
                 let age_ms = objects.env.wall().as_millis() - registered.drawn_at_ms;
                 if i128::from(age_ms) > limits.cleaner_lease.as_millis() as i128 {
                     // It can retire nothing any more; what it left is judged from the next run on.
                     anchor.end_writer(writer).await?;
                 }
-                Standing::MayCommit
+                WriterState::MayCommit
             }
         })
     }

@@ -8,7 +8,7 @@ use std::{future::Future, time::Duration};
 /// Tries of one request at most.
 const ATTEMPTS: u32 = 12;
 /// No new try begins after this long: a caller that has to slow its clients down wants to know.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest first pause; doubled for each further one. A conflict or a throttled partition clears within tens of ms.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// Longest pause at all.
@@ -34,7 +34,7 @@ where
         };
         tries += 1;
         let pause = pause(env, tries);
-        if tries >= ATTEMPTS || env.now().since(start) + pause >= PATIENCE {
+        if tries >= ATTEMPTS || env.now().since(start) + pause >= TIMEOUT {
             return Err(TableError::Unavailable(format!(
                 "DynamoDB, after {tries} tries: {why}"
             )));

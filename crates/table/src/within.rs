@@ -11,18 +11,18 @@ use std::sync::Arc;
 /// ```
 pub struct Within {
     table: Arc<dyn Table>,
-    known: String,
-    kept: String,
+    logical: String,
+    physical: String,
     may_write: fn(&str) -> bool,
 }
 
 impl Within {
-    /// Shows `kept` as `known`.
-    pub fn new(table: Arc<dyn Table>, known: impl Into<String>, kept: impl Into<String>) -> Self {
+    /// Shows the physical partition as the logical one.
+    pub fn new(table: Arc<dyn Table>, logical: impl Into<String>, physical: impl Into<String>) -> Self {
         Self {
             table,
-            known: known.into(),
-            kept: kept.into(),
+            logical: logical.into(),
+            physical: physical.into(),
             may_write: |_| true,
         }
     }
@@ -34,18 +34,18 @@ impl Within {
     }
 
     fn check(&self, partition: &str) -> Result<(), TableError> {
-        if partition == self.known {
+        if partition == self.logical {
             return Ok(());
         }
         Err(TableError::Limit(format!(
             "{} is all that is kept here; {partition} was asked for",
-            self.known
+            self.logical
         )))
     }
 
     fn stored(&self, key: ItemKey) -> Result<ItemKey, TableError> {
         self.check(&key.partition)?;
-        Ok(ItemKey::new(&*self.kept, key.sort))
+        Ok(ItemKey::new(&*self.physical, key.sort))
     }
 
     fn written(&self, key: ItemKey) -> Result<ItemKey, TableError> {
@@ -60,7 +60,7 @@ impl Within {
 
     fn shown(&self, item: Item) -> Item {
         Item {
-            key: ItemKey::new(&*self.known, item.key.sort),
+            key: ItemKey::new(&*self.logical, item.key.sort),
             ..item
         }
     }
@@ -81,7 +81,7 @@ impl Table for Within {
         limit: usize,
     ) -> Result<Page, TableError> {
         self.check(partition)?;
-        let page = self.table.query(&self.kept, prefix, after, limit).await?;
+        let page = self.table.query(&self.physical, prefix, after, limit).await?;
         Ok(Page {
             items: page.items.into_iter().map(|item| self.shown(item)).collect(),
             next: page.next,

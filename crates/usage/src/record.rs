@@ -79,7 +79,7 @@ pub struct UsageRecord {
     pub source: SourceId,
     /// In which life of its spool.
     pub incarnation: Incarnation,
-    /// The how manieth record of that life, from 1.
+    /// The record's sequence number in that life, from 1.
     pub sequence: u64,
     /// What was observed.
     pub observation: Observation,

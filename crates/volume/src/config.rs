@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How a volume uses memory, disk and cloud. All limits are hard.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
-    /// Shown to whoever wants to know which edge owns the volume.
+    /// ReadView to whoever wants to know which edge owns the volume.
     pub owner_name: String,
     /// A segment is closed at this size. Larger ones cost fewer requests, smaller ones less when a checkpoint is small.
     pub segment_bytes: u64,
@@ -37,7 +37,7 @@ pub struct VolumeConfig {
     /// What the adaptive policy reckons with.
     pub fetch_prices: FetchPrices,
     /// How long a request waits for journal space or the store before the client is told to try again.
-    pub patience: Duration,
+    pub wait_limit: Duration,
     /// How often a volume that commits asks whether the cleaner proposes anything: one read of the table.
     pub merge_every: Duration,
 }
@@ -110,7 +110,7 @@ impl Default for VolumeConfig {
             quota_bytes: 1 << 50,
             fetch: FetchPolicy::Adaptive,
             fetch_prices: FetchPrices::default(),
-            patience: Duration::from_secs(10),
+            wait_limit: Duration::from_secs(10),
             // 43,800 reads a month, a cent, if it never stops.
             merge_every: Duration::from_secs(60),
         }

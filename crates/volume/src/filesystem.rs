@@ -424,7 +424,7 @@ impl Vfs for Volume {
     }
 
     async fn file_system_status(&self) -> Result<FileSystemStatus, VfsError> {
-        self.inner.check_standing()?;
+        self.inner.check_serving()?;
         let state = self.inner.lock();
         let total_bytes = self.inner.config.quota_bytes;
         // Inode numbers are 64-bit and cost nothing until used; 2^40 is what tools display sensibly.

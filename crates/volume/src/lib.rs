@@ -4,7 +4,6 @@
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
 //! it comes back), `open` and `salvage` (start, stop, takeover).
 
-mod aligned;
 mod branch;
 mod checkpoint;
 mod codec;
@@ -22,15 +21,16 @@ pub mod mutants;
 pub mod objects;
 mod open;
 mod read;
+mod read_view;
 mod record;
 pub mod recover;
 mod replay;
 mod salvage;
-mod shown;
 mod snapshots;
 mod state;
 mod status;
 mod tree;
+mod tree_diff;
 mod usage;
 mod verify;
 mod volume;
@@ -47,7 +47,7 @@ pub use snapshots::{
 };
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};
-pub use volume::{Standing, Volume};
+pub use volume::{ServingState, Volume};
 
 /// Space is counted in units of this; no block is smaller.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 4096;

@@ -5,7 +5,7 @@ use crate::{
     error::VolumeError,
     objects::Objects,
     open::file_system_id,
-    shown::decode_inode,
+    read_view::decode_inode,
     state::{Retained, Snapshot, State},
     tree,
 };

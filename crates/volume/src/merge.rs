@@ -24,13 +24,13 @@ mod moves;
 mod samples;
 
 use crate::{
-    aligned::{Counterpart, map_of},
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
     mutants::{Mutant, active},
     objects::{Objects, ReadError},
     state::{Retained, Snapshot},
     tree::{self, Update},
-    usage::Told,
+    tree_diff::{Counterpart, map_of},
+    usage::ProposedUsage,
     volume::{CheckpointerState, Inner},
 };
 use bytes::Bytes;
@@ -71,9 +71,9 @@ impl MergeState {
 
 impl MergeState {
     /// What the cleaner says of segments: taken over with the last step.
-    pub fn told(&mut self, step: Option<&Step>) -> Option<Told<'_>> {
+    pub fn told(&mut self, step: Option<&Step>) -> Option<ProposedUsage<'_>> {
         match (&mut self.under_way, step) {
-            (Some(under_way), Some(Step { next_inode: None, .. })) => Some(Told {
+            (Some(under_way), Some(Step { next_inode: None, .. })) => Some(ProposedUsage {
                 changes: &under_way.told,
                 base: under_way.theirs.version,
                 moves: &mut under_way.moves,

@@ -14,10 +14,10 @@
 
 mod disk;
 mod error;
-mod exactly;
+mod existence_probe;
 mod fetch;
 mod forwarding;
-mod line;
+mod link_estimate;
 mod locality;
 mod memory;
 mod pieces;
@@ -402,7 +402,7 @@ impl Inner {
             Err(refusal) => read_error(refusal, &location, place)?,
         };
         // Not believed before it was asked for once more, by itself and past everything that is cached.
-        let bytes = match self.fetcher.fetch_exactly(&location).await {
+        let bytes = match self.fetcher.fetch_uncached(&location).await {
             Ok(bytes) => bytes,
             Err(refusal) => return Err(corrupt(read_error(refusal, &location, place)?)),
         };
@@ -449,7 +449,7 @@ impl Inner {
             if let Some(object) = self.load_from_disk(&moved, place).await {
                 return Ok(object);
             }
-            match self.fetcher.fetch_exactly(&next).await {
+            match self.fetcher.fetch_uncached(&next).await {
                 Ok(bytes) => {
                     let opened = if active(&self.env, Mutant::ForwardUnverified) {
                         trusting(&self.opener, bytes.clone())

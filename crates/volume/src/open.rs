@@ -19,7 +19,7 @@ use crate::{
     snapshots::SnapshotViews,
     state::{State, VolumeCounters, root_inode},
     usage::{UsageChanges, UsageMap},
-    volume::{CheckpointTimes, CheckpointerState, Inner, Standing, Volume},
+    volume::{CheckpointTimes, CheckpointerState, Inner, ServingState, Volume},
 };
 use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
 use firn_env::Env;
@@ -278,7 +278,7 @@ impl Volume {
         counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_START));
         let replayed = loaded.state.completed();
         let dirty_since = loaded.state.is_dirty().then(|| env.now());
-        let (standing, _) = watch::channel(Standing::Serving);
+        let (serving_state, _) = watch::channel(ServingState::Serving);
         let inner = Arc::new(Inner {
             volume: parts.volume,
             block_bytes: u64::from(loaded.payload.block_bytes),
@@ -305,7 +305,7 @@ impl Volume {
                 committed_to: covered,
                 ..CheckpointTimes::default()
             }),
-            standing,
+            serving_state,
             wake: Notify::new(),
             wanted: AtomicBool::new(false),
             committed: Notify::new(),
@@ -333,10 +333,10 @@ impl Volume {
             let committed = inner.committed.notified();
             futures::pin_mut!(committed);
             committed.as_mut().enable();
-            match &*inner.standing.borrow() {
-                Standing::Serving | Standing::Stopping => {}
-                Standing::Fenced => return Err(firn_vfs::VfsError::Fenced),
-                Standing::Failed(reason) => return Err(firn_vfs::VfsError::Io(reason.clone())),
+            match &*inner.serving_state.borrow() {
+                ServingState::Serving | ServingState::Stopping => {}
+                ServingState::Fenced => return Err(firn_vfs::VfsError::Fenced),
+                ServingState::Failed(reason) => return Err(firn_vfs::VfsError::Io(reason.clone())),
             }
             let clean = {
                 let state = inner.lock();
@@ -357,13 +357,13 @@ impl Volume {
     /// If the journal cannot be synced.
     pub async fn stop(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
-        inner.set_standing(Standing::Stopping);
+        inner.set_serving_state(ServingState::Stopping);
         inner.close_journal().await?;
         let mut checkpointer = inner.checkpointer.lock().await;
         checkpointer.local.clean_verifier = Some(inner.verifier);
         checkpointer.local.save(&**inner.env.disk()).await?;
         // Ends the checkpointer; a checkpoint under way is simply not finished.
-        inner.set_standing(Standing::Failed("the edge has stopped".into()));
+        inner.set_serving_state(ServingState::Failed("the edge has stopped".into()));
         Ok(())
     }
 
@@ -373,7 +373,7 @@ impl Volume {
     /// If the volume is fenced or has failed, or the anchor refuses.
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
-        inner.set_standing(Standing::Stopping);
+        inner.set_serving_state(ServingState::Stopping);
         self.sync()
             .await
             .map_err(|error| VolumeError::Stopped(error.to_string()))?;
@@ -386,7 +386,7 @@ impl Volume {
         checkpointer.local.tenure = None;
         checkpointer.local.save(&**inner.env.disk()).await?;
         crate::salvage::remove_journal(&**inner.env.disk(), tenure).await?;
-        inner.set_standing(Standing::Failed("the volume was drained".into()));
+        inner.set_serving_state(ServingState::Failed("the volume was drained".into()));
         Ok(())
     }
 }

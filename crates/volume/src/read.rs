@@ -7,7 +7,7 @@ use crate::{
     damage::LostRanges,
     extents::Extent,
     journal::JournalError,
-    shown::{Shown, read_failed},
+    read_view::{ReadView, read_failed},
     state::{Content, FileLayer},
     tree,
     volume::Inner,
@@ -134,7 +134,7 @@ impl Inner {
     }
 }
 
-impl Shown<'_> {
+impl ReadView<'_> {
     /// The bytes of the pieces of a tree that nobody changes, in order.
     pub async fn resolve_committed(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
         let mut data = Vec::with_capacity(pieces.len());

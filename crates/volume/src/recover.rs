@@ -238,7 +238,7 @@ async fn checkpoint_at(
 ) -> Result<FoundCheckpoint, VolumeError> {
     let objects = parts.objects(config).await?;
     let place = checkpoint_place(firn_format::Version(version));
-    let object = objects.get_exactly(&pointer, place).await?;
+    let object = objects.probe_object(&pointer, place).await?;
     let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
     let payload = CheckpointPayload::decode(object.payload.clone())?;
     Ok(FoundCheckpoint {

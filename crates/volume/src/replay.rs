@@ -9,8 +9,8 @@ use crate::{
     mutants::{Mutant, active},
     objects::Objects,
     open::RecoveryReport,
+    read_view::decode_inode,
     record::{Operation, Record},
-    shown::decode_inode,
     state::{Missing, Retained, State},
     tree,
     usage::UsageChanges,
@@ -127,7 +127,7 @@ pub(crate) async fn load_for_replay(
                 ),
                 Ok(None) | Err(_) => return Err(broken(format!("directory {directory} does not exist"))),
             };
-            let (place, page) = crate::shown::find_page(objects, directory, &content, shape, key)
+            let (place, page) = crate::read_view::find_page(objects, directory, &content, shape, key)
                 .await?
                 .ok_or_else(|| broken(format!("directory {directory} has no page for {key:016x}")))?;
             state.install_page(directory, &content, place, page);

@@ -32,7 +32,7 @@ use crate::{
     mutants::{Mutant, active},
     record::{Operation, Record},
     state::{NAME_BYTES_MAX, SNAPSHOTS_MAX, Snapshot, State},
-    volume::{Before, ChangeRequest, Inner, Planned, Standing, Volume},
+    volume::{Before, ChangeRequest, Inner, Planned, ServingState, Volume},
 };
 use bytes::Bytes;
 use firn_vfs::{Caller, Credentials, Name, VfsError};
@@ -188,7 +188,7 @@ impl Volume {
         let inner = &self.inner;
         let name: Bytes = name.into();
         check_name(&name)?;
-        inner.check_standing()?;
+        inner.check_serving()?;
         check_new(&inner.lock(), &name)?;
         let reservation = inner.reserve(RECORD_BYTES, ReserveClass::Ordinary).await?;
         let (answer, answered) = oneshot::channel();
@@ -207,11 +207,13 @@ impl Volume {
             });
         }
         inner.want_checkpoint();
-        let mut standing = inner.standing.subscribe();
+        let mut serving_state = inner.serving_state.subscribe();
         let ended = async {
             // The sender lives as long as the volume.
-            let _ = standing
-                .wait_for(|standing| matches!(standing, Standing::Fenced | Standing::Failed(_)))
+            let _ = serving_state
+                .wait_for(|serving_state| {
+                    matches!(serving_state, ServingState::Fenced | ServingState::Failed(_))
+                })
                 .await;
         };
         futures::pin_mut!(ended);
@@ -359,7 +361,7 @@ impl Inner {
         for one in waiting {
             // A volume that stops may have closed its journal already: a record appended now would be lost with the promise
             // that everything before the stop is kept.
-            let begun = self.check_standing().map_err(SnapshotError::from);
+            let begun = self.check_serving().map_err(SnapshotError::from);
             if let Err(error) = begun.and_then(|()| check_new(state, &one.name)) {
                 // Nobody may be waiting any more.
                 let _ = one.answer.send(Err(error));

@@ -4,7 +4,7 @@ use crate::{
     journal::JournalStatistics,
     merge::MergeStatus,
     objects::ObjectsStatistics,
-    volume::{Standing, Volume},
+    volume::{ServingState, Volume},
 };
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,7 +12,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 #[derive(Clone, Debug)]
 pub struct VolumeStatus {
     /// How it stands.
-    pub standing: Standing,
+    pub serving_state: ServingState,
     /// Since it was opened.
     pub up: Duration,
     /// Inodes.
@@ -68,10 +68,10 @@ impl Volume {
             .lock()
             .expect("no panic under this lock")
             .clone();
-        let standing = inner.standing.borrow().clone();
+        let serving_state = inner.serving_state.borrow().clone();
         let state = inner.lock();
         VolumeStatus {
-            standing,
+            serving_state,
             up: now.since(inner.started),
             files: state.counters.files,
             used_bytes: state.counters.used_bytes,
@@ -96,14 +96,14 @@ impl Volume {
     }
 
     /// Waits until the volume stops serving for good, and says why: fenced, failed or stopped.
-    pub async fn ended(&self) -> Standing {
-        let mut standing = self.inner.standing.subscribe();
+    pub async fn ended(&self) -> ServingState {
+        let mut serving_state = self.inner.serving_state.subscribe();
         loop {
-            let now = standing.borrow_and_update().clone();
-            if matches!(now, Standing::Fenced | Standing::Failed(_)) {
+            let now = serving_state.borrow_and_update().clone();
+            if matches!(now, ServingState::Fenced | ServingState::Failed(_)) {
                 return now;
             }
-            if standing.changed().await.is_err() {
+            if serving_state.changed().await.is_err() {
                 return now;
             }
         }

@@ -17,11 +17,11 @@
 //! segments of every run whatever their figures say, comes to it. A branch that began without a map (a clone) stays without.
 
 use crate::{
-    aligned::map_of,
     checkpoint::{CheckpointError, Packer, ToPack},
     merge::Moves,
     objects::{Objects, ReadError},
     tree::{self, Update},
+    tree_diff::map_of,
 };
 use bytes::Bytes;
 use firn_anchor::UsageChange;
@@ -159,7 +159,7 @@ pub(crate) struct UsageMap {
 }
 
 /// What a proposal that was merged tells of segments.
-pub(crate) struct Told<'a> {
+pub(crate) struct ProposedUsage<'a> {
     pub changes: &'a [UsageChange],
     /// The version of which it speaks.
     pub base: Version,
@@ -194,7 +194,7 @@ impl UsageMap {
     pub async fn write(
         &mut self,
         packer: &mut Packer,
-        told: Option<Told<'_>>,
+        told: Option<ProposedUsage<'_>>,
     ) -> Result<Option<TreeRoot>, CheckpointError> {
         let changes = packer.take_usage();
         if !self.is_kept {
@@ -237,8 +237,8 @@ impl UsageMap {
 
     /// Takes over what the cleaner tells. It speaks of its base: what the head has released since then in a retired segment was
     /// moved for nothing, and lies in one of those that it was moved to.
-    async fn take_over(&mut self, packer: &Packer, told: Told<'_>) -> Result<(), ReadError> {
-        let Told { changes, base, moves } = told;
+    async fn take_over(&mut self, packer: &Packer, told: ProposedUsage<'_>) -> Result<(), ReadError> {
+        let ProposedUsage { changes, base, moves } = told;
         let since = self.released.iter().filter(|(version, _)| *version > base);
         let since = since.map(|(_, location)| *location);
         let mut known = 0;

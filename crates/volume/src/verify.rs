@@ -8,7 +8,7 @@
 use crate::{
     inode::Inode,
     objects::{Objects, ReadError},
-    shown::decode_inode,
+    read_view::decode_inode,
     state::{Content, DirectoryPage, MAX_DEPTH, PagePlace},
     tree,
     volume::Volume,

@@ -17,8 +17,8 @@ use crate::{
     local::LocalState,
     merge::{MergeState, MergeStatus},
     objects::Objects,
+    read_view::{LOADS_MAX, ReadView},
     record::{Operation, Record},
-    shown::{LOADS_MAX, Shown},
     snapshots::{SnapshotViews, Waiting},
     state::{Missing, State, Stop},
     usage::UsageMap,
@@ -45,7 +45,7 @@ pub struct Volume {
 
 /// How the volume stands towards the outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServingState {
     /// It serves.
     Serving,
     /// It is being stopped; new requests are told to try again.
@@ -111,7 +111,7 @@ pub(crate) struct Inner {
     pub replayed: Vec<firn_vfs::CompletedRequest>,
     pub checkpointer: tokio::sync::Mutex<CheckpointerState>,
     pub times: Mutex<CheckpointTimes>,
-    pub standing: watch::Sender<Standing>,
+    pub serving_state: watch::Sender<ServingState>,
     /// Wakes the checkpointer: something became dirty, or somebody wants a checkpoint now.
     pub wake: Notify,
     pub wanted: AtomicBool,
@@ -140,16 +140,16 @@ impl Inner {
     }
 
     /// Refuses if the volume does not serve.
-    pub fn check_standing(&self) -> Result<(), VfsError> {
-        self.shown().check_standing()
+    pub fn check_serving(&self) -> Result<(), VfsError> {
+        self.shown().check_serving()
     }
 
     /// Changes how the volume stands; fenced and failed are final.
-    pub fn set_standing(&self, standing: Standing) {
-        self.standing.send_if_modified(|current| match current {
-            Standing::Fenced | Standing::Failed(_) => false,
-            Standing::Serving | Standing::Stopping => {
-                *current = standing;
+    pub fn set_serving_state(&self, serving_state: ServingState) {
+        self.serving_state.send_if_modified(|current| match current {
+            ServingState::Fenced | ServingState::Failed(_) => false,
+            ServingState::Serving | ServingState::Stopping => {
+                *current = serving_state;
                 true
             }
         });
@@ -164,12 +164,12 @@ impl Inner {
     }
 
     /// The live tree, for looking at.
-    pub fn shown(&self) -> Shown<'_> {
-        Shown {
+    pub fn shown(&self) -> ReadView<'_> {
+        ReadView {
             state: &self.state,
             objects: &self.objects,
             block_bytes: self.block_bytes,
-            standing: &self.standing,
+            serving_state: &self.serving_state,
         }
     }
 
@@ -192,7 +192,7 @@ impl Inner {
             + request.data.as_ref().map_or(0, |data| data.len() as u64);
         let mut reservation = Some(self.reserve(size, request.class).await?);
         for _ in 0..LOADS_MAX {
-            self.check_standing()?;
+            self.check_serving()?;
             match self.attempt(caller, &request, &mut reservation, &mut plan) {
                 Ok((answer, None)) => {
                     // "Nothing to do" rests on changes of others that may not be durable yet: a creation that finds the file
@@ -287,7 +287,7 @@ impl Inner {
     fn journal_failed(&self, error: &JournalError) -> VfsError {
         let reason = format!("the journal failed and nothing more is acknowledged: {error}");
         tracing::error!(%error, "the journal failed; restart the edge to recover what was acknowledged");
-        self.set_standing(Standing::Failed(reason.clone()));
+        self.set_serving_state(ServingState::Failed(reason.clone()));
         VfsError::Io(reason)
     }
 
@@ -298,7 +298,7 @@ impl Inner {
         }
         self.want_checkpoint();
         self.journal
-            .wait_for_space(bytes, class, self.config.patience)
+            .wait_for_space(bytes, class, self.config.wait_limit)
             .await
             .map_err(|_| VfsError::TryAgain {
                 reason: "the journal is full until the cloud takes its data",
@@ -307,12 +307,12 @@ impl Inner {
 
     /// Holds writers back while more is dirty than memory is meant for.
     async fn wait_for_room(&self) -> Result<(), VfsError> {
-        let deadline = self.env.now().after(self.config.patience);
+        let deadline = self.env.now().after(self.config.wait_limit);
         loop {
             let committed = self.committed.notified();
             futures::pin_mut!(committed);
             committed.as_mut().enable();
-            self.check_standing()?;
+            self.check_serving()?;
             {
                 let state = self.lock();
                 if state.records_since_freeze() < Cadence::RECORDS_HARD

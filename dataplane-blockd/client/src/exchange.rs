@@ -1,4 +1,4 @@
-//! Asking the replicas of a row: until all of one version have answered, or patience is at an end.
+//! Asking the replicas of a row: until all of one version have answered, or the deadline passes.
 
 use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas};
 use firn_blockd_disk::{Incarnation, ReplicaError};
@@ -25,28 +25,28 @@ enum Verdict<T> {
     Fenced(Incarnation),
 }
 
-pub(crate) struct Patience {
+pub(crate) struct RetryState {
     began: Monotonic,
     pause: Duration,
-    turns: u32,
+    immediate_retries: u32,
 }
 
 /// Times that something new is followed at once, in one store or load. More of them mean that somebody is confused.
-const TURNS_MAX: u32 = 8;
+const IMMEDIATE_RETRIES_MAX: u32 = 8;
 
-impl Patience {
+impl RetryState {
     pub(crate) fn new(env: &Env) -> Self {
         Self {
             began: env.now(),
             pause: RETRY.0,
-            turns: 0,
+            immediate_retries: 0,
         }
     }
 
     /// Asks again at once, or says why not.
-    fn turn(&mut self) -> Option<String> {
-        self.turns += 1;
-        (self.turns > TURNS_MAX)
+    fn retry_at_once(&mut self) -> Option<String> {
+        self.immediate_retries += 1;
+        (self.immediate_retries > IMMEDIATE_RETRIES_MAX)
             .then(|| "the row keeps changing, or a node keeps forgetting its fence".into())
     }
 }
@@ -83,20 +83,20 @@ impl ClusterReplicas {
         }
     }
 
-    /// Waits before asking again, and looks whether the row has changed; an error when patience is at an end.
+    /// Waits before asking again, and looks whether the row has changed; an error once the deadline has end.
     pub(crate) async fn wait(
         &self,
-        patience: &mut Patience,
+        retry: &mut RetryState,
         row: &Row,
         why: String,
     ) -> Result<(), ReplicaError> {
         self.counters.retries.fetch_add(1, Relaxed);
         self.note_trouble(Some(why.clone()));
-        if self.env.now().since(patience.began) >= self.patience {
+        if self.env.now().since(retry.began) >= self.deadline_after {
             return Err(ReplicaError::Unreachable { replica: 0, why });
         }
-        self.env.sleep(patience.pause).await;
-        patience.pause = (patience.pause * 2).min(RETRY.1);
+        self.env.sleep(retry.pause).await;
+        retry.pause = (retry.pause * 2).min(RETRY.1);
         // The table may be away as well: then nobody changes rows either.
         if let Err(error) = self.rows.refresh(row.index).await {
             debug!(%error, "the table cannot be read");
@@ -122,7 +122,7 @@ impl ClusterReplicas {
             .data
             .clone()
             .map(|data| WriteBlocks::new(tract, range, data).expect("pieces are cut to their chunks"));
-        let mut patience = Patience::new(&self.env);
+        let mut retry = RetryState::new(&self.env);
         // Those who have it, under the version of the row at which they said so.
         let (mut version, mut have) = (RowVersion(0), BTreeSet::new());
         loop {
@@ -190,10 +190,10 @@ impl ClusterReplicas {
                 return Ok(());
             }
             if again && later.is_none() {
-                later = patience.turn();
+                later = retry.retry_at_once();
             }
             if let Some(why) = later {
-                self.wait(&mut patience, &row, why).await?;
+                self.wait(&mut retry, &row, why).await?;
             }
         }
     }
@@ -231,7 +231,7 @@ impl ClusterReplicas {
         copy: usize,
         chunk: Chunk,
     ) -> Result<Option<VersionedBlocks>, ReplicaError> {
-        let mut patience = Patience::new(&self.env);
+        let mut retry = RetryState::new(&self.env);
         loop {
             let row = self.row(chunk.tract).await?;
             let active: Vec<&Replica> = row.active().collect();
@@ -247,7 +247,7 @@ impl ClusterReplicas {
                 Verdict::Damaged => return Ok(None),
                 Verdict::Fenced(by) => return Err(ReplicaError::Fenced { by }),
                 Verdict::Again => {
-                    if let Some(why) = patience.turn() {
+                    if let Some(why) = retry.retry_at_once() {
                         return Err(ReplicaError::Unreachable { replica: copy, why });
                     }
                 }
@@ -268,7 +268,7 @@ impl ClusterReplicas {
         &self,
         chunk: Chunk,
     ) -> Result<(Vec<Option<VersionedBlocks>>, usize), ReplicaError> {
-        let mut patience = Patience::new(&self.env);
+        let mut retry = RetryState::new(&self.env);
         loop {
             let row = self.row(chunk.tract).await?;
             let calls = row.active().map(|replica| self.fetch(replica, &row, chunk));
@@ -286,10 +286,10 @@ impl ClusterReplicas {
                 later = Some("the tract's row has no active replica".into());
             }
             if again && later.is_none() {
-                later = patience.turn();
+                later = retry.retry_at_once();
             }
             if let Some(why) = later {
-                self.wait(&mut patience, &row, why).await?;
+                self.wait(&mut retry, &row, why).await?;
             } else if !again {
                 let joining = row.replicas.len() - all.len();
                 return Ok((all, joining));

@@ -10,12 +10,12 @@
 //! until it is back or out of the row, since it may be the only one that has what was under way at the crash.
 //!
 //! *Bounds.* Stores and loads under way hold their bytes of two budgets, so that loads are never behind stores; every call
-//! gives up after a while ([`ReplicaOptions::patience`]) and leaves it to the disk to ask again.
+//! gives up after a while ([`ReplicaOptions::deadline_after`]) and leaves it to the disk to ask again.
 
 use crate::{
     access::Access,
     chunks::{self, Found, Joined, Piece},
-    exchange::Patience,
+    exchange::RetryState,
     layout::{Chunk, Layout, LayoutError},
     pool::{Pool, Speaker},
     rows::Rows,
@@ -56,7 +56,7 @@ const ZEROED_AT_ONCE: usize = 16;
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
     /// How long a store or a load is tried before it is given back.
-    pub patience: Duration,
+    pub deadline_after: Duration,
     /// Bytes of stores under way, and as many again of loads.
     pub bytes_in_flight: usize,
     /// Of each connection.
@@ -66,7 +66,7 @@ pub struct ReplicaOptions {
 impl Default for ReplicaOptions {
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(30),
+            deadline_after: Duration::from_secs(30),
             bytes_in_flight: 64 << 20,
             connection: ConnectionOptions {
                 call_limit: Duration::from_secs(10),
@@ -115,7 +115,7 @@ pub struct ClusterReplicas {
     pub(crate) sealer: Sealer,
     pub(crate) rows: Rows,
     pub(crate) pool: Pool,
-    pub(crate) patience: Duration,
+    pub(crate) deadline_after: Duration,
     next_sequence: AtomicU64,
     stores: Semaphore,
     loads: Semaphore,
@@ -160,7 +160,7 @@ impl ClusterReplicas {
             sealer: Sealer::new(key),
             rows: Rows::read(env, placement, replication, disk).await?,
             pool: Pool::new(env, access, speaker, options.connection),
-            patience: options.patience,
+            deadline_after: options.deadline_after,
             next_sequence: AtomicU64::new(1),
             stores: Semaphore::new(options.bytes_in_flight),
             loads: Semaphore::new(options.bytes_in_flight),
@@ -213,7 +213,7 @@ impl ClusterReplicas {
     /// Whether any block of the disk's log was ever written, as far as any active replica knows.
     pub(crate) async fn is_blank(&self) -> Result<bool, ReplicaError> {
         let first = self.layout.chunk(Unit::Log(0), 0).map_err(foreign)?;
-        let mut patience = Patience::new(&self.env);
+        let mut retry = RetryState::new(&self.env);
         for row in self.rows.of_disk(self.tracts()) {
             for replica in row.active() {
                 loop {
@@ -234,7 +234,7 @@ impl ClusterReplicas {
                         }
                         Ok(_) => return Err(confused(replica)),
                         Err(error) => {
-                            self.wait(&mut patience, &row, error.to_string()).await?;
+                            self.wait(&mut retry, &row, error.to_string()).await?;
                         }
                     }
                 }
@@ -338,7 +338,7 @@ impl Replicas for ClusterReplicas {
             Incarnation(fence.0.into()),
             "an attach has one fence"
         );
-        let mut patience = Patience::new(&self.env);
+        let mut retry = RetryState::new(&self.env);
         let mut fenced: BTreeSet<NodeId> = BTreeSet::new();
         loop {
             // All at once: a row that changes while others are asked shows in the next round. Joining replicas too: one that
@@ -360,7 +360,7 @@ impl Replicas for ClusterReplicas {
             let Some((row, _)) = missing.first().copied() else {
                 if let Some(stranded) = rows.iter().find(|row| row.active().next().is_none()) {
                     let why = "a row has no active replica".into();
-                    self.wait(&mut patience, stranded, why).await?;
+                    self.wait(&mut retry, stranded, why).await?;
                     continue;
                 }
                 return Ok(());
@@ -385,7 +385,7 @@ impl Replicas for ClusterReplicas {
                 }
             }
             if let Some(why) = later {
-                self.wait(&mut patience, row, why).await?;
+                self.wait(&mut retry, row, why).await?;
             }
         }
     }

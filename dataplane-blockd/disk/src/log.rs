@@ -1,7 +1,7 @@
 //! The mode `log`: every write goes to a new place at once, in whatever epoch, and order is kept by sequence numbers.
 //!
 //! ```text
-//!  a write ──▶ entry (incarnation, sequence) ──▶ a free physical block of the tract whose turn it is, on all replicas
+//!  a write ──▶ entry (incarnation, sequence) ──▶ a free physical block of the next tract by round robin, on all replicas
 //!                       │                                       │
 //!                       ▼                                       ▼ durable everywhere, and all before it
 //!              replay.apply: map, free blocks              retired: flushes and FUA are answered
@@ -9,7 +9,7 @@
 //!                       └──▶ every so often: a checkpoint of the state before entry s, written once all of them are durable
 //! ```
 //!
-//! *Where an entry goes.* Tracts take turns: an entry goes to the lowest free block of the next tract that has one. So as many
+//! *Where an entry goes.* Tracts are filled round-robin: an entry goes to the lowest free block of the next tract that has one. So as many
 //! entries as there are tracts go to as many arms, however full the log is, and a tract is written from its beginning to its end;
 //! what is written in one piece lies in one piece in each tract, and is read so. (The paper goes by a linear congruential
 //! generator, whose neighbours meet on one arm as chance would have it; and since an entry counts when all before it are durable,

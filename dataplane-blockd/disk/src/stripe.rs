@@ -3,7 +3,7 @@
 //! ```text
 //! disk     │ segment 0 (here of 2 tracts)   │ segment 1 …
 //! units    │ 0  1  2  3  4  5 …             │
-//! tract 0  │ 0     2     4    …             │      tracts of a segment take turns, unit by unit;
+//! tract 0  │ 0     2     4    …             │      a segment's tracts are striped round-robin, unit by unit;
 //! tract 1  │    1     3     5  …            │      the locator table puts each tract on a node of its own
 //! ```
 //!
@@ -55,7 +55,7 @@ pub struct BadStripe {
 }
 
 impl Stripe {
-    /// Segments of `segment_tracts` tracts of `tract_blocks` blocks, which take turns after `unit_blocks`.
+    /// Segments of `segment_tracts` tracts of `tract_blocks` blocks, striped round-robin after `unit_blocks`.
     ///
     /// # Errors
     /// [`BadStripe`].

@@ -20,14 +20,14 @@
 //!
 //! *Replicas that differ.* A write that was under way at a crash may be on one replica and not on another. So a region is
 //! marked, durably, before anything in it is written; an attach after a crash goes through the marked regions, picks each
-//! block's greatest version and brings it to all replicas before the first read. Marks are dropped again in batches, those
+//! block's greatest version and brings it to all replicas before the first read. DirtyRegionLog are dropped again in batches, those
 //! first whose regions have rested longest.
 
 mod attach;
+mod dirty_region_log;
 mod engine;
-mod marks;
 mod overlaps;
 
 pub use attach::{Attached, attach};
+pub use dirty_region_log::Regions;
 pub use engine::{StripedConfig, StripedEngine};
-pub use marks::Regions;

@@ -48,7 +48,7 @@ pub enum Ticket {
     /// A piece of a write, in place.
     Piece(u64),
     /// A version of a page of marks.
-    Marks {
+    DirtyRegionLog {
         /// The page.
         page: u64,
         /// The version's sequence.

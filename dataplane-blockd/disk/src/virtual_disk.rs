@@ -164,11 +164,11 @@ impl VirtualDisk {
     }
 
     /// Answers what is held back by the bounds of memory: the caller has made what it wrote safe in another way.
-    pub fn answer_held(&self) {
+    pub fn answer_deferred(&self) {
         let mut state = self.inner.state();
         let effects = match &mut state.engine {
-            Engine::Striped(engine) => engine.answer_held(),
-            Engine::Log(engine) => engine.answer_held(),
+            Engine::Striped(engine) => engine.answer_deferred(),
+            Engine::Log(engine) => engine.answer_deferred(),
         };
         self.inner.perform(&mut state, effects);
     }

@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 /// The longest line: a status is some hundred bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// How long a client may take to send its request.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,7 +200,7 @@ async fn answer(env: &Env, stream: UnixStream, served: &Served) {
     let mut line = String::new();
     let mut bounded = BufReader::new(read).take(LINE_BYTES_MAX);
     if !matches!(
-        env.timeout(CLIENT_PATIENCE, bounded.read_line(&mut line)).await,
+        env.timeout(CLIENT_TIMEOUT, bounded.read_line(&mut line)).await,
         Ok(Ok(_))
     ) {
         return;
@@ -220,7 +220,7 @@ async fn answer(env: &Env, stream: UnixStream, served: &Served) {
     let mut bytes = serde_json::to_vec(&reply).expect("replies have string keys");
     bytes.push(b'\n');
     // Whoever does not wait for the answer does not want it.
-    let _ = env.timeout(CLIENT_PATIENCE, write.write_all(&bytes)).await;
+    let _ = env.timeout(CLIENT_TIMEOUT, write.write_all(&bytes)).await;
     served.told();
 }
 

@@ -113,7 +113,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         flush: wanted.flush,
         lag_ms: 1000,
         dirty: Size(64 << 20),
-        patience: 30,
+        attach_timeout_s: 30,
         journal: None,
         journal_size: Size(1 << 30),
         journal_after_ms: 2000,

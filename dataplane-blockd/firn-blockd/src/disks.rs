@@ -110,7 +110,7 @@ pub struct AttachHow {
     pub dirty: Size,
     /// How many seconds nodes that are away are waited for, in each of five attempts to attach.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
-    pub patience: u64,
+    pub attach_timeout_s: u64,
     /// A directory for what is written while nodes are away: it is answered from there, up to --journal-size, and given to them
     /// when they are back. FUA and durable flushes wait for nodes all the same.
     #[arg(long, value_name = "DIRECTORY")]
@@ -262,7 +262,7 @@ pub fn attachable(record: &DiskRecord, how: &AttachHow) -> Result<Attachable, Fa
         dirty_bytes_max: how.dirty.0,
         force: how.force,
         replicas: ReplicaOptions {
-            patience: Duration::from_secs(how.patience),
+            deadline_after: Duration::from_secs(how.attach_timeout_s),
             ..ReplicaOptions::default()
         },
         journal,

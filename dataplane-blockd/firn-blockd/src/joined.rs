@@ -35,7 +35,7 @@ const TRACT_BYTES: u64 = 8 << 20;
 /// A node that missed a dozen of these is lost to the service.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A service that takes longer is taken for one that does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Tries to join, a second apart: a service that is being started, or a network that comes up. Then the machine is at fault.
 const JOIN_TRIES: u32 = 120;
 const JOIN_PAUSE: Duration = Duration::from_secs(1);
@@ -157,7 +157,7 @@ async fn call(
         .redirect(reqwest::redirect::Policy::none())
         .https_only(true)
         .user_agent(concat!("firn-blockd/", env!("CARGO_PKG_VERSION")))
-        .timeout(PATIENCE);
+        .timeout(TIMEOUT);
     let authority = place.join("server-authority.pem");
     if authority.exists() {
         let certificate = reqwest::Certificate::from_pem(&read(&authority)?)

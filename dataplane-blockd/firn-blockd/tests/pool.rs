@@ -38,7 +38,7 @@ const MIB: u64 = 1 << 20;
 /// The least that a node takes.
 const NODE_BYTES: u64 = 256 * MIB;
 /// Far longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Keeps the newest letter.
 #[derive(Clone, Default)]
@@ -219,7 +219,7 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
             Some("running") => {}
             other => panic!("{other:?}: {state}\n{}", log()),
         }
-        assert!(began.elapsed() < PATIENCE, "{state}\n{}", log());
+        assert!(began.elapsed() < TIMEOUT, "{state}\n{}", log());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let nodes = see("nodes").await;
@@ -239,7 +239,7 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
     // It goes on saying that it lives.
     let first = see(&format!("nodes/{node}")).await["last_seen"].as_u64().unwrap();
     while see(&format!("nodes/{node}")).await["last_seen"].as_u64().unwrap() == first {
-        assert!(began.elapsed() < PATIENCE, "no heartbeat\n{}", log());
+        assert!(began.elapsed() < TIMEOUT, "no heartbeat\n{}", log());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 

@@ -33,7 +33,7 @@ pub enum Scope {
 /// What a verified capability says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Whose work it is, for the turns at the disk.
+    /// Whose work it is, for the fair queue of the disk.
     pub tenant: TenantId,
     /// What it allows.
     pub scope: Scope,

@@ -1,7 +1,7 @@
 //! Copying: how a replica that joins a row gets what was written before it joined.
 //!
 //! ```text
-//! joined ──drop what is left of an earlier stay──▶ list the row's tracts on an active replica ──▶ fetch, put, fetch, put …
+//! joined ──drop what is left of an earlier membership──▶ list the row's tracts on an active replica ──▶ fetch, put, fetch, put …
 //!        ──flush──▶ promote in the table at the row version that was copied ──▶ active
 //! ```
 //!
@@ -30,7 +30,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 /// A look though nobody called: a row may have been learned on a client's word.
-const LOOK_AFTER: Duration = Duration::from_secs(30);
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(node: Arc<Inner>) {
     let (mut before, mut retry_after) = (0, RETRY_AFTER);
@@ -42,7 +42,7 @@ pub(crate) async fn run(node: Arc<Inner>) {
             RETRY_AFTER
         };
         before = left;
-        let pause = if left > 0 { retry_after } else { LOOK_AFTER };
+        let pause = if left > 0 { retry_after } else { RECONCILE_INTERVAL };
         let _ = node.env.timeout(pause, node.rows_changed.notified()).await;
     }
 }

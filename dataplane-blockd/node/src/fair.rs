@@ -1,9 +1,9 @@
-//! Turns at the disk: tenants share it, not requests.
+//! Fair queueing of disk I/O: permits are shared among tenants by deficit round robin, not among requests.
 //!
-//! Each tenant has a lane. A free turn goes to the lanes one after the other (deficit round robin): at its turn a lane may
+//! Each tenant has a lane. A free permit goes to the lanes one after the other (deficit round robin): when it is served a lane may
 //! spend one small request more, and what a request costs is its bytes and a fixed part for the disk's movement. So a tenant
 //! with a thousand requests waiting gets as much as one with a single one, no more; and whoever is alone gets everything.
-//! Turns are held while the disk works, so that what has not begun can still be overtaken.
+//! Permits are held while the disk works, so that what has not begun can still be overtaken.
 //!
 //! A round gives each lane no more than the smallest request costs: with more, a lane of small requests would have many of them
 //! in a row, and whoever came in between would wait for all. A large request waits as many rounds as it is worth.
@@ -35,7 +35,7 @@ pub struct QueueFull;
 
 #[derive(Default)]
 struct Lane {
-    waiting: VecDeque<(u64, oneshot::Sender<Turn>)>,
+    waiting: VecDeque<(u64, oneshot::Sender<IoPermit>)>,
     deficit: u64,
 }
 
@@ -44,7 +44,7 @@ struct Lanes {
     lanes: BTreeMap<TenantId, Lane>,
     /// Lanes that were not there a moment ago, before all others.
     fresh: VecDeque<TenantId>,
-    /// The others, in the order of their turns.
+    /// The others, in round-robin order.
     round: VecDeque<TenantId>,
 }
 
@@ -57,12 +57,12 @@ pub struct FairQueue {
 }
 
 /// The right to use the disk; given back when dropped.
-pub struct Turn {
+pub struct IoPermit {
     /// Nothing once it was given back.
     queue: Option<FairQueue>,
 }
 
-impl Drop for Turn {
+impl Drop for IoPermit {
     fn drop(&mut self) {
         if let Some(queue) = self.queue.take() {
             queue.give_back();
@@ -71,12 +71,12 @@ impl Drop for Turn {
 }
 
 impl FairQueue {
-    /// `turns` requests use the disk at once; each costs `request_cost_bytes` and its own.
-    pub fn new(turns: usize, request_cost_bytes: u64) -> Self {
+    /// `permits` requests use the disk at once; each costs `request_cost_bytes` and its own.
+    pub fn new(permits: usize, request_cost_bytes: u64) -> Self {
         Self {
             request_cost_bytes,
             lanes: Arc::new(Mutex::new(Lanes {
-                free: turns.max(1),
+                free: permits.max(1),
                 lanes: BTreeMap::new(),
                 fresh: VecDeque::new(),
                 round: VecDeque::new(),
@@ -100,16 +100,16 @@ impl FairQueue {
         self.lanes.lock().expect("no panic under this lock")
     }
 
-    /// Waits for a turn.
+    /// Waits for a permit.
     ///
     /// # Errors
     /// [`QueueFull`].
-    pub async fn turn(&self, tenant: TenantId, bytes: usize) -> Result<Turn, QueueFull> {
+    pub async fn permit(&self, tenant: TenantId, bytes: usize) -> Result<IoPermit, QueueFull> {
         let called = {
             let mut lanes = self.lock();
             if lanes.free > 0 && lanes.lanes.values().all(|lane| lane.waiting.is_empty()) {
                 lanes.free -= 1;
-                return Ok(Turn {
+                return Ok(IoPermit {
                     queue: Some(self.clone()),
                 });
             }
@@ -129,7 +129,7 @@ impl FairQueue {
             called
         };
         self.call_next();
-        // The turn travels with the call: whoever is gone when it is called gives it back by dropping it.
+        // The permit travels with the call: whoever is gone when it is called gives it back by dropping it.
         called.await.map_err(|_| QueueFull)
     }
 
@@ -180,13 +180,13 @@ impl FairQueue {
                 Some((cost, _)) => {
                     lane.deficit -= *cost;
                     if let Some((_, call)) = lane.waiting.pop_front() {
-                        let turn = Turn {
+                        let permit = IoPermit {
                             queue: Some(self.clone()),
                         };
-                        match call.send(turn) {
+                        match call.send(permit) {
                             Ok(()) => lanes.free -= 1,
                             // Nobody is there any more; it was never taken.
-                            Err(mut turn) => turn.queue = None,
+                            Err(mut permit) => permit.queue = None,
                         }
                     }
                 }

@@ -4,7 +4,7 @@
 //! - [`Node`]: a store that takes part in a cluster: it serves the protocol, registers and beats in the table, learns the
 //!   rows it is in, copies what it joins, repairs what rots, and drops what is no longer its own.
 //! - [`Authenticator`]: who may do what on a connection.
-//! - [`FairQueue`]: tenants take turns at the disk.
+//! - [`FairQueue`]: tenants share the disk by deficit round robin.
 //! - [`DiskModel`]: a disk that is as slow as one says, on the node's own code path.
 
 mod auth;
@@ -22,7 +22,7 @@ mod throttle;
 mod upkeep;
 
 pub use auth::{AuthError, Authenticator, CapabilityAuthenticator, Grant, Scope};
-pub use fair::{FairQueue, QueueFull, Turn};
+pub use fair::{FairQueue, IoPermit, QueueFull};
 pub use model::{DiskModel, ModelError};
 pub use node::{Node, NodeOptions, Security, StartError};
 pub use store::{

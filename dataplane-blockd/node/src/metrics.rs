@@ -26,7 +26,7 @@ pub(crate) fn render(node: &Inner) -> String {
         ),
         (
             "waiting_requests",
-            "Requests waiting for their turn at the disk.",
+            "Requests waiting for their permit at the disk.",
             node.queue.waiting() as u64,
         ),
         (
@@ -66,9 +66,9 @@ pub(crate) fn render(node: &Inner) -> String {
             &counts.checkpoints,
         ),
         (
-            "homed_blocks_total",
+            "defragmented_blocks_total",
             "Blocks moved home from scratch.",
-            &counts.homed_blocks,
+            &counts.defragmented_blocks,
         ),
         (
             "copied_blocks_total",

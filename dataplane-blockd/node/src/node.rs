@@ -6,7 +6,7 @@
 use crate::{
     auth::Authenticator,
     copy,
-    fair::{FairQueue, Turn},
+    fair::{FairQueue, IoPermit},
     metrics,
     peers::Peers,
     rows::Rows,
@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 use tracing::{debug, info};
 
 /// Four movements of an arm: then commits for those who fill the disk take a fifth of its time, not half.
-const COMMIT_PATIENCE: Duration = Duration::from_millis(32);
+const COMMIT_WAIT_MAX: Duration = Duration::from_millis(32);
 
 /// How a node works.
 #[derive(Clone, Debug)]
@@ -50,12 +50,12 @@ pub struct NodeOptions {
     pub heartbeat: Duration,
     /// Requests that use the disk at once: about what keeps it busy. More would only move the queue from where tenants take
     /// turns to where they do not. [`NodeOptions::with_arm`] for disks that seek.
-    pub turns: usize,
+    pub permits: usize,
     /// What a request costs its tenant beside its bytes: a solid disk does not seek, but each of its requests takes a processor's
     /// time, and small ones fill its channels less.
     pub request_cost_bytes: u64,
-    /// How long a durable write waits for somebody else's commit while its tenant has requests waiting for their turn.
-    pub commit_patience: Duration,
+    /// How long a durable write waits for somebody else's commit while its tenant has requests waiting for a permit.
+    pub commit_wait_max: Duration,
     /// Rows copied at once when the node joins.
     pub copies_at_once: usize,
     /// Bytes a second for copying.
@@ -79,9 +79,9 @@ impl Default for NodeOptions {
             advertise: None,
             domain: "default".into(),
             heartbeat: Duration::from_secs(2),
-            turns: 32,
+            permits: 32,
             request_cost_bytes: 64 << 10,
-            commit_patience: Duration::ZERO,
+            commit_wait_max: Duration::ZERO,
             copies_at_once: 8,
             copy_bytes_per_second: 64 << 20,
             scrub_bytes_per_second: 8 << 20,
@@ -98,9 +98,9 @@ impl NodeOptions {
     /// given to it cannot be overtaken any more, so it is given one thing at a time.
     pub fn with_arm(self, seek_bytes: u64) -> Self {
         Self {
-            turns: 1,
+            permits: 1,
             request_cost_bytes: seek_bytes,
-            commit_patience: COMMIT_PATIENCE,
+            commit_wait_max: COMMIT_WAIT_MAX,
             ..self
         }
     }
@@ -168,11 +168,11 @@ impl Inner {
         self.operations.lock().expect("no panic under this lock").clone()
     }
 
-    pub(crate) async fn turn(&self, tenant: TenantId, bytes: usize) -> Result<Turn, Refusal> {
-        self.queue.turn(tenant, bytes).await.map_err(|_| Refusal::Busy)
+    pub(crate) async fn permit(&self, tenant: TenantId, bytes: usize) -> Result<IoPermit, Refusal> {
+        self.queue.permit(tenant, bytes).await.map_err(|_| Refusal::Busy)
     }
 
-    /// Puts blocks into the store; what it holds of the tract from another stay in the row is emptied first.
+    /// Puts blocks into the store; what it holds of the tract from another membership in the row is emptied first.
     pub(crate) async fn put(&self, place: TractPlace, puts: &[Put]) -> Result<u64, Refusal> {
         for _ in 0..4 {
             match self.store.put(place, puts).await {
@@ -258,7 +258,7 @@ impl Node {
             rows: Rows::new(env, node, placement.clone(), cluster),
             peers: Peers::new(env, transport.clone(), capability),
             transport,
-            queue: FairQueue::new(options.turns, options.request_cost_bytes),
+            queue: FairQueue::new(options.permits, options.request_cost_bytes),
             copy_throttle: Throttle::new(env, options.copy_bytes_per_second),
             scrub_throttle: Throttle::new(env, options.scrub_bytes_per_second),
             store,

@@ -34,17 +34,17 @@ pub(crate) type RowName = (Replication, RowIndex);
 
 struct RowCell {
     gate: Arc<RwLock<Option<Row>>>,
-    /// The number of this node's stay in the row; 0: it never was in it. Changes only while the gate is held alone.
-    stay: AtomicU64,
+    /// The number of this node's membership epoch in the row; 0: it never was in it. Changes only while the gate is held alone.
+    membership_epoch: AtomicU64,
     looked_at: Mutex<Option<Monotonic>>,
 }
 
 #[derive(Clone)]
-struct KnownDisk {
+struct CachedDisk {
     record: Option<DiskRecord>,
     at: Monotonic,
     /// Stays that this node had learned of before the record was read.
-    stays: u64,
+    membership_epochs: u64,
 }
 
 /// Whose a disk is, as far as a node has read.
@@ -53,7 +53,7 @@ pub(crate) struct Owner {
     /// Of the newest attach.
     pub(crate) fence: Fence,
     /// Stays that this node had learned of before it read so.
-    pub(crate) stays: u64,
+    pub(crate) membership_epochs: u64,
 }
 
 /// Where a tract lies, and whose it is.
@@ -68,17 +68,17 @@ pub(crate) struct Rows {
     placement: Placement,
     cluster: Cluster,
     cells: Mutex<BTreeMap<RowName, Arc<RowCell>>>,
-    disks: Mutex<BTreeMap<DiskId, KnownDisk>>,
+    disks: Mutex<BTreeMap<DiskId, CachedDisk>>,
     fences: Mutex<BTreeMap<DiskId, Arc<RwLock<()>>>>,
     /// Stays in rows that this process has learned of.
-    stays: AtomicU64,
+    membership_epochs: AtomicU64,
 }
 
 /// A row held at one version.
 pub(crate) struct Admitted {
     row: OwnedRwLockReadGuard<Option<Row>>,
-    /// The number of this node's stay in it.
-    pub(crate) stay: u64,
+    /// The number of this node's membership epoch in it.
+    pub(crate) membership_epoch: u64,
 }
 
 impl Admitted {
@@ -97,7 +97,7 @@ impl Rows {
             cells: Mutex::default(),
             disks: Mutex::default(),
             fences: Mutex::default(),
-            stays: AtomicU64::new(0),
+            membership_epochs: AtomicU64::new(0),
         }
     }
 
@@ -109,7 +109,7 @@ impl Rows {
             .or_insert_with(|| {
                 Arc::new(RowCell {
                     gate: Arc::new(RwLock::new(None)),
-                    stay: AtomicU64::new(0),
+                    membership_epoch: AtomicU64::new(0),
                     looked_at: Mutex::default(),
                 })
             })
@@ -140,7 +140,8 @@ impl Rows {
             let since = |row: &Row| row.replica(self.node).map(|replica| replica.since);
             let joined = since(&row);
             if joined.is_some() && joined != known.as_ref().and_then(since) {
-                cell.stay.store(self.stays.fetch_add(1, SeqCst) + 1, SeqCst);
+                cell.membership_epoch
+                    .store(self.membership_epochs.fetch_add(1, SeqCst) + 1, SeqCst);
             }
             *known = Some(row);
         }
@@ -190,8 +191,11 @@ impl Rows {
                             newest: known.clone(),
                         });
                     }
-                    let stay = cell.stay.load(SeqCst);
-                    return Ok(Admitted { row, stay });
+                    let membership_epoch = cell.membership_epoch.load(SeqCst);
+                    return Ok(Admitted {
+                        row,
+                        membership_epoch,
+                    });
                 }
                 Some(known) if known.version > version || looked => {
                     return Err(Refusal::WrongRow {
@@ -250,7 +254,7 @@ impl Rows {
         tract: TractId,
         owner: Option<TenantId>,
     ) -> Result<Located, Refusal> {
-        let (record, stays) = self.known_disk(tract.disk, tract.index, 0).await?;
+        let (record, membership_epochs) = self.cached_disk(tract.disk, tract.index, 0).await?;
         if owner.is_some_and(|owner| owner != record.tenant) {
             return Err(Refusal::UnknownDisk);
         }
@@ -266,17 +270,19 @@ impl Rows {
             name: (replication, self.cluster.row_of(replication, tract)),
             owner: Owner {
                 fence: record.fence(),
-                stays,
+                membership_epochs,
             },
         })
     }
 
-    /// Whose a disk is, read after this node learned of a stay.
-    pub(crate) async fn owner(&self, tract: TractId, stay: u64) -> Result<Owner, Refusal> {
-        let (record, stays) = self.known_disk(tract.disk, tract.index, stay).await?;
+    /// Whose a disk is, read after this node learned of a membership epoch.
+    pub(crate) async fn owner(&self, tract: TractId, membership_epoch: u64) -> Result<Owner, Refusal> {
+        let (record, membership_epochs) = self
+            .cached_disk(tract.disk, tract.index, membership_epoch)
+            .await?;
         Ok(Owner {
             fence: record.fence(),
-            stays,
+            membership_epochs,
         })
     }
 
@@ -289,11 +295,16 @@ impl Rows {
 
     /// A disk's record, new enough to say that it has tract `index` or not.
     pub(crate) async fn disk(&self, disk: DiskId, index: u32) -> Result<DiskRecord, Refusal> {
-        Ok(self.known_disk(disk, index, 0).await?.0)
+        Ok(self.cached_disk(disk, index, 0).await?.0)
     }
 
-    /// The same, read after this node learned of a stay; with the number of stays it knew of when it read.
-    async fn known_disk(&self, disk: DiskId, index: u32, stay: u64) -> Result<(DiskRecord, u64), Refusal> {
+    /// The same, read after this node learned of a membership epoch; with the number of membership epochs it knew of when it read.
+    async fn cached_disk(
+        &self,
+        disk: DiskId,
+        index: u32,
+        membership_epoch: u64,
+    ) -> Result<(DiskRecord, u64), Refusal> {
         let now = self.env.now();
         let known = self
             .disks
@@ -303,40 +314,40 @@ impl Rows {
             .cloned();
         let usable = |record: &DiskRecord| record.state == DiskState::Ready && index < record.tracts;
         if let Some(known) = known
-            && known.stays >= stay
+            && known.membership_epochs >= membership_epoch
             && (known.record.as_ref().is_some_and(usable) || now.since(known.at) < DISK_FRESH_FOR)
         {
             let ready = known
                 .record
                 .filter(|record| record.state == DiskState::Ready)
                 .ok_or(Refusal::UnknownDisk)?;
-            return Ok((ready, known.stays));
+            return Ok((ready, known.membership_epochs));
         }
         self.read_disk(disk).await
     }
 
-    /// A disk's record as the table has it now; with the number of stays this node knew of before.
+    /// A disk's record as the table has it now; with the number of membership epochs this node knew of before.
     pub(crate) async fn read_disk(&self, disk: DiskId) -> Result<(DiskRecord, u64), Refusal> {
-        let stays = self.stays();
+        let membership_epochs = self.membership_epochs();
         let record = match self.placement.disk(disk).await {
             Ok(record) => Some(record),
             Err(PlacementError::NoDisk(_)) => None,
             Err(error) => return Err(Refusal::NotServing(error.to_string())),
         };
-        self.note_disk(disk, record.clone(), stays);
+        self.note_disk(disk, record.clone(), membership_epochs);
         let ready = record
             .filter(|record| record.state == DiskState::Ready)
             .ok_or(Refusal::UnknownDisk)?;
-        Ok((ready, stays))
+        Ok((ready, membership_epochs))
     }
 
     /// Stays that this node has learned of: to be asked before a record is read.
-    pub(crate) fn stays(&self) -> u64 {
-        self.stays.load(SeqCst)
+    pub(crate) fn membership_epochs(&self) -> u64 {
+        self.membership_epochs.load(SeqCst)
     }
 
-    /// Takes note of a record that was read when this node knew of `stays`. One that was overtaken on its way is forgotten.
-    pub(crate) fn note_disk(&self, disk: DiskId, record: Option<DiskRecord>, stays: u64) {
+    /// Takes note of a record that was read when this node knew of `membership_epochs`. One that was overtaken on its way is forgotten.
+    pub(crate) fn note_disk(&self, disk: DiskId, record: Option<DiskRecord>, membership_epochs: u64) {
         let at = self.env.now();
         let mut disks = self.disks.lock().expect("no panic under this lock");
         let fence = |record: &Option<DiskRecord>| record.as_ref().map(DiskRecord::fence);
@@ -346,6 +357,13 @@ impl Rows {
         {
             return;
         }
-        disks.insert(disk, KnownDisk { record, at, stays });
+        disks.insert(
+            disk,
+            CachedDisk {
+                record,
+                at,
+                membership_epochs,
+            },
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What a node answers.
 //!
 //! ```text
-//! request → capability (disk, fence, time) → turn of the tenant → row at the version asked for → fence → store
+//! request → capability (disk, fence, time) → permit of the tenant → row at the version asked for → fence → store
 //!                                                                                                 │
 //!                    the table's, read since the node joined the row, and the one that was set here
 //! ```
@@ -238,13 +238,13 @@ impl NodeSession {
         let Located { name, mut owner } = located;
         let mut row = self.node.rows.admit(name, version).await?;
         let believes = fence.is_none() || self.node.env.is_planted("node.believes_an_old_record");
-        if !believes && row.stay > owner.stays {
+        if !believes && row.membership_epoch > owner.membership_epochs {
             // The node joined the row since it read whose the disk is, and who took the disk over before that did not tell it.
-            let stay = row.stay;
+            let membership_epoch = row.membership_epoch;
             drop(row);
-            owner = self.node.rows.owner(tract, stay).await?;
+            owner = self.node.rows.owner(tract, membership_epoch).await?;
             row = self.node.rows.admit(name, version).await?;
-            if row.stay > owner.stays {
+            if row.membership_epoch > owner.membership_epochs {
                 return Err(Refusal::Superseded);
             }
         }
@@ -281,7 +281,7 @@ impl NodeSession {
     ) -> Result<Reply, Refusal> {
         let grant = self.disk_grant(tract.disk, fence, false)?;
         let located = self.node.rows.tract_row(tract, Some(grant.tenant)).await?;
-        let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
+        let _permit = self.node.permit(grant.tenant, range.bytes()).await?;
         let entered = self.enter(located, tract, row, Some(fence)).await?;
         if entered.state != ReplicaState::Active && !self.node.env.is_planted("node.joining_reads") {
             return Err(Refusal::Joining);
@@ -353,7 +353,7 @@ impl NodeSession {
         }
         let located = self.node.rows.tract_row(change.tract, Some(grant.tenant)).await?;
         let batch = {
-            let _turn = self.node.turn(grant.tenant, bytes).await?;
+            let _permit = self.node.permit(grant.tenant, bytes).await?;
             let entered = self.enter(located, change.tract, change.row, Some(fence)).await?;
             let batch = self.node.put(entered.place, puts).await?;
             drop(entered.row);
@@ -363,7 +363,7 @@ impl NodeSession {
         if change.durable {
             // Who has more requests waiting than the disk takes loses nothing by waiting for a commit with others, which on a
             // disk with an arm all others pay for.
-            let patience = self.node.options.commit_patience;
+            let patience = self.node.options.commit_wait_max;
             if !patience.is_zero() && self.node.queue.has_waiting(grant.tenant) {
                 self.node.store.durable_within(batch, patience).await;
             } else {
@@ -422,7 +422,7 @@ impl NodeSession {
         };
         let owner = fence.map(|_| grant.tenant);
         let located = self.node.rows.tract_row(tract, owner).await?;
-        let _turn = self.node.turn(grant.tenant, range.bytes()).await?;
+        let _permit = self.node.permit(grant.tenant, range.bytes()).await?;
         let entered = self.enter(located, tract, row, fence).await?;
         if entered.state != ReplicaState::Active {
             return Err(Refusal::Joining);

@@ -17,9 +17,9 @@
 
 mod checkpoint;
 mod commit;
+mod defragmentation;
 mod entry;
 mod error;
-mod homing;
 mod index;
 mod journal;
 mod layout;
@@ -81,7 +81,7 @@ pub struct StoreCounts {
     /// Times the journal went on to its other file.
     pub checkpoints: AtomicU64,
     /// Blocks moved home from scratch.
-    pub homed_blocks: AtomicU64,
+    pub defragmented_blocks: AtomicU64,
     /// Reads that had to look again because a slot was used anew meanwhile.
     pub reread: AtomicU64,
 }
@@ -296,7 +296,7 @@ impl Store {
         }
     }
 
-    /// Empties a tract that this node holds from another stay in its row than `place` says; durable when it returns. Of
+    /// Empties a tract that this node holds from another membership in its row than `place` says; durable when it returns. Of
     /// several who ask at once one empties it, and what is written under `place` after that stays.
     pub async fn reset(&self, place: TractPlace) {
         let (tract, since) = (place.tract, place.since);

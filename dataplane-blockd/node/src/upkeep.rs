@@ -119,11 +119,11 @@ async fn deleted_disks(node: &Inner) -> Result<BTreeSet<DiskId>, PlacementError>
     let mut deleted = BTreeSet::new();
     // Whatever is held now was in the table before it came here.
     let mut held: BTreeSet<_> = node.store.disks().into_iter().collect();
-    let stays = node.rows.stays();
+    let membership_epochs = node.rows.membership_epochs();
     for record in node.placement.disks(None).await? {
         if held.remove(&record.disk) && record.state != DiskState::Ready {
             deleted.insert(record.disk);
-            node.rows.note_disk(record.disk, Some(record), stays);
+            node.rows.note_disk(record.disk, Some(record), membership_epochs);
         }
     }
     deleted.extend(held);

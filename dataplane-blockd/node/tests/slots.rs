@@ -66,12 +66,15 @@ fn many_who_overwrite_everything_at_once_all_get_their_turn() {
                     })
                 });
                 for outcome in futures::future::join_all(asking).await {
-                    outcome.expect("it gets its turn");
+                    outcome.expect("it gets its permit");
                 }
             }
             // What a round asks for is there after two commits: nobody waits for blocks to be moved.
             let counts = store.counts();
-            let (commits, homed) = (counts.commits.load(Relaxed), counts.homed_blocks.load(Relaxed));
+            let (commits, homed) = (
+                counts.commits.load(Relaxed),
+                counts.defragmented_blocks.load(Relaxed),
+            );
             assert!(commits <= 3 * 6 && homed == 0, "{commits} commits, {homed} homed");
             store.flush().await;
             let written: Vec<_> = [0, TRACT_BLOCKS - 1]
@@ -85,7 +88,7 @@ fn many_who_overwrite_everything_at_once_all_get_their_turn() {
             }
             // Left alone, blocks move home until a quarter of scratch is free again.
             env.sleep(Duration::from_secs(60)).await;
-            let homed = store.counts().homed_blocks.load(Relaxed);
+            let homed = store.counts().defragmented_blocks.load(Relaxed);
             assert!(
                 homed >= u64::from(TRACT_BLOCKS) / 4,
                 "{homed} blocks were moved home"

@@ -11,7 +11,7 @@ use crate::{
     Capacity, NodeState, Placement, PlacementError,
     record::{self, Outcome, Stored, unchanged},
     rows::{Cluster, StoredPage},
-    rules::{self, NodeView, Turns, View},
+    rules::{self, NodeView, RoundRobin, View},
 };
 use firn_blockd_protocol::{NodeId, Replication, Row};
 use firn_env::Monotonic;
@@ -181,11 +181,11 @@ impl Coordinator {
         let mut changed: Vec<(Replication, u32)> = Vec::new();
         let mut random = |below: u64| env.random_below(below);
         for (replication, pages) in &mut tables {
-            let mut turns = Turns::of(pages.iter().flat_map(|page| &page.rows));
+            let mut round_robin = RoundRobin::of(pages.iter().flat_map(|page| &page.rows));
             for (number, page) in (0..).zip(pages.iter_mut()) {
                 let mut page_changed = false;
                 for row in &mut page.rows {
-                    if let Some(next) = rules::next(row, &view, &mut turns, &mut random) {
+                    if let Some(next) = rules::next(row, &view, &mut round_robin, &mut random) {
                         carry_load(&mut view, row, &next);
                         *row = next;
                         page_changed = true;

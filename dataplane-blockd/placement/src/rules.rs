@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! event                             what becomes of the row                                    when
-//! nobody in it yet                  the node whose turn it is, others by chance up to `copies` enough nodes live
+//! nobody in it yet                  the next node by round robin, others by chance up to `copies` enough nodes live
 //!                                   nodes of different domains, all active
 //! a replica is dead                 it leaves                                                  a living active one stays
 //! no active replica lives           nothing: only the return of one can help                   always
@@ -16,7 +16,7 @@
 //! While a row has no living active replica nobody can write to it, so all active ones hold the same acknowledged writes,
 //! and the first that returns has them all.
 //!
-//! *Why nodes take turns.* A disk's tracts lie in neighbouring rows. If the first replicas of as many neighbouring rows as there are
+//! *Why round robin.* A disk's tracts lie in neighbouring rows. If the first replicas of as many neighbouring rows as there are
 //! nodes lie on as many nodes, wherever one begins to count, a segment as wide as the cluster keeps every arm busy; nodes drawn by
 //! chance would give some arms three of its tracts and others none, and it is as fast as the slowest. The other replicas are drawn by
 //! chance, so that those who share rows with a node that dies are as many as can be, and copy its rows to as many.
@@ -55,16 +55,16 @@ impl NodeView {
 /// All nodes.
 pub type View = BTreeMap<NodeId, NodeView>;
 
-/// How often each node stands first in the rows of a table, and in which row last: whose turn it is.
+/// How often each node stands first in the rows of a table, and in which row last: who is next by round robin.
 #[derive(Clone, Debug, Default)]
-pub struct Turns(BTreeMap<NodeId, (u64, u32)>);
+pub struct RoundRobin(BTreeMap<NodeId, (u64, u32)>);
 
-impl Turns {
+impl RoundRobin {
     /// In these rows of one table, in order.
     pub fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
-        let mut turns = Self::default();
-        rows.for_each(|row| turns.take(row));
-        turns
+        let mut round_robin = Self::default();
+        rows.for_each(|row| round_robin.take(row));
+        round_robin
     }
 
     fn take(&mut self, row: &Row) {
@@ -85,11 +85,16 @@ impl Turns {
     }
 }
 
-/// What the row becomes; `None`: it stays as it is. `turns` are those of its table, `random` gives a number below its argument.
-pub fn next(row: &Row, view: &View, turns: &mut Turns, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
+/// What the row becomes; `None`: it stays as it is. `round_robin` are those of its table, `random` gives a number below its argument.
+pub fn next(
+    row: &Row,
+    view: &View,
+    round_robin: &mut RoundRobin,
+    random: &mut dyn FnMut(u64) -> u64,
+) -> Option<Row> {
     let copies = row.replication.copies();
     if row.replicas.is_empty() {
-        return build(row, view, turns, random);
+        return build(row, view, round_robin, random);
     }
     let alive = |replica: &Replica| view.get(&replica.node).is_some_and(|node| node.alive);
     let draining = |replica: &Replica| view.get(&replica.node).is_some_and(|node| node.draining);
@@ -170,7 +175,12 @@ fn is_complete(row: &Row) -> bool {
 }
 
 /// A row of living nodes, all active, since there is nothing to copy yet.
-fn build(row: &Row, view: &View, turns: &mut Turns, random: &mut dyn FnMut(u64) -> u64) -> Option<Row> {
+fn build(
+    row: &Row,
+    view: &View,
+    round_robin: &mut RoundRobin,
+    random: &mut dyn FnMut(u64) -> u64,
+) -> Option<Row> {
     // Just after a start some nodes may not have been heard of yet: a row built without them would be lopsided for ever.
     if view.values().any(|node| node.alive && !node.proven) {
         return None;
@@ -179,7 +189,7 @@ fn build(row: &Row, view: &View, turns: &mut Turns, random: &mut dyn FnMut(u64) 
     let mut replicas: Vec<Replica> = Vec::new();
     while replicas.len() < row.replication.copies() {
         let node = if replicas.is_empty() {
-            turns.next(view, random)?
+            round_robin.next(view, random)?
         } else {
             choose(&replicas, view, random)?
         };
@@ -195,7 +205,7 @@ fn build(row: &Row, view: &View, turns: &mut Turns, random: &mut dyn FnMut(u64) 
         replicas,
         ..row.clone()
     };
-    turns.take(&built);
+    round_robin.take(&built);
     Some(built)
 }
 

@@ -24,7 +24,7 @@ pub struct Replica {
     pub node: NodeId,
     /// What it may do.
     pub state: ReplicaState,
-    /// The version of the row with which it joined, without a break since. What a node holds from an earlier stay may
+    /// The version of the row with which it joined, without a break since. What a node holds from an earlier membership may
     /// contain writes that were never acknowledged and are long given up, so it is thrown away when the node joins again.
     pub since: RowVersion,
     /// Where it listens, `host:port`.

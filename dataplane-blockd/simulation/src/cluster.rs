@@ -43,7 +43,7 @@ pub fn access(env: &Env) -> Access {
 /// Replica options whose limits fit the pauses of histories.
 pub fn replica_options() -> ReplicaOptions {
     ReplicaOptions {
-        patience: Duration::from_secs(20),
+        deadline_after: Duration::from_secs(20),
         connection: ConnectionOptions {
             call_limit: Duration::from_secs(3),
             open_limit: Duration::from_secs(1),

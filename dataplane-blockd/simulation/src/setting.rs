@@ -130,7 +130,7 @@ impl Setting {
             flush: self.flush,
             force: true,
             replicas: ReplicaOptions {
-                patience: Duration::from_secs(600),
+                deadline_after: Duration::from_secs(600),
                 ..replica_options()
             },
             ..Attachable::new(disk, KEY, "figures")

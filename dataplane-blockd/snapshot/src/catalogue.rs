@@ -7,7 +7,7 @@
 //! blockd/<disk>/tracts/<uid>          what a tract held
 //! ```
 //!
-//! Nothing is ever overwritten: what is named by what it holds is the same whoever writes it, and a turn is created once.
+//! Nothing is ever overwritten: what is named by what it holds is the same whoever writes it, and a generation is created once.
 
 use crate::{
     error::SnapshotError,
@@ -21,7 +21,7 @@ use firn_env::Env;
 use firn_store::{ObjectInfo, ObjectKey, PutMode, Store, StoreError};
 use std::sync::Arc;
 
-/// Turns that others make while we try to make ours, or to read the newest: each is a snapshot or a deletion of the same disk.
+/// Generations that others make while we try to make ours, or to read the newest: each is a snapshot or a deletion of the same disk.
 const ATTEMPTS: usize = 32;
 
 /// See the module.
@@ -41,12 +41,12 @@ pub(crate) fn check_name(name: &str) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// The newer a turn, the earlier its object's name.
-fn turn_name(number: u64) -> String {
+/// The newer a generation, the earlier its object's name.
+fn generation_name(number: u64) -> String {
     format!("{:020}", u64::MAX - number)
 }
 
-pub(crate) fn turn_number(name: &str) -> Option<u64> {
+pub(crate) fn generation_number(name: &str) -> Option<u64> {
     let left: u64 = (name.len() == 20).then(|| name.parse().ok()).flatten()?;
     Some(u64::MAX - left)
 }
@@ -124,11 +124,11 @@ impl Catalogue {
 
     /// What there is now.
     pub(crate) async fn newest(&self) -> Result<Ledger, SnapshotError> {
-        let prefix = self.prefix(Kind::Turn);
+        let prefix = self.prefix(Kind::Generation);
         for _ in 0..ATTEMPTS {
             let page = self.store.list(&prefix, None).await?;
             let Some((key, number)) = page.objects.into_iter().find_map(|object| {
-                let number = turn_number(object.key.as_str().strip_prefix(&prefix)?)?;
+                let number = generation_number(object.key.as_str().strip_prefix(&prefix)?)?;
                 Some((object.key, number))
             }) else {
                 return Ok(Ledger::default());
@@ -140,18 +140,18 @@ impl Catalogue {
             };
             let ledger = self
                 .keys
-                .open_turn(number, &sealed)
+                .open_generation(number, &sealed)
                 .and_then(|payload| Ledger::decode(&payload))
                 .map_err(|reason| damaged(&key, reason))?;
             if ledger.number != number {
-                return Err(damaged(&key, "it is another turn"));
+                return Err(damaged(&key, "it is another generation"));
             }
             return Ok(ledger);
         }
         Err(SnapshotError::Overtaken)
     }
 
-    /// Makes the turn after the newest. `next` says what it is to be, of the newest; nothing: what is wanted is so already.
+    /// Makes the generation after the newest. `next` says what it is to be, of the newest; nothing: what is wanted is so already.
     ///
     /// # Errors
     /// What `next` says; [`SnapshotError::Store`]: then it may have been made.
@@ -162,15 +162,15 @@ impl Catalogue {
     ) -> Result<Ledger, SnapshotError> {
         for _ in 0..ATTEMPTS {
             let newest = self.newest().await?;
-            let Some(mut turn) = next(&newest)? else {
+            let Some(mut generation) = next(&newest)? else {
                 return Ok(newest);
             };
-            turn.number = newest.number + 1;
-            env.fault_point("snapshot.before_turn").await;
-            let sealed = self
-                .keys
-                .seal_turn(turn.number, env.random_bytes(), &turn.encode());
-            let object = self.object(Kind::Turn, &turn_name(turn.number));
+            generation.number = newest.number + 1;
+            env.fault_point("snapshot.before_generation").await;
+            let sealed =
+                self.keys
+                    .seal_generation(generation.number, env.random_bytes(), &generation.encode());
+            let object = self.object(Kind::Generation, &generation_name(generation.number));
             match self.store.put(&object, vec![sealed], PutMode::Create).await {
                 // Whether it counts, or an answer was lost, shows the newest: what we slept through may have gone past us.
                 Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
@@ -179,22 +179,22 @@ impl Catalogue {
             env.fault_point("snapshot.after_turn").await;
             let now = self.newest().await?;
             if next(&now)?.is_none() {
-                self.forget_turn(newest.number).await;
+                self.forget_generation(newest.number).await;
                 return Ok(now);
             }
         }
         Err(SnapshotError::Overtaken)
     }
 
-    /// Removes a turn that is not the newest any more. Nobody misses it, so nobody minds if it stays.
-    async fn forget_turn(&self, number: u64) {
+    /// Removes a generation that is not the newest any more. Nobody misses it, so nobody minds if it stays.
+    async fn forget_generation(&self, number: u64) {
         if number > 0
             && let Err(error) = self
                 .store
-                .delete(&self.object(Kind::Turn, &turn_name(number)))
+                .delete(&self.object(Kind::Generation, &generation_name(number)))
                 .await
         {
-            tracing::debug!(%error, number, "an old turn stays");
+            tracing::debug!(%error, number, "an old generation stays");
         }
     }
 

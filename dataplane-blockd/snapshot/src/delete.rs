@@ -5,14 +5,14 @@
 //! ```
 //!
 //! The turn is the deletion; what follows can be done by anyone at any time, and again. Why what is removed is needed by nobody,
-//! however long ago it was found to be so: a snapshot is taken in the epoch of the turn that it began with, and exists only
+//! however long ago it was found to be so: a snapshot is taken in the epoch of the generation that it began with, and exists only
 //! if no deletion came between. What it names was stored in its own epoch, which is not earlier than the one of a deletion
 //! before it, or is named by a snapshot that existed all the while.
 //!
 //! What snapshots left behind that failed or died is removed with it.
 
 use crate::{
-    catalogue::{Catalogue, check_name, turn_number},
+    catalogue::{Catalogue, check_name, generation_number},
     error::SnapshotError,
     format::Uid,
     ledger::{Ledger, Listed},
@@ -58,7 +58,8 @@ pub async fn delete(
         // It may be that only its objects are left.
         None => found,
         Some(target) => {
-            let is_it = |listed: &Listed| listed.turn == target.turn && listed.name == target.name;
+            let is_it =
+                |listed: &Listed| listed.generation == target.generation && listed.name == target.name;
             catalogue
                 .commit(env, |newest| {
                     Ok(newest.live.iter().any(is_it).then(|| Ledger {
@@ -112,11 +113,11 @@ async fn sweep(
     // Before the list: what it names is read to its end, or nothing is removed.
     let needed = needed(env, catalogue, ledger).await?;
     let is_old = |uid: Uid| uid.epoch() < ledger.epoch || env.is_planted("snapshot.sweeps_its_own_epoch");
-    for kind in [Kind::Root, Kind::Index, Kind::Tract, Kind::Turn] {
+    for kind in [Kind::Root, Kind::Index, Kind::Tract, Kind::Generation] {
         let prefix = catalogue.prefix(kind);
         let is_garbage = |name: &str| {
             name.strip_prefix(&prefix).is_some_and(|name| match kind {
-                Kind::Turn => turn_number(name).is_some_and(|number| number < ledger.number),
+                Kind::Generation => generation_number(name).is_some_and(|number| number < ledger.number),
                 Kind::Root | Kind::Index | Kind::Tract => {
                     Uid::parse(name).is_some_and(|uid| is_old(uid) && !needed.contains(&uid))
                 }

@@ -5,11 +5,11 @@
 //! entry = name length u8, name | turn u64 | taken_unix_ms i64 | size_bytes u64 | root uid [32]
 //! ```
 //!
-//! All integers are little-endian. Whoever takes or deletes a snapshot creates the turn after the newest; of those who try at once
-//! one succeeds, the others look again. So there is one order of all that was taken and deleted, and whoever made a turn
+//! All integers are little-endian. Whoever takes or deletes a snapshot creates the generation after the newest; of those who try at once
+//! one succeeds, the others look again. So there is one order of all that was taken and deleted, and whoever made a generation
 //! knows what came before it. A deletion's own number becomes the epoch.
 //!
-//! A turn is removed when there is a newer one. Somebody who slept meanwhile may then create one of a number long past: nobody
+//! A generation is removed when there is a newer one. Somebody who slept meanwhile may then create one of a number long past: nobody
 //! looks at it, and whoever did finds that the newest does not say what it wanted ([`Catalogue::commit`](crate::Catalogue)).
 
 use crate::format::{Uid, take};
@@ -17,7 +17,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 const MAGIC: [u8; 4] = *b"FBDL";
 const VERSION: u8 = 1;
-/// Snapshots of one disk: a turn stays below 512 KiB.
+/// Snapshots of one disk: a generation stays below 512 KiB.
 pub(crate) const SNAPSHOTS_MAX: usize = 4096;
 /// Bytes of a name.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub struct Listed {
     /// Its name among its disk's.
     pub name: String,
     /// The turn that made it: of two of the same name, one of which was deleted, the later has the greater.
-    pub turn: u64,
+    pub generation: u64,
     /// Its instant, by the client's calendar, in milliseconds since 1970.
     pub taken_unix_ms: i64,
     /// The disk's size at the instant.
@@ -39,7 +39,7 @@ pub struct Listed {
 impl Listed {
     /// It and no other, now and ever.
     pub(crate) fn identity(&self) -> String {
-        format!("{}/{}", self.turn, self.name)
+        format!("{}/{}", self.generation, self.name)
     }
 }
 
@@ -69,7 +69,7 @@ impl Ledger {
         for listed in &self.live {
             bytes.put_u8(u8::try_from(listed.name.len()).expect("names are at most 64 bytes"));
             bytes.put_slice(listed.name.as_bytes());
-            bytes.put_u64_le(listed.turn);
+            bytes.put_u64_le(listed.generation);
             bytes.put_i64_le(listed.taken_unix_ms);
             bytes.put_u64_le(listed.size_bytes);
             bytes.put_slice(&listed.root.0);
@@ -80,7 +80,7 @@ impl Ledger {
     pub(crate) fn decode(mut bytes: &[u8]) -> Result<Self, &'static str> {
         let head: [u8; 8] = take(&mut bytes)?;
         if head[..4] != MAGIC {
-            return Err("it is no turn");
+            return Err("it is no generation");
         }
         if head[4] != VERSION {
             return Err("it is of a later build");
@@ -99,7 +99,7 @@ impl Ledger {
             let name = String::from_utf8(name.to_vec()).map_err(|_| "a name is no text")?;
             live.push(Listed {
                 name,
-                turn: u64::from_le_bytes(take(&mut bytes)?),
+                generation: u64::from_le_bytes(take(&mut bytes)?),
                 taken_unix_ms: i64::from_le_bytes(take(&mut bytes)?),
                 size_bytes: u64::from_le_bytes(take(&mut bytes)?),
                 root: Uid(take(&mut bytes)?),
@@ -125,11 +125,11 @@ mod tests {
         ) {
             let live = entries
                 .into_iter()
-                .map(|(name, turn, taken_unix_ms, root)| Listed {
+                .map(|(name, generation, taken_unix_ms, root)| Listed {
                     name,
-                    turn,
+                    generation,
                     taken_unix_ms,
-                    size_bytes: turn / 2,
+                    size_bytes: generation / 2,
                     root: Uid(root),
                 })
                 .collect();
@@ -154,7 +154,7 @@ mod tests {
             epoch: 2,
             live: vec![Listed {
                 name: "ab".into(),
-                turn: 1,
+                generation: 1,
                 taken_unix_ms: -1,
                 size_bytes: 4096,
                 root: Uid([0xcc; 32]),

@@ -6,7 +6,7 @@
 //! turn  = format u8 (2) | kind u8 | salt [32] | ciphertext | tag 16                      key: HKDF(disk's key, kind, salt)
 //! ```
 //!
-//! AES-256-GCM. Each key seals one content, since uid or salt decide it, so the nonce is zero. Kind, disk and uid (of a turn its
+//! AES-256-GCM. Each key seals one content, since uid or salt decide it, so the nonce is zero. Kind, disk and uid (of a generation its
 //! number) are authenticated. Equal tracts of one disk and epoch get the same name, which is what spares their upload; the store
 //! learns that they are equal, and how large they are, and nothing else. Different disks never share names.
 
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Tract,
     Index,
     Root,
-    Turn,
+    Generation,
 }
 
 impl Kind {
@@ -36,7 +36,7 @@ impl Kind {
             Self::Tract => 1,
             Self::Index => 2,
             Self::Root => 3,
-            Self::Turn => 4,
+            Self::Generation => 4,
         }
     }
 
@@ -46,7 +46,7 @@ impl Kind {
             Self::Tract => "tracts",
             Self::Index => "index",
             Self::Root => "roots",
-            Self::Turn => "turns",
+            Self::Generation => "turns",
         }
     }
 }
@@ -116,20 +116,20 @@ impl Keys {
     }
 
     /// Seals a root under a salt that is never used again.
-    pub(crate) fn seal_turn(&self, number: u64, salt: [u8; SALT_BYTES], payload: &[u8]) -> Bytes {
+    pub(crate) fn seal_generation(&self, number: u64, salt: [u8; SALT_BYTES], payload: &[u8]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(2 + SALT_BYTES + payload.len() + TAG_BYTES);
-        sealed.put_slice(&[FORMAT, Kind::Turn.number()]);
+        sealed.put_slice(&[FORMAT, Kind::Generation.number()]);
         sealed.put_slice(&salt);
-        let place = self.place(Kind::Turn, &number.to_be_bytes());
-        self.append(&mut sealed, &self.key(Kind::Turn, &salt), &place, payload);
+        let place = self.place(Kind::Generation, &number.to_be_bytes());
+        self.append(&mut sealed, &self.key(Kind::Generation, &salt), &place, payload);
         sealed.freeze()
     }
 
-    pub(crate) fn open_turn(&self, number: u64, sealed: &[u8]) -> Result<Bytes, &'static str> {
-        let rest = head(Kind::Turn, sealed)?;
+    pub(crate) fn open_generation(&self, number: u64, sealed: &[u8]) -> Result<Bytes, &'static str> {
+        let rest = head(Kind::Generation, sealed)?;
         let (salt, rest) = rest.split_first_chunk::<SALT_BYTES>().ok_or("it is too short")?;
-        let place = self.place(Kind::Turn, &number.to_be_bytes());
-        decrypt(&self.key(Kind::Turn, salt), &place, rest)
+        let place = self.place(Kind::Generation, &number.to_be_bytes());
+        decrypt(&self.key(Kind::Generation, salt), &place, rest)
     }
 }
 
@@ -202,8 +202,11 @@ mod tests {
             keys.open(Kind::Tract, later, &sealed).is_err(),
             "what one epoch stored does not pass for what another did"
         );
-        let turn = keys.seal_turn(7, [3; 32], b"turn");
-        assert_eq!(keys.open_turn(7, &turn).as_deref(), Ok(&b"turn"[..]));
-        assert!(keys.open_turn(8, &turn).is_err());
+        let generation = keys.seal_generation(7, [3; 32], b"generation");
+        assert_eq!(
+            keys.open_generation(7, &generation).as_deref(),
+            Ok(&b"generation"[..])
+        );
+        assert!(keys.open_generation(8, &generation).is_err());
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Four tracts are under way at once, those first for which a writer waits: a tract is read, and its writers go on; then it
 //! is sealed and stored. So memory is bounded by four tracts in three forms (about 100 MiB), and a writer waits at most until
-//! one of the four is stored and its own is read. The root and the turn that lists it come last: until then nothing was taken.
+//! one of the four is stored and its own is read. The root and the generation that lists it come last: until then nothing was taken.
 //!
 //! Who takes a snapshot relies on what it stored itself, under the epoch in which it began, and on what an earlier snapshot
-//! names that exists all the while. So the turn is made only if nothing was deleted since; else it begins again.
+//! names that exists all the while. So the generation is made only if nothing was deleted since; else it begins again.
 
 use crate::{
     catalogue::{Catalogue, check_name},
@@ -194,7 +194,7 @@ impl Prepared {
         let (uid, _) = self.catalogue.put(Kind::Root, &payload, self.epoch).await?;
         let ledger = self
             .catalogue
-            .commit(env, |newest| self.turn(env, newest, &root, uid))
+            .commit(env, |newest| self.generation(env, newest, &root, uid))
             .await?;
         if let Some(listed) = ledger.named(&self.name) {
             frozen.complete(&listed.identity());
@@ -207,7 +207,7 @@ impl Prepared {
     }
 
     /// The list with this snapshot in it; nothing if it is.
-    fn turn(
+    fn generation(
         &self,
         env: &Env,
         newest: &Ledger,
@@ -224,7 +224,7 @@ impl Prepared {
         let mut next = newest.clone();
         next.live.push(Listed {
             name: self.name.clone(),
-            turn: newest.number + 1,
+            generation: newest.number + 1,
             taken_unix_ms: root.taken_unix_ms,
             size_bytes: root.size_bytes,
             root: uid,

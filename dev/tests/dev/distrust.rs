@@ -127,7 +127,7 @@ async fn run(machine: &Machine) -> Output {
             .output()
             .unwrap()
     });
-    tokio::time::timeout(crate::machine::PATIENCE, started)
+    tokio::time::timeout(crate::machine::TIMEOUT, started)
         .await
         .expect("it does not serve on a lie")
         .unwrap()

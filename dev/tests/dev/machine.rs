@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Far longer than anything takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A program of this repository, built beside `firn-dev`.
 pub fn program(name: &str) -> PathBuf {
@@ -234,7 +234,7 @@ pub async fn mount(address: SocketAddr, export: &str) -> Client {
         match Client::mount(address, export).await {
             Ok(client) => return client,
             Err(error) => assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < TIMEOUT,
                 "nothing is served at {address}: {error}"
             ),
         }
@@ -251,9 +251,9 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < TIMEOUT,
             "{what}: not in {} s",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         );
         std::thread::sleep(Duration::from_millis(50));
     }

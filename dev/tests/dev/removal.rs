@@ -1,6 +1,6 @@
 //! The end of an edge whose roots the service keeps: a process of its own, on a machine of its own, that is removed while it serves.
 
-use crate::machine::{Machine, PATIENCE, mount, program};
+use crate::machine::{Machine, TIMEOUT, mount, program};
 use firn_rig::{EXPORT, Edge, Settings};
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ async fn a_removed_edge_commits_nothing_more_and_does_not_start_again() {
         .write_file(&root, b"four", 0o644, b"too late")
         .await
         .unwrap();
-    let (code, log) = edge.ended(PATIENCE).await.unwrap();
+    let (code, log) = edge.ended(TIMEOUT).await.unwrap();
     assert_eq!(code, Some(5), "{log}");
     assert!(log.contains("its holder was removed"), "{log}");
     let said = edge.refused(2, "run", &[]).await.unwrap();

@@ -22,7 +22,7 @@ use tokio::{
 const CONNECTIONS_MAX: usize = 16;
 
 /// How long a client may take to send its request or to take a line.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ impl Admin {
         let mut reader = BufReader::new(read.take(REQUEST_BYTES_MAX));
         let read = self
             .env
-            .timeout(CLIENT_PATIENCE, reader.read_line(&mut line))
+            .timeout(CLIENT_TIMEOUT, reader.read_line(&mut line))
             .await;
         read.map_err(|_| std::io::ErrorKind::TimedOut)??;
         let mut client = Replies {
@@ -261,7 +261,7 @@ impl Replies {
         line.push(b'\n');
         let sent = self
             .env
-            .timeout(CLIENT_PATIENCE, self.write.write_all(&line))
+            .timeout(CLIENT_TIMEOUT, self.write.write_all(&line))
             .await;
         sent.map_err(|_| std::io::ErrorKind::TimedOut)?
     }

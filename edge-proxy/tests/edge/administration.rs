@@ -41,7 +41,7 @@ async fn a_volume_is_made_served_watched_committed_and_given_up() {
     files.write("letter", b"Dear reader").await;
     let before = status(&edge);
     assert_eq!(before["format"], 1);
-    assert_eq!(before["volume"]["standing"], "serving");
+    assert_eq!(before["volume"]["state"], "serving");
     assert_eq!(before["owner"]["name"], "a");
     assert_eq!(before["uncommitted"]["level"], 1);
     assert_eq!(before["uncommitted"]["bytes"], 11);
@@ -114,7 +114,7 @@ async fn the_admin_socket_is_the_owners_alone_and_survives_what_it_does_not_unde
     assert!(answer.contains("\"reply\":\"error\""), "{answer}");
     let endless = ask(&vec![b'x'; 1 << 20]);
     assert!(endless.len() < 4096, "{endless}");
-    assert_eq!(status(&edge)["volume"]["standing"], "serving");
+    assert_eq!(status(&edge)["volume"]["state"], "serving");
     edge.stop();
 }
 

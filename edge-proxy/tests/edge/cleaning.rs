@@ -1,6 +1,6 @@
 //! The cleaner inside the edge: space comes back while clients are served, and an idle volume is left in peace.
 
-use crate::machine::{Cloud, Machine, PATIENCE, status};
+use crate::machine::{Cloud, Machine, TIMEOUT, status};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -78,7 +78,7 @@ fn log_bytes(cloud: &Path) -> u64 {
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(began.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

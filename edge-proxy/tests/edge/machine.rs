@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A store and a table that machines share.
 pub struct Cloud {
@@ -164,7 +164,7 @@ level = "warn"
             }
         });
         let line = receiver
-            .recv_timeout(PATIENCE)
+            .recv_timeout(TIMEOUT)
             .expect("the edge says that it serves");
         assert!(line.starts_with("serving on"), "{line}");
     }
@@ -201,7 +201,7 @@ pub struct Files {
 
 impl Files {
     async fn mount(env: &Env, address: &str, credential: Credential) -> Self {
-        let client = NfsClient::connect(env, address, credential, PATIENCE)
+        let client = NfsClient::connect(env, address, credential, TIMEOUT)
             .await
             .expect("a connection");
         let mounted = client

@@ -11,7 +11,7 @@ use crate::{
     problem::Problem,
     secrets::MasterSecret,
     store::{self, Change, Record},
-    turns::Turns,
+    tenant_locks::TenantLocks,
 };
 use firn_billing::Billing;
 use firn_env::{Env, Watched};
@@ -86,7 +86,7 @@ struct Inner {
     billing: Billing,
     counts: OperationCounts,
     limiter: Limiter,
-    turns: Turns,
+    turns: TenantLocks,
 }
 
 impl Record for Revocations {
@@ -115,7 +115,7 @@ impl App {
             billing: Billing::new(&parts.env, parts.table.clone()),
             counts: OperationCounts::default(),
             limiter: Limiter::new(parts.request_rate),
-            turns: Turns::default(),
+            turns: TenantLocks::default(),
             parts,
             sagas: tokio::sync::Notify::new(),
             revoked: Watched::new(0),
@@ -160,7 +160,7 @@ impl App {
         &self.0.limiter
     }
 
-    pub(crate) fn turns(&self) -> &Turns {
+    pub(crate) fn turns(&self) -> &TenantLocks {
         &self.0.turns
     }
 

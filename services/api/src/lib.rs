@@ -14,8 +14,6 @@
 //! tenant, join secrets never reach it, API keys are hashed.
 
 mod app;
-#[cfg(any(feature = "aws", feature = "azure"))]
-mod asking;
 mod authenticate;
 #[cfg(feature = "aws")]
 mod aws;
@@ -27,6 +25,8 @@ mod context;
 mod endpoint;
 mod fleet;
 mod handlers;
+#[cfg(any(feature = "aws", feature = "azure"))]
+mod http_client;
 mod idempotency;
 mod limiter;
 mod mailer;
@@ -45,7 +45,7 @@ mod secrets;
 mod server;
 mod store;
 mod sweep;
-mod turns;
+mod tenant_locks;
 pub mod types;
 mod upkeep;
 
@@ -72,8 +72,8 @@ pub use limiter::RequestRate;
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
 pub use metering::{observe_capacity, record_operations};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError, Room};
-pub use policy::{Asking, BadPolicy, POLICY, Policy, Question, RegoPolicy, ask};
-pub use pool::{MAX_POOL_NODES, Pool, PoolSettings, look_after};
+pub use policy::{BadPolicy, POLICY, Policy, PolicyQuestion, Question, RegoPolicy, ask};
+pub use pool::{MAX_POOL_NODES, Pool, PoolSettings, reconcile};
 pub use problem::{Code, Problem};
 pub use provision::{Boot, Machine, NodePlan, NodeProvisioner, Processes, ProvisionError};
 pub use record::Recorder;

@@ -20,19 +20,19 @@ pub struct Question<'a> {
     pub params: &'a BTreeMap<String, String>,
     /// Who asks; absent at the door.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub caller: Option<Asking<'a>>,
+    pub caller: Option<PolicyQuestion<'a>>,
 }
 
 /// Who asks, as the policy sees it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Asking<'a> {
+pub struct PolicyQuestion<'a> {
     tenant: String,
     principal: String,
     role: &'static str,
     scopes: &'a [String],
 }
 
-impl<'a> Asking<'a> {
+impl<'a> PolicyQuestion<'a> {
     /// As a verified token or certificate would say: for tables and tests of policies.
     pub fn new(
         tenant: firn_identity::TenantId,
@@ -49,7 +49,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-impl<'a> From<&'a Caller> for Asking<'a> {
+impl<'a> From<&'a Caller> for PolicyQuestion<'a> {
     fn from(caller: &'a Caller) -> Self {
         Self::new(caller.tenant, caller.principal, caller.role, &caller.scopes)
     }
@@ -152,6 +152,6 @@ pub fn ask(
     policy.allows(&Question {
         operation,
         params,
-        caller: Some(Asking::new(tenant, principal, role, &[])),
+        caller: Some(PolicyQuestion::new(tenant, principal, role, &[])),
     })
 }

@@ -1,8 +1,8 @@
 //! The pool: nodes that the service starts when a disk does not fit, and ends when they are not needed.
 //!
 //! ```text
-//! a disk does not fit ─► nodes are launched, the disk waits (`make_room`)   ─► it is placed, or undone when none came
-//! room for a node more than is needed, for an hour ─► the emptiest is drained and its machine ended (`look_after`)
+//! a disk does not fit ─► nodes are launched, the disk waits (`scale_up`)   ─► it is placed, or undone when none came
+//! room for a node more than is needed, for an hour ─► the emptiest is drained and its machine ended (`reconcile`)
 //! a node that was lost for ten minutes ─► the same, so that what it had is copied and its machine does not cost for ever
 //! ```
 //!
@@ -151,7 +151,7 @@ fn lacking(plan: &DiskPlan, new_bytes: u64, room: Room, node_bytes: u64, domains
 }
 
 /// Sees to it that nodes come for a disk that was refused; `waits` is what an earlier call gave.
-pub(crate) async fn make_room(
+pub(crate) async fn scale_up(
     app: &App,
     plan: &DiskPlan,
     new_bytes: u64,
@@ -313,7 +313,7 @@ async fn launch(
 ///
 /// # Errors
 /// If storage or nodes did not answer; the next look goes on.
-pub async fn look_after(app: &App) -> Result<bool, Problem> {
+pub async fn reconcile(app: &App) -> Result<bool, Problem> {
     let Some(pool) = app.pool() else {
         return Ok(false);
     };

@@ -15,7 +15,7 @@ use crate::{
     handlers::{LimitsRecord, MemberRecord, find_lost_nodes, ledger_tenant, refused, set_capped},
     mailer::Mail,
     metering,
-    pool::look_after,
+    pool::reconcile,
     problem::{Code, Problem},
     store::{self, Change, Record, TenantStore},
 };
@@ -83,7 +83,7 @@ pub async fn fold(app: &App) -> Result<(), Problem> {
 /// # Errors
 /// The last of the failures, after everything was tried.
 pub async fn watch(app: &App) -> Result<(), Problem> {
-    let pool = look_after(app).await.map(drop);
+    let pool = reconcile(app).await.map(drop);
     let gaps = app.billing().report_gaps().await.map(drop).map_err(refused);
     let tenants = for_each_tenant(app, |tenant| async move {
         find_lost_nodes(app, tenant).await?;

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, time::Duration};
 use zeroize::Zeroizing;
 
 /// Far longer than an emulator takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn ec2(env: &Env, endpoint: &str, image: &str, groups: &[&str]) -> Ec2 {
     let account = AwsAccount::with_key(
@@ -229,7 +229,7 @@ async fn real_ec2_starts_one_instance_for_a_node_finds_it_again_and_ends_it() {
         match ec2.machines(plan.tenant).await {
             Ok(machines) => break assert_eq!(machines, []),
             Err(ProvisionError::Refused(why)) => panic!("{why}"),
-            Err(ProvisionError::Unavailable(why)) => assert!(env.now().since(began) < PATIENCE, "{why}"),
+            Err(ProvisionError::Unavailable(why)) => assert!(env.now().since(began) < TIMEOUT, "{why}"),
         }
     }
     let first = ec2.launch(&plan).await.unwrap();

@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
 
-use firn_api::{Asking, POLICY, Policy as _, Question, RegoPolicy, endpoints};
+use firn_api::{POLICY, Policy as _, PolicyQuestion, Question, RegoPolicy, endpoints};
 use firn_identity::Role;
 use serde_json::{Value, json};
 use std::{
@@ -62,7 +62,7 @@ fn cases() -> Vec<Case> {
                     let allowed = policy.allows(&Question {
                         operation,
                         params: &params,
-                        caller: Some(Asking::new(
+                        caller: Some(PolicyQuestion::new(
                             OURS.parse().unwrap(),
                             ITSELF.parse().unwrap(),
                             role,
@@ -212,7 +212,7 @@ fn rate_of_decisions_inside_and_by_opa() {
     while began.elapsed() < Duration::from_secs(SECONDS) {
         for operation in &operations {
             for role in Role::ALL {
-                let caller = Asking::new(OURS.parse().unwrap(), ITSELF.parse().unwrap(), role, &[]);
+                let caller = PolicyQuestion::new(OURS.parse().unwrap(), ITSELF.parse().unwrap(), role, &[]);
                 let question = Question {
                     operation,
                     params: &params,

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use axum::http::{Method, StatusCode};
 use firn_api::{
     App, Boot, Machine, NodePlan, NodeProvisioner, Pool, PoolSettings, ProvisionError, drive_all,
-    find_lost_nodes, look_after, router,
+    find_lost_nodes, reconcile, router,
 };
 use firn_identity::{JoinSecret, NodeId, PeerIdentity, PeerKind, SigningKey, TenantId, certificate_request};
 use harness::{Answer, Call, Customer, Service, base64};
@@ -299,27 +299,27 @@ async fn a_node_that_is_not_needed_for_an_hour_is_emptied_and_its_machine_ended(
         .as_str()
         .unwrap()
         .to_owned();
-    assert!(!look_after(&scene.service.app).await.unwrap(), "it is needed");
+    assert!(!reconcile(&scene.service.app).await.unwrap(), "it is needed");
     let delete = Call::new(Method::DELETE, &scene.at(&format!("disks/{path}"))).token(&scene.token);
     scene.service.send(delete).await;
     assert_eq!(scene.drive().await, 0);
     scene.service.fleet.limit(200 * MIB);
     let at = |seconds: u64| scene.service.after(i64::try_from(seconds).unwrap());
-    assert!(!look_after(&at(0).app).await.unwrap(), "it begins to be idle");
-    assert!(!look_after(&at(IDLE - 10).app).await.unwrap(), "not yet");
+    assert!(!reconcile(&at(0).app).await.unwrap(), "it begins to be idle");
+    assert!(!reconcile(&at(IDLE - 10).app).await.unwrap(), "not yet");
     scene.service.fleet.limit(8 * MIB);
     assert!(
-        !look_after(&at(IDLE + 10).app).await.unwrap(),
+        !reconcile(&at(IDLE + 10).app).await.unwrap(),
         "it was needed in between"
     );
     scene.service.fleet.limit(200 * MIB);
     assert!(
-        !look_after(&at(IDLE + 20).app).await.unwrap(),
+        !reconcile(&at(IDLE + 20).app).await.unwrap(),
         "so the hour begins anew"
     );
     scene.service.fleet.hold(node, true);
-    assert!(look_after(&at(2 * IDLE + 30).app).await.unwrap());
-    assert!(!look_after(&at(4 * IDLE).app).await.unwrap(), "one at a time");
+    assert!(reconcile(&at(2 * IDLE + 30).app).await.unwrap());
+    assert!(!reconcile(&at(4 * IDLE).app).await.unwrap(), "one at a time");
     assert_eq!(
         drive_all(&scene.service.app).await.unwrap(),
         1,
@@ -343,8 +343,8 @@ async fn a_node_lost_for_ten_minutes_is_given_up_with_its_machine() {
         .await
         .unwrap();
     assert_eq!(scene.nodes().await[0]["state"], "lost");
-    assert!(!look_after(&later(6).app).await.unwrap(), "it may come back");
-    assert!(look_after(&later(11).app).await.unwrap());
+    assert!(!reconcile(&later(6).app).await.unwrap(), "it may come back");
+    assert!(reconcile(&later(11).app).await.unwrap());
     assert_eq!(drive_all(&scene.service.app).await.unwrap(), 0);
     assert!(!scene.machines.running().contains(&node));
 }
@@ -426,9 +426,9 @@ async fn a_node_is_not_emptied_if_too_few_would_remain() {
     find_lost_nodes(&later(5).app, scene.customer.tenant)
         .await
         .unwrap();
-    assert!(!look_after(&later(11).app).await.unwrap());
+    assert!(!reconcile(&later(11).app).await.unwrap());
     scene.service.fleet.be_short(false);
-    assert!(look_after(&later(11).app).await.unwrap());
+    assert!(reconcile(&later(11).app).await.unwrap());
 }
 
 #[tokio::test]

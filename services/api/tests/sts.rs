@@ -18,7 +18,7 @@ use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Far longer than an emulator takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 const ROLE: &str = "arn:aws:iam::000000000000:role/firn-edges";
 
 fn sessions(env: &Env, endpoint: &str) -> StsSessions {
@@ -234,7 +234,7 @@ async fn real_sts_gives_credentials_that_end() {
         match sessions(&env, &endpoint).start(&request(None)).await {
             Ok(given) => break (now, given),
             Err(CloudError::Refused(why)) => panic!("{why}"),
-            Err(CloudError::Unavailable(why)) => assert!(env.now().since(began) < PATIENCE, "{why}"),
+            Err(CloudError::Unavailable(why)) => assert!(env.now().since(began) < TIMEOUT, "{why}"),
         }
     };
     let CloudCredential::Aws(session) = &given.credential else {

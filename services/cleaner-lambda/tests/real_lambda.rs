@@ -26,7 +26,7 @@ const MACHINE: &str = std::env::consts::ARCH;
 /// LocalStack's account.
 const ACCOUNT: &str = "000000000000";
 /// A rule fires once a minute at most, and segments go in the run after the one that retired them.
-const PATIENCE: Duration = Duration::from_secs(420);
+const TIMEOUT: Duration = Duration::from_secs(420);
 
 /// The zip, packed from the program that was built with this test.
 fn zip(place: &Path) -> Result<Vec<u8>> {
@@ -191,9 +191,9 @@ impl Cloud {
         let began = Instant::now();
         while !is_so().await? {
             ensure!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < TIMEOUT,
                 "waited {} s in vain until {what}",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
@@ -274,7 +274,7 @@ async fn story() -> Result<()> {
         let is_idle = count("retired_segments") == Some(0) && count("waiting_segments") == Some(0);
         idle = if is_idle { idle + 1 } else { 0 };
         ensure!(
-            began.elapsed() < 2 * PATIENCE,
+            began.elapsed() < 2 * TIMEOUT,
             "it never comes to an end: {cleaned}"
         );
         tokio::time::sleep(Duration::from_secs(1)).await;

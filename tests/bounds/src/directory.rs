@@ -34,7 +34,7 @@ const CHUNK: u64 = 10_000;
 const ROUNDS: u64 = 10;
 /// Calls in flight.
 const QUEUE: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The rate of the last ten thousand is at least this times that of the first.
 const RATE_MIN: f64 = 0.7;
 /// Inodes that listing names only may load: those of the directories above.
@@ -270,7 +270,7 @@ async fn serve(env: &Env, volume: &Volume) -> Result<NfsService> {
 
 async fn connect(env: &Env, service: &NfsService) -> Result<(NfsClient, WireHandle)> {
     let credential = Credential::sys("bounds", 0, 0, Vec::new());
-    let client = NfsClient::connect(env, service.address(), credential, PATIENCE).await?;
+    let client = NfsClient::connect(env, service.address(), credential, TIMEOUT).await?;
     let mounted = client.mount("/export").await?;
     let mounted = mounted.map_err(|status| anyhow::anyhow!("MOUNT: {status:?}"))?;
     Ok((client, mounted.handle))

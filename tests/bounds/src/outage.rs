@@ -34,7 +34,7 @@ const RESUME: Duration = Duration::from_secs(120);
 #[derive(Default)]
 struct Seen {
     acknowledged: AtomicU64,
-    told_to_wait: AtomicU64,
+    jukebox_replies: AtomicU64,
     acknowledged_in_outage: AtomicU64,
     /// Since the store is back.
     first_after_ms: AtomicU64,
@@ -82,7 +82,7 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
 struct Outcome {
     acknowledged: u64,
     acknowledged_in_outage: u64,
-    told_to_wait: u64,
+    jukebox_replies: u64,
     resumed_after: Duration,
     compared: u64,
     /// The most that was held: resident (process) or written data in memory (simulated).
@@ -99,9 +99,9 @@ fn tell(report: &mut Report, name: &str, outcome: &Outcome, resume: Duration) {
     );
     report.bounded(
         &format!("{name}: answers \"try again later\""),
-        format!("{}", outcome.told_to_wait),
+        format!("{}", outcome.jukebox_replies),
         "at least 1",
-        outcome.told_to_wait > 0,
+        outcome.jukebox_replies > 0,
     );
     // Any other answer has ended the measurement.
     report.bounded(&format!("{name}: errors"), "0".into(), "0", true);
@@ -123,7 +123,7 @@ fn outcome(seen: &Seen, compared: u64, memory_bytes: u64) -> Outcome {
     Outcome {
         acknowledged: seen.acknowledged.load(Relaxed),
         acknowledged_in_outage: seen.acknowledged_in_outage.load(Relaxed),
-        told_to_wait: seen.told_to_wait.load(Relaxed),
+        jukebox_replies: seen.jukebox_replies.load(Relaxed),
         resumed_after: Duration::from_millis(seen.first_after_ms.load(Relaxed)),
         compared,
         memory_bytes,
@@ -160,7 +160,7 @@ fn simulated_hour() -> Result<Outcome> {
                     match simulated::write(&volume, file, written * WRITE_BYTES as u64, &data).await {
                         Ok(()) => written += 1,
                         Err(VfsError::TryAgain { .. }) => {
-                            seen.told_to_wait.fetch_add(1, Relaxed);
+                            seen.jukebox_replies.fetch_add(1, Relaxed);
                             continue;
                         }
                         Err(error) => bail!("a writer was told: {error}"),
@@ -250,11 +250,12 @@ async fn real(directory: &Path, outage: Duration) -> Result<Outcome> {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     let name = format!("file-{number}-{written:06}");
                     let data = content(number << 32 | written, WRITE_BYTES);
-                    let before = client.told_to_wait;
+                    let before = client.jukebox_replies;
                     let done = client.write_file(&root, name.as_bytes(), 0o644, &data).await;
                     done.context("a writer was told")?;
                     written += 1;
-                    seen.told_to_wait.fetch_add(client.told_to_wait - before, Relaxed);
+                    seen.jukebox_replies
+                        .fetch_add(client.jukebox_replies - before, Relaxed);
                     seen.acknowledged.fetch_add(1, Relaxed);
                     match Instant::now().checked_duration_since(back) {
                         None => {
@@ -289,7 +290,7 @@ async fn real(directory: &Path, outage: Duration) -> Result<Outcome> {
             println!(
                 "bounds: outage: {} writes acknowledged, {} told to try again",
                 seen.acknowledged.load(Relaxed),
-                seen.told_to_wait.load(Relaxed)
+                seen.jukebox_replies.load(Relaxed)
             );
         }
     }

@@ -1,11 +1,11 @@
 //! Two edges that are both alive, one of them cut off: nothing is mixed and nothing acknowledged is lost.
 
 use firn_integration::Tree;
-use firn_rig::{Client, EXPORT, Edge, Line, servers::Server};
+use firn_rig::{Client, EXPORT, Edge, SlowLink, servers::Server};
 use std::{path::Path, time::Duration};
 
 /// From the moment the line is mended: the longest pause between two tries of an upload, and the salvage.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 async fn mounted(edge: &Edge) -> Client {
     Client::mount(edge.address, EXPORT).await.expect("a mount")
@@ -25,8 +25,12 @@ async fn real_an_edge_cut_off_is_fenced_when_it_comes_back_and_its_writes_are_in
     };
     // The first edge reaches store and table by lines that can be cut.
     let behind = |url: &str| url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-    let to_store = Line::to(&behind(&server.store_endpoint)).await.expect("a line");
-    let to_table = Line::to(&behind(&server.table_endpoint)).await.expect("a line");
+    let to_store = SlowLink::to(&behind(&server.store_endpoint))
+        .await
+        .expect("a line");
+    let to_table = SlowLink::to(&behind(&server.table_endpoint))
+        .await
+        .expect("a line");
     let by_lines = server.by_way_of(
         format!("http://{}", to_store.address()),
         format!("http://{}", to_table.address()),
@@ -86,7 +90,7 @@ async fn real_an_edge_cut_off_is_fenced_when_it_comes_back_and_its_writes_are_in
     // It comes back: it is fenced, brings what it has to safety, and serves nothing more.
     to_store.mend();
     to_table.mend();
-    let (code, said) = a.ended(PATIENCE).await.expect("it ends by itself");
+    let (code, said) = a.ended(TIMEOUT).await.expect("it ends by itself");
     assert_eq!(code, Some(4), "{said}");
     let clone = said
         .split_whitespace()

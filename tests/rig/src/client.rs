@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 const IO_BYTES: usize = 256 << 10;
 
 /// A server that is alive answers within this.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How the server knows a file.
 pub type FileHandle = nfs_fh3;
@@ -58,7 +58,7 @@ pub struct Client {
     /// The export's root.
     pub root: FileHandle,
     /// How often the server asked to try again later (NFS3ERR_JUKEBOX).
-    pub told_to_wait: u64,
+    pub jukebox_replies: u64,
 }
 
 /// The answer to a call; `None` if the server asks to try again later.
@@ -69,8 +69,8 @@ async fn answer<S, E: std::fmt::Debug, R>(
 where
     R: std::error::Error + Send + Sync + 'static,
 {
-    let answer = tokio::time::timeout(PATIENCE, call).await;
-    match answer.with_context(|| format!("{what}: no answer in {} s", PATIENCE.as_secs()))?? {
+    let answer = tokio::time::timeout(TIMEOUT, call).await;
+    match answer.with_context(|| format!("{what}: no answer in {} s", TIMEOUT.as_secs()))?? {
         Nfs3Result::Ok(value) => Ok(Some(value)),
         Nfs3Result::Err((status, _)) => match format!("{status:?}") {
             later if later.contains("JUKEBOX") => Ok(None),
@@ -90,7 +90,7 @@ macro_rules! answered {
             match answer($what, $call).await {
                 Ok(Some(value)) => break Ok(taken(value, $with)),
                 Ok(None) => {
-                    $client.told_to_wait += 1;
+                    $client.jukebox_replies += 1;
                     tokio::time::sleep(LATER).await;
                 }
                 Err(error) => break Err(error),
@@ -131,13 +131,13 @@ impl Client {
         let mut mount =
             MountClient::new_with_auth(connect(address).await?, credential(), opaque_auth::default());
         let path = dirpath(Opaque::borrowed(export.as_bytes()));
-        let mounted = tokio::time::timeout(PATIENCE, mount.mnt(path)).await??;
+        let mounted = tokio::time::timeout(TIMEOUT, mount.mnt(path)).await??;
         Ok(Self {
             nfs: Nfs3Client::new_with_auth(connect(address).await?, credential(), opaque_auth::default()),
             root: nfs_fh3 {
                 data: mounted.fhandle.0,
             },
-            told_to_wait: 0,
+            jukebox_replies: 0,
         })
     }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// A function is given a minute; this is for that and its start.
-const PATIENCE: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Services of AWS on an emulator.
 pub struct Aws {
@@ -128,7 +128,7 @@ fn request(method: Method, url: &str, headers: &[(&str, &str)], body: String) ->
 }
 
 async fn send(request: HttpRequest) -> Result<(u16, Vec<u8>)> {
-    let options = ClientOptions::new().with_allow_http(true).with_timeout(PATIENCE);
+    let options = ClientOptions::new().with_allow_http(true).with_timeout(TIMEOUT);
     let client = ReqwestConnector::default().connect(&options)?;
     let uri = request.uri().to_string();
     let response = client.execute(request).await.with_context(|| uri.clone())?;

@@ -17,7 +17,7 @@ use tokio::{
 pub const EXPORT: &str = "/export";
 
 /// From start to the first reply; recovery of a full journal is the longest part.
-const START_PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Counters of a running edge since its start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -270,7 +270,7 @@ require_privileged_port = false
 
     /// Runs a command that must fail with `code`, and returns everything it said.
     pub async fn refused(&self, code: i32, name: &str, arguments: &[&str]) -> Result<String> {
-        let output = tokio::time::timeout(START_PATIENCE, self.program(name, arguments).output()).await??;
+        let output = tokio::time::timeout(START_TIMEOUT, self.program(name, arguments).output()).await??;
         let said = format!(
             "{}{}",
             String::from_utf8_lossy(&output.stdout),
@@ -303,7 +303,7 @@ require_privileged_port = false
         let mut lines = BufReader::new(child.stdout.take().context("no standard output")?).lines();
         self.child = Some(child);
         loop {
-            match tokio::time::timeout(START_PATIENCE, lines.next_line()).await?? {
+            match tokio::time::timeout(START_TIMEOUT, lines.next_line()).await?? {
                 Some(line) if line.starts_with("serving on") => return Ok(()),
                 Some(_) => {}
                 None => bail!(
@@ -328,7 +328,7 @@ require_privileged_port = false
             .id()
             .and_then(|id| rustix::process::Pid::from_raw(id as i32));
         rustix::process::kill_process(id.context("the edge has ended")?, rustix::process::Signal::TERM)?;
-        let status = tokio::time::timeout(START_PATIENCE, child.wait()).await??;
+        let status = tokio::time::timeout(START_TIMEOUT, child.wait()).await??;
         ensure!(status.success(), "the edge did not end well: {status}");
         Ok(())
     }

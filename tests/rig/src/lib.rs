@@ -3,7 +3,7 @@
 //! - [`Edge`]: `firn-edge` as a process, with a configuration of its own: formatted, started, asked, killed, stopped.
 //! - [`Client`]: NFS in terms of the crate `nfs3_client`, which knows nothing of Firn: two ends of one mistake cannot agree.
 //! - `servers`, `buckets`, `cloud` (feature `servers`): a store, a table and a cloud's other services on real servers.
-//! - [`Line`]: a TCP connection's way that can be cut and mended, without being root.
+//! - [`SlowLink`]: a TCP connection's way that can be cut and mended, without being root.
 //!
 //! Nothing here depends on a crate of Firn.
 
@@ -18,10 +18,10 @@ mod client;
 #[cfg(feature = "servers")]
 pub mod cloud;
 mod edge;
-mod line;
+mod link;
 #[cfg(feature = "servers")]
 pub mod servers;
 
 pub use client::{Client, FileHandle, Listed};
 pub use edge::{Counters, EXPORT, Edge, Settings};
-pub use line::Line;
+pub use link::SlowLink;

@@ -23,7 +23,7 @@ use std::{
 use tokio::sync::Notify;
 
 /// No call may take longer, whatever the weather (I7 slows clients, but does not leave them without any answer).
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The clients of one life.
 #[derive(Clone)]
@@ -206,7 +206,7 @@ impl Client {
         let limited = self
             .history
             .env
-            .timeout(PATIENCE, on(&self.machine, "call", call))
+            .timeout(TIMEOUT, on(&self.machine, "call", call))
             .await;
         let outcome = match limited {
             Ok(outcome) => outcome?,

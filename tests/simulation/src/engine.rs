@@ -23,8 +23,8 @@ use firn_store::{
 use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
 use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
 use firn_volume::{
-    Cadence, CloneError, FormatOptions, Parts, RestoreError, SnapshotAccess, SnapshotError, Standing, Volume,
-    VolumeConfig, VolumeError, file_system_id,
+    Cadence, CloneError, FormatOptions, Parts, RestoreError, ServingState, SnapshotAccess, SnapshotError,
+    Volume, VolumeConfig, VolumeError, file_system_id,
     journal::JournalError,
     objects::{FetchPolicy, ReadError},
 };
@@ -115,7 +115,7 @@ impl Engine {
                 FetchPolicy::Exact,
                 FetchPolicy::FullSegment,
             ]),
-            patience: Duration::from_secs(random.between(1, 20)),
+            wait_limit: Duration::from_secs(random.between(1, 20)),
             merge_every: *random.pick(&[Duration::ZERO, Duration::from_secs(5), Duration::from_secs(60)]),
             ..VolumeConfig::default()
         };
@@ -525,6 +525,6 @@ impl Running for RunningVolume {
     }
 
     fn is_fenced(&self) -> bool {
-        self.0.status().standing == Standing::Fenced
+        self.0.status().serving_state == ServingState::Fenced
     }
 }

@@ -37,7 +37,7 @@ const MAX_STEPS: usize = 200_000;
 
 /// What an edge was told about a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+enum Reported {
     Committed,
     Never,
     Nothing,
@@ -47,7 +47,7 @@ enum Told {
 struct Log {
     /// The states of the tuple, in order.
     truth: Vec<VolumeTuple>,
-    told: BTreeMap<[u8; 16], Told>,
+    told: BTreeMap<[u8; 16], Reported>,
     /// Epochs of the ownerships that were handed out.
     epochs: BTreeSet<OwnershipEpoch>,
     /// Grants that `acquire` (not `takeover`) handed out.
@@ -143,7 +143,7 @@ impl Edge {
         {
             for _ in 0..20 {
                 let told = self.tell(&root, Some(self.anchor.commit(&mut held, root.clone()).await));
-                if told != Told::Nothing {
+                if told != Reported::Nothing {
                     self.log().counts.resolved += 1;
                     break;
                 }
@@ -200,12 +200,12 @@ impl Edge {
         if let Some(root) = held.unresolved().cloned() {
             let result = crash_after(crash, self.anchor.commit(&mut held, root.clone())).await;
             return match self.tell(&root, result) {
-                Told::Nothing if crash.is_none() => Some(held),
-                Told::Committed => {
+                Reported::Nothing if crash.is_none() => Some(held),
+                Reported::Committed => {
                     self.log().counts.resolved += 1;
                     Some(held)
                 }
-                Told::Nothing | Told::Never => None,
+                Reported::Nothing | Reported::Never => None,
             };
         }
         if action < 75 {
@@ -219,9 +219,9 @@ impl Edge {
             let result = crash_after(crash, self.anchor.commit(&mut held, root.clone())).await;
             let unfit = matches!(result, Some(Err(AnchorError::UnfitRoot { .. })));
             return match self.tell(&root, result) {
-                Told::Never if !unfit => None,
-                Told::Nothing if crash.is_some() => None,
-                Told::Never | Told::Nothing | Told::Committed => Some(held),
+                Reported::Never if !unfit => None,
+                Reported::Nothing if crash.is_some() => None,
+                Reported::Never | Reported::Nothing | Reported::Committed => Some(held),
             };
         }
         if action < 83 {
@@ -263,29 +263,29 @@ impl Edge {
     }
 
     /// Writes down what the edge was told, and checks it against the truth of this moment.
-    fn tell(&self, root: &Root, result: Option<Result<(), AnchorError>>) -> Told {
+    fn tell(&self, root: &Root, result: Option<Result<(), AnchorError>>) -> Reported {
         let mut log = self.log();
         let told = match &result {
-            Some(Ok(())) => Told::Committed,
+            Some(Ok(())) => Reported::Committed,
             Some(Err(AnchorError::Fenced(_))) => {
                 log.counts.fenced += 1;
-                Told::Never
+                Reported::Never
             }
-            Some(Err(AnchorError::UnfitRoot { .. })) => Told::Never,
+            Some(Err(AnchorError::UnfitRoot { .. })) => Reported::Never,
             Some(Err(error)) if error.is_transient() => {
                 log.counts.in_doubt += 1;
-                Told::Nothing
+                Reported::Nothing
             }
             None => {
                 log.counts.crashes += 1;
-                Told::Nothing
+                Reported::Nothing
             }
             Some(Err(error)) => {
                 log.violate(format!("{} was told: {error}", self.name));
-                Told::Nothing
+                Reported::Nothing
             }
         };
-        if told == Told::Committed {
+        if told == Reported::Committed {
             log.counts.commits += 1;
             if !log.is_committed(&root.commit_id) {
                 log.violate(format!(
@@ -374,7 +374,7 @@ fn history(seed: u64) -> Result<Log, String> {
     for steps in log.truth.windows(2) {
         check_step(&steps[0], &steps[1], &log)?;
     }
-    check_told(&log)?;
+    check_reported(&log)?;
     Ok(log)
 }
 
@@ -443,7 +443,7 @@ fn check_step(before: &VolumeTuple, after: &VolumeTuple, log: &Log) -> Result<()
     )
 }
 
-fn check_told(log: &Log) -> Result<(), String> {
+fn check_reported(log: &Log) -> Result<(), String> {
     let mut committed = BTreeMap::<[u8; 16], u64>::new();
     let mut previous = None;
     for root in log.truth.iter().map(|tuple| tuple.root.as_ref()) {
@@ -458,11 +458,13 @@ fn check_told(log: &Log) -> Result<(), String> {
     for (id, told) in &log.told {
         let times = committed.get(id).copied().unwrap_or(0);
         match told {
-            Told::Committed if times != 1 => return Err(format!("a reported commit happened {times} times")),
-            Told::Never if times != 0 => {
+            Reported::Committed if times != 1 => {
+                return Err(format!("a reported commit happened {times} times"));
+            }
+            Reported::Never if times != 0 => {
                 return Err("a commit that was reported fenced or refused happened".into());
             }
-            Told::Committed | Told::Never | Told::Nothing => {}
+            Reported::Committed | Reported::Never | Reported::Nothing => {}
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use super::{
     world::{Api, DAY_MS, START_MS, source, tenant},
 };
 use crate::{
-    Billing, BillingError, Credit, Finding, Money, Month, PriceBook, Reporter, Standing,
+    Billing, BillingError, Credit, Finding, Money, Month, PriceBook, Reporter, ReporterRole,
     hours::charged,
     mutants::{Mutant, plant},
 };
@@ -354,7 +354,7 @@ async fn advisory_is_bound(billing: &Billing, who: &TenantId) -> Result<(), Stri
         .totals(who, crate::Hour(0), crate::Hour(u32::MAX))
         .await
         .map_err(|error| error.to_string())?;
-    let said = totals.keys().any(|key| key.standing == Standing::Advisory);
+    let said = totals.keys().any(|key| key.standing == ReporterRole::Advisory);
     let has_edge = (SENDERS - EDGES..SENDERS).any(|sender| TENANTS[sender % TENANTS.len()] == who.as_str());
     if said == has_edge {
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::world::{DAY_MS, START_MS, batch, calm, observation, resource, source, tenant};
 use crate::{
-    Billing, BillingError, Entries, EntryKey, Finding, Hour, Receipt, Reporter, Standing, Totals, layout,
+    Billing, BillingError, Entries, EntryKey, Finding, Hour, Receipt, Reporter, ReporterRole, Totals, layout,
 };
 use firn_env::{Env, sim::Simulation};
 use firn_usage::{Meter, Observation};
@@ -26,7 +26,7 @@ fn records(count: u64, from_ms: u64) -> Vec<Observation> {
         .collect()
 }
 
-fn all(entries: &Entries) -> Vec<(String, Standing, u128, u64)> {
+fn all(entries: &Entries) -> Vec<(String, ReporterRole, u128, u64)> {
     let row = |(key, totals): (&EntryKey, &Totals)| {
         (
             key.resource.to_string(),
@@ -66,7 +66,10 @@ fn duplicates_count_once_and_overlaps_keep_what_is_new() {
         assert_eq!(billing.fold_all().await.unwrap(), 10);
         assert_eq!(billing.fold_all().await.unwrap(), 0);
         let totals = billing.totals(&tenant("acme"), EVER.0, EVER.1).await.unwrap();
-        assert_eq!(all(&totals), [("volume/1".into(), Standing::Observed, 55, 10)]);
+        assert_eq!(
+            all(&totals),
+            [("volume/1".into(), ReporterRole::Observed, 55, 10)]
+        );
         assert_eq!(billing.report_gaps().await.unwrap(), 0);
     });
 }
@@ -207,7 +210,7 @@ fn an_edge_reports_for_its_own_tenant_only_and_is_never_charged() {
         billing.accept(&edge, &batch("edge/7", 1, 1, said)).await.unwrap();
         billing.fold_all().await.unwrap();
         let totals = billing.totals(&tenant("acme"), EVER.0, EVER.1).await.unwrap();
-        assert_eq!(all(&totals), [("volume/1".into(), Standing::Advisory, 6, 3)]);
+        assert_eq!(all(&totals), [("volume/1".into(), ReporterRole::Advisory, 6, 3)]);
         assert!(
             billing
                 .totals(&tenant("beta"), EVER.0, EVER.1)

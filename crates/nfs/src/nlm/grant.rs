@@ -151,7 +151,7 @@ struct Grant {
 }
 
 /// How the telling ended.
-enum Told {
+enum AfterCallback {
     /// The client has the lock, or has said what it wants, or may have heard of it.
     Keep,
     /// The client does not have it.
@@ -162,7 +162,7 @@ impl Grant {
     async fn run(self, waiter: LockWaiter) {
         if waiter.await.is_ok() {
             self.env.fault_point("nlm.before_granted").await;
-            if matches!(self.tell().await, Told::Unlock) && !self.is_settled() {
+            if matches!(self.tell().await, AfterCallback::Unlock) && !self.is_settled() {
                 let LockRequest {
                     file, owner, range, ..
                 } = &self.request;
@@ -183,7 +183,7 @@ impl Grant {
         self.settled.load(Ordering::Acquire)
     }
 
-    async fn tell(&self) -> Told {
+    async fn tell(&self) -> AfterCallback {
         let target = Target {
             program: PROGRAM,
             version: VERSION,
@@ -198,19 +198,19 @@ impl Grant {
         for pause in TRIES {
             self.env.sleep(pause).await;
             if self.is_settled() {
-                return Told::Keep;
+                return AfterCallback::Keep;
             }
             let called = remote::call(&self.env, self.address, &target, GRANTED, &call).await;
             let replied = called.and_then(|mut results| {
                 StatusReply::decode(&mut results).map_err(|error| RemoteError::Unanswered(error.into()))
             });
             match replied.map(|reply| reply.status) {
-                Ok(LockStatus::Granted) => return Told::Keep,
+                Ok(LockStatus::Granted) => return AfterCallback::Keep,
                 // Its lock manager is just starting.
                 Ok(LockStatus::GracePeriod) => {}
                 Ok(status) => {
                     debug!(client = %self.address, ?status, "a granted lock is no longer wanted");
-                    return Told::Unlock;
+                    return AfterCallback::Unlock;
                 }
                 Err(error) => {
                     may_have_heard |= error.may_be_executed();
@@ -220,10 +220,10 @@ impl Grant {
         }
         if may_have_heard {
             warn!(client = %self.address, "did not confirm a lock it may know it has; it stays granted until the client unlocks it or restarts");
-            Told::Keep
+            AfterCallback::Keep
         } else {
             warn!(client = %self.address, "could not be told of a lock it waited for; the lock goes to the next");
-            Told::Unlock
+            AfterCallback::Unlock
         }
     }
 }

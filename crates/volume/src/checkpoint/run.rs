@@ -16,7 +16,7 @@ use crate::{
     merge,
     mutants::{Mutant, active},
     state::{Retained, Snapshot},
-    volume::{CheckpointerState, Inner, Standing},
+    volume::{CheckpointerState, Inner, ServingState},
 };
 use firn_anchor::{AnchorError, RememberedRoot};
 use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
@@ -50,10 +50,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
             inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
             let fenced = matches!(error, CheckpointError::Anchor(AnchorError::Fenced(_)));
-            inner.set_standing(if fenced {
-                Standing::Fenced
+            inner.set_serving_state(if fenced {
+                ServingState::Fenced
             } else {
-                Standing::Failed(reason)
+                ServingState::Failed(reason)
             });
             return;
         }
@@ -61,7 +61,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 fn serving(inner: &Inner) -> bool {
-    matches!(*inner.standing.borrow(), Standing::Serving | Standing::Stopping)
+    matches!(
+        *inner.serving_state.borrow(),
+        ServingState::Serving | ServingState::Stopping
+    )
 }
 
 /// Waits until the next checkpoint should start.

@@ -1,7 +1,7 @@
 //! Directory listings: pages of entries in the order of their cookies.
 
 use crate::{
-    shown::Shown,
+    read_view::ReadView,
     state::{State, Stop},
 };
 use bytes::Bytes;
@@ -14,7 +14,7 @@ const ENTRIES_MAX: usize = 4096;
 /// Inodes loaded side by side for one directory page.
 const LOADS_AT_ONCE: usize = 64;
 
-impl Shown<'_> {
+impl ReadView<'_> {
     pub async fn list_directory(
         &self,
         caller: &Caller,

@@ -1,13 +1,13 @@
 //! Questions about files, of the live tree or of a snapshot's.
 
-use crate::shown::Shown;
+use crate::read_view::ReadView;
 use bytes::Bytes;
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, FileHandle, FileKind, Name, VfsError,
     rules::{self, Subject, XattrUse},
 };
 
-impl Shown<'_> {
+impl ReadView<'_> {
     pub async fn see(&self, handle: FileHandle) -> Result<Attributes, VfsError> {
         let number = self.number(handle)?;
         self.ask(|state| Ok(state.see(number)?.attributes)).await

@@ -1,11 +1,11 @@
 //! After a merge: what is in memory forgets the old places.
 
 use crate::{
-    aligned::map_of,
     checkpoint::Packer,
     objects::ReadError,
     state::Content,
     tree,
+    tree_diff::map_of,
     volume::{CheckpointerState, Inner},
 };
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, TreeRoot};

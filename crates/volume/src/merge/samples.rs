@@ -1,9 +1,9 @@
 //! Some of what a step adopts, verified before its commit.
 
 use crate::{
-    aligned::map_of,
     mutants::{Mutant, active},
     objects::ReadError,
+    tree_diff::map_of,
     volume::Inner,
 };
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, Pointer};
@@ -54,7 +54,7 @@ impl Samples {
                     objects.check_beginning(&pointer, place, known.as_deref()).await?;
                     break;
                 }
-                let object = inner.objects.get_exactly(&pointer, place).await?;
+                let object = inner.objects.probe_object(&pointer, place).await?;
                 let below = if place.level > 0 {
                     let children = &object.header.children;
                     let at = inner.env.random_below(children.len().max(1) as u64) as usize;

@@ -1,4 +1,4 @@
-//! Fetching ranges of segments: who needs the same bytes shares one GET, and the policy decides how much it asks for.
+//! Fetching ranges of segments by single flight: who needs the same bytes shares one GET, and the policy decides how much it asks for.
 //!
 //! ```text
 //! need ─ covered by a GET under way ───────────────────────────────→ wait for it
@@ -12,7 +12,7 @@
 use super::{
     disk::DiskCache,
     forwarding::Forwarding,
-    line::Line,
+    link_estimate::LinkEstimate,
     locality::{Arrival, Locality},
     pieces::{assemble, cover, covers, cut},
     plan::{FetchPrices, Terms},
@@ -73,7 +73,7 @@ struct Fetched {
 type Outcome = Result<Fetched, Refusal>;
 type Waiting = Shared<oneshot::Receiver<Outcome>>;
 
-struct Flight {
+struct InFlightGet {
     number: u64,
     range: Range<u32>,
     outcome: Waiting,
@@ -94,7 +94,7 @@ struct Window {
 }
 
 /// A flight that was promised and not started.
-struct Takeoff {
+struct PlannedGet {
     number: u64,
     range: Range<u32>,
     outcome: oneshot::Sender<Outcome>,
@@ -102,12 +102,12 @@ struct Takeoff {
 
 struct State {
     policy: FetchPolicy,
-    flights: BTreeMap<SegmentId, Vec<Flight>>,
-    next_flight: u64,
+    flights: BTreeMap<SegmentId, Vec<InFlightGet>>,
+    next_get: u64,
     gathering: BTreeMap<SegmentId, Vec<Need>>,
     locality: Locality,
     windows: Windows,
-    line: Line,
+    link: LinkEstimate,
     counters: FetchCounters,
 }
 
@@ -152,11 +152,11 @@ impl Fetcher {
             state: Mutex::new(State {
                 policy,
                 flights: BTreeMap::new(),
-                next_flight: 0,
+                next_get: 0,
                 gathering: BTreeMap::new(),
                 locality: Locality::new(),
                 windows: Windows::new(window_bytes),
-                line: Line::default(),
+                link: LinkEstimate::default(),
                 counters: FetchCounters::default(),
             }),
         }
@@ -210,7 +210,7 @@ impl Fetcher {
     }
 
     /// Fetches exactly one object's bytes, whatever the policy and whatever is under way.
-    pub(super) async fn fetch_exactly(&self, location: &Location) -> Result<Bytes, Refusal> {
+    pub(super) async fn fetch_uncached(&self, location: &Location) -> Result<Bytes, Refusal> {
         let fetched = self.get(location.segment, &range_of(location), false).await?;
         slice_of(fetched.offset, &fetched.bytes, location).ok_or(Refusal::Short)
     }
@@ -242,7 +242,7 @@ impl Fetcher {
         match assemble(&mut parts, location) {
             Some(bytes) => Ok(bytes),
             // What was under way ended early or was not started after all: asked for by itself.
-            None => self.fetch_exactly(location).await,
+            None => self.fetch_uncached(location).await,
         }
     }
 
@@ -311,9 +311,9 @@ impl Fetcher {
         for window in windows {
             let mut pieces = cut(&window.range, &window.first_need, piece_bytes).into_iter();
             let Some(first) = pieces.next() else { continue };
-            let rest: Vec<(Takeoff, Waiting)> = pieces.map(|piece| self.promise(segment, piece)).collect();
-            let (takeoffs, waits): (Vec<Takeoff>, Vec<Waiting>) = rest.into_iter().unzip();
-            started.extend(takeoffs.iter().map(|takeoff| takeoff.range.clone()).zip(waits));
+            let rest: Vec<(PlannedGet, Waiting)> = pieces.map(|piece| self.promise(segment, piece)).collect();
+            let (takeoffs, waits): (Vec<PlannedGet>, Vec<Waiting>) = rest.into_iter().unzip();
+            started.extend(takeoffs.iter().map(|planned| planned.range.clone()).zip(waits));
             started.push((first.clone(), self.launch(segment, first, takeoffs)));
         }
         for need in open {
@@ -341,7 +341,7 @@ impl Fetcher {
         let present = present.overlaps(&(0..u32::MAX));
         let terms = Terms {
             prices: self.prices,
-            latency_ms: state.line.latency_ms(),
+            latency_ms: state.link.latency_ms(),
         };
         let chances = Arrival::ALL.map(|arrival| state.locality.chances(arrival));
         let widened = needs.iter().map(|need| {
@@ -359,23 +359,23 @@ impl Fetcher {
                 first_need: first.range.clone(),
             })
         });
-        (with_need.collect(), state.line.piece_bytes())
+        (with_need.collect(), state.link.piece_bytes())
     }
 
     /// Announces a flight, so that others wait for it rather than fetch the same.
-    fn promise(&self, segment: SegmentId, range: Range<u32>) -> (Takeoff, Waiting) {
+    fn promise(&self, segment: SegmentId, range: Range<u32>) -> (PlannedGet, Waiting) {
         let (outcome, receiver) = oneshot::channel();
         let waiting = receiver.shared();
         let mut state = self.lock();
-        state.next_flight += 1;
-        let number = state.next_flight;
-        state.flights.entry(segment).or_default().push(Flight {
+        state.next_get += 1;
+        let number = state.next_get;
+        state.flights.entry(segment).or_default().push(InFlightGet {
             number,
             range: range.clone(),
             outcome: waiting.clone(),
         });
         (
-            Takeoff {
+            PlannedGet {
                 number,
                 range,
                 outcome,
@@ -385,35 +385,35 @@ impl Fetcher {
     }
 
     /// Starts a GET; `rest` are the other pieces of its window, which follow if the segment does not end before.
-    fn launch(self: &Arc<Self>, segment: SegmentId, range: Range<u32>, rest: Vec<Takeoff>) -> Waiting {
-        let (takeoff, waiting) = self.promise(segment, range);
-        self.start(segment, takeoff, rest);
+    fn launch(self: &Arc<Self>, segment: SegmentId, range: Range<u32>, rest: Vec<PlannedGet>) -> Waiting {
+        let (planned, waiting) = self.promise(segment, range);
+        self.start(segment, planned, rest);
         waiting
     }
 
-    fn start(self: &Arc<Self>, segment: SegmentId, takeoff: Takeoff, rest: Vec<Takeoff>) {
+    fn start(self: &Arc<Self>, segment: SegmentId, planned: PlannedGet, rest: Vec<PlannedGet>) {
         let fetcher = self.clone();
         drop(self.env.spawn("segment fetch", async move {
-            fetcher.fly(segment, takeoff, rest).await;
+            fetcher.run_get(segment, planned, rest).await;
         }));
     }
 
-    async fn fly(self: Arc<Self>, segment: SegmentId, takeoff: Takeoff, rest: Vec<Takeoff>) {
-        let whole = takeoff.range.end == u32::MAX;
+    async fn run_get(self: Arc<Self>, segment: SegmentId, planned: PlannedGet, rest: Vec<PlannedGet>) {
+        let whole = planned.range.end == u32::MAX;
         let kib = if whole {
             4 << 10
         } else {
-            (takeoff.range.end - takeoff.range.start)
+            (planned.range.end - planned.range.start)
                 .div_ceil(1024)
                 .min(IN_FLIGHT_KIB)
         };
         // The semaphore is never closed; if it were, the fetch would go on unbounded rather than fail.
         let _permit = self.budget.clone().acquire_many_owned(kib).await.ok();
-        let outcome = self.get(segment, &takeoff.range, whole).await;
+        let outcome = self.get(segment, &planned.range, whole).await;
         let fetched = outcome.as_ref().ok().cloned();
         let short = fetched
             .as_ref()
-            .is_none_or(|fetched| fetched.bytes.len() < (takeoff.range.end - takeoff.range.start) as usize);
+            .is_none_or(|fetched| fetched.bytes.len() < (planned.range.end - planned.range.start) as usize);
         {
             let mut state = self.lock();
             if let Some(fetched) = &fetched {
@@ -425,11 +425,11 @@ impl Fetcher {
                     state.locality.note_end(segment, end);
                 }
             }
-            land(&mut state, segment, takeoff.number);
+            land(&mut state, segment, planned.number);
         }
-        let _ = takeoff.outcome.send(outcome);
+        let _ = planned.outcome.send(outcome);
         for piece in rest {
-            let behind = piece.range.start >= takeoff.range.end;
+            let behind = piece.range.start >= planned.range.end;
             if fetched.is_none() || (short && behind) {
                 land(&mut self.lock(), segment, piece.number);
                 let _ = piece.outcome.send(Err(Refusal::Skipped));
@@ -465,7 +465,7 @@ impl Fetcher {
                 Ok(bytes) => {
                     let mut state = self.lock();
                     state.counters.fetched_bytes += bytes.len() as u64;
-                    state.line.observe(bytes.len(), self.env.now().since(started));
+                    state.link.observe(bytes.len(), self.env.now().since(started));
                     return Ok(Fetched {
                         offset: range.start,
                         bytes,

@@ -34,7 +34,7 @@ const SEGMENTS_MAX: usize = 512;
 /// Anchors of each kind that are looked at.
 const ANCHORS_MAX: usize = 32;
 /// Fetches after which an untouched byte counts in full as unused.
-const PATIENCE: f64 = 8.0;
+const UNUSED_AFTER_FETCHES: f64 = 8.0;
 /// Weight of an anchor relative to the one after it.
 const FADING: f64 = 0.9;
 /// How many anchors an initial belief is worth.
@@ -277,7 +277,7 @@ impl Locality {
                 entry,
                 before: &anchor.touched_before,
                 weight,
-                unused_weight: weight * (later / PATIENCE).min(1.0),
+                unused_weight: weight * (later / UNUSED_AFTER_FETCHES).min(1.0),
             };
             let end = (entry.end.unwrap_or(USUAL_SEGMENT_BYTES)).div_ceil(CELL_BYTES) as usize;
             for index in 0..BANDS {

@@ -79,7 +79,7 @@ impl Volume {
     /// If there is no such snapshot, the name is taken, or store or anchor fail.
     pub async fn clone_snapshot(&self, snapshot: &[u8], name: &str) -> Result<CloneReport, CloneError> {
         let inner = &self.inner;
-        inner.check_standing().map_err(SnapshotError::from)?;
+        inner.check_serving().map_err(SnapshotError::from)?;
         let (retained, id, counters, used) = {
             let state = inner.lock();
             let found = state

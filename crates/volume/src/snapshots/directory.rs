@@ -15,7 +15,7 @@
 mod listing;
 
 use super::view::snapshot_file_system_id;
-use crate::{filesystem::IO_BYTES_MAX, shown::Shown, state::Snapshot, volume::Volume};
+use crate::{filesystem::IO_BYTES_MAX, read_view::ReadView, state::Snapshot, volume::Volume};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_format::{ROOT_DIRECTORY, VolumeId};
@@ -126,7 +126,7 @@ impl SnapshotAccess {
 
     fn directory(&self) -> Result<Attributes, VfsError> {
         let inner = &self.volume.inner;
-        inner.check_standing()?;
+        inner.check_serving()?;
         let state = inner.lock();
         let newest = state.snapshots().iter().map(|snapshot| snapshot.created_ms).max();
         let changed = Timestamp::from_nanos(newest.unwrap_or(0).saturating_mul(1_000_000));
@@ -163,10 +163,10 @@ impl SnapshotAccess {
     async fn in_snapshot<T>(
         &self,
         file_system: u64,
-        ask: impl AsyncFnOnce(Shown<'_>) -> Result<T, VfsError>,
+        ask: impl AsyncFnOnce(ReadView<'_>) -> Result<T, VfsError>,
     ) -> Result<T, VfsError> {
         let inner = &self.volume.inner;
-        inner.check_standing()?;
+        inner.check_serving()?;
         let view = inner.view(file_system)?;
         ask(inner.shown_in(&view)).await
     }

@@ -4,7 +4,7 @@
 //! What goes wrong is tried again after the next commit.
 
 use super::{AUTOMATIC, RetentionPolicy, SnapshotError};
-use crate::volume::{Inner, Standing, Volume};
+use crate::volume::{Inner, ServingState, Volume};
 use firn_env::{Monotonic, Task};
 use std::{sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ impl Keeper {
             let committed = inner.committed.notified();
             futures::pin_mut!(committed);
             committed.as_mut().enable();
-            if !matches!(*inner.standing.borrow(), Standing::Serving) {
+            if !matches!(*inner.serving_state.borrow(), ServingState::Serving) {
                 return;
             }
             committed.await;

@@ -4,10 +4,10 @@
 //! delete. Of its own it keeps
 //!
 //! - the newest `last`,
-//! - and as a ladder the newest of each of the latest `hourly` hours, `daily` days, `weekly` weeks (ISO, from Monday) and
+//! - and as a tiers the newest of each of the latest `hourly` hours, `daily` days, `weekly` weeks (ISO, from Monday) and
 //!   `monthly` months in which there is one, by the calendar of the volume's time zone.
 //!
-//! Periods in which nothing was written have no snapshot and take no place on the ladder. On the day on which clocks go back an
+//! Periods in which nothing was written have no snapshot and take no place on the tiers. On the day on which clocks go back an
 //! hour comes twice: they are two hours. Everything here is pure; who asks gives the time.
 
 use super::SnapshotInfo;
@@ -36,7 +36,7 @@ pub struct RetentionPolicy {
     after_bytes: Option<u64>,
 }
 
-/// How many snapshots are kept on each rung.
+/// How many snapshots are kept on each tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rungs {
     /// The newest so many.
@@ -152,13 +152,13 @@ impl RetentionPolicy {
             .collect()
     }
 
-    /// Of the snapshots, newest first, the ids of those that a rung keeps.
+    /// Of the snapshots, newest first, the ids of those that a tier keeps.
     fn kept(&self, own: &[&SnapshotInfo]) -> BTreeSet<u64> {
         let mut kept: BTreeSet<u64> = own.iter().take(self.last as usize).map(|one| one.id).collect();
-        let mut hours = Rung::<Hour>::new(self.hourly);
-        let mut days = Rung::<Date>::new(self.daily);
-        let mut weeks = Rung::<(i16, i8)>::new(self.weekly);
-        let mut months = Rung::<(i16, i8)>::new(self.monthly);
+        let mut hours = Tier::<Hour>::new(self.hourly);
+        let mut days = Tier::<Date>::new(self.daily);
+        let mut weeks = Tier::<(i16, i8)>::new(self.weekly);
+        let mut months = Tier::<(i16, i8)>::new(self.monthly);
         for snapshot in own {
             let Ok(time) = Timestamp::from_millisecond(snapshot.created_ms) else {
                 // A clock gone wild; what nobody can place is kept.
@@ -168,13 +168,13 @@ impl RetentionPolicy {
             let local = time.to_zoned(self.zone.clone());
             let date = local.date();
             let week: ISOWeekDate = date.iso_week_date();
-            let on_a_rung = [
+            let on_a_tier = [
                 hours.takes((date, local.hour(), local.offset())),
                 days.takes(date),
                 weeks.takes((week.year(), week.week())),
                 months.takes((date.year(), date.month())),
             ];
-            if on_a_rung.contains(&true) {
+            if on_a_tier.contains(&true) {
                 kept.insert(snapshot.id);
             }
         }
@@ -183,12 +183,12 @@ impl RetentionPolicy {
 }
 
 /// Keeps the first of each of so many periods.
-struct Rung<Period> {
+struct Tier<Period> {
     left: u32,
     current: Option<Period>,
 }
 
-impl<Period: PartialEq> Rung<Period> {
+impl<Period: PartialEq> Tier<Period> {
     fn new(periods: u32) -> Self {
         Self {
             left: periods,
@@ -315,13 +315,13 @@ mod tests {
 
     #[test]
     fn weeks_begin_on_monday_and_months_on_the_first_and_rungs_share_snapshots() {
-        let ladder = Rungs {
+        let tiers = Rungs {
             last: 2,
             weekly: 2,
             monthly: 2,
             ..Rungs::default()
         };
-        let policy = policy(ladder, "UTC");
+        let policy = policy(tiers, "UTC");
         // Daily snapshots at noon from January to Thursday, 2026-03-05.
         let first = at("2026-01-01T12:00:00Z");
         let all = snapshots((0..64).map(|day| first + day * 24 * HOUR_MS));

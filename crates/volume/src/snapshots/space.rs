@@ -6,9 +6,9 @@
 
 use super::{SnapshotError, shown};
 use crate::{
-    aligned::{Counterpart, map_of},
     objects::{Objects, ReadError},
-    shown::read_failed,
+    read_view::read_failed,
+    tree_diff::{Counterpart, map_of},
     volume::Volume,
 };
 use firn_format::{INODE_MAP, Place};
@@ -41,7 +41,7 @@ impl Volume {
     /// If there is none of that name, its commit is under way, or the store is out of reach.
     pub async fn snapshot_space(&self, name: &[u8]) -> Result<SnapshotSpace, SnapshotError> {
         let inner = &self.inner;
-        inner.check_standing()?;
+        inner.check_serving()?;
         let (used_bytes, own, others) = {
             let state = inner.lock();
             let all = state.snapshots();

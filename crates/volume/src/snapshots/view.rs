@@ -5,7 +5,7 @@
 
 use crate::{
     read,
-    shown::Shown,
+    read_view::ReadView,
     state::{Snapshot, State},
     volume::Inner,
 };
@@ -111,8 +111,8 @@ impl Inner {
     }
 
     /// A view, to be asked.
-    pub(crate) fn shown_in<'a>(&'a self, view: &'a View) -> Shown<'a> {
-        Shown {
+    pub(crate) fn shown_in<'a>(&'a self, view: &'a View) -> ReadView<'a> {
+        ReadView {
             state: &view.state,
             ..self.shown()
         }
@@ -125,7 +125,7 @@ impl View {
     }
 }
 
-impl Shown<'_> {
+impl ReadView<'_> {
     /// Reads a file of a tree that nobody changes; the bytes of `length_bytes` are bounded by the caller.
     pub async fn read_unchanging(
         &self,

@@ -351,19 +351,19 @@ fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
     let env = world.env();
     simulation
         .run(async move {
-            let is_told = |what: &str, error: Option<VfsError>| match error {
+            let reports_damage = |what: &str, error: Option<VfsError>| match error {
                 Some(VfsError::Corrupt { inode, .. }) => assert_eq!(inode, full.inode, "{what}"),
                 other => panic!("{what}: damage is told, not {other:?}"),
             };
             let found = volume.lookup(&root(), full, &name("file7")).await;
-            is_told("a lookup", found.err());
+            reports_damage("a lookup", found.err());
             let listed = volume.read_directory(&root(), full, 0, 100, false).await;
-            is_told("a listing", listed.err());
+            reports_damage("a listing", listed.err());
             let mode = CreateMode::Guarded(SetAttributes::default());
             let made = volume.create(&root(), full, &name("new"), mode).await;
-            is_told("a new name", made.err());
+            reports_damage("a new name", made.err());
             let removed = volume.remove(&root(), full, &name("file7")).await;
-            is_told("a removal", removed.err());
+            reports_damage("a removal", removed.err());
             // Clients that have a file open notice nothing.
             assert_eq!(read(&volume, file, 0, 10).await.expect("read"), [1; 10]);
             write(&volume, file, 10, vec![2; 10]).await;

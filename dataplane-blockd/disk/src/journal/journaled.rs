@@ -219,13 +219,13 @@ impl State {
     }
 
     /// Up to where changes can be given to the disk.
-    pub(super) fn givable(&self) -> u64 {
+    pub(super) fn destageable(&self) -> u64 {
         if self.broken { self.next } else { self.synced }
     }
 
     /// Whether room comes back only if the disk is told to make durable what it was given last.
     pub(super) fn owes_sync(&self) -> bool {
-        self.blocked && self.given == self.givable() && self.syncing < self.given
+        self.blocked && self.given == self.destageable() && self.syncing < self.given
     }
 }
 

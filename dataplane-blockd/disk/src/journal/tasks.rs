@@ -78,7 +78,7 @@ impl Inner {
                     state.session += 1;
                     state.synced = first + entries.len() as u64;
                     // What is held back was written before: it is in the journal.
-                    self.disk.answer_held();
+                    self.disk.answer_deferred();
                 }
                 Err(error) => {
                     tracing::error!(%error, "the local journal cannot be written; writers wait for nodes");
@@ -204,16 +204,16 @@ impl Inner {
             let wake = |state: &State| {
                 state.phase == Phase::Journaling
                     && state.syncs < SYNCS_MAX
-                    && (state.given < state.givable() || state.given == state.next || state.owes_sync())
+                    && (state.given < state.destageable() || state.given == state.next || state.owes_sync())
             };
             if self.until(wake).await.is_err() {
                 return;
             }
-            let (given, givable, next) = {
+            let (given, destageable, next) = {
                 let state = self.state();
-                (state.given, state.givable(), state.next)
+                (state.given, state.destageable(), state.next)
             };
-            let done = if given < givable {
+            let done = if given < destageable {
                 self.give_one(given, &mut unsynced_bytes).await
             } else if given == next {
                 self.leave(&mut unsynced_bytes).await
@@ -358,25 +358,25 @@ impl Inner {
     async fn drain(self: &Arc<Self>, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
         loop {
             self.until(|state| {
-                state.syncs < SYNCS_MAX && (state.given < state.givable() || state.given == state.next)
+                state.syncs < SYNCS_MAX && (state.given < state.destageable() || state.given == state.next)
             })
             .await?;
-            let (given, givable, syncing) = {
+            let (given, destageable, syncing) = {
                 let mut state = self.state();
                 if state.given == state.next && state.durable == state.next {
                     state.phase = Phase::Emptying;
                     return Ok(());
                 }
-                (state.given, state.givable(), state.syncing)
+                (state.given, state.destageable(), state.syncing)
             };
-            if given < givable {
+            if given < destageable {
                 self.give_one(given, unsynced_bytes).await?;
                 continue;
             }
             if syncing < given {
                 self.start_sync(given);
             }
-            self.until(|state| state.given < state.givable() || state.durable >= given)
+            self.until(|state| state.given < state.destageable() || state.durable >= given)
                 .await?;
         }
     }
@@ -401,7 +401,7 @@ impl Inner {
             .stay_until
             .is_some_and(|until| self.env.now() < until);
         if late(self) || stay {
-            let more = self.until(|state| state.given < state.givable());
+            let more = self.until(|state| state.given < state.destageable());
             return self.env.timeout(WATCH, more).await.unwrap_or(Ok(()));
         }
         self.state().phase = Phase::Leaving;

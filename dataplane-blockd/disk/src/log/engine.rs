@@ -202,7 +202,7 @@ impl LogEngine {
         match ticket {
             Ticket::Entry(sequence) => self.entry_stored(sequence, replica),
             Ticket::Checkpoint(number) => self.checkpoint_stored(number, replica),
-            Ticket::Piece(_) | Ticket::Marks { .. } => unreachable!("a log has no such stores"),
+            Ticket::Piece(_) | Ticket::DirtyRegionLog { .. } => unreachable!("a log has no such stores"),
         }
         self.pump(now_ms, &mut effects);
         self.answer(now_ms, &mut effects);
@@ -236,7 +236,7 @@ impl LogEngine {
     }
 
     /// Answers all that is held back by the bounds: whoever calls has made what it wrote safe in another way.
-    pub fn answer_held(&mut self) -> Vec<Effect> {
+    pub fn answer_deferred(&mut self) -> Vec<Effect> {
         self.answers.release_all().map(Effect::Answer).collect()
     }
 

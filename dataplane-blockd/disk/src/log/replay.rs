@@ -108,7 +108,7 @@ pub struct Replay {
     used: u64,
     /// Physical blocks that lie in one tract.
     pub(super) tract_blocks: u64,
-    /// The tract whose turn it is.
+    /// The next tract by round robin.
     pub(super) turn: u64,
     /// Of each tract, its lowest free block. Follows from the states.
     lowest_free: Vec<Option<u64>>,
@@ -237,7 +237,7 @@ impl Replay {
         self.free > RELEASE_RESERVE
     }
 
-    /// The physical block of the next entry: tracts take turns, those that are full are passed over, and each gives its lowest
+    /// The physical block of the next entry: tracts round-robin, those that are full are passed over, and each gives its lowest
     /// free block.
     pub(super) fn place(&self) -> Option<u64> {
         let (before, from) = self.lowest_free.split_at(self.turn as usize);
@@ -335,7 +335,7 @@ impl Replay {
                 .any(|state| matches!(state, State::Quarantined(freed) if *freed < before))
     }
 
-    /// Makes the disk larger: tracts of new physical blocks take turns with the others. Only at a checkpoint.
+    /// Makes the disk larger: tracts of new physical blocks join the round robin. Only at a checkpoint.
     pub(super) fn grow(&mut self, virtual_blocks: u64, physical_blocks: u64) {
         assert!(virtual_blocks >= self.virtual_blocks() && physical_blocks > self.physical_blocks());
         assert!(physical_blocks >= virtual_blocks + SLACK_BLOCKS_MIN);

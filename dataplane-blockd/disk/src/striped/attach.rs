@@ -1,8 +1,8 @@
 //! Attaching a striped disk: fence all replicas, then make them equal where they may differ.
 
 use super::{
+    dirty_region_log,
     engine::{StripedConfig, StripedEngine},
-    marks,
 };
 use crate::{
     mutants::Mutant,
@@ -43,7 +43,7 @@ pub async fn attach(
     }
     let mut sequence = 0;
     let mut reconciled_regions = 0;
-    for page in 0..marks::pages(config.blocks, config.regions) {
+    for page in 0..dirty_region_log::pages(config.blocks, config.regions) {
         let (mut marked, mut readable) = (BTreeSet::new(), false);
         // A page that was under way may be on some replicas only, so every mark counts. One that is damaged there is
         // whole elsewhere.
@@ -51,7 +51,7 @@ pub async fn attach(
             match copy {
                 Copy::Holds(stored) => {
                     readable = true;
-                    marked.extend(marks::decode(page, &stored.body));
+                    marked.extend(dirty_region_log::decode(page, &stored.body));
                 }
                 Copy::Empty => readable = true,
                 Copy::Damaged | Copy::Joining => {}
@@ -59,7 +59,7 @@ pub async fn attach(
         }
         if !readable {
             // Nobody can say what is marked, so all of it is.
-            marked = marks::regions(page, config.blocks, config.regions).collect();
+            marked = dirty_region_log::regions(page, config.blocks, config.regions).collect();
         }
         if !planted.is(Mutant::SkipReconciliation) {
             let from_first = planted.is(Mutant::ReconcileFromFirstReplica);

@@ -1,7 +1,7 @@
 //! The writer of a striped disk: a state machine without I/O.
 
 use super::{
-    marks::{Marks, PageWrite, Regions},
+    dirty_region_log::{DirtyRegionLog, PageWrite, Regions},
     overlaps::Overlaps,
 };
 use crate::{
@@ -73,7 +73,7 @@ pub struct StripedEngine {
     next_sequence: u64,
     /// Pieces that each request still waits for.
     requests: BTreeMap<RequestId, u64>,
-    marks: Marks,
+    marks: DirtyRegionLog,
     answers: Answers,
     dirty_bytes: u64,
 }
@@ -96,7 +96,7 @@ impl StripedEngine {
             next_piece: 0,
             next_sequence,
             requests: BTreeMap::new(),
-            marks: Marks::new(replicas, config.regions, config.planted),
+            marks: DirtyRegionLog::new(replicas, config.regions, config.planted),
             answers: Answers::new(config.dirty_bytes_max, config.flush),
             dirty_bytes: 0,
         }
@@ -202,7 +202,7 @@ impl StripedEngine {
             *next_sequence += 1;
             *next_sequence
         });
-        self.send_marks(writes, &mut effects);
+        self.send_dirty_pages(writes, &mut effects);
         effects
     }
 
@@ -232,7 +232,7 @@ impl StripedEngine {
         let mut effects = Vec::new();
         match ticket {
             Ticket::Piece(piece) => self.piece_stored(piece, replica, &mut effects),
-            Ticket::Marks { page, sequence } => {
+            Ticket::DirtyRegionLog { page, sequence } => {
                 if self.marks.stored(page, sequence, replica) {
                     self.issue(&mut effects);
                 }
@@ -274,7 +274,7 @@ impl StripedEngine {
     }
 
     /// Answers all that is held back by the bounds: whoever calls has made what it wrote safe in another way.
-    pub fn answer_held(&mut self) -> Vec<Effect> {
+    pub fn answer_deferred(&mut self) -> Vec<Effect> {
         self.answers.release_all().map(Effect::Answer).collect()
     }
 
@@ -390,15 +390,15 @@ impl StripedEngine {
             *next_sequence += 1;
             *next_sequence
         });
-        self.send_marks(writes, effects);
+        self.send_dirty_pages(writes, effects);
     }
 
-    fn send_marks(&self, writes: Vec<(u64, PageWrite)>, effects: &mut Vec<Effect>) {
+    fn send_dirty_pages(&self, writes: Vec<(u64, PageWrite)>, effects: &mut Vec<Effect>) {
         let incarnation = self.incarnation;
         for (sequence, write) in writes {
             effects.extend((0..self.replicas).map(|replica| {
                 Effect::Store(Store {
-                    ticket: Ticket::Marks {
+                    ticket: Ticket::DirtyRegionLog {
                         page: write.page,
                         sequence,
                     },

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub const BINARY: &str = env!("CARGO_BIN_EXE_firn-blockd");
 pub const TENANT: &str = "ten_000102030405060708090a0b0c0d0e0f";
 /// Far longer than anything takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A process that is killed when its test ends.
 pub struct Process(pub Child);
@@ -47,7 +47,7 @@ impl Process {
             }
         });
         let process = Self(child);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match lines.recv_timeout(left) {
@@ -102,9 +102,9 @@ pub fn done(program: &str, arguments: &[&str]) -> String {
 }
 
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < deadline, "{what} within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what} within {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(200));
     }
 }

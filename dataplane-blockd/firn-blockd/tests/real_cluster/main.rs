@@ -159,8 +159,8 @@ fn real_a_disk_survives_a_node_and_its_client_and_refuses_strangers() {
     done(BINARY, &["--config", &client, "detach", "disk"]);
     done(BINARY, &["secret", &lab.path("forged")]);
     let forged = lab.config("forger", "forged", TENANT, 60);
-    let patience = ["--patience", "1"];
-    let refused = run(BINARY, &[&["--config", &forged], &attach[..], &patience].concat());
+    let timeout = ["--attach-timeout-s", "1"];
+    let refused = run(BINARY, &[&["--config", &forged], &attach[..], &timeout].concat());
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
     let wrong_key = lab.path("forged");
     let attach_wrongly = [

@@ -1,6 +1,6 @@
 //! The committer: the one task that makes things durable.
 
-use super::{Shared, Store, checkpoint, homing, journal::Journal, record::Record, state::State};
+use super::{Shared, Store, checkpoint, defragmentation, journal::Journal, record::Record, state::State};
 use bytes::BytesMut;
 use firn_blockd_protocol::TractId;
 use firn_env::Task;
@@ -29,7 +29,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut journal: Journal, mut store: im
             && !wrote
             && let Some(store) = store()
         {
-            homing::relieve(&store).await;
+            defragmentation::relieve(&store).await;
         }
     }
 }

@@ -17,8 +17,8 @@ pub enum StoreError {
         /// The first damaged block of the range.
         block: u16,
     },
-    /// The node holds the tract from another stay in its row.
-    #[error("tract {tract} is from another stay in its row")]
+    /// The node holds the tract from another membership in its row.
+    #[error("tract {tract} is from another membership in its row")]
     OtherStay {
         /// The tract.
         tract: TractId,

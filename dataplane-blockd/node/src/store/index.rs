@@ -32,7 +32,7 @@ pub struct TractPlace {
     pub replication: Replication,
     /// Its row.
     pub row: RowIndex,
-    /// The version of the row with which this node joined it. Content from an earlier stay is not the tract's.
+    /// The version of the row with which this node joined it. Content from an earlier membership is not the tract's.
     pub since: RowVersion,
 }
 

@@ -22,7 +22,7 @@ pub struct Found {
 }
 
 impl Store {
-    /// Reads blocks of a tract; all absent if the node does not hold it from this stay in its row.
+    /// Reads blocks of a tract; all absent if the node does not hold it from this membership in its row.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], [`StoreError::Disk`].

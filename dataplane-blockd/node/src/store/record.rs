@@ -3,7 +3,7 @@
 //! ```text
 //! record   = kind u8 | fields
 //! allocate = 1 | frame u32 | disk [16] | tract u32 | copies u8 | row u32 | since u64
-//! reset    = 2 | frame u32 | disk [16] | tract u32 | since u64       the tract is empty again, from another stay in its row
+//! reset    = 2 | frame u32 | disk [16] | tract u32 | since u64       the tract is empty again, from another membership in its row
 //! release  = 3 | frame u32 | disk [16] | tract u32
 //! fence    = 4 | disk [16] | fence u32
 //! settled  = 5 | disk [16] | fence u32 | sequence u64

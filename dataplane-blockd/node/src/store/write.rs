@@ -16,7 +16,7 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 /// How long a put waits for free slots. Commits free them, and whoever waits is the next to get some, so a disk that takes
 /// longer is failing, or far too slow for what is asked of it.
-const SLOT_PATIENCE: Duration = Duration::from_secs(5);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks, when what takes the slots is not yet in a batch.
 const SLOT_PAUSE: Duration = Duration::from_millis(1);
 
@@ -156,7 +156,7 @@ impl Store {
             let state = self.shared.state();
             state.geometry.group_of(state.tracts[&tract].frame)
         };
-        let _turn = self.shared.short_of_slots[group as usize].lock().await;
+        let _permit = self.shared.short_of_slots[group as usize].lock().await;
         let began = self.shared.env.now();
         loop {
             let batch = {
@@ -166,7 +166,7 @@ impl Store {
                 }
                 state.batch
             };
-            if self.shared.env.now().since(began) >= SLOT_PATIENCE {
+            if self.shared.env.now().since(began) >= SLOT_TIMEOUT {
                 return Err(StoreError::Busy);
             }
             self.shared.env.fault_point("store.no_slot").await;

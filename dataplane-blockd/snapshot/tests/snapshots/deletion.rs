@@ -162,7 +162,7 @@ fn what_only_a_deleted_snapshot_had_is_given_back_and_what_others_share_stays() 
             let store = Arc::new(MemoryStore::new(&env));
             let catalogue = Catalogue::new(store.clone(), DISK, &KEY);
             let (gate, mut taken) = three(&env, &catalogue).await;
-            // Five tracts, and one more for each later snapshot; a page and a root each. Turns that are past are gone.
+            // Five tracts, and one more for each later snapshot; a page and a root each. Generations that are past are gone.
             let before = BTreeMap::from(
                 [("index", 3), ("roots", 3), ("tracts", 7), ("turns", 1)]
                     .map(|(folder, count)| (folder.to_owned(), count)),
@@ -274,7 +274,10 @@ fn die_at_every_request(planted: Option<&str>) -> Result<u64, String> {
 #[test]
 fn a_deletion_that_dies_at_any_request_costs_no_other_snapshot_and_is_finished_by_the_next() {
     let requests = die_at_every_request(None).unwrap();
-    assert!(requests > 15, "{requests}: a turn, lists, and what is removed");
+    assert!(
+        requests > 15,
+        "{requests}: a generation, lists, and what is removed"
+    );
 }
 
 /// Two who take snapshots of the same disk, two who delete and one who restores, all on stores that now and then sleep for long.

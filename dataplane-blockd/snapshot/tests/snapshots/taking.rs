@@ -212,7 +212,7 @@ fn damage_in_the_store_is_an_error_and_never_wrong_data() {
                 .unwrap();
             assert_eq!(catalogue.root("one").await.unwrap().settings, "settings");
             let objects = store.contents();
-            assert_eq!(objects.len(), 5, "a turn, a root, a page, two tracts");
+            assert_eq!(objects.len(), 5, "a generation, a root, a page, two tracts");
             let put = async |key: &ObjectKey, content: Vec<u8>| {
                 store
                     .put(key, vec![content.into()], PutMode::Overwrite)

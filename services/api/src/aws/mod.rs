@@ -7,7 +7,7 @@ pub(crate) mod ec2;
 pub(crate) mod proof;
 pub(crate) mod sts;
 
-use crate::asking::{self, ask};
+use crate::http_client::{self, ask};
 use bytes::Bytes;
 use firn_env::Env;
 use http::{HeaderValue, Method, header};
@@ -94,7 +94,7 @@ impl AwsAccount {
             .build()
             .map_err(wrong)?;
         Ok(Self {
-            client: asking::client(endpoint.as_deref()).map_err(wrong)?,
+            client: http_client::client(endpoint.as_deref()).map_err(wrong)?,
             credentials: chain.credentials().clone(),
             region: region.to_owned(),
             endpoint,

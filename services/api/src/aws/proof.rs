@@ -9,7 +9,7 @@ use object_store::{
 };
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn refused(what: &str, error: object_store::Error) -> CloudError {
     match error {
@@ -33,14 +33,14 @@ pub async fn prove_objects(
     session: &AwsSession,
     endpoint: Option<&str>,
 ) -> Result<(), CloudError> {
-    let options = ClientOptions::new().with_timeout(PATIENCE);
+    let options = ClientOptions::new().with_timeout(TIMEOUT);
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&place.bucket)
         .with_access_key_id(&session.access_key_id)
         .with_secret_access_key(&session.secret_access_key)
         .with_retry(object_store::RetryConfig {
             max_retries: 2,
-            retry_timeout: PATIENCE,
+            retry_timeout: TIMEOUT,
             ..Default::default()
         });
     if !session.session_token.is_empty() {
@@ -80,7 +80,7 @@ pub async fn prove_objects(
             .await
             .map_err(|error| refused("removing it", error))
     };
-    env.timeout(2 * PATIENCE, work)
+    env.timeout(2 * TIMEOUT, work)
         .await
         .map_err(|_| CloudError::Unavailable("the bucket takes too long".into()))?
 }

@@ -8,8 +8,8 @@
 mod signature;
 
 use crate::{
-    asking::{self, ask},
     cloud::{CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest},
+    http_client::{self, ask},
 };
 use async_trait::async_trait;
 use aws_lc_rs::hmac;
@@ -66,7 +66,7 @@ impl AzureSessions {
             env: env.clone(),
             account: account.to_owned(),
             region: region.to_owned(),
-            client: asking::client(endpoint.as_deref()).map_err(|error| wrong(&error))?,
+            client: http_client::client(endpoint.as_deref()).map_err(|error| wrong(&error))?,
             endpoint: endpoint.map(|endpoint| endpoint.trim_end_matches('/').to_owned()),
             key: hmac::Key::new(hmac::HMAC_SHA256, &bytes),
             credential: AzureCredential::AccessKey(known),

@@ -31,7 +31,7 @@ use std::{
 };
 
 /// A node that is told to end makes its journal durable; after this it is killed, which it survives as well.
-const END_PATIENCE: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// See the module.
@@ -194,7 +194,7 @@ impl NodeProvisioner for Processes {
     async fn terminate(&self, _tenant: TenantId, node: NodeId) -> Result<(), ProvisionError> {
         let (mut waited, mut told) = (Duration::ZERO, None);
         while let Some(pid) = self.running(node)? {
-            let signal = if waited < END_PATIENCE {
+            let signal = if waited < END_TIMEOUT {
                 Signal::TERM
             } else {
                 Signal::KILL
@@ -204,7 +204,7 @@ impl NodeProvisioner for Processes {
                 let _ = kill_process(pid, signal);
                 told = Some(signal);
             }
-            if waited > 2 * END_PATIENCE {
+            if waited > 2 * END_TIMEOUT {
                 return Err(ProvisionError::Unavailable(format!(
                     "process {pid:?} does not end"
                 )));

@@ -69,7 +69,7 @@ async fn place(step: &Step<'_>, kind: DiskWork, plan: &DiskPlan) -> Result<Stepp
                 DiskWork::Delete => return Err(Problem::new(Code::StorageUnavailable, why)),
             };
             let waits = step.saga.record.waits.as_ref();
-            match pool::make_room(step.app, plan, new_bytes, waits, why).await? {
+            match pool::scale_up(step.app, plan, new_bytes, waits, why).await? {
                 Prospect::Coming(waits) => step.wait(waits).await,
                 Prospect::None(why) => step.go_on(SagaStep::Unplace, Some(why)).await,
             }

@@ -23,7 +23,7 @@ pub(crate) trait Record: Serialize + DeserializeOwned + Send + Sync {
     /// The version this build writes.
     const VERSION: u16 = 1;
 
-    /// Turns a record of the version before into one of this version; `None` if it cannot be read.
+    /// TenantLocks a record of the version before into one of this version; `None` if it cannot be read.
     fn upgrade(_version: u16, _record: Value) -> Option<Value> {
         None
     }

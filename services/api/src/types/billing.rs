@@ -56,8 +56,8 @@ impl UsageHour {
             meter: key.meter.to_string(),
             unit: key.meter.unit().to_owned(),
             standing: match key.standing {
-                ledger::Standing::Observed => "observed",
-                ledger::Standing::Advisory => "advisory",
+                ledger::ReporterRole::Observed => "observed",
+                ledger::ReporterRole::Advisory => "advisory",
             }
             .to_owned(),
             quantity: totals.quantity.to_string(),

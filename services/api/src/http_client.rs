@@ -11,7 +11,7 @@ use object_store::{
 use std::time::Duration;
 
 /// How long an answer is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Replies to what is asked here have some kilobytes.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
@@ -23,7 +23,7 @@ pub(crate) fn client(endpoint: Option<&str>) -> object_store::Result<HttpClient>
     let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http:"));
     let options = ClientOptions::new()
         .with_allow_http(is_plain)
-        .with_timeout(PATIENCE);
+        .with_timeout(TIMEOUT);
     ReqwestConnector::default().connect(&options)
 }
 
@@ -49,9 +49,9 @@ pub(crate) async fn ask(
         }
         Ok((status, body.freeze()))
     };
-    env.timeout(PATIENCE, answered)
+    env.timeout(TIMEOUT, answered)
         .await
-        .map_err(|_| format!("nothing came in {} s", PATIENCE.as_secs()))?
+        .map_err(|_| format!("nothing came in {} s", TIMEOUT.as_secs()))?
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Walking two or more versions of one tree side by side, from their roots down.
+//! The Merkle tree diff: two or more versions of one tree walked side by side, from their roots down.
 //!
 //! Versions of a tree share what did not change between them, and a uid says so at once: where two versions have the same uid,
 //! all below is the same. So a walk that stops there costs what differs, whatever the size of the tree.

@@ -1,4 +1,4 @@
-//! What is known of the line to the store: how long a small GET takes, and how many bytes it carries.
+//! What is known of the link to the store: how long a small GET takes, and how many bytes it carries.
 
 use firn_format::MAX_SEGMENT_BYTES;
 use std::time::Duration;
@@ -11,15 +11,15 @@ const PIECE_BYTES_MIN: f64 = 262_144.0;
 /// What is taken for the time of a small GET before one was seen.
 const USUAL_LATENCY_MS: f64 = 20.0;
 
-/// What is known of the line to the store.
+/// What is known of the link to the store.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct LinkEstimate {
     /// Time of a small GET.
     latency_ms: Option<f64>,
     bytes_per_ms: Option<f64>,
 }
 
-impl Line {
+impl LinkEstimate {
     pub(super) fn latency_ms(&self) -> f64 {
         self.latency_ms.unwrap_or(USUAL_LATENCY_MS)
     }
@@ -30,7 +30,7 @@ impl Line {
         let (known, value) = if bytes <= 64 << 10 {
             (&mut self.latency_ms, took_ms)
         } else {
-            // The time of a GET of no bytes says nothing of the line's width.
+            // The time of a GET of no bytes says nothing of the link's width.
             let transfer_ms = took_ms - self.latency_ms.unwrap_or(took_ms / 2.0);
             let rate = bytes as f64 / transfer_ms.max(took_ms / 16.0).max(0.01);
             (&mut self.bytes_per_ms, rate)
@@ -49,25 +49,25 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::Line;
+    use super::LinkEstimate;
     use std::time::Duration;
 
     #[test]
     fn pieces_are_small_on_a_slow_line_and_whole_on_a_fast_one() {
-        let mut line = Line::default();
+        let mut link = LinkEstimate::default();
         for _ in 0..50 {
-            line.observe(1000, Duration::from_millis(12));
-            line.observe(1_250_000, Duration::from_millis(112));
+            link.observe(1000, Duration::from_millis(12));
+            link.observe(1_250_000, Duration::from_millis(112));
         }
         // 100 Mbit/s and 12 ms.
         assert!(
-            (262_144..400_000).contains(&line.piece_bytes()),
+            (262_144..400_000).contains(&link.piece_bytes()),
             "{}",
-            line.piece_bytes()
+            link.piece_bytes()
         );
         for _ in 0..50 {
-            line.observe(4_000_000, Duration::from_millis(14));
+            link.observe(4_000_000, Duration::from_millis(14));
         }
-        assert!(line.piece_bytes() > 4 << 20, "{}", line.piece_bytes());
+        assert!(link.piece_bytes() > 4 << 20, "{}", link.piece_bytes());
     }
 }

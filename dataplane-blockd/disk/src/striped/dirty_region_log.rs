@@ -1,8 +1,8 @@
-//! Which regions may differ between replicas.
+//! The dirty-region log of a disk (a write-intent bitmap): which regions may differ between replicas after a crash.
 //!
-//! A page of marks is a unit like any other, on all replicas. It is written when a region has to be marked and one write of
-//! the page is under way at most; whatever has to be marked meanwhile goes with the next. Regions that have come to rest stay
-//! marked, since writes come back to where they were, but for those that have rested longest once there are more than
+//! A page of it is a unit like any other, on all replicas. It is written when a region has to be marked and one write of
+//! the page is under way at most; whatever has to be marked meanwhile goes with the next. Regions that became idle stay
+//! marked, since writes come back to where they were, but for those that have been idle longest once there are more than
 //! [`Regions::resting`] in all: they are left out when their page is written next, and with twice as many it is written for that
 //! alone. So what an attach after a crash has to compare is bounded for the whole disk.
 
@@ -30,7 +30,7 @@ pub struct Regions {
 }
 
 impl Default for Regions {
-    /// 4 MiB each; 1 GiB of them at rest, and at most as much again that waits to be dropped.
+    /// 4 MiB each; 1 GiB of them idle, and at most as much again that waits to be dropped.
     fn default() -> Self {
         Self {
             blocks: 1024,
@@ -46,19 +46,19 @@ struct Page {
     /// To be marked.
     wanted: BTreeSet<u64>,
     under_way: Option<(u64, BTreeSet<u64>, ReplicaSet)>,
-    /// Marked, and left out by the next write of the page, since they have rested longest.
+    /// Marked, and left out by the next write of the page, since they have been idle longest.
     leaving: BTreeSet<u64>,
 }
 
 /// The marks of one attach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Marks {
+pub(super) struct DirtyRegionLog {
     replicas: usize,
     regions: Regions,
     pages: BTreeMap<u64, Page>,
     /// Pieces not yet durable, by region.
     busy: BTreeMap<u64, u64>,
-    /// Regions that are marked and in which nothing is under way, in the order in which they came to rest.
+    /// Regions that are marked and in which nothing is under way, least recently idle first.
     resting: VecDeque<u64>,
     /// Regions of all pages that are leaving.
     leaving: usize,
@@ -71,7 +71,7 @@ pub(super) struct PageWrite {
     pub(super) body: Body,
 }
 
-impl Marks {
+impl DirtyRegionLog {
     pub(super) fn new(replicas: usize, regions: Regions, planted: Planted) -> Self {
         assert!(regions.blocks > 0, "a region has a block at least");
         Self {
@@ -275,12 +275,12 @@ mod tests {
     }
 
     /// Regions of so many blocks.
-    fn marks(blocks: u64, resting: usize) -> Marks {
-        Marks::new(1, Regions { blocks, resting }, Planted::default())
+    fn marks(blocks: u64, resting: usize) -> DirtyRegionLog {
+        DirtyRegionLog::new(1, Regions { blocks, resting }, Planted::default())
     }
 
-    /// Marks blocks with the write of a page that has this sequence, and returns what it marks.
-    fn mark(marks: &mut Marks, blocks: Range<u64>, sequence: u64) -> BTreeSet<u64> {
+    /// DirtyRegionLog blocks with the write of a page that has this sequence, and returns what it marks.
+    fn mark(marks: &mut DirtyRegionLog, blocks: Range<u64>, sequence: u64) -> BTreeSet<u64> {
         marks.begin(&blocks);
         assert!(!marks.are_marked(&blocks));
         let (sequence, write) = marks.writes(|| sequence).remove(0);

@@ -1,4 +1,4 @@
-//! Asking whether something lies at one very place: for what somebody claims to have put there.
+//! The existence probe: whether an object lies at exactly one location, past all caches; for what somebody claims to have put there.
 
 use super::{Misfit, Object, Objects, ReadError, at_place, read_error};
 use firn_format::{
@@ -12,14 +12,14 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Objects::get`].
-    pub async fn get_exactly(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+    pub async fn probe_object(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
         let location = pointer.location;
         let corrupt = |detail| ReadError::Corrupt {
             place,
             location,
             detail,
         };
-        match self.inner.fetcher.fetch_exactly(&location).await {
+        match self.inner.fetcher.fetch_uncached(&location).await {
             Ok(bytes) => match self.inner.open(bytes, pointer, place).await {
                 Ok(object) => Ok(object),
                 Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => Err(corrupt(detail)),
@@ -36,7 +36,7 @@ impl Objects {
         if let Some(known) = self.known(pointer, place).await {
             return Ok(known);
         }
-        match self.get_exactly(pointer, place).await {
+        match self.probe_object(pointer, place).await {
             Ok(object) => {
                 self.insert(pointer, object.clone());
                 Ok(object)
@@ -60,7 +60,7 @@ impl Objects {
     /// rest of it is not read.
     ///
     /// # Errors
-    /// [`ReadError::Corrupt`] if something else begins there, or what [`Objects::get_exactly`] says of a place that cannot be read.
+    /// [`ReadError::Corrupt`] if something else begins there, or what [`Objects::probe_object`] says of a place that cannot be read.
     pub async fn check_beginning(
         &self,
         pointer: &Pointer,
@@ -77,7 +77,7 @@ impl Objects {
             location,
             detail,
         };
-        let bytes = match self.inner.fetcher.fetch_exactly(&beginning).await {
+        let bytes = match self.inner.fetcher.fetch_uncached(&beginning).await {
             Ok(bytes) => bytes,
             Err(refusal) => return Err(corrupt(read_error(refusal, &location, place)?)),
         };

@@ -1,4 +1,4 @@
-//! Turns at the disk, and a disk that is as slow as one says.
+//! Permit at the disk, and a disk that is as slow as one says.
 
 use bytes::Bytes;
 use firn_blockd_node::*;
@@ -25,8 +25,8 @@ fn a_tenant_at_full_blast_does_not_hold_up_another() {
             for _ in 0..1000 {
                 let (queue, env, served) = (queue.clone(), env.clone(), served.clone());
                 drop(env.clone().spawn("loud", async move {
-                    let _turn = queue
-                        .turn(TenantId([1; 16]), 64 << 10)
+                    let _permit = queue
+                        .permit(TenantId([1; 16]), 64 << 10)
                         .await
                         .expect("the lane has room");
                     env.sleep(Duration::from_millis(1)).await;
@@ -38,15 +38,15 @@ fn a_tenant_at_full_blast_does_not_hold_up_another() {
             let mut longest = Duration::ZERO;
             for _ in 0..50 {
                 let began = env.now();
-                let turn = queue
-                    .turn(TenantId([2; 16]), 64 << 10)
+                let permit = queue
+                    .permit(TenantId([2; 16]), 64 << 10)
                     .await
                     .expect("the lane has room");
                 longest = longest.max(env.now().since(began));
                 env.sleep(Duration::from_millis(1)).await;
-                drop(turn);
+                drop(permit);
             }
-            // A turn that ends, and one that the loud tenant has first.
+            // A permit that is returned, and one that the loud tenant has first.
             assert!(longest <= Duration::from_millis(2), "waited {longest:?}");
             assert!(served.load(Relaxed) < 1000, "the loud one was still at it");
         })
@@ -67,8 +67,8 @@ fn equal_tenants_get_equal_shares_of_bytes_whatever_the_size_of_their_requests()
                         (queue.clone(), env.clone(), bytes[usize::from(tenant)].clone());
                     drop(env.clone().spawn("worker", async move {
                         loop {
-                            let _turn = queue
-                                .turn(TenantId([tenant; 16]), size)
+                            let _permit = queue
+                                .permit(TenantId([tenant; 16]), size)
                                 .await
                                 .expect("it has room");
                             env.sleep(Duration::from_micros(size as u64 / 100)).await;
@@ -97,18 +97,18 @@ fn small_requests_of_a_loud_tenant_are_no_row_before_another() {
             for _ in 0..500 {
                 let (queue, env) = (queue.clone(), env.clone());
                 drop(env.clone().spawn("loud", async move {
-                    let _turn = queue.turn(TenantId([1; 16]), 4096).await.expect("it has room");
+                    let _permit = queue.permit(TenantId([1; 16]), 4096).await.expect("it has room");
                     env.sleep(Duration::from_millis(8)).await;
                 }));
             }
             env.sleep(Duration::from_millis(20)).await;
             for _ in 0..20 {
                 let began = env.now();
-                let turn = queue.turn(TenantId([2; 16]), 4096).await.expect("it has room");
+                let permit = queue.permit(TenantId([2; 16]), 4096).await.expect("it has room");
                 let waited = env.now().since(began);
                 assert!(waited <= Duration::from_millis(16), "waited {waited:?}");
                 env.sleep(Duration::from_millis(8)).await;
-                drop(turn);
+                drop(permit);
             }
             assert!(queue.waiting() > 400);
         })
@@ -122,12 +122,12 @@ fn a_lane_without_end_is_refused() {
     simulation
         .run(async move {
             let queue = FairQueue::new(1, REQUEST_COST_BYTES);
-            let held = queue.turn(TenantId([1; 16]), 1).await.expect("it is free");
+            let held = queue.permit(TenantId([1; 16]), 1).await.expect("it is free");
             let refused = Arc::new(AtomicU64::new(0));
             for _ in 0..5000 {
                 let (queue, refused) = (queue.clone(), refused.clone());
                 drop(env.spawn("waiting", async move {
-                    if queue.turn(TenantId([1; 16]), 1).await.is_err() {
+                    if queue.permit(TenantId([1; 16]), 1).await.is_err() {
                         refused.fetch_add(1, Relaxed);
                     }
                 }));

@@ -1,10 +1,10 @@
-//! A tree to be looked at: the live one, or a snapshot's. Questions are asked of the state in memory; what it misses is loaded.
+//! The read view of a tree, the live one or a snapshot's. Questions are asked of the state in memory; what it misses is loaded.
 
 use crate::{
     objects::{Objects, ReadError},
     state::{Content, DirectoryPage, Missing, PagePlace, State, Stop},
     tree,
-    volume::Standing,
+    volume::ServingState,
 };
 use firn_format::{INODE_MAP, Place, Pointer};
 use firn_vfs::{FileHandle, VfsError};
@@ -17,14 +17,14 @@ pub(crate) const LOADS_MAX: usize = 100_000;
 
 /// See the module.
 #[derive(Clone, Copy)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct ReadView<'a> {
     pub state: &'a Mutex<State>,
     pub objects: &'a Objects,
     pub block_bytes: u64,
-    pub standing: &'a watch::Sender<Standing>,
+    pub serving_state: &'a watch::Sender<ServingState>,
 }
 
-impl Shown<'_> {
+impl ReadView<'_> {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state
             .lock()
@@ -41,14 +41,14 @@ impl Shown<'_> {
     }
 
     /// Refuses if the volume does not serve.
-    pub fn check_standing(&self) -> Result<(), VfsError> {
-        match &*self.standing.borrow() {
-            Standing::Serving => Ok(()),
-            Standing::Stopping => Err(VfsError::TryAgain {
+    pub fn check_serving(&self) -> Result<(), VfsError> {
+        match &*self.serving_state.borrow() {
+            ServingState::Serving => Ok(()),
+            ServingState::Stopping => Err(VfsError::TryAgain {
                 reason: "the edge is stopping",
             }),
-            Standing::Fenced => Err(VfsError::Fenced),
-            Standing::Failed(reason) => Err(VfsError::Io(reason.clone())),
+            ServingState::Fenced => Err(VfsError::Fenced),
+            ServingState::Failed(reason) => Err(VfsError::Io(reason.clone())),
         }
     }
 
@@ -58,7 +58,7 @@ impl Shown<'_> {
         mut question: impl FnMut(&mut State) -> Result<T, Stop>,
     ) -> Result<T, VfsError> {
         for _ in 0..LOADS_MAX {
-            self.check_standing()?;
+            self.check_serving()?;
             let missing = match question(&mut self.lock()) {
                 Ok(answer) => return Ok(answer),
                 Err(Stop::Refused(error)) => return Err(error),

@@ -17,13 +17,13 @@ use tokio::{
 };
 
 /// See the module. Dropped, it is closed.
-pub struct Line {
+pub struct SlowLink {
     address: SocketAddr,
     cut: Arc<watch::Sender<bool>>,
     accepting: JoinHandle<()>,
 }
 
-impl Line {
+impl SlowLink {
     /// A line to `target` (`host:port`), whole at first.
     pub async fn to(target: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -58,7 +58,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for SlowLink {
     fn drop(&mut self) {
         self.cut();
         self.accepting.abort();

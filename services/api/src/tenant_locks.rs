@@ -1,4 +1,4 @@
-//! Who may change a tenant while others would.
+//! The fair read-write lock of a tenant: retries after a write conflict are serialised in this instance.
 //!
 //! Changes are made under the versions they read, and every change of a tenant replaces the head of its audit log
 //! ([`Change`](crate::store::Change)): two at once collide, and the later one starts over. A crowd that only starts over mostly
@@ -18,23 +18,23 @@ const REMEMBERED: usize = 1024;
 
 /// The turns of all tenants.
 #[derive(Default)]
-pub(crate) struct Turns(Mutex<HashMap<TenantId, Weak<RwLock<()>>>>);
+pub(crate) struct TenantLocks(Mutex<HashMap<TenantId, Weak<RwLock<()>>>>);
 
 /// The turns of one tenant.
 #[derive(Clone)]
-pub(crate) struct TenantTurns(Arc<RwLock<()>>);
+pub(crate) struct TenantLock(Arc<RwLock<()>>);
 
 /// A turn: until it is dropped.
-pub(crate) enum Turn {
+pub(crate) enum TenantGuard {
     Beside { _guard: OwnedRwLockReadGuard<()> },
     Alone { _guard: OwnedRwLockWriteGuard<()> },
 }
 
-impl Turns {
-    pub(crate) fn of(&self, tenant: TenantId) -> TenantTurns {
+impl TenantLocks {
+    pub(crate) fn of(&self, tenant: TenantId) -> TenantLock {
         let mut all = self.0.lock().expect("no panic under this lock");
         if let Some(turns) = all.get(&tenant).and_then(Weak::upgrade) {
-            return TenantTurns(turns);
+            return TenantLock(turns);
         }
         // What is left are tenants with requests under way, of which the server bounds the number.
         if all.len() >= REMEMBERED {
@@ -42,21 +42,21 @@ impl Turns {
         }
         let turns = Arc::new(RwLock::new(()));
         all.insert(tenant, Arc::downgrade(&turns));
-        TenantTurns(turns)
+        TenantLock(turns)
     }
 }
 
-impl TenantTurns {
+impl TenantLock {
     /// With others' first tries.
-    pub(crate) async fn beside(&self) -> Turn {
-        Turn::Beside {
+    pub(crate) async fn beside(&self) -> TenantGuard {
+        TenantGuard::Beside {
             _guard: self.0.clone().read_owned().await,
         }
     }
 
     /// With nobody else.
-    pub(crate) async fn alone(&self) -> Turn {
-        Turn::Alone {
+    pub(crate) async fn alone(&self) -> TenantGuard {
+        TenantGuard::Alone {
             _guard: self.0.clone().write_owned().await,
         }
     }

@@ -1,4 +1,4 @@
-//! Homing: blocks that lie elsewhere move to their homes when the disk has nothing else to do.
+//! Defragmentation: blocks that lie out of order move to their home slots while the disk is idle.
 //!
 //! A tract whose blocks lie in order is read at one go. What is overwritten goes to scratch, or to the home of a block that is
 //! elsewhere when scratch is used up; nobody has to wait for that to be undone ([`slots`](super::slots)). So it is done while
@@ -33,12 +33,12 @@ pub(super) async fn relieve(store: &Store) {
                 checksum: entry.checksum,
             },
         };
-        store.shared.env.fault_point("homing.before_move").await;
+        store.shared.env.fault_point("defragmentation.before_move").await;
         let moved = store.put_home(place, put, entry).await;
         store
             .shared
             .counts
-            .homed_blocks
+            .defragmented_blocks
             .fetch_add(u64::from(moved), Relaxed);
     }
 }
