@@ -19,7 +19,6 @@ mod anchor;
 mod cleaning;
 mod error;
 mod layout;
-pub mod mutants;
 mod ownership;
 mod proposal;
 mod remembered;

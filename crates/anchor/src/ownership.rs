@@ -22,11 +22,7 @@
 
 use crate::{
     Anchor, AnchorError, Fenced, MAX_RETAINED_ROOTS, Owner, OwnerId, RetainedRoot, Root, TupleVersion,
-    VolumeTuple,
-    anchor::volume_sort,
-    mutants::{Mutant, active},
-    retry,
-    tuple::check_name,
+    VolumeTuple, anchor::volume_sort, retry, tuple::check_name,
 };
 use firn_format::{Location, OwnershipEpoch, Uid, Version, VolumeId};
 use firn_table::{Condition, TableError, Write};
@@ -173,7 +169,7 @@ impl Anchor {
             .change(volume, grant, |tuple| {
                 if let Some(other) = &tuple.owner
                     && other.id != owner.id
-                    && !active(Mutant::AcquireFromOther)
+                    && !firn_env::planted!("anchor.acquire_from_other")
                 {
                     return Err(AnchorError::OwnedByOther {
                         volume,
@@ -183,7 +179,7 @@ impl Anchor {
                     });
                 }
                 let mut given = self.give(volume, tuple, &owner, grant)?;
-                if active(Mutant::RestartKeepsEpoch) && tuple.owner.is_some() {
+                if firn_env::planted!("anchor.restart_keeps_epoch") && tuple.owner.is_some() {
                     given.epoch = tuple.epoch;
                 }
                 Ok(given)
@@ -223,7 +219,7 @@ impl Anchor {
                 let mut given = self.give(volume, tuple, &owner, grant)?;
                 if let (Some(fenced), Some(root)) = (&tuple.owner, &tuple.root)
                     && fenced.id != owner.id
-                    && !active(Mutant::TakeoverDropsRoot)
+                    && !firn_env::planted!("anchor.takeover_drops_root")
                 {
                     if given.retained.len() >= MAX_RETAINED_ROOTS {
                         return Err(AnchorError::TooManyRetained {
@@ -238,7 +234,7 @@ impl Anchor {
                         root: root.clone(),
                     });
                 }
-                if active(Mutant::TakeoverKeepsEpoch) {
+                if firn_env::planted!("anchor.takeover_keeps_epoch") {
                     given.epoch = tuple.epoch;
                 }
                 taken_from = Some(tuple.clone());
@@ -339,13 +335,13 @@ impl Anchor {
                     return Ok(());
                 }
                 Err(TableError::ConditionFailed { .. }) => {
-                    if active(Mutant::LostReplyIsFailure) {
+                    if firn_env::planted!("anchor.lost_reply_is_failure") {
                         return Err(ownership.fenced_by(&ownership.tuple).into());
                     }
                     last = None;
                 }
                 Err(error @ TableError::Unavailable(_)) => {
-                    if active(Mutant::LostReplyIsSuccess) {
+                    if firn_env::planted!("anchor.lost_reply_is_success") {
                         ownership.unresolved = None;
                         return Ok(());
                     }
@@ -417,7 +413,7 @@ impl Anchor {
         }
         if let Some(current) = ownership.root()
             && root.version <= current.version
-            && !active(Mutant::VersionsMayRepeat)
+            && !firn_env::planted!("anchor.versions_may_repeat")
         {
             return Err(unfit("versions only grow"));
         }
@@ -438,7 +434,7 @@ impl Anchor {
             ownership.unresolved = None;
             return Ok(true);
         }
-        if !active(Mutant::CommitWithoutFence) {
+        if !firn_env::planted!("anchor.commit_without_fence") {
             ownership.stands_in(&tuple)?;
         }
         ownership.tuple = tuple;
@@ -464,7 +460,7 @@ impl Anchor {
         let same_tenure = tuple.tenure_owner == owner.id && tuple.tenure.0 > 0;
         Ok(VolumeTuple {
             epoch: OwnershipEpoch(epoch),
-            tenure: if same_tenure != active(Mutant::TenureFollowsNobody) {
+            tenure: if same_tenure != firn_env::planted!("anchor.tenure_follows_nobody") {
                 tuple.tenure
             } else {
                 OwnershipEpoch(epoch)

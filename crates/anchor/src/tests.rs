@@ -3,5 +3,6 @@
 mod cleaning;
 mod histories;
 mod layouts;
+mod mutants;
 mod support;
 mod volumes;

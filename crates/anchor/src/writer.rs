@@ -18,7 +18,6 @@ use crate::{
     Anchor, AnchorError, FamilyTuple, TupleError, TupleVersion,
     anchor::{FAMILY, decode},
     layout::{Reader, Writer},
-    mutants::{Mutant, active},
     retry,
 };
 use bytes::Bytes;
@@ -196,7 +195,7 @@ impl Anchor {
             match self.table.transact(writes).await {
                 Ok(_) => return Ok(WriterId(writer)),
                 Err(TableError::ConditionFailed { .. }) => last = None,
-                Err(TableError::Unavailable(_)) if active(Mutant::WriterWithoutReply) => {
+                Err(TableError::Unavailable(_)) if firn_env::planted!("anchor.writer_without_reply") => {
                     return Ok(WriterId(writer));
                 }
                 // If it happened, that number is lost and the next try takes the one after.

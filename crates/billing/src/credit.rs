@@ -1,9 +1,6 @@
 //! Credit lines: the only way in which what was charged is corrected.
 
-use crate::{
-    ATTEMPTS, Billing, BillingError, Money, Month, items, layout,
-    mutants::{Mutant, active},
-};
+use crate::{ATTEMPTS, Billing, BillingError, Money, Month, items, layout};
 use firn_table::{Condition, ItemKey, TableError, Write};
 use firn_usage::{ResourceName, TenantId};
 use serde::{Deserialize, Serialize};
@@ -47,7 +44,7 @@ impl Billing {
                 "a credit has an amount above zero, and a reason and a granter of one line each".into(),
             ));
         }
-        let id = if active(Mutant::CreditsRepeat) {
+        let id = if firn_env::planted!("billing.credits_repeat") {
             format!("{}{}", credit.id, self.env.random_u64())
         } else {
             credit.id.to_string()

@@ -16,7 +16,6 @@ use crate::{
     AuditEvent, Billing, BillingError, Finding, Hour, Month, ReporterRole, chunk,
     hours::{Entries, EntryKey, Totals},
     items, layout,
-    mutants::{Mutant, active},
     tenant::TenantHead,
 };
 use firn_table::{Condition, Item, MAX_TRANSACTION_BYTES, TableError, Write};
@@ -156,7 +155,7 @@ impl Billing {
         let mut foreign: BTreeMap<TenantId, u64> = BTreeMap::new();
         for observation in chunk.batch.observations() {
             match &chunk.bound {
-                Some(bound) if *bound != observation.tenant && !active(Mutant::AnySource) => {
+                Some(bound) if *bound != observation.tenant && !firn_env::planted!("billing.any_source") => {
                     *foreign.entry(observation.tenant.clone()).or_default() += 1;
                 }
                 Some(_) | None => left
@@ -284,7 +283,7 @@ impl Billing {
             });
         }
         for work in works {
-            let stays = active(Mutant::MarkerStays) && self.env.random_below(4) == 0;
+            let stays = firn_env::planted!("billing.marker_stays") && self.env.random_below(4) == 0;
             if !work.touched || stays {
                 continue;
             }
@@ -306,7 +305,7 @@ impl Billing {
             });
         }
         for (tenant, (_, condition)) in &plan.heads {
-            if !active(Mutant::CloseIsNotChecked) {
+            if !firn_env::planted!("billing.close_is_not_checked") {
                 writes.push(Write::Check {
                     key: layout::tenant_key(tenant),
                     condition: *condition,
@@ -343,7 +342,7 @@ impl Plan {
             meter: observation.meter,
             standing: work.standing,
         };
-        let quantity = if active(Mutant::QuantityIs32Bits) {
+        let quantity = if firn_env::planted!("billing.quantity_is_32_bits") {
             u128::from(observation.quantity as u32)
         } else {
             u128::from(observation.quantity)
@@ -365,7 +364,9 @@ fn hour_of(observation: &Observation, received_ms: u64, head: &TenantHead) -> Ho
     }
     let hour = Hour::of_ms(until_ms);
     match head.first_open() {
-        Some(open) if hour < open.first_hour() && !active(Mutant::LateEditsThePast) => open.first_hour(),
+        Some(open) if hour < open.first_hour() && !firn_env::planted!("billing.late_edits_the_past") => {
+            open.first_hour()
+        }
         Some(_) | None => hour,
     }
 }

@@ -1,10 +1,6 @@
 //! Gaps that stay: records that a source numbered and that never came.
 
-use crate::{
-    ATTEMPTS, AuditEvent, Billing, BillingError, Finding, items, layout,
-    mutants::{Mutant, active},
-    stream::StreamHead,
-};
+use crate::{ATTEMPTS, AuditEvent, Billing, BillingError, Finding, items, layout, stream::StreamHead};
 use firn_table::{Condition, Item, TableError, Write};
 use firn_usage::{Incarnation, SourceId};
 use std::time::Duration;
@@ -58,7 +54,7 @@ impl Billing {
             for hole in head.holes.iter_mut().filter(|hole| !hole.reported) {
                 if hole.since_ms.saturating_add(grace_ms) > now_ms
                     || events.len() >= REPORTS_MAX
-                    || active(Mutant::GapsAreForgotten)
+                    || firn_env::planted!("billing.gaps_are_forgotten")
                 {
                     continue;
                 }

@@ -244,9 +244,7 @@ impl Billing {
 pub(crate) fn charged(entries: &Entries) -> Result<BTreeMap<Meter, Totals>, BillingError> {
     let mut sums: BTreeMap<Meter, Totals> = BTreeMap::new();
     for (key, totals) in entries {
-        if key.standing == ReporterRole::Observed
-            || crate::mutants::active(crate::mutants::Mutant::AdvisoryIsCharged)
-        {
+        if key.standing == ReporterRole::Observed || firn_env::planted!("billing.advisory_is_charged") {
             sums.entry(key.meter).or_default().add(*totals)?;
         }
     }

@@ -18,7 +18,6 @@
 
 use crate::{
     AuditEvent, Billing, BillingError, Finding, Reporter, chunk, items, layout,
-    mutants::{Mutant, active},
     stream::{HOLES_MAX, Range, StreamHead},
 };
 use async_trait::async_trait;
@@ -47,7 +46,7 @@ impl Billing {
     /// # Errors
     /// [`BillingError`]; after [`BillingError::Unavailable`] it may have been received: send it again.
     pub async fn accept(&self, reporter: &Reporter, batch: &UsageBatch) -> Result<Receipt, BillingError> {
-        if batch.source() != reporter.identity() && !active(Mutant::AnySource) {
+        if batch.source() != reporter.identity() && !firn_env::planted!("billing.any_source") {
             return self.refuse_source(reporter, batch).await;
         }
         let mut receipt = Receipt::default();
@@ -122,7 +121,7 @@ impl Billing {
             }
             writes.extend(self.new_events(events).await?);
             if !writes.is_empty() {
-                if active(Mutant::AcknowledgeFirst) {
+                if firn_env::planted!("billing.acknowledge_first") {
                     let table = self.table.clone();
                     self.env.spawn("acknowledged already", async move {
                         let _ = table.transact(writes).await;
@@ -136,7 +135,7 @@ impl Billing {
                         why = "others report as the same source at the same time".into();
                         continue;
                     }
-                    Err(TableError::Unavailable(_)) if active(Mutant::DoubtIsSuccess) => {}
+                    Err(TableError::Unavailable(_)) if firn_env::planted!("billing.doubt_is_success") => {}
                     // It may have happened. The next look at the stream tells.
                     Err(TableError::Unavailable(error)) => {
                         why = error;
@@ -163,7 +162,7 @@ impl Billing {
         batch: &UsageBatch,
         known: &[Range],
     ) -> Result<Option<AuditEvent>, BillingError> {
-        if active(Mutant::NothingContradicts) {
+        if firn_env::planted!("billing.nothing_contradicts") {
             return Ok(None);
         }
         for range in known {

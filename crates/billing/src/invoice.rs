@@ -16,7 +16,6 @@ use crate::{
     Billing, BillingError, Entries, Hour, Money, Month, PriceBook, Quantity, Rate,
     hours::{Totals, charged},
     items, layout,
-    mutants::{Mutant, active},
     tenant::TenantHead,
 };
 use firn_table::{Condition, TableError, Write};
@@ -343,7 +342,7 @@ impl Billing {
         let mut apart = Vec::new();
         let mut sums = Entries::new();
         for (_, entries) in self.hours(tenant, hours.0, hours.1).await? {
-            if active(Mutant::RoundEachHour) {
+            if firn_env::planted!("billing.round_each_hour") {
                 apart.extend(usage_lines(&book, &charged(&entries)?)?);
             }
             for (key, totals) in entries {
@@ -365,7 +364,7 @@ impl Billing {
                 amount: previous.total,
             });
         }
-        if active(Mutant::RoundEachHour) {
+        if firn_env::planted!("billing.round_each_hour") {
             lines.append(&mut apart);
         } else {
             lines.extend(usage_lines(&book, &quantities)?);

@@ -33,7 +33,6 @@ mod invoice;
 mod items;
 mod layout;
 mod money;
-pub mod mutants;
 mod partitions;
 mod price;
 mod quantity;

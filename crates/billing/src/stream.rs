@@ -9,7 +9,6 @@
 //! leaves a hole; the other one fills it. A hole that stays is reported, once; if it is filled later, that counts all the
 //! same.
 
-use crate::mutants::{Mutant, active};
 use serde::{Deserialize, Serialize};
 
 /// Holes of one stream at most. A sender with more has to send the oldest first.
@@ -48,7 +47,7 @@ impl StreamHead {
 
     /// Splits a range into what was received before and what is new.
     pub(crate) fn split(&self, range: Range) -> (Vec<Range>, Vec<Range>) {
-        if active(Mutant::OverlapIsNew) {
+        if firn_env::planted!("billing.overlap_is_new") {
             return if range.0 >= self.end || range.1 > self.end {
                 (Vec::new(), vec![range])
             } else {
@@ -83,7 +82,7 @@ impl StreamHead {
     pub(crate) fn receive(&mut self, range: Range, now_ms: u64) {
         self.received_ms = self.received_ms.max(now_ms);
         if range.0 >= self.end {
-            if range.0 > self.end && !active(Mutant::ReorderedIsLost) {
+            if range.0 > self.end && !firn_env::planted!("billing.reordered_is_lost") {
                 self.holes.push(Hole {
                     first: self.end,
                     next: range.0,

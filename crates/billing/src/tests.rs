@@ -5,4 +5,5 @@ mod closing;
 mod histories;
 mod independent;
 mod ingestion;
+mod mutants;
 mod world;

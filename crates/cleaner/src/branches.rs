@@ -9,11 +9,7 @@
 //! the oldest retained root at all. Roots retained at takeovers are roots like snapshots. That makes three lookups at most,
 //! however many snapshots there are.
 
-use crate::{
-    CleanError,
-    mutants::{Mutant, active},
-    objects::Objects,
-};
+use crate::{CleanError, objects::Objects};
 use firn_anchor::{Anchor, Proposal, TupleVersion, VolumeEntry, VolumeTuple};
 use firn_env::Env;
 use firn_format::{
@@ -55,9 +51,9 @@ pub(crate) struct Branch {
 
 impl Branch {
     /// The roots that must be asked whether they have an object born at `birth`.
-    pub fn candidates(&self, env: &Env, birth: Version) -> Vec<&Trees> {
+    pub fn candidates(&self, birth: Version) -> Vec<&Trees> {
         let mut found: Vec<&Trees> = self.head.iter().map(|head| &head.trees).collect();
-        if active(env, Mutant::IgnoreSnapshots) {
+        if firn_env::planted!("cleaner.ignore_snapshots") {
             found.extend(self.retained.iter().filter(|trees| trees.checkpoint.is_some()));
             return found;
         }
@@ -107,7 +103,7 @@ pub(crate) async fn load(objects: &mut Objects) -> Result<Vec<Branch>, CleanErro
     let mut branches = Vec::with_capacity(entries.len());
     for entry in entries {
         branches.push(load_branch(objects, entry).await?);
-        if active(&objects.env, Mutant::IgnoreClones) {
+        if firn_env::planted!("cleaner.ignore_clones") {
             break;
         }
     }
@@ -179,7 +175,7 @@ async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch
             checkpoint,
         });
     }
-    if !active(&objects.env, Mutant::IgnoreRetainedRoots) {
+    if !firn_env::planted!("cleaner.ignore_retained_roots") {
         for kept in &tuple.retained {
             let pointer = Pointer {
                 uid: kept.root.uid,

@@ -8,14 +8,7 @@
 //! records are shortened. Only a retirement that moved nothing is forgotten, once its segment is gone: no root needed any
 //! object of it, so none ever will.
 
-use crate::{
-    CleanError,
-    limits::Limits,
-    mutants::{Mutant, active},
-    objects::Objects,
-    own_log::OwnLog,
-    report::Report,
-};
+use crate::{CleanError, limits::Limits, objects::Objects, own_log::OwnLog, report::Report};
 use firn_anchor::{DoomedSegment, RetiredSegment, Sweep, TupleVersion};
 use firn_env::Monotonic;
 use firn_format::{ForwardingEntry, ForwardingRecord, SegmentId};
@@ -62,7 +55,7 @@ pub(crate) async fn delete_doomed(
             let now_ms = i128::from(env.wall().as_millis());
             let waited_ms = doomed.seen_at_ms.map(|seen| now_ms - i128::from(seen));
             let ripe = waited_ms.is_some_and(|waited| waited >= grace_ms as i128)
-                || active(env, Mutant::DeleteWithoutGrace);
+                || firn_env::planted!("cleaner.delete_without_grace");
             let allowed =
                 (report.deleted_segments as usize) < limits.deletes && env.now().since(deadline).is_zero();
             if !ripe {
@@ -138,7 +131,7 @@ pub(crate) async fn tidy(
         if doomed.contains(&segment) {
             continue;
         }
-        if retired.moved_objects == 0 || active(&objects.env, Mutant::PruneAtOnce) {
+        if retired.moved_objects == 0 || firn_env::planted!("cleaner.prune_at_once") {
             forget(objects, segment, version, report).await?;
         } else {
             collapse(objects, log, segment, &retired, version, report).await?;

@@ -17,7 +17,6 @@ use crate::{
     branches::Branch,
     limits::Limits,
     lookup::lookup,
-    mutants::{Mutant, active},
     objects::Objects,
     tenure::{WriterState, WriterStates},
     victims::Candidate,
@@ -93,7 +92,7 @@ pub(crate) async fn judge(
     let mut writer_state = writer_states
         .of(objects, limits, branches, segment.writer)
         .await?;
-    if active(&objects.env, Mutant::OrphansByAge)
+    if firn_env::planted!("cleaner.orphans_by_age")
         && objects.env.wall().as_millis() - candidate.modified_ms > 60_000
     {
         writer_state = WriterState::Over;
@@ -121,7 +120,7 @@ pub(crate) async fn judge(
             Err(error) => return Err(error),
         }
     }
-    if active(&objects.env, Mutant::ForgetOneObject)
+    if firn_env::planted!("cleaner.forget_one_object")
         && let Some((_, fate)) = judged
             .objects
             .iter_mut()
@@ -211,7 +210,6 @@ async fn find(
     branches: &[Branch],
     entry: &SegmentIndexEntry,
 ) -> Result<Option<Pointer>, CleanError> {
-    let env = objects.env.clone();
     for branch in branches {
         if entry.place.inode == firn_format::CHECKPOINTS {
             for trees in branch.checkpoints() {
@@ -223,7 +221,7 @@ async fn find(
             }
             continue;
         }
-        for trees in branch.candidates(&env, entry.birth) {
+        for trees in branch.candidates(entry.birth) {
             if let Some(found) = lookup(objects, trees, entry.place).await?
                 && found.pointer.uid == entry.uid
             {

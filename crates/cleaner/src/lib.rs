@@ -25,7 +25,6 @@ mod error;
 mod judge;
 mod limits;
 mod lookup;
-pub mod mutants;
 mod objects;
 mod own_log;
 mod relocate;

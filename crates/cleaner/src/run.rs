@@ -5,7 +5,6 @@ use crate::{
     branches::{self, Branch},
     deletion,
     judge::{Fate, Judged, Verdict, judge},
-    mutants::{Mutant, active},
     objects::Objects,
     own_log::OwnLog,
     relocate::{Relocated, relocate},
@@ -162,7 +161,7 @@ impl Cleaner {
         let finished = candidates.is_empty() || report.retired_segments == 0;
         let mut next = if finished { window.next } else { after };
         report.sweep_ended = finished && window.next.is_none();
-        if active(&self.env, Mutant::CursorSkips) && next.is_none() {
+        if firn_env::planted!("cleaner.cursor_skips") && next.is_none() {
             next = Some(SegmentId {
                 writer: WriterId(u64::MAX),
                 sequence: 0,
@@ -360,7 +359,7 @@ impl Cleaner {
                 ..proposal.clone()
             };
             let volume = scene.branches[*ordinal].volume;
-            if active(&self.env, Mutant::ProposeOnAnotherBase)
+            if firn_env::planted!("cleaner.propose_on_another_base")
                 && let Some(root) = self.anchor.load(volume).await?.0.root
             {
                 proposal.base_version = root.version;
@@ -383,7 +382,7 @@ impl Cleaner {
                 keep_for_ever: covers.is_none(),
                 covers: covers.unwrap_or_default(),
             };
-            if !entries.is_empty() && !active(&self.env, Mutant::NoForwardingRecord) {
+            if !entries.is_empty() && !firn_env::planted!("cleaner.no_forwarding_record") {
                 let record = ForwardingRecord {
                     family: self.anchor.family(),
                     old: segment,
@@ -401,7 +400,7 @@ impl Cleaner {
         }
         self.env.fault_point("cleaner.before_retire").await;
         let mut seen = scene.round.clone();
-        if active(&self.env, Mutant::RetireWithoutRound) {
+        if firn_env::planted!("cleaner.retire_without_round") {
             seen = self.anchor.cleaner_round().await?;
         }
         let moved: u64 = segments

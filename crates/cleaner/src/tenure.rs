@@ -6,13 +6,7 @@
 //! takes a proposal over, are as old as their originals; they are told by their segment, which was begun after the one that
 //! the head's checkpoint lies in.
 
-use crate::{
-    CleanError,
-    branches::Branch,
-    limits::Limits,
-    mutants::{Mutant, active},
-    objects::Objects,
-};
+use crate::{CleanError, branches::Branch, limits::Limits, objects::Objects};
 use firn_anchor::WriterTenure;
 use firn_format::{Version, WriterId};
 use std::collections::BTreeMap;
@@ -109,7 +103,7 @@ impl WriterStates {
                 Some(branch) if branch.tuple.epoch > epoch || branch.tuple.owner.is_none() => {
                     WriterState::Over
                 }
-                Some(branch) if active(&objects.env, Mutant::JudgeUncommitted) && branch.head.is_some() => {
+                Some(branch) if firn_env::planted!("cleaner.judge_uncommitted") && branch.head.is_some() => {
                     WriterState::Over
                 }
                 Some(branch) => up_to_head(branch).unwrap_or(WriterState::MayCommit),

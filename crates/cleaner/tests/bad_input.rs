@@ -19,7 +19,7 @@ struct Office {
 
 /// A volume most of which was overwritten.
 fn office() -> Office {
-    office_in(World::new(11, None))
+    office_in(World::new(11))
 }
 
 fn office_in(world: World) -> Office {
@@ -82,7 +82,7 @@ fn a_bucket_without_permission_to_delete_holds_segments_until_it_is_given() {
 
 #[test]
 fn a_bucket_that_keeps_versions_gives_space_back_all_the_same() {
-    let mut world = World::new(11, None);
+    let mut world = World::new(11);
     world.keep_versions();
     let office = office_in(world);
     let before = office.world.store.stored_bytes();

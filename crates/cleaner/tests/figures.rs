@@ -22,7 +22,7 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Self {
-        let world = World::new(seed, None);
+        let world = World::new(seed);
         let edge = Edge::create(&world, VolumeId([1; 16]), 1, SEGMENT_BYTES);
         let limits = Limits {
             segment_bytes: SEGMENT_BYTES,

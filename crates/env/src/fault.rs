@@ -4,11 +4,10 @@
 //! simulation the machine crashes (its tasks are dropped, its disk loses what was not synced); under a real process,
 //! armed through `FIRN_FAULT=name[:hit]`, the process aborts as `kill -9` would.
 //!
-//! Beside them stand two more doors for tests: observations, by which an engine tells in which order things happened inside
-//! it, and planted bugs, by which a test takes out a guard to see whether the tests would notice.
+//! Beside them stand observations, by which an engine tells a test in which order things happened inside it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     future::pending,
     sync::{
         Arc, Mutex,
@@ -44,9 +43,6 @@ pub struct FaultPoints {
     acted: Mutex<BTreeMap<&'static str, u64>>,
     observed: AtomicBool,
     observer: Mutex<Option<Observer>>,
-    /// Names of the bugs planted here.
-    planted: Mutex<BTreeSet<String>>,
-    any_planted: AtomicBool,
 }
 
 impl FaultPoints {
@@ -104,24 +100,6 @@ impl FaultPoints {
     pub fn set_observer(&self, observer: impl Fn(&'static str, u64) + Send + Sync + 'static) {
         *self.observer.lock().expect("no panic under this lock") = Some(Arc::new(observer));
         self.observed.store(true, Ordering::Relaxed);
-    }
-
-    /// Plants a bug: engines built for this take the guard of that name out.
-    pub fn plant(&self, bug: &str) {
-        self.planted
-            .lock()
-            .expect("no panic under this lock")
-            .insert(bug.to_owned());
-        self.any_planted.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_planted(&self, bug: &str) -> bool {
-        self.any_planted.load(Ordering::Relaxed)
-            && self
-                .planted
-                .lock()
-                .expect("no panic under this lock")
-                .contains(bug)
     }
 
     pub(crate) fn observe(&self, name: &'static str, value: u64) {

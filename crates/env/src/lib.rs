@@ -11,6 +11,7 @@
 mod clock;
 mod disk;
 mod fault;
+pub mod mutants;
 mod network;
 mod random;
 #[cfg(target_os = "linux")]
@@ -161,11 +162,6 @@ impl Env {
     /// Tells a test that something happened inside an engine, at the instant it happens. Nothing in production.
     pub fn observe(&self, name: &'static str, value: u64) {
         self.parts.faults.observe(name, value);
-    }
-
-    /// Whether a test planted this bug here. Engines ask only in builds made for such tests.
-    pub fn is_planted(&self, bug: &str) -> bool {
-        self.parts.faults.is_planted(bug)
     }
 
     /// The fault points themselves, for tests that arm them and print the table of hits.

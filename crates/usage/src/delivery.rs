@@ -4,11 +4,7 @@
 //! faster than any source observes, and nothing has to be put back in order. After something was appended the delivery
 //! lingers for a moment, so that a trickle becomes batches rather than one request for each record.
 
-use crate::{
-    SinkError, Spool, UsageSink,
-    mutants::{Mutant, active},
-    spool::Cursor,
-};
+use crate::{SinkError, Spool, UsageSink, spool::Cursor};
 use firn_env::Env;
 use std::{sync::Arc, time::Duration};
 
@@ -104,7 +100,9 @@ impl Delivery {
                 .unwrap_or_else(|elapsed| Err(SinkError::Unavailable(elapsed.to_string())));
             match tried {
                 Ok(()) => return Ok(()),
-                Err(SinkError::Unavailable(_)) if active(Mutant::DoubtIsReceipt) => return Ok(()),
+                Err(SinkError::Unavailable(_)) if firn_env::planted!("usage.doubt_is_receipt") => {
+                    return Ok(());
+                }
                 Err(error @ SinkError::Refused(_)) => return Err(error),
                 Err(error @ SinkError::Unavailable(_)) => {
                     tries += 1;

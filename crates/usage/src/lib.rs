@@ -23,7 +23,6 @@ mod batch;
 mod codec;
 mod delivery;
 mod meter;
-pub mod mutants;
 mod name;
 mod record;
 mod sink;

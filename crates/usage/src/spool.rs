@@ -289,7 +289,7 @@ async fn create(
     let length = bytes.len() as u64;
     file.write_and_sync(0, vec![bytes]).await?;
     env.fault_point("usage.spool.header_synced").await;
-    if !crate::mutants::active(crate::mutants::Mutant::SkipDirectorySync) {
+    if !firn_env::planted!("usage.skip_directory_sync") {
         env.disk().sync_directory(directory).await?;
     }
     Ok(NewFile { file, bytes: length })

@@ -2,4 +2,5 @@
 
 mod encoding;
 mod histories;
+mod mutants;
 mod spool;

@@ -52,8 +52,6 @@ use std::{
 };
 use writer::{FileMaker, Writer};
 
-use crate::mutants::{Mutant, active};
-
 /// Number of a record in its volume's life: each is one more than the one before, over restarts too. The first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
@@ -222,7 +220,7 @@ impl Journal {
         env.fault_point("journal.after_recovery").await;
 
         let last = survey.last;
-        let number = if active(env, Mutant::ReuseFoundJournalFile) {
+        let number = if firn_env::planted!("volume.reuse_found_journal_file") {
             survey.highest_number.max(1)
         } else {
             survey.highest_number + 1
@@ -347,7 +345,7 @@ impl Journal {
     /// # Panics
     /// If no record with that number was appended.
     pub async fn durable(&self, sequence: Sequence) -> Result<(), JournalError> {
-        if active(&self.shared.env, Mutant::AcknowledgeBeforeFsync) {
+        if firn_env::planted!("volume.acknowledge_before_fsync") {
             return Ok(());
         }
         self.shared.wait_for(sequence, true).await

@@ -17,7 +17,6 @@ pub mod journal;
 mod load;
 mod local;
 mod merge;
-pub mod mutants;
 pub mod objects;
 mod open;
 mod read;

@@ -25,7 +25,6 @@ mod samples;
 
 use crate::{
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
-    mutants::{Mutant, active},
     objects::{Objects, ReadError},
     state::{Retained, Snapshot},
     tree::{self, Update},
@@ -216,7 +215,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
         return Ok(None);
     }
     let is_ours = own.history.contains(&(proposal.base_version, proposal.base_uid));
-    if !is_ours && !active(&inner.env, Mutant::MergeAnyBase) {
+    if !is_ours && !firn_env::planted!("volume.merge_any_base") {
         let why = format!(
             "its base, version {} with checkpoint {}, is none of this volume's latest commits",
             proposal.base_version.0, proposal.base_uid
@@ -256,7 +255,7 @@ async fn walk(
     let mut walk = Walk {
         objects: inner.objects.clone(),
         packer,
-        careless: active(&inner.env, Mutant::MergeDifferentUids),
+        careless: firn_env::planted!("volume.merge_different_uids"),
         left: STEP_OBJECTS,
         from: under_way.next_inode,
         stopped_at: None,

@@ -32,7 +32,6 @@ pub use error::{ObjectsError, ReadError};
 pub use fetch::FetchPolicy;
 pub use plan::FetchPrices;
 
-use crate::mutants::{Mutant, active};
 use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
@@ -451,7 +450,7 @@ impl Inner {
             }
             match self.fetcher.fetch_uncached(&next).await {
                 Ok(bytes) => {
-                    let opened = if active(&self.env, Mutant::ForwardUnverified) {
+                    let opened = if firn_env::planted!("volume.forward_unverified") {
                         trusting(&self.opener, bytes.clone())
                     } else {
                         self.open(bytes.clone(), &moved, place).await
@@ -483,7 +482,7 @@ impl Inner {
     async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
         let location = pointer.location;
         let bytes = self.disk.read(&location).await?;
-        let opened = if active(&self.env, Mutant::TrustTheDiskCache) {
+        let opened = if firn_env::planted!("volume.trust_the_disk_cache") {
             trusting(&self.opener, bytes)
         } else {
             self.open(bytes, pointer, place).await

@@ -12,7 +12,6 @@ use crate::{
     load::load_root,
     local::{LocalState, journal_directory},
     merge::MergeState,
-    mutants::{Mutant, active},
     objects::{Objects, ObjectsConfig},
     record::{Operation, Record},
     replay::Replaying,
@@ -220,7 +219,7 @@ impl Volume {
         let objects = parts.objects(&config).await?;
         let mut loaded = load_root(&objects, parts.volume, &root).await?;
         let verifier = match local.clean_verifier.take() {
-            _ if active(&env, Mutant::KeepWriteVerifier) => [7; 8],
+            _ if firn_env::planted!("volume.keep_write_verifier") => [7; 8],
             clean => clean.unwrap_or_else(|| env.random_bytes()),
         };
         // The tenure is remembered before the first record of its journal can exist.
@@ -231,7 +230,7 @@ impl Volume {
             epoch: ownership.epoch(),
         };
         let writer = match parts.anchor.next_writer_for(registered).await? {
-            _ if active(&env, Mutant::ReuseWriterIncarnation) => WriterId(1),
+            _ if firn_env::planted!("volume.reuse_writer_incarnation") => WriterId(1),
             writer => writer,
         };
         let journal_config = JournalConfig {
@@ -256,7 +255,7 @@ impl Volume {
             version: root.version.0,
             ..RecoveryReport::default()
         };
-        loaded.state.forgets_truncation = active(&env, Mutant::ForgetTruncation);
+        loaded.state.forgets_truncation = firn_env::planted!("volume.forget_truncation");
         env.fault_point("recover.before_replay").await;
         let packer = parts.packer(&config, &objects, writer);
         let mut replaying = Replaying {

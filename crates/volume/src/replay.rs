@@ -6,7 +6,6 @@ use crate::{
     error::VolumeError,
     extents::WriteBuffer,
     journal::{Journal, Replay},
-    mutants::{Mutant, active},
     objects::Objects,
     open::RecoveryReport,
     read_view::decode_inode,
@@ -54,7 +53,7 @@ impl Replaying<'_> {
             }
             report.records += 1;
             if matches!(record.operation, Operation::CreateSnapshot { .. })
-                && !active(&self.packer.env, Mutant::SnapshotLaterChanges)
+                && !firn_env::planted!("volume.snapshot_later_changes")
             {
                 self.pack_snapshots().await?;
             }

@@ -14,7 +14,6 @@ use crate::{
     journal::{Journal, Replay, Sequence},
     load::load_root,
     local::{LocalState, journal_directory},
-    mutants::{Mutant, active},
     open::{Parts, RecoveryReport},
     record::{Operation, Record},
     replay::load_for_replay,
@@ -85,7 +84,7 @@ impl Volume {
         }
         let mut report = None;
         if let Some(root) =
-            base_root(&tuple, tenure).filter(|_| !active(&parts.env, Mutant::DropFencedJournal))
+            base_root(&tuple, tenure).filter(|_| !firn_env::planted!("volume.drop_fenced_journal"))
         {
             report = salvage_onto(parts, config, &local, tenure, &root).await?;
         }

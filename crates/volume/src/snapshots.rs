@@ -29,7 +29,6 @@ pub(crate) use view::SnapshotViews;
 
 use crate::{
     journal::{Reservation, ReserveClass},
-    mutants::{Mutant, active},
     record::{Operation, Record},
     state::{NAME_BYTES_MAX, SNAPSHOTS_MAX, Snapshot, State},
     volume::{Before, ChangeRequest, Inner, Planned, ServingState, Volume},
@@ -239,7 +238,7 @@ impl Volume {
     /// If there is none of that name, or it is protected.
     pub async fn snapshot_delete(&self, name: &[u8]) -> Result<(), SnapshotError> {
         let now_ms = self.inner.env.wall().as_millis();
-        let careless = active(&self.inner.env, Mutant::DeleteProtectedSnapshot);
+        let careless = firn_env::planted!("volume.delete_protected_snapshot");
         self.change_snapshot(name, |snapshot| {
             if snapshot.protected_until_ms > now_ms && !careless {
                 return Err(SnapshotError::Protected {

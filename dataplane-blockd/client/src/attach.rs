@@ -17,7 +17,7 @@ use crate::{
 };
 use firn_blockd_disk::journal::{Journal, JournalError, JournalOptions, Journaled};
 use firn_blockd_disk::{
-    AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Planted, Regions, ReplicaError,
+    AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Regions, ReplicaError,
     StripedConfig, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::DeviceError;
@@ -271,7 +271,6 @@ async fn recover(
                 flush,
                 dirty_bytes_max,
                 regions: wanted.regions,
-                planted: Planted::default(),
             };
             let attached = striped::attach(&*replicas, incarnation, config).await?;
             let reconciled = attached.reconciled_regions;
@@ -282,7 +281,6 @@ async fn recover(
                 flush,
                 dirty_bytes_max,
                 checkpoint_entries: (physical_blocks / 16).max(CHECKPOINT_ENTRIES_MIN),
-                planted: Planted::default(),
             };
             let recovered = log::recover(&*replicas, incarnation, config).await;
             let engine = match recovered {

@@ -353,7 +353,7 @@ impl Replicas for ClusterReplicas {
                 .iter()
                 .flat_map(|row| row.replicas.iter().map(move |replica| (row, replica)))
                 .filter(|(_, replica)| {
-                    replica.state == ReplicaState::Active || !self.env.is_planted("client.fences_active_only")
+                    replica.state == ReplicaState::Active || !firn_env::planted!("client.fences_active_only")
                 })
                 .filter(|(_, replica)| !fenced.contains(&replica.node))
                 .collect();
@@ -407,7 +407,7 @@ impl Replicas for ClusterReplicas {
     async fn zero(&self, _path: usize, blocks: Range<u64>, _version: Version) -> Result<(), ReplicaError> {
         let generation = self.next_generation();
         let mut runs = self.layout.runs(blocks).map_err(foreign)?;
-        if self.env.is_planted("client.zeroes_one_tract_only") {
+        if firn_env::planted!("client.zeroes_one_tract_only") {
             runs.truncate(1);
         }
         let at_once = runs.len().min(ZEROED_AT_ONCE);

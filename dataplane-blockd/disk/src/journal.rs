@@ -110,7 +110,7 @@ impl Journal {
         let mut salvaged = None;
         let mut files = match (owner, open().await) {
             (Some(owner), Ok(files))
-                if owner + 1 == incarnation || env.is_planted("journal.trusts_an_earlier_attach") =>
+                if owner + 1 == incarnation || firn_env::planted!("journal.trusts_an_earlier_attach") =>
             {
                 files
             }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use firn_blockd_disk::{
-    Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, MemoryNodes, Planted, Regions, RequestId, Store,
+    Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, MemoryNodes, Regions, RequestId, Store,
     StripedConfig, StripedEngine, WritePolicy, log, striped,
 };
 use futures::FutureExt;
@@ -16,7 +16,6 @@ fn striped(flush: FlushPolicy, dirty_bytes_max: u64) -> StripedEngine {
         flush,
         dirty_bytes_max,
         regions: Regions::default(),
-        planted: Planted::default(),
     };
     let nodes = MemoryNodes::new(1).attach(Incarnation(1), [0; 32]);
     let attached = striped::attach(&nodes, Incarnation(1), config).now_or_never();
@@ -28,7 +27,6 @@ fn a_log(flush: FlushPolicy, blocks: u64, slack: u64) -> LogEngine {
         flush,
         dirty_bytes_max: 1 << 20,
         checkpoint_entries: 1000,
-        planted: Planted::default(),
     };
     let nodes = MemoryNodes::new(1);
     let attach = |incarnation| nodes.attach(Incarnation(incarnation), [0; 32]);

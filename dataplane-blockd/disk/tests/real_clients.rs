@@ -1,7 +1,7 @@
 //! Whole disks, sealed and replicated, under clients that are not ours.
 
 use firn_blockd_disk::{
-    Engine, FlushPolicy, Incarnation, LogConfig, MemoryNodes, Planted, Regions, StripedConfig, VirtualDisk,
+    Engine, FlushPolicy, Incarnation, LogConfig, MemoryNodes, Regions, StripedConfig, VirtualDisk,
     WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
@@ -42,13 +42,12 @@ async fn attach(
         Mode::Ordered => FlushPolicy::Ordered { lag_ms_max: 1000 },
         Mode::WriteThrough | Mode::WriteBack | Mode::Log => FlushPolicy::Durable,
     };
-    let (dirty_bytes_max, planted) = (32 << 20, Planted::default());
+    let dirty_bytes_max = 32 << 20;
     let engine = if let Mode::Log = mode {
         let config = LogConfig {
             flush,
             dirty_bytes_max,
             checkpoint_entries: 4000,
-            planted,
         };
         Engine::Log(Box::new(
             log::recover(&*replicas, incarnation, config).await.unwrap(),
@@ -63,7 +62,6 @@ async fn attach(
             flush,
             dirty_bytes_max,
             regions: Regions::default(),
-            planted,
         };
         let attached = striped::attach(&*replicas, incarnation, config).await.unwrap();
         Engine::Striped(Box::new(attached.engine))

@@ -74,7 +74,7 @@ impl Served {
         socket: &Path,
     ) -> Result<(Arc<Self>, Task<()>), Failure> {
         let exports = Arc::new(Exports::new());
-        let gate = SnapshotGate::new(env, attached.device.clone(), SNAPSHOT_TRACT_BYTES);
+        let gate = SnapshotGate::new(attached.device.clone(), SNAPSHOT_TRACT_BYTES);
         let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(gate.clone()));
         exports.insert(&serving.name, Export::new(device, "a Firn disk"));
         let server = Server::new(env.clone(), exports, serving.tls.clone(), Limits::default());

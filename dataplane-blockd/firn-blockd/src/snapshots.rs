@@ -304,7 +304,7 @@ async fn take_one(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
     let access = outside.operator.client(client.capability_seconds)?;
     let attachable = Attachable::new(record.disk, *key.expose(), "firn-blockd snapshot");
     let attached = attach(&outside.env, &outside.placement, &access, attachable).await?;
-    let gate = SnapshotGate::new(&outside.env, attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
+    let gate = SnapshotGate::new(attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
     let (progress, settings) = (Progress::default(), &attached.record().settings);
     let taking = take(&outside.env, &catalogue, &gate, &wanted.name, settings, &progress);
     let taken = watched(&outside.env, "snapshot", "tracts", &progress, taking).await;

@@ -87,7 +87,7 @@ async fn round(node: &Arc<Inner>) -> usize {
         return all;
     }
     node.env.fault_point("copy.before_flush").await;
-    if !node.env.is_planted("node.promote_before_flush") {
+    if !firn_env::planted!("node.promote_before_flush") {
         node.store.flush().await;
     }
     node.env.fault_point("copy.before_promote").await;
@@ -123,7 +123,7 @@ async fn copy_row(node: &Inner, row: &Row) -> Result<(), CopyError> {
     let me = node.store.node();
     let name = (row.replication, row.index);
     let since = row.replica(me).ok_or(CopyError::Changed)?.since;
-    if !node.env.is_planted("node.keep_earlier_stay") {
+    if !firn_env::planted!("node.keep_earlier_stay") {
         let stale = node
             .store
             .places()
@@ -263,7 +263,7 @@ async fn put_copies(node: &Inner, place: TractPlace, found: &VersionedBlocks) ->
         .filter_map(|(block, version, data)| {
             let content = match (version.state, data) {
                 (BlockState::Written(checksum), Some(data)) => Content::Data { data, checksum },
-                (BlockState::Trimmed, _) if !node.env.is_planted("node.copy_without_tombstones") => {
+                (BlockState::Trimmed, _) if !firn_env::planted!("node.copy_without_tombstones") => {
                     Content::Trim
                 }
                 (BlockState::Trimmed | BlockState::Absent | BlockState::Written(_), _) => return None,

@@ -177,7 +177,7 @@ impl Inner {
         for _ in 0..4 {
             match self.store.put(place, puts).await {
                 Err(StoreError::OtherStay { tract }) => {
-                    if self.env.is_planted("node.keep_earlier_stay") {
+                    if firn_env::planted!("node.keep_earlier_stay") {
                         let held = self.store.place(tract).unwrap_or(place);
                         return self.store.put(held, puts).await.map_err(refusal);
                     }

@@ -185,7 +185,7 @@ impl Rows {
         for looked in [false, true] {
             let row = cell.gate.clone().read_owned().await;
             match &*row {
-                Some(known) if known.version == version || self.env.is_planted("node.any_row_version") => {
+                Some(known) if known.version == version || firn_env::planted!("node.any_row_version") => {
                     if known.replica(self.node).is_none() {
                         return Err(Refusal::WrongRow {
                             newest: known.clone(),

@@ -214,10 +214,10 @@ impl NodeSession {
         newest: Fence,
     ) -> Result<OwnedRwLockReadGuard<()>, Refusal> {
         let held = self.node.rows.fence_gate(disk).read_owned().await;
-        if self.node.env.is_planted("node.skip_fence") {
+        if firn_env::planted!("node.skip_fence") {
             return Ok(held);
         }
-        if newest > fence && !self.node.env.is_planted("node.trusts_its_own_fence") {
+        if newest > fence && !firn_env::planted!("node.trusts_its_own_fence") {
             return Err(Refusal::Fenced { current: newest });
         }
         match self.node.store.fence(disk) {
@@ -237,7 +237,7 @@ impl NodeSession {
     ) -> Result<Entered, Refusal> {
         let Located { name, mut owner } = located;
         let mut row = self.node.rows.admit(name, version).await?;
-        let believes = fence.is_none() || self.node.env.is_planted("node.believes_an_old_record");
+        let believes = fence.is_none() || firn_env::planted!("node.believes_an_old_record");
         if !believes && row.membership_epoch > owner.membership_epochs {
             // The node joined the row since it read whose the disk is, and who took the disk over before that did not tell it.
             let membership_epoch = row.membership_epoch;
@@ -283,7 +283,7 @@ impl NodeSession {
         let located = self.node.rows.tract_row(tract, Some(grant.tenant)).await?;
         let _permit = self.node.permit(grant.tenant, range.bytes()).await?;
         let entered = self.enter(located, tract, row, Some(fence)).await?;
-        if entered.state != ReplicaState::Active && !self.node.env.is_planted("node.joining_reads") {
+        if entered.state != ReplicaState::Active && !firn_env::planted!("node.joining_reads") {
             return Err(Refusal::Joining);
         }
         let found = self
@@ -455,7 +455,7 @@ impl NodeSession {
         if newest <= fence && self.node.store.fence(disk) != Some(fence) {
             newest = self.node.rows.read_disk(disk).await?.0.fence();
         }
-        if newest > fence && !self.node.env.is_planted("node.fences_without_the_table") {
+        if newest > fence && !firn_env::planted!("node.fences_without_the_table") {
             return Err(Refusal::Fenced { current: newest });
         }
         let gate = self.node.rows.fence_gate(disk);

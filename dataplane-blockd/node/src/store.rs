@@ -178,7 +178,7 @@ impl Store {
             state.batch
         };
         self.shared.env.fault_point("store.fence_raised").await;
-        if self.shared.env.is_planted("store.fence_not_durable") {
+        if firn_env::planted!("store.fence_not_durable") {
             return;
         }
         self.shared.wait_durable(batch).await;

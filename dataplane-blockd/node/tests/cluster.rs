@@ -6,7 +6,7 @@ use bytes::Bytes;
 use firn_blockd_node::*;
 use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
-use firn_env::sim::DiskImage;
+use firn_env::{mutants::planting, sim::DiskImage};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -112,14 +112,8 @@ async fn check(client: &Client, model: &Model) -> Result<(), String> {
 
 /// A history: a client uses a disk while nodes crash, stay away, come back, and one loses its disk for good; then another
 /// client takes over.
-fn history(seed: u64, planted: Option<&str>) -> Result<(), String> {
+fn history(seed: u64) -> Result<(), String> {
     let cluster = TestCluster::new(seed, 4);
-    if let Some(bug) = planted {
-        cluster
-            .hosts
-            .iter()
-            .for_each(|host| host.machine.faults().plant(bug));
-    }
     let model: Model = Arc::default();
     let mut client = cluster.client("client");
     let client_machine = cluster.simulation.machine("user");
@@ -213,7 +207,7 @@ fn history(seed: u64, planted: Option<&str>) -> Result<(), String> {
 #[test]
 fn no_acknowledged_write_is_lost_and_replicas_agree() {
     for seed in 0..30 {
-        if let Err(wrong) = history(seed, None) {
+        if let Err(wrong) = history(seed) {
             panic!("seed {seed}: {wrong}");
         }
     }
@@ -245,14 +239,14 @@ fn the_same_seed_is_the_same_history() {
 #[test]
 fn bugs_planted_in_nodes_are_caught_by_histories() {
     for bug in ["node.keep_earlier_stay", "store.acknowledge_before_sync"] {
-        let caught = (0..40).find(|seed| history(*seed, Some(bug)).is_err());
+        let caught = (0..40).find(|seed| planting(Some(bug), || history(*seed)).is_err());
         assert!(caught.is_some(), "{bug} was not noticed");
         eprintln!("{bug}: caught with seed {}", caught.unwrap_or_default());
     }
 }
 
-fn the_loser_of_a_forced_attach_can_do_nothing_more(planted: Option<&str>) -> Result<(), String> {
-    let Stage { cluster, client } = stage(1, 3, 2, planted);
+fn the_loser_of_a_forced_attach_can_do_nothing_more() -> Result<(), String> {
+    let Stage { cluster, client } = stage(1, 3, 2);
     let mut winner = cluster.client("winner");
     cluster
         .simulation
@@ -274,8 +268,8 @@ fn the_loser_of_a_forced_attach_can_do_nothing_more(planted: Option<&str>) -> Re
 
 /// A node is drained while a client, which believes in the row as it was, goes on writing to the two replicas it knows:
 /// whatever both acknowledge must be on all that come after them.
-fn a_stale_row_is_refused(planted: Option<&str>) -> Result<(), String> {
-    let Stage { cluster, client } = stage(2, 4, 2, planted);
+fn a_stale_row_is_refused() -> Result<(), String> {
+    let Stage { cluster, client } = stage(2, 4, 2);
     let placement = placement(&cluster.simulation.env(), &cluster.table);
     cluster
         .simulation
@@ -333,8 +327,8 @@ fn a_stale_row_is_refused(planted: Option<&str>) -> Result<(), String> {
         .map_err(|error| error.to_string())?
 }
 
-fn a_joining_replica_serves_no_reads(planted: Option<&str>) -> Result<(), String> {
-    let Stage { cluster, client } = stage(3, 3, 2, planted);
+fn a_joining_replica_serves_no_reads() -> Result<(), String> {
+    let Stage { cluster, client } = stage(3, 3, 2);
     let machines: Vec<_> = cluster.hosts.iter().map(|host| host.machine.clone()).collect();
     let shared = Arc::new(cluster);
     let world = shared.clone();
@@ -405,8 +399,8 @@ async fn at_rest(client: &Client) -> Result<Row, String> {
     Err("the row is never at rest".into())
 }
 
-fn what_was_copied_is_durable_before_it_is_served(planted: Option<&str>) -> Result<(), String> {
-    let Stage { cluster, client } = stage(4, 3, 2, planted);
+fn what_was_copied_is_durable_before_it_is_served() -> Result<(), String> {
+    let Stage { cluster, client } = stage(4, 3, 2);
     let placement = placement(&cluster.simulation.env(), &cluster.table);
     let hosts: Vec<Host> = cluster
         .hosts
@@ -466,8 +460,8 @@ fn what_was_copied_is_durable_before_it_is_served(planted: Option<&str>) -> Resu
         .map_err(|error| error.to_string())?
 }
 
-fn a_late_write_does_not_bring_back_what_was_trimmed(planted: Option<&str>) -> Result<(), String> {
-    let Stage { cluster, client } = stage(5, 3, 2, planted);
+fn a_late_write_does_not_bring_back_what_was_trimmed() -> Result<(), String> {
+    let Stage { cluster, client } = stage(5, 3, 2);
     let placement = placement(&cluster.simulation.env(), &cluster.table);
     let machines: Vec<_> = cluster.hosts.iter().map(|host| host.machine.clone()).collect();
     cluster

@@ -3,16 +3,13 @@
 mod support;
 
 use firn_blockd_node::*;
-use firn_env::sim::Simulation;
+use firn_env::{mutants::planting, sim::Simulation};
 use support::store::{formatted, generation, place, put, read};
 
 /// Blocks are made durable, others are written until the journal has gone round several times, and the machine crashes.
-fn the_journal_goes_round(planted: Option<&str>) -> Result<(), String> {
+fn the_journal_goes_round() -> Result<(), String> {
     let simulation = Simulation::new(3);
     let machine = simulation.machine("node");
-    if let Some(bug) = planted {
-        machine.faults().plant(bug);
-    }
     let env = machine.env();
     simulation
         .run(async move {
@@ -52,8 +49,8 @@ fn the_journal_goes_round(planted: Option<&str>) -> Result<(), String> {
 
 #[test]
 fn what_was_durable_stays_so_when_the_journal_goes_round() {
-    assert_eq!(the_journal_goes_round(None), Ok(()));
-    let noticed = the_journal_goes_round(Some("store.reuse_journal_early"));
+    assert_eq!(the_journal_goes_round(), Ok(()));
+    let noticed = planting(Some("store.reuse_journal_early"), the_journal_goes_round);
     assert!(
         noticed.is_err(),
         "a journal file reused too early was not noticed"

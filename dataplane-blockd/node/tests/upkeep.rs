@@ -12,7 +12,7 @@ use support::*;
 
 #[test]
 fn damage_is_repaired_from_another_replica() {
-    let Stage { cluster, client } = stage(6, 3, 2, None);
+    let Stage { cluster, client } = stage(6, 3, 2);
     let machines: Vec<_> = cluster.hosts.iter().map(|host| host.machine.clone()).collect();
     cluster
         .simulation
@@ -39,7 +39,7 @@ fn damage_is_repaired_from_another_replica() {
 
 #[test]
 fn capabilities_are_asked_for_and_bind() {
-    let Stage { cluster, client } = stage(7, 3, 2, None);
+    let Stage { cluster, client } = stage(7, 3, 2);
     let env = cluster.simulation.machine("stranger").env();
     cluster
         .simulation
@@ -183,7 +183,7 @@ fn a_full_node_refuses_new_tracts_and_serves_the_others() {
 
 #[test]
 fn deleted_disks_are_dropped_by_the_nodes() {
-    let Stage { cluster, client } = stage(9, 3, 2, None);
+    let Stage { cluster, client } = stage(9, 3, 2);
     let placement = placement(&cluster.simulation.env(), &cluster.table);
     let held: Vec<_> = cluster.hosts.iter().map(|host| host.running.clone()).collect();
     cluster
@@ -235,7 +235,7 @@ fn deleted_disks_are_dropped_by_the_nodes() {
 /// Where the table is a service, each look at all disks costs as much as they are many.
 #[test]
 fn an_idle_cluster_asks_for_all_disks_no_oftener_than_it_needs_to() {
-    let Stage { cluster, client } = stage(9, 3, 2, None);
+    let Stage { cluster, client } = stage(9, 3, 2);
     let table = cluster.table.clone();
     let queries = cluster
         .simulation

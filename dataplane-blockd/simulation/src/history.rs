@@ -6,8 +6,7 @@ use crate::{
     replicas::{Attach, Fate, World},
 };
 use firn_blockd_disk::{
-    Effect, FlushPolicy, Incarnation, LogConfig, Planted, Regions, RequestId, Store, StripedConfig, Unit,
-    WritePolicy,
+    Effect, FlushPolicy, Incarnation, LogConfig, Regions, RequestId, Store, StripedConfig, Unit, WritePolicy,
 };
 use firn_env::sim::Seeded;
 use futures::FutureExt;
@@ -41,9 +40,9 @@ pub struct Report {
 }
 
 /// Runs the history of a seed.
-pub fn run(seed: u64, planted: Planted, verbose: bool) -> Report {
+pub fn run(seed: u64, verbose: bool) -> Report {
     let mut random = Seeded::new(seed, 77);
-    let mode = choose_mode(&mut random, planted);
+    let mode = choose_mode(&mut random);
     let replicas = random.between(1, 3) as usize;
     // At most one replica rots, and only if another has the data.
     let rotten = (replicas > 1 && random.chance(1, 2)).then(|| random.index(replicas));
@@ -75,7 +74,7 @@ pub fn run(seed: u64, planted: Planted, verbose: bool) -> Report {
     history.report
 }
 
-fn choose_mode(random: &mut Seeded, planted: Planted) -> Mode {
+fn choose_mode(random: &mut Seeded) -> Mode {
     let ordered = FlushPolicy::Ordered {
         lag_ms_max: random.between(1, 50),
     };
@@ -88,7 +87,6 @@ fn choose_mode(random: &mut Seeded, planted: Planted) -> Mode {
             flush,
             dirty_bytes_max,
             regions,
-            planted,
         })
     };
     let regions = Regions {
@@ -104,7 +102,6 @@ fn choose_mode(random: &mut Seeded, planted: Planted) -> Mode {
                 flush: if kind < 6 { FlushPolicy::Durable } else { ordered },
                 dirty_bytes_max,
                 checkpoint_entries: random.between(2, 20),
-                planted,
             };
             Mode::Log(config, blocks, blocks + random.between(4, 12))
         }

@@ -1,8 +1,9 @@
 //! Runs histories of virtual disks from seeds, and prints what fails with the command that repeats it.
 
 use clap::Parser;
-use firn_blockd_disk::{FlushPolicy, LogConfig, Planted, Regions, StripedConfig, WritePolicy};
+use firn_blockd_disk::{FlushPolicy, LogConfig, Regions, StripedConfig, WritePolicy};
 use firn_blockd_simulation::{cluster_figures, engine::Mode, exhaustive, figures, history, on_nodes};
+use firn_env::mutants::planting;
 use std::{collections::BTreeMap, process::ExitCode};
 
 /// Virtual disks through crashes, against the model.
@@ -29,7 +30,7 @@ struct Arguments {
     /// Run the history of one seed on nodes.
     #[arg(long)]
     on_nodes: Option<u64>,
-    /// Plant this bug on all machines of that history.
+    /// Plant this bug in that history (needs `--features mutants`).
     #[arg(long, requires = "on_nodes")]
     planted: Option<String>,
     /// Run one history and print all that happens in it.
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     } else if let Some(operations) = arguments.exhaustive {
         all_crashes(operations)
     } else if let Some(seed) = arguments.on_nodes {
-        let report = on_nodes::run(seed, arguments.planted.as_deref());
+        let report = planting(arguments.planted.as_deref(), || on_nodes::run(seed));
         println!("{report:?}");
         report.failure.map_or(0, |_| 1)
     } else if let Some(seed) = arguments.trace {
@@ -95,7 +96,7 @@ fn histories(arguments: &Arguments) -> u64 {
     let (mut passed, mut failed) = (0, 0);
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for seed in (arguments.first_seed..).take(arguments.seeds as usize) {
-        let report = history::run(seed, Planted::default(), false);
+        let report = history::run(seed, false);
         let sum = sums.entry(report.mode).or_default();
         sum.histories += 1;
         sum.crashes += report.crashes;
@@ -114,7 +115,7 @@ fn histories(arguments: &Arguments) -> u64 {
         if arguments.on_nodes_each == 0 || !seed.is_multiple_of(arguments.on_nodes_each) {
             continue;
         }
-        let report = on_nodes::run(seed, None);
+        let report = on_nodes::run(seed);
         let sum = sums.entry(report.mode).or_default();
         sum.histories += 1;
         sum.crashes += report.attaches;
@@ -147,7 +148,7 @@ fn histories(arguments: &Arguments) -> u64 {
 }
 
 fn trace(seed: u64) -> u64 {
-    let report = history::run(seed, Planted::default(), true);
+    let report = history::run(seed, true);
     for line in &report.log {
         println!("{line}");
     }
@@ -186,7 +187,6 @@ fn all_crashes(operations: usize) -> u64 {
 
 /// Every mode, with marks and checkpoints frequent enough to matter in a few operations.
 fn short_modes() -> Vec<Mode> {
-    let planted = Planted::default();
     let ordered = FlushPolicy::Ordered { lag_ms_max: 1000 };
     let striped = |write, flush| {
         Mode::Striped(StripedConfig {
@@ -198,7 +198,6 @@ fn short_modes() -> Vec<Mode> {
                 blocks: exhaustive::BLOCKS,
                 ..Regions::default()
             },
-            planted,
         })
     };
     let log = |flush| {
@@ -206,7 +205,6 @@ fn short_modes() -> Vec<Mode> {
             flush,
             dirty_bytes_max: 1 << 20,
             checkpoint_entries: 3,
-            planted,
         };
         Mode::Log(config, exhaustive::BLOCKS, exhaustive::BLOCKS + 4)
     };
@@ -227,35 +225,28 @@ fn mutants() -> u64 {
 
 #[cfg(feature = "mutants")]
 fn mutants() -> u64 {
-    use firn_blockd_disk::Mutant;
-    use firn_blockd_simulation::mutants::{SEEDS_MAX, caught};
+    use firn_blockd_simulation::mutants::{
+        OF_ENGINES, ON_NODES, ON_NODES_SEEDS_MAX, SEEDS_MAX, caught, caught_on_nodes,
+    };
     std::panic::set_hook(Box::new(|_| {}));
     let (mut passed, mut failed) = (0, 0);
-    println!("{:<30} {:>6}  caught by", "planted bug", "seed");
-    for mutant in Mutant::ALL {
-        let name = format!("{mutant:?}");
-        if let Some((seed, failure)) = caught(mutant) {
+    println!("{:<36} {:>6}  caught by", "planted bug", "seed");
+    let mut print = |bug: &str, found: Option<(u64, String)>, histories: u64| match found {
+        Some((seed, failure)) => {
             passed += 1;
             let line: String = failure.chars().take(150).collect();
-            println!("{name:<30} {seed:>6}  {line}");
-        } else {
-            failed += 1;
-            println!("{name:<30} {:>6}  not within {SEEDS_MAX} histories", "-");
+            println!("{bug:<36} {seed:>6}  {line}");
         }
+        None => {
+            failed += 1;
+            println!("{bug:<36} {:>6}  not within {histories} histories", "-");
+        }
+    };
+    for bug in OF_ENGINES {
+        print(bug, caught(bug), SEEDS_MAX);
     }
-    for bug in on_nodes::BUGS {
-        if let Some((seed, failure)) = on_nodes::caught(bug) {
-            passed += 1;
-            let line: String = failure.chars().take(150).collect();
-            println!("{bug:<30} {seed:>6}  {line}");
-        } else {
-            failed += 1;
-            println!(
-                "{bug:<30} {:>6}  not within {} histories on nodes",
-                "-",
-                on_nodes::SEEDS_MAX
-            );
-        }
+    for bug in ON_NODES {
+        print(bug, caught_on_nodes(bug), ON_NODES_SEEDS_MAX);
     }
     println!("{passed} passed, {failed} failed");
     failed

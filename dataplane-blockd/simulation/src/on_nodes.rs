@@ -102,40 +102,8 @@ impl Plan {
     }
 }
 
-/// Bugs that histories must notice, planted in clients and nodes. Other guards of nodes have scenarios of their own, in the
-/// tests of `firn-blockd-node`.
-pub const BUGS: [&str; 15] = [
-    "journal.answer_before_sync",
-    "journal.forgets_flushes",
-    "journal.repeats_everything",
-    "journal.repeats_the_epoch",
-    "journal.forgets_what_waits",
-    "journal.read_past",
-    "journal.flush_answers_early",
-    "journal.trusts_an_earlier_attach",
-    "client.one_replica_suffices",
-    "client.zeroes_one_tract_only",
-    "store.acknowledge_before_sync",
-    "snapshot.deletes_what_is_shared",
-    "snapshot.writers_pass",
-    "snapshot.forgets_what_failed",
-    "snapshot.trusts_an_earlier_attach",
-];
-/// Histories within which each must be noticed.
-pub const SEEDS_MAX: u64 = 300;
-
-/// Bugs that only one history of some hundred notices, with a seed shortly before one that does: they are looked for from there on.
-const RARE: [(&str, u64); 1] = [("journal.repeats_the_epoch", 250)];
-
-/// The first seed that notices a planted bug, and what it says.
-pub fn caught(bug: &str) -> Option<(u64, String)> {
-    let rare = RARE.iter().find(|(rare, _)| *rare == bug);
-    let first = rare.map_or(0, |(_, seed)| *seed);
-    (first..first + SEEDS_MAX).find_map(|seed| run(seed, Some(bug)).failure.map(|failure| (seed, failure)))
-}
-
-/// Runs the history of a seed, with a bug planted on all machines if one is named.
-pub fn run(seed: u64, planted: Option<&str>) -> Report {
+/// Runs the history of a seed.
+pub fn run(seed: u64) -> Report {
     let mut random = Seeded::new(seed, 78);
     let replication = *random.pick(&[
         Replication::ALL[0],
@@ -178,7 +146,7 @@ pub fn run(seed: u64, planted: Option<&str>) -> Report {
         ..Report::default()
     };
     let nodes = replication.copies() + 1 + random.index(2);
-    if let Err(failure) = play(seed, nodes, &plan, planted, &mut report) {
+    if let Err(failure) = play(seed, nodes, &plan, &mut report) {
         let copies = replication.copies();
         report.failure = Some(format!(
             "{}, {copies} copies on {nodes} nodes: {failure}",
@@ -188,24 +156,13 @@ pub fn run(seed: u64, planted: Option<&str>) -> Report {
     report
 }
 
-fn play(
-    seed: u64,
-    nodes: usize,
-    plan: &Plan,
-    planted: Option<&str>,
-    report: &mut Report,
-) -> Result<(), String> {
+fn play(seed: u64, nodes: usize, plan: &Plan, report: &mut Report) -> Result<(), String> {
     let size = Size {
         model: plan.slow.then_some(SLOW),
         ..Size::SMALL
     };
     let cluster = Cluster::new(seed, nodes, size)?;
     let clients = ["client0", "client1"].map(|name| cluster.simulation.machine(name));
-    for machine in cluster.hosts.iter().map(|host| &host.machine).chain(&clients) {
-        if let Some(bug) = planted {
-            machine.faults().plant(bug);
-        }
-    }
     let (env, table) = (cluster.simulation.env(), cluster.table.clone());
     let (hosts, plan) = (cluster.hosts.clone(), plan.clone());
     let known = Arc::new(Mutex::new(Known::default()));
@@ -255,7 +212,7 @@ fn play(
                 writes_through: plan.mode == Mode::WriteThrough,
                 flushes: plan.flush == FlushPolicy::Durable,
             };
-            let gate = SnapshotGate::new(&machine.env(), recorded, SNAPSHOT_TRACT_BYTES);
+            let gate = SnapshotGate::new(recorded, SNAPSHOT_TRACT_BYTES);
             let catalogue = Catalogue::new(snapshots.clone(), disk, &KEY);
             user::start(&machine.env(), &gate, catalogue, plan.habits);
             if journaled && env.random_below(3) > 0 {

@@ -11,7 +11,7 @@ use firn_blockd_simulation::{
     cluster::{Cluster, Host, access, placement, whole},
     setting::{BLOCK_BYTES, Client, Setting},
 };
-use firn_env::Env;
+use firn_env::{Env, mutants::planting};
 use std::time::Duration;
 
 const SETTING: Setting = Setting {
@@ -84,7 +84,7 @@ async fn joined(client: &Client, before: &[Row; 2]) -> Result<Option<NodeId>, St
 }
 
 /// Whether chance brought what this is about: a node joins that has no other part in the disk.
-async fn taken_over_while_one_joins(client: Client, planted: Option<&str>) -> Result<bool, String> {
+async fn taken_over_while_one_joins(client: Client) -> Result<bool, String> {
     let env = client.machine.env();
     write(&client.attached, LATE, 1).await?;
     let before = rows(&client).await?;
@@ -110,9 +110,6 @@ async fn taken_over_while_one_joins(client: Client, planted: Option<&str>) -> Re
         .await
         .map_err(|error| error.to_string())?;
     let other = client.cluster.simulation.machine("winner");
-    if let Some(bug) = planted {
-        other.faults().plant(bug);
-    }
     let wanted = Attachable {
         force: false,
         ..SETTING.attachable(client.disk)
@@ -172,7 +169,7 @@ async fn all_hold(env: &Env, client: &Client, winner: &AttachedDisk) -> Result<(
 
 #[test]
 fn a_replica_that_is_joining_is_told_of_a_takeover() {
-    let run = |seed, planted| SETTING.run(seed, move |client| taken_over_while_one_joins(client, planted));
+    let run = |seed, planted| planting(planted, || SETTING.run(seed, taken_over_while_one_joins));
     let seed = (1..20)
         .find(|seed| run(*seed, None).expect("the late write is refused"))
         .expect("one of some seeds has a node join that is new to the disk");

@@ -111,8 +111,8 @@ async fn sweep(
         return Ok(deleted);
     }
     // Before the list: what it names is read to its end, or nothing is removed.
-    let needed = needed(env, catalogue, ledger).await?;
-    let is_old = |uid: Uid| uid.epoch() < ledger.epoch || env.is_planted("snapshot.sweeps_its_own_epoch");
+    let needed = needed(catalogue, ledger).await?;
+    let is_old = |uid: Uid| uid.epoch() < ledger.epoch || firn_env::planted!("snapshot.sweeps_its_own_epoch");
     for kind in [Kind::Root, Kind::Index, Kind::Tract, Kind::Generation] {
         let prefix = catalogue.prefix(kind);
         let is_garbage = |name: &str| {
@@ -152,10 +152,10 @@ async fn sweep(
 }
 
 /// All that the snapshots of the list name: 32 bytes for each tract that one of them has and no other shares.
-async fn needed(env: &Env, catalogue: &Catalogue, ledger: &Ledger) -> Result<HashSet<Uid>, SnapshotError> {
+async fn needed(catalogue: &Catalogue, ledger: &Ledger) -> Result<HashSet<Uid>, SnapshotError> {
     let mut needed = HashSet::new();
     // Whoever looks only at what it deletes takes what it shares with others for its own.
-    if env.is_planted("snapshot.deletes_what_is_shared") {
+    if firn_env::planted!("snapshot.deletes_what_is_shared") {
         return Ok(needed);
     }
     for listed in &ledger.live {

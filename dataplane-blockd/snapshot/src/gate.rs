@@ -18,7 +18,6 @@ use crate::{error::SnapshotError, tracts::TractSet};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
-use firn_env::Env;
 use futures::{FutureExt, future::BoxFuture};
 use std::{
     collections::BTreeSet,
@@ -48,8 +47,6 @@ struct Freeze {
 }
 
 struct Inner<D> {
-    /// For planted bugs only.
-    env: Env,
     device: D,
     tract_bytes: u64,
     state: Mutex<State>,
@@ -71,11 +68,10 @@ impl<D> Clone for SnapshotGate<D> {
 
 impl<D: BlockDevice> SnapshotGate<D> {
     /// Before a disk that nothing else writes to. `tract_bytes` is a multiple of the disk's block.
-    pub fn new(env: &Env, device: D, tract_bytes: u32) -> Self {
+    pub fn new(device: D, tract_bytes: u32) -> Self {
         assert!(tract_bytes > 0 && tract_bytes.is_multiple_of(device.geometry().block_bytes));
         Self {
             inner: Arc::new(Inner {
-                env: env.clone(),
                 device,
                 tract_bytes: tract_bytes.into(),
                 state: Mutex::default(),
@@ -121,7 +117,7 @@ impl<D: BlockDevice> SnapshotGate<D> {
                 }
                 since_base.clone()
             }
-            _ if base.is_some() && self.inner.env.is_planted("snapshot.trusts_an_earlier_attach") => {
+            _ if base.is_some() && firn_env::planted!("snapshot.trusts_an_earlier_attach") => {
                 since_base.clone()
             }
             _ => TractSet::all(count),
@@ -161,7 +157,7 @@ impl<D: BlockDevice> SnapshotGate<D> {
             let given = {
                 let mut state = self.state();
                 let held = state.freeze.as_mut().is_some_and(|freeze| freeze.hold(&tracts))
-                    && !self.inner.env.is_planted("snapshot.writers_pass");
+                    && !firn_env::planted!("snapshot.writers_pass");
                 (!held).then(|| {
                     state.changed.insert(tracts.clone());
                     (&mut request).now_or_never()
@@ -295,7 +291,7 @@ impl<D: BlockDevice> Drop for Frozen<D> {
             state.freeze = None;
             match self.completed.take() {
                 Some(name) => state.base = Some((name, self.size_bytes)),
-                None if self.gate.inner.env.is_planted("snapshot.forgets_what_failed") => {}
+                None if firn_env::planted!("snapshot.forgets_what_failed") => {}
                 None => state.changed.add_all(&self.since_base),
             }
         }

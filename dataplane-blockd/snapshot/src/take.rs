@@ -194,7 +194,7 @@ impl Prepared {
         let (uid, _) = self.catalogue.put(Kind::Root, &payload, self.epoch).await?;
         let ledger = self
             .catalogue
-            .commit(env, |newest| self.generation(env, newest, &root, uid))
+            .commit(env, |newest| self.generation(newest, &root, uid))
             .await?;
         if let Some(listed) = ledger.named(&self.name) {
             frozen.complete(&listed.identity());
@@ -207,17 +207,11 @@ impl Prepared {
     }
 
     /// The list with this snapshot in it; nothing if it is.
-    fn generation(
-        &self,
-        env: &Env,
-        newest: &Ledger,
-        root: &Root,
-        uid: Uid,
-    ) -> Result<Option<Ledger>, SnapshotError> {
+    fn generation(&self, newest: &Ledger, root: &Root, uid: Uid) -> Result<Option<Ledger>, SnapshotError> {
         if newest.named(&self.name).is_some_and(|listed| listed.root == uid) {
             return Ok(None);
         }
-        if newest.epoch != self.epoch && !env.is_planted("snapshot.ignores_deletions") {
+        if newest.epoch != self.epoch && !firn_env::planted!("snapshot.ignores_deletions") {
             return Err(SnapshotError::Overtaken);
         }
         check_free(newest, &self.name)?;

@@ -96,14 +96,6 @@ impl Cleaners {
         cleaners
     }
 
-    /// Takes a guard out of all of them.
-    #[cfg(feature = "mutants")]
-    pub fn plant(&self, mutant: firn_cleaner::mutants::Mutant) {
-        for host in &self.hosts {
-            host.machine.faults().plant(mutant.name());
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.record.lock().expect("no panic under this lock")
     }

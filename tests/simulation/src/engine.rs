@@ -135,28 +135,6 @@ impl Engine {
         }
     }
 
-    /// The same with a guard taken out.
-    #[cfg(feature = "mutants")]
-    #[must_use]
-    pub fn with_planted(
-        self,
-        volume: Option<firn_volume::mutants::Mutant>,
-        anchor: Option<firn_anchor::mutants::Mutant>,
-        cleaner: Option<firn_cleaner::mutants::Mutant>,
-    ) -> Self {
-        // A world stays on its thread, and so does the anchor's bug.
-        firn_anchor::mutants::plant(anchor);
-        for edge in &self.edges {
-            if let Some(mutant) = volume {
-                edge.machine.faults().plant(mutant.name());
-            }
-        }
-        if let (Some(mutant), Some(cleaners)) = (cleaner, &self.cleaners) {
-            cleaners.plant(mutant);
-        }
-        self
-    }
-
     /// What the programs of an edge's running incarnation are made of.
     fn parts(&self, edge: usize, branch: Branch) -> Parts {
         let env = self.edges[edge].machine.env();

@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         count: arguments.seeds,
         threads: arguments.threads,
         stop_at_failure: false,
+        planted: None,
     };
     let summary = run_many(&build, plan);
     print(&summary, &arguments);
@@ -79,16 +80,16 @@ fn mutants(_: &Arguments) -> ExitCode {
 
 #[cfg(feature = "mutants")]
 fn mutants(arguments: &Arguments) -> ExitCode {
-    use firn_simulation::mutants::{Planted, SEEDS_MAX};
-    let (mut caught, mut missed) = (0, 0);
+    use firn_simulation::mutants::{MUTANTS, SEEDS_MAX, caught};
+    let (mut passed, mut missed) = (0, 0);
     println!("{:<44} {:>6}  caught by", "planted bug", "seed");
-    for planted in Planted::all() {
-        if !planted.name().contains(&arguments.only) {
+    for planted in MUTANTS {
+        if !planted.contains(&arguments.only) {
             continue;
         }
-        match planted.caught(arguments.threads) {
+        match caught(planted, arguments.threads) {
             Some((seed, failure)) => {
-                caught += 1;
+                passed += 1;
                 let line: String = failure
                     .lines()
                     .next()
@@ -96,15 +97,15 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                     .chars()
                     .take(150)
                     .collect();
-                println!("{:<44} {seed:>6}  {line}", planted.name());
+                println!("{:<44} {seed:>6}  {line}", planted);
             }
             None => {
                 missed += 1;
-                println!("{:<44} {:>6}  not within {SEEDS_MAX} seeds", planted.name(), "-");
+                println!("{:<44} {:>6}  not within {SEEDS_MAX} seeds", planted, "-");
             }
         }
     }
-    println!("{caught} passed, {missed} failed");
+    println!("{passed} passed, {missed} failed");
     if missed == 0 {
         ExitCode::SUCCESS
     } else {

@@ -4,87 +4,86 @@ use crate::{
     engine::Engine,
     runner::{Plan, run_many},
 };
-use firn_anchor::mutants::Mutant as AnchorMutant;
-use firn_cleaner::mutants::Mutant as CleanerMutant;
-use firn_volume::mutants::Mutant;
 use std::sync::Arc;
 
 /// Seeds within which each must be caught.
 pub const SEEDS_MAX: u64 = 500;
 
-/// One guard taken out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
-    /// Of the engine.
-    Volume(Mutant),
-    /// Of the anchor.
-    Anchor(AnchorMutant),
-    /// Of the cleaners.
-    Cleaner(CleanerMutant),
-}
+/// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
+/// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
+pub const MUTANTS: [&str; 28] = [
+    // The journal answers `durable` once the record is queued, before any fsync.
+    "volume.acknowledge_before_fsync",
+    // An fsync is taken to cover records that were written while it ran.
+    "volume.fsync_covers_later_writes",
+    // A start writes over the last journal file it found instead of opening a new one (I6). Going on in it with the same
+    // key is impossible: found files have no sealer (I5).
+    "volume.reuse_found_journal_file",
+    // A start builds on replayed records without making them durable first.
+    "volume.skip_resync_of_found_files",
+    // A new journal file is used before its name is durable.
+    "volume.skip_journal_directory_sync",
+    // Records of the next journal file may become durable before the last ones of the file before.
+    "volume.skip_sync_before_rotation",
+    // The root is committed while its segments are still being uploaded.
+    "volume.commit_before_upload",
+    // The journal is trimmed before the root that covers it is committed.
+    "volume.trim_before_commit",
+    // A truncation drops the extents but lets the committed bytes behind it show again when the file grows.
+    "volume.forget_truncation",
+    // A checkpoint leaves out the last changed block of a file.
+    "volume.drop_last_block",
+    // A start takes the same writer incarnation as the one before, so segment names are used twice.
+    "volume.reuse_writer_incarnation",
+    // After a crash the write verifier stays the same, so clients never send lost unstable writes again.
+    "volume.keep_write_verifier",
+    // A fenced epoch's journal is thrown away instead of being salvaged.
+    "volume.drop_fenced_journal",
+    // COMMIT answers without waiting for the journal.
+    "volume.commit_without_sync",
+    // Two batches of the journal that are written side by side are sealed in whatever order their threads run.
+    "volume.seal_in_any_order",
+    // A batch is written beside zeros that are being written ahead of the batch before it.
+    "volume.write_beside_zeros",
+    // A snapshot keeps the tree as it was before the changes it was to contain.
+    "volume.snapshot_undrained_tree",
+    // A start that replays a snapshot's record lets the snapshot have what came after it, too.
+    "volume.snapshot_later_changes",
+    // A protected snapshot is deleted like any other.
+    "volume.delete_protected_snapshot",
+    // After a failed condition, a root is committed over whatever stands there, whoever owns the volume now.
+    "anchor.commit_without_fence",
+    // The root is not retained at a takeover.
+    "anchor.takeover_drops_root",
+    // A segment is deleted as soon as it is retired.
+    "cleaner.delete_without_grace",
+    // Objects are moved and nobody is told where to.
+    "cleaner.no_forwarding_record",
+    // What only a snapshot needs is taken for dead.
+    "cleaner.ignore_snapshots",
+    // A segment is retired although one of its live objects was not moved.
+    "cleaner.forget_one_object",
+    // A segment that no root refers to is garbage once it is a minute old.
+    "cleaner.orphans_by_age",
+    // A forwarding record goes as soon as its segment is deleted.
+    "cleaner.prune_at_once",
+    // Objects newer than the head are judged like the others.
+    "cleaner.judge_uncommitted",
+];
 
-impl Planted {
-    /// All that histories of whole edges must catch. Two of the engine's bugs show only where a history is steered to them,
-    /// and are caught by the engine's own tests; most of the anchor's by the anchor's own histories.
-    pub fn all() -> Vec<Self> {
-        let elsewhere = [
-            Mutant::TrimOneRecordEarly,
-            Mutant::TrustTheDiskCache,
-            // These need a cleaner that means harm; `crates/volume/tests/engine/cleaning.rs` has one.
-            Mutant::MergeAnyBase,
-            Mutant::MergeDifferentUids,
-            Mutant::MergeUnverified,
-            Mutant::ForwardUnverified,
-        ];
-        let volume = Mutant::ALL
-            .into_iter()
-            .filter(|mutant| !elsewhere.contains(mutant))
-            .map(Self::Volume);
-        let anchor = [AnchorMutant::CommitWithoutFence, AnchorMutant::TakeoverDropsRoot];
-        // The cleaner's own histories (`crates/cleaner/tests/simulation.rs`) are steered to the others and catch all of them.
-        let cleaner = [
-            CleanerMutant::DeleteWithoutGrace,
-            CleanerMutant::NoForwardingRecord,
-            CleanerMutant::IgnoreSnapshots,
-            CleanerMutant::ForgetOneObject,
-            CleanerMutant::OrphansByAge,
-            CleanerMutant::PruneAtOnce,
-            CleanerMutant::JudgeUncommitted,
-        ];
-        volume
-            .chain(anchor.into_iter().map(Self::Anchor))
-            .chain(cleaner.into_iter().map(Self::Cleaner))
-            .collect()
-    }
-
-    /// Its name.
-    pub fn name(self) -> String {
-        match self {
-            Self::Volume(mutant) => mutant.name().to_owned(),
-            Self::Anchor(bug) => format!("anchor: {}", bug.name()),
-            Self::Cleaner(bug) => format!("cleaner: {}", bug.name()),
-        }
-    }
-
-    /// The first seed that catches it, and by what.
-    pub fn caught(self, threads: usize) -> Option<(u64, String)> {
-        let build = move |simulation: &firn_env::sim::Simulation, random: &mut firn_env::sim::Seeded| {
-            let (volume, anchor, cleaner) = match self {
-                Self::Volume(mutant) => (Some(mutant), None, None),
-                Self::Anchor(bug) => (None, Some(bug), None),
-                Self::Cleaner(bug) => (None, None, Some(bug)),
-            };
-            Arc::new(Engine::new(simulation, random).with_planted(volume, anchor, cleaner))
-                as Arc<dyn crate::system::System>
-        };
-        let plan = Plan {
-            first: 0,
-            count: SEEDS_MAX,
-            threads,
-            stop_at_failure: true,
-        };
-        let summary = run_many(&build, plan);
-        let (seed, failures) = summary.failed.into_iter().next()?;
-        Some((seed, failures.into_iter().next().unwrap_or_default()))
-    }
+/// The first seed that catches a planted bug, and by what.
+pub fn caught(planted: &'static str, threads: usize) -> Option<(u64, String)> {
+    let build = |simulation: &firn_env::sim::Simulation, random: &mut firn_env::sim::Seeded| {
+        Arc::new(Engine::new(simulation, random)) as Arc<dyn crate::system::System>
+    };
+    let plan = Plan {
+        first: 0,
+        count: SEEDS_MAX,
+        threads,
+        stop_at_failure: true,
+        planted: Some(planted),
+    };
+    let summary = run_many(&build, plan);
+    let (seed, failures) = summary.failed.into_iter().next()?;
+    Some((seed, failures.into_iter().next().unwrap_or_default()))
 }

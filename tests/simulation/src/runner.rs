@@ -1,6 +1,7 @@
 //! Many histories on all cores, and a summary.
 
 use crate::history::{Build, Report, run};
+use firn_env::mutants::planting;
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -61,6 +62,8 @@ pub struct Plan {
     pub threads: usize,
     /// No more are begun after one failed.
     pub stop_at_failure: bool,
+    /// A bug that is planted in all of them.
+    pub planted: Option<&'static str>,
 }
 
 /// Runs many histories.
@@ -83,7 +86,7 @@ pub fn run_many(build: Build<'_>, plan: Plan) -> Summary {
                         return;
                     }
                     IN_A_HISTORY.set(true);
-                    let report = run(plan.first + number, build, false);
+                    let report = planting(plan.planted, || run(plan.first + number, build, false));
                     IN_A_HISTORY.set(false);
                     lock(&summary).add(plan.first + number, report);
                 }

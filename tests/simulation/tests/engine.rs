@@ -22,6 +22,7 @@ fn three_hundred_histories_pass_and_meet_every_fault_point() {
             count: 300,
             threads: 2,
             stop_at_failure: false,
+            planted: None,
         },
     );
     for (seed, failures) in &summary.failed {

@@ -19,6 +19,7 @@ fn plan(count: u64, stop_at_failure: bool) -> Plan {
         count,
         threads: 2,
         stop_at_failure,
+        planted: None,
     }
 }
 

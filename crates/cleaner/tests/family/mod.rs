@@ -5,11 +5,13 @@
 pub mod edge;
 pub mod gate;
 mod merge;
+mod mutants;
 pub mod packer;
 pub mod reader;
 pub mod world;
 
 pub use edge::{Edge, Prepared};
 pub use gate::Gate;
+pub use mutants::MUTANTS;
 pub use reader::{Reader, check_root};
 pub use world::{World, run, step};

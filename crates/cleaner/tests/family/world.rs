@@ -131,7 +131,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, mutant: Option<&str>) -> Self {
+    pub fn new(seed: u64) -> Self {
         let (dice, clock) = (Dice::new(seed), HandClock::default());
         let real = firn_env::real(Path::new(".")).unwrap();
         let env = Env::new(Parts {
@@ -142,9 +142,6 @@ impl World {
             network: real.network().clone(),
             faults: Arc::default(),
         });
-        if let Some(mutant) = mutant {
-            env.faults().plant(mutant);
-        }
         let table = MemoryTable::new();
         let doomed_at: Arc<Mutex<BTreeMap<String, Monotonic>>> = Arc::default();
         let (noted, at) = (doomed_at.clone(), clock.clone());

@@ -1,10 +1,7 @@
 //! Opening a spool: what is found is made durable, then believed, then continued in a new file.
 
 use super::{FileEntry, Index, Shared, SpoolConfig, SpoolError, create, file};
-use crate::{
-    Incarnation, SourceId,
-    mutants::{Mutant, active},
-};
+use crate::{Incarnation, SourceId};
 use firn_env::{DiskError, DiskLock, Env, OpenMode};
 use std::{collections::VecDeque, sync::Mutex};
 use tokio::sync::Notify;
@@ -46,7 +43,7 @@ pub(super) async fn open(
         let path = file::path(directory, number);
         let is_last = Some(number) == newest;
         let opened = disk.open(&path, OpenMode::ReadWrite).await?;
-        if !active(Mutant::SkipSyncAtOpen) {
+        if !firn_env::planted!("usage.skip_sync_at_open") {
             opened.sync_data().await?;
         }
         let length = opened.length().await?.min(FILE_MAX_BYTES);
@@ -71,16 +68,16 @@ pub(super) async fn open(
             found.empty.push(number);
         }
     }
-    if !active(Mutant::SkipSyncAtOpen) {
+    if !firn_env::planted!("usage.skip_sync_at_open") {
         disk.sync_directory(directory).await?;
     }
     env.fault_point("usage.spool.found_synced").await;
 
     let incarnation = match found.incarnation {
-        Some(incarnation) if !active(Mutant::IncarnationAnew) => incarnation,
+        Some(incarnation) if !firn_env::planted!("usage.incarnation_anew") => incarnation,
         _ => Incarnation(env.random_u64()),
     };
-    let next_sequence = if active(Mutant::ForgetSequence) {
+    let next_sequence = if firn_env::planted!("usage.forget_sequence") {
         1
     } else {
         found.next_sequence.max(1)
@@ -147,7 +144,7 @@ impl Found {
                 wanted: source.to_string(),
             });
         }
-        if active(Mutant::IncarnationAnew) || active(Mutant::ForgetSequence) {
+        if firn_env::planted!("usage.incarnation_anew") || firn_env::planted!("usage.forget_sequence") {
             self.next_sequence = self.next_sequence.max(scan.next_sequence);
             self.incarnation = Some(scan.header.incarnation);
             return Ok(());

@@ -1,10 +1,7 @@
 //! Reading the spool in order, for those who deliver it.
 
 use super::{Shared, Spool, file};
-use crate::{
-    BATCH_MAX_RECORDS, UsageBatch,
-    mutants::{Mutant, active},
-};
+use crate::{BATCH_MAX_RECORDS, UsageBatch};
 use firn_env::{DiskError, DiskFile};
 use std::sync::Arc;
 
@@ -43,7 +40,7 @@ impl Spool {
             let (batch, used) = gather(&bytes[start..]);
             cursor.offset += (start + used) as u64;
             if let Some(batch) = batch {
-                let batch = if active(Mutant::IncarnationAnew) {
+                let batch = if firn_env::planted!("usage.incarnation_anew") {
                     renamed(&self.shared, &batch)
                 } else {
                     batch
@@ -92,7 +89,7 @@ impl Spool {
 
     /// Takes note that a batch is being sent.
     pub(crate) async fn sending(&self, batch: &UsageBatch) {
-        if active(Mutant::RemoveBeforeReceipt) {
+        if firn_env::planted!("usage.remove_before_receipt") {
             self.received(batch.next_sequence()).await;
         }
     }

@@ -1,10 +1,7 @@
 //! The writer's task: owns the growing file, gives out numbers, and syncs once for all who wait.
 
 use super::{FileEntry, Shared, SpoolError, create, file};
-use crate::{
-    BATCH_MAX_RECORDS, Observation, UsageBatch,
-    mutants::{Mutant, active},
-};
+use crate::{BATCH_MAX_RECORDS, Observation, UsageBatch};
 use bytes::Bytes;
 use firn_env::{DiskError, DiskLock};
 use std::sync::Arc;
@@ -110,11 +107,11 @@ async fn write(shared: &Shared, offset: &mut u64, observations: Vec<Observation>
         entry.next_sequence = next_sequence;
         entry.durable_bytes = offset + frame_bytes;
     };
-    if active(Mutant::SendBeforeSync) || active(Mutant::AcknowledgeBeforeSync) {
+    if firn_env::planted!("usage.send_before_sync") || firn_env::planted!("usage.acknowledge_before_sync") {
         current.write_at(*offset, vec![frame]).await?;
         publish(shared, *offset);
         *offset += frame_bytes;
-        if active(Mutant::SendBeforeSync) {
+        if firn_env::planted!("usage.send_before_sync") {
             shared.grown.notify_one();
             current.sync_data().await?;
         }

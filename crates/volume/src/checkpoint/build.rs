@@ -9,7 +9,6 @@ use crate::{
     extents::Extent,
     inode::INLINE_BYTES,
     journal::Journal,
-    mutants::{Mutant, active},
     state::{Content, DirectoryPage, FrozenEntry, FrozenPages, PagePlace},
     tree::{self, Update},
 };
@@ -281,7 +280,7 @@ impl Source<'_> {
         }
         blocks.sort_unstable();
         blocks.dedup();
-        if active(self.packer.env(), Mutant::DropLastBlock) && blocks.len() > 1 {
+        if firn_env::planted!("volume.drop_last_block") && blocks.len() > 1 {
             blocks.pop();
         }
         let mut leaves = BTreeMap::new();

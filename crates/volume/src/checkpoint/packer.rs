@@ -106,10 +106,6 @@ impl Packer {
         self.birth
     }
 
-    pub fn env(&self) -> &Env {
-        &self.context.env
-    }
-
     /// Reads for as long as the store is out of reach: a checkpoint cannot go on without what it builds on, and the journal
     /// keeps everything meanwhile (I7).
     ///

@@ -14,7 +14,6 @@
 use super::{CheckpointError, CheckpointPayload, Packer, SealedSnapshot, build};
 use crate::{
     merge,
-    mutants::{Mutant, active},
     state::{Retained, Snapshot},
     volume::{CheckpointerState, Inner, ServingState},
 };
@@ -137,7 +136,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     let retained = built.inode_map.map(|built_map| Retained {
         version,
         inode_map: match inode_map {
-            Some(before) if active(&inner.env, Mutant::SnapshotUndrainedTree) => before,
+            Some(before) if firn_env::planted!("volume.snapshot_undrained_tree") => before,
             _ => built_map,
         },
         orphans: built.orphans,
@@ -179,16 +178,16 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         history: own.history.iter().copied().collect(),
     };
     let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
-    if !active(&inner.env, Mutant::CommitBeforeUpload) {
+    if !firn_env::planted!("volume.commit_before_upload") {
         packer.finish().await?;
     }
     inner.env.fault_point("checkpoint.before_commit").await;
-    if active(&inner.env, Mutant::TrimBeforeCommit) {
+    if firn_env::planted!("volume.trim_before_commit") {
         inner.journal.trim(covered).await?;
     }
     commit(inner, own, root, version, committed_at_ms).await?;
     inner.env.fault_point("checkpoint.after_commit").await;
-    if active(&inner.env, Mutant::CommitBeforeUpload) {
+    if firn_env::planted!("volume.commit_before_upload") {
         packer.finish().await?;
     }
     own.version = version;

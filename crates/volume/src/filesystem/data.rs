@@ -2,7 +2,6 @@
 
 use super::IO_BYTES_MAX;
 use crate::{
-    mutants::{Mutant, active},
     read::{self, Unresolved},
     volume::{ChangeRequest, Inner, contiguous},
 };
@@ -108,7 +107,7 @@ impl Inner {
                 Ok((seen.attributes, state.applied))
             })
             .await?;
-        if !active(&self.env, Mutant::CommitWithoutSync) {
+        if !firn_env::planted!("volume.commit_without_sync") {
             self.durable(applied).await?;
         }
         Ok(ChangedAttributes {

@@ -6,7 +6,6 @@ use super::{
     state::{BatchNote, Pending, Shared},
     zeroing::zeros,
 };
-use crate::mutants::{Mutant, active};
 use bytes::{Bytes, BytesMut};
 use firn_env::{DiskError, Env};
 use firn_format::JOURNAL_HEADER_BYTES;
@@ -82,7 +81,7 @@ pub(super) struct Synced {
 /// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any
 /// order. The batch before was polled first, and the lock is fair.
 async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<(Bytes, Batch), String> {
-    let _turn = if active(&shared.env, Mutant::SealInAnyOrder) {
+    let _turn = if firn_env::planted!("volume.seal_in_any_order") {
         None
     } else {
         Some(shared.sealing.lock().await)

@@ -115,7 +115,7 @@ impl JournalFile {
                 other => other.into(),
             });
         }
-        if !crate::mutants::active(env, crate::mutants::Mutant::SkipJournalDirectorySync) {
+        if !firn_env::planted!("volume.skip_journal_directory_sync") {
             env.disk().sync_directory(directory).await?;
         }
         env.fault_point("journal.after_file_create").await;

@@ -15,7 +15,6 @@ use super::{
     file::{FoundHeader, JournalFile, number_of, path_of},
     scan::{FileEnd, Scanned, Scanner},
 };
-use crate::mutants::{Mutant, active};
 use firn_env::{Disk, DiskError, Env, OpenMode};
 use firn_format::VolumeId;
 use firn_seal::Keys;
@@ -221,7 +220,7 @@ impl Survey {
     /// that it will not write any more, since it takes them for clean. So they are written again, the same bytes at the same
     /// place. Files before it were synced successfully, or the one after them would not have been written to.
     pub(super) async fn make_durable(&self, env: &Env, directory: &str) -> Result<(), JournalError> {
-        if active(env, Mutant::SkipResyncOfFoundFiles) {
+        if firn_env::planted!("volume.skip_resync_of_found_files") {
             return Ok(());
         }
         if let Some(found) = self.files.last().filter(|found| found.last > self.covered) {

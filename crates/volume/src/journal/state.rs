@@ -16,7 +16,6 @@ use super::{
     file::{FIRST_RECORD_OFFSET, FIRST_RECORD_SLOT, JournalFile, RECORD_ADDED_BYTES},
     recent::RecentRecords,
 };
-use crate::mutants::{Mutant, active};
 use bytes::Bytes;
 use firn_env::{Env, Monotonic};
 use firn_format::MAX_RECORD_BYTES;
@@ -513,7 +512,7 @@ impl Shared {
         let mut state = self.lock();
         let (number, entry) = state.files.first_key_value()?;
         let last = entry.last?.0;
-        let last = if active(&self.env, Mutant::TrimOneRecordEarly) {
+        let last = if firn_env::planted!("volume.trim_one_record_early") {
             last.saturating_sub(1)
         } else {
             last

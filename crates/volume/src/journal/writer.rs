@@ -26,7 +26,6 @@ use super::{
     state::{BatchNote, FileEntry, Shared, State},
     zeroing::ZeroAhead,
 };
-use crate::mutants::{Mutant, active};
 use firn_env::Env;
 use firn_format::{VolumeId, WriterId};
 use firn_seal::Keys;
@@ -244,7 +243,7 @@ impl Writer {
             if self.sync.is_some() {
                 return false;
             }
-            if self.written > self.durable && !active(&self.shared.env, Mutant::SkipSyncBeforeRotation) {
+            if self.written > self.durable && !firn_env::planted!("volume.skip_sync_before_rotation") {
                 self.start_sync();
                 return false;
             }
@@ -263,7 +262,7 @@ impl Writer {
             last_waiter.is_some_and(|last| last > self.written.0) || !state.written_waiters.is_empty();
         let bulk = state.queued_bytes >= self.shared.bulk_bytes();
         if self.sync.is_some() {
-            if bulk && (!self.sync_zeroes || active(&self.shared.env, Mutant::WriteBesideZeros)) {
+            if bulk && (!self.sync_zeroes || firn_env::planted!("volume.write_beside_zeros")) {
                 let batch = self.take_batch(state);
                 self.start_plain_write(batch);
             }
@@ -360,7 +359,7 @@ impl Writer {
         if let Some((last, batch)) = self.ahead.take() {
             self.note_written(last, batch);
         }
-        self.durable = if active(&self.shared.env, Mutant::FsyncCoversLaterWrites) {
+        self.durable = if firn_env::planted!("volume.fsync_covers_later_writes") {
             self.written
         } else {
             synced.covers

@@ -52,12 +52,6 @@ impl World {
         self.parts(&self.env)
     }
 
-    /// Plants a bug.
-    #[cfg(feature = "mutants")]
-    pub fn plant(&self, name: &'static str) {
-        self.machine.faults().plant(name);
-    }
-
     fn parts(&self, env: &Env) -> Parts {
         let keys = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([3; 32]))]);
         Parts {

@@ -305,7 +305,7 @@ impl Inner {
             Err(number) => number,
         };
         self.changed.notify_waiters();
-        let early = self.env.is_planted("journal.answer_before_sync");
+        let early = firn_env::planted!("journal.answer_before_sync");
         let mut error = None;
         let answered = self.until(|state| {
             if (state.synced <= number || durable) && state.durable <= number {
@@ -394,7 +394,7 @@ impl Inner {
         let mut pieces = Vec::new();
         for Part { blocks, entry } in parts {
             let journaled = match entry {
-                Some(number) if !self.env.is_planted("journal.read_past") => {
+                Some(number) if !firn_env::planted!("journal.read_past") => {
                     self.read_entry(number, &blocks).await?
                 }
                 Some(_) | None => None,
@@ -456,8 +456,8 @@ impl BlockDevice for Journaled {
     }
 
     async fn flush(&self) -> Result<(), DeviceError> {
-        let durable = self.inner.flush == FlushPolicy::Durable
-            && !self.inner.env.is_planted("journal.flush_answers_early");
+        let durable =
+            self.inner.flush == FlushPolicy::Durable && !firn_env::planted!("journal.flush_answers_early");
         self.inner
             .change(vec![Change::Flush], durable, self.inner.disk.flush())
             .await

@@ -222,7 +222,7 @@ impl Inner {
         }
         let found = runs.found();
         let is_log = self.disk.is_log();
-        let from = if self.env.is_planted("journal.repeats_everything") {
+        let from = if firn_env::planted!("journal.repeats_everything") {
             0
         } else if is_log {
             from_prefix(&steps, &found)
@@ -232,7 +232,7 @@ impl Inner {
         let given = numbers.get(from).copied().unwrap_or(end);
         let mut skipped: Vec<usize> = (0..from).rev().take_while(|at| numbers[*at] == given).collect();
         skipped.reverse();
-        if !is_log && !self.env.is_planted("journal.repeats_the_epoch") {
+        if !is_log && !firn_env::planted!("journal.repeats_the_epoch") {
             skipped.extend(superseded(&steps, from, &found));
         }
         let mut skip: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();

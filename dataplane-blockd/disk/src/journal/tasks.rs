@@ -47,7 +47,7 @@ impl Inner {
                     .map(Entry::Change)
                     .collect();
                 entries.push(Entry::Ready);
-                if self.env.is_planted("journal.forgets_what_waits") {
+                if firn_env::planted!("journal.forgets_what_waits") {
                     entries.drain(..entries.len() - 1);
                 }
                 // What comes meanwhile is behind them. The disk has them already.
@@ -256,7 +256,7 @@ impl Inner {
             .into_iter()
             .map(|part| self.request(&change, part))
             .collect();
-        let ends_epoch = change == Change::Flush && !self.env.is_planted("journal.forgets_flushes");
+        let ends_epoch = change == Change::Flush && !firn_env::planted!("journal.forgets_flushes");
         {
             // All of them take their places here, and what is due to be durable as well.
             let mut state = self.state();

@@ -10,10 +10,7 @@
 //! the one before.
 
 use super::replay::{Mapping, Replay, State};
-use crate::{
-    mutants::Planted,
-    types::{Body, Incarnation, Version},
-};
+use crate::types::{Body, Incarnation, Version};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 const MAGIC: &[u8; 8] = b"FIRNDLC2";
@@ -70,7 +67,7 @@ impl Checkpoint {
     }
 
     /// The checkpoint in these bytes; nothing if it is none, or contradicts itself.
-    pub fn decode(body: &Body, planted: Planted) -> Option<Self> {
+    pub fn decode(body: &Body) -> Option<Self> {
         let Body::Data(bytes) = body else { return None };
         let mut input = Input(bytes.clone());
         if input.0.remaining() < MAGIC.len() || input.0.split_to(MAGIC.len()) != MAGIC[..] {
@@ -94,7 +91,7 @@ impl Checkpoint {
                 freed => State::Quarantined(freed - 2),
             })
         })?;
-        let replay = Replay::from_parts(next, map, states, turns, released, planted)?;
+        let replay = Replay::from_parts(next, map, states, turns, released)?;
         input.0.is_empty().then_some(Self {
             number,
             incarnation,
@@ -126,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn example() -> Checkpoint {
-        let mut replay = Replay::new(4, 9, 3, Planted::default());
+        let mut replay = Replay::new(4, 9, 3);
         for block in [0, 1, 0, 3] {
             let place = replay.place().unwrap();
             let record = crate::log::Record::Data {
@@ -145,7 +142,7 @@ mod tests {
     #[test]
     fn a_checkpoint_is_read_back() {
         let body = example().encode();
-        let decoded = Checkpoint::decode(&body, Planted::default()).unwrap();
+        let decoded = Checkpoint::decode(&body).unwrap();
         assert_eq!((decoded.number, decoded.incarnation), (8, Incarnation(3)));
         assert_eq!(decoded.replay, example().replay);
     }
@@ -177,9 +174,9 @@ mod tests {
             let mut bytes = bytes.to_vec();
             let at = at % bytes.len();
             bytes[at] = byte;
-            let _ = Checkpoint::decode(&Body::Data(bytes.clone().into()), Planted::default());
+            let _ = Checkpoint::decode(&Body::Data(bytes.clone().into()));
             bytes.truncate(cut % bytes.len());
-            prop_assert!(Checkpoint::decode(&Body::Data(bytes.into()), Planted::default()).is_none());
+            prop_assert!(Checkpoint::decode(&Body::Data(bytes.into())).is_none());
         }
     }
 }

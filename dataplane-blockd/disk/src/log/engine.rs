@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     mode::{Answers, FlushPolicy},
-    mutants::{Mutant, Planted},
     types::{Body, Change, Effect, Incarnation, Lookup, ReplicaSet, RequestId, Store, Ticket, Unit, Version},
 };
 use bytes::Bytes;
@@ -29,8 +28,6 @@ pub struct LogConfig {
     pub dirty_bytes_max: u64,
     /// Entries between checkpoints: more make recovery longer, fewer cost writes.
     pub checkpoint_entries: u64,
-    /// For tests of the tests.
-    pub planted: Planted,
 }
 
 /// An entry that is not yet durable, or not yet issued.
@@ -165,7 +162,7 @@ impl LogEngine {
         durable: bool,
     ) -> Vec<Effect> {
         if self.overlay.range(blocks.clone()).next().is_some() || self.replay.maps_any(blocks.clone()) {
-            if self.config.planted.is(Mutant::TrimWithoutRecord) {
+            if firn_env::planted!("disk.trim_without_record") {
                 self.zeroing.insert(u64::MAX, blocks);
             } else {
                 let (first, count) = (blocks.start, blocks.end - blocks.start);
@@ -178,7 +175,7 @@ impl LogEngine {
     /// A flush: everything submitted so far is to be durable before what follows.
     pub fn flush(&mut self, now_ms: u64, request: RequestId) -> Vec<Effect> {
         let durable =
-            self.config.flush == FlushPolicy::Durable && !self.config.planted.is(Mutant::AnswerFlushEarly);
+            self.config.flush == FlushPolicy::Durable && !firn_env::planted!("disk.answer_flush_early");
         self.accept(now_ms, request, durable)
     }
 
@@ -243,7 +240,7 @@ impl LogEngine {
     /// Where to read a block.
     pub fn lookup(&self, block: u64) -> Lookup {
         match self.overlay.get(&block) {
-            Some((_, data)) if !self.config.planted.is(Mutant::ReadPastPending) => {
+            Some((_, data)) if !firn_env::planted!("disk.read_past_pending") => {
                 Lookup::Memory(Body::Data(data.clone()))
             }
             _ if self.zeroing.values().any(|zeroed| zeroed.contains(&block)) => Lookup::Memory(Body::Zero),
@@ -266,7 +263,7 @@ impl LogEngine {
             }
             Record::Zero { first, count } => {
                 let blocks = *first..first + count;
-                if !self.config.planted.is(Mutant::ZeroesLeaveTheOverlay) {
+                if !firn_env::planted!("disk.zeroes_leave_the_overlay") {
                     let mut behind = self.overlay.split_off(&blocks.start);
                     self.overlay.append(&mut behind.split_off(&blocks.end));
                 }
@@ -340,10 +337,7 @@ impl LogEngine {
             self.zeroing.remove(&index);
         }
         #[cfg(feature = "mutants")]
-        if let (true, Some(physical)) = (
-            self.config.planted.is(Mutant::SkipDependsOnRetirement),
-            entry.frees,
-        ) {
+        if let (true, Some(physical)) = (firn_env::planted!("disk.skip_depends_on_retirement"), entry.frees) {
             self.replay.hold_until_retired(physical, true);
         }
         let body = entry.record.encode();
@@ -373,10 +367,10 @@ impl LogEngine {
         };
         let entry = &mut self.issued[position as usize];
         entry.missing.remove(replica);
-        if self.config.planted.is(Mutant::DurableOnOneReplica) {
+        if firn_env::planted!("disk.durable_on_one_replica") {
             entry.missing.clear();
         }
-        if self.config.planted.is(Mutant::RetireOutOfOrder)
+        if firn_env::planted!("disk.retire_out_of_order")
             && entry.missing.is_empty()
             && let Some(index) = entry.index
         {
@@ -439,7 +433,7 @@ impl LogEngine {
                 grow: grow.is_some(),
             });
         }
-        let early = self.config.planted.is(Mutant::CheckpointBeforePrefix);
+        let early = firn_env::planted!("disk.checkpoint_before_prefix");
         let Some(checkpointing) = &mut self.checkpointing else {
             return;
         };
@@ -457,7 +451,7 @@ impl LogEngine {
             Effect::Store(Store {
                 ticket: Ticket::Checkpoint(version.sequence),
                 replica,
-                unit: checkpoint_unit(version.sequence, self.config.planted),
+                unit: checkpoint_unit(version.sequence),
                 count: 1,
                 version,
                 body: body.clone(),

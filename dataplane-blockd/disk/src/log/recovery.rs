@@ -9,7 +9,6 @@ use super::{
     replay::{Record, Replay},
 };
 use crate::{
-    mutants::{Mutant, Planted},
     replicas::{AttachError, ReplicaError, Replicas, Stored, settle},
     types::{Incarnation, Unit, Version},
 };
@@ -29,9 +28,9 @@ pub async fn format(
     let checkpoint = Checkpoint {
         number: 0,
         incarnation,
-        replay: Replay::new(virtual_blocks, physical_blocks, tract_blocks, Planted::default()),
+        replay: Replay::new(virtual_blocks, physical_blocks, tract_blocks),
     };
-    write_checkpoint(replicas, &checkpoint, Planted::default()).await?;
+    write_checkpoint(replicas, &checkpoint).await?;
     Ok(())
 }
 
@@ -42,24 +41,20 @@ async fn fence(replicas: &dyn Replicas, incarnation: Incarnation) -> Result<(), 
     Ok(())
 }
 
-pub(super) fn checkpoint_unit(number: u64, planted: Planted) -> Unit {
-    Unit::Checkpoint(if planted.is(Mutant::CheckpointInPlace) {
+pub(super) fn checkpoint_unit(number: u64) -> Unit {
+    Unit::Checkpoint(if firn_env::planted!("disk.checkpoint_in_place") {
         0
     } else {
         (number % 2) as u8
     })
 }
 
-async fn write_checkpoint(
-    replicas: &dyn Replicas,
-    checkpoint: &Checkpoint,
-    planted: Planted,
-) -> Result<(), ReplicaError> {
+async fn write_checkpoint(replicas: &dyn Replicas, checkpoint: &Checkpoint) -> Result<(), ReplicaError> {
     let version = Version {
         incarnation: checkpoint.incarnation,
         sequence: checkpoint.number,
     };
-    let (unit, body) = (checkpoint_unit(checkpoint.number, planted), checkpoint.encode());
+    let (unit, body) = (checkpoint_unit(checkpoint.number), checkpoint.encode());
     for path in 0..replicas.paths() {
         replicas.store(path, unit, version, body.clone()).await?;
     }
@@ -67,19 +62,19 @@ async fn write_checkpoint(
 }
 
 /// The newest checkpoint that any replica has, on all of them.
-async fn newest_checkpoint(replicas: &dyn Replicas, planted: Planted) -> Result<Checkpoint, AttachError> {
+async fn newest_checkpoint(replicas: &dyn Replicas) -> Result<Checkpoint, AttachError> {
     let newest_of = |found: &[Option<Stored>]| {
         found
             .iter()
             .flatten()
-            .filter_map(|stored| Some((Checkpoint::decode(&stored.body, planted)?.number, stored)))
+            .filter_map(|stored| Some((Checkpoint::decode(&stored.body)?.number, stored)))
             .max_by_key(|(number, _)| *number)
             .map(|(_, stored)| stored.clone())
     };
     let mut newest: Option<(u64, Unit)> = None;
     for unit in [Unit::Checkpoint(0), Unit::Checkpoint(1)] {
         if let Some(stored) = settle(replicas, unit, newest_of, false).await? {
-            let number = Checkpoint::decode(&stored.body, planted)
+            let number = Checkpoint::decode(&stored.body)
                 .ok_or(AttachError::BadCheckpoint)?
                 .number;
             newest = newest.max(Some((number, unit)));
@@ -90,7 +85,7 @@ async fn newest_checkpoint(replicas: &dyn Replicas, planted: Planted) -> Result<
     let stored = settle(replicas, unit, newest_of, true)
         .await?
         .ok_or(AttachError::NoCheckpoint)?;
-    Checkpoint::decode(&stored.body, planted).ok_or(AttachError::BadCheckpoint)
+    Checkpoint::decode(&stored.body).ok_or(AttachError::BadCheckpoint)
 }
 
 /// Attaches as `incarnation`, which no attach had before.
@@ -102,18 +97,17 @@ pub async fn recover(
     incarnation: Incarnation,
     config: LogConfig,
 ) -> Result<LogEngine, AttachError> {
-    let planted = config.planted;
-    if !planted.is(Mutant::SkipFence) {
+    if !firn_env::planted!("disk.skip_fence") {
         fence(replicas, incarnation).await?;
     }
     let Checkpoint {
         number,
         incarnation: expected,
         mut replay,
-    } = newest_checkpoint(replicas, planted).await?;
+    } = newest_checkpoint(replicas).await?;
     let before = replay.next();
-    roll_forward(replicas, expected, &mut replay, planted).await?;
-    let owner = if planted.is(Mutant::ReuseIncarnation) {
+    roll_forward(replicas, expected, &mut replay).await?;
+    let owner = if firn_env::planted!("disk.reuse_incarnation") {
         expected
     } else {
         incarnation
@@ -123,8 +117,8 @@ pub async fn recover(
         incarnation: owner,
         replay,
     };
-    if !planted.is(Mutant::ReuseIncarnation) {
-        write_checkpoint(replicas, &checkpoint, planted).await?;
+    if !firn_env::planted!("disk.reuse_incarnation") {
+        write_checkpoint(replicas, &checkpoint).await?;
         let durable = [(number, before), (number + 1, checkpoint.replay.next())];
         return Ok(LogEngine::new(
             config,
@@ -148,7 +142,6 @@ async fn roll_forward(
     replicas: &dyn Replicas,
     expected: Incarnation,
     replay: &mut Replay,
-    planted: Planted,
 ) -> Result<(), AttachError> {
     // A log never goes round without a checkpoint, so this many entries can follow one.
     for _ in 0..replay.physical_blocks() {
@@ -158,13 +151,13 @@ async fn roll_forward(
             sequence: replay.next(),
         };
         let next_one = |stored: &&Stored| {
-            let any_incarnation = planted.is(Mutant::AcceptAnyIncarnation);
-            let gap = planted.is(Mutant::AcceptGaps) && stored.version.sequence > version.sequence;
+            let any_incarnation = firn_env::planted!("disk.accept_any_incarnation");
+            let gap = firn_env::planted!("disk.accept_gaps") && stored.version.sequence > version.sequence;
             (stored.version.sequence == version.sequence || gap)
                 && (stored.version.incarnation == version.incarnation || any_incarnation)
         };
         let pick = |found: &[Option<Stored>]| {
-            if planted.is(Mutant::OneBadReplicaEndsRollForward)
+            if firn_env::planted!("disk.one_bad_replica_ends_roll_forward")
                 && !found
                     .iter()
                     .all(|stored| stored.as_ref().is_some_and(|stored| next_one(&stored)))
@@ -173,14 +166,14 @@ async fn roll_forward(
             }
             found.iter().flatten().find(next_one).cloned()
         };
-        let copy = !planted.is(Mutant::SkipReReplication);
+        let copy = !firn_env::planted!("disk.skip_re_replication");
         let accepted = settle(replicas, Unit::Log(place), pick, copy).await?;
         let record = accepted
             .as_ref()
             .and_then(|stored| Record::decode(&stored.body))
             .filter(|record| replay.accepts(record));
         let Some(record) = record else {
-            if planted.is(Mutant::AcceptGaps) && skip_gap(replicas, expected, replay).await? {
+            if firn_env::planted!("disk.accept_gaps") && skip_gap(replicas, expected, replay).await? {
                 continue;
             }
             break;

@@ -1,9 +1,6 @@
 //! The state of a log: what the entries so far have made of it, and nothing else.
 
-use crate::{
-    mutants::{Mutant, Planted},
-    types::{Body, Incarnation, Version},
-};
+use crate::types::{Body, Incarnation, Version};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Free blocks that only releases may use, so that a full log can always go on.
@@ -114,7 +111,6 @@ pub struct Replay {
     lowest_free: Vec<Option<u64>>,
     /// Blocks freed by entries before this one have been released.
     pub(super) released: u64,
-    planted: Planted,
 }
 
 impl Replay {
@@ -122,14 +118,14 @@ impl Replay {
     ///
     /// # Panics
     /// If there is less than the least slack, or tracts have no blocks.
-    pub fn new(virtual_blocks: u64, physical_blocks: u64, tract_blocks: u64, planted: Planted) -> Self {
+    pub fn new(virtual_blocks: u64, physical_blocks: u64, tract_blocks: u64) -> Self {
         assert!(
             physical_blocks >= virtual_blocks + SLACK_BLOCKS_MIN,
             "a log needs {SLACK_BLOCKS_MIN} blocks more than the disk has"
         );
         let map = vec![None; virtual_blocks as usize];
         let states = vec![State::Free; physical_blocks as usize];
-        Self::from_parts(1, map, states, (tract_blocks, 0), 0, planted).expect("an empty log is consistent")
+        Self::from_parts(1, map, states, (tract_blocks, 0), 0).expect("an empty log is consistent")
     }
 
     /// From the parts of a checkpoint; nothing if they contradict each other. `turns`: the blocks of a tract, and the tract whose
@@ -140,7 +136,6 @@ impl Replay {
         states: Vec<State>,
         (tract_blocks, turn): (u64, u64),
         released: u64,
-        planted: Planted,
     ) -> Option<Self> {
         let free = states.iter().filter(|state| **state == State::Free).count() as u64;
         let used = states.iter().filter(|state| **state == State::Used).count() as u64;
@@ -166,7 +161,6 @@ impl Replay {
             turn,
             lowest_free: Vec::new(),
             released,
-            planted,
         };
         replay.find_lowest_free(0);
         Some(replay)
@@ -315,8 +309,8 @@ impl Replay {
     fn unmap(&mut self, block: u64, sequence: u64) {
         if let Some(old) = self.map[block as usize].take() {
             self.used -= 1;
-            let at_once =
-                self.planted.is(Mutant::SkipQuarantine) || self.planted.is(Mutant::SkipDependsOnRetirement);
+            let at_once = firn_env::planted!("disk.skip_quarantine")
+                || firn_env::planted!("disk.skip_depends_on_retirement");
             let state = if at_once {
                 State::Free
             } else {
@@ -371,7 +365,7 @@ mod tests {
 
     #[test]
     fn tracts_take_turns_and_each_is_written_from_its_beginning() {
-        let mut replay = Replay::new(8, 14, 4, Planted::default());
+        let mut replay = Replay::new(8, 14, 4);
         let places: Vec<u64> = (0..8).map(|block| write(&mut replay, block)).collect();
         assert_eq!(places, [0, 4, 8, 12, 1, 5, 9, 13]);
         // The last tract has two blocks, and both are taken.
@@ -393,7 +387,7 @@ mod tests {
             tract_blocks in 1..7_u64,
             blocks in proptest::collection::vec(0..20_u64, 1..200),
         ) {
-            let mut replay = Replay::new(20, 31, tract_blocks, Planted::default());
+            let mut replay = Replay::new(20, 31, tract_blocks);
             let tracts = 31_u64.div_ceil(tract_blocks);
             let mut last = Vec::new();
             for block in blocks {
@@ -417,7 +411,6 @@ mod tests {
                     replay.states.clone(),
                     (replay.tract_blocks, replay.turn),
                     replay.released,
-                    replay.planted,
                 );
                 prop_assert_eq!(again.as_ref(), Some(&replay));
             }

@@ -5,7 +5,6 @@ use super::{
     engine::{StripedConfig, StripedEngine},
 };
 use crate::{
-    mutants::Mutant,
     replicas::{AttachError, Copy, Replicas, Stored, settle_found},
     types::{Body, Incarnation, Unit, Version},
 };
@@ -35,8 +34,7 @@ pub async fn attach(
     incarnation: Incarnation,
     config: StripedConfig,
 ) -> Result<Attached, AttachError> {
-    let planted = config.planted;
-    if !planted.is(Mutant::SkipFence) {
+    if !firn_env::planted!("disk.skip_fence") {
         for path in 0..replicas.paths() {
             replicas.fence(path, incarnation).await?;
         }
@@ -61,8 +59,8 @@ pub async fn attach(
             // Nobody can say what is marked, so all of it is.
             marked = dirty_region_log::regions(page, config.blocks, config.regions).collect();
         }
-        if !planted.is(Mutant::SkipReconciliation) {
-            let from_first = planted.is(Mutant::ReconcileFromFirstReplica);
+        if !firn_env::planted!("disk.skip_reconciliation") {
+            let from_first = firn_env::planted!("disk.reconcile_from_first_replica");
             let groups = marked.iter().flat_map(|region| {
                 let first = region * config.regions.blocks;
                 let last = (first + config.regions.blocks).min(config.blocks);

@@ -6,10 +6,7 @@
 //! [`Regions::resting`] in all: they are left out when their page is written next, and with twice as many it is written for that
 //! alone. So what an attach after a crash has to compare is bounded for the whole disk.
 
-use crate::{
-    mutants::{Mutant, Planted},
-    types::{Body, ReplicaSet},
-};
+use crate::types::{Body, ReplicaSet};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -62,7 +59,6 @@ pub(super) struct DirtyRegionLog {
     resting: VecDeque<u64>,
     /// Regions of all pages that are leaving.
     leaving: usize,
-    planted: Planted,
 }
 
 /// A page to be stored.
@@ -72,7 +68,7 @@ pub(super) struct PageWrite {
 }
 
 impl DirtyRegionLog {
-    pub(super) fn new(replicas: usize, regions: Regions, planted: Planted) -> Self {
+    pub(super) fn new(replicas: usize, regions: Regions) -> Self {
         assert!(regions.blocks > 0, "a region has a block at least");
         Self {
             replicas,
@@ -81,7 +77,6 @@ impl DirtyRegionLog {
             busy: BTreeMap::new(),
             resting: VecDeque::new(),
             leaving: 0,
-            planted,
         }
     }
 
@@ -94,7 +89,7 @@ impl DirtyRegionLog {
         for region in self.regions_of(blocks) {
             let count = self.busy.entry(region).or_default();
             *count += 1;
-            if *count > 1 || self.planted.is(Mutant::DropBusyMarks) {
+            if *count > 1 || firn_env::planted!("disk.drop_busy_marks") {
                 continue;
             }
             // Writes come back to where they just were: from the end it is soon found.
@@ -276,7 +271,7 @@ mod tests {
 
     /// Regions of so many blocks.
     fn marks(blocks: u64, resting: usize) -> DirtyRegionLog {
-        DirtyRegionLog::new(1, Regions { blocks, resting }, Planted::default())
+        DirtyRegionLog::new(1, Regions { blocks, resting })
     }
 
     /// DirtyRegionLog blocks with the write of a page that has this sequence, and returns what it marks.

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{
     mode::{Answers, FlushPolicy, WritePolicy},
-    mutants::{Mutant, Planted},
     types::{Body, Change, Effect, Incarnation, Lookup, ReplicaSet, RequestId, Store, Ticket, Unit, Version},
 };
 use bytes::Bytes;
@@ -31,8 +30,6 @@ pub struct StripedConfig {
     pub dirty_bytes_max: u64,
     /// How finely it remembers where replicas may differ.
     pub regions: Regions,
-    /// For tests of the tests.
-    pub planted: Planted,
 }
 
 /// A block's new content, or a range's zeroes, on the way to the replicas.
@@ -96,7 +93,7 @@ impl StripedEngine {
             next_piece: 0,
             next_sequence,
             requests: BTreeMap::new(),
-            marks: DirtyRegionLog::new(replicas, config.regions, config.planted),
+            marks: DirtyRegionLog::new(replicas, config.regions),
             answers: Answers::new(config.dirty_bytes_max, config.flush),
             dirty_bytes: 0,
         }
@@ -181,7 +178,7 @@ impl StripedEngine {
 
     /// A flush ends the epoch.
     pub fn flush(&mut self, now_ms: u64, request: RequestId) -> Vec<Effect> {
-        let early = self.config.planted.is(Mutant::AnswerFlushEarly);
+        let early = firn_env::planted!("disk.answer_flush_early");
         self.end_epoch(
             now_ms,
             request,
@@ -284,10 +281,10 @@ impl StripedEngine {
         #[cfg(feature = "mutants")]
         let newest = newest.filter(|newest| {
             let blocks = &self.pieces[newest].blocks;
-            blocks.end - blocks.start == 1 || !self.config.planted.is(Mutant::ReadPastZeroes)
+            blocks.end - blocks.start == 1 || !firn_env::planted!("disk.read_past_zeroes")
         });
         match newest {
-            Some(newest) if !self.config.planted.is(Mutant::ReadPastPending) => {
+            Some(newest) if !firn_env::planted!("disk.read_past_pending") => {
                 Lookup::Memory(self.pieces[&newest].body.clone())
             }
             _ => Lookup::Stored {
@@ -304,7 +301,7 @@ impl StripedEngine {
     fn submit(&mut self, now_ms: u64, blocks: Range<u64>, body: Body, request: Option<RequestId>) {
         let epoch = self.current_epoch();
         let newest = self.overlaps.newest(blocks.clone());
-        let any_epoch = self.config.planted.is(Mutant::CoalesceAcrossEpochs);
+        let any_epoch = firn_env::planted!("disk.coalesce_across_epochs");
         self.dirty_bytes += self.cost_bytes(&blocks, &body);
         if let Some(piece) = newest.and_then(|newest| self.pieces.get_mut(&newest))
             && piece.missing.is_none()
@@ -348,7 +345,7 @@ impl StripedEngine {
 
     /// Epochs whose pieces may be sent.
     fn issuable_epochs(&self) -> usize {
-        if self.config.planted.is(Mutant::IssueNextEpochEarly) {
+        if firn_env::planted!("disk.issue_next_epoch_early") {
             self.epochs.len()
         } else {
             1
@@ -375,12 +372,12 @@ impl StripedEngine {
             if self.overlaps.is_behind(blocks.clone(), number) {
                 continue;
             }
-            let needed = if self.config.planted.is(Mutant::MarkFirstRegionOnly) {
+            let needed = if firn_env::planted!("disk.mark_first_region_only") {
                 blocks.start..blocks.start + 1
             } else {
                 blocks
             };
-            if !self.marks.are_marked(&needed) && !self.config.planted.is(Mutant::IssueBeforeMark) {
+            if !self.marks.are_marked(&needed) && !firn_env::planted!("disk.issue_before_mark") {
                 continue;
             }
             self.send(number, effects);
@@ -446,7 +443,7 @@ impl StripedEngine {
         };
         let missing = piece.missing.as_mut().expect("only what was sent is stored");
         missing.remove(replica);
-        if self.config.planted.is(Mutant::DurableOnOneReplica) {
+        if firn_env::planted!("disk.durable_on_one_replica") {
             missing.clear();
         }
         if !missing.is_empty() {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use firn_blockd_disk::{
-    Body, Engine, FlushPolicy, Incarnation, LogConfig, Planted, Regions, ReplicaError, Replicas, Stored,
+    Body, Engine, FlushPolicy, Incarnation, LogConfig, Regions, ReplicaError, Replicas, Stored,
     StripedConfig, Unit, Version, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{BlockDevice, Piece};
@@ -143,7 +143,6 @@ pub async fn attach(env: &Env, cluster: &Arc<Mutex<Cluster>>, kind: Kind, next: 
                         blocks: 8,
                         ..Regions::default()
                     },
-                    planted: Planted::default(),
                 };
                 striped::attach(&*nodes, incarnation, config)
                     .await
@@ -154,7 +153,6 @@ pub async fn attach(env: &Env, cluster: &Arc<Mutex<Cluster>>, kind: Kind, next: 
                     flush: FlushPolicy::Durable,
                     dirty_bytes_max: 4096,
                     checkpoint_entries: 40,
-                    planted: Planted::default(),
                 };
                 log::recover(&*nodes, incarnation, config)
                     .await

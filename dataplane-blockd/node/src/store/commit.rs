@@ -44,7 +44,7 @@ async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
     if wrote {
         let env = &shared.env;
         env.fault_point("commit.before_data_sync").await;
-        if !env.is_planted("store.journal_before_data") {
+        if !firn_env::planted!("store.journal_before_data") {
             let syncs = batch
                 .groups
                 .iter()
@@ -53,7 +53,7 @@ async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
                 outcome.expect("the data can be synced");
             }
         }
-        if env.is_planted("store.acknowledge_before_sync") {
+        if firn_env::planted!("store.acknowledge_before_sync") {
             shared.durable.set(batch.number);
         }
         env.fault_point("commit.before_journal").await;
@@ -123,7 +123,7 @@ async fn rotate(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
     let frames = std::mem::take(&mut shared.state().dirty_frames);
     let first_needed = journal.number();
     shared.env.fault_point("commit.journal_rotated").await;
-    if shared.env.is_planted("store.reuse_journal_early") {
+    if firn_env::planted!("store.reuse_journal_early") {
         return;
     }
     let covering = checkpoint::run(shared.clone(), frames, first_needed);

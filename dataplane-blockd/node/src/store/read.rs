@@ -61,7 +61,7 @@ impl Store {
                     data,
                 });
             };
-            if self.shared.env.is_planted("store.damage_passes") {
+            if firn_env::planted!("store.damage_passes") {
                 return Ok(Found {
                     versions: entries.iter().map(Entry::version).collect(),
                     data,

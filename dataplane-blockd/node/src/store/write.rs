@@ -52,7 +52,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; nothing was changed.
     pub async fn put(&self, place: TractPlace, puts: &[Put]) -> Result<u64, StoreError> {
-        let accept = if self.shared.env.is_planted("store.last_arrival_wins") {
+        let accept = if firn_env::planted!("store.last_arrival_wins") {
             Accept::Always
         } else {
             Accept::Newer

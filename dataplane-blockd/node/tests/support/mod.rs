@@ -15,6 +15,7 @@ use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
 use firn_env::{
     Env,
+    mutants::planting,
     sim::{Machine, Simulation},
 };
 use firn_identity::{
@@ -259,7 +260,7 @@ pub async fn whole(env: &Env, placement: &Placement, copies: u8) -> bool {
 }
 
 /// What must hold, and must not with the bug planted.
-pub type Scenario = fn(Option<&str>) -> Result<(), String>;
+pub type Scenario = fn() -> Result<(), String>;
 
 /// Runs each scenario without its bug and with it.
 ///
@@ -268,8 +269,8 @@ pub type Scenario = fn(Option<&str>) -> Result<(), String>;
 pub fn each_is_noticed(scenarios: &[(&str, Scenario)]) {
     let mut unnoticed = Vec::new();
     for (bug, scenario) in scenarios {
-        assert_eq!(scenario(None), Ok(()), "the scenario of {bug} without the bug");
-        match scenario(Some(bug)) {
+        assert_eq!(scenario(), Ok(()), "the scenario of {bug} without the bug");
+        match planting(Some(bug), scenario) {
             Ok(()) => unnoticed.push(*bug),
             Err(noticed) => eprintln!("{bug}: {noticed}"),
         }

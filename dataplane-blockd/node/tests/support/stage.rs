@@ -12,14 +12,8 @@ pub struct Stage {
     pub client: Client,
 }
 
-pub fn stage(seed: u64, nodes: usize, copies: u8, planted: Option<&str>) -> Stage {
+pub fn stage(seed: u64, nodes: usize, copies: u8) -> Stage {
     let cluster = TestCluster::new(seed, nodes);
-    if let Some(bug) = planted {
-        cluster
-            .hosts
-            .iter()
-            .for_each(|host| host.machine.faults().plant(bug));
-    }
     let mut client = cluster.client("client");
     let client = cluster
         .simulation

@@ -9,6 +9,7 @@ use firn_blockd_snapshot::{
 };
 use firn_env::{
     Env,
+    mutants::planting,
     sim::{Seeded, Simulation},
 };
 use firn_store::{ListPage, MemoryStore, ObjectInfo, ObjectKey, PutMode, Store, StoreError};
@@ -112,7 +113,7 @@ async fn snapshot(env: &Env, catalogue: &Catalogue, gate: &SnapshotGate<Slow>, n
 
 /// Three snapshots that share some tracts and have others alone.
 async fn three(env: &Env, catalogue: &Catalogue) -> (SnapshotGate<Slow>, BTreeMap<String, Vec<u8>>) {
-    let gate = SnapshotGate::new(env, Slow::new(env, 5 * TRACT_BLOCKS), TRACT_BYTES);
+    let gate = SnapshotGate::new(Slow::new(env, 5 * TRACT_BLOCKS), TRACT_BYTES);
     let mut taken = BTreeMap::new();
     for number in 0..3_u8 {
         if number == 0 {
@@ -214,15 +215,12 @@ fn what_only_a_deleted_snapshot_had_is_given_back_and_what_others_share_stays() 
 }
 
 /// Somebody dies at each of the requests that a deletion makes; whoever comes next finds all others whole, and can finish.
-fn die_at_every_request(planted: Option<&str>) -> Result<u64, String> {
+fn die_at_every_request() -> Result<u64, String> {
     for last in 0.. {
         let mut died = 0;
         for done in [false, true] {
             let simulation = Simulation::new(last);
             let machine = simulation.machine("client");
-            if let Some(bug) = planted {
-                machine.faults().plant(bug);
-            }
             let env = machine.env();
             died += simulation
                 .run(async move {
@@ -273,7 +271,7 @@ fn die_at_every_request(planted: Option<&str>) -> Result<u64, String> {
 
 #[test]
 fn a_deletion_that_dies_at_any_request_costs_no_other_snapshot_and_is_finished_by_the_next() {
-    let requests = die_at_every_request(None).unwrap();
+    let requests = die_at_every_request().unwrap();
     assert!(
         requests > 15,
         "{requests}: a generation, lists, and what is removed"
@@ -282,12 +280,9 @@ fn a_deletion_that_dies_at_any_request_costs_no_other_snapshot_and_is_finished_b
 
 /// Two who take snapshots of the same disk, two who delete and one who restores, all on stores that now and then sleep for long.
 /// Each snapshot that is listed at the end holds what was frozen.
-fn all_at_once(seed: u64, planted: Option<&str>) -> Result<(), String> {
+fn all_at_once(seed: u64) -> Result<(), String> {
     let simulation = Simulation::new(seed);
     let machine = simulation.machine("client");
-    if let Some(bug) = planted {
-        machine.faults().plant(bug);
-    }
     let env = machine.env();
     let outcome = simulation.run(async move {
         let store = Arc::new(MemoryStore::new(&env));
@@ -303,7 +298,7 @@ fn all_at_once(seed: u64, planted: Option<&str>) -> Result<(), String> {
         for who in 0..2 {
             // They do not know of each other, as after a forced attach.
             let device = Slow::new(&env, 6 * TRACT_BLOCKS);
-            let gate = SnapshotGate::new(&env, device.clone(), TRACT_BYTES);
+            let gate = SnapshotGate::new(device.clone(), TRACT_BYTES);
             let (catalogue, env, frozen) = (way(), env.clone(), frozen.clone());
             let spawning = env.clone();
             tasks.push(spawning.spawn("take", async move {
@@ -393,7 +388,7 @@ const SEEDS_MAX: u64 = 200;
 #[test]
 fn snapshots_taken_deleted_and_restored_at_once_stay_whole() {
     for seed in 0..SEEDS {
-        if let Err(wrong) = all_at_once(seed, None) {
+        if let Err(wrong) = all_at_once(seed) {
             panic!("seed {seed}: {wrong}");
         }
     }
@@ -402,8 +397,9 @@ fn snapshots_taken_deleted_and_restored_at_once_stay_whole() {
 #[test]
 fn planted_bugs_of_deletions_are_caught() {
     let caught = |bug: &str| {
-        die_at_every_request(Some(bug)).is_err()
-            || (0..SEEDS_MAX).any(|seed| all_at_once(seed, Some(bug)).is_err())
+        planting(Some(bug), || {
+            die_at_every_request().is_err() || (0..SEEDS_MAX).any(|seed| all_at_once(seed).is_err())
+        })
     };
     for bug in [
         "snapshot.deletes_what_is_shared",
@@ -432,7 +428,7 @@ fn a_restore_whose_snapshot_is_deleted_says_so() {
             for pause_ms in [0, 50, 150, 300, 450] {
                 let mut random = Seeded::new(pause_ms, 3);
                 let name = format!("again-{pause_ms}");
-                let gate = SnapshotGate::new(&env, Slow::new(&env, 4 * TRACT_BLOCKS), TRACT_BYTES);
+                let gate = SnapshotGate::new(Slow::new(&env, 4 * TRACT_BLOCKS), TRACT_BYTES);
                 write(&gate, random.below(8), 200 + pause_ms as u8 % 40).await;
                 snapshot(&env, &catalogue, &gate, &name).await;
                 let target = MemoryDevice::with_block(4 * TRACT_BLOCKS * BLOCK, BLOCK as u32);

@@ -25,7 +25,7 @@ fn a_snapshot_is_the_disk_at_its_instant_while_writers_go_on() {
                 let catalogue = Catalogue::new(store, DISK, &KEY);
                 let mut taken: BTreeMap<String, Vec<u8>> = BTreeMap::new();
                 for attach in 0..2 {
-                    let gate = SnapshotGate::new(&env, device.clone(), TRACT_BYTES);
+                    let gate = SnapshotGate::new(device.clone(), TRACT_BYTES);
                     let writers: Vec<_> = (0..3)
                         .map(|_| env.spawn("writer", write_for_ever(env.clone(), gate.clone())))
                         .collect();
@@ -86,7 +86,7 @@ fn a_writer_waits_for_its_own_tract_and_no_longer() {
     simulation
         .run(async move {
             let device = Slow::new(&env, 3000);
-            let gate = SnapshotGate::new(&env, device.clone(), TRACT_BYTES);
+            let gate = SnapshotGate::new(device.clone(), TRACT_BYTES);
             let catalogue = Catalogue::new(Arc::new(MemoryStore::new(&env)), DISK, &KEY);
             let byte = |tract: u64| (1 + tract % 200) as u8;
             for tract in 0..1000 {
@@ -132,7 +132,7 @@ fn only_what_changed_is_read_and_stored() {
     simulation
         .run(async move {
             let device = Slow::new(&env, 30);
-            let gate = SnapshotGate::new(&env, device.clone(), TRACT_BYTES);
+            let gate = SnapshotGate::new(device.clone(), TRACT_BYTES);
             let store = Arc::new(MemoryStore::new(&env));
             let catalogue = Catalogue::new(store.clone(), DISK, &KEY);
             let write = async |block: u64, byte: u8| {
@@ -173,7 +173,7 @@ fn only_what_changed_is_read_and_stored() {
             write(4, 5).await;
             assert_eq!(snapshot(&gate, "third").await, (1, 3 * BLOCK, 0));
             // Another attach reads all and stores nothing.
-            let fresh = SnapshotGate::new(&env, device.clone(), TRACT_BYTES);
+            let fresh = SnapshotGate::new(device.clone(), TRACT_BYTES);
             assert_eq!(snapshot(&fresh, "fourth").await, (10, 30 * BLOCK, 0));
             assert_eq!(
                 restored(&catalogue, "third").await.unwrap(),
@@ -200,7 +200,7 @@ fn damage_in_the_store_is_an_error_and_never_wrong_data() {
     simulation
         .run(async move {
             let device = Slow::new(&env, 7);
-            let gate = SnapshotGate::new(&env, device.clone(), TRACT_BYTES);
+            let gate = SnapshotGate::new(device.clone(), TRACT_BYTES);
             let store = Arc::new(MemoryStore::new(&env));
             let catalogue = Catalogue::new(store.clone(), DISK, &KEY);
             let data = vec![9; 5 * BLOCK as usize];

@@ -2,6 +2,7 @@
 
 use super::{Bench, CACHE, content, key, place, segment_id};
 use crate::objects::{FetchPolicy, ObjectsConfig, ReadError};
+use firn_env::mutants::planting;
 use firn_format::Pointer;
 use firn_store::{FaultConfig, Faults, Faulty, Outage, PutMode, Store};
 use std::{
@@ -53,6 +54,40 @@ async fn bit_rot_in_the_disk_cache_is_a_miss_and_is_healed() {
     let objects = bench.objects_with(no_memory()).await;
     bench.read(&objects, 2).await.expect("readable");
     assert_eq!(bench.gets(), 5, "and is right in the cache now");
+}
+
+/// What a read of block 2 gives when block 3, whole and sealed with the same keys, stands in its place in the cache.
+async fn read_with_another_in_its_place() -> Result<Vec<u8>, ReadError> {
+    let bench = Bench::new(1, &[30_000; 4]).await;
+    {
+        let objects = bench.objects_with(no_memory()).await;
+        for index in 0..4 {
+            bench.read(&objects, index).await.expect("readable");
+        }
+        bench.settle(&objects).await;
+    }
+    let path = cache_file(&bench, 0);
+    let mut bytes = std::fs::read(&path).expect("cached");
+    let [wanted, other] = [2, 3].map(|index| bench.pointers[index].location);
+    assert_eq!(wanted.length, other.length);
+    let start = other.offset as usize;
+    bytes.copy_within(start..start + other.length as usize, wanted.offset as usize);
+    std::fs::write(&path, bytes).expect("writable");
+    let objects = bench.objects_with(no_memory()).await;
+    let object = bench.read(&objects, 2).await?;
+    Ok(object.payload.to_vec())
+}
+
+#[test]
+fn another_block_in_the_disk_cache_is_a_miss() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let read = || runtime.block_on(read_with_another_in_its_place());
+    assert_eq!(read().expect("the store has it"), content(2, 30_000));
+    let trusting = planting(Some("volume.trust_the_disk_cache"), read);
+    assert!(trusting.is_err(), "who trusts the cache takes it for the store's");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ pub struct State {
     /// Inodes and pages kept before unchanged ones are dropped.
     inodes_max: usize,
     pages_between_sweeps: usize,
-    /// A planted bug (see `mutants`); always false in what ships.
+    /// A planted bug (`volume.forget_truncation`); always false in what ships.
     pub forgets_truncation: bool,
 }
 

@@ -1,0 +1,31 @@
+//! The planted bugs that the histories must notice; otherwise they prove nothing.
+
+/// Each by its name, with what it does.
+pub const MUTANTS: [&str; 13] = [
+    // A segment is deleted as soon as it is retired.
+    "cleaner.delete_without_grace",
+    // Objects are moved and nobody is told where to.
+    "cleaner.no_forwarding_record",
+    // What only a snapshot needs is taken for dead.
+    "cleaner.ignore_snapshots",
+    // Only the first volume of the family is asked what it needs.
+    "cleaner.ignore_clones",
+    // What only a root retained at a takeover needs is taken for dead.
+    "cleaner.ignore_retained_roots",
+    // The proposal names the newest root, whatever was relocated.
+    "cleaner.propose_on_another_base",
+    // Moved bytes are not compared with their hash.
+    "cleaner.skip_verification",
+    // A segment is retired although one of its live objects was not moved.
+    "cleaner.forget_one_object",
+    // A segment that no root refers to is garbage once it is a minute old.
+    "cleaner.orphans_by_age",
+    // The sweep goes on behind segments it has not looked at.
+    "cleaner.cursor_skips",
+    // What a cleaner decided is written although another retired segments meanwhile.
+    "cleaner.retire_without_round",
+    // A forwarding record goes as soon as its segment is deleted.
+    "cleaner.prune_at_once",
+    // Objects newer than the head are judged like the others.
+    "cleaner.judge_uncommitted",
+];
