@@ -75,7 +75,7 @@ pub struct Boot {
     pub node_bytes: u64,
 }
 
-const SCRIPT: &str = include_str!("user-data.sh");
+const SCRIPT: &str = include_str!("provision/user-data.sh");
 
 impl Boot {
     /// The script of one node's machine.
