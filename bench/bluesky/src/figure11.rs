@@ -147,7 +147,7 @@ impl Figure11 {
              cleaner runs every {} s and deletes what was retired {} s ago. Virtual time; content does not compress. What the cleaner\n\
              costs the edge is the difference to the same run without it. While the client writes, segments with {} % of garbage are\n\
              moved out of; after the last write those with {} %, as for a volume that has become idle.\n\n\
-             ![Figure 11](figures/bluesky-figure11.svg)\n\n\
+             ![Figure 11](figures/cleaner-figure11.svg)\n\n\
              | measured | Firn | the paper | goal |\n|---|---|---|---|\n\
              | overwritten by the client | {:.1} MiB | 64 MB | |\n\
              | written by the cleaner | {:.1} MiB ({:.1} MiB of it file data) | 224 MB | at most 160: {} |\n\

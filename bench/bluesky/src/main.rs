@@ -51,6 +51,12 @@ struct Arguments {
     /// Where the cells' results are kept.
     #[arg(long)]
     cells: PathBuf,
+    /// The commit of this build: cells remember it, and those of another are refused.
+    #[arg(long)]
+    build: String,
+    /// Keep cells of other builds beside those of this one; the page names all builds.
+    #[arg(long)]
+    mix: bool,
     /// Measure these cells again: beginnings of their names.
     #[arg(long)]
     redo: Vec<String>,
@@ -133,7 +139,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<()> {
-    let cells = Cells::open(&arguments.cells, arguments.redo)?;
+    let cells = Cells::open(&arguments.cells, &arguments.build, &arguments.redo, arguments.mix)?;
     let scale = if arguments.small {
         Scale::small()
     } else {
@@ -158,11 +164,13 @@ fn run(arguments: Arguments) -> Result<()> {
     if wanted("figure8") {
         scale.figure8.measure(&cells)?;
     }
-    if wanted("figure11") {
+    // Figure 11 is on the page of cleaning: only where it is asked for.
+    let asked = |name: &str| arguments.only.iter().any(|only| only == name);
+    if asked("figure11") {
         Figure11::measure(&cells)?;
     }
-    // Needs servers beside it, and a quarter of an hour: only where it is asked for.
-    if arguments.only.iter().any(|only| only == "real-figure11") {
+    // Needs servers beside it, and a quarter of an hour.
+    if asked("real-figure11") {
         Figure11::measure_in_real_time(&cells, &arguments.cells)?;
     }
     if let Some(directory) = &arguments.figure11 {

@@ -1,0 +1,121 @@
+"""Pages of figures, rendered from templates and from results that runs wrote.
+
+A template is `bench/pages/NAME.md`, its page `docs/NAME.md`. A result is `bench/results/NAME/PART.json`:
+
+    {"command": what was run, "build": its commit or null, "date": …, "machine": …, "text": what it printed}
+
+`build` is null for results that were on a page before runs were recorded; `page` then says since which commit. In a template,
+`{{text PART | COMMAND}}` stands for what the run printed, or for a line that says that it was not run on the present build;
+`{{= EXPRESSION}}` for a figure made of results, with what the block `{{% … %}}` defines (Python; both see `rows` and `number`);
+`{{results}}` for the table of what was run where. A figure that stands on a page in no other way was written by nobody.
+
+Pages that one program writes whole (Table 1 of a paper, cell by cell) have a receipt, `bench/results/NAME.json`, with the page's
+hash: whatever was changed by hand since then does not have it.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TEMPLATES, RESULTS, PAGES = ROOT / "bench/pages", ROOT / "bench/results", ROOT / "docs"
+
+
+def commit():
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(described, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def machine():
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} processors ({platform.machine()}), {memory:.0f} GiB"
+
+
+def stamp(command):
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return {"command": command, "build": commit(), "date": today, "machine": machine()}
+
+
+def write(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def record(page, part, command, text):
+    """Keeps what a run printed."""
+    write(RESULTS / page / f"{part}.json", {**stamp(command), "text": text.strip()})
+
+
+def receipt(page, command):
+    """Keeps that a program wrote this page as it is."""
+    write(RESULTS / f"{page}.json", {**stamp(command), "sha256": digest(page)})
+
+
+def digest(page):
+    return hashlib.sha256((PAGES / f"{page}.md").read_bytes()).hexdigest()
+
+
+def number(cell):
+    """The first number in a cell."""
+    found = re.search(r"-?[\d,]+(?:\.\d+)?", cell)
+    if not found:
+        raise ValueError(f"there is no number in {cell!r}")
+    return float(found.group().replace(",", ""))
+
+
+def tables(text):
+    """Each table of a text, its rows as dictionaries by column."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n?)+", text, re.M):
+        lines = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines()]
+        found.append([dict(zip(lines[0], line)) for line in lines[2:]])
+    return found
+
+
+class Page:
+    def __init__(self, name):
+        self.name = name
+        self.template = (TEMPLATES / f"{name}.md").read_text()
+        self.results = {path.stem: json.loads(path.read_text()) for path in sorted((RESULTS / name).glob("*.json"))}
+        self.used = set()
+
+    def rows(self, part, index=0):
+        self.used.add(part)
+        return tables(self.results[part]["text"])[index]
+
+    def text(self, part, command):
+        self.used.add(part)
+        if part not in self.results:
+            return f"*Not measured on the present build: `{command}`.*"
+        return self.results[part]["text"]
+
+    def provenance(self):
+        lines = ["| part | build | date | machine | command |", "|---|---|---|---|---|"]
+        for part, result in self.results.items():
+            build = f"`{result['build']}`" if result["build"] else f"not recorded; on this page since `{result['page']}`"
+            lines.append(f"| {part} | {build} | {result['date']} | {result['machine']} | `{result['command']}` |")
+        if len({result["build"] or result["page"] for result in self.results.values()}) > 1:
+            lines += ["", "The parts are of more than one build: compare within a part only."]
+        return "\n".join(lines) if self.results else "Nothing was run on the present build."
+
+    def render(self):
+        scope = {"rows": self.rows, "number": number}
+        for block in re.findall(r"\{\{%(.*?)%\}\}", self.template, re.S):
+            exec(block, scope)
+        text = re.sub(r"\{\{%.*?%\}\}\n?", "", self.template, flags=re.S)
+        text = re.sub(r"\{\{= (.*?) \}\}", lambda found: str(eval(found[1], scope)), text)
+        text = re.sub(r"\{\{text (\S+) \| (.*?)\}\}", lambda found: self.text(found[1], found[2].strip()), text)
+        text = text.replace("{{results}}", self.provenance())
+        idle = set(self.results) - self.used
+        if idle or "{{" in text:
+            raise ValueError(f"{self.name}: results that the template does not show: {sorted(idle)}, or a directive nobody knows")
+        return text.lstrip("\n")
+
+
+def templates():
+    return sorted(path.stem for path in TEMPLATES.glob("*.md"))
