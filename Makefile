@@ -3,11 +3,13 @@
 #   make demo            build, run and check an edge on this machine's disk, from set-up to a table of figures
 #   make story           the whole story of a customer through firn dev: sign-up, share, crash, snapshot, cleaning, disk, bill
 #   make test            everything that must hold before a change is merged
+#   make test-all        that, lint and every check that takes too long for each change; at least every week
 #   make lint            formatting, clippy, licences and advisories, forbidden dependencies
 #   make bench           our figures beside a peer's, in the same run; writes docs/benchmarks.md
 #   make bounds          what Firn promises never to exceed, measured at full size; writes docs/bounds.md
 #   make bench-full      the BlueSky paper's tables over again, cell by cell; writes docs/benchmarks-bluesky.md
 #   make bench-blockd    virtual disks in virtual time, and beside nbdkit in real time; writes docs/benchmarks-blockd.md
+#   make bench-control-plane  billing, policy and the gateway in figures; writes docs/benchmarks-control-plane.md
 #   make bench-cleaner   what cleaning and snapshots cost; writes docs/benchmarks-cleaner.md
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
@@ -36,7 +38,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test lint bench bench-full bench-blockd bench-cleaner bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -52,6 +54,10 @@ story:
 test:
 	@scripts/setup test
 	@scripts/test
+
+test-all:
+	@scripts/setup bench
+	@scripts/test --all
 
 lint:
 	@scripts/lint
@@ -71,6 +77,10 @@ bench-full:
 bench-blockd:
 	@scripts/setup bench
 	@scripts/bench-blockd $(ARGUMENTS)
+
+bench-control-plane:
+	@scripts/setup bench
+	@scripts/bench-control-plane $(ARGUMENTS)
 
 bench-cleaner:
 	@scripts/setup bench
