@@ -6,6 +6,7 @@ use crate::{
     session::Session,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use firn_format::FamilyId;
 use firn_seal::{
     KeyRing, Recipient, RecipientKind, RecipientPublic, RecoveryPhrase, TenantPublic, VerifiedKeyRing,
@@ -32,19 +33,18 @@ pub fn random_hex<const N: usize>() -> Result<String, Failure> {
     Ok(hex(&bytes))
 }
 
+/// Lower-case hex digits.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(bytes)
 }
 
-/// Reads exactly `N` bytes of hex digits.
+/// Reads exactly `N` bytes of hex digits, in either case: people type some of them.
 pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if text.len() != 2 * N {
         return None;
     }
     let mut bytes = [0; N];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
+    HEXLOWER_PERMISSIVE.decode_mut(text.as_bytes(), &mut bytes).ok()?;
     Some(bytes)
 }
 

@@ -13,8 +13,7 @@ use firn_format::{FamilyId, VolumeId};
 use firn_seal::Keys;
 use firn_store::{FaultConfig, Stack, StackConfig};
 use firn_store_cloud::Credentials;
-use firn_table::{Metered, RedbTable, RemoteTable, Table, TablePrices, TableUrl};
-use firn_table_dynamodb::DynamoDbTable;
+use firn_table::{Metered, RemoteTable, Table, TablePrices};
 use firn_volume::Parts;
 use std::{path::Path, sync::Arc};
 
@@ -34,14 +33,7 @@ impl Outside {
                 Arc::new(RemoteTable::new(ServiceRoots::open(config)?)),
                 TablePrices::FREE,
             ),
-            RootsAt::Table(TableUrl::Redb { path }) => (
-                Arc::new(RedbTable::open(&env, path).await.map_err(Failure::new)?),
-                TablePrices::FREE,
-            ),
-            RootsAt::Table(TableUrl::DynamoDb(url)) => (
-                Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
-                TablePrices::DYNAMODB_ON_DEMAND,
-            ),
+            RootsAt::Table(url) => firn_table_dynamodb::open(&env, url).await.map_err(Failure::new)?,
         };
         Self::assemble(env, config, fault, table, prices).await
     }

@@ -1,12 +1,18 @@
 //! Hours and months of UTC: the grain of roll-ups and of invoices.
 //!
-//! Time here is what a record says in milliseconds since 1970; leap seconds do not exist in it. The calendar is Gregorian,
-//! by Hinnant's method of counting years from March, so that a leap day is the last of its year.
+//! Time here is what a record says in milliseconds since 1970; leap seconds do not exist in it. The calendar is Gregorian (jiff).
 
+use jiff::{
+    Timestamp,
+    civil::{Date, DateTime},
+    tz::TimeZone,
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 const HOUR_MS: u64 = 3_600_000;
+/// 9999-12-31T23, the last hour the calendar has; a record that claims a later one counts in it.
+const LAST_HOUR: u32 = 70_389_527;
 
 /// An hour, counted from 1970-01-01T00 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,35 +28,21 @@ pub struct Month(u32);
 #[error("{0:?} is no {1}")]
 pub struct CalendarError(String, &'static str);
 
-/// Days from 1970-01-01 to the first of a month.
-fn days_before(year: i64, month: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
-}
-
-/// Year, month and day of a day counted from 1970-01-01.
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, day)
-}
-
 impl Hour {
     /// The hour in which a moment lies.
     pub fn of_ms(ms: u64) -> Self {
         Self(u32::try_from(ms / HOUR_MS).unwrap_or(u32::MAX))
+    }
+
+    fn civil(self) -> DateTime {
+        let seconds = i64::from(self.0.min(LAST_HOUR)) * 3600;
+        let start = Timestamp::from_second(seconds).expect("an hour up to the last one");
+        TimeZone::UTC.to_datetime(start)
+    }
+
+    fn of_civil(time: DateTime) -> Option<Self> {
+        let start = TimeZone::UTC.to_timestamp(time).ok()?;
+        u32::try_from(start.as_second() / 3600).ok().map(Self)
     }
 
     /// Its first millisecond.
@@ -60,16 +52,15 @@ impl Hour {
 
     /// Its month.
     pub fn month(self) -> Month {
-        let (year, month, _) = date(i64::from(self.0 / 24));
-        Month((year * 12 + month - 1) as u32)
+        let start = self.civil();
+        Month(start.year().unsigned_abs() as u32 * 12 + u32::from(start.month().unsigned_abs()) - 1)
     }
 }
 
 /// `2026-11-21T15`
 impl fmt::Display for Hour {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (year, month, day) = date(i64::from(self.0 / 24));
-        write!(formatter, "{year:04}-{month:02}-{day:02}T{:02}", self.0 % 24)
+        write!(formatter, "{}", self.civil().strftime("%Y-%m-%dT%H"))
     }
 }
 
@@ -78,10 +69,9 @@ impl FromStr for Hour {
 
     fn from_str(text: &str) -> Result<Self, CalendarError> {
         let parse = || {
-            let month: Month = text.get(..7)?.parse().ok()?;
-            let day: u32 = text.get(8..10)?.parse().ok()?;
-            let hour: u32 = text.get(11..13)?.parse().ok()?;
-            let parsed = Self(month.first_hour().0 + day.checked_sub(1)? * 24 + hour);
+            let (date, hour) = text.split_once('T')?;
+            let date: Date = date.parse().ok()?;
+            let parsed = Self::of_civil(date.at(hour.parse().ok().filter(|hour| *hour < 24)?, 0, 0, 0))?;
             // One spelling for each.
             (parsed.to_string() == text).then_some(parsed)
         };
@@ -108,8 +98,12 @@ impl Month {
 
     /// Its first hour.
     pub fn first_hour(self) -> Hour {
-        let days = days_before(i64::from(self.0 / 12), i64::from(self.0 % 12 + 1));
-        Hour(u32::try_from(days * 24).unwrap_or(0))
+        let date = i16::try_from(self.0 / 12)
+            .ok()
+            .and_then(|year| Date::new(year, (self.0 % 12 + 1) as i8, 1).ok());
+        // After the last month of the calendar comes the hour after its last.
+        date.and_then(|date| Hour::of_civil(date.at(0, 0, 0, 0)))
+            .unwrap_or(Hour(LAST_HOUR + 1))
     }
 
     /// How many hours it has.

@@ -1,5 +1,6 @@
 //! Names of things: families, volumes, writers, segments, versions, epochs and objects.
 
+use data_encoding::HEXLOWER;
 use std::{fmt, str::FromStr};
 
 /// A text that is not the hexadecimal form of the id it was read as.
@@ -10,27 +11,16 @@ pub struct ParseIdError {
     digits: usize,
 }
 
+/// Lower case only: a name has one spelling, so that two keys never name one object.
 fn parse_hex<const N: usize>(what: &'static str, text: &str) -> Result<[u8; N], ParseIdError> {
     let error = ParseIdError { what, digits: 2 * N };
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N {
+    if text.len() != 2 * N {
         return Err(error);
     }
     let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = hex_digit(pair[0]).ok_or(error)?;
-        let low = hex_digit(pair[1]).ok_or(error)?;
-        *byte = high << 4 | low;
-    }
-    Ok(bytes)
-}
-
-/// Lower case only: a name has one spelling, so that two keys never name one object.
-fn hex_digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
+    match HEXLOWER.decode_mut(text.as_bytes(), &mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(_) => Err(error),
     }
 }
 

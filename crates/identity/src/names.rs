@@ -3,6 +3,7 @@
 //! As text `ten_` and 32 hex digits, so that a person who pastes a disk's name where a tenant's belongs is told so.
 
 use crate::secret::Entropy;
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
@@ -88,21 +89,11 @@ names! {
 }
 
 fn parse(prefix: &str, text: &str) -> Option<[u8; 16]> {
-    let digits = text.strip_prefix(prefix)?.strip_prefix('_')?.as_bytes();
+    let digits = text.strip_prefix(prefix)?.strip_prefix('_')?;
     if digits.len() != 32 {
         return None;
     }
     let mut bytes = [0; 16];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = hex(pair[0])? << 4 | hex(pair[1])?;
-    }
+    HEXLOWER.decode_mut(digits.as_bytes(), &mut bytes).ok()?;
     Some(bytes)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        0..=b'/' | b':'..=b'`' | b'g'..=u8::MAX => None,
-    }
 }

@@ -1,14 +1,18 @@
 //! The upload limit: how much of an office's line Firn may take, and when.
 //!
 //! A schedule is a list of rules such as `Mon-Fri 08:00-18:00 10 Mbit/s`; the first that covers the present moment holds,
-//! and where none does there is no limit. Times are local by a fixed offset from UTC (an office that keeps summer time and
-//! minds the hour sets two schedules).
+//! and where none does there is no limit. Times are those of the office's time zone, summer time included: the database of
+//! zones is compiled in, so that all edges of an office agree.
 //!
 //! The limit is a token bucket of bits that may run into debt: an upload starts as soon as nothing is owed and then owes
 //! its whole size, so uploads of any size pass and the average over a few of them is the rate. Uploads are admitted in the
 //! order they came.
 
 use firn_env::{Env, Monotonic};
+use jiff::{
+    Timestamp,
+    tz::{Offset, TimeZone},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, sync::Mutex, time::Duration};
 use tokio::sync::Semaphore;
@@ -17,9 +21,6 @@ const DAY_MINUTES: u32 = 24 * 60;
 const WEEK_MINUTES: u32 = 7 * DAY_MINUTES;
 
 const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
-
-/// 1970-01-01 was a Thursday.
-const EPOCH_WEEKDAY: i64 = 3;
 
 /// The slowest limit: a 4 MiB segment then takes nine minutes, and the journal of a busy office fills.
 const RATE_MIN_BITS_PER_SECOND: u64 = 64_000;
@@ -207,22 +208,75 @@ impl From<UploadRule> for String {
 }
 
 /// When how much may be uploaded.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "WrittenSchedule")]
 pub struct UploadSchedule {
-    /// Local time minus UTC, in minutes; east is positive.
-    pub utc_offset_minutes: i32,
+    /// By whose clock the rules are meant.
+    pub time_zone: TimeZone,
     /// The first rule that covers the present moment holds; without one there is no limit.
     pub rules: Vec<UploadRule>,
+}
+
+/// A schedule as it stands in a configuration.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WrittenSchedule {
+    time_zone: Option<String>,
+    /// Local time minus UTC, as earlier versions wanted it: it knows no summer time.
+    utc_offset_minutes: Option<i32>,
+    rules: Vec<UploadRule>,
+}
+
+impl TryFrom<WrittenSchedule> for UploadSchedule {
+    type Error = String;
+
+    fn try_from(written: WrittenSchedule) -> Result<Self, String> {
+        let time_zone = match (written.time_zone, written.utc_offset_minutes) {
+            (Some(_), Some(_)) => {
+                return Err("time_zone and utc_offset_minutes contradict each other; keep time_zone".into());
+            }
+            (Some(name), None) => TimeZone::get(&name)
+                .map_err(|_| format!("{name:?} is no time zone; write for example \"Europe/Zurich\""))?,
+            (None, Some(minutes)) => minutes
+                .checked_mul(60)
+                .and_then(|seconds| Offset::from_seconds(seconds).ok())
+                .map(TimeZone::fixed)
+                .ok_or_else(|| format!("no place is {minutes} minutes from UTC"))?,
+            (None, None) => TimeZone::UTC,
+        };
+        Ok(Self {
+            time_zone,
+            rules: written.rules,
+        })
+    }
+}
+
+impl Default for UploadSchedule {
+    fn default() -> Self {
+        Self {
+            time_zone: TimeZone::UTC,
+            rules: Vec::new(),
+        }
+    }
 }
 
 impl UploadSchedule {
     /// The limit at a moment in milliseconds since 1970; `None` is no limit.
     pub fn bits_per_second_at(&self, wall_ms: i64) -> Option<u64> {
-        let local_minutes = wall_ms.div_euclid(60_000) + i64::from(self.utc_offset_minutes);
-        let minute_of_week =
-            (local_minutes + EPOCH_WEEKDAY * i64::from(DAY_MINUTES)).rem_euclid(i64::from(WEEK_MINUTES));
-        let minute_of_week = u32::try_from(minute_of_week).expect("a remainder of a week's minutes");
+        if self.rules.is_empty() {
+            return None;
+        }
+        // A clock beyond the years of the calendar is taken for its nearest end.
+        let moment = Timestamp::from_millisecond(wall_ms).unwrap_or(if wall_ms < 0 {
+            Timestamp::MIN
+        } else {
+            Timestamp::MAX
+        });
+        let local = self.time_zone.to_datetime(moment);
+        let part = |value: i8| u32::from(value.unsigned_abs());
+        let minute_of_week = part(local.weekday().to_monday_zero_offset()) * DAY_MINUTES
+            + part(local.hour()) * 60
+            + part(local.minute());
         self.rules
             .iter()
             .find(|rule| rule.covers(minute_of_week))
@@ -314,7 +368,7 @@ mod tests {
     #[test]
     fn office_hours_are_limited_and_nights_and_weekends_are_not() {
         let schedule = UploadSchedule {
-            utc_offset_minutes: 60,
+            time_zone: TimeZone::fixed(jiff::tz::offset(1)),
             rules: vec![rule("Mon-Fri 08:00-18:00 10 Mbit/s"), rule("Sat 2Mbit/s")],
         };
         let rate = |days, hours, minutes| schedule.bits_per_second_at(at(days, hours, minutes));
@@ -327,9 +381,48 @@ mod tests {
     }
 
     #[test]
+    fn office_hours_follow_summer_time() {
+        let schedule = UploadSchedule {
+            time_zone: TimeZone::get("Europe/Zurich").expect("a zone"),
+            rules: vec![rule("Mon-Fri 08:00-18:00 10 Mbit/s")],
+        };
+        let limited = |text: &str| {
+            let moment: Timestamp = text.parse().expect("a time");
+            schedule.bits_per_second_at(moment.as_millisecond()).is_some()
+        };
+        // Winter: an hour ahead of UTC; summer: two.
+        assert!(!limited("2026-01-05T06:59:00Z") && limited("2026-01-05T07:00:00Z"));
+        assert!(!limited("2026-07-06T05:59:00Z") && limited("2026-07-06T06:00:00Z"));
+        assert!(limited("2026-07-06T15:59:00Z") && !limited("2026-07-06T16:00:00Z"));
+        assert!(limited("2026-01-05T16:59:00Z"));
+    }
+
+    #[test]
+    fn a_schedule_names_its_zone_and_an_older_ones_offset_is_still_read() {
+        let read = |text: &str| toml::from_str::<UploadSchedule>(text);
+        let named = read("time_zone = \"Europe/Zurich\"\nrules = [\"1 Mbit/s\"]").expect("a schedule");
+        assert_eq!(named.time_zone.iana_name(), Some("Europe/Zurich"));
+        let offset =
+            read("utc_offset_minutes = 330\nrules = [\"09:00-10:00 1 Mbit/s\"]").expect("a schedule");
+        assert!(
+            offset.bits_per_second_at(at(0, 3, 30)).is_some()
+                && offset.bits_per_second_at(at(0, 3, 29)).is_none()
+        );
+        for (wrong, why) in [
+            ("time_zone = \"Mars/Olympus\"", "no time zone"),
+            ("utc_offset_minutes = 99999999", "from UTC"),
+            ("time_zone = \"UTC\"\nutc_offset_minutes = 0", "contradict"),
+            ("zone = \"UTC\"", "unknown field"),
+        ] {
+            let error = read(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn a_window_over_midnight_belongs_to_the_day_it_starts_on() {
         let schedule = UploadSchedule {
-            utc_offset_minutes: 0,
+            time_zone: TimeZone::UTC,
             rules: vec![rule("Sun 22:00-06:00 1 Mbit/s")],
         };
         assert_eq!(schedule.bits_per_second_at(at(6, 23, 0)), Some(1_000_000));
@@ -341,7 +434,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_covers_the_moment_holds() {
         let schedule = UploadSchedule {
-            utc_offset_minutes: 0,
+            time_zone: TimeZone::UTC,
             rules: vec![rule("12:00-13:00 unlimited"), rule("512 kbit/s")],
         };
         assert_eq!(schedule.bits_per_second_at(at(2, 12, 30)), None);

@@ -307,11 +307,11 @@ fn pauses_double_up_to_their_bound_and_clients_do_not_return_together() {
 /// The simulation's clocks start on Thursday 2026-01-01 00:00 UTC.
 fn limit(env: &Env, rules: &[&str]) -> Arc<UploadLimit> {
     let schedule = UploadSchedule {
-        utc_offset_minutes: 0,
         rules: rules
             .iter()
             .map(|rule| rule.parse().expect("a valid rule"))
             .collect(),
+        ..UploadSchedule::default()
     };
     Arc::new(UploadLimit::new(env, schedule))
 }

@@ -18,11 +18,13 @@
 //!
 //! Credentials, region and profile come from where all AWS tools look for them.
 
+mod any;
 mod attributes;
 mod failure;
 mod open;
 mod retry;
 mod table;
 
+pub use any::open;
 pub use open::AwsCredentials;
 pub use table::{ConsumedUnits, DynamoDbTable};

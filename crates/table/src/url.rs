@@ -7,7 +7,19 @@
 //!
 //! Values of parameters may be percent-encoded. Region and credentials not given come from where AWS tools look for them.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::{fmt, path::PathBuf, str::FromStr};
+
+/// What a parameter keeps as it is: what RFC 3986 calls unreserved, and what addresses are made of.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b':')
+    .remove(b'/')
+    .remove(b'[')
+    .remove(b']');
 
 /// A table's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +93,10 @@ impl FromStr for TableUrl {
         for part in query.split('&').filter(|part| !part.is_empty()) {
             let unknown = || TableUrlError::Parameter(part.to_owned());
             let (name, value) = part.split_once('=').ok_or_else(unknown)?;
-            let value = percent_decode(value).ok_or_else(unknown)?;
+            let value = percent_decode_str(value)
+                .decode_utf8()
+                .map_err(|_| unknown())?
+                .into_owned();
             match name {
                 "region" if url.region.is_none() => url.region = Some(check_region(value)?),
                 "endpoint" if url.endpoint.is_none() => url.endpoint = Some(check_endpoint(value)?),
@@ -130,7 +145,11 @@ impl fmt::Display for DynamoDbUrl {
         write!(formatter, "dynamodb://{}", self.table)?;
         let mut separator = '?';
         let mut parameter = |formatter: &mut fmt::Formatter<'_>, name: &str, value: &str| {
-            let result = write!(formatter, "{separator}{name}={}", percent_encode(value));
+            let result = write!(
+                formatter,
+                "{separator}{name}={}",
+                utf8_percent_encode(value, ESCAPED)
+            );
             separator = '&';
             result
         };
@@ -189,33 +208,6 @@ fn check_bool(value: String) -> Result<bool, TableUrlError> {
             wanted: "true or false",
         }),
     }
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let high = char::from(bytes.next()?).to_digit(16)?;
-            let low = char::from(bytes.next()?).to_digit(16)?;
-            decoded.push(u8::try_from(high * 16 + low).ok()?);
-        } else {
-            decoded.push(byte);
-        }
-    }
-    String::from_utf8(decoded).ok()
-}
-
-fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~:/[]".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

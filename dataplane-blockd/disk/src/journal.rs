@@ -28,8 +28,9 @@ pub use files::JournalError;
 pub use journaled::{Journaled, JournalingStatus};
 
 use crate::types::Change;
+use data_encoding::HEXLOWER;
 use entry::Entry;
-use files::{JournalFiles, hexadecimal, is_file_name};
+use files::{JournalFiles, is_file_name};
 use firn_env::{DiskError, DiskLock, Env, OpenMode};
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ impl JournalOptions {
 
     /// Where the journal of one disk is.
     pub fn directory_of(&self, disk: [u8; 16]) -> String {
-        format!("{}/{}", self.directory, hexadecimal(&disk))
+        format!("{}/{}", self.directory, HEXLOWER.encode(&disk))
     }
 }
 

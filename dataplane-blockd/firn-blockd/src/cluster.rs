@@ -8,22 +8,23 @@ use crate::{
 use firn_blockd_placement::{DiskRecord, DiskState, Placement};
 use firn_blockd_protocol::TenantId;
 use firn_env::Env;
-use firn_table::{RedbTable, Table, TableUrl};
-use firn_table_dynamodb::DynamoDbTable;
+use firn_table::TableUrl;
 use futures::future::select;
 use std::{path::Path, pin::pin, sync::Arc};
 
 /// Opens the cluster's table. `directory` is made if it is not there.
 pub async fn open_placement(config: &Config, directory: &Path) -> Result<(Env, Placement), Failure> {
     let env = environment(directory)?;
-    let table: Arc<dyn Table> = match &config.cluster.table {
-        TableUrl::Redb { path } => Arc::new(RedbTable::open(&env, path).await.map_err(|error| {
-            Failure::new(format!(
-                "{error}; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
-            ))
-        })?),
-        TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(&env, url).await.map_err(Failure::new)?),
-    };
+    let url = &config.cluster.table;
+    let (table, _) = firn_table_dynamodb::open(&env, url).await.map_err(|error| {
+        let advice = match url {
+            TableUrl::Redb { .. } => {
+                "; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
+            }
+            TableUrl::DynamoDb(_) => "",
+        };
+        Failure::new(format!("{error}{advice}"))
+    })?;
     let placement = Placement::new(env.clone(), table, &config.cluster.name)?;
     Ok((env, placement))
 }

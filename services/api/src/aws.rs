@@ -6,16 +6,17 @@
 pub(crate) mod ec2;
 pub(crate) mod proof;
 pub(crate) mod sts;
+mod xml;
 
 use crate::http_client::{self, ask};
-use bytes::Bytes;
 use firn_env::Env;
 use http::{HeaderValue, Method, header};
 use object_store::{
     aws::{AmazonS3Builder, AwsAuthorizer, AwsCredentialProvider},
     client::{HttpClient, HttpRequest, HttpRequestBody},
 };
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use xml::Element;
 
 /// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,7 +110,7 @@ impl AwsAccount {
         version: &str,
         action: &str,
         fields: &[(String, String)],
-    ) -> Result<Xml, AwsError> {
+    ) -> Result<Element, AwsError> {
         let unavailable = |why: String| AwsError::Unavailable {
             action: action.to_owned(),
             why,
@@ -143,7 +144,7 @@ impl AwsAccount {
             .try_authorize(&mut request, None)
             .map_err(|error| unavailable(error.to_string()))?;
         let (status, body) = ask(&self.env, &self.client, request).await.map_err(unavailable)?;
-        let reply = Xml::read(&body).ok_or_else(|| unavailable("the reply is no text".into()))?;
+        let reply = Element::read(&body).ok_or_else(|| unavailable("the reply is no XML".into()))?;
         if status.is_success() {
             return Ok(reply);
         }
@@ -164,95 +165,15 @@ impl AwsAccount {
     }
 }
 
-/// RFC 3986, as signatures want it.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            let _ = write!(encoded, "%{byte:02X}"); // a String takes everything
-        }
-    }
-    encoded
-}
+/// What a form keeps as it is: what RFC 3986 calls unreserved, as signatures want it.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
-/// A reply whose elements are looked up by name: the replies read here use no name twice with two meanings.
-pub(crate) struct Xml(String);
-
-impl Xml {
-    fn read(bytes: &Bytes) -> Option<Self> {
-        std::str::from_utf8(bytes).ok().map(|text| Self(text.to_owned()))
-    }
-
-    /// The text of the first element of this name.
-    pub(crate) fn first(&self, name: &str) -> Option<String> {
-        element(&self.0, name).map(plain)
-    }
-
-    /// The items of all lists of this name, each whole, in whatever order its elements are.
-    pub(crate) fn items(&self, list: &str) -> Vec<Self> {
-        let mut found = Vec::new();
-        let mut rest = &*self.0;
-        while let Some((_, after)) = rest.split_once(&format!("<{list}>")) {
-            let Some((content, behind)) = after.split_once(&format!("</{list}>")) else {
-                break;
-            };
-            found.extend(top_items(content));
-            rest = behind;
-        }
-        found
-    }
-
-    /// The value of a resource's tag.
-    pub(crate) fn tag(&self, key: &str) -> Option<String> {
-        let mut tags = self.items("tagSet").into_iter();
-        let tag = tags.find(|tag| tag.first("key").as_deref() == Some(key))?;
-        tag.first("value")
-    }
-}
-
-/// The items of a list's content that lie in no other item.
-fn top_items(content: &str) -> Vec<Xml> {
-    const OPEN: &str = "<item>";
-    const CLOSE: &str = "</item>";
-    let (mut found, mut depth, mut begin, mut at) = (Vec::new(), 0_usize, 0, 0);
-    while let Some(next) = content[at..].find('<') {
-        at += next;
-        let rest = &content[at..];
-        if rest.starts_with(OPEN) {
-            if depth == 0 {
-                begin = at + OPEN.len();
-            }
-            depth += 1;
-        } else if rest.starts_with(CLOSE) && depth > 0 {
-            depth -= 1;
-            if depth == 0 {
-                found.push(Xml(content[begin..at].to_owned()));
-            }
-        }
-        at += 1;
-    }
-    found
-}
-
-fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let (_, after) = text.split_once(&format!("<{name}>"))?;
-    Some(after.split_once(&format!("</{name}>"))?.0)
-}
-
-fn plain(text: &str) -> String {
-    [
-        ("&lt;", "<"),
-        ("&gt;", ">"),
-        ("&quot;", "\""),
-        ("&apos;", "'"),
-        ("&amp;", "&"),
-    ]
-    .iter()
-    .fold(text.trim().to_owned(), |text, (escaped, letter)| {
-        text.replace(escaped, letter)
-    })
+fn encoded(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, ESCAPED)
 }
 
 #[cfg(test)]
@@ -260,32 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_found_by_name_and_escapes_resolved() {
-        let text = "<R><a>1 &amp;lt; 2</a><item><id> x </id></item><item><id>y</id></item><open></R>";
-        let xml = Xml::read(&Bytes::from_static(text.as_bytes())).unwrap();
-        assert_eq!(xml.first("a").as_deref(), Some("1 &lt; 2"), "resolved once");
-        assert_eq!(xml.first("id").as_deref(), Some("x"));
-        assert_eq!(xml.first("open"), None, "one that does not end is none");
-        let lists = "<set><item>1</item> <item><in><item>2</item></in><id>x</id></item><item/></set><set></set><set><item>3</item></set>\
-            <set><item>that does not end</set>";
-        let items: Vec<_> = Xml(lists.into())
-            .items("set")
-            .into_iter()
-            .map(|item| item.0)
-            .collect();
-        assert_eq!(items, ["1", "<in><item>2</item></in><id>x</id>", "3"]);
-        assert_eq!(xml.items("none").len(), 0);
-        // In either order.
-        let tags = Xml(
-            "<tagSet><item><key>a</key><value>1</value></item><item><value>&lt;</value><key>b</key></item></tagSet>".into(),
-        );
-        assert_eq!(tags.tag("b").as_deref(), Some("<"));
-        assert_eq!(tags.tag("c"), None);
-        assert!(Xml::read(&Bytes::from_static(b"\xff")).is_none());
-    }
-
-    #[test]
     fn what_a_form_would_misread_is_encoded() {
-        assert_eq!(encoded("a b&c=é/~"), "a%20b%26c%3D%C3%A9%2F~");
+        assert_eq!(encoded("a b&c=é/~").to_string(), "a%20b%26c%3D%C3%A9%2F~");
     }
 }

@@ -10,7 +10,7 @@ use firn_api::{
 use firn_blockd_placement::Placement;
 use firn_env::Env;
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, TenantId, UnixTime, certificate_request, pem};
-use firn_table::{RedbTable, Table, TableUrl};
+use firn_table::{Table, TableUrl};
 use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead as _, BufReader, BufWriter, Write as _},
@@ -425,15 +425,17 @@ fn env(directory: &Path) -> anyhow::Result<Env> {
     firn_env::real(directory).with_context(|| directory.display().to_string())
 }
 
+#[cfg(feature = "dynamodb")]
+async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
+    let (table, _) = firn_table_dynamodb::open(env, url).await?;
+    Ok(table)
+}
+
+#[cfg(not(feature = "dynamodb"))]
 async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
     match url {
-        TableUrl::Redb { path } => Ok(Arc::new(RedbTable::open(env, path).await?)),
-        #[cfg(feature = "dynamodb")]
-        TableUrl::DynamoDb(url) => Ok(Arc::new(
-            firn_table_dynamodb::DynamoDbTable::open(env, url).await?,
-        )),
-        #[cfg(not(feature = "dynamodb"))]
-        TableUrl::DynamoDb(_) => bail!("this build has the embedded table only: use redb:PATH"),
+        TableUrl::Redb { path } => Ok(Arc::new(firn_table::RedbTable::open(env, path).await?)),
+        TableUrl::DynamoDb(_) => anyhow::bail!("this build has the embedded table only: use redb:PATH"),
     }
 }
 

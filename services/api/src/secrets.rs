@@ -1,6 +1,7 @@
 //! Everything secret of the service, derived from one master secret of 32 bytes, which lies in a file that only the service
 //! reads. So the table holds no key, and all instances agree without exchanging any.
 
+use data_encoding::HEXLOWER;
 use firn_identity::{
     AuthorityError, CapabilityIssuer, CertificateAuthority, KeySchedule, SigningKey, UnixTime,
 };
@@ -84,29 +85,16 @@ impl fmt::Debug for MasterSecret {
 
 /// Lower-case hex digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}"); // a String takes everything
-            text
-        })
+    HEXLOWER.encode(bytes)
 }
 
 /// Reads `N` bytes of lower-case hex digits.
 pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N
-        || digits
-            .iter()
-            .any(|digit| !matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-    {
+    if text.len() != 2 * N {
         return None;
     }
     let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
+    HEXLOWER.decode_mut(text.as_bytes(), &mut bytes).ok()?;
     Some(bytes)
 }
 

@@ -9,8 +9,7 @@ use firn_cleaner::{CleanError, Cleaner, Damage, Limits, Plan, Report};
 use firn_env::{DiskError, Env, Monotonic};
 use firn_store::{Money, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
 use firn_store_cloud::{Credentials, OpenError};
-use firn_table::{Metered, RedbTable, Table, TableError, TablePrices, TableUrl};
-use firn_table_dynamodb::DynamoDbTable;
+use firn_table::{Metered, TableError};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -269,16 +268,7 @@ impl Host {
             .get_or_try_init(|| async {
                 let settings = &self.settings;
                 let store = self.store(&settings.store).await?;
-                let (table, prices): (Arc<dyn Table>, _) = match &settings.table {
-                    TableUrl::Redb { path } => (
-                        Arc::new(RedbTable::open(&self.env, path).await?),
-                        TablePrices::FREE,
-                    ),
-                    TableUrl::DynamoDb(url) => (
-                        Arc::new(DynamoDbTable::open(&self.env, url).await?),
-                        TablePrices::DYNAMODB_ON_DEMAND,
-                    ),
-                };
+                let (table, prices) = firn_table_dynamodb::open(&self.env, &settings.table).await?;
                 let table = Arc::new(Metered::new(table, prices));
                 Ok(Opened { store, table })
             })

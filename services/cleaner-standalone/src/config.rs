@@ -1,6 +1,7 @@
 //! The configuration file. `firn-cleaner.example.toml` explains every key; a test holds the two together.
 
 use firn_cleaner::Limits;
+use firn_cleaner_host::{RootsAt, Settings};
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
 use firn_store::{PriceBook, StoreUrl};
@@ -60,6 +61,18 @@ impl Config {
         match &self.price_book {
             Some(name) => PriceBook::named(name).map_err(|error| error.to_string()),
             None => Ok(&PriceBook::all()[0]),
+        }
+    }
+
+    /// What a host of the cleaner needs of it.
+    pub fn settings(&self, prices: &'static PriceBook) -> Settings {
+        Settings {
+            store: self.store.clone(),
+            table: self.table.clone(),
+            roots: self.roots.map_or(RootsAt::Table, RootsAt::Volume),
+            families: vec![self.family],
+            limits: self.limits(),
+            prices,
         }
     }
 

@@ -2,18 +2,20 @@
 //!
 //! Each run prints one line of JSON: the report, what it cost and what it saves. Any number may run at once.
 
+#![recursion_limit = "256"]
+
 mod config;
 
 use clap::{Parser, Subcommand};
 use config::Config;
-use firn_anchor::Anchor;
-use firn_cleaner::{CleanError, Cleaner, Report, plan};
-use firn_env::Env;
-use firn_store::{Stack, StackConfig, Store};
-use firn_store_cloud::Credentials;
-use firn_table::{RedbTable, Table, TableUrl};
-use firn_table_dynamodb::DynamoDbTable;
-use std::{path::Path, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use firn_cleaner::Report;
+use firn_cleaner_host::{Cleaned, Host, HostError, Target, Work};
+use firn_store::{Money, PriceBook};
+use serde_json::json;
+use std::{path::Path, path::PathBuf, process::ExitCode, time::Duration};
+
+/// What a run may take beyond its own limit before it is given up: nobody waits for this program but its own loop.
+const BEYOND_THE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Cleans the log of a Firn family, without keys.
 #[derive(Parser)]
@@ -75,51 +77,81 @@ async fn main() -> ExitCode {
 
 async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let config = Config::load(&arguments.config).map_err(usage)?;
+    let prices = config.price_book().map_err(usage)?;
     let env = firn_env::real(Path::new(".")).map_err(failed)?;
-    let (store, anchor) = open(&env, &config).await?;
-    let book = config.price_book().map_err(usage)?;
+    let target = Target {
+        volume: config.roots,
+        family: config.family,
+    };
+    let left = config.limits().time + BEYOND_THE_LIMIT;
+    let host = Host::new(env, config.settings(prices));
+    let run = async |plan: bool| host.clean(Work { target, plan }, left).await.map_err(failure);
     match arguments.command {
         Command::Plan => {
-            let plan = plan(&env, store, &anchor, &config.limits())
-                .await
-                .map_err(failed)?;
-            let priced = serde_json::json!({
-                "plan": plan,
-                "prices": book.name,
-                "cost": plan.cost(book).to_string(),
-                "saved_a_month": plan.saved_a_month(book).to_string(),
-            });
-            println!("{priced}");
+            let cleaned = run(true).await?;
+            let Some(plan) = &cleaned.plan else {
+                return Err(no_root(target));
+            };
+            println!("{}", priced("plan", json!(plan), &cleaned, prices));
             Ok(())
         }
-        Command::Run { every } => {
-            let mut cleaner = Cleaner::new(&env, store, &anchor, config.limits());
-            loop {
-                let ran = cleaner.run().await;
-                match (ran, every) {
-                    (Ok(report), None) => return finished(&report, book),
-                    (Err(error), None) => return Err(failed(error)),
-                    (Ok(report), Some(_)) => print(&report, book),
-                    (Err(error), Some(_)) => eprintln!("firn-cleaner: {error}"),
-                }
-                env.sleep(Duration::from_secs(every.unwrap_or(1))).await;
-            }
+        Command::Run { every: None } => {
+            let cleaned = run(false).await?;
+            let Some(report) = &cleaned.report else {
+                return Err(no_root(target));
+            };
+            println!("{}", priced("report", json!(report), &cleaned, prices));
+            whole(report)
         }
+        Command::Run { every: Some(every) } => loop {
+            match run(false).await {
+                Ok(cleaned) => match &cleaned.report {
+                    Some(report) => println!("{}", priced("report", json!(report), &cleaned, prices)),
+                    None => eprintln!("firn-cleaner: {}", no_root(target).message),
+                },
+                Err(failure) => eprintln!("firn-cleaner: {}", failure.message),
+            }
+            host.env().sleep(Duration::from_secs(every)).await;
+        },
     }
 }
 
-fn print(report: &Report, book: &firn_store::PriceBook) {
-    let priced = serde_json::json!({
-        "report": report,
-        "prices": book.name,
-        "cost": report.cost(book).to_string(),
-        "saved_a_month": report.saved_a_month(book).to_string(),
-    });
-    println!("{priced}");
+/// A wrong place is the configuration's fault; everything else may go away by itself.
+fn failure(error: HostError) -> Failure {
+    match error {
+        HostError::Store(_) | HostError::Foreign { .. } | HostError::Place(_) | HostError::NotOurs { .. } => {
+            usage(error)
+        }
+        HostError::Disk(_)
+        | HostError::Table(_)
+        | HostError::Families(_)
+        | HostError::Clean { .. }
+        | HostError::NoTime { .. }
+        | HostError::Busy => failed(error),
+    }
 }
 
-fn finished(report: &Report, book: &firn_store::PriceBook) -> Result<(), Failure> {
-    print(report, book);
+fn no_root(target: Target) -> Failure {
+    failed(format!(
+        "{target} has no root yet: there is nothing to clean, or `roots` names another volume"
+    ))
+}
+
+fn priced(
+    what: &str,
+    outcome: serde_json::Value,
+    cleaned: &Cleaned,
+    prices: &PriceBook,
+) -> serde_json::Value {
+    json!({
+        what: outcome,
+        "prices": prices.name,
+        "cost": Money(cleaned.cost_nanodollars).to_string(),
+        "saved_a_month": Money(cleaned.saved_a_month_nanodollars).to_string(),
+    })
+}
+
+fn whole(report: &Report) -> Result<(), Failure> {
     if report.damaged.is_empty() {
         return Ok(());
     }
@@ -128,32 +160,4 @@ fn finished(report: &Report, book: &firn_store::PriceBook) -> Result<(), Failure
         message: format!("damaged objects of inodes {}", inodes.join(", ")),
         code: 6,
     })
-}
-
-async fn open(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, Anchor), Failure> {
-    let backend = firn_store_cloud::open(env, &config.store, &Credentials::Environment)
-        .await
-        .map_err(usage)?;
-    let stack = Stack::new(env, backend, StackConfig::default()).map_err(usage)?;
-    let table: Arc<dyn Table> = match &config.table {
-        TableUrl::Redb { path } => Arc::new(RedbTable::open(env, path).await.map_err(failed)?),
-        TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(env, url).await.map_err(failed)?),
-    };
-    let Some(volume) = config.roots else {
-        return Ok((stack.store, Anchor::new(table, env.clone(), config.family)));
-    };
-    let kept = volume.roots_partition();
-    let anchor = Anchor::for_cleaner_within(table, env.clone(), config.family, &kept);
-    // What the service keeps does not say of which family it is.
-    match firn_cleaner::has_head(env, stack.store.clone(), &anchor).await {
-        Ok(true) => Ok((stack.store, anchor)),
-        Ok(false) => Err(failed(format!(
-            "{volume} has no root yet: there is nothing to clean, or `roots` names another volume"
-        ))),
-        Err(CleanError::Damaged(damage)) => Err(usage(format!(
-            "the root of {volume} is not in this log ({damage}); `store`, `roots` and `family` do not belong together, or the head \
-             is damaged. Nothing was changed"
-        ))),
-        Err(error) => Err(failed(error)),
-    }
 }

@@ -6,6 +6,7 @@
 
 use super::entry::{ENTRY_HEAD_BYTES, Entry, FILE_HEAD_BYTES, FileHead, FileKey, SEALED_MAX, entry_head};
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use firn_env::{DiskError, DiskFile, Env, OpenMode};
 use std::{
     collections::VecDeque,
@@ -88,10 +89,6 @@ pub(super) struct JournalFiles {
     deleting: tokio::sync::Mutex<()>,
 }
 
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl JournalFiles {
     /// The files in a directory, which exists.
     ///
@@ -133,7 +130,7 @@ impl JournalFiles {
             return Ok(());
         };
         if head.disk != self.disk {
-            let disk = hexadecimal(&head.disk);
+            let disk = HEXLOWER.encode(&head.disk);
             return Err(JournalError::OtherDisk { path, disk });
         }
         let key = Arc::new(FileKey::new(&self.key, &head));

@@ -8,7 +8,7 @@
 //!
 //! The client token is the node's id, which is never used twice, so that not even a lost reply makes a second instance.
 
-use super::{AwsAccount, AwsError, Xml};
+use super::{AwsAccount, AwsError, xml::Element};
 use crate::provision::{Machine, NodePlan, NodeProvisioner, ProvisionError};
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -62,7 +62,7 @@ fn fields<const N: usize>(pairs: [(&str, &str); N]) -> Vec<(String, String)> {
 }
 
 /// The instances of a reply that have a node's tag: id and node.
-fn instances(reply: &Xml) -> Vec<(String, NodeId)> {
+fn instances(reply: &Element) -> Vec<(String, NodeId)> {
     reply
         .items("instancesSet")
         .into_iter()
@@ -80,7 +80,7 @@ impl Ec2 {
         Self { account, shape }
     }
 
-    async fn call(&self, action: &str, fields: &[(String, String)]) -> Result<Xml, ProvisionError> {
+    async fn call(&self, action: &str, fields: &[(String, String)]) -> Result<Element, ProvisionError> {
         Ok(self.account.call("ec2", VERSION, action, fields).await?)
     }
 

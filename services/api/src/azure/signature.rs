@@ -12,9 +12,9 @@
 
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use firn_billing::Hour;
 use firn_identity::UnixTime;
-use std::fmt::Write as _;
+use jiff::Timestamp;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// The oldest version that signs what is signed here.
 const VERSION: &str = "2020-12-06";
@@ -46,9 +46,9 @@ impl Signed<'_> {
         let signature = STANDARD.encode(hmac::sign(key, self.text(&expiry, protocol, resource).as_bytes()));
         format!(
             "sv={VERSION}&spr={}&se={}&sr={resource}{depth}&sp={EDGE_PERMISSIONS}&sig={}",
-            escaped(protocol),
-            escaped(&expiry),
-            escaped(&signature)
+            utf8_percent_encode(protocol, ESCAPED),
+            utf8_percent_encode(&expiry, ESCAPED),
+            utf8_percent_encode(&signature, ESCAPED)
         )
     }
 
@@ -78,24 +78,21 @@ impl Signed<'_> {
     }
 }
 
+/// What a query keeps as it is: what RFC 3986 calls unreserved.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
 /// `2026-11-21T23:00:00Z`.
 fn iso8601(time: UnixTime) -> String {
-    let hour = Hour::of_ms(time.0.saturating_mul(1000));
-    let (minute, second) = (time.0 / 60 % 60, time.0 % 60);
-    format!("{hour}:{minute:02}:{second:02}Z")
-}
-
-/// As a value in a query.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").expect("a text takes everything");
-        }
-    }
-    escaped
+    i64::try_from(time.0)
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        .unwrap_or(Timestamp::MAX)
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
 }
 
 #[cfg(test)]
