@@ -134,7 +134,7 @@ async fn open(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, Anchor), Fa
     let backend = firn_store_cloud::open(env, &config.store, &Credentials::Environment)
         .await
         .map_err(usage)?;
-    let stack = Stack::new(env, backend, StackConfig::default()).map_err(usage)?;
+    let stack = Stack::new(env, backend, StackConfig::default());
     let table: Arc<dyn Table> = match &config.table {
         TableUrl::Redb { path } => Arc::new(RedbTable::open(env, path).await.map_err(failed)?),
         TableUrl::DynamoDb(url) => Arc::new(DynamoDbTable::open(env, url).await.map_err(failed)?),
