@@ -114,32 +114,39 @@ fn whoever_was_taken_over_is_told_and_can_do_nothing_more() {
 fn a_fence_that_was_given_out_before_is_refused() {
     on_machines(|env, kind| async move {
         let cluster = new_cluster(&env, kind).await;
-        // Nodes that were away when they were asked are asked by another attempt, with a salt of its own.
-        let again = async |fence, salts: std::ops::Range<u32>| {
-            for salt in salts {
-                match attach_as(&env, &cluster, kind, Incarnation::new(fence, salt)).await {
+        // Nodes that were away when they were asked are asked by another attempt, which has the next fence or another salt.
+        let attempt = async |attempts: Vec<Incarnation>| {
+            for incarnation in attempts {
+                match attach_as(&env, &cluster, kind, incarnation).await {
                     Err(AttachError::Replica(ReplicaError::Unreachable { .. })) => {}
-                    attached => return attached,
+                    attached => return (incarnation.fence(), attached),
                 }
             }
             panic!("the nodes are never there together");
         };
-        let first = again(5, 0..1000).await.expect("nobody had this fence");
+        let fences = |first: u32| {
+            (first..first + 1000)
+                .map(|fence| Incarnation::new(fence, 1))
+                .collect()
+        };
+        let (used, first) = attempt(fences(5)).await;
+        let first = first.expect("nobody had this fence");
         let block = Bytes::from(vec![7; BLOCK_BYTES as usize]);
         first.write(0, block.clone(), Durability::Durable).await.unwrap();
         // Its machine dies, and the table is put back to before it.
         drop(first);
-        for fence in [4, 5] {
+        for fence in [used - 1, used] {
             // The nodes are as forgetful as they could be: what the disk itself says has to do.
             cluster.lock().unwrap().fences.fill(Incarnation(0));
-            match again(fence, 1000..2000).await.map(drop) {
+            let salts = (1000..2000).map(|salt| Incarnation::new(fence, salt)).collect();
+            match attempt(salts).await.1.map(drop) {
                 Err(AttachError::Reused { given, newest }) => {
-                    assert_eq!((given.fence(), newest.fence()), (fence, 5));
+                    assert_eq!((given.fence(), newest.fence()), (fence, used));
                 }
                 other => panic!("fence {fence}: {other:?}"),
             }
         }
-        let next = again(6, 0..1000).await.expect("it follows");
+        let next = attempt(fences(used + 1)).await.1.expect("it follows");
         assert_eq!(next.read(0, BLOCK_BYTES).await, Ok(vec![Piece::Data(block)]));
     });
 }
