@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use firn_api::MasterSecret;
 use firn_blockd::{NodeSection, Operator, Size, coordinate, start_node};
 use firn_blockd_node::Node;
-use firn_blockd_placement::Placement;
+use firn_blockd_placement::{Placement, PlacementError};
 use firn_blockd_protocol::{Replication, RowIndex};
 use firn_env::Env;
 use firn_table::Table;
@@ -38,15 +38,22 @@ pub fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
     Ok(Arc::new(Operator::with(env, authority, master.capabilities())))
 }
 
-/// Starts the nodes.
+/// Starts the nodes, which open `table`. Until a later version a cluster that an earlier one kept in `shared` is moved out of there.
 pub async fn start(
     env: &Env,
     layout: &Layout,
     master: &MasterSecret,
+    shared: &Arc<dyn Table>,
     table: Arc<dyn Table>,
 ) -> Result<Cluster> {
     let operator = operator(env, master)?;
     let placement = Placement::new(env.clone(), table, "dev")?;
+    let before = Placement::new(env.clone(), shared.clone(), "dev")?;
+    // The directory's lock shows that no node runs.
+    match placement.move_from(&before, Duration::ZERO).await {
+        Ok(_) | Err(PlacementError::NoCluster) => {}
+        Err(error) => return Err(error.into()),
+    }
     placement.initialise([ROWS; 3]).await?;
     let start_one = async |number: usize| -> Result<(Node, Env, NodeSection)> {
         let section = NodeSection {
@@ -58,6 +65,8 @@ pub async fn start(
             model: None,
             rotates: false,
             dead_after_seconds: DEAD_AFTER_SECONDS,
+            connections: 1024,
+            memory: Size(256 << 20),
         };
         std::fs::create_dir_all(&section.directory)?;
         let node_env = firn_env::real(&section.directory)?;

@@ -3,8 +3,8 @@
 //! ```text
 //! master.key  authority.pem          the service's secret; whom clients take for it
 //! api.redb    api/                   the control plane's table; its state, with the letters it would mail
-//! storage.redb  bucket/              roots of volumes, and the cluster's rows; what a bucket would hold
-//! node-0 … node-2                    disk nodes
+//! storage.redb  bucket/              roots of volumes; what a bucket would hold
+//! node-0 … node-2  cluster.redb      disk nodes, and the table that they open
 //! disks.sock  disk-keys/             NBD; the keys of disks, which are the customer's
 //! edge/  firn-edge.toml              the edge's state, as `firn edge join` makes it; its configuration
 //! profile.json  recovery-phrase      the customer's, made by `firn`

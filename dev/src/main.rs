@@ -3,7 +3,7 @@
 //! ```text
 //!            firn (you) ──HTTPS──▶ API ──▶ api.redb                       what a service would keep
 //!                                   │ disks
-//!            NBD ──▶ disks.sock ──▶ hosts ──▶ three disk nodes            node-0 … node-2
+//!            NBD ──▶ disks.sock ──▶ hosts ──▶ three disk nodes            node-0 … node-2, cluster.redb
 //! mount ──NFS──▶ edge ──▶ journal, cache ──▶ bucket/, storage.redb        what a customer's cloud would keep
 //!                                               ▲
 //!                            cleaner ───────────┘
@@ -122,11 +122,12 @@ async fn run(arguments: &Arguments) -> Result<()> {
     layout.note_process()?;
     let (stopping, _) = tokio::sync::watch::channel(false);
     let master = layout.master_secret(&env)?;
-    let (records, storage) = futures::try_join!(
+    let (records, storage, rows) = futures::try_join!(
         table(&env, &layout, "api.redb"),
-        table(&env, &layout, "storage.redb")
+        table(&env, &layout, "storage.redb"),
+        table(&env, &layout, "cluster.redb")
     )?;
-    let cluster = blocks::start(&env, &layout, &master, storage.clone()).await?;
+    let cluster = blocks::start(&env, &layout, &master, &storage, rows).await?;
     let hosts = disks::Hosts::start(&env, &layout, &master, &cluster.placement).await?;
     let recorder = match &arguments.record {
         Some(path) => Some(Recorder::open(path).with_context(|| path.display().to_string())?),

@@ -257,7 +257,7 @@ async fn recover(
     )
     .await?;
     let replicas = Arc::new(replicas);
-    let incarnation = Incarnation(record.fence.into());
+    let incarnation = Incarnation::new(record.fence, u32::from_le_bytes(env.random_bytes()));
     let blocks = record.size_bytes / u64::from(settings.shape.block_bytes());
     let (flush, dirty_bytes_max) = (wanted.flush, wanted.dirty_bytes_max);
     let (engine, reconciled_regions) = match settings.shape {

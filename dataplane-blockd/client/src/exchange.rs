@@ -131,14 +131,11 @@ impl ClusterReplicas {
                 version = row.version;
                 have.clear();
             }
-            let settled = Generation::ZERO;
             let request = match &blocks {
                 Some(blocks) => Request::Write {
                     tract,
                     row: row.version,
                     generation,
-                    settled,
-                    durable: true,
                     range,
                     blocks: blocks.clone(),
                 },
@@ -146,8 +143,6 @@ impl ClusterReplicas {
                     tract,
                     row: row.version,
                     generation,
-                    settled,
-                    durable: true,
                     range,
                 },
             };

@@ -227,7 +227,7 @@ impl ClusterReplicas {
                         // Checkpoints are all that can be there before the first entry.
                         Ok(Reply::List { tracts, more }) => {
                             let log = |index: u32| index >= first.tract;
-                            if more || tracts.iter().any(|status| log(status.tract.index)) {
+                            if more || tracts.iter().any(|tract| log(tract.index)) {
                                 return Ok(false);
                             }
                             break;
@@ -333,11 +333,7 @@ impl Replicas for ClusterReplicas {
 
     async fn fence(&self, _path: usize, incarnation: Incarnation) -> Result<(), ReplicaError> {
         let Speaker { disk, fence, .. } = self.speaker;
-        assert_eq!(
-            incarnation,
-            Incarnation(fence.0.into()),
-            "an attach has one fence"
-        );
+        assert_eq!(incarnation.fence(), fence.0, "an attach has one fence");
         let mut retry = RetryState::new(&self.env);
         let mut fenced: BTreeSet<NodeId> = BTreeSet::new();
         loop {

@@ -33,7 +33,7 @@ pub enum ReplicaError {
         unit: Unit,
     },
     /// A later attach owns the disk: nothing of this one will be done any more.
-    #[error("the disk was attached elsewhere as incarnation {}; nothing written through this attach arrives any more", by.0)]
+    #[error("the disk was attached elsewhere as attach {}; nothing written through this attach arrives any more", by.fence())]
     Fenced {
         /// The owner.
         by: Incarnation,
@@ -173,6 +173,19 @@ pub enum AttachError {
     /// A checkpoint that is authentic but makes no sense.
     #[error("the checkpoint is authentic but malformed: it was written by a later version, or by a bug")]
     BadCheckpoint,
+    /// The disk was attached under this fence, or a later one, before: the table gave it out again. Going on would seal other
+    /// content under names that were used, and what nodes hold of the earlier attach would win over what this one writes.
+    #[error(
+        "the disk was attached as {} before, and the table gave out {}: it was restored from a backup. Nothing was written; attach \
+         again, each attach is given the next number",
+        newest.fence(), given.fence()
+    )]
+    Reused {
+        /// This attach.
+        given: Incarnation,
+        /// The newest that left something.
+        newest: Incarnation,
+    },
 }
 
 /// Brings the newest valid copy of a unit to all replicas, and returns it.

@@ -13,7 +13,8 @@
 //!
 //! The name (incarnation, sequence) and the place are authenticated. Each attach has a key of its own, derived from the disk's
 //! key and its incarnation; the nonce is kind and sequence. An attach gives each sequence to one content, and no two attaches
-//! share an incarnation, so a nonce is used twice only to seal the same bytes again for another replica (I5).
+//! share an incarnation, so a nonce is used twice only to seal the same bytes again for another replica (I5). That holds for a table
+//! that was restored from a backup too: half of an incarnation is random, and an attach under a fence that was used is refused.
 
 use crate::{
     replicas::Stored,
@@ -273,6 +274,32 @@ mod tests {
             body
         );
         assert_eq!(sealer.seal(unit, version(4, 5), &Body::Zero), Sealed::Tombstone);
+    }
+
+    #[test]
+    fn two_attaches_under_one_fence_seal_with_different_keys() {
+        let sealer = Sealer::new([7; 32]);
+        let body = Body::Data(Bytes::from(vec![9; 4096]));
+        let sealed = |salt| {
+            let version = Version {
+                incarnation: Incarnation::new(3, salt),
+                sequence: 5,
+            };
+            match sealer.seal(Unit::Log(3), version, &body) {
+                Sealed::Bytes(bytes) => bytes.slice(HEAD_BYTES..),
+                Sealed::Tombstone => panic!("log entries have bytes"),
+            }
+        };
+        assert_ne!(sealed(1), sealed(2));
+        assert_eq!(sealed(1), sealed(1), "the same bytes for another replica");
+        assert!(
+            Incarnation::new(3, u32::MAX) < Incarnation::new(4, 0),
+            "later attaches are greater"
+        );
+        assert!(
+            Incarnation(u64::from(u32::MAX)) < Incarnation::new(1, 0),
+            "also than those of the version before"
+        );
     }
 
     proptest! {

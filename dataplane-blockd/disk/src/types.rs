@@ -4,8 +4,32 @@ use bytes::Bytes;
 use std::ops::Range;
 
 /// One attach of a disk. Each has a number of its own, larger than every earlier one, and fences those off.
+///
+/// It is the attach's fence in the upper 32 bits and as many random ones below. A table that was restored from a backup gives a
+/// fence out again; its random half keeps the second attach under it from sealing other content with the key of the first.
+/// (Attaches of the version before had the fence alone, in the lower half: they are smaller than all of today.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    /// The attach under this fence, with a salt that is drawn at random for it.
+    pub const fn new(fence: u32, salt: u32) -> Self {
+        Self((fence as u64) << 32 | salt as u64)
+    }
+
+    /// Its fence.
+    pub const fn fence(self) -> u32 {
+        match (self.0 >> 32) as u32 {
+            0 => self.0 as u32,
+            fence => fence,
+        }
+    }
+
+    /// Whether an attach that was given `self` may go on from what `found` left: it is later, or the same one.
+    pub(crate) fn follows(self, found: Self) -> bool {
+        found == self || found.fence() < self.fence()
+    }
+}
 
 /// Names the content of a unit: a later write has a greater version, and replicas keep the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

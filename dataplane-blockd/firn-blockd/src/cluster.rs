@@ -8,15 +8,20 @@ use crate::{
 use firn_blockd_placement::{DiskRecord, DiskState, Placement};
 use firn_blockd_protocol::TenantId;
 use firn_env::Env;
-use firn_table::TableUrl;
+use firn_table::{Table, TableUrl};
 use futures::future::select;
-use std::{path::Path, pin::pin, sync::Arc};
+use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 
 /// Opens the cluster's table. `directory` is made if it is not there.
 pub async fn open_placement(config: &Config, directory: &Path) -> Result<(Env, Placement), Failure> {
     let env = environment(directory)?;
-    let url = &config.cluster.table;
-    let (table, _) = firn_table_dynamodb::open(&env, url).await.map_err(|error| {
+    let table = open_table(&env, &config.cluster.table).await?;
+    let placement = Placement::new(env.clone(), table, &config.cluster.name)?;
+    Ok((env, placement))
+}
+
+async fn open_table(env: &Env, url: &TableUrl) -> Result<Arc<dyn Table>, Failure> {
+    let (table, _) = firn_table_dynamodb::open(env, url).await.map_err(|error| {
         let advice = match url {
             TableUrl::Redb { .. } => {
                 "; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
@@ -25,8 +30,27 @@ pub async fn open_placement(config: &Config, directory: &Path) -> Result<(Env, P
         };
         Failure::new(format!("{error}{advice}"))
     })?;
-    let placement = Placement::new(env.clone(), table, &config.cluster.name)?;
-    Ok((env, placement))
+    Ok(table)
+}
+
+/// How long nodes are watched for a heartbeat before their cluster is moved: several times what is between two.
+const WATCHED: Duration = Duration::from_secs(10);
+
+/// `firn-blockd move-table`: what the cluster has in another table comes into its own.
+pub async fn move_table(config: &Config, from: &TableUrl) -> Result<(), Failure> {
+    if *from == config.cluster.table {
+        return Err(Failure::usage(
+            "the cluster is in that table already: --from names another",
+        ));
+    }
+    let (env, placement) = open_placement(config, config.directory()?).await?;
+    let old = Placement::new(env.clone(), open_table(&env, from).await?, &config.cluster.name)?;
+    let items = placement.move_from(&old, WATCHED).await?;
+    println!(
+        "cluster {} is in its own table ({items} items were moved); start the nodes with it, and the service with --cluster-table",
+        config.cluster.name
+    );
+    Ok(())
 }
 
 /// The outside of a command.

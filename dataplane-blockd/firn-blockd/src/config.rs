@@ -1,7 +1,7 @@
 //! The configuration file. `firn-blockd.example.toml` explains every key; a test holds the two together.
 
 use crate::{failure::Failure, quantity::Size};
-use firn_blockd_node::DiskModel;
+use firn_blockd_node::{DiskModel, MEMORY_BYTES_MIN, NodeOptions};
 use firn_blockd_protocol::TenantId;
 use firn_store::StoreUrl;
 use firn_table::TableUrl;
@@ -10,6 +10,9 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
+
+/// Below it a node's own cluster is kept out by thresholds.
+const CONNECTIONS_MIN: u32 = 16;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
@@ -27,6 +30,7 @@ pub struct Config {
 pub struct ClusterSection {
     #[serde(default = "default_name")]
     pub name: String,
+    /// The cluster's own, in which nothing else lies: every node opens it.
     #[serde(deserialize_with = "from_text")]
     pub table: TableUrl,
     /// Absent where a control plane issues certificates.
@@ -74,6 +78,12 @@ pub struct NodeSection {
     /// After so many silent seconds others copy what it had.
     #[serde(default = "default_dead_after")]
     pub dead_after_seconds: u64,
+    /// Connections open at once, which their owners share.
+    #[serde(default = "default_connections")]
+    pub connections: u32,
+    /// Memory for requests and replies in flight, shared alike.
+    #[serde(default = "default_memory")]
+    pub memory: Size,
 }
 
 /// Whoever uses disks on this machine.
@@ -104,6 +114,14 @@ fn default_listen() -> String {
 
 fn default_dead_after() -> u64 {
     10
+}
+
+fn default_connections() -> u32 {
+    u32::try_from(NodeOptions::default().connections).unwrap_or(u32::MAX)
+}
+
+fn default_memory() -> Size {
+    Size(NodeOptions::default().memory_bytes as u64)
 }
 
 fn default_capability_seconds() -> u64 {
@@ -145,9 +163,34 @@ impl Config {
 
     /// The section `[node]`.
     pub fn node(&self) -> Result<&NodeSection, Failure> {
-        self.node
-            .as_ref()
-            .ok_or_else(|| Failure::usage("the configuration has no section [node]; add directory and size"))
+        let node = self.node.as_ref().ok_or_else(|| {
+            Failure::usage("the configuration has no section [node]; add directory and size")
+        })?;
+        if node.memory.0 < MEMORY_BYTES_MIN as u64 {
+            return Err(Failure::usage(format!(
+                "[node] memory = {} bytes are too few for the largest requests; give it at least {} MiB",
+                node.memory.0,
+                MEMORY_BYTES_MIN >> 20
+            )));
+        }
+        if node.connections < CONNECTIONS_MIN {
+            return Err(Failure::usage(format!(
+                "[node] connections = {}: at least {CONNECTIONS_MIN} are needed, so that every owner gets one",
+                node.connections
+            )));
+        }
+        Ok(node)
+    }
+
+    /// Where commands about the whole cluster may keep something.
+    pub fn directory(&self) -> Result<&Path, Failure> {
+        match (&self.client, &self.node) {
+            (Some(client), _) => Ok(&client.state_directory),
+            (None, Some(node)) => Ok(&node.directory),
+            (None, None) => Err(Failure::usage(
+                "the configuration has neither [node] nor [client]",
+            )),
+        }
     }
 
     /// The section `[client]`.
@@ -183,6 +226,8 @@ mod tests {
             "model",
             "rotates",
             "dead_after_seconds",
+            "connections",
+            "memory",
             "tenant",
             "state_directory",
             "capability_seconds",

@@ -91,7 +91,10 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
             model: wanted.model,
             rotates: false,
             dead_after_seconds: 10,
+            connections: 1024,
+            memory: Size(256 << 20),
         };
+        node::raise_file_limit(&vec![section.clone(); wanted.nodes.into()])?;
         let node_env = environment(&section.directory)?;
         if number == 0 {
             node::coordinate(&node_env, &placement, &section, LEASE);

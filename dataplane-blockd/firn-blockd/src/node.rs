@@ -8,10 +8,13 @@ use crate::{
     failure::Failure,
     joined::Joined,
 };
-use firn_blockd_node::{DiskModel, Geometry, Node, NodeOptions, OpenError, Security, Store, StoreOptions};
+use firn_blockd_node::{
+    DiskModel, Geometry, HANDSHAKES_MAX, Node, NodeOptions, OpenError, Security, Store, StoreOptions,
+};
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
 use firn_env::Env;
 use futures::future::{Either, select};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{pin::pin, time::Duration};
 
 /// Between two looks of a coordinator.
@@ -87,6 +90,8 @@ pub async fn start(
         listen: section.listen.clone(),
         advertise: section.advertise.clone(),
         domain: section.domain.clone(),
+        connections: section.connections as usize,
+        memory_bytes: usize::try_from(section.memory.0).unwrap_or(usize::MAX),
         heartbeat: Duration::from_secs(section.dead_after_seconds).min(Duration::from_secs(10)) / 5,
         ..options
     };
@@ -143,9 +148,40 @@ async fn start_joined(
     Ok((node, joined))
 }
 
+/// Of file descriptors: standard streams, the store's lock and journals, the table's and other nodes' connections.
+const OTHER_FILES: u64 = 256;
+
+/// Raises the limit of open files to what these nodes can need, as far as it may: each connection is one, and so is each of a
+/// store's files. A process that has fewer runs, and closes who is silent when it has no more.
+pub fn raise_file_limit(sections: &[NodeSection]) -> Result<(), Failure> {
+    let mut needed = OTHER_FILES;
+    for section in sections {
+        let groups = u64::from(geometry(section.size.0)?.groups);
+        needed += u64::from(section.connections) + HANDSHAKES_MAX as u64 + 2 * groups;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let raised = limit.maximum.map_or(needed, |most| most.min(needed));
+    let wanted = Rlimit {
+        current: Some(raised),
+        maximum: limit.maximum,
+    };
+    if setrlimit(Resource::Nofile, wanted).is_err() || raised < needed {
+        tracing::warn!(
+            needed,
+            allowed = limit.maximum,
+            "this process may have fewer files open than its connections and its store can need; raise LimitNOFILE"
+        );
+    }
+    Ok(())
+}
+
 /// `firn-blockd node`.
 pub async fn run(config: &Config) -> Result<(), Failure> {
     let section = config.node()?;
+    raise_file_limit(std::slice::from_ref(section))?;
     let env = environment(&section.directory)?;
     let (node, placement, joined) = match &config.service {
         Some(service) => {

@@ -4,6 +4,7 @@ use crate::{
     cluster, config, dev, disks, failure::Failure, journal, node, quantity::Size, security, snapshots, status,
 };
 use clap::{Parser, Subcommand};
+use firn_table::TableUrl;
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Serves physical disks to a cluster, and virtual disks from it over NBD.
@@ -32,6 +33,13 @@ enum Command {
         /// Rows of each locator table, for ever: about the square of the nodes there will be.
         #[arg(long, default_value_t = 1024)]
         rows: u32,
+    },
+    /// Moves a cluster out of a table that it shares with other things, into the one that the configuration names. Stop its nodes,
+    /// its clients and the service first.
+    MoveTable {
+        /// The table it is in, such as dynamodb://firn?region=eu-central-1.
+        #[arg(long, value_name = "TABLE")]
+        from: TableUrl,
     },
     /// Serves this machine's disk until SIGTERM. One process for each physical disk.
     Node,
@@ -149,20 +157,12 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Init { rows } => {
             let config = config()?;
-            let directory = match (&config.client, &config.node) {
-                (Some(client), _) => &client.state_directory,
-                (None, Some(node)) => &node.directory,
-                (None, None) => {
-                    return Err(Failure::usage(
-                        "the configuration has neither [node] nor [client]",
-                    ));
-                }
-            };
-            let outside = cluster::Outside::open(&config, directory).await?;
+            let outside = cluster::Outside::open(&config, config.directory()?).await?;
             outside.placement.initialise([rows; 3]).await?;
             println!("cluster {} is set up with {rows} rows", config.cluster.name);
             Ok(())
         }
+        Command::MoveTable { from } => cluster::move_table(&config()?, &from).await,
         Command::Node => node::run(&config()?).await,
         Command::Dev(wanted) => dev::run(&wanted).await,
         Command::Create(wanted) => disks::create(&config()?, &wanted).await,

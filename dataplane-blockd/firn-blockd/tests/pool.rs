@@ -130,9 +130,15 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
     let directory = tempfile::tempdir().unwrap();
     let env = firn_env::real(directory.path()).unwrap();
     let name = format!("pool-{:016x}", env.random_u64());
-    let url = format!("dynamodb://{name}?region=us-east-1&endpoint={server}");
-    let table = dynamodb(&env, &format!("{url}&create=true")).await;
-    let cluster = Placement::new(env.clone(), table.clone(), "main").unwrap();
+    let table = dynamodb(
+        &env,
+        &format!("dynamodb://{name}?region=us-east-1&endpoint={server}&create=true"),
+    )
+    .await;
+    // Nodes open it, so it is the cluster's alone.
+    let url = format!("dynamodb://{name}-disks?region=us-east-1&endpoint={server}");
+    let own_table = dynamodb(&env, &format!("{url}&create=true")).await;
+    let cluster = Placement::new(env.clone(), own_table, "main").unwrap();
     cluster.initialise([8; 3]).await.unwrap();
 
     // Machines must know where the service will be before there is one, so its tenant comes from an earlier life of it.
@@ -165,7 +171,7 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
         server: format!("https://localhost:{}", address.port()),
         authority: Some(pem("CERTIFICATE", authority.certificate()).to_string()),
         cluster: "main".into(),
-        table: url,
+        table: url.clone(),
         node_bytes: NODE_BYTES,
     };
     let machines = directory.path().join("machines");
@@ -235,6 +241,39 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
             .join("node/identity/join-secret")
             .exists()
     );
+
+    // With all that the node was given, its user data and its credentials, nothing of the control plane is reached.
+    let place = machines.join(node.to_string());
+    let given = fs::read_to_string(place.join("node/firn-blockd.toml")).unwrap();
+    let opens = given
+        .lines()
+        .find_map(|line| line.strip_prefix("table = "))
+        .unwrap();
+    assert_eq!(opens.trim_matches('"'), url);
+    for file in ["user-data", "node/firn-blockd.toml"] {
+        let text = fs::read_to_string(place.join(file)).unwrap();
+        assert!(
+            !text.replace(&format!("{name}-disks"), "").contains(&name),
+            "{file}: {text}"
+        );
+    }
+    let nodes_table = dynamodb(&env, opens.trim_matches('"')).await;
+    for partition in [
+        "service".to_owned(),
+        "tenants".to_owned(),
+        "open-sagas".to_owned(),
+        "signup".to_owned(),
+        format!("tenant/{tenant}"),
+    ] {
+        let services = table.query(&partition, "", None, 10).await.unwrap();
+        let nodes = nodes_table.query(&partition, "", None, 10).await.unwrap();
+        assert_eq!(nodes.items, [], "{partition}");
+        if partition.starts_with("tenant") {
+            assert!(!services.items.is_empty(), "{partition} is the control plane's");
+        }
+    }
+    let rows = table.query("blockd/main/nodes", "", None, 10).await.unwrap();
+    assert_eq!(rows.items, [], "and the cluster is not in the service's table");
 
     // It goes on saying that it lives.
     let first = see(&format!("nodes/{node}")).await["last_seen"].as_u64().unwrap();

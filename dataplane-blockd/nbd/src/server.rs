@@ -3,26 +3,28 @@
 use crate::{
     execute::Terms,
     export::Exports,
-    negotiation::{Negotiation, NoAgreement},
+    negotiation::{Agreed, Negotiation, NoAgreement},
     tls::Tls,
     transmission::Transmission,
 };
 use firn_env::{ByteStream, Env, Listener, Task};
+use futures::future::{Either, select};
 use std::{
     collections::BTreeMap,
     io,
+    pin::pin,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once; more wait to be accepted.
+    /// Connections at once. For more, those that have chosen no export give way, the oldest first; then they wait.
     pub connections: usize,
     /// Requests in flight on one connection.
     pub requests: usize,
@@ -58,6 +60,8 @@ struct Inner {
     limits: Limits,
     stopping: AtomicBool,
     slots: Arc<Semaphore>,
+    /// Connections that have not chosen an export, in the order in which they came; each ends when it is told to.
+    negotiating: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     next_id: AtomicU64,
     /// Listeners and connections, by number, until they end.
     tasks: Mutex<BTreeMap<u64, Task<()>>>,
@@ -84,6 +88,7 @@ impl Server {
         Self {
             inner: Arc::new(Inner {
                 slots: Arc::new(Semaphore::new(limits.connections)),
+                negotiating: Mutex::default(),
                 env,
                 exports,
                 tls,
@@ -115,16 +120,26 @@ impl Server {
 
     async fn accept(&self, listener: Box<dyn Listener>) {
         loop {
-            let slot = self.inner.slots.clone().acquire_owned().await;
-            let slot = slot.expect("the semaphore is never closed");
             match listener.accept().await {
                 Ok((stream, peer)) => {
+                    let slot = self.slot().await;
                     let server = self.clone();
                     self.keep("nbd connection", move |id| async move {
                         let _slot = slot;
                         server.inner.open.send_modify(|open| *open += 1);
                         let _open = Open(server.clone(), id);
-                        server.serve(stream, &peer).await;
+                        let (give_way, gives_way) = oneshot::channel();
+                        server.negotiating().insert(id, give_way);
+                        let agreed = match select(pin!(server.negotiate(stream, &peer)), gives_way).await {
+                            Either::Left((agreed, _)) => agreed,
+                            Either::Right(_) => {
+                                return tracing::info!(peer, "no export was chosen, and others came");
+                            }
+                        };
+                        server.negotiating().remove(&id);
+                        if let Some(agreed) = agreed {
+                            server.transmit(agreed, &peer).await;
+                        }
                     });
                 }
                 Err(error) => {
@@ -136,8 +151,34 @@ impl Server {
         }
     }
 
+    /// Room for a connection. Where there is none, the oldest that has not chosen an export gives way: who says nothing keeps
+    /// nobody out. If all have, one of them must leave first.
+    async fn slot(&self) -> OwnedSemaphorePermit {
+        if let Ok(slot) = self.inner.slots.clone().try_acquire_owned() {
+            return slot;
+        }
+        let oldest = self.negotiating().pop_first();
+        if let Some((_, give_way)) = oldest {
+            // One that ends by itself gives way too.
+            let _ = give_way.send(());
+        }
+        let slot = self.inner.slots.clone().acquire_owned().await;
+        slot.expect("the semaphore is never closed")
+    }
+
+    fn negotiating(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<()>>> {
+        self.inner.negotiating.lock().expect("no panic under this lock")
+    }
+
     /// Serves one connection, to its end.
     pub async fn serve(&self, stream: Box<dyn ByteStream>, peer: &str) {
+        if let Some(agreed) = self.negotiate(stream, peer).await {
+            self.transmit(agreed, peer).await;
+        }
+    }
+
+    /// What was agreed on with a client; nothing if it left, or took too long.
+    async fn negotiate(&self, stream: Box<dyn ByteStream>, peer: &str) -> Option<Agreed> {
         let stopping = || self.inner.stopping.load(Ordering::SeqCst);
         let negotiation = Negotiation {
             exports: &self.inner.exports,
@@ -145,12 +186,17 @@ impl Server {
             is_shutting_down: &stopping,
         };
         let limit = self.inner.limits.negotiation;
-        let agreed = match self.inner.env.timeout(limit, negotiation.run(stream)).await {
-            Ok(Ok(agreed)) => agreed,
-            Ok(Err(NoAgreement::Aborted)) => return,
-            Ok(Err(error)) => return tracing::info!(peer, %error, "no export was chosen"),
-            Err(elapsed) => return tracing::info!(peer, %elapsed, "no export was chosen"),
-        };
+        match self.inner.env.timeout(limit, negotiation.run(stream)).await {
+            Ok(Ok(agreed)) => return Some(agreed),
+            Ok(Err(NoAgreement::Aborted)) => {}
+            Ok(Err(error)) => tracing::info!(peer, %error, "no export was chosen"),
+            Err(elapsed) => tracing::info!(peer, %elapsed, "no export was chosen"),
+        }
+        None
+    }
+
+    async fn transmit(&self, agreed: Agreed, peer: &str) {
+        let stopping = || self.inner.stopping.load(Ordering::SeqCst);
         let transmission = Transmission {
             env: &self.inner.env,
             device: agreed.export.device,
@@ -204,6 +250,7 @@ struct Open(Server, u64);
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.inner.open.send_modify(|open| *open -= 1);
+        self.0.negotiating().remove(&self.1);
         self.0
             .inner
             .tasks

@@ -1,6 +1,6 @@
 //! What one node does on real time: `cargo run --release -p firn-blockd-node --example node_speed -- DIRECTORY`.
 //!
-//! One node, one replica, one connection over loopback, no sealing. Acknowledged from memory unless said otherwise.
+//! One node, one replica, one connection over loopback, no sealing. Writes are acknowledged once they are durable.
 
 use bytes::Bytes;
 use firn_blockd_node::*;
@@ -32,7 +32,7 @@ impl Speed {
         }
     }
 
-    fn write(&self, index: u32, first: u16, data: Bytes, sequence: u64, durable: bool) -> Request {
+    fn write(&self, index: u32, first: u16, data: Bytes, sequence: u64) -> Request {
         let tract = self.tract(index);
         let count = u16::try_from(data.len() / BLOCK_BYTES).expect("at most a mebibyte");
         let range = BlockRange::new(first, count).expect("within the tract");
@@ -40,8 +40,6 @@ impl Speed {
             tract,
             row: self.row,
             generation: Generation::new(self.fence, sequence),
-            settled: Generation::ZERO,
-            durable,
             range,
             blocks: WriteBlocks::new(tract, range, data).expect("whole blocks"),
         }
@@ -179,21 +177,13 @@ async fn main() {
         speed
             .run("sequential writes of 1 MiB, depth 8", 8, 192, 1 << 20, |at| {
                 let (index, first) = in_order(at);
-                speed.write(index, first, mebibyte.clone(), base + at, false)
-            })
-            .await;
-        let settled = Generation::ZERO;
-        speed
-            .run("a flush of all that", 1, 1, 192 << 20, |_| Request::Flush {
-                disk,
-                fence,
-                settled,
+                speed.write(index, first, mebibyte.clone(), base + at)
             })
             .await;
         speed
             .run("sequential reads of 1 MiB, depth 8", 8, 192, 1 << 20, |at| {
                 let (index, first) = in_order(at);
-                Request::Read {
+                Request::Fetch {
                     tract: speed.tract(index),
                     row,
                     fence,
@@ -205,30 +195,18 @@ async fn main() {
             .run(
                 "random writes of 4 KiB, depth 32",
                 32,
-                20_000,
-                BLOCK_BYTES,
-                |at| {
-                    let (index, first) = scattered(at);
-                    speed.write(index, first, block.clone(), base + 1000 + at, false)
-                },
-            )
-            .await;
-        speed
-            .run(
-                "random durable writes of 4 KiB, depth 32",
-                32,
                 10_000,
                 BLOCK_BYTES,
                 |at| {
                     let (index, first) = scattered(at);
-                    speed.write(index, first, block.clone(), base + 100_000 + at, true)
+                    speed.write(index, first, block.clone(), base + 100_000 + at)
                 },
             )
             .await;
         speed
             .run("random reads of 4 KiB, depth 32", 32, 20_000, BLOCK_BYTES, |at| {
                 let (index, first) = scattered(at);
-                Request::Read {
+                Request::Fetch {
                     tract: speed.tract(index),
                     row,
                     fence,

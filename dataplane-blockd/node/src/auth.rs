@@ -5,8 +5,11 @@
 //! caller's certificate, mean; [`CapabilityAuthenticator`] reads the capabilities of `firn-identity`, which the API signs
 //! and a node checks without asking anybody.
 //!
-//! A node needs no capability to copy from another: its certificate says that it is one. Where there are no certificates
-//! (simulations), a capability with the right to repair and no disk stands for it.
+//! A node needs no capability to copy from another: its certificate says which one it is, and the table in which rows. Where there
+//! are no certificates (simulations), a capability with the right to repair and no disk stands for it, and only there.
+//!
+//! Where there are certificates, who calls is what they say, never what is presented: a capability must name the caller as its
+//! holder, so that one that was copied is good for nobody, and an edge's must be its own tenant's.
 
 use firn_blockd_protocol::{DiskId, Fence, NodeId, Peer, Refusal, TenantId};
 use firn_env::WallTime;
@@ -26,7 +29,7 @@ pub enum Scope {
         /// Setting the fence too.
         attach: bool,
     },
-    /// A node of the cluster: it may list and fetch, to copy.
+    /// A node: of the rows that it is in it may list and fetch, to copy.
     Node(NodeId),
 }
 
@@ -102,9 +105,17 @@ impl Authenticator for CapabilityAuthenticator {
             .map_err(invalid)?;
         let says = verified.capability();
         match (&peer.identity, says.holder) {
-            (Some(identity), _) => verified
-                .permit(says.tenant, says.disk, Rights::default(), says.fence, identity)
-                .map_err(invalid)?,
+            (Some(_), None) => return Err(AuthError::Invalid("it names no holder".into())),
+            (Some(identity), Some(_)) => {
+                verified
+                    .permit(says.tenant, says.disk, Rights::default(), says.fence, identity)
+                    .map_err(invalid)?;
+                if let PeerKind::Edge { tenant, .. } = identity.kind
+                    && tenant != says.tenant
+                {
+                    return Err(AuthError::Invalid("it is another tenant's".into()));
+                }
+            }
             (None, Some(_)) => return Err(invalid(CapabilityError::WrongHolder)),
             (None, None) => {}
         }
@@ -113,10 +124,8 @@ impl Authenticator for CapabilityAuthenticator {
             return Err(AuthError::Expired);
         }
         let scope = if says.disk.0 == NO_DISK {
-            let by_name = peer.identity.as_ref();
-            if !says.rights.include(Rights::REPAIR)
-                || by_name.is_some_and(|identity| !matches!(identity.kind, PeerKind::Node(_)))
-            {
+            // With a certificate a node is who that says.
+            if !says.rights.include(Rights::REPAIR) || peer.identity.is_some() {
                 return Err(AuthError::Invalid("it is for no disk".into()));
             }
             Scope::Node(NodeId(says.tenant.0))

@@ -184,7 +184,7 @@ async fn list_from_any(
     for source in sources(row, node.store.node()) {
         match node.peers.call(source.node, &source.address, list.clone()).await {
             Ok(Reply::List { tracts, more }) => {
-                return Some((tracts.into_iter().map(|status| status.tract).collect(), more));
+                return Some((tracts, more));
             }
             Ok(_) => {}
             Err(error) => {

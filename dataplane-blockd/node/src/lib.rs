@@ -4,9 +4,12 @@
 //! - [`Node`]: a store that takes part in a cluster: it serves the protocol, registers and beats in the table, learns the
 //!   rows it is in, copies what it joins, repairs what rots, and drops what is no longer its own.
 //! - [`Authenticator`]: who may do what on a connection.
+//! - What connections there are and what they may hold is shared by their owners: [`NodeOptions::connections`],
+//!   [`NodeOptions::memory_bytes`].
 //! - [`FairQueue`]: tenants share the disk by deficit round robin.
 //! - [`DiskModel`]: a disk that is as slow as one says, on the node's own code path.
 
+mod admission;
 mod auth;
 mod copy;
 mod fair;
@@ -21,10 +24,11 @@ mod store;
 mod throttle;
 mod upkeep;
 
+pub use admission::HANDSHAKES_MAX;
 pub use auth::{AuthError, Authenticator, CapabilityAuthenticator, Grant, Scope};
 pub use fair::{FairQueue, IoPermit, QueueFull};
 pub use model::{DiskModel, ModelError};
-pub use node::{Node, NodeOptions, Security, StartError};
+pub use node::{MEMORY_BYTES_MIN, Node, NodeOptions, Security, StartError};
 pub use store::{
     Content, Found, Geometry, OpenError, Put, Store, StoreCounts, StoreError, StoreOptions, TractPlace,
 };

@@ -25,6 +25,21 @@ pub(crate) fn render(node: &Inner) -> String {
             usage.connections.load(Relaxed),
         ),
         (
+            "handshakes",
+            "Connections of whose callers nothing is known yet.",
+            node.admission.handshaking() as u64,
+        ),
+        (
+            "request_memory_bytes",
+            "Memory charged for requests and replies in flight.",
+            node.memory.used() as u64,
+        ),
+        (
+            "request_memory_waiting",
+            "Requests waiting for memory.",
+            node.memory.waiting() as u64,
+        ),
+        (
             "waiting_requests",
             "Requests waiting for their permit at the disk.",
             node.queue.waiting() as u64,
@@ -51,6 +66,16 @@ pub(crate) fn render(node: &Inner) -> String {
             "malformed_total",
             "Frames that were no requests.",
             &usage.malformed,
+        ),
+        (
+            "connections_evicted_total",
+            "Handshakes closed to make room for others.",
+            &node.admission.evicted,
+        ),
+        (
+            "connections_refused_total",
+            "Connections beyond their owner's share.",
+            &node.admission.refused,
         ),
         ("commits_total", "Group commits.", &counts.commits),
         (

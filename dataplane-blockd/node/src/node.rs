@@ -4,6 +4,7 @@
 //! ([`copy`](crate::copy)), scrubbing and repair ([`scrub`](crate::scrub)). All end when the node is dropped or stopped.
 
 use crate::{
+    admission::Admission,
     auth::Authenticator,
     copy,
     fair::{FairQueue, IoPermit},
@@ -19,12 +20,14 @@ use crate::{
 use bytes::Bytes;
 use firn_blockd_placement::{NodeReport, Placement, PlacementError, Registration};
 use firn_blockd_protocol::{
-    NodeId, Operation, Refusal, ServerLimits, ServerUsage, TenantId, Transport, serve,
+    Budget, NodeId, Operation, Owner, Refusal, ServerLimits, ServerUsage, TenantId, Transport, limits, serve,
 };
 use firn_env::{Env, Task, Watched};
+use futures::future::{Either, select};
 use std::{
     collections::BTreeMap,
     io,
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -68,9 +71,14 @@ pub struct NodeOptions {
     pub drop_after: Duration,
     /// Of each connection.
     pub limits: ServerLimits,
-    /// Connections at once.
+    /// Connections open at once. Their owners share them, so that one that is alone gets half.
     pub connections: usize,
+    /// Bytes of requests and replies in flight on all connections, shared alike; at least [`MEMORY_BYTES_MIN`].
+    pub memory_bytes: usize,
 }
+
+/// A few of the largest requests.
+pub const MEMORY_BYTES_MIN: usize = 8 << 20;
 
 impl Default for NodeOptions {
     fn default() -> Self {
@@ -89,6 +97,8 @@ impl Default for NodeOptions {
             drop_after: Duration::from_secs(3600),
             limits: ServerLimits::default(),
             connections: 1024,
+            // What keeps the disk busy is 32 requests of a mebibyte; this is eight times as much, or four tenants' share of it.
+            memory_bytes: 256 << 20,
         }
     }
 }
@@ -130,6 +140,9 @@ pub(crate) struct Inner {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) incarnation: u64,
     pub(crate) queue: FairQueue,
+    pub(crate) admission: Arc<Admission>,
+    /// Of requests and replies in flight.
+    pub(crate) memory: Budget<Owner>,
     pub(crate) copy_throttle: Throttle,
     pub(crate) scrub_throttle: Throttle,
     /// Another process is this node now.
@@ -250,6 +263,11 @@ impl Node {
                 address: options.listen.clone(),
                 error,
             })?;
+        assert!(
+            options.memory_bytes >= MEMORY_BYTES_MIN
+                && MEMORY_BYTES_MIN > limits::MAX_DATA_BYTES + 2 * limits::MAX_BODY_BYTES,
+            "every request fits"
+        );
         let address = options.advertise.clone().unwrap_or_else(|| listener.address());
         let cluster = placement.cluster().await?;
         let incarnation = env.random_u64();
@@ -258,6 +276,8 @@ impl Node {
             rows: Rows::new(env, node, placement.clone(), cluster),
             peers: Peers::new(env, transport.clone(), capability),
             transport,
+            admission: Admission::new(env, options.connections),
+            memory: Budget::new(options.memory_bytes),
             queue: FairQueue::new(options.permits, options.request_cost_bytes),
             copy_throttle: Throttle::new(env, options.copy_bytes_per_second),
             scrub_throttle: Throttle::new(env, options.scrub_bytes_per_second),
@@ -346,23 +366,33 @@ async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: 
             Ok(accepted) => accepted,
             Err(error) => {
                 debug!(%error, "a connection was not accepted");
-                inner.env.sleep(Duration::from_millis(100)).await;
+                // Most often there is no file descriptor left. Who is silent gives one back at once; where nobody is, we wait.
+                if !inner.admission.make_room() {
+                    inner.env.sleep(Duration::from_millis(100)).await;
+                } else {
+                    inner.env.sleep(Duration::from_millis(1)).await;
+                }
                 continue;
             }
         };
         if stop.get() {
             return;
         }
-        if inner.usage.connections.load(Relaxed) >= inner.options.connections as u64 {
-            debug!(peer, "too many connections");
-            continue;
-        }
+        let mut unknown = inner.admission.arrived(&peer);
         let (inner, service, stop) = (inner.clone(), service.clone(), stop.clone());
         let spawning = inner.env.clone();
         drop(spawning.spawn("blockd connection", async move {
-            let (stream, peer) = match inner.transport.accept(stream, peer).await {
+            let handshake = pin!(inner.transport.accept(stream, peer));
+            let accepted = match select(handshake, pin!(unknown.evicted())).await {
+                Either::Left((accepted, _)) => accepted,
+                Either::Right(((), _)) => return,
+            };
+            let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => return debug!(%error, "a caller is not one of ours"),
+            };
+            let Some(_open) = inner.admission.known(unknown, &peer.owner()) else {
+                return;
             };
             let (env, limits, usage) = (
                 inner.env.clone(),

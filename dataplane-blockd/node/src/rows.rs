@@ -30,6 +30,9 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// How long a disk's record is believed when it says that the disk is gone or shorter than asked for.
 const DISK_FRESH_FOR: Duration = Duration::from_secs(1);
 
+/// Disks remembered, and gates of fences: some megabytes. Whoever names more makes the node read the table again.
+const DISKS_MAX: usize = 16 << 10;
+
 pub(crate) type RowName = (Replication, RowIndex);
 
 struct RowCell {
@@ -118,12 +121,20 @@ impl Rows {
 
     /// The gate of a disk's fence.
     pub(crate) fn fence_gate(&self, disk: DiskId) -> Arc<RwLock<()>> {
-        self.fences
-            .lock()
-            .expect("no panic under this lock")
-            .entry(disk)
-            .or_default()
-            .clone()
+        let mut fences = self.fences.lock().expect("no panic under this lock");
+        if fences.len() >= DISKS_MAX && !fences.contains_key(&disk) {
+            // A gate that nobody holds and nobody waits at is as good as a new one.
+            fences.retain(|_, gate| Arc::strong_count(gate) > 1);
+        }
+        fences.entry(disk).or_default().clone()
+    }
+
+    /// A row's number comes from outside, and a cell is kept for each.
+    fn require_row(&self, name: RowName) -> Result<(), Refusal> {
+        if name.1.0 < self.cluster.rows(name.0) {
+            return Ok(());
+        }
+        Err(Refusal::Malformed(format!("there is no row {}", name.1.0)))
     }
 
     /// Takes note of a row; returns once nothing under an earlier version is under way. False: nothing new.
@@ -215,6 +226,7 @@ impl Rows {
 
     /// Makes sure that the node knows a row at least at this version.
     pub(crate) async fn reach(&self, name: RowName, version: RowVersion) -> Result<Row, Refusal> {
+        self.require_row(name)?;
         let cell = self.cell(name);
         for looked in [false, true] {
             if let Some(known) = self.known(name).await
@@ -286,13 +298,6 @@ impl Rows {
         })
     }
 
-    /// The newest attach of a disk that this node has read of; the least fence if it has read nothing yet.
-    pub(crate) fn newest_fence(&self, disk: DiskId) -> Fence {
-        let disks = self.disks.lock().expect("no panic under this lock");
-        let record = disks.get(&disk).and_then(|known| known.record.as_ref());
-        record.map_or(Fence(0), DiskRecord::fence)
-    }
-
     /// A disk's record, new enough to say that it has tract `index` or not.
     pub(crate) async fn disk(&self, disk: DiskId, index: u32) -> Result<DiskRecord, Refusal> {
         Ok(self.cached_disk(disk, index, 0).await?.0)
@@ -356,6 +361,14 @@ impl Rows {
             && fence(&known.record) > fence(&record)
         {
             return;
+        }
+        if disks.len() >= DISKS_MAX && !disks.contains_key(&disk) {
+            // First one that is none, then the one that was read longest ago: it will be read again when it is asked for.
+            let least = disks
+                .iter()
+                .min_by_key(|(_, known)| (known.record.is_some(), known.at))
+                .map(|(disk, _)| *disk);
+            least.map(|least| disks.remove(&least));
         }
         disks.insert(
             disk,

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! request → capability (disk, fence, time) → permit of the tenant → row at the version asked for → fence → store
-//!                                                                                                 │
+//!           or a node's name                                        in which that node is          │
 //!                    the table's, read since the node joined the row, and the one that was set here
 //! ```
+//!
+//! A client speaks for one disk, by its capability. Another node speaks for the rows in which the table lists it, by the name in
+//! its certificate: a certificate alone gives it nothing, since a certificate says who somebody is and the table what for.
 //!
 //! The turn comes before the gates of row and fence, always: whoever holds a gate already has its turn, so nobody who waits
 //! at a gate keeps anybody behind it from going on.
@@ -17,9 +20,9 @@ use crate::{
 };
 use async_trait::async_trait;
 use firn_blockd_protocol::{
-    BLOCK_BYTES, BlockRange, BlockState, DiskId, Fence, Generation, Marks, NodeId, NodeStatus, Peer,
-    ReadBlocks, Refusal, ReplicaState, Reply, Request, RowAt, RowVersion, Service, Session, TractId,
-    TractMark, VersionedBlocks, WriteBlocks, limits::MAX_LIST,
+    Account, BLOCK_BYTES, BlockRange, DiskId, Fence, Generation, NodeId, Owner, Peer, Refusal, ReplicaState,
+    Reply, Request, Row, RowAt, RowVersion, Service, Session, TractId, VersionedBlocks, WriteBlocks,
+    limits::MAX_LIST,
 };
 use std::{
     collections::BTreeMap,
@@ -27,8 +30,8 @@ use std::{
 };
 use tokio::sync::OwnedRwLockReadGuard;
 
-/// Capabilities on one connection: a client has one disk, a gateway some hundreds.
-const GRANTS_MAX: usize = 1024;
+/// Capabilities on one connection: a client has one disk on each. A thousand connections with as many keep some megabytes.
+const GRANTS_MAX: usize = 64;
 
 /// What a trimmed block takes of a turn: its part of a journal record and of an index region.
 const TOMBSTONE_BYTES: usize = 32;
@@ -43,6 +46,10 @@ impl Service for NodeService {
 
     fn incarnation(&self) -> u64 {
         self.0.incarnation
+    }
+
+    fn memory(&self, peer: &Peer) -> Account<Owner> {
+        self.0.memory.account(peer.owner())
     }
 
     fn open(&self, peer: &Peer) -> Arc<dyn Session> {
@@ -75,24 +82,16 @@ impl Session for NodeSession {
     async fn call(&self, request: Request) -> Result<Reply, Refusal> {
         let node = &self.node;
         node.count(request.operation());
-        if node.stopped.load(Relaxed) && !matches!(request, Request::Stat { .. }) {
+        if node.stopped.load(Relaxed) {
             return Err(Refusal::NotServing("another process is this node now".into()));
         }
         match request {
             Request::Hello { .. } => Err(Refusal::Malformed("hello was said before".into())),
             Request::Authenticate { capability } => self.authenticate(&capability),
-            Request::Read {
-                tract,
-                row,
-                fence,
-                range,
-            } => self.read(tract, row, fence, range).await,
             Request::Write {
                 tract,
                 row,
                 generation,
-                settled,
-                durable,
                 range,
                 blocks,
             } => {
@@ -100,8 +99,6 @@ impl Session for NodeSession {
                     tract,
                     row,
                     generation,
-                    settled,
-                    durable,
                 };
                 self.write(change, range, blocks).await
             }
@@ -109,21 +106,15 @@ impl Session for NodeSession {
                 tract,
                 row,
                 generation,
-                settled,
-                durable,
                 range,
             } => {
                 let change = Change {
                     tract,
                     row,
                     generation,
-                    settled,
-                    durable,
                 };
                 self.trim(change, range).await
             }
-            Request::Flush { disk, fence, settled } => self.flush(disk, fence, settled).await,
-            Request::Stat { tract } => self.stat(tract),
             Request::Fetch {
                 tract,
                 row,
@@ -137,12 +128,6 @@ impl Session for NodeSession {
                 after,
                 limit,
             } => self.list(disk, row, after, limit).await,
-            Request::Marks {
-                disk,
-                fence,
-                after,
-                limit,
-            } => self.marks(disk, fence, after, limit).await,
         }
     }
 }
@@ -152,8 +137,23 @@ struct Change {
     tract: TractId,
     row: RowVersion,
     generation: Generation,
-    settled: Generation,
-    durable: bool,
+}
+
+/// For whom a tract is read or written.
+#[derive(Clone, Copy)]
+enum Asker {
+    /// The disk's client, under its fence.
+    Client(Fence),
+    /// Another replica, which copies for whoever has the disk.
+    Node(NodeId),
+}
+
+/// A row is its replicas' matter: any other node learns nothing of it, not even who they are.
+fn require_member(row: &Row, node: NodeId) -> Result<(), Refusal> {
+    match row.replica(node) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::NotPermitted("this node is not in that row".into())),
+    }
 }
 
 impl NodeSession {
@@ -167,6 +167,10 @@ impl NodeSession {
             Scope::Node(_) => None,
         };
         let mut grants = self.grants.lock().expect("no panic under this lock");
+        if grants.len() >= GRANTS_MAX {
+            let now = node.env.wall().as_millis();
+            grants.retain(|_, grant| now < grant.expires_unix_ms);
+        }
         if grants.len() >= GRANTS_MAX && !grants.contains_key(&disk) {
             return Err(Refusal::Busy);
         }
@@ -183,6 +187,15 @@ impl NodeSession {
             return Err(Refusal::CapabilityExpired);
         }
         Ok(*grant)
+    }
+
+    /// The node that calls, if one does.
+    fn as_node(&self) -> Option<(Grant, NodeId)> {
+        let grant = self.grant(None).ok()?;
+        match grant.scope {
+            Scope::Node(node) => Some((grant, node)),
+            Scope::Disk { .. } => None,
+        }
     }
 
     /// A grant for a disk under a fence.
@@ -233,11 +246,20 @@ impl NodeSession {
         located: Located,
         tract: TractId,
         version: RowVersion,
-        fence: Option<Fence>,
+        asker: Asker,
     ) -> Result<Entered, Refusal> {
         let Located { name, mut owner } = located;
-        let mut row = self.node.rows.admit(name, version).await?;
-        let believes = fence.is_none() || firn_env::planted!("node.believes_an_old_record");
+        let mut row = match (self.node.rows.admit(name, version).await, asker) {
+            (Err(Refusal::WrongRow { newest }), Asker::Node(node)) => {
+                require_member(&newest, node)?;
+                return Err(Refusal::WrongRow { newest });
+            }
+            (admitted, _) => admitted?,
+        };
+        if let Asker::Node(node) = asker {
+            require_member(row.row(), node)?;
+        }
+        let believes = matches!(asker, Asker::Node(_)) || firn_env::planted!("node.believes_an_old_record");
         if !believes && row.membership_epoch > owner.membership_epochs {
             // The node joined the row since it read whose the disk is, and who took the disk over before that did not tell it.
             let membership_epoch = row.membership_epoch;
@@ -255,9 +277,9 @@ impl NodeSession {
                 newest: row.row().clone(),
             })?;
         let (since, state) = (replica.since, replica.state);
-        let held = match fence {
-            Some(fence) => Some(self.hold_fence(tract.disk, fence, owner.fence).await?),
-            None => None,
+        let held = match asker {
+            Asker::Client(fence) => Some(self.hold_fence(tract.disk, fence, owner.fence).await?),
+            Asker::Node(_) => None,
         };
         Ok(Entered {
             row,
@@ -270,40 +292,6 @@ impl NodeSession {
             state,
             _fence: held,
         })
-    }
-
-    async fn read(
-        &self,
-        tract: TractId,
-        row: RowVersion,
-        fence: Fence,
-        range: BlockRange,
-    ) -> Result<Reply, Refusal> {
-        let grant = self.disk_grant(tract.disk, fence, false)?;
-        let located = self.node.rows.tract_row(tract, Some(grant.tenant)).await?;
-        let _permit = self.node.permit(grant.tenant, range.bytes()).await?;
-        let entered = self.enter(located, tract, row, Some(fence)).await?;
-        if entered.state != ReplicaState::Active && !firn_env::planted!("node.joining_reads") {
-            return Err(Refusal::Joining);
-        }
-        let found = self
-            .node
-            .store
-            .read(entered.place, range)
-            .await
-            .map_err(refusal)?;
-        Ok(Reply::Read(ReadBlocks {
-            range,
-            checksums: found
-                .versions
-                .iter()
-                .map(|version| match version.state {
-                    BlockState::Written(checksum) => Some(checksum),
-                    BlockState::Absent | BlockState::Trimmed => None,
-                })
-                .collect(),
-            data: found.data,
-        }))
     }
 
     async fn write(&self, change: Change, range: BlockRange, blocks: WriteBlocks) -> Result<Reply, Refusal> {
@@ -346,69 +334,28 @@ impl NodeSession {
         if change.generation.sequence == 0 {
             return Err(Refusal::Malformed("sequences begin at 1".into()));
         }
-        if change.settled > change.generation {
-            return Err(Refusal::Malformed(
-                "nothing later than this write can be settled".into(),
-            ));
-        }
         let located = self.node.rows.tract_row(change.tract, Some(grant.tenant)).await?;
         let batch = {
             let _permit = self.node.permit(grant.tenant, bytes).await?;
-            let entered = self.enter(located, change.tract, change.row, Some(fence)).await?;
+            let entered = self
+                .enter(located, change.tract, change.row, Asker::Client(fence))
+                .await?;
             let batch = self.node.put(entered.place, puts).await?;
             drop(entered.row);
             batch
         };
-        self.node.store.note_settled(change.tract.disk, change.settled);
-        if change.durable {
-            // Who has more requests waiting than the disk takes loses nothing by waiting for a commit with others, which on a
-            // disk with an arm all others pay for.
-            let patience = self.node.options.commit_wait_max;
-            if !patience.is_zero() && self.node.queue.has_waiting(grant.tenant) {
-                self.node.store.durable_within(batch, patience).await;
-            } else {
-                self.node.store.durable(batch).await;
-            }
+        // Who has more requests waiting than the disk takes loses nothing by waiting for a commit with others, which on a disk with
+        // an arm all others pay for.
+        let patience = self.node.options.commit_wait_max;
+        if !patience.is_zero() && self.node.queue.has_waiting(grant.tenant) {
+            self.node.store.durable_within(batch, patience).await;
+        } else {
+            self.node.store.durable(batch).await;
         }
         Ok(())
     }
 
-    async fn flush(&self, disk: DiskId, fence: Fence, settled: Generation) -> Result<Reply, Refusal> {
-        self.disk_grant(disk, fence, true)?;
-        let newest = self.node.rows.newest_fence(disk);
-        let held = self.hold_fence(disk, fence, newest).await?;
-        if settled.fence > fence {
-            return Err(Refusal::Malformed(
-                "nothing of a later attach can be settled".into(),
-            ));
-        }
-        self.node.store.note_settled(disk, settled);
-        drop(held);
-        self.node.store.flush().await;
-        Ok(Reply::Flushed)
-    }
-
-    fn stat(&self, tract: Option<TractId>) -> Result<Reply, Refusal> {
-        let node = &self.node;
-        if self.grants.lock().expect("no panic under this lock").is_empty() {
-            return Err(Refusal::NotAuthenticated);
-        }
-        if let Some(tract) = tract {
-            self.grant(Some(tract.disk)).or_else(|_| self.grant(None))?;
-        }
-        Ok(Reply::Stat {
-            node: NodeStatus {
-                capacity_tracts: node.store.geometry().capacity_tracts(),
-                used_tracts: node.store.used_tracts(),
-                draining: node.draining.load(Relaxed),
-                serving: !node.stopped.load(Relaxed),
-                damaged_blocks: node.store.damaged().len() as u64,
-            },
-            tract: tract.and_then(|tract| node.store.tract_status(tract)),
-        })
-    }
-
-    /// Like a read, with generations. A node asks without a fence: it copies for whoever has the disk.
+    /// Blocks with their generations, from an active replica only.
     async fn fetch(
         &self,
         tract: TractId,
@@ -416,15 +363,18 @@ impl NodeSession {
         fence: Fence,
         range: BlockRange,
     ) -> Result<Reply, Refusal> {
-        let (grant, fence) = match self.grant(None) {
-            Ok(grant) => (grant, None),
-            Err(_) => (self.disk_grant(tract.disk, fence, false)?, Some(fence)),
+        let (grant, asker) = match self.as_node() {
+            Some((grant, node)) => (grant, Asker::Node(node)),
+            None => (self.disk_grant(tract.disk, fence, false)?, Asker::Client(fence)),
         };
-        let owner = fence.map(|_| grant.tenant);
+        let owner = match asker {
+            Asker::Client(_) => Some(grant.tenant),
+            Asker::Node(_) => None,
+        };
         let located = self.node.rows.tract_row(tract, owner).await?;
         let _permit = self.node.permit(grant.tenant, range.bytes()).await?;
-        let entered = self.enter(located, tract, row, fence).await?;
-        if entered.state != ReplicaState::Active {
+        let entered = self.enter(located, tract, row, asker).await?;
+        if entered.state != ReplicaState::Active && !firn_env::planted!("node.joining_reads") {
             return Err(Refusal::Joining);
         }
         let found = self
@@ -476,27 +426,16 @@ impl NodeSession {
         after: Option<TractId>,
         limit: u16,
     ) -> Result<Reply, Refusal> {
-        if self.grant(None).is_err() {
-            let disk = disk.ok_or_else(|| Refusal::NotPermitted("all disks are for nodes to list".into()))?;
-            self.grant(Some(disk))?;
-            if row.is_some() {
-                return Err(Refusal::NotPermitted("rows are for nodes to list".into()));
+        let since = match (disk, row) {
+            (Some(disk), None) => {
+                self.require_disk(disk).await?;
+                None
             }
-        }
-        let mut since = None;
-        if let Some(at) = row {
-            let known = self
-                .node
-                .rows
-                .reach((at.replication, at.index), at.version)
-                .await?;
-            match known.replica(self.node.store.node()) {
-                Some(replica) if known.version == at.version && replica.state == ReplicaState::Active => {
-                    since = Some(replica.since);
-                }
-                Some(_) | None => return Err(Refusal::WrongRow { newest: known }),
+            (None, Some(at)) => Some(self.require_row(at).await?),
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(Refusal::Malformed("a disk or a row is listed".into()));
             }
-        }
+        };
         let limit = usize::from(limit).min(MAX_LIST);
         let mut tracts = Vec::new();
         let mut more = false;
@@ -512,47 +451,45 @@ impl NodeSession {
                 more = true;
                 break;
             }
-            tracts.extend(self.node.store.tract_status(place.tract));
+            tracts.push(place.tract);
         }
         Ok(Reply::List { tracts, more })
     }
 
-    async fn marks(
-        &self,
-        disk: DiskId,
-        fence: Fence,
-        after: Option<u32>,
-        limit: u16,
-    ) -> Result<Reply, Refusal> {
-        self.disk_grant(disk, fence, false)?;
-        let newest = self.node.rows.newest_fence(disk);
-        let _held = self.hold_fence(disk, fence, newest).await?;
-        let store = &self.node.store;
-        let settled = store.settled(disk);
-        let mut marks = Marks {
-            settled,
-            tracts: Vec::new(),
-            next: None,
+    /// The caller is the client of this disk, and nobody has taken it over, as far as is known here.
+    async fn require_disk(&self, disk: DiskId) -> Result<(), Refusal> {
+        let grant = self.grant(Some(disk))?;
+        let Scope::Disk { fence, .. } = grant.scope else {
+            return Err(Refusal::NotAuthenticated);
         };
-        let places = store.places();
-        let of_disk = places
-            .iter()
-            .map(|place| place.tract)
-            .filter(|tract| tract.disk == disk && after.is_none_or(|after| tract.index > after));
-        for tract in of_disk {
-            let Some(blocks) = store.marks(tract, settled) else {
-                continue;
-            };
-            if marks.tracts.len() == usize::from(limit) {
-                marks.next = marks.tracts.last().map(|mark| mark.index);
-                break;
-            }
-            marks.tracts.push(TractMark {
-                index: tract.index,
-                blocks,
-            });
+        let record = self.node.rows.disk(disk, 0).await?;
+        if record.tenant != grant.tenant {
+            return Err(Refusal::UnknownDisk);
         }
-        Ok(Reply::Marks(marks))
+        let set = self.node.store.fence(disk).unwrap_or_default();
+        match record.fence().max(set) {
+            current if current > fence => Err(Refusal::Fenced { current }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The caller is a node that is in this row at this version, and so are we, active; since when we are.
+    async fn require_row(&self, at: RowAt) -> Result<RowVersion, Refusal> {
+        let (_, asker) = self
+            .as_node()
+            .ok_or_else(|| Refusal::NotPermitted("rows are for nodes to list".into()))?;
+        let known = self
+            .node
+            .rows
+            .reach((at.replication, at.index), at.version)
+            .await?;
+        require_member(&known, asker)?;
+        match known.replica(self.node.store.node()) {
+            Some(replica) if known.version == at.version && replica.state == ReplicaState::Active => {
+                Ok(replica.since)
+            }
+            Some(_) | None => Err(Refusal::WrongRow { newest: known }),
+        }
     }
 }
 

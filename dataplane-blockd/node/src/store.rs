@@ -3,7 +3,7 @@
 //! ```text
 //! put ─→ free slots ─→ data written ─→ shown (active) ──┐
 //!                                                        ├─ commit: data synced → journal batch synced → durable → slots free
-//! fence, settled, allocate, reset, release (control) ────┘
+//! fence, allocate, reset, release (control) ──────────────┘
 //!                                                           journal file full → index regions → state file (checkpoint)
 //! ```
 //!
@@ -36,7 +36,7 @@ pub use layout::Geometry;
 pub use read::Found;
 pub use write::{Content, Put};
 
-use firn_blockd_protocol::{BlockVersion, DiskId, Fence, Generation, NodeId, TractId, TractStatus};
+use firn_blockd_protocol::{BlockVersion, DiskId, Fence, NodeId, TractId};
 use firn_env::{DiskFile, DiskLock, Env, Task, Watched};
 use state::State;
 use std::{
@@ -184,26 +184,6 @@ impl Store {
         self.shared.wait_durable(batch).await;
     }
 
-    /// What is settled of a disk, as far as this node was told.
-    pub fn settled(&self, disk: DiskId) -> Generation {
-        self.shared
-            .state()
-            .disks
-            .get(&disk)
-            .map_or(Generation::ZERO, |facts| facts.settled)
-    }
-
-    /// Takes note that everything up to `settled` is durable on all replicas. It is recorded with the next commit; losing it
-    /// costs a reconciliation too many.
-    pub fn note_settled(&self, disk: DiskId, settled: Generation) {
-        let mut state = self.shared.state();
-        let facts = state.disks.entry(disk).or_default();
-        if settled > facts.settled {
-            facts.settled = settled;
-            state.settled_dirty.insert(disk);
-        }
-    }
-
     /// The disks of which this node knows anything.
     pub fn disks(&self) -> Vec<DiskId> {
         let state = self.shared.state();
@@ -218,7 +198,6 @@ impl Store {
     pub fn forget_disk(&self, disk: DiskId) {
         let mut state = self.shared.state();
         if state.disks.remove(&disk).is_some() {
-            state.settled_dirty.remove(&disk);
             state.control.push(record::Record::Forget { disk });
         }
     }
@@ -236,34 +215,6 @@ impl Store {
             .values()
             .map(|tract| tract.place)
             .collect()
-    }
-
-    /// What it holds of a tract.
-    pub fn tract_status(&self, tract: TractId) -> Option<TractStatus> {
-        let state = self.shared.state();
-        let held = state.tracts.get(&tract)?;
-        let written = (0..firn_blockd_protocol::TRACT_BLOCKS)
-            .filter(|block| held.latest(*block).slot().is_some())
-            .count();
-        Some(TractStatus {
-            tract,
-            since: held.place.since,
-            written_blocks: u16::try_from(written).expect("a tract has 2048 blocks"),
-            newest: held.newest,
-        })
-    }
-
-    /// The blocks of a tract above `settled`; nothing if there are none.
-    pub fn marks(&self, tract: TractId, settled: Generation) -> Option<Vec<bool>> {
-        let state = self.shared.state();
-        let held = state.tracts.get(&tract)?;
-        if held.newest <= settled {
-            return None;
-        }
-        let marks: Vec<bool> = (0..firn_blockd_protocol::TRACT_BLOCKS)
-            .map(|block| held.latest(block).generation > settled)
-            .collect();
-        marks.contains(&true).then_some(marks)
     }
 
     /// The versions of all blocks of a tract, without reading any.

@@ -290,8 +290,6 @@ fn a_stale_row_is_refused() -> Result<(), String> {
                     tract,
                     row: old.version,
                     generation,
-                    settled: Generation::ZERO,
-                    durable: true,
                     range,
                     blocks: WriteBlocks::new(tract, range, data).expect("one block"),
                 };
@@ -359,7 +357,7 @@ fn a_joining_replica_serves_no_reads() -> Result<(), String> {
                 else {
                     continue;
                 };
-                let read = |fence| Request::Read {
+                let read = |fence| Request::Fetch {
                     tract: client.tract(0),
                     row: now.version,
                     fence,

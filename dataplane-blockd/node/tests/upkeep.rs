@@ -47,7 +47,7 @@ fn capabilities_are_asked_for_and_bind() {
             fill(&client, 1).await;
             let row = client.row(0).await;
             let replica = row.replicas[0].clone();
-            let read = |disk, index| Request::Read {
+            let read = |disk, index| Request::Fetch {
                 tract: TractId { disk, index },
                 row: row.version,
                 fence: client.fence,
@@ -103,7 +103,7 @@ fn capabilities_are_asked_for_and_bind() {
             stranger.call(brief).await.expect("it is valid");
             assert!(matches!(
                 stranger.call(read(client.disk, 0)).await,
-                Ok(Reply::Read(_))
+                Ok(Reply::Fetched(_))
             ));
             assert!(matches!(
                 refused(stranger.call(set).await),
@@ -123,8 +123,6 @@ fn capabilities_are_asked_for_and_bind() {
                 tract: client.tract(0),
                 row: row.version,
                 generation: Generation::new(client.fence, 9),
-                settled: Generation::ZERO,
-                durable: true,
                 range: BlockRange::TRACT,
             };
             assert!(matches!(
@@ -139,7 +137,7 @@ fn capabilities_are_asked_for_and_bind() {
             };
             assert!(matches!(
                 refused(stranger.call(list).await),
-                Refusal::NotPermitted(_)
+                Refusal::Malformed(_)
             ));
             env.sleep(Duration::from_secs(6)).await;
             assert_eq!(
@@ -222,8 +220,6 @@ fn deleted_disks_are_dropped_by_the_nodes() {
                 tract: client.tract(0),
                 row: row.version,
                 generation,
-                settled: Generation::ZERO,
-                durable: true,
                 range: BlockRange::TRACT,
             };
             let answer = client.call(replica.node, &replica.address, write).await;

@@ -110,6 +110,9 @@ pub enum PlacementError {
     /// Another process registered as this node.
     #[error("another process has registered as node {0}; this one must stop")]
     Superseded(NodeId),
+    /// A node of the cluster runs.
+    #[error("node {0} of the cluster runs; stop all nodes, clients and the service first, nothing was done")]
+    NodeAlive(NodeId),
     /// The row has changed since; look it up again.
     #[error("the row has changed since")]
     RowChanged,

@@ -16,6 +16,8 @@
 //! blockd/C/names/<tenant>   <name>        the disk of that name
 //! ```
 //!
+//! Every node opens this table, so nothing else lies in it ([`Placement::move_from`] moves a cluster out of a shared one).
+//!
 //! **Which row.** A tract's row is (the disk's first eight bytes + the tract's index) modulo the table's length. Rows are
 //! random, and neighbouring rows begin on different nodes, so that neighbouring tracts of a disk lie on different nodes and
 //! any node's tracts are shared with all others: when it dies everybody re-replicates a little.
@@ -30,6 +32,7 @@ mod coordinator;
 mod disks;
 mod error;
 mod keys;
+mod moving;
 mod nodes;
 mod record;
 mod rows;

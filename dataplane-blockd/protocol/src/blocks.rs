@@ -6,7 +6,7 @@ use crate::{
     cursor::{DecodeError, Decoder, Encoder},
     limits::{MAX_DATA_BYTES, MAX_REQUEST_BLOCKS},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 /// The content of a write: every block of its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,71 +38,6 @@ impl WriteBlocks {
             .zip(&self.checksums)
             .find(|((block, data), checksum)| block_checksum(tract, *block, data) != **checksum)
             .map(|((block, _), _)| block)
-    }
-}
-
-/// What a read found: blocks that were never written, or trimmed, have no data and read as zeros.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadBlocks {
-    /// The blocks asked for.
-    pub range: BlockRange,
-    /// Of each block of the range, in order: its checksum, or nothing if it reads as zeros.
-    pub checksums: Vec<Option<u32>>,
-    /// The blocks that have content, one behind the other.
-    pub data: Bytes,
-}
-
-impl ReadBlocks {
-    /// All bytes of the range, verified, zeros included; the number of the first damaged block otherwise.
-    ///
-    /// # Errors
-    /// The block whose data is not what its checksum says.
-    pub fn verified(&self, tract: TractId) -> Result<Bytes, u16> {
-        let mut rest = self.data.chunks_exact(BLOCK_BYTES);
-        for (block, checksum) in self.range.blocks().zip(&self.checksums) {
-            if let Some(checksum) = checksum {
-                let data = rest.next().ok_or(block)?;
-                if block_checksum(tract, block, data) != *checksum {
-                    return Err(block);
-                }
-            }
-        }
-        if self.checksums.iter().all(Option::is_some) {
-            return Ok(self.data.clone());
-        }
-        let mut all = BytesMut::zeroed(self.range.bytes());
-        let mut rest = self.data.chunks_exact(BLOCK_BYTES);
-        for (target, checksum) in all.chunks_exact_mut(BLOCK_BYTES).zip(&self.checksums) {
-            if checksum.is_some()
-                && let Some(data) = rest.next()
-            {
-                target.copy_from_slice(data);
-            }
-        }
-        Ok(all.freeze())
-    }
-
-    pub(crate) fn encode(&self, encoder: &mut Encoder) {
-        encoder.range(self.range);
-        encode_presence(encoder, self.checksums.iter().map(Option::is_some));
-        for checksum in self.checksums.iter().flatten() {
-            encoder.u32(*checksum);
-        }
-    }
-
-    pub(crate) fn decode(decoder: &mut Decoder, data: Bytes) -> Result<Self, DecodeError> {
-        let range = request_range(decoder)?;
-        let present = decode_presence(decoder, range.count())?;
-        let checksums = present
-            .into_iter()
-            .map(|present| present.then(|| decoder.u32("checksum")).transpose())
-            .collect::<Result<Vec<_>, _>>()?;
-        require_blocks(&data, checksums.iter().flatten().count())?;
-        Ok(Self {
-            range,
-            checksums,
-            data,
-        })
     }
 }
 
@@ -265,37 +200,4 @@ fn require_blocks(data: &Bytes, blocks: usize) -> Result<(), DecodeError> {
         });
     }
     Ok(())
-}
-
-/// One bit for each block, the first in the lowest bit of the first byte.
-pub(crate) fn encode_presence(encoder: &mut Encoder, present: impl Iterator<Item = bool>) {
-    let mut byte = 0_u8;
-    let mut filled = 0;
-    for present in present {
-        byte |= u8::from(present) << filled;
-        filled += 1;
-        if filled == 8 {
-            encoder.u8(byte);
-            (byte, filled) = (0, 0);
-        }
-    }
-    if filled > 0 {
-        encoder.u8(byte);
-    }
-}
-
-pub(crate) fn decode_presence(decoder: &mut Decoder, blocks: usize) -> Result<Vec<bool>, DecodeError> {
-    let mut present = Vec::with_capacity(blocks);
-    while present.len() < blocks {
-        let byte = decoder.u8("presence")?;
-        let bits = (blocks - present.len()).min(8);
-        if bits < 8 && byte >> bits != 0 {
-            return Err(DecodeError::Invalid {
-                field: "presence",
-                value: byte.into(),
-            });
-        }
-        present.extend((0..bits).map(|bit| byte >> bit & 1 == 1));
-    }
-    Ok(present)
 }

@@ -11,10 +11,11 @@
 //! requests can be repeated.
 
 use crate::{
-    DecodeError, Frame, HelloReply, NodeId, PROTOCOL_VERSION, Refusal, Reply, Request, Transport,
+    DecodeError, Frame, HelloReply, NodeId, PREVIOUS_VERSION, PROTOCOL_VERSION, Refusal, Reply, Request,
+    Transport,
     frame::FrameReader,
     limits::{MAX_BYTES_IN_FLIGHT, MAX_DATA_BYTES, MAX_REQUESTS_IN_FLIGHT, MESSAGE_OVERHEAD_BYTES},
-    message::{decode_reply, encode_request},
+    message::{decode_reply, encode_request, is_spoken},
     server::write_frames,
 };
 use firn_env::{ByteStream, Env, Task};
@@ -180,12 +181,13 @@ impl Connection {
         let (read_half, mut write_half) = tokio::io::split(stream);
         let mut frames = FrameReader::new(read_half);
         let hello = Request::Hello {
-            lowest: PROTOCOL_VERSION,
+            lowest: PREVIOUS_VERSION,
             highest: PROTOCOL_VERSION,
             program: options.program,
         };
         let lost = |error: std::io::Error| CallError::Lost(error.to_string());
-        let greeting = encode_request(0, &hello).to_bytes();
+        // In the lowest version, which a node of the version before answers as well.
+        let greeting = encode_request(PREVIOUS_VERSION, 0, &hello).to_bytes();
         write_half.write_all(&greeting).await.map_err(lost)?;
         // Over TLS, what was written may still wait in a buffer.
         write_half.flush().await.map_err(lost)?;
@@ -207,8 +209,7 @@ impl Connection {
             return Err(CallError::Refused(Refusal::WrongNode));
         }
         let least = u32::try_from(MAX_DATA_BYTES + MESSAGE_OVERHEAD_BYTES).expect("a small constant");
-        if hello.version != PROTOCOL_VERSION || hello.requests_in_flight == 0 || hello.bytes_in_flight < least
-        {
+        if !is_spoken(hello.version) || hello.requests_in_flight == 0 || hello.bytes_in_flight < least {
             return Err(CallError::Protocol(
                 "the node offers a version or bounds nobody can work with".into(),
             ));
@@ -295,7 +296,11 @@ impl Connection {
             number
         };
         // Each frame in the queue holds a request permit, so there is always room.
-        if self.queue.try_send(encode_request(number, &request)).is_err() {
+        if self
+            .queue
+            .try_send(encode_request(self.hello.version, number, &request))
+            .is_err()
+        {
             self.shared
                 .end(CallError::Lost("the connection is closed".into()));
         }

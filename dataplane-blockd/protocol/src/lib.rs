@@ -11,6 +11,7 @@
 //! - [`Frame`]: their bytes: 32 bytes of header, a body of fields, and block data. Decoding never panics and never
 //!   allocates more than the bounds in [`limits`].
 //! - [`Connection`] and [`serve`]: the two ends, pipelined, with bounded bytes in flight, over any stream of `firn-env`.
+//! - [`Budget`]: what all connections of a node share, so that nobody gets more of it by having more of them.
 //! - [`Transport`]: what they speak over, mutual TLS with names.
 //!
 //! The specification of every byte is in `docs/blockd.md`, with golden vectors in `tests/golden.rs`.
@@ -22,6 +23,7 @@ mod cursor;
 mod frame;
 mod ids;
 pub mod limits;
+mod memory;
 mod message;
 mod refusal;
 mod reply;
@@ -31,19 +33,20 @@ mod server;
 mod transport;
 mod wire;
 
-pub use blocks::{BlockState, BlockVersion, ReadBlocks, VersionedBlocks, WriteBlocks};
+pub use blocks::{BlockState, BlockVersion, VersionedBlocks, WriteBlocks};
 pub use checksum::block_checksum;
 pub use client::{CallError, Connection, ConnectionOptions};
 pub use cursor::DecodeError;
-pub use frame::{Frame, FrameHeader, FrameKind, Operation, PROTOCOL_VERSION};
+pub use frame::{Frame, FrameHeader, FrameKind, Operation, PREVIOUS_VERSION, PROTOCOL_VERSION};
 pub use ids::{
     BLOCK_BYTES, BlockRange, DiskId, Fence, Generation, NodeId, Replication, RowIndex, RowVersion,
     TRACT_BLOCKS, TRACT_BYTES, TenantId, TractId,
 };
+pub use memory::{Account, Budget, Charge};
 pub use message::{decode_reply, decode_request, encode_refusal, encode_reply, encode_request};
 pub use refusal::{Refusal, RefusalCode};
-pub use reply::{HelloReply, Marks, NodeStatus, Reply, TractMark, TractStatus};
+pub use reply::{HelloReply, Reply};
 pub use request::{Request, RowAt};
 pub use row::{Replica, ReplicaState, Row};
 pub use server::{ServerLimits, ServerUsage, Service, Session, serve};
-pub use transport::{Peer, Transport};
+pub use transport::{Owner, Peer, Transport};

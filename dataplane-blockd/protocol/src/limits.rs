@@ -4,7 +4,7 @@
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of a message's fields. The largest are lists of tracts and the versions of 256 blocks (6 KiB).
 pub const MAX_BODY_BYTES: usize = 64 << 10;
-/// Blocks in one read, write or fetch: 1 MiB, an eighth of a tract. A larger unit would hold a connection for
+/// Blocks in one write or fetch: 1 MiB, an eighth of a tract. A larger unit would hold a connection for
 /// milliseconds; a smaller one would spend more on headers and checksums of small lists than it saves.
 pub const MAX_REQUEST_BLOCKS: usize = 256;
 /// Bytes of block data in one frame.
@@ -17,8 +17,8 @@ pub const MAX_TEXT_BYTES: usize = 512;
 pub const MAX_REPLICAS: usize = 8;
 /// Tracts in one list.
 pub const MAX_LIST: usize = 512;
-/// Tracts in one page of marks: a mark is up to 293 bytes, with a bitmap of the tract's blocks.
-pub const MAX_MARKS: usize = 128;
+/// What a tract takes in the reply to a list, in the version of the protocol in which it takes most.
+pub const LISTED_TRACT_BYTES: usize = 42;
 /// Requests in flight on one connection that a client may ask for.
 pub const MAX_REQUESTS_IN_FLIGHT: u32 = 1024;
 /// Bytes in flight on one connection that a client may ask for, requests and the replies they ask for together.

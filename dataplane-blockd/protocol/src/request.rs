@@ -1,10 +1,11 @@
 //! What a client asks a node.
 
 use crate::{
-    BlockRange, DiskId, Fence, Generation, Operation, Replication, RowIndex, RowVersion, TractId,
+    BlockRange, DiskId, Fence, Generation, Operation, PREVIOUS_VERSION, Replication, RowIndex, RowVersion,
+    TractId,
     blocks::{self, WriteBlocks},
     cursor::{DecodeError, Decoder, Encoder},
-    limits::{MAX_CAPABILITY_BYTES, MAX_LIST, MAX_MARKS, MAX_TEXT_BYTES, MESSAGE_OVERHEAD_BYTES},
+    limits::{LISTED_TRACT_BYTES, MAX_CAPABILITY_BYTES, MAX_LIST, MAX_TEXT_BYTES, MESSAGE_OVERHEAD_BYTES},
 };
 use bytes::Bytes;
 
@@ -37,19 +38,7 @@ pub enum Request {
         /// Its bytes, opaque to the protocol.
         capability: Bytes,
     },
-    /// Reads blocks.
-    Read {
-        /// From which tract.
-        tract: TractId,
-        /// The version of the tract's row the client knows.
-        row: RowVersion,
-        /// The client's attach.
-        fence: Fence,
-        /// At most [`MAX_REQUEST_BLOCKS`](crate::limits::MAX_REQUEST_BLOCKS).
-        range: BlockRange,
-    },
-    /// Writes blocks. From the moment a node has one that its other replicas may not have, it counts as *marked*
-    /// ([`Request::Marks`]) until the client says that it is settled.
+    /// Writes blocks; acknowledged once they are durable.
     Write {
         /// To which tract.
         tract: TractId,
@@ -57,10 +46,6 @@ pub enum Request {
         row: RowVersion,
         /// The attach, and the order of the write among the disk's writes.
         generation: Generation,
-        /// Every write up to this generation is durable on all its replicas.
-        settled: Generation,
-        /// Acknowledge only when it is durable.
-        durable: bool,
         /// Where.
         range: BlockRange,
         /// What.
@@ -74,29 +59,11 @@ pub enum Request {
         row: RowVersion,
         /// As for a write.
         generation: Generation,
-        /// As for a write.
-        settled: Generation,
-        /// As for a write.
-        durable: bool,
         /// Where; up to the whole tract.
         range: BlockRange,
     },
-    /// Makes every write and trim of the disk durable that this node had acknowledged when the request arrived.
-    Flush {
-        /// Which disk.
-        disk: DiskId,
-        /// The client's attach.
-        fence: Fence,
-        /// As for a write.
-        settled: Generation,
-    },
-    /// How the node does, and what it holds of a tract.
-    Stat {
-        /// This tract too.
-        tract: Option<TractId>,
-    },
-    /// Reads blocks with their generations: to copy them to a joining replica (from a node, with a node's capability) or
-    /// to compare replicas after an unclean end (from the disk's client).
+    /// Reads blocks with their generations: to copy them to a joining replica or to repair one (from a node that is in the
+    /// tract's row), to read, and to compare replicas after an unclean end (from the disk's client).
     Fetch {
         /// From which tract.
         tract: TractId,
@@ -115,27 +82,16 @@ pub enum Request {
         /// The attach.
         fence: Fence,
     },
-    /// The tracts the node holds, in order.
+    /// The tracts the node holds, in order: of a disk, for its client, or of a row, for a node that is in it.
     List {
-        /// Of this disk only; all disks only with a node's capability.
+        /// Of this disk. Exactly one of disk and row is named.
         disk: Option<DiskId>,
-        /// Of this row only, of which the node first makes sure that it knows this version and that nothing under an
-        /// earlier one is still under way; only with a node's capability.
+        /// Of this row, of which the node first makes sure that it knows this version and that nothing under an earlier one
+        /// is still under way.
         row: Option<RowAt>,
         /// Behind this one.
         after: Option<TractId>,
         /// At most so many, up to [`MAX_LIST`].
-        limit: u16,
-    },
-    /// The blocks of a disk that the node holds above what was settled: replicas may disagree on them.
-    Marks {
-        /// Which disk.
-        disk: DiskId,
-        /// The client's attach.
-        fence: Fence,
-        /// In tracts behind this one.
-        after: Option<u32>,
-        /// At most so many tracts, up to [`MAX_MARKS`].
         limit: u16,
     },
 }
@@ -146,29 +102,11 @@ impl Request {
         match self {
             Self::Hello { .. } => Operation::Hello,
             Self::Authenticate { .. } => Operation::Authenticate,
-            Self::Read { .. } => Operation::Read,
             Self::Write { .. } => Operation::Write,
             Self::Trim { .. } => Operation::Trim,
-            Self::Flush { .. } => Operation::Flush,
-            Self::Stat { .. } => Operation::Stat,
             Self::Fetch { .. } => Operation::Fetch,
             Self::SetFence { .. } => Operation::SetFence,
             Self::List { .. } => Operation::List,
-            Self::Marks { .. } => Operation::Marks,
-        }
-    }
-
-    /// The disk it is about, if it is about one.
-    pub fn disk(&self) -> Option<DiskId> {
-        match self {
-            Self::Read { tract, .. }
-            | Self::Write { tract, .. }
-            | Self::Trim { tract, .. }
-            | Self::Fetch { tract, .. } => Some(tract.disk),
-            Self::Flush { disk, .. } | Self::SetFence { disk, .. } | Self::Marks { disk, .. } => Some(*disk),
-            Self::List { disk, .. } => *disk,
-            Self::Stat { tract } => tract.map(|tract| tract.disk),
-            Self::Hello { .. } | Self::Authenticate { .. } => None,
         }
     }
 
@@ -176,20 +114,17 @@ impl Request {
     pub fn in_flight_bytes(&self) -> usize {
         MESSAGE_OVERHEAD_BYTES
             + match self {
-                Self::Read { range, .. } | Self::Fetch { range, .. } => range.bytes(),
+                Self::Fetch { range, .. } => range.bytes(),
                 Self::Write { blocks, .. } => blocks.data.len(),
+                Self::List { limit, .. } => usize::from(*limit) * LISTED_TRACT_BYTES,
                 Self::Hello { .. }
                 | Self::Authenticate { .. }
                 | Self::Trim { .. }
-                | Self::Flush { .. }
-                | Self::Stat { .. }
-                | Self::SetFence { .. }
-                | Self::List { .. }
-                | Self::Marks { .. } => 0,
+                | Self::SetFence { .. } => 0,
             }
     }
 
-    pub(crate) fn encode(&self, encoder: &mut Encoder) -> Bytes {
+    pub(crate) fn encode(&self, version: u8, encoder: &mut Encoder) -> Bytes {
         match self {
             Self::Hello {
                 lowest,
@@ -201,13 +136,7 @@ impl Request {
                 encoder.text(program, MAX_TEXT_BYTES);
             }
             Self::Authenticate { capability } => encoder.blob(capability, MAX_CAPABILITY_BYTES),
-            Self::Read {
-                tract,
-                row,
-                fence,
-                range,
-            }
-            | Self::Fetch {
+            Self::Fetch {
                 tract,
                 row,
                 fence,
@@ -222,12 +151,10 @@ impl Request {
                 tract,
                 row,
                 generation,
-                settled,
-                durable,
                 range,
                 blocks,
             } => {
-                encode_change(encoder, (*tract, *row, *generation, *settled, *durable, *range));
+                encode_change(version, encoder, (*tract, *row, *generation, *range));
                 blocks::encode_write(blocks, encoder);
                 return blocks.data.clone();
             }
@@ -235,16 +162,8 @@ impl Request {
                 tract,
                 row,
                 generation,
-                settled,
-                durable,
                 range,
-            } => encode_change(encoder, (*tract, *row, *generation, *settled, *durable, *range)),
-            Self::Flush { disk, fence, settled } => {
-                encoder.disk(*disk);
-                encoder.u32(fence.0);
-                encoder.generation(*settled);
-            }
-            Self::Stat { tract } => encoder.optional(*tract, Encoder::tract),
+            } => encode_change(version, encoder, (*tract, *row, *generation, *range)),
             Self::SetFence { disk, fence } => {
                 encoder.disk(*disk);
                 encoder.u32(fence.0);
@@ -264,22 +183,16 @@ impl Request {
                 encoder.optional(*after, Encoder::tract);
                 encoder.u16(*limit);
             }
-            Self::Marks {
-                disk,
-                fence,
-                after,
-                limit,
-            } => {
-                encoder.disk(*disk);
-                encoder.u32(fence.0);
-                encoder.optional(*after, Encoder::u32);
-                encoder.u16(*limit);
-            }
         }
         Bytes::new()
     }
 
-    pub(crate) fn decode(operation: Operation, body: Bytes, data: Bytes) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(
+        version: u8,
+        operation: Operation,
+        body: Bytes,
+        data: Bytes,
+    ) -> Result<Self, DecodeError> {
         let mut decoder = Decoder::new(body);
         let carries_data = operation == Operation::Write;
         if !carries_data && !data.is_empty() {
@@ -294,58 +207,31 @@ impl Request {
             Operation::Authenticate => Self::Authenticate {
                 capability: decoder.blob("capability", MAX_CAPABILITY_BYTES)?,
             },
-            Operation::Read | Operation::Fetch => {
-                let tract = decoder.tract()?;
-                let row = RowVersion(decoder.u64("row version")?);
-                let fence = Fence(decoder.u32("fence")?);
-                let range = blocks::request_range(&mut decoder)?;
-                if operation == Operation::Read {
-                    Self::Read {
-                        tract,
-                        row,
-                        fence,
-                        range,
-                    }
-                } else {
-                    Self::Fetch {
-                        tract,
-                        row,
-                        fence,
-                        range,
-                    }
-                }
-            }
+            Operation::Fetch => Self::Fetch {
+                tract: decoder.tract()?,
+                row: RowVersion(decoder.u64("row version")?),
+                fence: Fence(decoder.u32("fence")?),
+                range: blocks::request_range(&mut decoder)?,
+            },
             Operation::Write => {
-                let (tract, row, generation, settled, durable, range) = decode_change(&mut decoder)?;
+                let (tract, row, generation, range) = decode_change(version, &mut decoder)?;
                 Self::Write {
                     tract,
                     row,
                     generation,
-                    settled,
-                    durable,
                     range,
                     blocks: blocks::decode_write(&mut decoder, range, data)?,
                 }
             }
             Operation::Trim => {
-                let (tract, row, generation, settled, durable, range) = decode_change(&mut decoder)?;
+                let (tract, row, generation, range) = decode_change(version, &mut decoder)?;
                 Self::Trim {
                     tract,
                     row,
                     generation,
-                    settled,
-                    durable,
                     range,
                 }
             }
-            Operation::Flush => Self::Flush {
-                disk: decoder.disk()?,
-                fence: Fence(decoder.u32("fence")?),
-                settled: decoder.generation()?,
-            },
-            Operation::Stat => Self::Stat {
-                tract: decoder.optional("tract", Decoder::tract)?,
-            },
             Operation::SetFence => Self::SetFence {
                 disk: decoder.disk()?,
                 fence: Fence(decoder.u32("fence")?),
@@ -362,14 +248,16 @@ impl Request {
                 after: decoder.optional("after", Decoder::tract)?,
                 limit: decode_limit(&mut decoder, MAX_LIST)?,
             },
-            Operation::Marks => Self::Marks {
-                disk: decoder.disk()?,
-                fence: Fence(decoder.u32("fence")?),
-                after: decoder.optional("after", |decoder| decoder.u32("tract"))?,
-                limit: decode_limit(&mut decoder, MAX_MARKS)?,
-            },
         };
         decoder.end()?;
+        if let Self::List { disk, row, .. } = &request
+            && disk.is_some() == row.is_some()
+        {
+            return Err(DecodeError::Invalid {
+                field: "what is listed",
+                value: u64::from(disk.is_some()) + u64::from(row.is_some()),
+            });
+        }
         Ok(request)
     }
 }
@@ -385,24 +273,27 @@ fn decode_limit(decoder: &mut Decoder, most: usize) -> Result<u16, DecodeError> 
     Ok(limit)
 }
 
-type Change = (TractId, RowVersion, Generation, Generation, bool, BlockRange);
+type Change = (TractId, RowVersion, Generation, BlockRange);
 
-fn encode_change(encoder: &mut Encoder, (tract, row, generation, settled, durable, range): Change) {
+fn encode_change(version: u8, encoder: &mut Encoder, (tract, row, generation, range): Change) {
     encoder.tract(tract);
     encoder.u64(row.0);
     encoder.generation(generation);
-    encoder.generation(settled);
-    encoder.flag(durable);
+    if version == PREVIOUS_VERSION {
+        // What was settled, which was never said, and that it is to be durable, which it always was.
+        encoder.generation(Generation::ZERO);
+        encoder.flag(true);
+    }
     encoder.range(range);
 }
 
-fn decode_change(decoder: &mut Decoder) -> Result<Change, DecodeError> {
-    Ok((
-        decoder.tract()?,
-        RowVersion(decoder.u64("row version")?),
-        decoder.generation()?,
-        decoder.generation()?,
-        decoder.flag("durable")?,
-        decoder.range()?,
-    ))
+fn decode_change(version: u8, decoder: &mut Decoder) -> Result<Change, DecodeError> {
+    let (tract, row) = (decoder.tract()?, RowVersion(decoder.u64("row version")?));
+    let generation = decoder.generation()?;
+    if version == PREVIOUS_VERSION {
+        // Whoever did not ask for it loses nothing by a durable write.
+        decoder.generation()?;
+        decoder.flag("durable")?;
+    }
+    Ok((tract, row, generation, decoder.range()?))
 }

@@ -6,17 +6,21 @@
 //!
 //! The first frame must be a hello. After it the reader takes a permit for each request and its bytes (its own data, or what
 //! its reply may carry) before it reads on; when they are used up it stops reading, and TCP stops the client. Permits come
-//! back when the reply is written, so a client that does not take its replies is not read from either. Replies leave in the
-//! order in which requests end. A request that was read happens even if its connection is lost meanwhile.
+//! back when the reply is written, so a client that does not take its replies is not read from either. The same bytes are charged
+//! to the memory that all connections share ([`Budget`](crate::Budget)): those of a large frame when its first 16 KiB have
+//! arrived, since a header that only announces them costs its sender nothing. Replies leave in the order in which requests end.
+//! A request that was read happens even if its connection is lost meanwhile.
 //!
 //! A connection ends when the client hangs up, breaks the framing, stops in the middle of a frame, takes no replies, or says
 //! nothing at all for too long. A request that cannot be understood is refused and ends nothing.
 
 use crate::{
-    Frame, HelloReply, NodeId, PROTOCOL_VERSION, Peer, Refusal, Reply, Request,
-    frame::FrameReader,
+    Account, Charge, Frame, HelloReply, NodeId, Owner, PREVIOUS_VERSION, PROTOCOL_VERSION, Peer, Refusal,
+    Reply, Request,
+    cursor::DecodeError,
+    frame::{FIRST_BYTES, FrameError, FrameReader},
     limits::{MAX_DATA_BYTES, MESSAGE_OVERHEAD_BYTES},
-    message::{decode_request, encode_refusal, encode_reply},
+    message::{decode_request, encode_refusal, encode_reply, versions},
 };
 use async_trait::async_trait;
 use firn_env::{ByteStream, Env, Monotonic, Watched};
@@ -54,6 +58,8 @@ pub trait Service: Send + Sync + 'static {
     fn node(&self) -> NodeId;
     /// Which start of it.
     fn incarnation(&self) -> u64;
+    /// The memory that the connections of `peer` share with all others.
+    fn memory(&self, peer: &Peer) -> Account<Owner>;
     /// A new connection from `peer`.
     fn open(&self, peer: &Peer) -> Arc<dyn Session>;
 }
@@ -95,10 +101,13 @@ pub struct ServerUsage {
     pub connections: AtomicU64,
 }
 
+/// What a request holds until its reply is written: of its connection a request and bytes, and memory of all.
+type Held = (OwnedSemaphorePermit, OwnedSemaphorePermit, Charge<Owner>);
+
 /// A reply on its way out, with what its request holds.
 struct Outgoing {
     frame: Frame,
-    _permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    _held: Option<Held>,
 }
 
 /// Moments as the watchdog sees them, in nanoseconds of the monotonic clock; zero: not now.
@@ -185,13 +194,29 @@ async fn read_requests(
     activity: &Activity,
 ) -> String {
     let mut frames = FrameReader::new(stream);
+    let memory = service.memory(peer);
     let bytes = Arc::new(Semaphore::new(limits.bytes as usize));
     let mut session: Option<Arc<dyn Session>> = None;
     loop {
         let greeted = session.is_some();
-        let next = frames.next(|inside| activity.awaits_rest(inside || !greeted, env.now()));
-        let frame = match next.await {
-            Ok(Some(frame)) => frame,
+        let awaits = |inside| activity.awaits_rest(inside || !greeted, env.now());
+        let whole = async {
+            let Some(length) = frames.begin(awaits).await? else {
+                return Ok(None);
+            };
+            let charge = match length {
+                ..=FIRST_BYTES => None,
+                _ if !greeted => return Err(FrameError::Decode(DecodeError::Truncated { field: "hello" })),
+                _ => {
+                    // That it waits is not the client's fault; when it may go on, its time begins anew.
+                    activity.awaits_rest(false, env.now());
+                    Some(memory.charge(length + MESSAGE_OVERHEAD_BYTES).await)
+                }
+            };
+            Ok(frames.next(awaits).await?.map(|frame| (frame, charge)))
+        };
+        let (frame, charge) = match whole.await {
+            Ok(Some(read)) => read,
             Ok(None) => return "the client hung up".into(),
             Err(error) => {
                 usage.malformed.fetch_add(1, Relaxed);
@@ -202,15 +227,20 @@ async fn read_requests(
         activity.last.store(env.now().0.max(1), Relaxed);
         usage.requests.fetch_add(1, Relaxed);
         let (number, operation) = (frame.header.request, frame.header.operation);
+        // A reply is written in the version of its request.
+        let version = frame.header.version;
         let answered = match decode_request(&frame) {
             Ok(Request::Hello { lowest, highest, .. }) if session.is_none() => {
-                let common = (lowest..=highest).contains(&PROTOCOL_VERSION);
-                if common {
+                let common = [PROTOCOL_VERSION, PREVIOUS_VERSION]
+                    .into_iter()
+                    .find(|version| (lowest..=highest).contains(version));
+                if let Some(common) = common {
                     session = Some(service.open(peer));
                     encode_reply(
+                        version.clamp(PREVIOUS_VERSION, PROTOCOL_VERSION),
                         number,
                         &Reply::Hello(HelloReply {
-                            version: PROTOCOL_VERSION,
+                            version: common,
                             node: service.node(),
                             incarnation: service.incarnation(),
                             requests_in_flight: limits.requests,
@@ -218,17 +248,14 @@ async fn read_requests(
                         }),
                     )
                 } else {
-                    let versions = Refusal::Version {
-                        lowest: PROTOCOL_VERSION,
-                        highest: PROTOCOL_VERSION,
-                    };
                     usage.refused.fetch_add(1, Relaxed);
-                    encode_refusal(number, operation, &versions)
+                    encode_refusal(version, number, operation, &versions())
                 }
             }
             Ok(Request::Hello { .. }) => {
                 usage.refused.fetch_add(1, Relaxed);
                 encode_refusal(
+                    version,
                     number,
                     operation,
                     &Refusal::Malformed("hello was said before".into()),
@@ -236,13 +263,13 @@ async fn read_requests(
             }
             Err(refusal) => {
                 usage.malformed.fetch_add(1, Relaxed);
-                encode_refusal(number, operation, &refusal)
+                encode_refusal(version, number, operation, &refusal)
             }
             Ok(request) => match &session {
                 None => {
                     usage.refused.fetch_add(1, Relaxed);
                     let refusal = Refusal::Malformed("the first request must be hello".into());
-                    encode_refusal(number, operation, &refusal)
+                    encode_refusal(version, number, operation, &refusal)
                 }
                 Some(session) => {
                     let needed = request.in_flight_bytes();
@@ -251,20 +278,21 @@ async fn read_requests(
                         most >= MAX_DATA_BYTES + MESSAGE_OVERHEAD_BYTES,
                         "one request fits"
                     );
-                    let permits = (
-                        requests.clone().acquire_owned().await.expect("never closed"),
-                        bytes
-                            .clone()
-                            .acquire_many_owned(u32::try_from(needed).expect("bounded by its decoder"))
-                            .await
-                            .expect("never closed"),
-                    );
+                    let request_permit = requests.clone().acquire_owned().await.expect("never closed");
+                    let byte_permits = bytes
+                        .clone()
+                        .acquire_many_owned(u32::try_from(needed).expect("bounded by its decoder"))
+                        .await
+                        .expect("never closed");
+                    let charge = match charge {
+                        Some(charge) => charge,
+                        None => memory.charge(needed).await,
+                    };
                     let mut answer = Box::pin(answer(
                         session.clone(),
-                        number,
-                        operation,
+                        (version, number, operation),
                         request,
-                        permits,
+                        (request_permit, byte_permits, charge),
                         queue.clone(),
                         usage.clone(),
                     ));
@@ -277,7 +305,7 @@ async fn read_requests(
         };
         let outgoing = Outgoing {
             frame: answered,
-            _permits: None,
+            _held: None,
         };
         if queue.send(outgoing).await.is_err() {
             return "the client takes no replies".into();
@@ -287,25 +315,24 @@ async fn read_requests(
 
 async fn answer(
     session: Arc<dyn Session>,
-    number: u64,
-    operation: u8,
+    (version, number, operation): (u8, u64, u8),
     request: Request,
-    permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    held: Held,
     queue: mpsc::Sender<Outgoing>,
     usage: Arc<ServerUsage>,
 ) {
     let frame = match session.call(request).await {
-        Ok(reply) => encode_reply(number, &reply),
+        Ok(reply) => encode_reply(version, number, &reply),
         Err(refusal) => {
             usage.refused.fetch_add(1, Relaxed);
-            encode_refusal(number, operation, &refusal)
+            encode_refusal(version, number, operation, &refusal)
         }
     };
     // A closed queue: the connection was lost, the client will ask again on another.
     let _ = queue
         .send(Outgoing {
             frame,
-            _permits: Some(permits),
+            _held: Some(held),
         })
         .await;
 }
@@ -316,13 +343,13 @@ async fn write_replies(
     mut queue: mpsc::Receiver<Outgoing>,
     activity: Arc<Activity>,
 ) {
-    let mut permits = Vec::new();
+    let mut held = Vec::new();
     let mut frames = Vec::new();
     while let Some(first) = queue.recv().await {
         let mut next = Some(first);
         while let Some(outgoing) = next {
             frames.push(outgoing.frame);
-            permits.push(outgoing._permits);
+            held.push(outgoing._held);
             next = if frames.len() < WRITE_FRAMES {
                 queue.try_recv().ok()
             } else {
@@ -334,7 +361,7 @@ async fn write_replies(
         activity.write_began.store(0, Relaxed);
         activity.last.store(env.now().0.max(1), Relaxed);
         frames.clear();
-        permits.clear();
+        held.clear();
         if written.is_err() {
             return;
         }

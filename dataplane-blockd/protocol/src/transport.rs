@@ -12,7 +12,7 @@ use firn_identity::{
     client_config, server_config,
 };
 use rustls::pki_types::ServerName;
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// A handshake is two messages each way; a client that takes longer keeps a connection for nothing.
@@ -25,6 +25,54 @@ pub struct Peer {
     pub address: String,
     /// The name in its certificate, verified; nothing on plain connections.
     pub identity: Option<PeerIdentity>,
+}
+
+/// Whose connections and memory count together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// All edges of a tenant.
+    Tenant([u8; 16]),
+    /// A node.
+    Node(NodeId),
+    /// A service, by its name.
+    Service(String),
+    /// Whoever calls from there: before it is known who calls, and where there are no certificates.
+    Address(String),
+}
+
+impl Owner {
+    /// Whoever calls from `address`, whatever the port. Of an IPv6 address the first 64 bits count, since whoever has one has
+    /// all that begin so.
+    pub fn at(address: &str) -> Self {
+        let host = match address.parse() {
+            Ok(SocketAddr::V4(address)) => address.ip().to_string(),
+            Ok(SocketAddr::V6(address)) => match address.ip().to_ipv4_mapped() {
+                Some(mapped) => mapped.to_string(),
+                None => {
+                    let [first, second, third, fourth, ..] = address.ip().segments();
+                    format!("{first:x}:{second:x}:{third:x}:{fourth:x}::/64")
+                }
+            },
+            // Names of simulated machines.
+            Err(_) => address
+                .rsplit_once(':')
+                .map_or(address, |(host, _)| host)
+                .to_owned(),
+        };
+        Self::Address(host)
+    }
+}
+
+impl Peer {
+    /// With whom it shares what it may use.
+    pub fn owner(&self) -> Owner {
+        match self.identity.as_ref().map(|identity| &identity.kind) {
+            Some(PeerKind::Edge { tenant, .. }) => Owner::Tenant(tenant.0),
+            Some(PeerKind::Node(node)) => Owner::Node(NodeId(node.0)),
+            Some(PeerKind::Service(name)) => Owner::Service(name.clone()),
+            None => Owner::at(&self.address),
+        }
+    }
 }
 
 impl From<String> for Peer {

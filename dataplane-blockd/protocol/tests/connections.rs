@@ -23,6 +23,7 @@ struct Echo {
     env: Env,
     at_once: Arc<AtomicUsize>,
     most_at_once: Arc<AtomicUsize>,
+    memory: Budget<Owner>,
 }
 
 struct EchoSession(Arc<Echo>);
@@ -37,19 +38,26 @@ impl Session for EchoSession {
         echo.env.sleep(Duration::from_millis(pause)).await;
         echo.at_once.fetch_sub(1, Relaxed);
         match request {
-            Request::Read { tract, range, .. } => {
+            Request::Fetch { tract, range, .. } => {
                 let data: Bytes = range
                     .blocks()
                     .flat_map(|block| std::iter::repeat_n((block % 251) as u8, BLOCK_BYTES))
                     .collect();
                 let written = WriteBlocks::new(tract, range, data).expect("the range is full");
-                Ok(Reply::Read(ReadBlocks {
+                Ok(Reply::Fetched(VersionedBlocks {
                     range,
-                    checksums: written.checksums.into_iter().map(Some).collect(),
+                    versions: written
+                        .checksums
+                        .into_iter()
+                        .map(|checksum| BlockVersion {
+                            generation: Generation::new(Fence(1), 1),
+                            state: BlockState::Written(checksum),
+                        })
+                        .collect(),
                     data: written.data,
                 }))
             }
-            Request::Stat { .. } => {
+            Request::SetFence { .. } => {
                 std::future::pending::<()>().await;
                 Err(Refusal::Busy)
             }
@@ -69,6 +77,10 @@ impl Service for EchoService {
         1
     }
 
+    fn memory(&self, peer: &Peer) -> Account<Owner> {
+        self.0.memory.account(peer.owner())
+    }
+
     fn open(&self, _peer: &Peer) -> Arc<dyn Session> {
         Arc::new(EchoSession(self.0.clone()))
     }
@@ -80,6 +92,7 @@ struct World {
     client: Machine,
     most_at_once: Arc<AtomicUsize>,
     usage: Arc<ServerUsage>,
+    memory: Budget<Owner>,
 }
 
 impl World {
@@ -112,13 +125,19 @@ async fn plain(env: &Env) -> Box<dyn firn_env::ByteStream> {
 /// What a client says first.
 fn hello() -> Request {
     Request::Hello {
-        lowest: 1,
-        highest: 1,
+        lowest: PREVIOUS_VERSION,
+        highest: PROTOCOL_VERSION,
         program: "test".into(),
     }
 }
 
 fn world(seed: u64, limits: ServerLimits) -> World {
+    world_with(seed, limits, 64 << 20)
+}
+
+/// A node whose connections share so many bytes.
+fn world_with(seed: u64, limits: ServerLimits, memory_bytes: usize) -> World {
+    let memory = Budget::new(memory_bytes);
     let simulation = Simulation::new(seed);
     let (node, client) = (simulation.machine("node"), simulation.machine("client"));
     let env = node.env();
@@ -128,6 +147,7 @@ fn world(seed: u64, limits: ServerLimits) -> World {
         env: env.clone(),
         at_once: Arc::default(),
         most_at_once: most_at_once.clone(),
+        memory: memory.clone(),
     });
     let node_usage = usage.clone();
     let accepting = env.clone();
@@ -163,11 +183,20 @@ fn world(seed: u64, limits: ServerLimits) -> World {
         client,
         most_at_once,
         usage,
+        memory,
+    }
+}
+
+/// What this node never answers.
+fn unanswered() -> Request {
+    Request::SetFence {
+        disk: DiskId([3; 16]),
+        fence: Fence(1),
     }
 }
 
 fn read(index: u32, first: u16, count: u16) -> Request {
-    Request::Read {
+    Request::Fetch {
         tract: TractId {
             disk: DiskId([3; 16]),
             index,
@@ -189,7 +218,7 @@ fn many_calls_share_a_connection_and_each_gets_its_own_reply() {
                 let connection = &connection;
                 async move {
                     let reply = connection.call(read(at.into(), at, 1 + at % 7)).await;
-                    let Ok(Reply::Read(found)) = reply else {
+                    let Ok(Reply::Fetched(found)) = reply else {
                         panic!("a read was answered with {reply:?}")
                     };
                     let tract = TractId {
@@ -197,8 +226,8 @@ fn many_calls_share_a_connection_and_each_gets_its_own_reply() {
                         index: at.into(),
                     };
                     assert_eq!(found.range.first(), at);
-                    let bytes = found.verified(tract).expect("no damage");
-                    assert_eq!(bytes[0], (at % 251) as u8);
+                    assert_eq!(found.first_damaged(tract), None);
+                    assert_eq!(found.data[0], (at % 251) as u8);
                 }
             });
             futures::future::join_all(calls).await;
@@ -220,7 +249,7 @@ fn a_node_never_works_on_more_than_its_bounds() {
         let connection = open(&env).await;
         let calls = (0..40).map(|at| connection.call(read(at, 0, 256)));
         for reply in futures::future::join_all(calls).await {
-            assert!(matches!(reply, Ok(Reply::Read(_))));
+            assert!(matches!(reply, Ok(Reply::Fetched(_))));
         }
     });
     // Three mebibytes hold two reads of one, with what else they count.
@@ -233,7 +262,7 @@ fn calls_in_flight_fail_when_the_node_crashes() {
     let node = world.node.clone();
     world.run(|env| async move {
         let connection = open(&env).await;
-        let waiting = connection.call(Request::Stat { tract: None });
+        let waiting = connection.call(unanswered());
         let crash = async {
             env.sleep(Duration::from_millis(100)).await;
             node.crash();
@@ -257,9 +286,12 @@ fn a_call_without_a_reply_ends_at_its_limit_and_others_go_on() {
         let connection = Connection::open(&env, "node:7300", options)
             .await
             .expect("the node answers");
-        let late = connection.call(Request::Stat { tract: None }).await;
+        let late = connection.call(unanswered()).await;
         assert!(matches!(late, Err(CallError::Late { .. })), "{late:?}");
-        assert!(matches!(connection.call(read(0, 0, 1)).await, Ok(Reply::Read(_))));
+        assert!(matches!(
+            connection.call(read(0, 0, 1)).await,
+            Ok(Reply::Fetched(_))
+        ));
     });
 }
 
@@ -291,7 +323,7 @@ fn nonsense_ends_its_own_connection_only() {
             0,
             "no reply to nonsense"
         );
-        assert!(matches!(good.call(read(0, 0, 1)).await, Ok(Reply::Read(_))));
+        assert!(matches!(good.call(read(0, 0, 1)).await, Ok(Reply::Fetched(_))));
     });
     assert_eq!(world.usage.malformed.load(Relaxed), 1);
 }
@@ -301,15 +333,15 @@ fn a_request_that_cannot_be_understood_is_refused_and_ends_nothing() {
     let world = world(6, ServerLimits::default());
     world.run(|env| async move {
         let mut stream = plain(&env).await;
-        let mut unknown = encode_request(2, &Request::Stat { tract: None });
+        let mut unknown = encode_request(PROTOCOL_VERSION, 2, &unanswered());
         unknown.header.operation = 99;
-        let mut cut = encode_request(3, &read(0, 0, 1));
+        let mut cut = encode_request(PROTOCOL_VERSION, 3, &read(0, 0, 1));
         cut.body = cut.body.slice(..10);
         for frame in [
-            encode_request(1, &hello()),
+            encode_request(PREVIOUS_VERSION, 1, &hello()),
             unknown,
             cut,
-            encode_request(4, &read(0, 0, 1)),
+            encode_request(PROTOCOL_VERSION, 4, &read(0, 0, 1)),
         ] {
             stream.write_all(&frame.to_bytes()).await.expect("it is sent");
         }
@@ -325,7 +357,7 @@ fn a_request_that_cannot_be_understood_is_refused_and_ends_nothing() {
         assert!(matches!(replies[0].1, Ok(Reply::Hello(_))));
         assert_eq!(replies[1].1, Err(Refusal::UnknownOperation(99)));
         assert!(matches!(replies[2].1, Err(Refusal::Malformed(_))));
-        assert!(matches!(replies[3].1, Ok(Reply::Read(_))));
+        assert!(matches!(replies[3].1, Ok(Reply::Fetched(_))));
     });
 }
 
@@ -338,7 +370,7 @@ fn a_client_that_says_nothing_or_stops_in_the_middle_is_hung_up_on() {
     };
     let world = world(7, limits);
     world.run(|env| async move {
-        let whole = encode_request(1, &hello()).to_bytes();
+        let whole = encode_request(PREVIOUS_VERSION, 1, &hello()).to_bytes();
         for sent in [0, 10, whole.len()] {
             let began = env.now();
             let mut stream = plain(&env).await;
@@ -372,4 +404,170 @@ fn the_same_seed_is_the_same_run() {
     };
     assert_eq!(run(11), run(11));
     assert_ne!(run(11), run(12));
+}
+
+fn write(first: u16, count: u16) -> Request {
+    let tract = TractId {
+        disk: DiskId([3; 16]),
+        index: 0,
+    };
+    let range = BlockRange::new(first, count).expect("within the tract");
+    let data = Bytes::from(vec![7; range.bytes()]);
+    Request::Write {
+        tract,
+        row: RowVersion(1),
+        generation: Generation::new(Fence(1), 1),
+        range,
+        blocks: WriteBlocks::new(tract, range, data).expect("the range is full"),
+    }
+}
+
+/// The next frame of a stream.
+async fn next_frame(stream: &mut Box<dyn firn_env::ByteStream>) -> Frame {
+    let mut bytes = bytes::BytesMut::new();
+    loop {
+        if let Some(frame) = Frame::from_bytes(&mut bytes).expect("frames come back") {
+            assert!(bytes.is_empty(), "one reply to one request");
+            return frame;
+        }
+        assert!(stream.read_buf(&mut bytes).await.expect("the connection stands") > 0);
+    }
+}
+
+/// Nodes and clients are replaced one by one: each speaks the version before with those who know nothing newer.
+#[test]
+fn a_client_of_the_version_before_is_answered_in_it() {
+    let world = world(8, ServerLimits::default());
+    world.run(|env| async move {
+        let mut stream = plain(&env).await;
+        let old_hello = Request::Hello {
+            lowest: 1,
+            highest: 1,
+            program: "old".into(),
+        };
+        for (number, request) in [(1, old_hello), (2, read(0, 0, 1)), (3, write(0, 1))] {
+            let frame = encode_request(1, number, &request);
+            stream.write_all(&frame.to_bytes()).await.expect("it is sent");
+            let reply = next_frame(&mut stream).await;
+            assert_eq!((reply.header.version, reply.header.request), (1, number));
+            match (number, decode_reply(&reply).expect("a reply")) {
+                (1, Ok(Reply::Hello(hello))) => assert_eq!(hello.version, 1),
+                (2, Ok(Reply::Fetched(_))) | (3, Err(Refusal::NotFenced)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_node_of_the_version_before_is_spoken_to_in_it() {
+    let simulation = Simulation::new(9);
+    let (node, client) = (simulation.machine("node"), simulation.machine("client"));
+    let env = node.env();
+    simulation
+        .run(async move {
+            let listener = env.network().listen("0.0.0.0:7300").await.expect("it is free");
+            let serving = env.clone();
+            drop(serving.spawn("old node", async move {
+                let (mut stream, _) = listener.accept().await.expect("somebody calls");
+                let hello = next_frame(&mut stream).await;
+                assert_eq!(
+                    hello.header.version, 1,
+                    "an old node answers hellos in its own version only"
+                );
+                let Ok(Request::Hello { lowest: 1, .. }) = decode_request(&hello) else {
+                    panic!("{hello:?}");
+                };
+                let reply = Reply::Hello(HelloReply {
+                    version: 1,
+                    node: NODE,
+                    incarnation: 1,
+                    requests_in_flight: 8,
+                    bytes_in_flight: 16 << 20,
+                });
+                let reply = encode_reply(1, hello.header.request, &reply);
+                stream.write_all(&reply.to_bytes()).await.expect("it is sent");
+                let asked = next_frame(&mut stream).await;
+                assert_eq!(asked.header.version, 1);
+                assert_eq!(decode_request(&asked), Ok(write(0, 1)));
+                let reply = encode_reply(1, asked.header.request, &Reply::Written);
+                stream.write_all(&reply.to_bytes()).await.expect("it is sent");
+            }));
+        })
+        .expect("the node listens");
+    let env = client.env();
+    simulation
+        .run(async move {
+            let connection = open(&env).await;
+            assert_eq!(connection.hello().version, 1);
+            assert_eq!(connection.call(write(0, 1)).await, Ok(Reply::Written));
+        })
+        .expect("the run ends");
+}
+
+/// Each connection is within its own bounds, and there are many: what all hold together has a bound, and who comes from
+/// elsewhere is served meanwhile.
+#[test]
+fn announced_bytes_cost_nothing_and_held_ones_leave_room_for_others() {
+    let limits = ServerLimits {
+        stall: Duration::from_secs(3600),
+        ..ServerLimits::default()
+    };
+    let total = 8 << 20;
+    let world = world_with(10, limits, total);
+    let memory = world.memory.clone();
+    let other = world.simulation.machine("other").env();
+    world.run(|env| async move {
+        let greeting = encode_request(PREVIOUS_VERSION, 1, &hello()).to_bytes();
+        let whole = encode_request(PROTOCOL_VERSION, 2, &write(0, 256)).to_bytes();
+        let mut slow = Vec::new();
+        // A mebibyte announced, and less of it sent than is kept for everybody anyway.
+        for _ in 0..100 {
+            let mut stream = plain(&env).await;
+            stream.write_all(&greeting).await.expect("it is sent");
+            next_frame(&mut stream).await;
+            stream.write_all(&whole[..8 << 10]).await.expect("it is sent");
+            slow.push(stream);
+        }
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            memory.used(),
+            0,
+            "an announcement costs its sender nothing, and nobody else"
+        );
+        // Now so much that room is made for all of it, which never comes.
+        for stream in &mut slow {
+            stream
+                .write_all(&whole[8 << 10..24 << 10])
+                .await
+                .expect("it is sent");
+        }
+        env.sleep(Duration::from_secs(1)).await;
+        let held = memory.used();
+        assert!(
+            held > total / 4 && held <= total / 2 + whole.len(),
+            "{held} of {total} bytes are held"
+        );
+        assert!(memory.waiting() > 50, "{} wait", memory.waiting());
+        // Whoever calls from elsewhere finds room.
+        let others = open(&other).await;
+        for at in 0..20 {
+            let began = env.now();
+            assert!(matches!(
+                others.call(read(at, 0, 256)).await,
+                Ok(Reply::Fetched(_))
+            ));
+            assert_eq!(
+                others.call(write(0, 256)).await,
+                Err(CallError::Refused(Refusal::NotFenced))
+            );
+            let taken = env.now().since(began);
+            assert!(taken < Duration::from_secs(1), "it took {taken:?}");
+        }
+        drop(slow);
+        env.sleep(Duration::from_secs(1)).await;
+        drop(others);
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!((memory.used(), memory.waiting()), (0, 0), "all is given back");
+    });
 }

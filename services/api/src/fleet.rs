@@ -61,6 +61,7 @@ fn refused(error: ClusterError) -> PlacementError {
         | ClusterError::NoNode(_)
         | ClusterError::NodeInUse(_)
         | ClusterError::TooFewNodes { .. }
+        | ClusterError::NodeAlive(_)
         | ClusterError::Superseded(_)
         | ClusterError::RowChanged => PlacementError::Unavailable(error.to_string()),
     }

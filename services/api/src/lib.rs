@@ -21,6 +21,7 @@ mod aws;
 mod azure;
 mod backup;
 mod cloud;
+mod cluster_table;
 mod context;
 mod endpoint;
 mod fleet;
@@ -64,6 +65,7 @@ pub use cloud::{
     AwsSession, BothClouds, CloudCredential, CloudError, CloudSession, CloudSessions, NoCloud, Place,
     PlaceError, ProofRequest, SESSION_SECONDS, SessionRequest,
 };
+pub use cluster_table::{SharedTable, require_own_table};
 pub use context::{Caller, TenantContext};
 pub use endpoint::Endpoint;
 pub use fleet::Fleet;

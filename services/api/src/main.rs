@@ -127,9 +127,12 @@ struct Serve {
     /// Requests of one tenant at once, after a rest.
     #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tenant_burst: u32,
-    /// The cluster of disk nodes, in the same table, on which disks are placed. Without it disks are refused.
-    #[arg(long)]
+    /// The cluster of disk nodes on which disks are placed. Without it disks are refused.
+    #[arg(long, requires = "cluster_table")]
     cluster: Option<String>,
+    /// The cluster's own table. Nodes open it, so it must be another than the service's.
+    #[arg(long, value_name = "TABLE", requires = "cluster")]
+    cluster_table: Option<TableUrl>,
     #[command(flatten)]
     pool: PoolOptions,
     #[cfg(feature = "aws")]
@@ -195,7 +198,7 @@ struct Ec2Options {
     /// Their type, such as i4i.xlarge.
     #[arg(long, value_name = "TYPE")]
     ec2_type: Option<String>,
-    /// Their instance profile, whose role opens the table.
+    /// Their instance profile, whose role opens the cluster's table and no other.
     #[arg(long, value_name = "NAME")]
     ec2_profile: Option<String>,
     /// A security group; may be given several times.
@@ -246,9 +249,12 @@ fn provisioner(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn NodeProvisi
 
 fn pool(env: &Env, options: &Serve) -> anyhow::Result<Option<Pool>> {
     let pool = &options.pool;
-    let (Some(tenant), Some(cluster), Some(node_bytes)) =
-        (pool.pool_tenant, &options.cluster, pool.pool_node_bytes)
-    else {
+    let (Some(tenant), Some(cluster), Some(cluster_table), Some(node_bytes)) = (
+        pool.pool_tenant,
+        &options.cluster,
+        &options.cluster_table,
+        pool.pool_node_bytes,
+    ) else {
         return Ok(None);
     };
     let authority = match &pool.pool_authority {
@@ -259,7 +265,7 @@ fn pool(env: &Env, options: &Serve) -> anyhow::Result<Option<Pool>> {
         server: options.issuer.clone(),
         authority,
         cluster: cluster.clone(),
-        table: options.table.to_string(),
+        table: cluster_table.to_string(),
         node_bytes,
     };
     Ok(Some(Pool {
@@ -507,10 +513,16 @@ fn read_secret(path: &Path) -> anyhow::Result<MasterSecret> {
 async fn serve(options: Serve) -> anyhow::Result<()> {
     fs::create_dir_all(&options.state).with_context(|| options.state.display().to_string())?;
     let env = env(&options.state)?;
+    if let (Some(cluster), Some(own)) = (&options.cluster, &options.cluster_table) {
+        firn_api::require_own_table(&options.table, own, cluster)?;
+    }
     let table = open_table(&env, &options.table).await?;
-    let placement: Arc<dyn DiskPlacement> = match &options.cluster {
-        Some(name) => Arc::new(Fleet::new(Placement::new(env.clone(), table.clone(), name)?)),
-        None => Arc::new(NoFleet),
+    let placement: Arc<dyn DiskPlacement> = match (&options.cluster, &options.cluster_table) {
+        (Some(name), Some(own)) => {
+            let own = open_table(&env, own).await?;
+            Arc::new(Fleet::new(Placement::new(env.clone(), own, name)?))
+        }
+        _ => Arc::new(NoFleet),
     };
     let app = App::new(Parts {
         table,

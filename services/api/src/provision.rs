@@ -67,9 +67,9 @@ pub struct Boot {
     pub server: String,
     /// The authority of the service's certificate in PEM, if the machine's own authorities do not know it.
     pub authority: Option<String>,
-    /// The cluster's name and table, as in `firn-blockd.toml`.
+    /// The cluster's name, as in `firn-blockd.toml`.
     pub cluster: String,
-    /// The table, such as `dynamodb://firn?region=eu-central-1`.
+    /// The cluster's own table, such as `dynamodb://firn-disks?region=eu-central-1`: every node reads and writes all of it.
     pub table: String,
     /// What of its disk a node may use.
     pub node_bytes: u64,
@@ -134,7 +134,7 @@ mod tests {
             server: "https://api.example.org".into(),
             authority: Some("-----BEGIN CERTIFICATE-----\nAAA=\n-----END CERTIFICATE-----\n".into()),
             cluster: "main".into(),
-            table: "dynamodb://firn?region=eu".into(),
+            table: "dynamodb://firn-disks?region=eu".into(),
             node_bytes: 1 << 40,
         }
     }

@@ -383,3 +383,48 @@ async fn an_edge_gets_credentials_for_the_prefix_of_a_volume_it_serves_until_it_
         "a removed edge gets no more"
     );
 }
+
+/// What starts the pool's processes has the service's credentials in its environment; they have not.
+#[tokio::test]
+async fn a_process_of_the_pool_has_nothing_of_the_services_environment() {
+    use firn_api::{NodePlan, NodeProvisioner as _, Processes};
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    let processes = Processes::new(&env, directory.path(), std::path::Path::new("/bin/true"));
+    let node = firn_identity::NodeId([3; 16]);
+    // Cargo's variables stand for credentials: the service has them, and nobody gave them to nodes.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    let seen = directory.path().join("seen");
+    let plan = NodePlan {
+        tenant: firn_identity::TenantId([1; 16]),
+        node,
+        failure_domain: "rack-1".into(),
+        user_data: format!("env > {0}.new && mv {0}.new {0}\n", seen.display()).into(),
+    };
+    processes.launch(&plan).await.unwrap();
+    let mut looks = 0;
+    while !seen.exists() {
+        looks += 1;
+        assert!(looks < 6000, "the process never ran");
+        env.sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let environment = std::fs::read_to_string(&seen).unwrap();
+    let mut names: Vec<&str> = environment
+        .lines()
+        .filter_map(|line| line.split_once('=').map(|(name, _)| name))
+        // What a shell sets by itself.
+        .filter(|name| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name))
+        .collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "FIRN_BLOCKD",
+            "FIRN_NODE_ADVERTISE",
+            "FIRN_NODE_DIRECTORY",
+            "FIRN_NODE_LISTEN",
+            "PATH"
+        ]
+    );
+    processes.terminate(plan.tenant, node).await.unwrap();
+}

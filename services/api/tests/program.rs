@@ -179,3 +179,57 @@ async fn what_it_confirmed_survives_a_kill_a_backup_and_a_restore() {
     );
     program.kill();
 }
+
+/// Every disk node opens its cluster's table. One that is the service's own would put tokens, keys and bills into their hands.
+#[test]
+fn a_cluster_of_nodes_in_the_services_own_table_is_refused_with_the_way_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    assert!(
+        firn_api(&["new-secret", &path("secret")])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (table, state, secret) = (
+        format!("redb:{}", path("api.redb")),
+        path("state"),
+        path("secret"),
+    );
+    let serve = ["serve", "--table", &table, "--state", &state, "--secret", &secret];
+    let refused = |more: &[&str]| {
+        let output = firn_api(&serve).args(more).output().unwrap();
+        assert!(!output.status.success(), "{more:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let unnamed = refused(&["--cluster", "main"]);
+    assert!(unnamed.contains("--cluster-table"), "{unnamed}");
+    let other_spelling = format!(
+        "redb:{}/../{}/api.redb",
+        path(""),
+        directory.path().file_name().unwrap().to_str().unwrap()
+    );
+    for own in [&table, &other_spelling] {
+        let said = refused(&["--cluster", "main", "--cluster-table", own]);
+        assert!(said.contains("every disk node could then read"), "{said}");
+        assert!(said.contains("move-table --from"), "{said}");
+    }
+    let dynamodb = ["dynamodb://firn?region=eu-central-1", "dynamodb://firn"];
+    // The same name is taken for the same table, however region and endpoint are written; nothing is asked of AWS for that.
+    let output = firn_api(&[
+        "serve",
+        "--table",
+        dynamodb[0],
+        "--state",
+        &state,
+        "--secret",
+        &secret,
+    ])
+    .args(["--cluster", "main", "--cluster-table", dynamodb[1]])
+    .env("AWS_ACCESS_KEY_ID", "firntest")
+    .env("AWS_SECRET_ACCESS_KEY", "firntest")
+    .output()
+    .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("every disk node could then read"), "{said}");
+}

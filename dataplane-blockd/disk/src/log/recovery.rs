@@ -105,6 +105,12 @@ pub async fn recover(
         incarnation: expected,
         mut replay,
     } = newest_checkpoint(replicas).await?;
+    if !incarnation.follows(expected) {
+        return Err(AttachError::Reused {
+            given: incarnation,
+            newest: expected,
+        });
+    }
     let before = replay.next();
     roll_forward(replicas, expected, &mut replay).await?;
     let owner = if firn_env::planted!("disk.reuse_incarnation") {

@@ -48,6 +48,13 @@ pub async fn attach(
         for copy in replicas.load_all(Unit::Intent(page)).await? {
             match copy {
                 Copy::Holds(stored) => {
+                    let newest = stored.version.incarnation;
+                    if !incarnation.follows(newest) {
+                        return Err(AttachError::Reused {
+                            given: incarnation,
+                            newest,
+                        });
+                    }
                     readable = true;
                     marked.extend(dirty_region_log::decode(page, &stored.body));
                 }

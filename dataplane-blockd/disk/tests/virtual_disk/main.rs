@@ -1,7 +1,7 @@
 //! A disk at work on simulated machines: slow replicas that are away at times, many requests at once, takeovers.
 
 use bytes::Bytes;
-use firn_blockd_disk::{GrowError, WritePolicy};
+use firn_blockd_disk::{AttachError, GrowError, Incarnation, ReplicaError, WritePolicy};
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, DeviceError, Durability, Piece};
 use firn_env::{Env, sim::Simulation};
 use futures::future::join_all;
@@ -105,6 +105,49 @@ fn whoever_was_taken_over_is_told_and_can_do_nothing_more() {
         assert_eq!(loser.read(0, 512).await, Err(DeviceError::Fenced));
         assert_eq!(loser.flush().await, Err(DeviceError::Fenced));
         assert_eq!(winner.read(0, 512).await, Ok(vec![Piece::Data(block(1))]));
+    });
+}
+
+/// A table that was restored from a backup gives a fence out a second time. The attach that gets it must neither seal other content
+/// under the names of the first nor write what loses against it; the next fence is as good as any.
+#[test]
+fn a_fence_that_was_given_out_before_is_refused() {
+    on_machines(|env, kind| async move {
+        let cluster = new_cluster(&env, kind).await;
+        // Nodes that were away when they were asked are asked by another attempt, which has the next fence or another salt.
+        let attempt = async |attempts: Vec<Incarnation>| {
+            for incarnation in attempts {
+                match attach_as(&env, &cluster, kind, incarnation).await {
+                    Err(AttachError::Replica(ReplicaError::Unreachable { .. })) => {}
+                    attached => return (incarnation.fence(), attached),
+                }
+            }
+            panic!("the nodes are never there together");
+        };
+        let fences = |first: u32| {
+            (first..first + 1000)
+                .map(|fence| Incarnation::new(fence, 1))
+                .collect()
+        };
+        let (used, first) = attempt(fences(5)).await;
+        let first = first.expect("nobody had this fence");
+        let block = Bytes::from(vec![7; BLOCK_BYTES as usize]);
+        first.write(0, block.clone(), Durability::Durable).await.unwrap();
+        // Its machine dies, and the table is put back to before it.
+        drop(first);
+        for fence in [used - 1, used] {
+            // The nodes are as forgetful as they could be: what the disk itself says has to do.
+            cluster.lock().unwrap().fences.fill(Incarnation(0));
+            let salts = (1000..2000).map(|salt| Incarnation::new(fence, salt)).collect();
+            match attempt(salts).await.1.map(drop) {
+                Err(AttachError::Reused { given, newest }) => {
+                    assert_eq!((given.fence(), newest.fence()), (fence, used));
+                }
+                other => panic!("fence {fence}: {other:?}"),
+            }
+        }
+        let next = attempt(fences(used + 1)).await.1.expect("it follows");
+        assert_eq!(next.read(0, BLOCK_BYTES).await, Ok(vec![Piece::Data(block)]));
     });
 }
 

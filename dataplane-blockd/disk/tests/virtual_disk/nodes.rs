@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use firn_blockd_disk::{
-    Body, Engine, FlushPolicy, Incarnation, LogConfig, Regions, ReplicaError, Replicas, Stored,
+    AttachError, Body, Engine, FlushPolicy, Incarnation, LogConfig, Regions, ReplicaError, Replicas, Stored,
     StripedConfig, Unit, Version, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{BlockDevice, Piece};
@@ -126,45 +126,54 @@ pub enum Kind {
 pub async fn attach(env: &Env, cluster: &Arc<Mutex<Cluster>>, kind: Kind, next: &mut u64) -> VirtualDisk {
     for _ in 0..10_000 {
         *next += 1;
-        let incarnation = Incarnation(*next);
-        let nodes = Arc::new(Nodes {
-            env: env.clone(),
-            cluster: cluster.clone(),
-            incarnation,
-        });
-        let engine = match kind {
-            Kind::Striped(write) => {
-                let config = StripedConfig {
-                    blocks: BLOCKS,
-                    write,
-                    flush: FlushPolicy::Durable,
-                    dirty_bytes_max: 4096,
-                    regions: Regions {
-                        blocks: 8,
-                        ..Regions::default()
-                    },
-                };
-                striped::attach(&*nodes, incarnation, config)
-                    .await
-                    .map(|attached| Engine::Striped(Box::new(attached.engine)))
-            }
-            Kind::Log => {
-                let config = LogConfig {
-                    flush: FlushPolicy::Durable,
-                    dirty_bytes_max: 4096,
-                    checkpoint_entries: 40,
-                };
-                log::recover(&*nodes, incarnation, config)
-                    .await
-                    .map(|engine| Engine::Log(Box::new(engine)))
-            }
-        };
-        match engine {
-            Ok(engine) => return VirtualDisk::new(env.clone(), nodes, engine, BLOCK_BYTES),
+        match attach_as(env, cluster, kind, Incarnation(*next)).await {
+            Ok(disk) => return disk,
             Err(error) => assert!(error.to_string().contains("cannot be reached"), "{error}"),
         }
     }
     panic!("the nodes are never there together");
+}
+
+/// One attempt, under an incarnation that is said.
+pub async fn attach_as(
+    env: &Env,
+    cluster: &Arc<Mutex<Cluster>>,
+    kind: Kind,
+    incarnation: Incarnation,
+) -> Result<VirtualDisk, AttachError> {
+    let nodes = Arc::new(Nodes {
+        env: env.clone(),
+        cluster: cluster.clone(),
+        incarnation,
+    });
+    let engine = match kind {
+        Kind::Striped(write) => {
+            let config = StripedConfig {
+                blocks: BLOCKS,
+                write,
+                flush: FlushPolicy::Durable,
+                dirty_bytes_max: 4096,
+                regions: Regions {
+                    blocks: 8,
+                    ..Regions::default()
+                },
+            };
+            striped::attach(&*nodes, incarnation, config)
+                .await
+                .map(|attached| Engine::Striped(Box::new(attached.engine)))
+        }
+        Kind::Log => {
+            let config = LogConfig {
+                flush: FlushPolicy::Durable,
+                dirty_bytes_max: 4096,
+                checkpoint_entries: 40,
+            };
+            log::recover(&*nodes, incarnation, config)
+                .await
+                .map(|engine| Engine::Log(Box::new(engine)))
+        }
+    };
+    Ok(VirtualDisk::new(env.clone(), nodes, engine?, BLOCK_BYTES))
 }
 
 pub async fn new_cluster(env: &Env, kind: Kind) -> Arc<Mutex<Cluster>> {

@@ -256,3 +256,30 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(hashes[0], hashes[1]);
     assert_ne!(hashes[0], hashes[2]);
 }
+
+/// Silent connections once kept everybody out until their minute was over.
+#[test]
+fn who_says_nothing_gives_way_to_who_comes() {
+    let limits = Limits {
+        connections: 3,
+        negotiation: Duration::from_secs(3600),
+        ..Limits::default()
+    };
+    on_network_with(limits, |world| async move {
+        let mut serving = open(&world, "gated").await;
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(world.env.network().connect(&world.address).await.unwrap());
+            world.env.sleep(Duration::from_millis(10)).await;
+        }
+        let newcomer = world
+            .env
+            .timeout(Duration::from_secs(60), open(&world, "gated"))
+            .await;
+        let mut newcomer = newcomer.expect("it is not kept out");
+        for client in [&mut serving, &mut newcomer] {
+            client.request(0, cmd::READ, 7, 0, 512, b"").await;
+            assert_eq!(client.simple(512).await.1, 7);
+        }
+    });
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! state file = magic "FIRNBLKS" | layout version u16 | first journal file needed u64
-//!            | disks u32 | (disk [16] | fence u32 | settled fence u32 | settled sequence u64)*
+//!            | disks u32 | (disk [16] | fence u32 | 12 zeroes, where the version before kept what was settled)*
 //!            | frames u32 | (region version u64)* | crc32c u32
 //! ```
 //!
@@ -15,7 +15,7 @@ use super::{
     state::DiskFacts,
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use firn_blockd_protocol::{DiskId, Fence, Generation, TractId};
+use firn_blockd_protocol::{DiskId, Fence, TractId};
 use firn_env::{DiskError, Env, OpenMode};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +24,8 @@ use std::{
 
 const MAGIC: [u8; 8] = *b"FIRNBLKS";
 const STATE: &str = "state";
+/// After each fence; whatever stands there is not looked at.
+const RESERVED_BYTES: usize = 12;
 const STATE_NEW: &str = "state.new";
 
 /// Writes the regions of `frames` and then the state file that says which journal file comes next.
@@ -123,8 +125,7 @@ impl Contents {
         for (disk, facts) in &self.disks {
             bytes.put_slice(&disk.0);
             bytes.put_u32_le(facts.fence.0);
-            bytes.put_u32_le(facts.settled.fence.0);
-            bytes.put_u64_le(facts.settled.sequence);
+            bytes.put_bytes(0, RESERVED_BYTES);
         }
         bytes.put_u32_le(u32::try_from(self.region_versions.len()).expect("a node has fewer frames"));
         for version in &self.region_versions {
@@ -157,9 +158,9 @@ impl Contents {
             let mut disk = [0; 16];
             fields.try_copy_to_slice(&mut disk).map_err(short)?;
             let fence = Fence(fields.try_get_u32_le().map_err(short)?);
-            let settled_fence = Fence(fields.try_get_u32_le().map_err(short)?);
-            let settled = Generation::new(settled_fence, fields.try_get_u64_le().map_err(short)?);
-            disks.insert(DiskId(disk), DiskFacts { fence, settled });
+            let mut reserved = [0; RESERVED_BYTES];
+            fields.try_copy_to_slice(&mut reserved).map_err(short)?;
+            disks.insert(DiskId(disk), DiskFacts { fence });
         }
         let count = fields.try_get_u32_le().map_err(short)? as usize;
         if fields.len() != count * 8 {

@@ -137,12 +137,6 @@ fn seal(state: &mut State) -> Batch {
     let number = state.batch;
     state.batch += 1;
     let mut records = std::mem::take(&mut state.control);
-    for disk in std::mem::take(&mut state.settled_dirty) {
-        if let Some(facts) = state.disks.get(&disk) {
-            let settled = facts.settled;
-            records.push(Record::Settled { disk, settled });
-        }
-    }
     let tracts: Vec<TractId> = std::mem::take(&mut state.dirty).into_iter().collect();
     for id in &tracts {
         let tract = state.tracts.get_mut(id).expect("only held tracts are dirty");

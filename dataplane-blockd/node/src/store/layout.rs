@@ -5,7 +5,7 @@
 //! data/00000 …      groups: H home frames, then S scratch frames, of 8 MiB each, preallocated
 //! index/00000 …     for each home frame two copies of its index region (44 KiB each), written in turn
 //! journal/0, /1     changes since the index regions were written
-//! state             fences, what is settled, the newest version of each index region, where the journal begins
+//! state             fences, the newest version of each index region, where the journal begins
 //! ```
 //!
 //! A **frame** is the home of one tract; block *b*'s home is the frame's *b*th slot of 4 KiB. No slot that holds content

@@ -6,7 +6,7 @@
 //! reset    = 2 | frame u32 | disk [16] | tract u32 | since u64       the tract is empty again, from another membership in its row
 //! release  = 3 | frame u32 | disk [16] | tract u32
 //! fence    = 4 | disk [16] | fence u32
-//! settled  = 5 | disk [16] | fence u32 | sequence u64
+//! settled  = 5 | disk [16] | fence u32 | sequence u64               of the version before; read, passed over, not written
 //! forget   = 6 | disk [16]
 //! blocks   = 7 | frame u32 | disk [16] | tract u32 | first u16 | count u16 | fence u32 | sequence u64
 //!              | count × (place u32 | checksum u32)

@@ -56,7 +56,6 @@ impl Tract {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct DiskFacts {
     pub(crate) fence: Fence,
-    pub(crate) settled: Generation,
 }
 
 pub(crate) struct State {
@@ -73,8 +72,6 @@ pub(crate) struct State {
     pub(crate) dirty: BTreeSet<TractId>,
     /// Groups written to since they were last synced.
     pub(crate) dirty_groups: BTreeSet<u32>,
-    /// Disks whose settled generation has moved since it was last recorded.
-    pub(crate) settled_dirty: BTreeSet<DiskId>,
     pub(crate) active_blocks: usize,
     /// The number of the batch being filled.
     pub(crate) batch: u64,
@@ -97,7 +94,6 @@ impl State {
             control: Vec::new(),
             dirty: BTreeSet::new(),
             dirty_groups: BTreeSet::new(),
-            settled_dirty: BTreeSet::new(),
             active_blocks: 0,
             batch: 1,
             dirty_frames: BTreeSet::new(),
@@ -229,10 +225,8 @@ impl State {
                 let facts = self.disks.entry(*disk).or_default();
                 facts.fence = facts.fence.max(*fence);
             }
-            Record::Settled { disk, settled } => {
-                let facts = self.disks.entry(*disk).or_default();
-                facts.settled = facts.settled.max(*settled);
-            }
+            // Of the version before, whose clients could have said it; none did.
+            Record::Settled { .. } => {}
             Record::Forget { disk } => {
                 self.disks.remove(disk);
             }

@@ -8,7 +8,7 @@ use firn_blockd_protocol::*;
 use firn_env::Env;
 use firn_table::MemoryTable;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -104,49 +104,61 @@ impl Client {
         }
     }
 
-    /// Reads every marked block from all active replicas and writes the newest to all under a new generation.
+    /// Reads every block that any active replica has and writes the newest to all replicas under a new generation.
     async fn reconcile(&self) {
-        let mut marked: BTreeMap<u32, Vec<bool>> = BTreeMap::new();
+        let mut tracts: BTreeSet<u32> = BTreeSet::new();
         let rows: Vec<Row> = self.rows.lock().expect("no panic").values().cloned().collect();
         for row in &rows {
             for replica in row.active() {
                 let mut after = None;
                 loop {
-                    let marks = Request::Marks {
-                        disk: self.disk,
-                        fence: self.fence,
+                    let list = Request::List {
+                        disk: Some(self.disk),
+                        row: None,
                         after,
                         limit: 64,
                     };
-                    match self.call(replica.node, &replica.address, marks).await {
-                        Ok(Reply::Marks(marks)) => {
-                            for mark in marks.tracts {
-                                let all = marked.entry(mark.index).or_insert_with(|| vec![false; 2048]);
-                                all.iter_mut().zip(mark.blocks).for_each(|(all, one)| *all |= one);
-                            }
-                            after = marks.next;
-                            if after.is_none() {
+                    match self.call(replica.node, &replica.address, list).await {
+                        Ok(Reply::List { tracts: held, more }) => {
+                            after = held.last().copied();
+                            tracts.extend(held.iter().map(|tract| tract.index));
+                            if !more {
                                 break;
                             }
                         }
-                        Ok(_) => panic!("marks are answered with marks"),
+                        Ok(_) => panic!("a list is answered with tracts"),
                         Err(_) => self.env.sleep(Duration::from_millis(200)).await,
                     }
                 }
             }
         }
         let mut sequence = 1;
-        for (index, blocks) in marked {
-            for block in (0..TRACT_BLOCKS).filter(|block| blocks[usize::from(*block)]) {
-                let newest = self.newest(index, block).await;
+        for index in tracts {
+            for block in self.written(index).await {
+                let (_, data) = self.newest(index, block).await;
                 let generation = Generation::new(self.fence, sequence);
                 sequence += 1;
-                let data = newest.1;
                 self.write(index, block, generation, data)
                     .await
                     .expect("it can be written");
             }
         }
+    }
+
+    /// The blocks of a tract that any active replica has anything of.
+    async fn written(&self, index: u32) -> BTreeSet<u16> {
+        let mut written = BTreeSet::new();
+        for first in (0..TRACT_BLOCKS).step_by(limits::MAX_REQUEST_BLOCKS) {
+            let count = limits::MAX_REQUEST_BLOCKS as u16;
+            let range = BlockRange::new(first, count).expect("within the tract");
+            for found in self.every_copy_of(index, range).await {
+                let blocks = found
+                    .contents()
+                    .filter(|(_, version, _)| version.state != BlockState::Absent);
+                written.extend(blocks.map(|(block, ..)| block));
+            }
+        }
+        written
     }
 
     /// The highest generation of a block on any active replica, with its content.
@@ -162,6 +174,19 @@ impl Client {
 
     /// The block on every active replica of its row.
     pub async fn every_copy(&self, index: u32, block: u16) -> Vec<(Generation, Option<Bytes>)> {
+        let range = BlockRange::new(block, 1).expect("within the tract");
+        let copies = self.every_copy_of(index, range).await;
+        copies
+            .iter()
+            .map(|found| {
+                let (_, version, data) = found.contents().next().expect("one block");
+                (version.generation, data)
+            })
+            .collect()
+    }
+
+    /// Blocks on every active replica of their row.
+    async fn every_copy_of(&self, index: u32, range: BlockRange) -> Vec<VersionedBlocks> {
         'again: for _ in 0..400 {
             let row = self.row(index).await;
             let mut copies = Vec::new();
@@ -170,13 +195,12 @@ impl Client {
                     tract: self.tract(index),
                     row: row.version,
                     fence: self.fence,
-                    range: BlockRange::new(block, 1).expect("within the tract"),
+                    range,
                 };
                 match self.call(replica.node, &replica.address, fetch).await {
                     Ok(Reply::Fetched(found)) => {
                         assert_eq!(found.first_damaged(self.tract(index)), None, "no damage passes");
-                        let (_, version, data) = found.contents().next().expect("one block");
-                        copies.push((version.generation, data));
+                        copies.push(found);
                     }
                     Ok(_) => panic!("fetch is answered with blocks"),
                     Err(error) => {
@@ -215,8 +239,6 @@ impl Client {
                     tract,
                     row: row.version,
                     generation,
-                    settled: Generation::ZERO,
-                    durable: true,
                     range,
                 },
             };
@@ -250,18 +272,19 @@ impl Client {
                 continue;
             }
             let replica = active[self.env.random_below(active.len() as u64) as usize];
-            let read = Request::Read {
+            let fetch = Request::Fetch {
                 tract,
                 row: row.version,
                 fence: self.fence,
                 range: BlockRange::new(block, 1).expect("within the tract"),
             };
-            match self.call(replica.node, &replica.address, read).await {
-                Ok(Reply::Read(found)) => {
-                    let bytes = found.verified(tract).expect("no damage passes");
-                    return Ok(found.checksums[0].map(|_| bytes));
+            match self.call(replica.node, &replica.address, fetch).await {
+                Ok(Reply::Fetched(found)) => {
+                    assert_eq!(found.first_damaged(tract), None, "no damage passes");
+                    let (_, _, data) = found.contents().next().expect("one block");
+                    return Ok(data);
                 }
-                Ok(_) => panic!("read is answered with blocks"),
+                Ok(_) => panic!("fetch is answered with blocks"),
                 Err(error) => self.handle(replica, row.index, error).await?,
             }
         }

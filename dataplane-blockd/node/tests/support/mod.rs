@@ -290,8 +290,6 @@ pub fn durable_write(
         tract,
         row,
         generation,
-        settled: Generation::ZERO,
-        durable: true,
         range,
         blocks: WriteBlocks::new(tract, range, data).expect("one block"),
     }

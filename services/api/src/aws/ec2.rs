@@ -31,7 +31,7 @@ pub struct InstanceShape {
     pub image: String,
     /// The type, such as `i4i.xlarge`.
     pub instance_type: String,
-    /// The instance profile whose role opens the table; none: the image brings what it needs.
+    /// The instance profile whose role opens the cluster's table and no other; none: the image brings what it needs.
     pub instance_profile: Option<String>,
     /// Security groups.
     pub security_groups: Vec<String>,

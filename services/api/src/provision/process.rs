@@ -7,6 +7,9 @@
 //! <directory>/<node>/log         what it says
 //! ```
 //!
+//! A process has nothing of the service's environment, in which its credentials are. What nodes need there (credentials of their
+//! cluster's table, a level of logging) is given to the service with `FIRN_NODE_ENV_` before its name, and to nodes without.
+//!
 //! A process id may be another process's one day, but only once the lock is free. And as the lock is taken before the process is
 //! made, a service that dies in between leaves no process that the next one does not find.
 
@@ -19,6 +22,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io,
     io::Write as _,
@@ -45,6 +49,20 @@ pub struct Processes {
 
 fn unavailable(path: &Path) -> impl Fn(io::Error) -> ProvisionError + '_ {
     move |error| ProvisionError::Unavailable(format!("{}: {error}", path.display()))
+}
+
+/// What stands before the names of variables that are for nodes.
+const NODE_ENVIRONMENT: &str = "FIRN_NODE_ENV_";
+
+/// The environment of a node: where programs are, and what was meant for it.
+fn node_environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        if name == "PATH" {
+            return Some((name, value));
+        }
+        let meant = name.to_str()?.strip_prefix(NODE_ENVIRONMENT)?;
+        Some((meant.into(), value))
+    })
 }
 
 /// Writes its own process id, then becomes the script.
@@ -127,6 +145,8 @@ impl Processes {
         let child = Command::new("/bin/sh")
             .args(["-c", BEGIN, "firn-node"])
             .arg(&place)
+            .env_clear()
+            .envs(node_environment())
             .env("FIRN_NODE_DIRECTORY", place.join("node"))
             .env("FIRN_NODE_LISTEN", address.to_string())
             .env("FIRN_NODE_ADVERTISE", address.to_string())

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes this machine one disk node, which joins by itself. The secret in it is good for this node, once, and for an hour.
-# The image has firn-blockd and root certificates (ca-certificates); the machine's own role opens the table.
+# The image has firn-blockd and root certificates (ca-certificates); the machine's own role opens
+# the cluster's table, and no other.
 set -eu
 umask 077
 directory=${FIRN_NODE_DIRECTORY:-/var/lib/firn/node}
