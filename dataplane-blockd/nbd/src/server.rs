@@ -111,10 +111,8 @@ impl Server {
             address: listener.address(),
         };
         let server = self.clone();
-        self.keep(
-            "nbd listener",
-            move |_| async move { server.accept(listener).await },
-        );
+        // Essential: who connects would wait for ever at a listener that nobody asks.
+        self.keep(|env, _| env.spawn_essential("nbd listener", async move { server.accept(listener).await }));
         Ok(listening)
     }
 
@@ -124,22 +122,24 @@ impl Server {
                 Ok((stream, peer)) => {
                     let slot = self.slot().await;
                     let server = self.clone();
-                    self.keep("nbd connection", move |id| async move {
-                        let _slot = slot;
-                        server.inner.open.send_modify(|open| *open += 1);
-                        let _open = Open(server.clone(), id);
-                        let (give_way, gives_way) = oneshot::channel();
-                        server.negotiating().insert(id, give_way);
-                        let agreed = match select(pin!(server.negotiate(stream, &peer)), gives_way).await {
-                            Either::Left((agreed, _)) => agreed,
-                            Either::Right(_) => {
-                                return tracing::info!(peer, "no export was chosen, and others came");
+                    self.keep(move |env, id| {
+                        env.spawn("nbd connection", async move {
+                            let _slot = slot;
+                            server.inner.open.send_modify(|open| *open += 1);
+                            let _open = Open(server.clone(), id);
+                            let (give_way, gives_way) = oneshot::channel();
+                            server.negotiating().insert(id, give_way);
+                            let agreed = match select(pin!(server.negotiate(stream, &peer)), gives_way).await {
+                                Either::Left((agreed, _)) => agreed,
+                                Either::Right(_) => {
+                                    return tracing::info!(peer, "no export was chosen, and others came");
+                                }
+                            };
+                            server.negotiating().remove(&id);
+                            if let Some(agreed) = agreed {
+                                server.transmit(agreed, &peer).await;
                             }
-                        };
-                        server.negotiating().remove(&id);
-                        if let Some(agreed) = agreed {
-                            server.transmit(agreed, &peer).await;
-                        }
+                        })
                     });
                 }
                 Err(error) => {
@@ -235,11 +235,11 @@ impl Server {
     }
 
     /// Starts a task that [`Server::stop`] can end.
-    fn keep<F: Future<Output = ()> + Send + 'static>(&self, name: &'static str, work: impl FnOnce(u64) -> F) {
+    fn keep(&self, start: impl FnOnce(&Env, u64) -> Task<()>) {
         let id = self.inner.next_id.fetch_add(1, Ordering::SeqCst);
         // Held over the start, so that a task that ends at once finds itself in the map.
         let mut tasks = self.inner.tasks.lock().expect("no panic under this lock");
-        let task = self.inner.env.spawn(name, work(id));
+        let task = start(&self.inner.env, id);
         tasks.insert(id, task);
     }
 }

@@ -17,6 +17,7 @@ mod metrics;
 mod model;
 mod node;
 mod peers;
+mod reclaim;
 mod rows;
 mod scrub;
 mod service;
