@@ -6,7 +6,9 @@ use crate::{
     layout::{Layout, write_whole},
 };
 use anyhow::{Context as _, Result, bail};
-use firn_api::{App, FileMailer, Listening, MasterSecret, NoCloud, POLICY, Parts, Recorder, RegoPolicy};
+use firn_api::{
+    App, Bound, FileMailer, Limits, Listening, MasterSecret, NoCloud, POLICY, Parts, Recorder, RegoPolicy,
+};
 use firn_identity::pem;
 use firn_table::Table;
 use std::{net::SocketAddr, sync::Arc};
@@ -43,19 +45,17 @@ pub async fn start(
         policy: Arc::new(RegoPolicy::compile(POLICY)?),
         mailer: Arc::new(FileMailer::new(&env)),
         pool: None,
+        fleet_tenant: None,
         placement: disks,
         cloud: Arc::new(NoCloud),
         issuer: url.clone(),
         trust_domain: TRUST_DOMAIN.into(),
         token_generation: 0,
-        request_rate: None,
+        limits: Limits::default(),
         env,
     })?;
-    let listening = Listening {
-        address,
-        tls_names: Some(vec!["localhost".into(), address.ip().to_string()]),
-        instance: "dev".into(),
-    };
+    let names = vec!["localhost".into(), address.ip().to_string()];
+    let listening = Listening::new(address, Some(names), "dev");
     let (ready, told) = oneshot::channel();
     let served = app.clone();
     let serving = tokio::spawn(async move {
@@ -63,9 +63,9 @@ pub async fn start(
             // A sender that is gone stops us too.
             let _ = stopping.wait_for(|stop| *stop).await;
         };
-        let ready = |address| {
+        let ready = |bound: Bound| {
             // Nobody waits any more if the start failed elsewhere.
-            let _ = ready.send(address);
+            let _ = ready.send(bound.tenants);
         };
         if let Err(error) = firn_api::serve_recorded(&served, &listening, recorder, ready, stop).await {
             tracing::error!(%error, "the API ended");

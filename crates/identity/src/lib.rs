@@ -45,7 +45,7 @@ pub use p256::{SigningKey, VerifyingKey};
 pub use peer::{PeerError, PeerIdentity, PeerKind};
 pub use pem::pem;
 pub use principal::{Principal, Role};
-pub use revocation::{MAX_REVOCATIONS, Revocations, RevocationsError, Revoked};
+pub use revocation::{MAX_REVOCATIONS, MAX_TENANT_REVOCATIONS, Revocations, RevocationsError, Revoked};
 pub use rustls::pki_types::CertificateDer;
 pub use secret::{Entropy, equal_in_constant_time};
 pub use tenant_volume::{BadTenantVolume, TenantVolume};

@@ -2,9 +2,13 @@
 //!
 //! ```text
 //! spiffe://<trust domain>/tenant/<tenant>/edge/<edge>       an edge is a tenant's: its certificate says whose
-//! spiffe://<trust domain>/node/<node>                       nodes, the API and the cleaner serve all tenants
+//! spiffe://<trust domain>/tenant/<tenant>/node/<node>       so is a node that a tenant runs for itself
+//! spiffe://<trust domain>/node/<node>                       the fleet's nodes, the API and the cleaner serve all tenants
 //! spiffe://<trust domain>/service/<name>
 //! ```
+//!
+//! A node copies from others, so the name says in whose cluster it may: the API writes a name of the fleet only for the tenant
+//! in whose name the operator runs it, and nodes believe only names of their own cluster ([`PeerKind::is_node_beside`]).
 
 use crate::{EdgeId, NodeId, TenantId};
 use rustls::pki_types::CertificateDer;
@@ -23,10 +27,47 @@ pub enum PeerKind {
         /// Which.
         edge: EdgeId,
     },
-    /// A blockd node.
+    /// A blockd node of the fleet, which holds blocks of all tenants.
     Node(NodeId),
+    /// A blockd node that a tenant runs for itself: it has no business in the fleet.
+    TenantNode {
+        /// Whose.
+        tenant: TenantId,
+        /// Which.
+        node: NodeId,
+    },
     /// A service of ours: lower-case letters, digits and hyphens.
     Service(String),
+}
+
+impl PeerKind {
+    /// The node it names, if it names one: of the fleet or of a tenant.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Node(node) | Self::TenantNode { node, .. } => Some(*node),
+            Self::Edge { .. } | Self::Service(_) => None,
+        }
+    }
+
+    /// The name of another node in the cluster of this one: of the fleet, or of the same tenant. Nothing if this is no node.
+    pub fn beside(&self, node: NodeId) -> Option<Self> {
+        match self {
+            Self::Node(_) => Some(Self::Node(node)),
+            Self::TenantNode { tenant, .. } => Some(Self::TenantNode {
+                tenant: *tenant,
+                node,
+            }),
+            Self::Edge { .. } | Self::Service(_) => None,
+        }
+    }
+
+    /// Whether both are nodes that can be in one cluster: both of the fleet, or both of one tenant. Only such nodes copy from
+    /// each other.
+    pub fn is_node_beside(&self, other: &Self) -> bool {
+        other
+            .node()
+            .is_some_and(|node| self.beside(node).as_ref() == Some(other))
+    }
 }
 
 /// Who a certificate says its holder is.
@@ -61,6 +102,10 @@ impl PeerIdentity {
             ["tenant", tenant, "edge", edge] => PeerKind::Edge {
                 tenant: tenant.parse().map_err(|_| PeerError::NotOurName)?,
                 edge: edge.parse().map_err(|_| PeerError::NotOurName)?,
+            },
+            ["tenant", tenant, "node", node] => PeerKind::TenantNode {
+                tenant: tenant.parse().map_err(|_| PeerError::NotOurName)?,
+                node: node.parse().map_err(|_| PeerError::NotOurName)?,
             },
             ["node", node] => PeerKind::Node(node.parse().map_err(|_| PeerError::NotOurName)?),
             ["service", name] if is_label(name, false) => PeerKind::Service(name.to_owned()),
@@ -100,6 +145,7 @@ impl fmt::Display for PeerIdentity {
         write!(formatter, "spiffe://{}/", self.trust_domain)?;
         match &self.kind {
             PeerKind::Edge { tenant, edge } => write!(formatter, "tenant/{tenant}/edge/{edge}"),
+            PeerKind::TenantNode { tenant, node } => write!(formatter, "tenant/{tenant}/node/{node}"),
             PeerKind::Node(node) => write!(formatter, "node/{node}"),
             PeerKind::Service(name) => write!(formatter, "service/{name}"),
         }

@@ -36,6 +36,40 @@ impl Role {
         Self::Node,
     ];
 
+    /// Whether somebody of this role may give another: owners any, admins any but owner, the others their own and reader.
+    /// Roles of machines are given by nobody.
+    ///
+    /// ```text
+    /// owner > admin > operator, billing > reader
+    /// ```
+    pub fn may_grant(self, other: Self) -> bool {
+        match self {
+            Self::Owner => !matches!(other, Self::Edge | Self::Node),
+            Self::Admin => !matches!(other, Self::Owner | Self::Edge | Self::Node),
+            Self::Operator => matches!(other, Self::Operator | Self::Reader),
+            Self::Billing => matches!(other, Self::Billing | Self::Reader),
+            Self::Reader => other == Self::Reader,
+            Self::Edge | Self::Node => false,
+        }
+    }
+
+    /// The role of somebody who is limited to both, in the order of [`Role::may_grant`]: the lower one, and where neither
+    /// includes the other, reader. Nothing if one of them is a machine's.
+    pub fn meet(self, other: Self) -> Option<Self> {
+        if [self, other]
+            .iter()
+            .any(|role| matches!(role, Self::Edge | Self::Node))
+        {
+            None
+        } else if self.may_grant(other) {
+            Some(other)
+        } else if other.may_grant(self) {
+            Some(self)
+        } else {
+            Some(Self::Reader)
+        }
+    }
+
     /// Its name, as tokens and policies write it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -75,6 +75,12 @@ impl TlsIdentity {
         self.0.read().expect("no panic under this lock").expires
     }
 
+    /// The name in the certificate; nothing if it holds none of ours.
+    pub fn name(&self) -> Option<PeerIdentity> {
+        let certified = self.certified();
+        PeerIdentity::of_certificate(certified.cert.first()?).ok()
+    }
+
     fn certified(&self) -> Arc<CertifiedKey> {
         self.0.read().expect("no panic under this lock").certified.clone()
     }

@@ -234,7 +234,11 @@ fn a_certificate_for_another_key_is_not_taken() {
 #[test]
 fn names_are_read_exactly_as_they_are_written() {
     let service = name(PeerKind::Service("api".into()));
-    for name in [edge(), node(), service] {
+    let own = name(PeerKind::TenantNode {
+        tenant: TenantId([1; 16]),
+        node: NodeId([4; 16]),
+    });
+    for name in [edge(), node(), own, service] {
         assert_eq!(PeerIdentity::parse(&name.to_string()), Ok(name));
     }
     let edge = edge().to_string();
@@ -257,4 +261,26 @@ fn names_are_read_exactly_as_they_are_written() {
         assert_eq!(PeerIdentity::parse(&wrong), Err(PeerError::NotOurName), "{wrong}");
     }
     assert!(CertificateAuthority::from_seed([1; 32], "no spaces", UnixTime(0)).is_err());
+}
+
+#[test]
+fn nodes_of_the_fleet_and_of_each_tenant_are_strangers_to_each_other() {
+    let of = |tenant: u8, node: u8| PeerKind::TenantNode {
+        tenant: TenantId([tenant; 16]),
+        node: NodeId([node; 16]),
+    };
+    let fleet = |node: u8| PeerKind::Node(NodeId([node; 16]));
+    assert!(fleet(1).is_node_beside(&fleet(2)));
+    assert!(of(1, 1).is_node_beside(&of(1, 2)));
+    for (one, other) in [
+        (fleet(1), of(1, 1)),
+        (of(1, 1), fleet(1)),
+        (of(1, 1), of(2, 1)),
+        (fleet(1), edge().kind),
+        (edge().kind, edge().kind),
+    ] {
+        assert!(!one.is_node_beside(&other), "{one:?} and {other:?}");
+    }
+    assert_eq!(of(1, 1).beside(NodeId([2; 16])), Some(of(1, 2)));
+    assert_eq!(edge().kind.beside(NodeId([2; 16])), None);
 }

@@ -2,8 +2,8 @@
 
 use firn_identity::{
     CLOCK_SKEW_SECONDS, Claims, Grant, JwkSet, KEY_PERIOD_SECONDS, KeySchedule, MAX_REVOCATIONS,
-    MAX_TOKEN_SECONDS, MemberId, Principal, Revocations, RevocationsError, Revoked, Role, TenantId,
-    TokenError, TokenId, TokenIssuer, TokenVerifier, UnixTime,
+    MAX_TENANT_REVOCATIONS, MAX_TOKEN_SECONDS, MemberId, Principal, Revocations, RevocationsError, Revoked,
+    Role, TenantId, TokenError, TokenId, TokenIssuer, TokenVerifier, UnixTime,
 };
 use proptest::prelude::*;
 
@@ -142,14 +142,23 @@ fn revoking_a_token_a_principal_or_a_tenant_ends_what_was_issued_before() {
         Revoked::Tenant(claims.tenant),
     ] {
         let mut verifier = verifier();
-        verifier.revocations.revoke(what, NOW);
+        verifier.revocations.revoke(TenantId([2; 16]), what, NOW);
         assert_eq!(verifier.verify(&text, NOW.plus(1)), Err(TokenError::Revoked));
     }
     let mut verifier = verifier();
     verifier
         .revocations
-        .revoke(Revoked::Tenant(TenantId([9; 16])), NOW);
-    verifier.revocations.revoke(Revoked::Token(TokenId([9; 16])), NOW);
+        .revoke(TenantId([9; 16]), Revoked::Tenant(TenantId([9; 16])), NOW);
+    let another = Revoked::Token(TokenId([9; 16]));
+    verifier.revocations.revoke(TenantId([2; 16]), another, NOW);
+    // Whatever one tenant puts on its list, it takes back nothing of another's.
+    for what in [
+        Revoked::Token(claims.id),
+        Revoked::Principal(claims.principal),
+        Revoked::Tenant(claims.tenant),
+    ] {
+        verifier.revocations.revoke(TenantId([9; 16]), what, NOW);
+    }
     assert!(verifier.verify(&text, NOW.plus(1)).is_ok());
 }
 
@@ -158,7 +167,7 @@ fn a_token_issued_after_a_revocation_is_good() {
     let mut verifier = verifier();
     verifier
         .revocations
-        .revoke(Revoked::Tenant(TenantId([2; 16])), NOW);
+        .revoke(TenantId([2; 16]), Revoked::Tenant(TenantId([2; 16])), NOW);
     let (text, _) = issuer().issue(&grant(), NOW.plus(1), &mut entropy);
     assert!(verifier.verify(&text, NOW.plus(2)).is_ok());
 }
@@ -166,23 +175,94 @@ fn a_token_issued_after_a_revocation_is_good() {
 #[test]
 fn the_list_forgets_what_can_no_longer_matter() {
     let mut list = Revocations::default();
-    list.revoke(Revoked::Tenant(TenantId([2; 16])), NOW);
+    list.revoke(TenantId([2; 16]), Revoked::Tenant(TenantId([2; 16])), NOW);
     list.forget(NOW.plus(MAX_TOKEN_SECONDS + 2 * CLOCK_SKEW_SECONDS));
     assert_eq!(list.len(), 1);
     list.forget(NOW.plus(MAX_TOKEN_SECONDS + 2 * CLOCK_SKEW_SECONDS + 1));
     assert!(list.is_empty());
 }
 
+/// Some tenant's claims, issued now.
+fn claims_of(tenant: TenantId) -> Claims {
+    let grant = Grant { tenant, ..grant() };
+    issuer().issue(&grant, NOW, &mut entropy).1
+}
+
+fn numbered(number: usize) -> [u8; 16] {
+    (number as u128).to_be_bytes()
+}
+
 #[test]
-fn a_full_list_revokes_everybody_rather_than_forgetting_somebody() {
+fn a_tenants_full_list_revokes_the_tenant_rather_than_forgetting_somebody_and_nobody_else() {
+    let (busy, other) = (TenantId([2; 16]), TenantId([9; 16]));
     let mut list = Revocations::default();
-    for number in 0..=MAX_REVOCATIONS as u128 {
-        list.revoke(Revoked::Token(TokenId(number.to_be_bytes())), NOW);
+    for number in 0..10 * MAX_REVOCATIONS {
+        list.revoke(busy, Revoked::Token(TokenId(numbered(number))), NOW);
+        assert!(list.len() <= MAX_TENANT_REVOCATIONS);
     }
-    let (_, claims) = issue();
-    assert!(list.covers(&claims));
+    assert!(list.covers(&claims_of(busy)));
+    assert!(!list.covers(&claims_of(other)));
+}
+
+#[test]
+fn many_tenants_with_long_lists_push_out_none_with_a_short_one() {
+    let (quiet, member) = (TenantId([9; 16]), Revoked::Principal(grant().principal));
+    let mut list = Revocations::default();
+    list.revoke(quiet, member, NOW.minus(1));
+    // A hundred tenants of one attacker.
+    for number in 0..100 * MAX_TENANT_REVOCATIONS {
+        let tenant = TenantId(numbered(number % 100));
+        list.revoke(tenant, Revoked::Token(TokenId(numbered(number))), NOW);
+    }
+    assert!(list.len() <= MAX_REVOCATIONS);
+    assert!(
+        !list.covers(&claims_of(quiet)),
+        "what was issued after its own entry is good"
+    );
+    assert!(list.covers(&Claims {
+        issued: NOW.minus(1),
+        ..claims_of(quiet)
+    }));
+}
+
+#[test]
+fn a_list_full_of_tenants_revokes_everybody_rather_than_forgetting_somebody() {
+    let mut list = Revocations::default();
+    for number in 0..=MAX_REVOCATIONS {
+        let tenant = TenantId(numbered(number));
+        list.revoke(tenant, Revoked::Tenant(tenant), NOW);
+    }
+    assert!(list.covers(&claims_of(TenantId([9; 16]))));
     assert_eq!(list.len(), 0);
     assert!(!list.is_empty());
+}
+
+#[test]
+fn a_full_list_fits_an_item_of_the_table() {
+    let mut list = Revocations::default();
+    for number in 0..MAX_REVOCATIONS {
+        let token = Revoked::Token(TokenId([0xff; 16]));
+        list.revoke(TenantId(numbered(number)), token, NOW);
+    }
+    assert_eq!(list.len(), MAX_REVOCATIONS);
+    let bytes = serde_json::to_vec(&list).unwrap().len();
+    println!("{bytes} bytes");
+    assert!(bytes < 390 << 10, "{bytes} bytes");
+}
+
+#[test]
+fn a_stored_list_of_version_1_still_revokes() {
+    let (_, claims) = issue();
+    let stored = serde_json::json!({
+        "sequence": 7,
+        "everything_up_to": null,
+        "up_to": [[{ "token": claims.id }, NOW]],
+    });
+    let list: Revocations = serde_json::from_value(stored).unwrap();
+    assert!(list.covers(&claims));
+    assert_eq!((list.sequence(), list.len()), (7, 1));
+    let again: Revocations = serde_json::from_value(serde_json::to_value(&list).unwrap()).unwrap();
+    assert_eq!(again, list);
 }
 
 #[test]
@@ -192,7 +272,7 @@ fn verifiers_take_over_a_pushed_list_and_refuse_an_older_or_foreign_one() {
     let (text, claims) = issue();
     let mut pushed = Revocations::default();
     let empty = issuer.sign_revocations(&pushed, NOW);
-    pushed.revoke(Revoked::Token(claims.id), NOW);
+    pushed.revoke(claims.tenant, Revoked::Token(claims.id), NOW);
     let full = issuer.sign_revocations(&pushed, NOW);
 
     let mut verifier = verifier();

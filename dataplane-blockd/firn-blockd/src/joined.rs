@@ -246,7 +246,8 @@ impl Joined {
         let issued = kept.issued()?;
         let name = PeerIdentity::of_certificate(&issued.certificate)
             .map_err(|error| Failure::new(format!("this node's certificate names nobody: {error}")))?;
-        if name.kind != PeerKind::Node(service.node) {
+        let names = [fleets_name(service), tenants_name(service)];
+        if !names.contains(&name.kind) {
             return Err(Failure::usage(format!(
                 "{} holds the certificate of {name}, and the configuration names {}",
                 file.display(),
@@ -285,7 +286,12 @@ impl Joined {
         let verifier = CapabilityVerifier::new([key]);
         Ok(Security {
             transport,
-            authenticator: Arc::new(CapabilityAuthenticator::new(verifier)),
+            authenticator: Arc::new(match self.name.kind {
+                PeerKind::TenantNode { tenant, .. } => {
+                    CapabilityAuthenticator::new(verifier).of_tenant(tenant)
+                }
+                _ => CapabilityAuthenticator::new(verifier),
+            }),
             capability: Arc::new(|| None),
         })
     }
@@ -347,6 +353,19 @@ impl Joined {
         )?;
         self.kept = kept;
         Ok(())
+    }
+}
+
+/// What the node is called if it is one of the fleet.
+fn fleets_name(service: &ServiceSection) -> PeerKind {
+    PeerKind::Node(service.node)
+}
+
+/// What it is called if the tenant runs it for itself.
+fn tenants_name(service: &ServiceSection) -> PeerKind {
+    PeerKind::TenantNode {
+        tenant: service.tenant,
+        node: service.node,
     }
 }
 
@@ -418,14 +437,19 @@ async fn join_once(
     let trust_domain = health["trust_domain"]
         .as_str()
         .ok_or_else(|| Failure::new("the service does not say in which trust domain it is"))?;
-    let name = PeerIdentity {
-        trust_domain: trust_domain.to_owned(),
-        kind: PeerKind::Node(service.node),
-    };
     let (key, seed) = new_key(env);
+    let request = |kind| {
+        let name = PeerIdentity {
+            trust_domain: trust_domain.to_owned(),
+            kind,
+        };
+        STANDARD_NO_PAD.encode(certificate_request(&key, &name))
+    };
+    // Whether the tenant's nodes are the fleet's, the service knows: it takes the one of the two that is true.
     let body = json!({
         "authenticator": &**secret.authenticator().expose(),
-        "certificate_request": STANDARD_NO_PAD.encode(certificate_request(&key, &name)),
+        "certificate_request": request(fleets_name(service)),
+        "tenant_certificate_request": request(tenants_name(service)),
         "address": address,
         "capacity_bytes": capacity_tracts * TRACT_BYTES,
     });

@@ -16,8 +16,8 @@ use axum::{
     http::{Method, Request, StatusCode},
 };
 use firn_api::{
-    App, Boot, Fleet, Listening, Mail, MailError, Mailer, MasterSecret, NoCloud, NodeProvisioner as _,
-    POLICY, Parts, Pool, PoolSettings, Processes, RegoPolicy, router, serve,
+    App, Boot, Fleet, Limits, Listening, Mail, MailError, Mailer, MasterSecret, NoCloud,
+    NodeProvisioner as _, POLICY, Parts, Pool, PoolSettings, Processes, RegoPolicy, router, serve,
 };
 use firn_blockd_placement::Placement;
 use firn_env::Env;
@@ -157,11 +157,12 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
             mailer: Arc::new(letters.clone()),
             placement: Arc::new(Fleet::new(cluster.clone())),
             pool,
+            fleet_tenant: None,
             cloud: Arc::new(NoCloud),
             issuer: "https://firn.test".into(),
             trust_domain: "firn.test".into(),
             token_generation: 0,
-            request_rate: None,
+            limits: Limits::default(),
         })
         .unwrap()
     };
@@ -190,11 +191,7 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
     }));
     let served = app.clone();
     let api = env.spawn("api", async move {
-        let listening = Listening {
-            address,
-            tls_names: Some(vec!["localhost".into()]),
-            instance: "1".into(),
-        };
+        let listening = Listening::new(address, Some(vec!["localhost".into()]), "1");
         serve(&served, &listening, |_| {}, std::future::pending())
             .await
             .unwrap();

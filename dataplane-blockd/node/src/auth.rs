@@ -84,12 +84,24 @@ const NO_DISK: [u8; 16] = [0; 16];
 /// Accepts the capabilities that the holders of some keys signed.
 pub struct CapabilityAuthenticator {
     verifier: CapabilityVerifier,
+    /// The tenant whose cluster it is; nobody's in the fleet.
+    own: Option<firn_identity::TenantId>,
 }
 
 impl CapabilityAuthenticator {
     /// Accepts what this verifier accepts.
     pub fn new(verifier: CapabilityVerifier) -> Self {
-        Self { verifier }
+        Self { verifier, own: None }
+    }
+
+    /// The same for a cluster that a tenant runs for itself: its nodes are those whose certificates name the tenant, and its
+    /// disks are the tenant's.
+    #[must_use]
+    pub fn of_tenant(self, tenant: firn_identity::TenantId) -> Self {
+        Self {
+            own: Some(tenant),
+            ..self
+        }
     }
 }
 
@@ -118,6 +130,9 @@ impl Authenticator for CapabilityAuthenticator {
             }
             (None, Some(_)) => return Err(invalid(CapabilityError::WrongHolder)),
             (None, None) => {}
+        }
+        if self.own.is_some_and(|own| own != says.tenant) {
+            return Err(AuthError::Invalid("this cluster is another tenant's".into()));
         }
         let expires_unix_ms = i64::try_from(says.expires.0.saturating_mul(1000)).unwrap_or(i64::MAX);
         if now.as_millis() >= expires_unix_ms {
@@ -153,14 +168,18 @@ impl Authenticator for CapabilityAuthenticator {
     }
 
     fn by_name(&self, peer: &Peer) -> Option<Grant> {
-        match peer.identity.as_ref()?.kind {
-            PeerKind::Node(node) => Some(Grant {
-                tenant: NOBODY,
-                scope: Scope::Node(NodeId(node.0)),
-                // As long as the connection, which its certificate has opened.
-                expires_unix_ms: i64::MAX,
-            }),
-            PeerKind::Edge { .. } | PeerKind::Service(_) => None,
-        }
+        let node = match (&peer.identity.as_ref()?.kind, self.own) {
+            (PeerKind::Node(node), None) => *node,
+            (PeerKind::TenantNode { tenant, node }, Some(own)) if *tenant == own => *node,
+            // Nodes of other clusters are strangers, as are all who are no nodes.
+            (PeerKind::Node(_) | PeerKind::TenantNode { .. }, _)
+            | (PeerKind::Edge { .. } | PeerKind::Service(_), _) => return None,
+        };
+        Some(Grant {
+            tenant: NOBODY,
+            scope: Scope::Node(NodeId(node.0)),
+            // As long as the connection, which its certificate has opened.
+            expires_unix_ms: i64::MAX,
+        })
     }
 }

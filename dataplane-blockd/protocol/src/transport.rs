@@ -131,9 +131,12 @@ impl Transport {
         let Some(mutual) = &self.0 else {
             return Ok(stream);
         };
+        let node = firn_identity::NodeId(node.0);
+        // A node calls nodes of its own cluster; whoever else calls is a client, and nodes that have clients are the fleet's.
+        let beside = mutual.identity.name().and_then(|own| own.kind.beside(node));
         let expected = Expected::Peer(PeerIdentity {
             trust_domain: mutual.trust_domain.clone(),
-            kind: PeerKind::Node(firn_identity::NodeId(node.0)),
+            kind: beside.unwrap_or(PeerKind::Node(node)),
         });
         let config = client_config(env, &mutual.identity, &mutual.authorities, expected)
             .map_err(|error| io::Error::other(error.to_string()))?;

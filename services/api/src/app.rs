@@ -2,7 +2,7 @@
 
 use crate::{
     cloud::CloudSessions,
-    limiter::{Limiter, RequestRate},
+    limiter::{Limiter, Limits},
     mailer::Mailer,
     metering::OperationCounts,
     placement::DiskPlacement,
@@ -16,12 +16,17 @@ use crate::{
 use firn_billing::Billing;
 use firn_env::{Env, Watched};
 use firn_identity::{
-    AuthorityError, CapabilityIssuer, CertificateAuthority, Revocations, Revoked, SigningKey, TokenIssuer,
-    TokenVerifier, UnixTime,
+    AuthorityError, CapabilityIssuer, CertificateAuthority, JwkSet, KEY_PERIOD_SECONDS, Revocations, Revoked,
+    SigningKey, TenantId, TokenIssuer, TokenVerifier, UnixTime,
 };
 use firn_table::{Condition, ItemKey, ItemVersion, Table, TableError, Write};
 use std::{
-    sync::{Arc, RwLock},
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::Semaphore;
@@ -37,8 +42,13 @@ const REVOCATION_PERIOD: Duration = Duration::from_secs(2);
 const REVOCATION_RETRY: Duration = Duration::from_millis(250);
 /// Well below the 30 s after which gateways give a request up.
 const REVOCATION_WAIT: Duration = Duration::from_secs(10);
-/// Verifiers that wait at one instance: each costs a connection and some kilobytes.
+/// Verifiers with a token or a certificate that wait at one instance: each costs a connection and some kilobytes.
 const REVOCATION_WAITERS: usize = 256;
+/// Strangers that wait beside them, in all and of one address.
+const STRANGERS_WAITING: usize = 32;
+const STRANGERS_WAITING_PER_ADDRESS: usize = 4;
+/// How long a signed list is given to all who ask before it is signed anew.
+const SIGNED_SECONDS: u64 = 60;
 
 /// What a service is made of.
 pub struct Parts {
@@ -56,6 +66,9 @@ pub struct Parts {
     pub placement: Arc<dyn DiskPlacement>,
     /// Nodes that the service starts by itself; none: disks go where they fit, or nowhere.
     pub pool: Option<Pool>,
+    /// The tenant in whose name the operator runs nodes of the fleet, which copy every tenant's sealed blocks; the pool's tenant
+    /// is one as well. Nodes of all others are their own and have no business in the fleet.
+    pub fleet_tenant: Option<TenantId>,
     /// Gives edges credentials of the cloud.
     pub cloud: Arc<dyn CloudSessions>,
     /// The service's address: what tokens name as their issuer.
@@ -64,8 +77,8 @@ pub struct Parts {
     pub trust_domain: String,
     /// Counts replacements of leaked token keys.
     pub token_generation: u32,
-    /// How many requests each tenant may send; none: as many as it likes.
-    pub request_rate: Option<RequestRate>,
+    /// How often what may be asked for.
+    pub limits: Limits,
 }
 
 /// The service.
@@ -83,6 +96,11 @@ struct Inner {
     /// The number of the list in force.
     revoked: Watched<u64>,
     waiters: Semaphore,
+    strangers: Mutex<BTreeMap<IpAddr, usize>>,
+    /// The period of keys of the set that the verifier has.
+    key_period: AtomicU64,
+    /// The signed list: its number, when it was signed, and its text.
+    signed: Mutex<(u64, UnixTime, Arc<str>)>,
     billing: Billing,
     counts: OperationCounts,
     limiter: Limiter,
@@ -91,6 +109,12 @@ struct Inner {
 
 impl Record for Revocations {
     const KIND: &'static str = "revocations";
+    const VERSION: u16 = 2;
+
+    /// Version 1 was one list for all tenants; [`Revocations`] keeps its entries until they expire.
+    fn upgrade(version: u16, record: serde_json::Value) -> Option<serde_json::Value> {
+        (version == 1).then_some(record)
+    }
 }
 
 fn revocations_key() -> ItemKey {
@@ -114,12 +138,15 @@ impl App {
             issuer,
             billing: Billing::new(&parts.env, parts.table.clone()),
             counts: OperationCounts::default(),
-            limiter: Limiter::new(parts.request_rate),
+            limiter: Limiter::new(parts.limits),
             turns: TenantLocks::default(),
             parts,
             sagas: tokio::sync::Notify::new(),
             revoked: Watched::new(0),
             waiters: Semaphore::new(REVOCATION_WAITERS),
+            strangers: Mutex::default(),
+            key_period: AtomicU64::new(now.0 / KEY_PERIOD_SECONDS),
+            signed: Mutex::new((0, UnixTime(0), "".into())),
         })))
     }
 
@@ -149,6 +176,12 @@ impl App {
 
     pub(crate) fn pool(&self) -> Option<&Pool> {
         self.0.parts.pool.as_ref()
+    }
+
+    /// Whether this tenant's nodes are the fleet's.
+    pub(crate) fn is_fleets(&self, tenant: TenantId) -> bool {
+        self.0.parts.fleet_tenant == Some(tenant)
+            || self.pool().is_some_and(|pool| pool.settings.tenant == tenant)
     }
 
     /// The ledger, over the same table.
@@ -219,38 +252,76 @@ impl App {
                 result => return result,
             }
         }
-        // The day may have changed since the set was made. Deriving three keys is cheap enough for a stranger to ask for.
-        let mut verifier = self.0.verifier.write().expect("no panic under this lock");
-        verifier.keys = self.0.issuer.public_keys(now);
+        // A key that is not of this day's set is nobody's, and a stranger who names one costs no more than that.
+        if !self.follow_the_day(now) {
+            return Err(firn_identity::TokenError::UnknownKey);
+        }
+        let verifier = self.0.verifier.read().expect("no panic under this lock");
         verifier.verify(text, now)
     }
 
-    /// The list of revocations with more on it, and the version of the item it was read from.
-    async fn longer_list(&self, what: &[Revoked]) -> Result<(Revocations, Option<ItemVersion>), Problem> {
+    /// Makes the key set anew if the day has changed since it was made; says whether it did.
+    fn follow_the_day(&self, now: UnixTime) -> bool {
+        let period = now.0 / KEY_PERIOD_SECONDS;
+        if self.0.key_period.swap(period, Ordering::SeqCst) == period {
+            return false;
+        }
+        let keys = self.0.issuer.public_keys(now);
+        self.0.verifier.write().expect("no panic under this lock").keys = keys;
+        true
+    }
+
+    /// The keys tokens are checked with.
+    pub(crate) fn public_keys(&self) -> JwkSet {
+        self.follow_the_day(self.now());
+        let verifier = self.0.verifier.read().expect("no panic under this lock");
+        verifier.keys.clone()
+    }
+
+    /// The list of revocations as verifiers take it. Signing costs; so a list is signed once for all who ask within a minute.
+    pub(crate) fn signed_revocations(&self) -> Arc<str> {
+        let (list, now) = (self.revocations(), self.now());
+        let mut signed = self.0.signed.lock().expect("no panic under this lock");
+        let (sequence, at, text) = &*signed;
+        if *sequence == list.sequence() && *at <= now && now < at.plus(SIGNED_SECONDS) {
+            return text.clone();
+        }
+        let text: Arc<str> = self.issuer().sign_revocations(&list, now).into();
+        *signed = (list.sequence(), now, text.clone());
+        text
+    }
+
+    /// The list of revocations with more of a tenant's on it, and the version of the item it was read from.
+    async fn longer_list(
+        &self,
+        tenant: TenantId,
+        what: &[Revoked],
+    ) -> Result<(Revocations, Option<ItemVersion>), Problem> {
         let stored = store::load::<Revocations>(self.table(), &revocations_key()).await?;
         let version = stored.as_ref().map(|stored| stored.version);
         let mut list = stored.map(|stored| stored.record).unwrap_or_default();
         for what in what {
-            list.revoke(*what, self.now());
+            list.revoke(tenant, *what, self.now());
         }
         Ok((list, version))
     }
 
-    /// Adds to a change that tokens are taken back. Once it is committed, the list is to be [installed](App::install).
+    /// Adds to a change that tokens of the tenant are taken back. Once it is committed, the list is to be [installed](App::install).
     pub(crate) async fn revoking(
         &self,
+        tenant: TenantId,
         change: Change,
         what: &[Revoked],
     ) -> Result<(Change, Revocations), Problem> {
-        let (list, version) = self.longer_list(what).await?;
+        let (list, version) = self.longer_list(tenant, what).await?;
         Ok((change.replace_outside(revocations_key(), version, &list), list))
     }
 
-    /// Takes tokens back: here at once, in other instances and at verifiers within [`REVOKED_WITHIN`].
-    pub(crate) async fn revoke(&self, what: &[Revoked]) -> Result<(), Problem> {
+    /// Takes tokens of the tenant back: here at once, in other instances and at verifiers within [`REVOKED_WITHIN`].
+    pub(crate) async fn revoke(&self, tenant: TenantId, what: &[Revoked]) -> Result<(), Problem> {
         // Eight tries: writers of this item are rare, and each loser was beaten by one who finished.
         for _ in 0..8 {
-            let (list, version) = self.longer_list(what).await?;
+            let (list, version) = self.longer_list(tenant, what).await?;
             let write = Write::Put {
                 key: revocations_key(),
                 value: store::encode(&list),
@@ -308,11 +379,19 @@ impl App {
         }
     }
 
-    /// Waits for a list newer than number `sequence`, or until [`REVOCATION_WAIT`] is over. Beyond [`REVOCATION_WAITERS`]
-    /// nobody waits: who asks then is answered at once, as by a poll.
-    pub(crate) async fn newer_revocations(&self, sequence: u64) {
-        let Ok(_place) = self.0.waiters.try_acquire() else {
-            return;
+    /// Waits for a list newer than number `sequence`, or until [`REVOCATION_WAIT`] is over. Verifiers that are known have places of
+    /// their own, so that strangers (of whom `stranger` is the address) cannot take them. Whoever finds none free is answered at
+    /// once, as by a poll.
+    pub(crate) async fn newer_revocations(&self, sequence: u64, stranger: Option<IpAddr>) {
+        let _place = match stranger {
+            None => match self.0.waiters.try_acquire() {
+                Ok(place) => (Some(place), None),
+                Err(_) => return,
+            },
+            Some(address) => match StrangersPlace::take(self, address) {
+                Some(place) => (None, Some(place)),
+                None => return,
+            },
         };
         let newer = self.0.revoked.wait_for(|newest| *newest > sequence);
         // Whether it came or not, the answer is the list at hand.
@@ -337,5 +416,110 @@ impl App {
 
     pub(crate) async fn sagas_woken(&self) {
         self.0.sagas.notified().await;
+    }
+}
+
+/// A stranger's place among those who wait for revocations.
+struct StrangersPlace<'a> {
+    app: &'a App,
+    address: IpAddr,
+}
+
+impl<'a> StrangersPlace<'a> {
+    fn take(app: &'a App, address: IpAddr) -> Option<Self> {
+        let mut waiting = app.0.strangers.lock().expect("no panic under this lock");
+        if waiting.values().sum::<usize>() >= STRANGERS_WAITING {
+            return None;
+        }
+        let own = waiting.entry(address).or_default();
+        if *own >= STRANGERS_WAITING_PER_ADDRESS {
+            return None;
+        }
+        *own += 1;
+        Some(Self { app, address })
+    }
+}
+
+impl Drop for StrangersPlace<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.app.0.strangers.lock().expect("no panic under this lock");
+        if let Some(own) = waiting.get_mut(&self.address) {
+            *own -= 1;
+            if *own == 0 {
+                waiting.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileMailer, NoCloud, NoFleet, POLICY, RegoPolicy};
+    use firn_identity::TokenError;
+    use firn_table::MemoryTable;
+    use std::sync::mpsc;
+
+    fn app(env: &Env) -> App {
+        App::new(Parts {
+            env: env.clone(),
+            table: MemoryTable::new().connect(env),
+            master: MasterSecret::new(&[42; 32]),
+            policy: Arc::new(RegoPolicy::compile(POLICY).unwrap()),
+            mailer: Arc::new(FileMailer::new(env)),
+            placement: Arc::new(NoFleet),
+            pool: None,
+            fleet_tenant: None,
+            cloud: Arc::new(NoCloud),
+            issuer: "https://firn.example".into(),
+            trust_domain: "firn.example".into(),
+            token_generation: 0,
+            limits: Limits::default(),
+        })
+        .unwrap()
+    }
+
+    /// Deriving keys under a lock that every request needs, a stranger could hold everybody up with made-up key ids.
+    #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the lock is held while another thread asks"
+    )]
+    fn an_unknown_key_takes_no_lock_that_others_wait_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let env = firn_env::real(directory.path()).unwrap();
+        let app = app(&env);
+        let stranger = TokenIssuer::new("https://firn.example", MasterSecret::new(&[43; 32]).token_keys(0));
+        let grant = firn_identity::Grant {
+            audience: AUDIENCE.into(),
+            principal: firn_identity::Principal::Member(firn_identity::MemberId([1; 16])),
+            tenant: TenantId([1; 16]),
+            role: firn_identity::Role::Owner,
+            scopes: Vec::new(),
+            lifetime_seconds: 300,
+        };
+        let (token, _) = stranger.issue(&grant, app.now(), &mut |bytes| bytes.fill(1));
+        let others = app.0.verifier.read().unwrap();
+        let (answer, answered) = mpsc::channel();
+        let asked = app.clone();
+        let asking = std::thread::spawn(move || answer.send(asked.verify_token(&token)));
+        let answered = answered.recv_timeout(Duration::from_secs(20));
+        drop(others);
+        asking.join().unwrap().unwrap();
+        let answered = answered.expect("it waits for a lock that readers hold");
+        assert_eq!(answered.unwrap_err(), TokenError::UnknownKey);
+    }
+
+    #[test]
+    fn a_signed_list_is_signed_once_for_all_who_ask_until_it_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let env = firn_env::real(directory.path()).unwrap();
+        let app = app(&env);
+        let first = app.signed_revocations();
+        assert!(Arc::ptr_eq(&first, &app.signed_revocations()));
+        let mut list = app.revocations();
+        list.revoke(TenantId([1; 16]), Revoked::Tenant(TenantId([1; 16])), app.now());
+        app.install(list);
+        assert!(!Arc::ptr_eq(&first, &app.signed_revocations()));
     }
 }

@@ -85,15 +85,24 @@ fn verified(app: &App, token: &str) -> Result<Caller, Problem> {
     })
 }
 
-/// Who a certificate stands for. A node's names no tenant, so it stands for a node of the tenant that the path names (that
-/// the tenant's records hold it is checked below), and for nobody where the path names none.
+/// Who a certificate stands for. A fleet node's names no tenant, so it stands for a node of the tenant that the path names, if
+/// that is one whose nodes are the fleet's (that the tenant's records hold it is checked below), and for nobody where the path
+/// names none.
 fn certified(app: &App, peer: &PeerIdentity, tenant: Option<TenantId>) -> Result<Option<Caller>, Problem> {
     if peer.trust_domain != app.trust_domain() {
         return Err(certificate_refused("it is of another installation"));
     }
     let (tenant, principal, role) = match (&peer.kind, tenant) {
         (PeerKind::Edge { tenant, edge }, _) => (*tenant, Principal::Edge(*edge), Role::Edge),
-        (PeerKind::Node(node), Some(tenant)) => (tenant, Principal::Node(*node), Role::Node),
+        (PeerKind::TenantNode { tenant, node }, _) => (*tenant, Principal::Node(*node), Role::Node),
+        (PeerKind::Node(node), Some(tenant)) if app.is_fleets(tenant) => {
+            (tenant, Principal::Node(*node), Role::Node)
+        }
+        (PeerKind::Node(_), Some(_)) => {
+            return Err(certificate_refused(
+                "it is a fleet node's, and this tenant's nodes are its own; invite the node again and let it join anew",
+            ));
+        }
         (PeerKind::Node(_) | PeerKind::Service(_), None) => return Ok(None),
         (PeerKind::Service(_), Some(_)) => return Err(certificate_refused("services act in no tenant")),
     };

@@ -16,7 +16,12 @@ use bytes::Bytes;
 use firn_identity::{PeerIdentity, Principal, Revoked};
 use futures::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    str::FromStr,
+    sync::{Arc, OnceLock},
+};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{RefOr, Schema},
@@ -175,6 +180,12 @@ pub(crate) struct Call {
     pub(crate) if_match: Option<String>,
     pub(crate) body: Bytes,
     pub(crate) peer: Option<PeerIdentity>,
+    /// Where it comes from, as what it counts in limits; absent where there is no connection.
+    pub(crate) address: Option<IpAddr>,
+    /// Whether it came with a good token or certificate.
+    pub(crate) is_known: bool,
+    /// What limits said of this request.
+    pub(crate) admitted: Arc<OnceLock<Result<(), Problem>>>,
     /// The idempotency key's place and the request's hash.
     pub(crate) idempotency: Option<Arc<crate::idempotency::Attempt>>,
 }
@@ -224,6 +235,11 @@ impl Call {
         }
     }
 
+    /// Asks a limit once for a request, however often its handler starts over: a collision is not another request.
+    pub(crate) fn once(&self, ask: impl FnOnce() -> Result<(), Problem>) -> Result<(), Problem> {
+        self.admitted.get_or_init(ask).clone()
+    }
+
     /// Starts a change by the caller.
     pub(crate) fn change(&self, action: &'static str, target: impl ToString) -> Result<Change, Problem> {
         let principal: Option<Principal> = self.context()?.caller().map(|caller| caller.principal);
@@ -247,7 +263,9 @@ impl Call {
         what: &[Revoked],
         reply: Reply,
     ) -> Result<Reply, Problem> {
-        let (change, list) = self.app.revoking(change, what).await?;
+        let tenant = self.context()?.tenant();
+        self.once(|| self.app.limiter().admit_revocation(self.app.env(), tenant))?;
+        let (change, list) = self.app.revoking(tenant, change, what).await?;
         let reply = self.commit(change, reply).await?;
         self.app.install(list);
         Ok(reply)

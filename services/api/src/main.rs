@@ -1,20 +1,22 @@
 //! `firn-api`: the control plane as a program.
 
+mod listening_options;
+
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use firn_api::{
-    App, Boot, BothClouds, CloudSessions, DiskPlacement, FileMailer, Fleet, Listening, MAX_POOL_NODES,
-    MasterSecret, NoCloud, NoFleet, NodeProvisioner, POLICY, Parts, Pool, PoolSettings, Processes,
-    RegoPolicy, RequestRate, openapi, types::AuditEntry, verify_chain,
+    App, Boot, BothClouds, CloudSessions, DiskPlacement, FileMailer, Fleet, MAX_POOL_NODES, MasterSecret,
+    NoCloud, NoFleet, NodeProvisioner, POLICY, Parts, Pool, PoolSettings, Processes, RegoPolicy, openapi,
+    types::AuditEntry, verify_chain,
 };
 use firn_blockd_placement::Placement;
 use firn_env::Env;
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, TenantId, UnixTime, certificate_request, pem};
 use firn_table::{Table, TableUrl};
+use listening_options::{LimitOptions, ListeningOptions};
 use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead as _, BufReader, BufWriter, Write as _},
-    net::SocketAddr,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -94,9 +96,10 @@ enum Audit {
 
 #[derive(clap::Args)]
 struct Serve {
-    /// Where to listen.
-    #[arg(long, default_value = "127.0.0.1:7400")]
-    listen: SocketAddr,
+    #[command(flatten)]
+    listening: ListeningOptions,
+    #[command(flatten)]
+    limits: LimitOptions,
     /// The table, such as redb:/var/lib/firn/api.redb.
     #[arg(long)]
     table: TableUrl,
@@ -112,21 +115,10 @@ struct Serve {
     /// The installation's name in certificates.
     #[arg(long, default_value = "firn.local")]
     trust_domain: String,
-    /// A DNS name or address for the service's own certificate; may be given several times.
-    #[arg(long = "name", default_value = "localhost")]
-    names: Vec<String>,
-    /// Serves plain HTTP: only behind a gateway on the same machine. Edges then need tokens.
-    #[arg(long)]
-    plain: bool,
-    /// What this instance is called among those that serve the same table.
-    #[arg(long, default_value = "1")]
-    instance: String,
-    /// Requests a second of one tenant, in the long run.
-    #[arg(long, default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    tenant_rate: u32,
-    /// Requests of one tenant at once, after a rest.
-    #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    tenant_burst: u32,
+    /// The tenant in whose name the fleet's nodes are invited, which copy every tenant's sealed blocks; the pool's tenant is one
+    /// as well. Other tenants' nodes get certificates with which the fleet's do not speak.
+    #[arg(long, value_name = "TENANT")]
+    fleet_tenant: Option<TenantId>,
     /// The cluster of disk nodes on which disks are placed. Without it disks are refused.
     #[arg(long, requires = "cluster_table")]
     cluster: Option<String>,
@@ -531,21 +523,15 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         mailer: Arc::new(FileMailer::new(&env)),
         placement,
         pool: pool(&env, &options)?,
+        fleet_tenant: options.fleet_tenant,
         cloud: cloud(&env, &options)?,
         issuer: options.issuer,
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,
-        request_rate: Some(RequestRate {
-            per_second: options.tenant_rate,
-            burst: options.tenant_burst,
-        }),
+        limits: options.limits.limits(),
         env,
     })?;
-    let listening = Listening {
-        address: options.listen,
-        tls_names: (!options.plain).then_some(options.names),
-        instance: options.instance,
-    };
+    let listening = options.listening.listening();
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let stop = async move {
         let interrupt = std::pin::pin!(tokio::signal::ctrl_c());
@@ -555,7 +541,15 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
     firn_api::serve(
         &app,
         &listening,
-        |address| println!("listening on {address}"),
+        |bound| {
+            println!("listening on {}", bound.tenants);
+            if let Some(address) = bound.internal {
+                println!("internal on {address}");
+            }
+            if let Some(address) = bound.metrics {
+                println!("metrics on {address}");
+            }
+        },
         stop,
     )
     .await?;

@@ -46,6 +46,8 @@ codes! {
     MalformedHeader = BAD_REQUEST, "malformed_header", "A header cannot be read.";
     /// The body is too large.
     BodyTooLarge = PAYLOAD_TOO_LARGE, "body_too_large", "The body is larger than this operation takes.";
+    /// The body did not come in time.
+    BodyTimeout = REQUEST_TIMEOUT, "body_timeout", "The body did not come in time.";
     /// The body is not declared as JSON.
     WrongMediaType = UNSUPPORTED_MEDIA_TYPE, "wrong_media_type", "The body must be application/json.";
     /// A field is well-formed and still not acceptable.
@@ -82,7 +84,7 @@ codes! {
     QuotaExceeded = FORBIDDEN, "quota_exceeded", "The tenant's quota does not allow it.";
     /// A hard cap of the budget is reached.
     BudgetExhausted = PAYMENT_REQUIRED, "budget_exhausted", "The tenant's budget is spent.";
-    /// Too many requests of one tenant.
+    /// Too many requests of one tenant or address, too many mails to one recipient.
     RateLimited = TOO_MANY_REQUESTS, "rate_limited", "Too many requests.";
     /// No nodes can take the disk.
     NoCapacity = CONFLICT, "no_capacity", "No nodes can take this disk now.";
@@ -104,6 +106,8 @@ pub struct Problem {
     pub code: Code,
     /// What is particular, and what to do; never a secret, never of another tenant.
     pub detail: String,
+    /// After how many seconds trying again may help: sent where the status is one after which it may.
+    pub retry_after_seconds: u32,
 }
 
 /// The document of a [`Problem`].
@@ -130,6 +134,15 @@ impl Problem {
         Self {
             code,
             detail: detail.into(),
+            retry_after_seconds: 1,
+        }
+    }
+
+    /// The same, to be tried again later than at once.
+    pub(crate) fn retry_after(self, seconds: u32) -> Self {
+        Self {
+            retry_after_seconds: seconds,
+            ..self
         }
     }
 
@@ -175,9 +188,9 @@ impl Problem {
         }
         if matches!(
             self.code.status(),
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
         ) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after_seconds));
         }
         reply
     }

@@ -1,25 +1,27 @@
 //! From an HTTP request to an operation's handler and back: the same way for every operation, in this order.
 //!
 //! ```text
-//! match ─► parameters ─► authenticate ─► policy ─► tenant context ─► body (bounded) ─► kept reply? ─► handler ─► reply
-//!                                                                                          └─ again if somebody was faster
+//! match ─► parameters ─► authenticate ─► policy ─► tenant context ─► limits ─► body (bounded) ─► kept reply? ─► handler ─► reply
+//!                                                                                                    └─ again if somebody was faster
 //! ```
 
 use crate::{
     app::App,
     authenticate,
+    connections::{Phase, counted},
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
     handlers,
     idempotency::Attempt,
+    listener::{Progress, Remote},
     policy::{self, Question},
     problem::{Code, Problem},
 };
 use axum::{
     Router,
-    body::Body,
+    body::{Body, HttpBody as _},
     extract::{FromRequestParts as _, RawPathParams},
-    http::{HeaderMap, Request, Response, header},
+    http::{HeaderMap, Request, Response, header, request::Parts},
     routing::{MethodFilter, MethodRouter},
 };
 use bytes::Bytes;
@@ -27,8 +29,10 @@ use firn_identity::{PeerIdentity, TenantId};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Handlers read, decide and write under the versions they read. When somebody was faster they start over, alone in this
-/// instance (see [`turns`](crate::turns)); it is other instances that can be faster again, this often.
+/// instance (see [`tenant_locks`](crate::tenant_locks)); it is other instances that can be faster again, this often.
 const TRIES: u32 = 12;
+/// Half a megabyte in this time is what any line carries; who is slower holds a connection that others need.
+const BODY_LIMIT: Duration = Duration::from_secs(20);
 /// The longest query string: a cursor and a limit.
 const MAX_QUERY_BYTES: usize = 1024;
 
@@ -96,6 +100,9 @@ async fn serve(app: &App, endpoint: &Endpoint, request: Request<Body>) -> Result
     if !app.policy().allows(&question) {
         return Err(policy::refuse(caller.as_ref()));
     }
+    let caller_tenant = caller.as_ref().map(|caller| caller.tenant);
+    let remote = parts.extensions.get::<Remote>();
+    let address = remote.map(|remote| counted(remote.0));
     let context = match (tenant, is_door(endpoint), caller) {
         (None, _, _) => None,
         (Some(tenant), true, _) => Some(TenantContext::at_the_door(tenant)),
@@ -108,11 +115,16 @@ async fn serve(app: &App, endpoint: &Endpoint, request: Request<Body>) -> Result
         (Some(_), false, None) => return Err(policy::refuse(None)),
     };
 
+    // Whoever is known uses up what their own tenant may send, whatever the path names; strangers what their address may.
+    match (caller_tenant, &peer, address) {
+        (Some(own), _, _) => app.limiter().admit(app.env(), own)?,
+        (None, None, Some(address)) => app.limiter().admit_stranger(app.env(), address)?,
+        (None, _, _) => {}
+    }
     if let Some(context) = &context {
-        app.limiter().admit(app.env(), context.tenant())?;
         app.counts().count(context);
     }
-    let body = read_body(endpoint, &parts.headers, body).await?;
+    let body = receive(app, endpoint, &parts, body).await?;
     let if_match = header_text(&parts.headers, header::IF_MATCH.as_str())?;
     let idempotency = match (&context, header_text(&parts.headers, "idempotency-key")?) {
         (Some(context), Some(key)) if endpoint.is_mutation() => Some(Arc::new(Attempt::new(
@@ -132,7 +144,13 @@ async fn serve(app: &App, endpoint: &Endpoint, request: Request<Body>) -> Result
         query: Arc::new(query),
         if_match,
         body,
+        is_known: caller_tenant.is_some()
+            || peer
+                .as_ref()
+                .is_some_and(|peer| peer.trust_domain == app.trust_domain()),
         peer,
+        address,
+        admitted: Arc::default(),
         idempotency,
     };
     perform(endpoint, call).await
@@ -173,6 +191,32 @@ async fn perform(endpoint: &Endpoint, call: Call) -> Result<Reply, Problem> {
         }
     }
     unreachable!("the last try returns")
+}
+
+/// Reads the body, in [`BODY_LIMIT`] at most. Meanwhile the connection is one that waits for its client.
+async fn receive(app: &App, endpoint: &Endpoint, parts: &Parts, body: Body) -> Result<Bytes, Problem> {
+    if body.is_end_stream() {
+        return read_body(endpoint, &parts.headers, body).await;
+    }
+    let progress = parts.extensions.get::<Progress>();
+    let enter = |phase| {
+        if let Some(progress) = progress {
+            progress.enter(phase);
+        }
+    };
+    enter(Phase::Receiving);
+    let reading = read_body(endpoint, &parts.headers, body);
+    let read = app.env().timeout(BODY_LIMIT, reading).await;
+    enter(Phase::Working);
+    read.unwrap_or_else(|_| {
+        Err(Problem::new(
+            Code::BodyTimeout,
+            format!(
+                "it must be here within {} s; nothing was done",
+                BODY_LIMIT.as_secs()
+            ),
+        ))
+    })
 }
 
 async fn read_body(endpoint: &Endpoint, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {

@@ -1,25 +1,44 @@
-//! The listening end: TLS 1.3 with optional client certificates, or plain HTTP behind a gateway on the same machine.
+//! The service at work: its listeners ([`listener`](crate::listener)) and what goes on beside them.
 //!
 //! Four tasks run beside the connections: revocations of other instances are read every two seconds, and open sagas are driven
 //! when woken and every ten seconds, so that those of a crashed instance go on; what has expired is swept away every hour; and
 //! bills are kept (`upkeep.rs`). What this instance counts goes through a spool on its own disk.
 
-use crate::{app::App, metering, record::Recorder, router::router, saga, sweep::sweep, upkeep};
-use axum::serve::{IncomingStream, Listener};
+use crate::{
+    app::App,
+    connections::ConnectionLimits,
+    listener::{Door, Open},
+    metering, metrics,
+    record::Recorder,
+    router::router,
+    saga,
+    sweep::sweep,
+    upkeep,
+};
+use axum::Router;
 use firn_billing::{Billing, BillingSink, Reporter};
-use firn_env::Env;
+use firn_env::Task;
 use firn_identity::{
     CertificateDer, ClientCertificates, PeerIdentity, PeerKind, SigningKey, TlsIdentity, certificate_request,
     server_config,
 };
 use firn_usage::{Delivery, DeliveryPolicy, SourceId, Spool, SpoolConfig};
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::sync::{Semaphore, mpsc};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
-/// Handshakes at a time: more would only make each slower.
-const HANDSHAKES: usize = 256;
-/// A client that does not finish its handshake by then is gone or hostile.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Connections of tenants, unless said otherwise: some 160 MiB when all are in use.
+pub const CONNECTIONS: usize = 4096;
+/// Of one address: an office behind one, with every browser's six.
+pub const CONNECTIONS_PER_ADDRESS: usize = 256;
+/// Several monitoring systems at once.
+const METRICS_CONNECTIONS: usize = 64;
+const METRICS_CONNECTIONS_PER_ADDRESS: usize = 16;
 const SWEEP_PERIOD: Duration = Duration::from_secs(3600);
 const SAGA_PERIOD: Duration = Duration::from_secs(10);
 
@@ -45,12 +64,57 @@ pub enum ServeError {
 /// How the service is reached.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// Address and port; port 0 asks for any.
+    /// Address and port for everybody; port 0 asks for any.
     pub address: SocketAddr,
     /// DNS names and addresses for the certificate; `None`: plain HTTP, for behind a gateway.
     pub tls_names: Option<Vec<String>>,
     /// What this instance is called among those that serve the same table: letters, digits, hyphens.
     pub instance: String,
+    /// Address and port for edges, nodes and the service's components only: nobody else's connections take their place.
+    pub internal: Option<SocketAddr>,
+    /// Address and port for `/metrics` and `/healthz` over plain HTTP.
+    pub metrics: Option<SocketAddr>,
+    /// Connections of tenants at most, and as many of the internal listener.
+    pub connections: usize,
+    /// Of one address at most.
+    pub connections_per_address: usize,
+    /// Addresses of gateways: they have no share of their own, and what they say of a caller's address is believed.
+    pub gateways: Vec<IpAddr>,
+}
+
+impl Listening {
+    /// With the usual limits, and for everybody only.
+    pub fn new(address: SocketAddr, tls_names: Option<Vec<String>>, instance: impl Into<String>) -> Self {
+        Self {
+            address,
+            tls_names,
+            instance: instance.into(),
+            internal: None,
+            metrics: None,
+            connections: CONNECTIONS,
+            connections_per_address: CONNECTIONS_PER_ADDRESS,
+            gateways: Vec::new(),
+        }
+    }
+
+    fn limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            total: self.connections.max(1),
+            per_address: self.connections_per_address.max(1),
+            gateways: self.gateways.clone(),
+        }
+    }
+}
+
+/// Where the service listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// For everybody.
+    pub tenants: SocketAddr,
+    /// For edges, nodes and components.
+    pub internal: Option<SocketAddr>,
+    /// For monitoring.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Serves until `stop` completes; tells the address it listens on through `ready`.
@@ -60,7 +124,7 @@ pub struct Listening {
 pub async fn serve(
     app: &App,
     listening: &Listening,
-    ready: impl FnOnce(SocketAddr),
+    ready: impl FnOnce(Bound),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     serve_recorded(app, listening, None, ready, stop).await
@@ -74,21 +138,17 @@ pub async fn serve_recorded(
     app: &App,
     listening: &Listening,
     recorder: Option<Recorder>,
-    ready: impl FnOnce(SocketAddr),
+    ready: impl FnOnce(Bound),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "axum wants tokio's own listener; nothing deterministic runs here"
-    )]
-    let listener = tokio::net::TcpListener::bind(listening.address)
-        .await
-        .and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let failed = |error| ServeError::Listen {
-        address: listening.address.to_string(),
-        error,
+    let tenants = listen(listening.address).await?;
+    let internal = listen_if_asked(listening.internal).await?;
+    let metrics = listen_if_asked(listening.metrics).await?;
+    let bound = Bound {
+        tenants: tenants.1,
+        internal: internal.as_ref().map(|(_, address)| *address),
+        metrics: metrics.as_ref().map(|(_, address)| *address),
     };
-    let (address, listener) = listener.map_err(failed)?;
     let (spool, delivery) = open_spool(app, &listening.instance).await?;
     let deliverer = app.env().spawn("usage delivery", delivery.run());
     let upkeep = app.env().spawn("upkeep", upkeep::run(app.clone(), spool.clone()));
@@ -98,23 +158,66 @@ pub async fn serve_recorded(
     });
     let driver = app.env().spawn("sagas", drive(app.clone()));
     let sweeper = app.env().spawn("sweep", keep_swept(app.clone()));
-    let router = match recorder {
+    let router: Router = match recorder {
         None => router(app),
         Some(recorder) => router(app).layer(axum::middleware::from_fn(move |request, next| {
             recorder.clone().pass(request, next)
         })),
     };
-    ready(address);
-    let served = match &listening.tls_names {
-        None => axum::serve(listener, router).with_graceful_shutdown(stop).await,
-        Some(names) => {
-            let listener = TlsListener::start(app, listener, address, names)?;
-            let service = router
-                .layer(axum::middleware::from_fn(show_peer))
-                .into_make_service_with_connect_info::<Peer>();
-            axum::serve(listener, service).with_graceful_shutdown(stop).await
-        }
+    let mut doors = Vec::new();
+    let tls = match (&listening.tls_names, &internal) {
+        (None, None) => None,
+        (names, _) => Some(Tls::start(app, names.as_deref().unwrap_or_default())?),
     };
+    let acceptor = |clients| tls.as_ref().map(|tls| tls.acceptor(app, clients)).transpose();
+    doors.push(Door {
+        name: "tenants",
+        listener: tenants.0,
+        tls: match &listening.tls_names {
+            Some(_) => acceptor(ClientCertificates::Optional)?,
+            None => None,
+        },
+        limits: listening.limits(),
+        hears_gateways: true,
+        router: router.clone(),
+    });
+    if let Some((listener, _)) = internal {
+        doors.push(Door {
+            name: "internal",
+            listener,
+            tls: acceptor(ClientCertificates::Required)?,
+            limits: listening.limits(),
+            // A gateway passes bytes through here, so nothing that stands in a header is its word.
+            hears_gateways: false,
+            router,
+        });
+    }
+    let mut open: Vec<Open> = doors.into_iter().map(|door| door.open(app.env())).collect();
+    if let Some((listener, _)) = metrics {
+        let seen = open
+            .iter()
+            .map(|open| (open.name, open.connections.clone()))
+            .collect();
+        let door = Door {
+            name: "metrics",
+            listener,
+            tls: None,
+            limits: ConnectionLimits {
+                total: METRICS_CONNECTIONS,
+                per_address: METRICS_CONNECTIONS_PER_ADDRESS,
+                gateways: Vec::new(),
+            },
+            hears_gateways: false,
+            router: metrics::router(seen),
+        };
+        open.push(door.open(app.env()));
+    }
+    ready(bound);
+    stop.await;
+    futures::future::join_all(open.into_iter().map(Open::close)).await;
+    if let Some(tls) = tls {
+        tls.renewal.abort();
+    }
     upkeep.abort();
     // What was counted in the last minute is durable before the process ends; its delivery is the next start's.
     if let Err(error) = metering::record_operations(app, &spool).await {
@@ -124,7 +227,31 @@ pub async fn serve_recorded(
     refresher.abort();
     driver.abort();
     sweeper.abort();
-    served.map_err(failed)
+    Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the listeners are tokio's own; nothing deterministic runs here"
+    )]
+    let listener = TcpListener::bind(address).await;
+    listener
+        .and_then(|listener| Ok((listener.local_addr()?, listener)))
+        .map(|(address, listener)| (listener, address))
+        .map_err(|error| ServeError::Listen {
+            address: address.to_string(),
+            error,
+        })
+}
+
+async fn listen_if_asked(
+    address: Option<SocketAddr>,
+) -> Result<Option<(TcpListener, SocketAddr)>, ServeError> {
+    match address {
+        Some(address) => listen(address).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The spool of this instance, and what carries it into the ledger.
@@ -160,55 +287,30 @@ async fn drive(app: App) {
     }
 }
 
-/// Who is at the other end of a connection, as its certificate says.
-#[derive(Clone, Debug)]
-struct Peer(Option<PeerIdentity>);
+/// The service's own certificate, renewed for as long as it serves.
+struct Tls {
+    identity: TlsIdentity,
+    renewal: Task<()>,
+}
 
-/// Hands the peer's name to the router. It comes from the connection only, never from a header.
-async fn show_peer(
-    axum::extract::ConnectInfo(peer): axum::extract::ConnectInfo<Peer>,
-    mut request: axum::extract::Request,
-    next: axum::middleware::Next,
-) -> axum::response::Response {
-    if let Some(peer) = peer.0 {
-        request.extensions_mut().insert(peer);
+impl Tls {
+    fn start(app: &App, names: &[String]) -> Result<Self, ServeError> {
+        let (key, issued) = own_certificate(app, names).map_err(ServeError::Certificate)?;
+        let identity =
+            TlsIdentity::new(&key, &issued).map_err(|error| ServeError::Certificate(error.to_string()))?;
+        let renewal = renew(app.clone(), identity.clone(), names.to_vec());
+        Ok(Self {
+            identity,
+            renewal: app.env().spawn("renewal", renewal),
+        })
     }
-    next.run(request).await
-}
 
-type TlsStream = tokio_rustls::server::TlsStream<tokio::net::TcpStream>;
-
-/// Accepts connections whose handshake is done, so that a slow one holds nobody up.
-struct TlsListener {
-    address: SocketAddr,
-    accepted: mpsc::Receiver<(TlsStream, SocketAddr)>,
-}
-
-impl TlsListener {
-    fn start(
-        app: &App,
-        listener: tokio::net::TcpListener,
-        address: SocketAddr,
-        names: &[String],
-    ) -> Result<Self, ServeError> {
-        let failed = |error: &dyn std::fmt::Display| ServeError::Certificate(error.to_string());
-        let identity = own_identity(app, names).map_err(|error| failed(&error))?;
+    fn acceptor(&self, app: &App, clients: ClientCertificates) -> Result<TlsAcceptor, ServeError> {
         let authorities: [CertificateDer<'static>; 1] = [app.authority().certificate().clone()];
-        let config = server_config(app.env(), &identity, &authorities, ClientCertificates::Optional)
-            .map_err(|error| failed(&error))?;
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let (sender, accepted) = mpsc::channel(HANDSHAKES);
-        let env = app.env().clone();
-        app.env()
-            .spawn("renewal", renew(app.clone(), identity, names.to_vec()));
-        app.env().spawn("accept", accept(env, listener, acceptor, sender));
-        Ok(Self { address, accepted })
+        let config = server_config(app.env(), &self.identity, &authorities, clients)
+            .map_err(|error| ServeError::Certificate(error.to_string()))?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
     }
-}
-
-fn own_identity(app: &App, names: &[String]) -> Result<TlsIdentity, String> {
-    let (key, issued) = own_certificate(app, names)?;
-    TlsIdentity::new(&key, &issued).map_err(|error| error.to_string())
 }
 
 fn own_certificate(
@@ -243,63 +345,5 @@ async fn renew(app: App, identity: TlsIdentity, names: Vec<String>) {
                 "the service's certificate could not be renewed; the old one stays in use"
             );
         }
-    }
-}
-
-async fn accept(
-    env: Env,
-    listener: tokio::net::TcpListener,
-    acceptor: tokio_rustls::TlsAcceptor,
-    sender: mpsc::Sender<(TlsStream, SocketAddr)>,
-) {
-    let room = Arc::new(Semaphore::new(HANDSHAKES));
-    while !sender.is_closed() {
-        let permit = room
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, most likely: waiting is all that helps.
-                tracing::warn!(%error, "a connection could not be accepted");
-                env.sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let (acceptor, sender, clock) = (acceptor.clone(), sender.clone(), env.clone());
-        env.spawn("handshake", async move {
-            let _permit = permit;
-            if let Ok(Ok(stream)) = clock.timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await {
-                // A closed channel means that the service stops.
-                let _ = sender.send((stream, peer)).await;
-            }
-        });
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.accepted.recv().await {
-            Some(accepted) => accepted,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(self.address)
-    }
-}
-
-impl axum::extract::connect_info::Connected<IncomingStream<'_, TlsListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        let certificates = stream.io().get_ref().1.peer_certificates();
-        let name =
-            certificates.and_then(|certificates| PeerIdentity::of_certificate(certificates.first()?).ok());
-        Self(name)
     }
 }

@@ -5,7 +5,7 @@ mod harness;
 mod world;
 
 use axum::http::Method;
-use firn_api::{AUDIENCE, Listening, POLICY, RegoPolicy, endpoints, serve};
+use firn_api::{AUDIENCE, Bound, Listening, POLICY, RegoPolicy, endpoints, serve};
 use firn_identity::{CertificateDer, PeerIdentity, PeerKind, Role, SigningKey, certificate_request, pem};
 use harness::{DOMAIN, ISSUER, Service};
 use serde_json::Value;
@@ -104,11 +104,14 @@ impl Gateway {
         let app = service.app.clone();
         service.env.spawn("api", async move {
             let listening = Listening {
-                address: "127.0.0.1:0".parse().unwrap(),
-                tls_names: Some(vec!["localhost".into()]),
-                instance: "1".into(),
+                gateways: vec![[127, 0, 0, 1].into()],
+                ..Listening::new(
+                    "127.0.0.1:0".parse().unwrap(),
+                    Some(vec!["localhost".into()]),
+                    "1",
+                )
             };
-            let ready = |address| told.send(address).unwrap();
+            let ready = |bound: Bound| told.send(bound.tenants).unwrap();
             serve(&app, &listening, ready, std::future::pending())
                 .await
                 .unwrap();

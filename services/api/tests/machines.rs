@@ -3,7 +3,7 @@
 mod harness;
 
 use axum::http::{Method, StatusCode};
-use firn_identity::{JoinSecret, PeerIdentity, PeerKind};
+use firn_identity::{CapabilityKey, CapabilityVerifier, HolderHash, JoinSecret, PeerIdentity, PeerKind};
 use firn_table::Table;
 use harness::{Call, Customer, Service, base64};
 use serde_json::{Value, json};
@@ -163,16 +163,35 @@ async fn an_attachment_ends_the_one_before() {
     let early = service.post(&token, &format!("{disk}/attach"), json!({})).await;
     assert_eq!(early.code(), "wrong_state", "not before it is placed");
     assert_eq!(firn_api::drive_all(&service.app).await.unwrap(), 0);
-    let first = service.post(&token, &format!("{disk}/attach"), json!({})).await;
-    let second = service.post(&token, &format!("{disk}/attach"), json!({})).await;
+    // A capability is good for one edge of the tenant's own: for nobody else, and not for whoever gets hold of it.
+    let nobody = service.post(&token, &format!("{disk}/attach"), json!({})).await;
+    assert_eq!(nobody.code(), "invalid_field", "{:?}", nobody.body);
+    let stranger = service.sign_up("stranger@one.example").await;
+    let strangers = service.log_in(&stranger).await;
+    let (theirs, their_peer, _) = service.join_edge(&stranger, &strangers, "e").await;
+    let (edge, peer, _) = service.join_edge(&customer, &token, "e").await;
+    let path = format!("{disk}/attach");
+    let attach = |body: Value| service.post(&token, &path, body);
+    assert_eq!(attach(json!({ "edge": theirs })).await.code(), "invalid_field");
+    let by_theirs = Call::new(Method::POST, &format!("{disk}/attach"))
+        .token(&token)
+        .peer(&their_peer)
+        .json(json!({}));
+    assert_eq!(service.send(by_theirs).await.code(), "invalid_field");
+    let first = attach(json!({ "edge": edge })).await;
+    let second = attach(json!({ "edge": edge })).await;
     assert_eq!(
         (&first.body["fence"], &second.body["fence"]),
         (&json!(1), &json!(2))
     );
-    let reader = service
-        .post(&token, &format!("{disk}/attach"), json!({ "read_only": true }))
-        .await;
+    let reader = attach(json!({ "read_only": true, "edge": edge })).await;
     assert_eq!(reader.body["fence"], 2);
+
+    let bytes = unbase64(&second.body["capability"]);
+    let key: [u8; 32] = unhex(&second.body["capability_key"]).try_into().unwrap();
+    let verifier = CapabilityVerifier::new([CapabilityKey::from_bytes(key)]);
+    let verified = verifier.verify(&bytes, service.now()).unwrap();
+    assert_eq!(verified.capability().holder, Some(HolderHash::of(&peer)));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Disks: their records, and capabilities to use them. Work that touches nodes is a [saga](crate::saga).
 
-use super::{LimitsRecord, NameRecord, name_sort, require_free_name};
+use super::{EdgeRecord, LimitsRecord, NameRecord, name_sort, require_free_name};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
@@ -9,13 +9,13 @@ use crate::{
     secrets::hex,
     store::Record,
     types::{
-        AttachDisk, CreateDisk, Disk, DiskAttached, DiskChange, DiskState, GrowDisk, InUse, MAX_DISK_BYTES,
-        Operation, TRACT_BYTES,
+        AttachDisk, CreateDisk, Disk, DiskAttached, DiskChange, DiskState, EdgeState, GrowDisk, InUse,
+        MAX_DISK_BYTES, Operation, TRACT_BYTES,
     },
 };
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use firn_identity::{Capability, DiskId, HolderHash, Rights};
+use firn_identity::{Capability, DiskId, EdgeId, HolderHash, PeerIdentity, PeerKind, Rights};
 use serde::{Deserialize, Serialize};
 
 /// How long a capability holds: an attachment renews it long before, and survives the API's absence for an hour.
@@ -260,6 +260,7 @@ async fn attach(call: Call) -> Result<Reply, Problem> {
             format!("the disk is {:?}", loaded.record.disk.state),
         ));
     }
+    let holder = HolderHash::of(&holder(&call, body.edge).await?);
     let mut record = loaded.record.clone();
     let rights = if body.read_only {
         Rights::READ
@@ -275,7 +276,7 @@ async fn attach(call: Call) -> Result<Reply, Problem> {
         fence: record.disk.fence,
         not_before: now,
         expires: now.plus(CAPABILITY_SECONDS),
-        holder: call.peer.as_ref().map(HolderHash::of),
+        holder: Some(holder),
     };
     let issuer = call.app.capabilities();
     let attached = DiskAttached {
@@ -289,6 +290,36 @@ async fn attach(call: Call) -> Result<Reply, Problem> {
         .detail(format!("fence {}, {rights:?}", record.disk.fence))
         .update(&loaded, &record);
     call.commit(change, Reply::json(StatusCode::OK, &attached)).await
+}
+
+/// Whose certificate the capability is bound to: the caller's own, if it is an edge of the tenant's, or that of the edge which the
+/// body names. A capability that is good for whoever holds it would be good for any other tenant who gets hold of it.
+async fn holder(call: &Call, edge: Option<EdgeId>) -> Result<PeerIdentity, Problem> {
+    let tenant = call.context()?.tenant();
+    let shown = match &call.peer {
+        Some(peer) if peer.trust_domain == call.app.trust_domain() => match peer.kind {
+            PeerKind::Edge { tenant: of, edge } if of == tenant => Some(edge),
+            _ => None,
+        },
+        Some(_) | None => None,
+    };
+    let edge = edge.or(shown).ok_or_else(|| {
+        Problem::field(
+            "edge",
+            "name the edge that attaches the disk, or call with its certificate: the capability is good for its holder only",
+        )
+    })?;
+    let known = call.store()?.get::<EdgeRecord>(&EdgeRecord::sort(edge)).await?;
+    if !known.is_some_and(|known| known.record.edge.state == EdgeState::Active) {
+        return Err(Problem::field(
+            "edge",
+            format!("{edge} is no active edge of this tenant"),
+        ));
+    }
+    Ok(PeerIdentity {
+        trust_domain: call.app.trust_domain().to_owned(),
+        kind: PeerKind::Edge { tenant, edge },
+    })
 }
 
 async fn operation(call: Call) -> Result<Reply, Problem> {

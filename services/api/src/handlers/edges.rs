@@ -161,7 +161,7 @@ pub(super) fn require_certificate(call: &Call, holder: &Principal) -> Result<(),
     let shown = call.peer.as_ref().map(|peer| &peer.kind);
     let is_holders = match (holder, shown) {
         (Principal::Edge(edge), Some(PeerKind::Edge { edge: shown, .. })) => edge == shown,
-        (Principal::Node(node), Some(PeerKind::Node(shown))) => node == shown,
+        (Principal::Node(node), Some(shown)) => shown.node() == Some(*node),
         (_, Some(_) | None) => false,
     };
     if is_holders {

@@ -1,7 +1,9 @@
 //! API keys, and the tokens they are exchanged for.
 //!
 //! A **login key** acts as the member it was made for, in the role the member has at that moment. Any other key acts as
-//! itself, in the role and scopes it was made with, and only as long as the member who made it is there.
+//! itself, in the role and scopes it was made with as far as the present role of the member who made it includes them
+//! ([`Role::meet`]), and only as long as that member is there. Whoever changes a member's role ends the tokens of their keys in
+//! the same transaction, so that no token is of more than its key's present role.
 
 use super::{
     LimitsRecord,
@@ -19,7 +21,7 @@ use crate::{
 use axum::http::{Method, StatusCode};
 use firn_identity::{
     ApiKey, ApiKeyHash, Grant, KeyId, MAX_SCOPE_BYTES, MAX_SCOPES, MAX_TOKEN_SECONDS, MemberId, Principal,
-    Revoked, Role,
+    Revoked, Role, UnixTime,
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -39,6 +41,13 @@ pub(crate) struct KeyRecord {
 
 impl Record for KeyRecord {
     const KIND: &'static str = "key";
+}
+
+impl KeyRecord {
+    /// Whether it is neither revoked nor expired.
+    pub(crate) fn is_good(&self, now: UnixTime) -> bool {
+        !self.key.revoked && self.key.expires > now
+    }
 }
 
 pub(super) fn sort(id: KeyId) -> String {
@@ -143,7 +152,7 @@ pub(super) fn login_key(
     ))
 }
 
-/// What to revoke when a member goes: the tokens of every key they made.
+/// What to revoke when a member goes or gets another role: the tokens of every key they made.
 pub(super) async fn made_by(store: &TenantStore, member: MemberId) -> Result<Vec<Revoked>, Problem> {
     let mut found = Vec::new();
     let mut after = None;
@@ -275,7 +284,7 @@ async fn exchange(call: Call) -> Result<Reply, Problem> {
         .ok_or_else(refused)?
         .record;
     let now = call.app.now();
-    if !record.hash.matches(&shown) || record.key.revoked || record.key.expires <= now {
+    if !record.hash.matches(&shown) || !record.is_good(now) {
         return Err(refused());
     }
     let member = store
@@ -313,15 +322,16 @@ async fn exchange(call: Call) -> Result<Reply, Problem> {
     if !is_service {
         return Err(Problem::field("audience", "a service's name, such as firn-api"));
     }
+    let role = if record.acts_as == Principal::Member(member.id) {
+        member.role
+    } else {
+        member.role.meet(record.key.role).ok_or_else(refused)?
+    };
     let grant = Grant {
         audience,
         principal: record.acts_as,
         tenant: tenant.id,
-        role: if record.acts_as == Principal::Member(member.id) {
-            member.role
-        } else {
-            record.key.role
-        },
+        role,
         scopes,
         lifetime_seconds: MAX_TOKEN_SECONDS.min(record.key.expires.0 - now.0),
     };

@@ -7,7 +7,7 @@ use crate::{
     names::Email,
     problem::{Code, Problem},
     secrets::hex,
-    store::Record,
+    store::{Record, TenantStore},
     types::{ChangeMember, ConfirmInvitation, InUse, InviteMember, Member, MemberWelcome},
 };
 use axum::http::{Method, StatusCode};
@@ -24,6 +24,9 @@ pub(crate) struct MemberRecord {
     /// Hash of the code in the invitation's mail.
     pub(crate) code_hash: Option<String>,
     pub(crate) code_expires: Option<UnixTime>,
+    /// Who invited them, until they confirmed; nobody knows of invitations made by earlier builds.
+    #[serde(default)]
+    pub(crate) invited_by: Option<Principal>,
 }
 
 impl Record for MemberRecord {
@@ -111,15 +114,7 @@ pub(super) fn may_grant(granter: Role, granted: Role) -> Result<(), Problem> {
             "one of owner, admin, operator, billing, reader",
         ));
     }
-    let allowed = match granter {
-        Role::Owner => true,
-        Role::Admin => granted != Role::Owner,
-        Role::Operator => matches!(granted, Role::Operator | Role::Reader),
-        Role::Billing => matches!(granted, Role::Billing | Role::Reader),
-        Role::Reader => granted == Role::Reader,
-        Role::Edge | Role::Node => false,
-    };
-    if allowed {
+    if granter.may_grant(granted) {
         Ok(())
     } else {
         Err(Problem::new(
@@ -127,6 +122,30 @@ pub(super) fn may_grant(granter: Role, granted: Role) -> Result<(), Problem> {
             format!("role {granter} may not grant {granted}"),
         ))
     }
+}
+
+/// The role in which somebody may act at `now`: a member's own, a key's as far as its member's goes. Nothing if the member or
+/// the key is gone, revoked or expired, and for machines.
+pub(super) async fn present_role(
+    store: &TenantStore,
+    principal: Principal,
+    now: UnixTime,
+) -> Result<Option<Role>, Problem> {
+    let (member, limited_to) = match principal {
+        Principal::Member(member) => (member, None),
+        Principal::Key(key) => match store.get::<keys::KeyRecord>(&keys::sort(key)).await? {
+            Some(key) if key.record.is_good(now) => (key.record.made_by, Some(key.record.key.role)),
+            Some(_) | None => return Ok(None),
+        },
+        Principal::Edge(_) | Principal::Node(_) => return Ok(None),
+    };
+    let member = store.get::<MemberRecord>(&MemberRecord::sort(member)).await?;
+    Ok(member
+        .filter(|member| member.record.is_active())
+        .and_then(|member| match limited_to {
+            None => Some(member.record.member.role),
+            Some(role) => member.record.member.role.meet(role),
+        }))
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
@@ -156,6 +175,13 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
             ..InUse::default()
         },
     )?;
+    let tenant = call.context()?.tenant();
+    call.once(|| {
+        let recipient = body.email.folded();
+        call.app
+            .limiter()
+            .admit_invitation(call.app.env(), tenant, recipient)
+    })?;
     let (code, code_hash) = signup::new_code(&call);
     let now = call.app.now();
     let member = Member {
@@ -170,6 +196,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
         member: member.clone(),
         code_hash: Some(code_hash),
         code_expires: Some(now.plus(signup::CODE_SECONDS)),
+        invited_by: Some(call.context()?.proved()?.principal),
     };
     let change = call
         .change("member.invite", member.id)?
@@ -180,7 +207,6 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
     let reply = call
         .commit(change, Reply::json(StatusCode::CREATED, &member))
         .await?;
-    let tenant = call.context()?.tenant();
     let mail = Mail {
         to: member.email.as_str().to_owned(),
         subject: "You are invited to Firn".into(),
@@ -223,6 +249,15 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
     if !equal_in_constant_time(stored.as_bytes(), shown.as_bytes()) || !in_time {
         return Err(signup::code_refused());
     }
+    if let Some(inviter) = loaded.record.invited_by {
+        let role = present_role(&store, inviter, call.app.now()).await?;
+        if !role.is_some_and(|role| role.may_grant(loaded.record.member.role)) {
+            return Err(Problem::new(
+                Code::CredentialRefused,
+                "whoever invited you is gone or may no longer give this role; ask for a new invitation",
+            ));
+        }
+    }
     let limits = LimitsRecord::load(&store).await?;
     let mut taken = limits.record.take(
         "keys",
@@ -234,6 +269,7 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
     let mut record = loaded.record.clone();
     record.code_hash = None;
     record.code_expires = None;
+    record.invited_by = None;
     record.member.state = ACTIVE.into();
     record.member.public_key = public_key.map(|key| hex(&key));
     if record.member.role == Role::Owner {
@@ -299,8 +335,9 @@ async fn change(call: Call) -> Result<Reply, Problem> {
         .detail(format!("from {} to {}", loaded.record.member.role, body.role))
         .update(&loaded, &record)
         .update(&limits, &counted);
-    // Tokens of the old role end now, not in five minutes.
-    let revoked = [Revoked::Principal(Principal::Member(id))];
+    // Tokens of the old role end now, not in five minutes; so do those of the keys they made, which may do no more than they.
+    let mut revoked = keys::made_by(&store, id).await?;
+    revoked.push(Revoked::Principal(Principal::Member(id)));
     let reply = Reply::json(StatusCode::OK, &record.member);
     call.commit_revoking(change, &revoked, reply).await
 }

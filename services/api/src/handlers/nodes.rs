@@ -1,4 +1,7 @@
 //! Nodes: invited, joined, heard of, drained. Where tracts go is the placement's matter.
+//!
+//! What a node is called in its certificate says in whose cluster it may copy: those of the fleet's tenant get the fleet's
+//! name, those of any other tenant one that names the tenant, which the fleet's nodes do not know.
 
 use super::{LimitsRecord, edges, hex_field};
 use crate::{
@@ -198,7 +201,17 @@ async fn join(call: Call) -> Result<Reply, Problem> {
             format!("at most {MAX_CAPACITY_BYTES}"),
         ));
     }
-    let certificate = edges::certificate(&call, &body.certificate_request, PeerKind::Node(id))?;
+    let kind = kind_of(&call, id)?;
+    let request = match &kind {
+        PeerKind::TenantNode { .. } => body.tenant_certificate_request.as_ref().ok_or_else(|| {
+            Problem::field(
+                "tenant_certificate_request",
+                "this tenant's nodes are its own, so the certificate names the tenant; update firn-blockd, which asks for it",
+            )
+        })?,
+        _ => &body.certificate_request,
+    };
+    let certificate = edges::certificate(&call, request, kind)?;
     let mut record = loaded.record.clone();
     record.authenticator_hash = None;
     record.node.state = NodeState::Active;
@@ -218,6 +231,16 @@ async fn join(call: Call) -> Result<Reply, Problem> {
         capability_key: hex(&call.app.capabilities().public().to_bytes()),
     };
     Ok(Reply::json(StatusCode::OK, &joined))
+}
+
+/// What a node of the caller's tenant is called.
+fn kind_of(call: &Call, node: NodeId) -> Result<PeerKind, Problem> {
+    let tenant = call.context()?.tenant();
+    Ok(if call.app.is_fleets(tenant) {
+        PeerKind::Node(node)
+    } else {
+        PeerKind::TenantNode { tenant, node }
+    })
 }
 
 /// Not audited: it comes every few seconds and changes nothing that anybody decided.
@@ -334,7 +357,7 @@ async fn renew(call: Call) -> Result<Reply, Problem> {
     let body: RenewCertificate = call.body()?;
     let node: NodeId = call.param("node")?;
     edges::require_certificate(&call, &Principal::Node(node))?;
-    let issued = edges::certificate(&call, &body.certificate_request, PeerKind::Node(node))?;
+    let issued = edges::certificate(&call, &body.certificate_request, kind_of(&call, node)?)?;
     let change = call.change("node.certificate", node)?;
     change.commit(call.app.env(), None).await?;
     Ok(Reply::json(StatusCode::CREATED, &issued))

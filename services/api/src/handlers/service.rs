@@ -7,6 +7,7 @@ use crate::{
 use axum::http::{Method, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
+use std::net::Ipv4Addr;
 use utoipa::ToSchema;
 
 /// The service answers.
@@ -86,7 +87,7 @@ async fn health(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn key_set(call: Call) -> Result<Reply, Problem> {
-    let keys = call.app.issuer().public_keys(call.app.now()).to_json();
+    let keys = call.app.public_keys().to_json();
     let mut reply = Reply::nothing();
     reply.status = StatusCode::OK;
     reply.body = Bytes::from(keys);
@@ -96,14 +97,12 @@ async fn key_set(call: Call) -> Result<Reply, Problem> {
 /// So that verifiers learn of a revocation when it happens: ask with the number of the list at hand, take the answer, ask again.
 async fn next_revocations(call: Call) -> Result<Reply, Problem> {
     let sequence: u64 = call.param("sequence")?;
-    call.app.newer_revocations(sequence).await;
+    let stranger = (!call.is_known).then(|| call.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()));
+    call.app.newer_revocations(sequence, stranger).await;
     revocations(call).await
 }
 
 async fn revocations(call: Call) -> Result<Reply, Problem> {
-    let list = call
-        .app
-        .issuer()
-        .sign_revocations(&call.app.revocations(), call.app.now());
+    let list = call.app.signed_revocations().to_string();
     Ok(Reply::json(StatusCode::OK, &SignedRevocations { list }))
 }

@@ -98,6 +98,12 @@ pub(super) fn code_refused() -> Problem {
 
 async fn sign_up(call: Call) -> Result<Reply, Problem> {
     let body: SignUp = call.body()?;
+    call.once(|| {
+        let recipient = body.email.folded();
+        call.app
+            .limiter()
+            .admit_sign_up(call.app.env(), call.address, recipient)
+    })?;
     let signup = hex(&call.app.env().random_bytes::<16>());
     let (code, code_hash) = new_code(&call);
     let expires = call.app.now().plus(CODE_SECONDS);
@@ -212,6 +218,7 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
             member: member.clone(),
             code_hash: None,
             code_expires: None,
+            invited_by: None,
         },
     )
     .create(

@@ -117,7 +117,9 @@ async fn close(call: Call) -> Result<Reply, Problem> {
 async fn revoke(call: Call) -> Result<Reply, Problem> {
     let caller = call.context()?.proved()?;
     if let Some(token) = caller.token {
-        call.app.revoke(&[Revoked::Token(token)]).await?;
+        let tenant = call.context()?.tenant();
+        call.once(|| call.app.limiter().admit_revocation(call.app.env(), tenant))?;
+        call.app.revoke(tenant, &[Revoked::Token(token)]).await?;
     }
     Ok(Reply::nothing())
 }

@@ -97,7 +97,10 @@ pub(super) fn require_service(call: &Call, names: &[&str]) -> Result<String, Pro
     match &call.peer {
         Some(peer) if peer.trust_domain == call.app.trust_domain() => match &peer.kind {
             PeerKind::Service(name) if names.contains(&name.as_str()) => return Ok(name.clone()),
-            PeerKind::Service(_) | PeerKind::Edge { .. } | PeerKind::Node(_) => {}
+            PeerKind::Service(_)
+            | PeerKind::Edge { .. }
+            | PeerKind::Node(_)
+            | PeerKind::TenantNode { .. } => {}
         },
         Some(_) | None => {}
     }

@@ -1,7 +1,7 @@
 //! Disks and nodes.
 
 use crate::names::DisplayName;
-use firn_identity::{DiskId, NodeId, UnixTime};
+use firn_identity::{DiskId, EdgeId, NodeId, UnixTime};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -82,6 +82,11 @@ pub struct AttachDisk {
     /// Only to read: others stay attached.
     #[serde(default)]
     pub read_only: bool,
+    /// The edge that attaches it: the capability is good on connections with its certificate only. Absent: the one whose
+    /// certificate the request comes with.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub edge: Option<EdgeId>,
 }
 
 /// What a client of a disk shows to its nodes.
@@ -120,9 +125,15 @@ pub struct JoinNode {
     /// The secret's authenticator.
     #[schema(min_length = 43, max_length = 43)]
     pub authenticator: String,
-    /// The certificate request, base64 without padding.
+    /// The certificate request for a node of the fleet, `node/<node>`, base64 without padding. It counts if the tenant's nodes
+    /// are the fleet's.
     #[schema(min_length = 1, max_length = 1024)]
     pub certificate_request: String,
+    /// The certificate request for a node that the tenant runs for itself, `tenant/<tenant>/node/<node>`, base64 without
+    /// padding. It counts if the tenant's nodes are its own.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 1024)]
+    pub tenant_certificate_request: Option<String>,
     /// Where it is reached.
     #[schema(min_length = 1, max_length = 256)]
     pub address: String,

@@ -15,8 +15,8 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode},
 };
 use firn_api::{
-    AUDIENCE, App, CloudSessions, DiskPlacement, Mail, MailError, Mailer, MasterSecret, POLICY, Parts,
-    Policy, Pool, RegoPolicy, router,
+    AUDIENCE, App, CloudSessions, DiskPlacement, Limits, Mail, MailError, Mailer, MasterSecret, POLICY,
+    Parts, Policy, Pool, RegoPolicy, router,
 };
 use firn_env::Env;
 use firn_identity::{
@@ -109,6 +109,20 @@ pub fn app_in(
     cloud: Arc<dyn CloudSessions>,
     pool: Option<Pool>,
 ) -> App {
+    app_with(env, table, policy, mail, placement, cloud, pool, None)
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of a service")]
+pub fn app_with(
+    env: &Env,
+    table: Arc<dyn Table>,
+    policy: Arc<dyn Policy>,
+    mail: &Letterbox,
+    placement: Arc<dyn DiskPlacement>,
+    cloud: Arc<dyn CloudSessions>,
+    pool: Option<Pool>,
+    fleet_tenant: Option<TenantId>,
+) -> App {
     App::new(Parts {
         env: env.clone(),
         table,
@@ -117,11 +131,12 @@ pub fn app_in(
         mailer: Arc::new(mail.clone()),
         placement,
         pool,
+        fleet_tenant,
         cloud,
         issuer: ISSUER.into(),
         trust_domain: DOMAIN.into(),
         token_generation: 0,
-        request_rate: None,
+        limits: Limits::default(),
     })
     .unwrap()
 }
@@ -162,6 +177,25 @@ impl Service {
             ..self.under(rego())
         };
         pooled.under(rego())
+    }
+
+    /// The same storage, where this tenant's nodes are the fleet's.
+    pub fn with_fleet(&self, tenant: TenantId) -> Self {
+        let app = app_with(
+            &self.env,
+            self.table.connect(&self.env),
+            rego(),
+            &self.mail,
+            Arc::new(self.fleet.clone()),
+            Arc::new(Cloud),
+            None,
+            Some(tenant),
+        );
+        Self {
+            router: router(&app),
+            app,
+            ..self.under(rego())
+        }
     }
 
     /// The same storage under another policy.
@@ -338,14 +372,20 @@ impl Service {
         let invited = self.post(token, &format!("{}/nodes", customer.base), body).await;
         assert_eq!(invited.status, StatusCode::CREATED, "{:?}", invited.body);
         let node: NodeId = invited.body["id"].as_str().unwrap().parse().unwrap();
-        let peer = PeerIdentity {
+        let named = |kind| PeerIdentity {
             trust_domain: DOMAIN.into(),
-            kind: PeerKind::Node(node),
+            kind,
         };
-        let request = certificate_request(&SigningKey::from_seed([4; 32]), &peer);
+        let fleets = named(PeerKind::Node(node));
+        let peer = named(PeerKind::TenantNode {
+            tenant: customer.tenant,
+            node,
+        });
+        let request = |name| base64(&certificate_request(&SigningKey::from_seed([4; 32]), name));
         let body = json!({
             "authenticator": &*secret.authenticator().expose(),
-            "certificate_request": base64(&request),
+            "certificate_request": request(&fleets),
+            "tenant_certificate_request": request(&peer),
             "address": "10.0.0.7:7500",
             "capacity_bytes": 1_u64 << 40,
         });

@@ -15,6 +15,7 @@ use std::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::{
     TlsConnector,
+    client::TlsStream,
     rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, version::TLS13},
 };
 
@@ -23,6 +24,8 @@ pub const DOMAIN: &str = "firn.test";
 pub struct Program {
     process: Child,
     pub address: SocketAddr,
+    /// For machines, and for monitoring; if they were asked for.
+    pub others: Vec<SocketAddr>,
 }
 
 pub fn firn_api(arguments: &[&str]) -> Command {
@@ -38,6 +41,11 @@ impl Program {
 
     /// One of several that serve the same table; each has a state of its own.
     pub fn instance(directory: &Path, table: &str, instance: &str) -> Self {
+        Self::with(directory, table, instance, &[])
+    }
+
+    /// The same with more options.
+    pub fn with(directory: &Path, table: &str, instance: &str, more: &[&str]) -> Self {
         let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
         let mut process = firn_api(&["serve", "--listen", "127.0.0.1:0", "--trust-domain", DOMAIN])
             .args([
@@ -50,22 +58,30 @@ impl Program {
                 "--secret",
                 &path("secret"),
             ])
+            .args(more)
             .env("AWS_ACCESS_KEY_ID", "firntest")
             .env("AWS_SECRET_ACCESS_KEY", "firntest")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line
-            .trim()
-            .strip_prefix("listening on ")
-            .expect("it says where")
-            .parse()
-            .unwrap();
-        Self { process, address }
+        let listeners = 1 + more
+            .iter()
+            .filter(|option| option.starts_with("--listen-"))
+            .count();
+        let mut addresses: Vec<SocketAddr> = BufReader::new(process.stdout.take().unwrap())
+            .lines()
+            .take(listeners)
+            .map(|line| {
+                let line = line.unwrap();
+                let (_, address) = line.rsplit_once(" on ").expect("it says where");
+                address.parse().unwrap()
+            })
+            .collect();
+        Self {
+            process,
+            address: addresses.remove(0),
+            others: addresses,
+        }
     }
 
     pub fn kill(mut self) {
@@ -81,13 +97,7 @@ impl Program {
         token: &str,
         body: Value,
     ) -> (StatusCode, Value) {
-        #[allow(clippy::disallowed_methods, reason = "a client outside the service")]
-        let stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
-        let connector = TlsConnector::from(Arc::new(client.clone()));
-        let mut stream = connector
-            .connect("localhost".try_into().unwrap(), stream)
-            .await
-            .unwrap();
+        let mut stream = connect(client, self.address).await.unwrap();
         let body = if body.is_null() {
             String::new()
         } else {
@@ -121,6 +131,17 @@ impl Program {
         };
         (StatusCode::from_u16(status).unwrap(), body)
     }
+}
+
+/// A connection whose handshake is done.
+pub async fn connect(
+    client: &ClientConfig,
+    address: SocketAddr,
+) -> std::io::Result<TlsStream<tokio::net::TcpStream>> {
+    #[allow(clippy::disallowed_methods, reason = "a client outside the service")]
+    let stream = tokio::net::TcpStream::connect(address).await?;
+    let connector = TlsConnector::from(Arc::new(client.clone()));
+    connector.connect("localhost".try_into().unwrap(), stream).await
 }
 
 /// Trusts the authority and shows no certificate, as a person's client does.
