@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 pub const MAX_REVOCATIONS: usize = 4096;
 /// The longest signed list read: base64 of that.
 const MAX_REVOCATIONS_BYTES: usize = 1 << 20;
+/// More revocations than are made in a second; 2^53, the largest number that every reader of JSON keeps, is reached in 2242.
+const RESTORE_STEP: u64 = 1 << 20;
 const KIND: &str = "firn-revocations+jwt";
 
 /// What is revoked.
@@ -93,6 +95,17 @@ impl Revocations {
         }
         let up_to = self.up_to.entry(what).or_insert(now);
         *up_to = now.max(*up_to);
+    }
+
+    /// Takes back everything issued up to `now` included, under a number that no list before had, even if newer lists than this
+    /// one were lost: lists are counted up by revocations, of which there are fewer than a million a second.
+    pub fn revoke_everything_after_restore(&mut self, now: UnixTime) {
+        self.sequence = self
+            .sequence
+            .saturating_add(1)
+            .max(now.0.saturating_mul(RESTORE_STEP));
+        self.everything_up_to = Some(now);
+        self.up_to.clear();
     }
 
     /// Drops what no valid token can match any more.

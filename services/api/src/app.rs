@@ -93,7 +93,7 @@ impl Record for Revocations {
     const KIND: &'static str = "revocations";
 }
 
-fn revocations_key() -> ItemKey {
+pub(crate) fn revocations_key() -> ItemKey {
     ItemKey::new("service", "revocations")
 }
 
