@@ -22,6 +22,7 @@ mod failure;
 mod http;
 mod money;
 mod phrase;
+mod pins;
 mod profile;
 mod rings;
 mod screen;

@@ -1,7 +1,10 @@
 //! What this machine remembers between commands, in one file that only its owner reads: where the service is, who is logged
 //! in, which keys are pinned, and the newest of everything that must not go back.
 
-use crate::failure::{Exit, Failure, of_file};
+use crate::{
+    failure::{Exit, Failure, of_file},
+    pins::{PinnedInvitation, PinnedVolume},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -11,7 +14,8 @@ use std::{
 };
 use zeroize::{Zeroize, Zeroizing};
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+const OLDEST_VERSION: u16 = 1;
 /// Far more than any profile has.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -33,20 +37,23 @@ pub struct Profile {
     /// The newest audit entry that was verified: sequence and hash.
     #[serde(default)]
     pub audit_head: Option<(u64, String)>,
-    /// The newest key ring seen of each volume: its generation.
+    /// What was seen of each volume's keys, by the volume's id.
     #[serde(default)]
-    pub key_rings: BTreeMap<String, u64>,
-    /// Join secrets of edges that were invited here and not approved yet.
+    pub volumes: BTreeMap<String, PinnedVolume>,
+    /// Edges that were invited here and not approved yet, by their ids.
     #[serde(default)]
-    pub join_secrets: BTreeMap<String, String>,
+    pub invitations: BTreeMap<String, PinnedInvitation>,
+    /// Version 1: the generation of the newest key ring seen of each volume.
+    #[serde(default, skip_serializing)]
+    key_rings: BTreeMap<String, u64>,
+    /// Version 1: join secrets of edges.
+    #[serde(default, skip_serializing)]
+    join_secrets: BTreeMap<String, String>,
 }
 
 impl Drop for Profile {
     fn drop(&mut self) {
         self.api_key.zeroize();
-        for secret in self.join_secrets.values_mut() {
-            secret.zeroize();
-        }
     }
 }
 
@@ -67,9 +74,28 @@ impl Profile {
             api_key,
             audit_key: None,
             audit_head: None,
+            volumes: BTreeMap::new(),
+            invitations: BTreeMap::new(),
             key_rings: BTreeMap::new(),
             join_secrets: BTreeMap::new(),
         }
+    }
+
+    /// Takes over what a profile of version 1 says in its own way; the next save writes the present version.
+    fn migrate(&mut self) {
+        for (volume, generation) in std::mem::take(&mut self.key_rings) {
+            self.volumes.entry(volume).or_insert(PinnedVolume {
+                generation,
+                ..PinnedVolume::default()
+            });
+        }
+        for (edge, secret) in std::mem::take(&mut self.join_secrets) {
+            self.invitations.entry(edge).or_insert(PinnedInvitation {
+                secret,
+                volumes: None,
+            });
+        }
+        self.version = VERSION;
     }
 
     /// Where the profile lies, unless the command line says.
@@ -102,18 +128,19 @@ impl Profile {
         file.take(MAX_BYTES)
             .read_to_string(&mut text)
             .map_err(of_file(path))?;
-        let profile: Self = serde_json::from_str(&text).map_err(|error| {
+        let mut profile: Self = serde_json::from_str(&text).map_err(|error| {
             Failure::usage(format!("{} is no profile: {error}", path.display()))
                 .next("move it away and log in again")
         })?;
-        if profile.version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&profile.version) {
             return Err(Failure::usage(format!(
-                "{} has version {}, this build reads {VERSION}",
+                "{} has version {}, this build reads {OLDEST_VERSION} to {VERSION}",
                 path.display(),
                 profile.version
             ))
             .next("use the newer firn"));
         }
+        profile.migrate();
         Ok(profile)
     }
 
@@ -177,4 +204,25 @@ pub fn give_secret(path: Option<&Path>, secret: &str) -> Result<Option<PathBuf>,
         .and_then(|()| file.sync_all())
         .map_err(of_file(path))?;
     Ok(Some(path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_of_version_1_is_read_and_written_as_version_2() {
+        let text = r#"{"version":1,"server":"https://s","authority":null,"tenant":"ten_1","tenant_key":"00","api_key":"k",
+            "key_rings":{"vol_1":7},"join_secrets":{"edge_1":"secret"}}"#;
+        let mut profile: Profile = serde_json::from_str(text).unwrap();
+        profile.migrate();
+        assert_eq!(profile.volumes["vol_1"].generation, 7);
+        assert_eq!(profile.volumes["vol_1"].family, None);
+        assert_eq!(profile.invitations["edge_1"].secret, "secret");
+        assert_eq!(profile.invitations["edge_1"].volumes, None);
+        let written = serde_json::to_string(&profile).unwrap();
+        assert!(written.contains(r#""version":2"#) && !written.contains("join_secrets"));
+        let again: Profile = serde_json::from_str(&written).unwrap();
+        assert_eq!(again.volumes, profile.volumes);
+    }
 }

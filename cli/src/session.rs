@@ -101,6 +101,17 @@ impl Session {
         Err(Failure::failed(format!("the list of {path} does not end")))
     }
 
+    /// The thing with exactly this id: where an id was pinned, another thing of that name will not do.
+    pub async fn with_id(&self, kind: &str, id: &str) -> Result<Value, Failure> {
+        let found = self.get(&format!("{kind}/{id}")).await?.body;
+        if field(&found, "id") == id {
+            return Ok(found);
+        }
+        Err(Failure::untrusted(format!(
+            "asked for {id}, the service shows another of the {kind}"
+        )))
+    }
+
     /// The thing that somebody named by its id or by its name (of a member: the address). Of several with a name the one that is
     /// not gone; one that is gone only if it is the only one, so that an interrupted removal can be repeated.
     pub async fn find(&self, kind: &str, wanted: &str) -> Result<Value, Failure> {

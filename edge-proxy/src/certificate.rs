@@ -11,6 +11,7 @@ use crate::{
     config::Config,
     failure::Failure,
     joined::{Asked, Joined, file, read},
+    replace::replace,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_env::Env;
@@ -20,9 +21,7 @@ use firn_identity::{
 use serde::Deserialize;
 use std::{
     fs,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use zeroize::Zeroizing;
@@ -119,25 +118,4 @@ async fn renew_if_due(config: &Config, env: &Env) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format!("{}: {error}", newest(config).display())))?;
     tracing::info!("the certificate was renewed");
     Ok(())
-}
-
-/// Replaces a file that only its owner reads, whole: a crash leaves the old one or the new one.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let next = path.with_extension("new");
-    match fs::remove_file(&next) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&next)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&next, path)?;
-    match path.parent() {
-        Some(directory) => fs::File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
 }

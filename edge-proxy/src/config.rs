@@ -4,6 +4,7 @@ use crate::{
     cloud_session::CredentialsFrom,
     failure::Failure,
     quantity::{Size, Span},
+    rings::KeysSection,
     roots::RootsAt,
 };
 use firn_cleaner::Limits;
@@ -37,6 +38,8 @@ pub struct Config {
     pub(crate) snapshots: SnapshotsSection,
     #[serde(default)]
     pub(crate) cleaner: CleanerSection,
+    #[serde(default)]
+    pub(crate) keys: KeysSection,
 }
 
 /// Which volume, and where everything of it is.
@@ -371,6 +374,7 @@ impl Config {
             ));
         }
         config.cleaner.check()?;
+        config.keys.check()?;
         if config.cleaner.every.is_some() && config.volume.table == RootsAt::Service {
             return Err(
                 "cleaner.every: where the service keeps the roots it also cleans; leave it out".into(),

@@ -20,13 +20,12 @@ use crate::{
     identity::Identity,
     joined::{Asked, Joined, is_joined},
     parts::Outside,
+    rings::{self, Owner, keep, newest_in},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use bytes::Bytes;
 use firn_anchor::AnchorError;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, KeyRingError, VerifiedKeyRing};
-use firn_store::{ObjectKey, PutMode, Store, StoreError};
 use firn_volume::{FormatOptions, Volume};
 use serde::Deserialize;
 use std::fmt;
@@ -79,8 +78,8 @@ impl fmt::Display for Enrolment {
 }
 
 /// The newest ring, as the service has it.
-enum Newest {
-    /// Signed by the tenant.
+pub enum Newest {
+    /// Signed by the tenant, and for no other volume.
     Ring(Box<VerifiedKeyRing>),
     /// The volume has none.
     None,
@@ -93,8 +92,11 @@ struct Reply {
     key_ring: String,
 }
 
-/// The newest ring that the service has: verified, and nothing more.
-async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure> {
+/// The newest ring that the service has: signed by the tenant, and for no other volume than this edge's.
+///
+/// # Errors
+/// If what the service gives is no such ring, or it refuses this edge.
+pub async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure> {
     let path = format!("volumes/{}/keyring", joined.volume);
     let text = match joined.ask(config, &path, None).await? {
         Asked::Answer(text) => text,
@@ -112,6 +114,7 @@ async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure> {
         .map_err(|error| untrusted(&error))?;
     let ring = KeyRing::decode(bytes.into())
         .and_then(|ring| ring.verify(&joined.tenant))
+        .and_then(|ring| ring.check_volume(&VolumeId(joined.volume.0)).map(|()| ring))
         .map_err(|error| untrusted(&error))?;
     Ok(Newest::Ring(Box::new(ring)))
 }
@@ -162,7 +165,25 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
         Err(KeyRingError::NotARecipient { .. }) => return Ok(not_approved()),
         Err(error) => return Err(Failure::new(format!("the key ring does not open: {error}"))),
     };
-    keep(&ring, &*outside.stack.store).await?;
+    check_pinned(&joined, &ring)?;
+    let store = &*outside.stack.store;
+    let owner = Owner {
+        family: ring.family(),
+        tenant: joined.tenant,
+    };
+    // Nothing was seen here yet, but the bucket may have: an older ring lacks keys, and lists who was removed since.
+    let (in_bucket, passed) = newest_in(store, &owner, 0).await?;
+    for object in passed {
+        tracing::warn!(key = %object.key, why = object.why, "passed over: this is no key ring of the tenant's; remove it");
+    }
+    if let Some(in_bucket) = in_bucket {
+        ring.check_after(&in_bucket.seen()).map_err(|error| {
+            Failure::new(format!(
+                "the service's key ring, compared with the bucket's: {error}; nothing was changed"
+            ))
+        })?;
+    }
+    keep(&ring, store).await?;
     let place = place(ring.family());
     let identity = Identity {
         family: ring.family(),
@@ -187,6 +208,7 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
         let options = FormatOptions::default();
         Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
     }
+    rings::save(&config.volume.state_directory, &ring)?;
     identity.create(&config.volume.state_directory)?;
     Ok(Enrolment::Ready {
         made: !is_there,
@@ -194,51 +216,32 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
     })
 }
 
-/// The identity of the state directory. If it came from the service, the newest ring is fetched first.
-pub async fn renewed(config: &Config, outside: &Outside) -> Result<Identity, Failure> {
-    let identity = Identity::load(&config.volume.state_directory)?;
-    if !is_joined(config) {
-        return Ok(identity);
+/// What the inviter pinned when it made the invitation: of which family the volume is, and how new its ring was then.
+fn check_pinned(joined: &Joined, ring: &VerifiedKeyRing) -> Result<(), Failure> {
+    let Some(pinned) = joined.pinned() else {
+        tracing::warn!(
+            "the invitation is one of an older firn and does not say of which family its volume is"
+        );
+        return Ok(());
+    };
+    let untrusted = |why: String| {
+        Err(Failure::new(format!(
+            "the service's key ring is not the one that this edge was invited to: {why}; nothing was changed"
+        )))
+    };
+    if pinned.family != ring.family().to_string() {
+        return untrusted(format!(
+            "it is of family {}, the invitation says {}",
+            ring.family(),
+            pinned.family
+        ));
     }
-    match newest(&Joined::load(config)?, config).await? {
-        Newest::Ring(ring) => {
-            let store = &*outside.stack.store;
-            let kept = identity.newest_ring(store).await?;
-            let seen = kept.map_or(identity.generation, |kept| kept.max(identity.generation));
-            ring.check(&identity.family, seen)
-                .map_err(|error| Failure::new(format!("the service's key ring: {error}")))?;
-            keep(&ring, store).await?;
-        }
-        Newest::None => {
-            return Err(Failure::new(
-                "the service says that the volume has no key ring, and one was seen before; nothing was changed",
-            ));
-        }
-        Newest::Silent(why) => {
-            tracing::warn!(
-                why,
-                "the service did not answer; the newest key ring of the bucket is used"
-            );
-        }
+    if ring.generation() < pinned.generation {
+        return untrusted(format!(
+            "it is of generation {}, and generation {} was there when the invitation was made",
+            ring.generation(),
+            pinned.generation
+        ));
     }
-    Ok(identity)
-}
-
-/// Puts a verified ring into the bucket, where every edge and a recovery look for it.
-async fn keep(ring: &VerifiedKeyRing, store: &dyn Store) -> Result<(), Failure> {
-    let key = ObjectKey::new(&ring.ring().object_key());
-    let bytes = ring.ring().encode();
-    match store.put(&key, vec![bytes.clone()], PutMode::Create).await {
-        Ok(_) => Ok(()),
-        Err(StoreError::AlreadyExists { .. }) => {
-            let found: Bytes = store.get(&key).await.map_err(Failure::new)?;
-            if found == bytes {
-                return Ok(());
-            }
-            Err(Failure::new(format!(
-                "the bucket has another key ring under {key}: two were made of one generation; nothing was changed"
-            )))
-        }
-        Err(error) => Err(Failure::new(error)),
-    }
+    Ok(())
 }

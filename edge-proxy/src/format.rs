@@ -1,6 +1,6 @@
 //! Making a volume, and taking one over.
 
-use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside};
+use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, rings};
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase};
 use firn_store::{ObjectKey, PutMode};
@@ -53,7 +53,8 @@ pub async fn format(config: &Config, phrase_file: Option<&Path>, root_mode: u32)
             chunk.copy_from_slice(&random[..chunk.len()]);
         }
     };
-    let (ring, keys) = KeyRing::create(family, recipients, &signer, &mut entropy).map_err(Failure::new)?;
+    let (ring, keys) =
+        KeyRing::create(family, volume, recipients, &signer, &mut entropy).map_err(Failure::new)?;
     let identity = Identity {
         family,
         volume,
@@ -78,6 +79,7 @@ pub async fn format(config: &Config, phrase_file: Option<&Path>, root_mode: u32)
         ..FormatOptions::default()
     };
     Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
+    rings::save(directory, &ring.verify(&signer.public()).map_err(Failure::new)?)?;
     // The identity comes last: with it the volume is complete, without it nothing refers to what was made.
     identity.create(directory)?;
     println!(
@@ -125,8 +127,8 @@ fn show_phrase(phrase: &RecoveryPhrase, file: Option<&Path>) -> Result<(), Failu
 pub async fn takeover(config: &Config, force: bool) -> Result<(), Failure> {
     let identity = Identity::load(&config.volume.state_directory)?;
     let outside = Outside::open(config, None).await?;
-    let parts = outside.own_parts(&identity).await?;
-    let (tuple, _) = parts.anchor.load(identity.volume).await?;
+    let (parts, _) = outside.own_parts(config, identity).await?;
+    let (tuple, _) = parts.anchor.load(parts.volume).await?;
     if !force {
         let owner = tuple.owner.as_ref().map_or("nobody", |owner| &owner.name);
         println!(

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! identity = "FIRNEDGE" | version u8 | family [16] | volume [16] | tenant public [32] | recipient secret [32]
-//!          | handle key [32] | newest key ring generation seen u64
+//!          | handle key [32] | generation of the key ring it was made with u64
 //! ```
+//!
+//! The file is written once. The newest key ring taken since is beside it ([`crate::rings`]).
 
-use crate::failure::Failure;
-use bytes::{Buf, Bytes};
+use crate::{failure::Failure, rings::Owner};
+use bytes::Buf;
 use firn_format::{FamilyId, VolumeId};
-use firn_seal::{KeyRing, Keys, RecipientSecret, TenantPublic};
-use firn_store::{ObjectKey, Store};
+use firn_seal::{RecipientSecret, TenantPublic};
 use std::{
     fs::OpenOptions,
     io::Write,
@@ -29,6 +30,7 @@ pub struct Identity {
     pub tenant: TenantPublic,
     pub secret: RecipientSecret,
     pub handle_key: Zeroizing<[u8; 32]>,
+    /// Of the key ring it was made with: no older one is ever taken.
     pub generation: u64,
 }
 
@@ -112,50 +114,11 @@ impl Identity {
         })
     }
 
-    /// Fetches the newest key ring from the bucket, checks that the tenant signed it and that it is no older than what was
-    /// seen, and opens it.
-    pub async fn open_keys(&self, store: &dyn Store) -> Result<Keys, Failure> {
-        let key = self.newest_key(store).await?.ok_or_else(|| {
-            let prefix = KeyRing::object_prefix(&self.family);
-            Failure::new(format!(
-                "the store has no key ring under {prefix}: it is not the store of this volume"
-            ))
-        })?;
-        let bytes: Bytes = store.get(&key).await.map_err(Failure::new)?;
-        let ring = KeyRing::decode(bytes)
-            .and_then(|ring| ring.verify(&self.tenant))
-            .map_err(|error| {
-                Failure::new(format!(
-                    "the key ring {key} is not to be trusted: {error}; nothing was changed"
-                ))
-            })?;
-        ring.check(&self.family, self.generation).map_err(Failure::new)?;
-        ring.open(&self.secret).map_err(|error| {
-            Failure::new(format!(
-                "this edge's key does not open the key ring {key}: {error}"
-            ))
-        })
-    }
-
-    async fn newest_key(&self, store: &dyn Store) -> Result<Option<ObjectKey>, Failure> {
-        let prefix = KeyRing::object_prefix(&self.family);
-        let mut newest: Option<ObjectKey> = None;
-        loop {
-            let page = store.list(&prefix, newest.as_ref()).await.map_err(Failure::new)?;
-            newest = page.objects.last().map(|object| object.key.clone()).or(newest);
-            if !page.more {
-                return Ok(newest);
-            }
+    /// Whose key rings this edge takes.
+    pub fn owner(&self) -> Owner {
+        Owner {
+            family: self.family,
+            tenant: self.tenant,
         }
-    }
-
-    /// The generation of the bucket's newest key ring, as its name says: whoever can put it there could only make this edge
-    /// refuse more.
-    pub async fn newest_ring(&self, store: &dyn Store) -> Result<Option<u64>, Failure> {
-        let key = self.newest_key(store).await?;
-        Ok(key.and_then(|key| {
-            let digits = key.as_str().rsplit('/').next()?.to_owned();
-            u64::from_str_radix(&digits, 16).ok()
-        }))
     }
 }

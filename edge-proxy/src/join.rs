@@ -5,7 +5,7 @@
 //! volume is the one that the configuration names. The owner's id is drawn anew in the new directory, so that the two are
 //! never taken for one edge; the key of the file handles is the same, so that clients' mounts survive a change of machines.
 
-use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside};
+use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, rings::KeyRings};
 use std::path::Path;
 
 /// Makes the identity of this state directory from the one in the file `from`.
@@ -19,7 +19,7 @@ pub async fn join(config: &Config, from: &Path) -> Result<(), Failure> {
     }
     let mut identity = Identity::load_file(from)?;
     let outside = Outside::open(config, None).await?;
-    identity.open_keys(&*outside.stack.store).await?;
+    KeyRings::open(config, &outside, Identity::load_file(from)?).await?;
     let anchor = outside.anchor(identity.family);
     let name = &config.volume.name;
     let Some(volume) = anchor.volume_named(name).await? else {

@@ -6,6 +6,7 @@ use firn_seal::{RecipientSecret, TenantPublic};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Mutex,
@@ -19,7 +20,8 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 const REPLY_BYTES_MAX: usize = 3 << 20;
 /// A service that takes longer is taken for one that does not answer: serving must not wait for it.
 const TIMEOUT: Duration = Duration::from_secs(10);
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+const OLDEST_VERSION: u16 = 1;
 
 /// `enrolment.json`, as `firn edge join` wrote it.
 #[derive(Deserialize)]
@@ -31,6 +33,18 @@ pub struct Invitation {
     edge: EdgeId,
     pub name: String,
     volumes: Vec<String>,
+    /// By volume, since version 2.
+    #[serde(default)]
+    pinned: BTreeMap<String, Pinned>,
+}
+
+/// What the inviter knew of a volume's keys.
+#[derive(Deserialize)]
+pub struct Pinned {
+    /// Whose keys open it.
+    pub family: String,
+    /// The newest key ring's.
+    pub generation: u64,
 }
 
 /// A file of the state directory.
@@ -74,9 +88,9 @@ impl Joined {
         let path = file(config, "enrolment.json");
         let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
         let invitation: Invitation = serde_json::from_slice(&read(&path)?).map_err(|error| wrong(&error))?;
-        if invitation.version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&invitation.version) {
             return Err(wrong(&format!(
-                "version {}, this build reads {VERSION}",
+                "version {}, this build reads {OLDEST_VERSION} to {VERSION}",
                 invitation.version
             )));
         }
@@ -111,6 +125,11 @@ impl Joined {
             volume,
             client: Mutex::new(None),
         })
+    }
+
+    /// What the invitation says of this edge's volume; none if it was made before invitations did.
+    pub fn pinned(&self) -> Option<&Pinned> {
+        self.invitation.pinned.get(&self.volume.to_string())
     }
 
     /// The edge, as the service calls it.

@@ -5,6 +5,7 @@ use crate::{
     config::Config,
     failure::Failure,
     identity::Identity,
+    rings::KeyRings,
     roots::{RootsAt, ServiceRoots},
 };
 use firn_anchor::Anchor;
@@ -98,10 +99,15 @@ impl Outside {
         }
     }
 
-    /// The parts of this edge's volume.
-    pub(crate) async fn own_parts(&self, identity: &Identity) -> Result<Parts, Failure> {
-        let keys = identity.open_keys(&*self.stack.store).await?;
-        Ok(self.parts(identity.family, identity.volume, keys))
+    /// The parts of this edge's volume, with the keys of the newest ring, which may be followed while they are used.
+    pub(crate) async fn own_parts(
+        &self,
+        config: &Config,
+        identity: Identity,
+    ) -> Result<(Parts, KeyRings), Failure> {
+        let (family, volume) = (identity.family, identity.volume);
+        let (rings, keys) = KeyRings::open(config, self, identity).await?;
+        Ok((self.parts(family, volume, keys), rings))
     }
 }
 

@@ -1,10 +1,17 @@
 //! `firn-edge recover`: a volume from its bucket and the recovery phrase, when the table and all edges are lost.
 
-use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, report, snapshots::utc};
-use bytes::Bytes;
+use crate::{
+    config::Config,
+    failure::Failure,
+    identity::Identity,
+    parts::Outside,
+    report,
+    rings::{self, Owner, newest_in},
+    snapshots::utc,
+};
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, Keys, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase, VerifiedKeyRing};
-use firn_store::{ObjectKey, PutMode, Store};
+use firn_store::{ObjectKey, Store};
 use firn_volume::recover::{FoundCheckpoint, RecoveryScan};
 use std::{collections::BTreeSet, path::Path};
 use zeroize::Zeroizing;
@@ -103,32 +110,33 @@ async fn open_ring(
     family: &FamilyId,
     phrase: &RecoveryPhrase,
 ) -> Result<(VerifiedKeyRing, Keys), Failure> {
-    let prefix = KeyRing::object_prefix(family);
-    let mut newest: Option<ObjectKey> = None;
-    loop {
-        let page = store.list(&prefix, newest.as_ref()).await.map_err(Failure::new)?;
-        newest = page.objects.last().map(|object| object.key.clone()).or(newest);
-        if !page.more {
-            break;
-        }
+    let owner = Owner {
+        family: *family,
+        tenant: phrase.signing_key().public(),
+    };
+    let (ring, passed) = newest_in(store, &owner, 0).await?;
+    for object in &passed {
+        println!(
+            "passed over: {} is no key ring of this phrase: {}",
+            object.key, object.why
+        );
     }
-    let key = newest.ok_or_else(|| {
+    let ring = ring.ok_or_else(|| {
+        let prefix = KeyRing::object_prefix(family);
+        Failure::new(if passed.is_empty() {
+            format!("the store has no key ring under {prefix}; nothing was changed")
+        } else {
+            format!(
+                "no key ring that was looked at under {prefix} belongs to this phrase; nothing was changed"
+            )
+        })
+    })?;
+    let keys = ring.open(&phrase.recovery_secret()).map_err(|error| {
         Failure::new(format!(
-            "the store has no key ring under {prefix}; nothing was changed"
+            "the phrase does not open the key ring of generation {}: {error}",
+            ring.generation()
         ))
     })?;
-    let bytes: Bytes = store.get(&key).await.map_err(Failure::new)?;
-    let ring = KeyRing::decode(bytes)
-        .and_then(|ring| ring.verify(&phrase.signing_key().public()))
-        .map_err(|error| {
-            Failure::new(format!(
-                "the key ring {key} does not belong to this phrase: {error}; nothing was changed"
-            ))
-        })?;
-    ring.check(family, 0).map_err(Failure::new)?;
-    let keys = ring
-        .open(&phrase.recovery_secret())
-        .map_err(|error| Failure::new(format!("the phrase does not open the key ring {key}: {error}")))?;
     Ok((ring, keys))
 }
 
@@ -201,13 +209,9 @@ async fn make_identity(
     let next = ring
         .add_recipient(keys, recipient, &signer, &mut entropy)
         .map_err(Failure::new)?;
-    let key = ObjectKey::new(&next.object_key());
-    outside
-        .stack
-        .store
-        .put(&key, vec![next.encode()], PutMode::Create)
-        .await
-        .map_err(Failure::new)?;
+    let next = next.verify(&signer.public()).map_err(Failure::new)?;
+    rings::keep(&next, &*outside.stack.store).await?;
+    rings::save(&config.volume.state_directory, &next)?;
     Ok(Identity {
         family,
         volume,

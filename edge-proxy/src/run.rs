@@ -5,7 +5,6 @@ use crate::{
     certificate::keep_renewed,
     cleaner::InsideCleaner,
     config::Config,
-    enrol,
     failure::Failure,
     identity::Identity,
     joined::is_joined,
@@ -55,13 +54,14 @@ pub async fn serve_until(
     told: impl Future<Output = ()> + Send,
     ready: impl FnOnce(&str),
 ) -> Result<(), Failure> {
-    let identity = enrol::renewed(config, outside).await?;
+    let identity = Identity::load(&config.volume.state_directory)?;
     let _lock = outside.env.disk().lock("lock").await.map_err(|error| {
         Failure::new(format!(
             "another firn-edge uses this state directory ({error}); nothing was changed"
         ))
     })?;
-    let parts = outside.own_parts(&identity).await?;
+    let (volume_id, handle_key) = (identity.volume, HandleKey::new(&identity.handle_key));
+    let (parts, rings) = outside.own_parts(config, identity).await?;
     let volume = match Volume::open(parts.clone(), config.volume_config()?).await {
         Ok((volume, recovery)) => {
             tracing::info!(?recovery, "volume open");
@@ -85,10 +85,11 @@ pub async fn serve_until(
         Err(error) => return Err(error.into()),
     };
     // Asked once: an idle edge asks the table nothing, and a takeover fences this one.
-    let (tuple, _) = parts.anchor.load(identity.volume).await?;
+    let (tuple, _) = parts.anchor.load(volume_id).await?;
     let fixed = Fixed {
         volume_name: tuple.name,
-        volume_id: identity.volume.to_string(),
+        volume_id: volume_id.to_string(),
+        keys: parts.keys.clone(),
         owner: OwnerPart {
             name: tuple.owner.map(|owner| owner.name).unwrap_or_default(),
             epoch: tuple.epoch.0,
@@ -105,6 +106,8 @@ pub async fn serve_until(
         let renewal = keep_renewed(config.clone(), outside.env.clone());
         Background(outside.env.spawn("renew certificate", renewal))
     });
+    let following = rings.follow(outside.env.clone(), volume.clone(), parts.keys.clone());
+    let _following = Background(outside.env.spawn("follow key rings", following));
     let cleaner = Arc::new(InsideCleaner::new(
         outside,
         parts.anchor.clone(),
@@ -116,7 +119,7 @@ pub async fn serve_until(
             .env
             .spawn("clean", cleaner.clone().keep_clean(volume.clone())),
     );
-    let service = serve(config, outside, &identity, &volume).await?;
+    let service = serve(config, outside, handle_key, &volume).await?;
     let address = service.0.address().to_owned();
     let observed = Arc::new(Observed::new(
         outside,
@@ -231,7 +234,7 @@ fn watchdog(observed: &Arc<Observed>) {
 async fn serve(
     config: &Config,
     outside: &Outside,
-    identity: &Identity,
+    handle_key: HandleKey,
     volume: &Volume,
 ) -> Result<(NfsService, LockService), Failure> {
     let vfs: Arc<dyn Vfs> = Arc::new(SnapshotAccess::new(volume, config.snapshots.visible));
@@ -253,7 +256,6 @@ async fn serve(
         let rules = writers.chain(readers).collect();
         exports.push(Export::new(&section.path, vfs.clone(), rules).map_err(Failure::usage)?);
     }
-    let handle_key = HandleKey::new(&identity.handle_key);
     let exports = Arc::new(Exports::new(handle_key, exports).map_err(Failure::usage)?);
     let monitor = MonitorConfig {
         grace: config.grace(),

@@ -5,6 +5,7 @@
 
 use crate::cleaner::{CleanerPart, InsideCleaner};
 use firn_nfs::{NfsService, nlm::LockService};
+use firn_seal::Keys;
 use firn_store::{Meter, Money, PriceBook, Route, Usage};
 use firn_table::Metered;
 use firn_volume::{ServingState, Volume, VolumeConfig};
@@ -53,6 +54,9 @@ pub struct VolumePart {
     pub files: u64,
     pub used_bytes: u64,
     pub quota_bytes: u64,
+    /// The key epoch that new data is sealed under.
+    #[serde(default)]
+    pub key_epoch: u32,
 }
 
 /// Whose volume it is: as given when this edge started, which only a takeover changes (and that fences this edge).
@@ -201,6 +205,7 @@ pub struct Observed {
     pub table_url: String,
     pub table: Arc<Metered>,
     pub cleaner: Arc<InsideCleaner>,
+    keys: Keys,
     service: Mutex<Option<(NfsService, LockService)>>,
 }
 
@@ -212,6 +217,7 @@ pub struct Fixed {
     pub store_url: String,
     pub table_url: String,
     pub book: PriceBook,
+    pub keys: Keys,
 }
 
 impl Observed {
@@ -236,6 +242,7 @@ impl Observed {
             table_url: fixed.table_url,
             table: outside.table.clone(),
             cleaner,
+            keys: fixed.keys,
             service: Mutex::new(Some(service)),
         }
     }
@@ -275,6 +282,7 @@ impl Observed {
                 files: status.files,
                 used_bytes: status.used_bytes,
                 quota_bytes: status.quota_bytes,
+                key_epoch: self.keys.current().0,
             },
             owner: self.owner.clone(),
             uncommitted: UncommittedPart {

@@ -161,7 +161,15 @@ async fn health(profile: &Profile) -> Result<String, Failure> {
 
 async fn key_rings(session: &mut Session) -> Result<String, Failure> {
     let (mut rings, mut without) = (0, 0);
-    for volume in session.list("volumes").await? {
+    let volumes = session.list("volumes").await?;
+    let hidden = rings::hidden(session, &volumes);
+    if !hidden.is_empty() {
+        return Err(Failure::untrusted(format!(
+            "the service does not list {}, which was seen here before",
+            hidden.join(", ")
+        )));
+    }
+    for volume in volumes {
         if volume["state"] == "erased" {
             continue;
         }

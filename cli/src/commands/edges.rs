@@ -13,6 +13,7 @@ use crate::{
     arguments::{Edge, Server, Wait},
     failure::{Exit, Failure, of_file},
     phrase,
+    pins::PinnedInvitation,
     profile::{give_secret, private_file, read_secret},
     rings::{self, filled, hex, unhex},
     screen::{field, note},
@@ -24,7 +25,12 @@ use firn_seal::{RecipientPublic, RecipientSecret};
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::{fs, io::Write as _, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write as _,
+    path::Path,
+};
 use zeroize::Zeroizing;
 
 /// What an edge must know, sealed under the join secret.
@@ -37,6 +43,16 @@ struct Invitation {
     edge: String,
     name: String,
     volumes: Vec<String>,
+    /// By volume: what the edge must find.
+    #[serde(default)]
+    pinned: BTreeMap<String, Pinned>,
+}
+
+/// What is known here of a volume's keys when an edge is invited to it.
+#[derive(Serialize, Deserialize)]
+struct Pinned {
+    family: String,
+    generation: u64,
 }
 
 pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
@@ -95,20 +111,31 @@ async fn create(
 ) -> Result<(), Failure> {
     let mut session = context.session().await?;
     session.tenant().await?;
-    let mut ids = Vec::new();
+    let (mut ids, mut pinned) = (Vec::new(), BTreeMap::new());
     for volume in volumes {
-        ids.push(field(&session.find("volumes", volume).await?, "id"));
+        let volume = session.find("volumes", volume).await?;
+        let id = field(&volume, "id");
+        same_name_as_before(&session, &volume)?;
+        if let Some(ring) = rings::fetch(&mut session, &volume).await? {
+            let known = Pinned {
+                family: ring.family().to_string(),
+                generation: ring.generation(),
+            };
+            pinned.insert(id.clone(), known);
+        }
+        ids.push(id);
     }
     let secret = JoinSecret::generate(&mut filled);
     let edge = secret.lookup_id().edge_id().to_string();
     let invitation = Invitation {
-        version: 1,
+        version: 2,
         server: session.profile.server.clone(),
         tenant: session.profile.tenant.clone(),
         tenant_key: session.profile.tenant_key.clone(),
         edge: edge.clone(),
         name: name.to_owned(),
         volumes: ids.clone(),
+        pinned,
     };
     let content = serde_json::to_vec(&invitation).map_err(|error| Failure::failed(error.to_string()))?;
     let sealed = secret
@@ -116,10 +143,11 @@ async fn create(
         .map_err(|error| Failure::failed(error.to_string()))?;
     let text = secret.expose();
     // Kept before the service hears of it: without the secret the edge could join and never be approved.
-    session
-        .profile
-        .join_secrets
-        .insert(edge.clone(), text.to_string());
+    let kept = PinnedInvitation {
+        secret: text.to_string(),
+        volumes: Some(ids.clone()),
+    };
+    session.profile.invitations.insert(edge.clone(), kept);
     session.save()?;
     let body = json!({
         "name": name,
@@ -132,7 +160,7 @@ async fn create(
         Ok(made) => made,
         Err(failure) => {
             if failure.exit != Exit::Unavailable {
-                session.profile.join_secrets.remove(&edge);
+                session.profile.invitations.remove(&edge);
                 session.save()?;
             }
             return Err(failure);
@@ -257,11 +285,11 @@ fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), Failure> {
 /// What the edge joined with, proved by the secret that was made here.
 fn proved(session: &Session, edge: &Value) -> Result<RecipientPublic, Failure> {
     let id = field(edge, "id");
-    let secret = session.profile.join_secrets.get(&id).ok_or_else(|| {
+    let invitation = session.profile.invitations.get(&id).ok_or_else(|| {
         Failure::usage(format!("the join secret of {id} is not on this machine"))
             .next("approve it where it was invited, with the same profile; or remove it and invite it anew")
     })?;
-    let secret = JoinSecret::parse(secret).map_err(|error| Failure::usage(error.to_string()))?;
+    let secret = JoinSecret::parse(&invitation.secret).map_err(|error| Failure::usage(error.to_string()))?;
     if secret.lookup_id().edge_id().to_string() != id {
         return Err(Failure::untrusted(format!(
             "{id} is not the edge of its join secret"
@@ -282,6 +310,46 @@ fn proved(session: &Session, edge: &Value) -> Result<RecipientPublic, Failure> {
     RecipientPublic::from_bytes(&public).map_err(|error| Failure::untrusted(error.to_string()))
 }
 
+/// The volumes that this edge was invited to, as they were noted here: the service could name more, and get the keys of all wrapped.
+fn invited_volumes(session: &Session, edge: &Value) -> Result<Vec<String>, Failure> {
+    let id = field(edge, "id");
+    let invitation = session.profile.invitations.get(&id);
+    let Some(invited) = invitation.and_then(|invitation| invitation.volumes.clone()) else {
+        return Err(Failure::usage(format!(
+            "{id} was invited with an older firn, which did not note here for which volumes"
+        ))
+        .next("remove it and invite it anew"));
+    };
+    let listed = edge["volumes"].as_array().into_iter().flatten();
+    let listed: BTreeSet<&str> = listed.filter_map(Value::as_str).collect();
+    if listed != invited.iter().map(String::as_str).collect() {
+        return Err(Failure::untrusted(format!(
+            "{id} was invited to {}, and the service says {}; nothing was wrapped",
+            invited.join(","),
+            field(edge, "volumes")
+        )));
+    }
+    Ok(invited)
+}
+
+/// Refuses a name under which another volume was seen: it may have been renamed, or the service shows a volume in its place.
+fn same_name_as_before(session: &Session, volume: &Value) -> Result<(), Failure> {
+    let (id, name) = (field(volume, "id"), field(volume, "name"));
+    let mut pins = session.profile.volumes.iter();
+    let Some((other, _)) = pins.find(|(other, pin)| pin.name == name && **other != id) else {
+        return Ok(());
+    };
+    if session.profile.volumes.contains_key(&id) {
+        return Ok(());
+    }
+    Err(Failure::untrusted(format!(
+        "{name:?} is volume {id} now and was {other} when it was seen here before"
+    ))
+    .next(format!(
+        "look at both with: firn volume show {id}   If it is right, that command also notes it"
+    )))
+}
+
 async fn approve(context: &Context, edge: &str, phrase_file: Option<&Path>) -> Result<(), Failure> {
     let mut session = context.session().await?;
     session.tenant().await?;
@@ -290,18 +358,13 @@ async fn approve(context: &Context, edge: &str, phrase_file: Option<&Path>) -> R
     let phrase = phrase::read(phrase_file, &session.profile.tenant_key)?;
     let id = field(&edge, "id");
     let mut wrapped = Vec::new();
-    for volume in edge["volumes"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-    {
-        let volume = session.find("volumes", volume).await?;
+    for volume in invited_volumes(&session, &edge)? {
+        let volume = session.with_id("volumes", &volume).await?;
         if rings::add_edge(&mut session, &phrase, &volume, &id, public).await? {
             wrapped.push(field(&volume, "name"));
         }
     }
-    session.profile.join_secrets.remove(&id);
+    session.profile.invitations.remove(&id);
     session.save()?;
     let shown = json!({ "edge": id, "wrapped": wrapped });
     context.screen.show(&shown, |shown| {
@@ -323,12 +386,13 @@ async fn remove(
         .await?
         .body;
     let mut rotated = Vec::new();
-    for volume in session.list("volumes").await? {
+    let volumes = session.list("volumes").await?;
+    for volume in volumes.iter().cloned() {
         if volume["state"] == "active" && rings::remove_edge(session, phrase, &volume, &id).await? {
             rotated.push(field(&volume, "name"));
         }
     }
-    session.profile.join_secrets.remove(&id);
+    session.profile.invitations.remove(&id);
     session.save()?;
     if wait.wait {
         wait_for(session, &field(&removed, "operation"), wait).await?;
@@ -341,5 +405,13 @@ async fn remove(
             field(shown, "edge.state"),
             field(shown, "new_key_epochs")
         )
-    })
+    })?;
+    let hidden = rings::hidden(session, &volumes);
+    if hidden.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::untrusted(format!(
+        "the service does not list {}, which was seen here before: if the edge has its keys, it still has them",
+        hidden.join(", ")
+    )))
 }

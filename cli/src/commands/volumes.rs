@@ -3,7 +3,7 @@
 use super::{Context, ask, wait_for};
 use crate::{
     arguments::{Snapshot, Volume},
-    failure::Failure,
+    failure::{Exit, Failure},
     phrase, rings,
     screen::field,
     session::Session,
@@ -41,9 +41,10 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
                 (None, Some(url)) => json!({ "kind": "own", "url": url, "role": role }),
                 (None, None) => return Err(Failure::usage("give --region or --bucket")),
             };
-            let body = json!({ "name": name, "bucket": bucket, "key_ring": rings::first(&phrase)? });
-            let made = session.post("volumes", &body).await?;
+            let made = make(&session, &name, &bucket).await?;
+            rings::put_first(&mut session, &phrase, &made).await?;
             // Reads the ring back: what the service keeps must be what was signed.
+            let made = session.with_id("volumes", &field(&made, "id")).await?;
             rings::fetch(&mut session, &made).await?;
             context.show_one(&made)
         }
@@ -97,6 +98,27 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             context.show_one(&session.get(&path).await?.body)
         }
     }
+}
+
+/// Makes a volume without keys, which are signed for its id; one that was left so by an interrupted command is taken up.
+async fn make(session: &Session, name: &str, bucket: &Value) -> Result<Value, Failure> {
+    let body = json!({ "name": name, "bucket": bucket });
+    let failure = match session.post("volumes", &body).await {
+        Ok(made) => return Ok(made),
+        Err(failure) if failure.exit == Exit::Conflict => failure,
+        Err(failure) => return Err(failure),
+    };
+    let Ok(there) = session.find("volumes", name).await else {
+        return Err(failure);
+    };
+    let is_ours = there["key_ring_generation"] == 0
+        && there["state"] == "active"
+        && bucket
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| there["bucket"][key] == *value);
+    if is_ours { Ok(there) } else { Err(failure) }
 }
 
 async fn show(context: &Context, session: &mut Session, volume: &str) -> Result<(), Failure> {

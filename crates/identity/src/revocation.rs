@@ -22,6 +22,8 @@ pub const MAX_REVOCATIONS: usize = 2048;
 pub const MAX_TENANT_REVOCATIONS: usize = 64;
 /// The longest signed list read: base64 of that.
 const MAX_REVOCATIONS_BYTES: usize = 1 << 20;
+/// More revocations than are made in a second; 2^53, the largest number that every reader of JSON keeps, is reached in 2242.
+const RESTORE_STEP: u64 = 1 << 20;
 /// Version 2 has a list for each tenant; a verifier of version 1 must refuse it rather than find nothing revoked in it.
 const KIND: &str = "firn-revocations-2+jwt";
 
@@ -135,6 +137,18 @@ impl Revocations {
             revoke_all(*tenant, entries, now);
             return;
         }
+        self.everything_up_to = Some(now);
+        self.tenants.clear();
+        self.unowned.clear();
+    }
+
+    /// Takes back everything issued up to `now` included, under a number that no list before had, even if newer lists than this
+    /// one were lost: lists are counted up by revocations, of which there are fewer than a million a second.
+    pub fn revoke_everything_after_restore(&mut self, now: UnixTime) {
+        self.sequence = self
+            .sequence
+            .saturating_add(1)
+            .max(now.0.saturating_mul(RESTORE_STEP));
         self.everything_up_to = Some(now);
         self.tenants.clear();
         self.unowned.clear();

@@ -2,11 +2,12 @@
 //!
 //! A ring lists the recipients (edges, members, the recovery key) and, for every epoch, the epoch key in an HPKE envelope
 //! to each of them. The tenant's signing key signs it, so neither the bucket nor the service that hands it out can slip in
-//! a recipient. Rings are never changed: each has a generation and names the hash of the one before, and lies at a key of
-//! its own, so an old one is told from the current one and a fork is noticed.
+//! a recipient. It names the volume it is for, so that a ring handed out in the place of another volume's is noticed. Rings
+//! are never changed: each has a generation and names the hash of the one before, and lies at a key of its own, so an old
+//! one is told from the current one and a fork is noticed.
 //!
 //! ```text
-//! decode ─► KeyRing ── verify(tenant) ─► VerifiedKeyRing ── check(family, newest seen) ── open(secret) ─► Keys
+//! decode ─► KeyRing ── verify(tenant) ─► VerifiedKeyRing ── check · check_after(newest seen) ── open(secret) ─► Keys
 //!                                              │
 //!                    rotate · add_recipient · remove_recipient (each needs opened keys and the signing key)
 //!                                              └─► KeyRing of the next generation
@@ -17,11 +18,13 @@
 
 mod encoding;
 mod envelope;
+mod error;
 
 use crate::{EpochKey, Keys, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
 use bytes::Bytes;
 use envelope::Envelope;
-use firn_format::{FamilyId, FormatError, KeyEpoch};
+pub use error::KeyRingError;
+use firn_format::{FamilyId, KeyEpoch, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most recipients of a ring: a large customer has some hundred offices.
@@ -33,105 +36,6 @@ const MAX_NAME_BYTES: usize = 255;
 
 /// A source of fresh entropy, such as the environment's randomness: fills the whole slice.
 pub type Entropy<'a> = &'a mut dyn FnMut(&mut [u8]);
-
-/// Why a key ring is refused. No key was handed out.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyRingError {
-    /// The bytes are no key ring this build can read.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-
-    /// The tenant did not sign this.
-    #[error("key ring of generation {generation} is not signed by tenant {tenant}; do not use it")]
-    BadSignature {
-        /// What the ring says of itself.
-        generation: u64,
-        /// Who should have signed.
-        tenant: TenantPublic,
-    },
-
-    /// The ring of another family.
-    #[error("key ring belongs to family {found}, not {expected}")]
-    WrongFamily {
-        /// The family wanted.
-        expected: FamilyId,
-        /// The family of the ring.
-        found: FamilyId,
-    },
-
-    /// An older ring than one seen before: someone holds back the current one.
-    #[error(
-        "key ring of generation {found} is stale, generation {newest_seen} was seen before; fetch the current one"
-    )]
-    Stale {
-        /// The generation of the ring.
-        found: u64,
-        /// The newest generation seen.
-        newest_seen: u64,
-    },
-
-    /// A ring that does not follow the one it should.
-    #[error(
-        "key ring of generation {generation} does not follow the ring of generation {previous}: they were forked"
-    )]
-    Forked {
-        /// The generation of the ring.
-        generation: u64,
-        /// The generation it should follow.
-        previous: u64,
-    },
-
-    /// The secret is none of the recipients'.
-    #[error("{public} is not a recipient of the key ring (generation {generation}); ask for it to be added")]
-    NotARecipient {
-        /// The public key of the secret.
-        public: RecipientPublic,
-        /// The ring's generation.
-        generation: u64,
-    },
-
-    /// An envelope does not hold the key the ring promises.
-    #[error("the key of epoch {epoch} for {recipient:?} does not open, or is not the one the ring names")]
-    BadEnvelope {
-        /// The epoch.
-        epoch: KeyEpoch,
-        /// Whose envelope it is.
-        recipient: String,
-    },
-
-    /// The keys at hand are not those of the ring.
-    #[error("the opened keys are not those of this key ring; open it first")]
-    WrongKeys,
-
-    /// A recipient that cannot be listed.
-    #[error("recipient {name:?} cannot be added: {reason}")]
-    BadRecipient {
-        /// Its name.
-        name: String,
-        /// Why not.
-        reason: &'static str,
-    },
-
-    /// No recipient has that name.
-    #[error("the key ring lists no recipient {name:?}")]
-    UnknownRecipient {
-        /// The name.
-        name: String,
-    },
-
-    /// A ring from which nothing could be recovered once all edges are gone.
-    #[error("a key ring must list a recovery recipient, or losing every edge would lose the data")]
-    NoRecovery,
-
-    /// A bound is reached.
-    #[error("a key ring holds at most {limit} {what}")]
-    Full {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        limit: usize,
-    },
-}
 
 /// What a recipient is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,6 +82,7 @@ struct Epoch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRing {
     family: FamilyId,
+    volume: Option<VolumeId>,
     generation: u64,
     previous: [u8; 32],
     recipients: Vec<Recipient>,
@@ -186,12 +91,14 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Makes the first ring of a family, with one fresh key.
+    /// Makes the first ring of a family, with one fresh key, for the volume that the family is made for. Clones of the volume
+    /// share its keys, and its ring.
     ///
     /// # Errors
     /// If the recipients cannot be listed together, or none of them is for recovery.
     pub fn create(
         family: FamilyId,
+        volume: VolumeId,
         recipients: Vec<Recipient>,
         signer: &TenantSigningKey,
         entropy: Entropy<'_>,
@@ -203,6 +110,7 @@ impl KeyRing {
         let epochs = vec![wrap_to_all(&family, epoch, &key, &recipients, entropy)];
         let ring = Draft {
             family,
+            volume: Some(volume),
             generation: 1,
             previous: [0; 32],
             recipients,
@@ -226,7 +134,12 @@ impl KeyRing {
 
     /// The name of the ring's object in the family's bucket.
     pub fn object_key(&self) -> String {
-        format!("{}{:016x}", Self::object_prefix(&self.family), self.generation)
+        Self::object_key_of(&self.family, self.generation)
+    }
+
+    /// The name of the object of a family's ring of one generation.
+    pub fn object_key_of(family: &FamilyId, generation: u64) -> String {
+        format!("{}{generation:016x}", Self::object_prefix(family))
     }
 
     /// What the names of all of a family's rings begin with; a listing gives them oldest first.
@@ -263,6 +176,19 @@ impl KeyRing {
     }
 }
 
+/// What is remembered of the newest ring seen, so that whatever comes later can be checked against it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenRing {
+    /// The family.
+    pub family: FamilyId,
+    /// The volume it was signed for, if it says.
+    pub volume: Option<VolumeId>,
+    /// Its generation.
+    pub generation: u64,
+    /// BLAKE3 of the whole ring.
+    pub hash: [u8; 32],
+}
+
 /// A key ring that the tenant signed. Only [`KeyRing::verify`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedKeyRing(KeyRing);
@@ -271,6 +197,37 @@ impl VerifiedKeyRing {
     /// The family whose keys it holds.
     pub fn family(&self) -> FamilyId {
         self.0.family
+    }
+
+    /// The volume that it was signed for; none in a ring that was begun with version 1 of the format and not
+    /// [bound](Self::bound_to) since.
+    pub fn volume(&self) -> Option<VolumeId> {
+        self.0.volume
+    }
+
+    /// The same ring, whose successors are signed for `volume`; for rings that say nothing of a volume yet.
+    ///
+    /// # Errors
+    /// If it is signed for another one.
+    pub fn bound_to(mut self, volume: VolumeId) -> Result<Self, KeyRingError> {
+        self.check_volume(&volume)?;
+        self.0.volume = Some(volume);
+        Ok(self)
+    }
+
+    /// Checks that it is not signed for another volume than the wanted one. A ring of version 1 passes: what it is for is then
+    /// known by its family only.
+    ///
+    /// # Errors
+    /// If it is.
+    pub fn check_volume(&self, expected: &VolumeId) -> Result<(), KeyRingError> {
+        match self.0.volume {
+            Some(found) if found != *expected => Err(KeyRingError::WrongVolume {
+                expected: *expected,
+                found,
+            }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Counts the rings of a family, from 1.
@@ -330,6 +287,43 @@ impl VerifiedKeyRing {
             generation: self.generation(),
             previous: previous.generation(),
         })
+    }
+
+    /// What to remember of it.
+    pub fn seen(&self) -> SeenRing {
+        SeenRing {
+            family: self.0.family,
+            volume: self.0.volume,
+            generation: self.0.generation,
+            hash: self.0.hash(),
+        }
+    }
+
+    /// Checks that this ring may be taken after `newest`: of the same family and volume, no older, and where the generations
+    /// are equal or neighbours, the same ring or its successor. What lies between more distant ones is not at hand.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_after(&self, newest: &SeenRing) -> Result<(), KeyRingError> {
+        self.check(&newest.family, newest.generation)?;
+        if let Some(expected) = newest.volume {
+            let found = self.0.volume.unwrap_or(encoding::UNBOUND);
+            if found != expected {
+                return Err(KeyRingError::WrongVolume { expected, found });
+            }
+        }
+        let is_forked = match self.generation() - newest.generation {
+            0 => self.0.hash() != newest.hash,
+            1 => self.0.previous != newest.hash,
+            _ => false,
+        };
+        if is_forked {
+            return Err(KeyRingError::Forked {
+                generation: self.generation(),
+                previous: newest.generation,
+            });
+        }
+        Ok(())
     }
 
     /// Opens all keys with a recipient's secret.
@@ -394,7 +388,7 @@ impl VerifiedKeyRing {
         let mut ring = self.successor(recipients);
         for entry in &mut ring.epochs {
             let key = keys.epoch(entry.epoch).map_err(|_| KeyRingError::WrongKeys)?;
-            let envelope = Envelope::seal(&ring.family, entry.epoch, key, &recipient.public, entropy);
+            let envelope = Envelope::seal(&ring.family, entry.epoch, &key, &recipient.public, entropy);
             entry.envelopes.push(envelope);
         }
         Ok(ring.sign(signer))
@@ -432,6 +426,7 @@ impl VerifiedKeyRing {
     fn successor(&self, recipients: Vec<Recipient>) -> Draft {
         Draft {
             family: self.0.family,
+            volume: self.0.volume,
             generation: self.0.generation + 1,
             previous: self.0.hash(),
             recipients,
@@ -441,7 +436,7 @@ impl VerifiedKeyRing {
 
     fn check_keys(&self, keys: &Keys) -> Result<(), KeyRingError> {
         let same = keys.family() == self.0.family
-            && keys.epochs().eq(self.epochs())
+            && keys.epochs().into_iter().eq(self.epochs())
             && self.0.epochs.iter().all(|entry| {
                 keys.epoch(entry.epoch)
                     .is_ok_and(|key| key.commitment(&self.0.family, entry.epoch) == entry.commitment)
@@ -457,6 +452,7 @@ impl VerifiedKeyRing {
 /// A ring that is not signed yet.
 struct Draft {
     family: FamilyId,
+    volume: Option<VolumeId>,
     generation: u64,
     previous: [u8; 32],
     recipients: Vec<Recipient>,
@@ -482,6 +478,7 @@ impl Draft {
         let encoded = encoding::encode(&self, signer);
         let Self {
             family,
+            volume,
             generation,
             previous,
             recipients,
@@ -489,6 +486,7 @@ impl Draft {
         } = self;
         KeyRing {
             family,
+            volume,
             generation,
             previous,
             recipients,

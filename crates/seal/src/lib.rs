@@ -24,9 +24,10 @@ mod secret;
 pub use error::SealError;
 pub use identity::{IdentityError, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
 pub use keyring::{
-    Entropy, KeyRing, KeyRingError, MAX_EPOCHS, MAX_RECIPIENTS, Recipient, RecipientKind, VerifiedKeyRing,
+    Entropy, KeyRing, KeyRingError, MAX_EPOCHS, MAX_RECIPIENTS, Recipient, RecipientKind, SeenRing,
+    VerifiedKeyRing,
 };
-pub use keys::{EpochKey, Keys};
+pub use keys::{EpochKey, Keys, NotTheNextKeys};
 pub use object::{Compression, ObjectOpener, ObjectSealer, OpenedObject};
 pub use phrase::{PhraseError, RecoveryPhrase};
 pub use record::{RecordContext, RecordOpener, RecordSealer, SEALED_OVERHEAD_BYTES};

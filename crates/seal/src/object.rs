@@ -57,6 +57,8 @@ impl ObjectSealer {
         let family = keys.family();
         let name = [&hedge.writer.0.to_le_bytes()[..], &hedge.sequence.to_le_bytes()];
         let salt = hedged_salt(&fresh_entropy, PURPOSE, &family, &name);
+        // One view of the keys: an epoch adopted in between must not come with the key of another.
+        let keys = keys.now();
         Self {
             family,
             key_epoch: keys.current(),
@@ -258,7 +260,7 @@ impl ObjectOpener {
         }
         let epoch_key = self.keys.epoch(seal.key_epoch)?;
         let key = Arc::new(DerivedKey::new(
-            epoch_key,
+            &epoch_key,
             &seal.salt,
             PURPOSE,
             &self.keys.family(),

@@ -89,7 +89,7 @@ impl RecordOpener {
         let family = keys.family();
         Ok(Self {
             family,
-            key: DerivedKey::new(keys.epoch(key_epoch)?, &salt, context.purpose, &family),
+            key: DerivedKey::new(&keys.epoch(key_epoch)?, &salt, context.purpose, &family),
             context,
         })
     }
@@ -156,6 +156,7 @@ impl RecordSealer {
             &context.number.to_le_bytes(),
         ];
         let salt = hedged_salt(&fresh_entropy, context.purpose, &family, &name);
+        let keys = keys.now();
         let key = DerivedKey::new(keys.current_key(), &salt, context.purpose, &family);
         Self {
             opener: RecordOpener { family, key, context },

@@ -26,10 +26,16 @@ fn ring(edges: u32) -> Bytes {
     let mut stream = blake3::Hasher::new().finalize_xof();
     let mut entropy = |bytes: &mut [u8]| stream.fill(bytes);
     let signer = phrase.signing_key();
-    KeyRing::create(FamilyId([1; 16]), recipients, &signer, &mut entropy)
-        .unwrap()
-        .0
-        .encode()
+    KeyRing::create(
+        FamilyId([1; 16]),
+        VolumeId([1; 16]),
+        recipients,
+        &signer,
+        &mut entropy,
+    )
+    .unwrap()
+    .0
+    .encode()
 }
 
 #[test]

@@ -7,6 +7,7 @@ use firn_seal::*;
 use proptest::prelude::*;
 
 const FAMILY: FamilyId = FamilyId([0xfa; 16]);
+const VOLUME: VolumeId = VolumeId([0x70; 16]);
 
 /// Entropy that never repeats, the same at every run.
 fn entropy() -> impl FnMut(&mut [u8]) {
@@ -41,7 +42,7 @@ fn recovery() -> Recipient {
 /// A ring of the recovery key and one edge.
 fn ring(entropy: Entropy<'_>) -> (VerifiedKeyRing, Keys) {
     let recipients = vec![recovery(), edge("oslo")];
-    let (ring, keys) = KeyRing::create(FAMILY, recipients, &phrase().signing_key(), entropy).unwrap();
+    let (ring, keys) = KeyRing::create(FAMILY, VOLUME, recipients, &phrase().signing_key(), entropy).unwrap();
     (verified(&ring), keys)
 }
 
@@ -137,7 +138,7 @@ fn a_new_recipient_reads_everything() {
     );
     let opened = wider.open(&secret("paris")).unwrap();
     assert!(can_open(&opened, &seal_with(&keys)));
-    assert!(opened.epochs().eq(keys.epochs()));
+    assert!(opened.epochs() == keys.epochs());
     // Nobody else's envelopes changed.
     assert!(wider.open(&secret("oslo")).is_ok());
 }
@@ -167,7 +168,7 @@ fn a_removed_recipient_reads_nothing_new() {
     for secret in [secret("oslo"), phrase().recovery_secret()] {
         let opened = narrower.open(&secret).unwrap();
         assert!(can_open(&opened, &seal_with(&keys)));
-        assert!(opened.epochs().eq([KeyEpoch(1), KeyEpoch(2)]));
+        assert!(opened.epochs() == [KeyEpoch(1), KeyEpoch(2)]);
     }
     let encoded = narrower.ring().encode();
     let traces = encoded
@@ -196,7 +197,7 @@ fn removing_one_recipient_leaves_the_others_their_own_envelopes() {
         assert!(ring.open(&secret(removed)).is_err());
         for kept in [secret("rome"), secret("lima"), phrase().recovery_secret()] {
             assert!(
-                ring.open(&kept).unwrap().epochs().eq(keys.epochs()),
+                ring.open(&kept).unwrap().epochs() == keys.epochs(),
                 "without {removed}"
             );
         }
@@ -214,6 +215,7 @@ fn only_the_tenant_can_vouch_for_a_ring() {
     // The service that stores rings cannot list itself: it has no signing key.
     let (forged, _) = KeyRing::create(
         FAMILY,
+        VOLUME,
         vec![recovery(), edge("mallory")],
         &stranger,
         &mut entropy(),
@@ -245,7 +247,7 @@ fn an_envelope_that_does_not_hold_the_promised_key_is_refused() {
     let seed = [0x33; 32];
     let signer = TenantSigningKey::from_seed(seed);
     let recipients = vec![recovery(), edge("oslo")];
-    let (ring, _) = KeyRing::create(FAMILY, recipients, &signer, &mut entropy()).unwrap();
+    let (ring, _) = KeyRing::create(FAMILY, VOLUME, recipients, &signer, &mut entropy()).unwrap();
     let sign = |mut body: Vec<u8>| {
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
         let signature = pair.sign(&[b"firn 1 key ring signature", &body[..]].concat());
@@ -329,6 +331,90 @@ fn a_ring_held_back_or_forked_is_noticed() {
 }
 
 #[test]
+fn a_ring_is_taken_after_another_only_if_it_continues_it() {
+    let mut entropy = entropy();
+    let (first, keys) = ring(&mut entropy);
+    let signer = phrase().signing_key();
+    let (second, second_keys) = first.rotate(&keys, &signer, &mut entropy).unwrap();
+    let (fork, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();
+    let (second, fork) = (verified(&second), verified(&fork));
+    let (third, _) = second.rotate(&second_keys, &signer, &mut entropy).unwrap();
+    let third = verified(&third);
+
+    for (ring, newest_seen) in [
+        (&first, &first),
+        (&second, &first),
+        (&third, &second),
+        (&third, &first),
+    ] {
+        assert_eq!(ring.check_after(&newest_seen.seen()), Ok(()));
+    }
+    for (ring, newest_seen) in [(&first, &second), (&first, &third), (&second, &third)] {
+        assert!(matches!(
+            ring.check_after(&newest_seen.seen()),
+            Err(KeyRingError::Stale { .. })
+        ));
+    }
+    for (ring, newest_seen) in [(&second, &fork), (&third, &fork)] {
+        assert!(matches!(
+            ring.check_after(&newest_seen.seen()),
+            Err(KeyRingError::Forked { .. })
+        ));
+    }
+}
+
+#[test]
+fn a_ring_of_another_volume_is_noticed_and_a_successor_stays_with_its_volume() {
+    let mut entropy = entropy();
+    let (first, keys) = ring(&mut entropy);
+    let other = VolumeId([0x71; 16]);
+    assert_eq!(first.volume(), Some(VOLUME));
+    assert_eq!(first.check_volume(&VOLUME), Ok(()));
+    let refused = KeyRingError::WrongVolume {
+        expected: other,
+        found: VOLUME,
+    };
+    assert_eq!(first.check_volume(&other), Err(refused.clone()));
+    assert_eq!(first.clone().bound_to(other).unwrap_err(), refused);
+    let signer = phrase().signing_key();
+    let (second, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();
+    assert_eq!(verified(&second).volume(), Some(VOLUME));
+
+    // The volume is among what is signed.
+    let mut forged = first.ring().encode().to_vec();
+    forged[76..92].copy_from_slice(&other.0);
+    let forged = KeyRing::decode(forged.into()).unwrap();
+    assert!(matches!(
+        forged.verify(&signer.public()),
+        Err(KeyRingError::BadSignature { .. })
+    ));
+}
+
+#[test]
+fn what_one_holder_of_keys_adopts_all_see_and_nothing_else_is_adopted() {
+    let mut entropy = entropy();
+    let (first, keys) = ring(&mut entropy);
+    let signer = phrase().signing_key();
+    let (_, rotated) = first.rotate(&keys, &signer, &mut entropy).unwrap();
+    let (_, other) = first.rotate(&keys, &signer, &mut entropy).unwrap();
+    let (_, foreign) = ring(&mut entropy);
+    let sealing = keys.clone();
+    assert_eq!(sealing.current(), KeyEpoch(1));
+
+    assert!(keys.adopt(&foreign).is_err(), "another key of epoch 1");
+    assert_eq!(keys.adopt(&keys.clone()), Ok(false));
+    assert_eq!(keys.adopt(&rotated), Ok(true));
+    assert_eq!(sealing.current(), KeyEpoch(2));
+    assert_eq!(seal_with(&sealing).header.seal.key_epoch, KeyEpoch(2));
+    assert!(keys.adopt(&other).is_err(), "another key of epoch 2");
+    assert!(
+        keys.adopt(&first.open(&secret("oslo")).unwrap()).is_err(),
+        "older keys"
+    );
+    assert_eq!(keys.epochs(), [KeyEpoch(1), KeyEpoch(2)]);
+}
+
+#[test]
 fn keys_of_another_ring_change_nothing() {
     let mut entropy = entropy();
     let (ring, keys) = ring(&mut entropy);
@@ -378,7 +464,7 @@ fn a_ring_lists_each_name_and_key_once_and_always_recovery() {
         );
     }
     let mut entropy = self::entropy();
-    let created = KeyRing::create(FAMILY, vec![edge("oslo")], &signer, &mut entropy);
+    let created = KeyRing::create(FAMILY, VOLUME, vec![edge("oslo")], &signer, &mut entropy);
     assert_eq!(created.unwrap_err(), KeyRingError::NoRecovery);
     let removed = ring.remove_recipient(&keys, "recovery", &signer, &mut entropy);
     assert_eq!(removed.unwrap_err(), KeyRingError::NoRecovery);
@@ -405,10 +491,10 @@ fn a_ring_is_stored_where_a_listing_gives_the_newest_last() {
 fn a_version_this_build_cannot_read_is_refused() {
     let (ring, _) = ring(&mut entropy());
     let mut bytes = ring.ring().encode().to_vec();
-    bytes[8] = 2;
+    bytes[8] = 3;
     assert!(matches!(
         KeyRing::decode(bytes.into()),
-        Err(KeyRingError::Format(FormatError::UnknownVersion { found: 2, .. }))
+        Err(KeyRingError::Format(FormatError::UnknownVersion { found: 3, .. }))
     ));
 }
 

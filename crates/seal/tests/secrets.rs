@@ -105,7 +105,14 @@ fn no_secret_is_left_in_freed_memory() {
         }];
         // Envelopes mix the entropy with more; only the keys are taken from it as they are.
         let mut entropy = |bytes: &mut [u8]| bytes.copy_from_slice(&marked()[..bytes.len()]);
-        let (ring, keys) = KeyRing::create(FamilyId([1; 16]), recipients, &signer, &mut entropy).unwrap();
+        let (ring, keys) = KeyRing::create(
+            FamilyId([1; 16]),
+            VolumeId([1; 16]),
+            recipients,
+            &signer,
+            &mut entropy,
+        )
+        .unwrap();
         let ring = ring.verify(&signer.public()).unwrap();
         let (next, rotated) = ring.rotate(&keys, &signer, &mut entropy).unwrap();
         let opened = next.verify(&signer.public()).unwrap().open(&recipient()).unwrap();

@@ -38,6 +38,11 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v1/{name}.hex"))
 }
 
+/// Key rings have a format, and so a version, of their own.
+fn key_ring_path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/v2/key-ring.hex")
+}
+
 fn vector(name: &str) -> Bytes {
     hexfile::read(&path(name)).into()
 }
@@ -100,7 +105,7 @@ fn key_ring() -> Vec<u8> {
         },
     ];
     let signer = phrase().signing_key();
-    let (ring, keys) = KeyRing::create(FAMILY, recipients, &signer, &mut entropy).unwrap();
+    let (ring, keys) = KeyRing::create(FAMILY, VOLUME, recipients, &signer, &mut entropy).unwrap();
     let ring = ring.verify(&signer.public()).unwrap();
     let (ring, _) = ring.rotate(&keys, &signer, &mut entropy).unwrap();
     ring.encode().to_vec()
@@ -132,11 +137,6 @@ fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             object(Compression::Lz4).bytes.to_vec(),
         ),
         ("journal", "A journal file of two sealed records", journal()),
-        (
-            "key-ring",
-            "A key ring of two recipients and two epochs",
-            key_ring(),
-        ),
     ]
 }
 
@@ -147,6 +147,8 @@ fn regenerate() {
         hexfile::write(&path(name), title, &bytes);
     }
     fs::write(phrase_path(), phrase_vector()).unwrap();
+    let title = "A key ring of two recipients and two epochs, signed for a volume";
+    hexfile::write(&key_ring_path(), title, &key_ring());
 }
 
 #[test]
@@ -158,6 +160,11 @@ fn this_build_writes_what_it_always_wrote() {
             "{name}: a format changed without a new version"
         );
     }
+    assert_eq!(
+        hexfile::read(&key_ring_path()),
+        key_ring(),
+        "key-ring: a format changed without a new version"
+    );
 }
 
 #[test]
@@ -190,15 +197,21 @@ fn journals_of_version_1_are_opened() {
 }
 
 #[test]
-fn key_rings_of_version_1_are_opened() {
-    let ring = KeyRing::decode(vector("key-ring")).unwrap();
-    let ring = ring.verify(&phrase().signing_key().public()).unwrap();
-    assert_eq!(
-        (ring.family(), ring.generation(), ring.current()),
-        (FAMILY, 2, KeyEpoch(2))
-    );
-    for secret in [phrase().recovery_secret(), edge_secret()] {
-        assert_eq!(ring.open(&secret).unwrap().epochs().count(), 2);
+fn key_rings_of_both_versions_are_opened() {
+    let rings = [
+        (vector("key-ring"), None),
+        (hexfile::read(&key_ring_path()).into(), Some(VOLUME)),
+    ];
+    for (bytes, volume) in rings {
+        let ring = KeyRing::decode(bytes).unwrap();
+        let ring = ring.verify(&phrase().signing_key().public()).unwrap();
+        assert_eq!(
+            (ring.family(), ring.generation(), ring.current(), ring.volume()),
+            (FAMILY, 2, KeyEpoch(2), volume)
+        );
+        for secret in [phrase().recovery_secret(), edge_secret()] {
+            assert_eq!(ring.open(&secret).unwrap().epochs().len(), 2);
+        }
     }
 }
 
@@ -282,6 +295,18 @@ fn a_second_reader_opens_the_objects() {
     assert_eq!(codec, 1);
     assert!(opened.len() < TEXT.len());
     assert_eq!(lz4_flex::block::decompress(&opened, TEXT.len()).unwrap(), TEXT);
+}
+
+#[test]
+fn a_second_reader_finds_the_volume_of_a_key_ring() {
+    let ring = hexfile::read(&key_ring_path());
+    assert_eq!(ring[8], 2, "version");
+    assert_eq!(second::field::<16>(&ring, 20), FAMILY.0);
+    assert_eq!(second::field::<8>(&ring, 36), 2_u64.to_le_bytes());
+    assert_eq!(second::field::<16>(&ring, 76), VOLUME.0);
+    // The first recipient: recovery, of 8 bytes of name.
+    assert_eq!(ring[92..94], [3, 8]);
+    assert_eq!(&ring[126..134], b"recovery");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
 };
 use firn_anchor::AnchorError;
 use firn_env::DiskError;
-use firn_format::{FormatError, OwnershipEpoch};
+use firn_format::{FormatError, OwnershipEpoch, VolumeId};
 
 /// Why a volume cannot be made, opened, taken over or checked.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,17 @@ pub enum VolumeError {
     /// Something of the committed state cannot be read.
     #[error("{0}")]
     Read(#[from] ReadError),
+    /// The anchor names another volume's root.
+    #[error(
+        "the table names a root of volume {found} for volume {volume}: it was changed by somebody who should not. Nothing was changed \
+         here; everything is in the bucket: bring the table back, or recover the volume into a new table"
+    )]
+    ForeignRoot {
+        /// The volume that was opened.
+        volume: VolumeId,
+        /// The volume whose root it is.
+        found: VolumeId,
+    },
     /// A committed object decrypts but does not decode: written by a newer build, or by a bug.
     #[error("{what} is not what this build can read: {detail}")]
     Undecodable {

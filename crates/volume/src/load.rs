@@ -40,6 +40,13 @@ pub(crate) async fn load_root(
     };
     let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
     let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
+    // Its keys and its tree are those of the whole family: only its own word tells a volume's root from a clone's.
+    if checkpoint.volume != volume {
+        return Err(VolumeError::ForeignRoot {
+            volume,
+            found: checkpoint.volume,
+        });
+    }
     let payload = CheckpointPayload::decode(object.payload.clone())?;
     let mut state = State::new(
         file_system_id(volume),

@@ -4,6 +4,7 @@
 use crate::machine::{Machine, program, wait_for};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_api::MasterSecret;
+use firn_format::VolumeId;
 use firn_identity::{
     ClientCertificates, PeerIdentity, PeerKind, SigningKey, TlsIdentity, UnixTime, certificate_request,
     server_config,
@@ -97,6 +98,8 @@ fn as_reply(ring: &[u8]) -> String {
 /// A ring of the same family with the same recipients and one of the liar's own, signed by the liar.
 fn forged(ring: &[u8], edge: &Path) -> Vec<u8> {
     let ring = KeyRing::decode(ring.to_vec().into()).unwrap();
+    // Where the volume's id stands in a ring.
+    let volume = VolumeId(ring.encode()[76..92].try_into().unwrap());
     let family = ring.object_key().split('/').next().unwrap().parse().unwrap();
     let mine = RecoveryPhrase::from_entropy([7; 32]);
     let bytes = fs::read(edge.join("recipient")).unwrap();
@@ -115,7 +118,7 @@ fn forged(ring: &[u8], edge: &Path) -> Vec<u8> {
         recipient("edge", RecipientKind::Edge, edge.public()),
     ];
     let mut entropy = |bytes: &mut [u8]| bytes.fill(9);
-    let (forged, _) = KeyRing::create(family, recipients, &mine.signing_key(), &mut entropy).unwrap();
+    let (forged, _) = KeyRing::create(family, volume, recipients, &mine.signing_key(), &mut entropy).unwrap();
     forged.encode().to_vec()
 }
 

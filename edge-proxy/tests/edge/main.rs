@@ -9,5 +9,6 @@ mod administration;
 mod cleaning;
 mod machine;
 mod refusals;
+mod rings;
 mod snapshots;
 mod takeover;

@@ -1,6 +1,7 @@
 //! What an edge refuses to do, and says how to put right.
 
 use crate::machine::{Cloud, Machine};
+use firn_table::{Condition, RedbTable, Table as _, Write};
 
 #[test]
 fn an_unknown_key_is_named_and_nothing_is_started() {
@@ -61,6 +62,59 @@ fn a_state_directory_is_used_by_one_edge_at_a_time() {
     let said = edge.fail(1, &["run"]);
     assert!(!said.contains("panicked"), "{said}");
     edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_shows_a_clones_root_for_the_volume_is_refused() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    edge.start(&[]);
+    edge.client().await.write("letter", b"Monday").await;
+    edge.succeed(&["sync"]);
+    edge.succeed(&["clone", "sandbox"]);
+    edge.client().await.write("letter", b"Tuesday").await;
+    edge.succeed(&["drain"]);
+    edge.child.take().expect("it ran").wait().expect("an end");
+
+    // Whoever controls the table puts the clone's tuple in the volume's place.
+    let env = firn_env::real(cloud.path()).expect("an environment");
+    let path = cloud.path().join("table.redb");
+    let table = RedbTable::open(&env, &path).await.expect("the table");
+    let family: firn_format::FamilyId = std::fs::read_dir(cloud.path().join("store"))
+        .expect("the store")
+        .find_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .expect("a family");
+    let page = table
+        .query(&format!("family/{family}"), "volume/", None, 10)
+        .await
+        .expect("the volumes");
+    let [one, other] = &page.items[..] else {
+        panic!("two volumes: {page:?}");
+    };
+    let named =
+        |item: &firn_table::Item, name: &[u8]| item.value.windows(name.len()).any(|part| part == name);
+    let (main, clone) = if named(one, b"sandbox") {
+        (other, one)
+    } else {
+        (one, other)
+    };
+    assert!(named(clone, b"sandbox") && !named(main, b"sandbox"));
+    let write = Write::Put {
+        key: main.key.clone(),
+        value: clone.value.clone(),
+        condition: Condition::Version(main.version),
+    };
+    table.transact(vec![write]).await.expect("written");
+    drop(table);
+
+    // A machine that has seen no root of it yet, which would tell.
+    let identity = edge.state.join("identity");
+    let next = Machine::new(&cloud, "b", "main");
+    std::fs::create_dir(&next.state).expect("a directory");
+    std::fs::copy(identity, next.state.join("identity")).expect("copied");
+    let said = next.fail(1, &["run"]);
+    assert!(said.contains("names a root of volume"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -117,7 +117,7 @@ impl Record for Revocations {
     }
 }
 
-fn revocations_key() -> ItemKey {
+pub(crate) fn revocations_key() -> ItemKey {
     ItemKey::new("service", "revocations")
 }
 

@@ -8,8 +8,12 @@
 mod signature;
 
 use crate::{
-    cloud::{CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest},
+    cloud::{
+        CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, RingObject,
+        SessionRequest,
+    },
     http_client::{self, ask},
+    keeping::keep_in,
 };
 use async_trait::async_trait;
 use aws_lc_rs::hmac;
@@ -18,11 +22,15 @@ use firn_env::Env;
 use firn_identity::{TenantId, UnixTime, VolumeId};
 use http::Method;
 use object_store::{
-    azure::{AzureAccessKey, AzureAuthorizer, AzureCredential},
+    azure::{AzureAccessKey, AzureAuthorizer, AzureCredential, MicrosoftAzureBuilder},
     client::{HttpClient, HttpRequest, HttpRequestBody},
 };
 use signature::Signed;
+use std::time::Duration;
 use zeroize::Zeroizing;
+
+/// For putting a key ring.
+const KEEPING: Duration = Duration::from_secs(20);
 
 /// A key of an account that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +48,8 @@ pub struct AzureSessions {
     endpoint: Option<String>,
     key: hmac::Key,
     credential: AzureCredential,
+    /// The same key, for a store that signs by itself.
+    access_key: Zeroizing<String>,
     client: HttpClient,
 }
 
@@ -70,6 +80,7 @@ impl AzureSessions {
             endpoint: endpoint.map(|endpoint| endpoint.trim_end_matches('/').to_owned()),
             key: hmac::Key::new(hmac::HMAC_SHA256, &bytes),
             credential: AzureCredential::AccessKey(known),
+            access_key: Zeroizing::new(key.to_owned()),
         })
     }
 
@@ -153,5 +164,30 @@ impl CloudSessions for AzureSessions {
         Err(CloudError::Refused(
             "a storage account of your own is not reached by the service; its edges take credentials of their own".into(),
         ))
+    }
+
+    async fn keep(&self, ring: &RingObject) -> Result<(), CloudError> {
+        if ring.role.is_some() || ring.place.account.as_ref() != Some(&self.account) {
+            return Err(CloudError::Refused(
+                "the service holds no key of that storage account; its edges put key rings themselves".into(),
+            ));
+        }
+        self.make(&ring.place.bucket).await?;
+        let mut builder = MicrosoftAzureBuilder::new()
+            .with_account(&self.account)
+            .with_container_name(&ring.place.bucket)
+            .with_access_key(&*self.access_key);
+        if let Some(endpoint) = &self.endpoint {
+            builder = builder
+                .with_endpoint(endpoint.clone())
+                .with_allow_http(endpoint.starts_with("http:"));
+        }
+        let store = builder
+            .build()
+            .map_err(|error| CloudError::Refused(error.to_string()))?;
+        self.env
+            .timeout(KEEPING, keep_in(&store, ring))
+            .await
+            .map_err(|_| CloudError::Unavailable("the container takes too long".into()))?
     }
 }

@@ -1,7 +1,7 @@
 //! Backup and restore of the control plane: every item of every partition, one JSON line each.
 //!
 //! ```text
-//! {"format":"firn-api backup","version":1}
+//! {"format":"firn-api backup","version":2,"taken":1795302000}
 //! {"partition":"tenant/ten_…","sort":"volume/vol_…","value":"<base64>"}
 //! …
 //! {"items":1234}                                    a file without this line is incomplete and is refused
@@ -9,15 +9,17 @@
 //!
 //! Stop the service first (the embedded table locks its file, so a forgotten one is noticed): items are read one after the
 //! other, and a change in between would be half in the file. A restore goes into an empty table only. Item versions are new
-//! afterwards, so entity tags that clients hold no longer match, which is what they should do.
+//! afterwards, so entity tags that clients hold no longer match, which is what they should do. What had ended when it is restored
+//! must not live again: [`crate::revival`] sees to it.
 
 use crate::{
     handlers::{VolumeRecord, ledger_tenant},
     problem::Problem,
+    revival::{self, Since},
     store::{self, Record, roots_partition},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use firn_identity::TenantId;
+use firn_identity::{TenantId, UnixTime};
 use firn_table::{Condition, ItemKey, Table, Write};
 use serde::{Deserialize, Serialize};
 use std::{io::BufRead, sync::Arc};
@@ -25,7 +27,8 @@ use std::{io::BufRead, sync::Arc};
 /// The partition that lists all tenants.
 pub(crate) const TENANTS: &str = "tenants";
 const FORMAT: &str = "firn-api backup";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+const OLDEST_VERSION: u16 = 1;
 /// Items read at a time.
 const PAGE: usize = 100;
 
@@ -43,6 +46,9 @@ impl Record for KnownTenant {
 struct Head {
     format: String,
     version: u16,
+    /// When it was begun; version 1 did not say.
+    #[serde(default)]
+    taken: Option<UnixTime>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -80,6 +86,17 @@ pub enum BackupError {
         /// What is wrong.
         why: String,
     },
+    /// The roster is older than the backup: it does not know what the backup knows to live.
+    #[error("the roster was taken {seconds} s before the backup; give one that was taken after it")]
+    OlderRoster {
+        /// By how much.
+        seconds: u64,
+    },
+    /// A restore was interrupted.
+    #[error(
+        "a backup was restored into this table only in part, and what was revoked may live in it; restore into a new table"
+    )]
+    Unfinished,
     /// Something is in the table already.
     #[error("the table is not empty; restore into a new one")]
     NotEmpty,
@@ -99,6 +116,7 @@ pub async fn backup(
         &Head {
             format: FORMAT.into(),
             version: VERSION,
+            taken: Some(UnixTime::from_wall(env.wall())),
         },
     )?;
     let mut items = 0;
@@ -165,17 +183,45 @@ async fn copy(
     }
 }
 
-fn line(file: &mut (dyn std::io::Write + Send), value: &impl Serialize) -> Result<(), BackupError> {
+pub(crate) fn line(
+    file: &mut (dyn std::io::Write + Send),
+    value: &impl Serialize,
+) -> Result<(), BackupError> {
     serde_json::to_writer(&mut *file, value).map_err(std::io::Error::from)?;
     file.write_all(b"\n")?;
     Ok(())
 }
 
-/// Puts everything of `file` into an empty table; gives the number of items.
+/// What a restore did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Items put.
+    pub items: u64,
+    /// With a roster, what was ended by it; without one, what lives again. A line each.
+    pub told: Vec<String>,
+}
+
+/// Puts everything of `file` into an empty table, and ends there what had ended `since`.
 ///
 /// # Errors
-/// [`BackupError`]; the table is then to be thrown away.
-pub async fn restore(table: &Arc<dyn Table>, file: &mut (dyn BufRead + Send)) -> Result<u64, BackupError> {
+/// [`BackupError`]; the table is then to be thrown away, and no service starts on it.
+pub async fn restore(
+    env: &firn_env::Env,
+    table: &Arc<dyn Table>,
+    file: &mut (dyn BufRead + Send),
+    since: &Since,
+) -> Result<Restored, BackupError> {
+    let items = put_all(env, table, file, since).await?;
+    let told = revival::settle(env, table, since).await?;
+    Ok(Restored { items, told })
+}
+
+async fn put_all(
+    env: &firn_env::Env,
+    table: &Arc<dyn Table>,
+    file: &mut (dyn BufRead + Send),
+    since: &Since,
+) -> Result<u64, BackupError> {
     for partition in [TENANTS, "service", "signup", "open-sagas", "billing/tenants"] {
         if !table.query(partition, "", None, 1).await?.items.is_empty() {
             return Err(BackupError::NotEmpty);
@@ -197,9 +243,16 @@ pub async fn restore(table: &Arc<dyn Table>, file: &mut (dyn BufRead + Send)) ->
         }
         if number == 1 {
             let head: Head = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-            if head.format != FORMAT || head.version != VERSION {
+            if head.format != FORMAT || !(OLDEST_VERSION..=VERSION).contains(&head.version) {
                 return Err(damaged("not a backup of a version this build reads".into()));
             }
+            if let (Since::Roster(roster), Some(taken)) = (since, head.taken)
+                && roster.taken < taken
+            {
+                let seconds = taken.0 - roster.taken.0;
+                return Err(BackupError::OlderRoster { seconds });
+            }
+            revival::begin(env, table).await?;
             continue;
         }
         if let Ok(last) = serde_json::from_str::<Foot>(&text) {

@@ -6,10 +6,14 @@
 //!
 //! ```text
 //! allowed   read objects under the prefix; list names under it; put an object where there is none (If-None-Match)
-//! denied    everything else by default, and by name: deleting, overwriting, changing access or retention
+//! denied    everything else by default, and by name: deleting, overwriting, changing access or retention, and key rings
 //! ```
 //!
-//! On Azure the same is a shared access signature with the permissions read, create and list ([`crate::AzureSessions`]).
+//! Key rings are what a recovery and other edges look for, so the service puts them itself, before it gives a session
+//! ([`CloudSessions::keep`]): junk among them could keep others from the newest one.
+//!
+//! On Azure the same is a shared access signature with the permissions read, create and list ([`crate::AzureSessions`]); it cannot
+//! leave key rings out, since a signature names a whole container.
 //!
 //! Sessions live [`SESSION_SECONDS`]; a removed edge is refused its next ones at once, so its last ones end within that time.
 
@@ -81,7 +85,8 @@ impl Place {
             });
         let is_prefix = prefix.is_empty()
             || prefix.split('/').all(|part| {
-                !matches!(part, "" | "." | "..")
+                // Below `keyring/` edges may put nothing.
+                !matches!(part, "" | "." | ".." | "keyring")
                     && part
                         .bytes()
                         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
@@ -138,6 +143,7 @@ impl Place {
                 // A put without If-None-Match could replace what is there.
                 { "Effect": "Deny", "Action": "s3:PutObject", "Resource": "*",
                   "Condition": { "Null": { "s3:if-none-match": "true" } } },
+                { "Effect": "Deny", "Action": "s3:PutObject", "Resource": format!("{bucket}/*/keyring/*") },
                 { "Effect": "Deny",
                   "Action": ["s3:Delete*", "s3:PutObjectAcl", "s3:PutObjectRetention", "s3:PutObjectLegalHold",
                              "s3:BypassGovernanceRetention", "s3:PutBucket*", "s3:PutLifecycle*"],
@@ -225,6 +231,45 @@ pub struct ProofRequest {
     pub external_id: String,
 }
 
+/// A key ring to be put into a volume's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingObject {
+    /// Whose volume it is for.
+    pub volume: VolumeId,
+    /// Where the volume lies.
+    pub place: Place,
+    /// The tenant's role for its own bucket; none: the service's for a managed one.
+    pub role: Option<String>,
+    /// What the tenant's role demands.
+    pub external_id: String,
+    /// Its name below the place.
+    pub key: String,
+    /// The ring.
+    pub bytes: Vec<u8>,
+}
+
+impl RingObject {
+    /// Its whole name in the bucket.
+    #[cfg(any(feature = "aws", feature = "azure", test))]
+    pub(crate) fn object_key(&self) -> String {
+        match &*self.place.prefix {
+            "" => self.key.clone(),
+            prefix => format!("{prefix}/{}", self.key),
+        }
+    }
+
+    /// The session policy for putting it: one object, nothing else.
+    #[cfg(any(feature = "aws", test))]
+    pub(crate) fn policy(&self) -> String {
+        let object = format!("arn:aws:s3:::{}/{}", self.place.bucket, self.object_key());
+        json!({
+            "Version": "2012-10-17",
+            "Statement": [{ "Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": object }],
+        })
+        .to_string()
+    }
+}
+
 /// Gives sessions.
 #[async_trait]
 pub trait CloudSessions: Send + Sync {
@@ -235,6 +280,9 @@ pub trait CloudSessions: Send + Sync {
     /// Shows that whoever set the role up meant this tenant, and that the role reaches the place: the role refuses another external id
     /// and takes the tenant's, and an object is put there, read back and removed.
     async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError>;
+    /// Puts a key ring where the volume's edges and a recovery look for it, unless it is there. Another object of its name is never
+    /// replaced: that is refused.
+    async fn keep(&self, ring: &RingObject) -> Result<(), CloudError>;
 }
 
 /// A service in two clouds: each is asked for its own places.
@@ -268,6 +316,10 @@ impl CloudSessions for BothClouds {
     async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
         self.of(&request.place).prove(request).await
     }
+
+    async fn keep(&self, ring: &RingObject) -> Result<(), CloudError> {
+        self.of(&ring.place).keep(ring).await
+    }
 }
 
 /// For a service that has no cloud: every session is refused, nothing is pretended.
@@ -286,6 +338,12 @@ impl CloudSessions for NoCloud {
     }
 
     async fn prove(&self, _request: &ProofRequest) -> Result<(), CloudError> {
+        Err(CloudError::Refused(
+            "this service runs without a cloud account".into(),
+        ))
+    }
+
+    async fn keep(&self, _ring: &RingObject) -> Result<(), CloudError> {
         Err(CloudError::Refused(
             "this service runs without a cloud account".into(),
         ))
@@ -416,6 +474,33 @@ mod tests {
                 "{action}"
             );
         }
+    }
+
+    #[test]
+    fn an_edge_reads_key_rings_and_puts_none() {
+        for url in ["s3://nord-data/firn/vol_1", "s3://nord-data"] {
+            let place = Place::parse(url).unwrap();
+            let policy = place.edge_policy().unwrap();
+            let ring = RingObject {
+                volume: VolumeId([1; 16]),
+                place: place.clone(),
+                role: None,
+                external_id: String::new(),
+                key: "fa/keyring/ffffffffffffffff".into(),
+                bytes: Vec::new(),
+            };
+            let object = format!("arn:aws:s3:::nord-data/{}", ring.object_key());
+            assert!(allows(&policy, "s3:GetObject", &object, &[]));
+            assert!(!allows(&policy, "s3:PutObject", &object, &CREATE), "{object}");
+            assert!(!allows(&policy, "s3:PutObject", &format!("{object}/x"), &CREATE));
+            let segment = object.replace("keyring/", "log/1/");
+            assert!(allows(&policy, "s3:PutObject", &segment, &CREATE), "{segment}");
+
+            let own = ring.policy();
+            assert!(allows(&own, "s3:PutObject", &object, &CREATE));
+            assert!(!allows(&own, "s3:PutObject", &segment, &CREATE));
+        }
+        assert!(Place::parse("s3://nord-data/keyring/x").is_err());
     }
 
     #[test]

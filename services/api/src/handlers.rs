@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod members;
 mod nodes;
+mod rings;
 mod roots;
 mod service;
 mod sessions;
@@ -24,13 +25,16 @@ pub use audit::{verify_chain, verify_head};
 pub(crate) use bills::{ledger_tenant, refused};
 pub(crate) use disks::{DiskRecord, disk_name_sort};
 pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord};
+pub(crate) use keys::KeyRecord;
 pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;
-pub(crate) use members::MemberRecord;
+pub(crate) use members::{MemberRecord, email_sort};
 pub(crate) use nodes::NodeRecord;
 pub use nodes::find_lost_nodes;
+pub(crate) use rings::{RingRecord, verified_ring, volumes_that_list};
 pub(crate) use signup::SignUpRecord;
-pub(crate) use volumes::{RingRecord, VolumeRecord, volume_name_sort, volumes_that_list};
+pub(crate) use tenants::{CLOSED, TenantRecord};
+pub(crate) use volumes::{VolumeRecord, volume_name_sort};
 
 use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
@@ -46,6 +50,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         members::endpoints(),
         keys::endpoints(),
         volumes::endpoints(),
+        rings::endpoints(),
         edges::endpoints(),
         sessions::endpoints(),
         roots::endpoints(),

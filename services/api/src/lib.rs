@@ -30,8 +30,11 @@ mod handlers;
 #[cfg(any(feature = "aws", feature = "azure"))]
 mod http_client;
 mod idempotency;
+#[cfg(any(feature = "aws", feature = "azure"))]
+mod keeping;
 mod limiter;
 mod listener;
+mod living;
 mod mailer;
 mod metering;
 mod metrics;
@@ -43,6 +46,7 @@ mod pool;
 mod problem;
 mod provision;
 mod record;
+mod revival;
 mod router;
 mod saga;
 mod secrets;
@@ -59,15 +63,15 @@ pub use app::{AUDIENCE, App, Parts, REVOKED_WITHIN};
 pub use aws::{
     AwsAccount, AwsError,
     ec2::{Ec2, InstanceShape},
-    proof::prove_objects,
+    proof::{keep_ring, prove_objects},
     sts::StsSessions,
 };
 #[cfg(feature = "azure")]
 pub use azure::{AzureSessions, BadAccountKey};
-pub use backup::{BackupError, backup, restore};
+pub use backup::{BackupError, Restored, backup, restore};
 pub use cloud::{
     AwsSession, BothClouds, CloudCredential, CloudError, CloudSession, CloudSessions, NoCloud, Place,
-    PlaceError, ProofRequest, SESSION_SECONDS, SessionRequest,
+    PlaceError, ProofRequest, RingObject, SESSION_SECONDS, SessionRequest,
 };
 pub use cluster_table::{SharedTable, require_own_table};
 pub use context::{Caller, TenantContext};
@@ -75,6 +79,7 @@ pub use endpoint::Endpoint;
 pub use fleet::Fleet;
 pub use handlers::{find_lost_nodes, set_capped, verify_chain, verify_head};
 pub use limiter::{Limits, RequestRate};
+pub use living::Roster;
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
 pub use metering::{observe_capacity, record_operations};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError, Room};
@@ -83,6 +88,7 @@ pub use pool::{MAX_POOL_NODES, Pool, PoolSettings, reconcile};
 pub use problem::{Code, Problem};
 pub use provision::{Boot, Machine, NodePlan, NodeProvisioner, Processes, ProvisionError};
 pub use record::Recorder;
+pub use revival::{Since, require_settled};
 pub use router::{endpoints, router};
 pub use saga::drive_all;
 pub use secrets::MasterSecret;

@@ -1,6 +1,7 @@
 //! `firn-api`: the control plane as a program.
 
 mod listening_options;
+mod tables;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
@@ -16,7 +17,7 @@ use firn_table::{Table, TableUrl};
 use listening_options::{LimitOptions, ListeningOptions};
 use std::{
     fs::{self, File, OpenOptions},
-    io::{BufRead as _, BufReader, BufWriter, Write as _},
+    io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -69,11 +70,22 @@ enum Command {
         /// The file, which must not exist.
         file: PathBuf,
     },
-    /// Puts a backup into an empty table.
+    /// Writes who and what lives into a new file, so that a restore brings back nobody who was removed. Take it often, and keep it
+    /// apart from the table; it holds no secret.
+    Roster {
+        /// The table, such as redb:/var/lib/firn/api.redb.
+        #[arg(long)]
+        table: TableUrl,
+        /// The file, which must not exist.
+        file: PathBuf,
+    },
+    /// Puts a backup into an empty table, and ends there what had ended since it was taken.
     Restore {
         /// The table, such as redb:/var/lib/firn/api.redb.
         #[arg(long)]
         table: TableUrl,
+        #[command(flatten)]
+        since: tables::SinceWhat,
         /// The backup.
         file: PathBuf,
     },
@@ -398,23 +410,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
             trust_domain,
         } => certify(name, &directory, &secret, trust_domain),
         Command::Openapi => Ok(std::io::stdout().write_all(openapi::text().as_bytes())?),
-        Command::Backup { table, file } => {
-            let env = env(Path::new("/"))?;
-            let table = open_table(&env, &table).await?;
-            let mut out = BufWriter::new(private_file(&file)?);
-            let items = firn_api::backup(&env, &table, &mut out).await?;
-            out.into_inner()
-                .context("the backup cannot be written")?
-                .sync_all()?;
-            println!("{items} items");
-            Ok(())
-        }
-        Command::Restore { table, file } => {
-            let table = open_table(&env(Path::new("/"))?, &table).await?;
-            let mut file = BufReader::new(File::open(&file).with_context(|| file.display().to_string())?);
-            println!("{} items", firn_api::restore(&table, &mut file).await?);
-            Ok(())
-        }
+        Command::Backup { table, file } => tables::backup(&table, &file).await,
+        Command::Roster { table, file } => tables::roster(&table, &file).await,
+        Command::Restore { table, since, file } => tables::restore(&table, &since, &file).await,
         Command::Audit(Audit::Verify { file, head }) => verify_audit(&file, head.as_deref()),
     }
 }
@@ -509,6 +507,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         firn_api::require_own_table(&options.table, own, cluster)?;
     }
     let table = open_table(&env, &options.table).await?;
+    firn_api::require_settled(&table).await?;
     let placement: Arc<dyn DiskPlacement> = match (&options.cluster, &options.cluster_table) {
         (Some(name), Some(own)) => {
             let own = open_table(&env, own).await?;

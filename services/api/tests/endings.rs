@@ -9,10 +9,10 @@ use axum::{
     http::{Method, StatusCode},
 };
 use firn_api::{
-    App, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SESSION_SECONDS, SessionRequest,
-    drive_all, roots_partition, router, sweep,
+    App, CloudError, CloudSession, CloudSessions, Place, ProofRequest, RingObject, SESSION_SECONDS,
+    SessionRequest, drive_all, roots_partition, router, sweep,
 };
-use firn_format::FamilyId;
+use firn_format::{FamilyId, VolumeId};
 use firn_identity::{PeerIdentity, Principal, Role, TenantId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
 use firn_table::{MemoryTableImage, Table};
@@ -47,14 +47,17 @@ fn entropy(service: &Service) -> impl FnMut(&mut [u8]) + use<> {
 }
 
 /// Key rings that follow each other; the last lists the edge's key.
-fn rings(service: &Service, customer: &Customer, count: usize) -> Vec<String> {
+fn rings(service: &Service, customer: &Customer, volume: &str, count: usize) -> Vec<String> {
     let (signer, mut entropy) = (customer.phrase.signing_key(), entropy(service));
     let recovery = Recipient {
         name: "recovery".into(),
         kind: RecipientKind::Recovery,
         public: customer.phrase.recovery_secret().public(),
     };
-    let (first, keys) = KeyRing::create(FamilyId([5; 16]), vec![recovery], &signer, &mut entropy).unwrap();
+    let volume: firn_identity::VolumeId = volume.parse().unwrap();
+    let volume = VolumeId(volume.0);
+    let (first, keys) =
+        KeyRing::create(FamilyId([5; 16]), volume, vec![recovery], &signer, &mut entropy).unwrap();
     let mut newest = first.verify(&signer.public()).unwrap();
     let mut texts = vec![base64(&newest.ring().encode())];
     let edge = Recipient {
@@ -82,14 +85,13 @@ impl Scene {
         let customer = service.sign_up("ada@one.example").await;
         let token = service.log_in(&customer).await;
         let bucket = json!({ "kind": "managed", "region": "eu" });
-        let rings = rings(&service, &customer, rings_count);
-        let body = json!({ "name": "v", "bucket": bucket, "key_ring": rings[0] });
+        let body = json!({ "name": "v", "bucket": bucket });
         let volume = service
             .post(&token, &format!("{}/volumes", customer.base), body)
             .await;
         let volume = volume.text("id");
         let path = format!("{}/volumes/{volume}/keyring", customer.base);
-        for ring in &rings[1..] {
+        for ring in rings(&service, &customer, &volume, rings_count) {
             let put = Call::new(Method::PUT, &path)
                 .token(&token)
                 .json(json!({ "key_ring": ring }));
@@ -345,6 +347,10 @@ impl CloudSessions for CloudAfter {
 
     async fn prove(&self, request: &ProofRequest) -> Result<(), CloudError> {
         Cloud.prove(request).await
+    }
+
+    async fn keep(&self, ring: &RingObject) -> Result<(), CloudError> {
+        Cloud.keep(ring).await
     }
 }
 

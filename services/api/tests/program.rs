@@ -162,10 +162,30 @@ async fn what_it_confirmed_survives_a_kill_a_backup_and_a_restore() {
             .success()
     );
     assert!(
-        firn_api(&["restore", "--table", &restored, &path("backup")])
+        !firn_api(&["restore", "--table", &restored, &path("backup")])
+            .status()
+            .unwrap()
+            .success(),
+        "whether something may live again is said, not guessed"
+    );
+    assert!(
+        firn_api(&["roster", "--table", &table, &path("roster")])
             .status()
             .unwrap()
             .success()
+    );
+    assert!(
+        firn_api(&[
+            "restore",
+            "--table",
+            &restored,
+            "--roster",
+            &path("roster"),
+            &path("backup")
+        ])
+        .status()
+        .unwrap()
+        .success()
     );
     let program = Program::start(directory, &restored);
     let (status, _) = program

@@ -193,7 +193,9 @@ async fn what_an_edge_commits_is_what_the_services_own_components_see() {
         .service
         .table
         .restore(&firn_table::MemoryTable::new().image());
-    firn_api::restore(&table, &mut &file[..]).await.unwrap();
+    firn_api::restore(env, &table, &mut &file[..], &firn_api::Since::Nothing)
+        .await
+        .unwrap();
     let mut ownership = anchor
         .acquire(scene.engine_volume(), OWNER, "edge")
         .await

@@ -8,11 +8,9 @@ use firn_api::{
     types::{AuditEntry, AuditHead},
     verify_chain, verify_head,
 };
-use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
-use firn_table::Table;
-use harness::{Call, Customer, Service, base64};
+use firn_seal::RecipientSecret;
+use harness::{Call, Customer, Service};
 use serde_json::{Value, json};
-use std::{io::BufReader, sync::Arc};
 
 const TRACT: u64 = 8 << 20;
 
@@ -25,27 +23,6 @@ async fn customer() -> (Service, Customer, String) {
 
 fn volume(name: &str) -> Value {
     json!({ "name": name, "bucket": { "kind": "managed", "region": "eu-central-1" } })
-}
-
-/// The first ring of a family, and its successor.
-fn rings(service: &Service, customer: &Customer) -> (String, String) {
-    let signer = customer.phrase.signing_key();
-    let env = service.env.clone();
-    let mut entropy = move |bytes: &mut [u8]| {
-        for chunk in bytes.chunks_mut(32) {
-            chunk.copy_from_slice(&env.random_bytes::<32>()[..chunk.len()]);
-        }
-    };
-    let recovery = Recipient {
-        name: "recovery".into(),
-        kind: RecipientKind::Recovery,
-        public: customer.phrase.recovery_secret().public(),
-    };
-    let family = firn_format::FamilyId([5; 16]);
-    let (first, keys) = KeyRing::create(family, vec![recovery], &signer, &mut entropy).unwrap();
-    let first = first.verify(&signer.public()).unwrap();
-    let (second, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();
-    (base64(&first.ring().encode()), base64(&second.encode()))
 }
 
 #[tokio::test]
@@ -101,70 +78,6 @@ async fn a_repeated_request_gets_the_first_reply_and_another_under_its_key_is_re
     assert_eq!(other.code(), "idempotency_key_reused");
     let listed = service.get(&token, &path).await;
     assert_eq!(listed.body["items"].as_array().unwrap().len(), 2, "login and ci");
-}
-
-#[tokio::test]
-async fn a_volume_lives_is_deleted_comes_back_and_is_erased() {
-    let (service, customer, token) = customer().await;
-    let volumes = format!("{}/volumes", customer.base);
-    let (first, second) = rings(&service, &customer);
-    let mut body = volume("Akten");
-    body["key_ring"] = first.clone().into();
-    let made = service.post(&token, &volumes, body).await;
-    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
-    let path = format!("{volumes}/{}", made.text("id"));
-    let put = |ring: &str| {
-        Call::new(Method::PUT, &format!("{path}/keyring"))
-            .token(&token)
-            .json(json!({ "key_ring": ring }))
-    };
-    let next = service.send(put(&second)).await;
-    assert_eq!(next.body["key_ring_generation"], 2, "{:?}", next.body);
-    // The same again is no error, the one before is, and so is one that somebody else signed.
-    assert_eq!(service.send(put(&second)).await.status, StatusCode::OK);
-    assert_eq!(service.send(put(&first)).await.code(), "key_ring_refused");
-    let stranger = service.sign_up("eve@two.example").await;
-    assert_eq!(
-        service.send(put(&rings(&service, &stranger).1)).await.code(),
-        "key_ring_refused"
-    );
-    assert_eq!(
-        service
-            .get(&token, &format!("{path}/keyring"))
-            .await
-            .text("key_ring"),
-        second
-    );
-
-    let erase = async |verb: &str| service.post(&token, &format!("{path}/{verb}"), json!({})).await;
-    assert_eq!(
-        erase("erase").await.code(),
-        "wrong_state",
-        "only a deleted volume is erased"
-    );
-    let deleted = service.send(Call::new(Method::DELETE, &path).token(&token)).await;
-    assert_eq!(deleted.text("state"), "deleted");
-    assert_eq!(erase("undelete").await.text("state"), "active");
-    service.send(Call::new(Method::DELETE, &path).token(&token)).await;
-    let erasing = erase("erase").await;
-    assert_eq!(erasing.text("state"), "erasing");
-    assert_eq!(erase("erase").await.body, erasing.body, "once is enough");
-    // There is no way back.
-    assert_eq!(erase("undelete").await.code(), "wrong_state");
-    assert_eq!(drive_all(&service.app).await.unwrap(), 0);
-    assert_eq!(erase("erase").await.text("state"), "erased");
-    assert_eq!(
-        service.get(&token, &format!("{path}/keyring")).await.status,
-        StatusCode::NOT_FOUND
-    );
-    assert_eq!(erase("undelete").await.code(), "wrong_state");
-    let quota = service.get(&token, &format!("{}/quota", customer.base)).await;
-    assert_eq!(quota.body["in_use"]["volumes"], 0);
-    assert_eq!(
-        service.post(&token, &volumes, volume("Akten")).await.status,
-        StatusCode::CREATED,
-        "the name is free"
-    );
 }
 
 #[tokio::test]
@@ -492,44 +405,6 @@ async fn every_change_is_in_the_audit_log_and_a_changed_log_is_noticed() {
     let mut shorter = entries.clone();
     shorter.remove(1);
     assert!(verify_chain(&shorter).is_err());
-}
-
-#[tokio::test]
-async fn a_backup_restored_elsewhere_is_the_same_service() {
-    let (service, customer, token) = customer().await;
-    service
-        .post(&token, &format!("{}/volumes", customer.base), volume("a"))
-        .await;
-    let table: Arc<dyn Table> = service.table.connect(&service.env);
-    let mut file = Vec::new();
-    let items = firn_api::backup(&service.env, &table, &mut file).await.unwrap();
-
-    let elsewhere = Service::new();
-    let empty: Arc<dyn Table> = elsewhere.table.connect(&elsewhere.env);
-    for cut in [0, 1, file.len() / 2, file.len() - 2] {
-        let scratch = Service::new();
-        let scratch: Arc<dyn Table> = scratch.table.connect(&scratch.env);
-        let restored = firn_api::restore(&scratch, &mut BufReader::new(&file[..cut])).await;
-        assert!(restored.is_err(), "a file cut at {cut} is refused");
-    }
-    assert_eq!(
-        firn_api::restore(&empty, &mut BufReader::new(&*file))
-            .await
-            .unwrap(),
-        items
-    );
-    assert!(
-        firn_api::restore(&empty, &mut BufReader::new(&*file))
-            .await
-            .is_err(),
-        "not into a full table"
-    );
-    let token = elsewhere.log_in(&customer).await;
-    let volumes = elsewhere.get(&token, &format!("{}/volumes", customer.base)).await;
-    assert_eq!(volumes.body["items"][0]["name"], "a");
-    let page = elsewhere.get(&token, &format!("{}/audit", customer.base)).await;
-    let entries: Vec<AuditEntry> = serde_json::from_value(page.body["items"].clone()).unwrap();
-    verify_chain(&entries).unwrap();
 }
 
 #[tokio::test]

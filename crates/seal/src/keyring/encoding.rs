@@ -10,7 +10,8 @@
 //!           20  family [16]
 //!           36  generation u64
 //!           44  BLAKE3 of the ring before [32]          zeros in the first
-//!           76  recipient × recipient_count
+//!           76  volume [16]                             since version 2; zeros: not bound to one
+//!           92  recipient × recipient_count
 //!            …  epoch × epoch_count                      strictly increasing; the last is current
 //!
 //! recipient  0  kind u8 | name_bytes u8
@@ -28,13 +29,17 @@ use super::{
 };
 use crate::{RecipientPublic, TenantSigningKey};
 use bytes::{BufMut, Bytes, BytesMut};
-use firn_format::{Cursor, FamilyId, Features, FormatError, KeyEpoch, What};
+use firn_format::{Cursor, FamilyId, Features, FormatError, KeyEpoch, VolumeId, What};
 
 /// The version of the key ring format that this build writes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const OLDEST_VERSION: u8 = 1;
+/// From this version on a ring names its volume.
+const BOUND_VERSION: u8 = 2;
 
 const MAGIC: &[u8; 8] = b"FIRNKEYS";
+/// No volume has it: ids are drawn.
+pub(super) const UNBOUND: VolumeId = VolumeId([0; 16]);
 const SIGNATURE_BYTES: usize = 64;
 const SIGNATURE_LABEL: &[u8] = b"firn 1 key ring signature";
 const FIXED_RECIPIENT_BYTES: usize = 34;
@@ -51,6 +56,7 @@ pub(super) fn encode(ring: &Draft, signer: &TenantSigningKey) -> Bytes {
     bytes.put_slice(&ring.family.0);
     bytes.put_u64_le(ring.generation);
     bytes.put_slice(&ring.previous);
+    bytes.put_slice(&ring.volume.unwrap_or(UNBOUND).0);
     for recipient in &ring.recipients {
         bytes.put_u8(recipient.kind as u8);
         bytes.put_u8(recipient.name.len() as u8);
@@ -81,7 +87,7 @@ pub(super) fn split_signature(encoded: &[u8]) -> (&[u8], &[u8]) {
 pub(super) fn decode(bytes: Bytes) -> Result<KeyRing, KeyRingError> {
     let mut cursor = Cursor::new(What::KeyRing, &bytes);
     cursor.magic(MAGIC)?;
-    cursor.version(OLDEST_VERSION, VERSION)?;
+    let version = cursor.version(OLDEST_VERSION, VERSION)?;
     cursor.reserved::<1>()?;
     cursor.features()?;
     let recipient_count = cursor.u32()? as usize;
@@ -100,6 +106,11 @@ pub(super) fn decode(bytes: Bytes) -> Result<KeyRing, KeyRingError> {
     let family = FamilyId(cursor.array()?);
     let generation = cursor.u64()?;
     let previous = cursor.array()?;
+    let volume = if version >= BOUND_VERSION {
+        Some(VolumeId(cursor.array()?)).filter(|volume| *volume != UNBOUND)
+    } else {
+        None
+    };
 
     cursor.require(recipient_count * FIXED_RECIPIENT_BYTES + epoch_count * epoch_bytes)?;
     let mut recipients = Vec::with_capacity(recipient_count);
@@ -131,6 +142,7 @@ pub(super) fn decode(bytes: Bytes) -> Result<KeyRing, KeyRingError> {
     cursor.end()?;
     Ok(KeyRing {
         family,
+        volume,
         generation,
         previous,
         recipients,

@@ -1,38 +1,22 @@
-//! That a bucket is reached with what a tenant granted: an object is put where none is, read back, and removed.
+//! Objects that the service puts itself, with a session for that one object: a proof that a bucket is reached with what a tenant
+//! granted, and key rings.
 
-use crate::cloud::{AwsSession, CloudError, Place};
+use crate::{
+    cloud::{AwsSession, CloudError, Place, RingObject},
+    keeping::{keep_in, refused},
+};
 use firn_env::Env;
 use object_store::{
     ClientOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
-    aws::{AmazonS3Builder, resolve_bucket_region},
+    aws::{AmazonS3, AmazonS3Builder, resolve_bucket_region},
     path::Path,
 };
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn refused(what: &str, error: object_store::Error) -> CloudError {
-    match error {
-        object_store::Error::PermissionDenied { .. }
-        | object_store::Error::Unauthenticated { .. }
-        | object_store::Error::NotFound { .. }
-        | object_store::Error::AlreadyExists { .. }
-        | object_store::Error::Precondition { .. } => CloudError::Refused(format!("{what}: {error}")),
-        error => CloudError::Unavailable(format!("{what}: {error}")),
-    }
-}
-
-/// Puts, reads and removes one object with the session's credentials. `endpoint` is for a store that is not Amazon's own.
-///
-/// # Errors
-/// [`CloudError::Refused`] if the store refuses it, or gives back something else.
-pub async fn prove_objects(
-    env: &Env,
-    place: &Place,
-    nonce: &str,
-    session: &AwsSession,
-    endpoint: Option<&str>,
-) -> Result<(), CloudError> {
+/// The bucket of a place, with a session's credentials. `endpoint` is for a store that is not Amazon's own.
+async fn bucket(place: &Place, session: &AwsSession, endpoint: Option<&str>) -> Result<AmazonS3, CloudError> {
     let options = ClientOptions::new().with_timeout(TIMEOUT);
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&place.bucket)
@@ -58,8 +42,42 @@ pub async fn prove_objects(
             builder.with_region(region)
         }
     };
-    let wrong = |error: object_store::Error| CloudError::Refused(error.to_string());
-    let store = builder.build().map_err(wrong)?;
+    builder
+        .build()
+        .map_err(|error| CloudError::Refused(error.to_string()))
+}
+
+/// Puts a key ring, unless it is there. `endpoint` is for a store that is not Amazon's own.
+///
+/// # Errors
+/// [`CloudError::Refused`] if something else has its name, or the store refuses it.
+pub async fn keep_ring(
+    env: &Env,
+    ring: &RingObject,
+    session: &AwsSession,
+    endpoint: Option<&str>,
+) -> Result<(), CloudError> {
+    let work = async {
+        let store = bucket(&ring.place, session, endpoint).await?;
+        keep_in(&store, ring).await
+    };
+    env.timeout(2 * TIMEOUT, work)
+        .await
+        .map_err(|_| CloudError::Unavailable("the bucket takes too long".into()))?
+}
+
+/// Puts, reads and removes one object with the session's credentials. `endpoint` is for a store that is not Amazon's own.
+///
+/// # Errors
+/// [`CloudError::Refused`] if the store refuses it, or gives back something else.
+pub async fn prove_objects(
+    env: &Env,
+    place: &Place,
+    nonce: &str,
+    session: &AwsSession,
+    endpoint: Option<&str>,
+) -> Result<(), CloudError> {
+    let store = bucket(place, session, endpoint).await?;
     let key = Path::parse(place.proof_key(nonce)).map_err(|error| CloudError::Refused(error.to_string()))?;
     let content = format!("firn proof of control {nonce}\n").into_bytes();
     let work = async {

@@ -1,10 +1,13 @@
 //! Sessions of AWS's Security Token Service: a role, narrowed by a session policy to one volume's prefix, for a quarter of an hour.
 
-use super::{AwsAccount, AwsError, proof::prove_objects};
+use super::{
+    AwsAccount, AwsError,
+    proof::{keep_ring, prove_objects},
+};
 use crate::{
     cloud::{
         AwsSession, CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest,
-        SESSION_SECONDS, SessionRequest,
+        RingObject, SESSION_SECONDS, SessionRequest,
     },
     secrets::hex,
 };
@@ -154,6 +157,17 @@ impl CloudSessions for StsSessions {
         let (session, _) = ask(&request.external_id).await?;
         let endpoint = self.object_endpoint.as_deref();
         prove_objects(&self.account.env, &request.place, &nonce, &session, endpoint).await
+    }
+
+    async fn keep(&self, ring: &RingObject) -> Result<(), CloudError> {
+        let own = ring.role.as_ref();
+        let role = own.unwrap_or(&self.role);
+        let name = format!("rings-{}", ring.volume);
+        let external_id = own.map(|_| &*ring.external_id);
+        let (session, _) = self
+            .assume(role, &name, &ring.policy(), external_id, SESSION_SECONDS)
+            .await?;
+        keep_ring(&self.account.env, ring, &session, self.object_endpoint.as_deref()).await
     }
 }
 

@@ -44,7 +44,7 @@ impl MemberRecord {
     }
 }
 
-pub(super) fn email_sort(email: &Email) -> String {
+pub(crate) fn email_sort(email: &Email) -> String {
     super::name_sort("email", &email.folded())
 }
 

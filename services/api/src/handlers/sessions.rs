@@ -1,13 +1,17 @@
 //! Short-lived credentials of the cloud, for an edge and one of the volumes it serves ([`crate::cloud`]).
 
-use super::{EdgeRecord, volumes};
+use super::{
+    EdgeRecord,
+    rings::{keep_newest, place_of},
+    volumes,
+};
 use crate::{
-    cloud::{CloudCredential, CloudError, Place, SESSION_SECONDS, SessionRequest},
+    cloud::{CloudCredential, CloudError, SESSION_SECONDS, SessionRequest},
     endpoint::{Call, Endpoint, Reply},
     handlers::tenants::TenantRecord,
     problem::{Code, Problem},
     store::Loaded,
-    types::{Bucket, CloudSessionStarted, EdgeState, Nothing},
+    types::{CloudSessionStarted, EdgeState, Nothing},
 };
 use axum::http::{Method, StatusCode};
 use firn_identity::EdgeId;
@@ -48,23 +52,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
         .await?;
     let nowhere = |why: String| Problem::new(Code::WrongState, why);
-    let (place, role) = match &volume.bucket {
-        Bucket::Managed { region } => {
-            let place = call.app.cloud().managed(region, tenant, volume.id);
-            let place = place.ok_or_else(|| nowhere(format!("this service keeps no bucket in {region}")))?;
-            (place, None)
-        }
-        Bucket::Own { .. } if volume.bucket_proved.is_none() => {
-            return Err(nowhere(
-                "it was not shown that the bucket is yours; set the role up and prove it: firn volume prove"
-                    .into(),
-            ));
-        }
-        Bucket::Own { url, role } => {
-            let place = Place::parse(url).map_err(|error| nowhere(error.to_string()))?;
-            (place, Some(role.clone()))
-        }
-    };
+    let (place, role) = place_of(&call, &volume)?;
     let request = SessionRequest {
         tenant,
         edge,
@@ -86,6 +74,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
         .update(&loaded, &record)
         .commit(call.app.env(), None)
         .await?;
+    keep_newest(&call, &volume).await;
     let session = call
         .app
         .cloud()

@@ -25,7 +25,7 @@ impl TenantRecord {
     pub(crate) const SORT: &'static str = "tenant";
 }
 
-pub(super) const CLOSED: &str = "closed";
+pub(crate) const CLOSED: &str = "closed";
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
     const TENANT: &str = "/v1/tenants/{tenant}";

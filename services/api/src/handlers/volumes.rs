@@ -1,4 +1,4 @@
-//! Volumes: where they lie, their signed key rings, and their end.
+//! Volumes: where they lie, and their end. Their key rings are in [`super::rings`].
 //!
 //! | state | delete | undelete | erase, or its time is over |
 //! |---|---|---|---|
@@ -6,11 +6,12 @@
 //! | deleted | stays | active, if its time is not over | erasing: a [saga](crate::saga) removes every key ring |
 //! | erasing | refused | refused | stays; by itself erased: name and quota given back |
 //! | erased | refused | refused | stays |
-//!
-//! The service holds a volume's keys only wrapped, in rings that the tenant's key signs. It refuses a ring that is not the
-//! tenant's next one, so that two administrators do not overwrite each other; clients check all of it again.
 
-use super::{LimitsRecord, NameRecord, base64_field, name_sort, require_free_name, tenants::TenantRecord};
+use super::{
+    LimitsRecord, NameRecord, name_sort, require_free_name,
+    rings::{RING_BODY_BYTES, RingRecord, read_ring, tenant_key},
+    tenants::TenantRecord,
+};
 use crate::{
     cloud::{CloudError, Place, ProofRequest},
     context::TenantContext,
@@ -18,20 +19,13 @@ use crate::{
     names::DisplayName,
     problem::{Code, Problem},
     saga::{SagaRecord, Work},
-    secrets::unhex,
     store::{Change, Loaded, Record, TenantStore},
-    types::{
-        Bucket, ChangeVolume, CreateVolume, Edge, InUse, KeyRingText, Nothing, SnapshotPolicy, Volume,
-        VolumeState,
-    },
+    types::{Bucket, ChangeVolume, CreateVolume, InUse, Nothing, SnapshotPolicy, Volume, VolumeState},
 };
 use axum::http::{Method, StatusCode};
 use firn_identity::{Principal, UnixTime, VolumeId};
-use firn_seal::{KeyRing, TenantPublic, VerifiedKeyRing};
 use serde::{Deserialize, Serialize};
 
-/// The largest key ring: with base64 and JSON it still fits one item of the table.
-const MAX_RING_BYTES: usize = 256 << 10;
 /// How long a deleted volume can be undeleted: a month, so that a monthly look at the list still finds it.
 const UNDELETE_SECONDS: u64 = 30 * 24 * 3600;
 
@@ -68,29 +62,8 @@ impl VolumeRecord {
     }
 }
 
-/// One generation of a volume's key ring.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RingRecord {
-    key_ring: String,
-}
-
-impl Record for RingRecord {
-    const KIND: &'static str = "key-ring";
-}
-
-impl RingRecord {
-    /// What the sort keys of all of a volume's rings begin with.
-    pub(crate) fn prefix(volume: VolumeId) -> String {
-        format!("key-ring/{volume}/")
-    }
-}
-
 fn sort(id: VolumeId) -> String {
     VolumeRecord::sort(id)
-}
-
-fn ring_sort(id: VolumeId, generation: u64) -> String {
-    format!("{}{generation:016x}", RingRecord::prefix(id))
 }
 
 /// A volume's place in the index of names.
@@ -98,38 +71,9 @@ pub(crate) fn volume_name_sort(name: &DisplayName) -> String {
     name_sort("volume", &name.folded())
 }
 
-/// Those of an edge's volumes whose newest key ring still lists its key.
-pub(crate) async fn volumes_that_list(store: &TenantStore, edge: &Edge) -> Result<Vec<VolumeId>, Problem> {
-    let Some(key) = &edge.recipient_key else {
-        return Ok(Vec::new());
-    };
-    let mut found = Vec::new();
-    for id in &edge.volumes {
-        let Some(volume) = store.get::<VolumeRecord>(&sort(*id)).await? else {
-            continue;
-        };
-        let generation = volume.record.volume.key_ring_generation;
-        let Some(ring) = store.get::<RingRecord>(&ring_sort(*id, generation)).await? else {
-            continue;
-        };
-        let ring = read_ring(&ring.record.key_ring, &tenant_key(store).await?)?;
-        if ring
-            .recipients()
-            .iter()
-            .any(|recipient| recipient.public.to_string() == *key)
-        {
-            found.push(*id);
-        }
-    }
-    Ok(found)
-}
-
 pub(super) fn endpoints() -> Vec<Endpoint> {
     const VOLUMES: &str = "/v1/tenants/{tenant}/volumes";
     const VOLUME: &str = "/v1/tenants/{tenant}/volumes/{volume}";
-    const RING: &str = "/v1/tenants/{tenant}/volumes/{volume}/keyring";
-    // Base64 of the largest ring, and the other fields.
-    const RING_BODY_BYTES: usize = 400 << 10;
     vec![
         Endpoint::new(Method::GET, VOLUMES, "listVolumes", "Lists volumes", list).lists::<Volume>(),
         Endpoint::new(Method::POST, VOLUMES, "createVolume", "Makes a volume", create)
@@ -184,25 +128,6 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             prove,
         )
         .takes::<Nothing>()
-        .gives::<Volume>(StatusCode::OK),
-        Endpoint::new(
-            Method::GET,
-            RING,
-            "getKeyRing",
-            "Shows the newest key ring",
-            get_ring,
-        )
-        .gives::<KeyRingText>(StatusCode::OK)
-        .tagged(),
-        Endpoint::new(
-            Method::PUT,
-            RING,
-            "putKeyRing",
-            "Stores the next key ring",
-            put_ring,
-        )
-        .takes::<KeyRingText>()
-        .up_to(RING_BODY_BYTES)
         .gives::<Volume>(StatusCode::OK),
     ]
 }
@@ -265,22 +190,6 @@ fn check_policy(policy: &SnapshotPolicy) -> Result<(), Problem> {
     }
 }
 
-async fn tenant_key(store: &TenantStore) -> Result<TenantPublic, Problem> {
-    let tenant = store
-        .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
-        .await?;
-    unhex(&tenant.record.tenant.tenant_key)
-        .map(TenantPublic::from_bytes)
-        .ok_or_else(|| Problem::internal("the tenant's key is not hex"))
-}
-
-fn read_ring(text: &str, tenant: &TenantPublic) -> Result<VerifiedKeyRing, Problem> {
-    let bytes = base64_field("key_ring", text, MAX_RING_BYTES)?;
-    KeyRing::decode(bytes.into())
-        .and_then(|ring| ring.verify(tenant))
-        .map_err(|error| Problem::new(Code::KeyRingRefused, error.to_string()))
-}
-
 /// An edge sees the volumes it serves and no other.
 async fn check_served(store: &TenantStore, context: &TenantContext, volume: VolumeId) -> Result<(), Problem> {
     let Some(Principal::Edge(edge)) = context.caller().map(|caller| caller.principal) else {
@@ -296,7 +205,7 @@ async fn check_served(store: &TenantStore, context: &TenantContext, volume: Volu
     }
 }
 
-async fn load(call: &Call) -> Result<(TenantStore, VolumeId, Loaded<VolumeRecord>), Problem> {
+pub(super) async fn load(call: &Call) -> Result<(TenantStore, VolumeId, Loaded<VolumeRecord>), Problem> {
     let id: VolumeId = call.param("volume")?;
     let store = call.store()?;
     check_served(&store, call.context()?, id).await?;
@@ -311,7 +220,11 @@ pub(super) async fn active_served(call: &Call) -> Result<Loaded<VolumeRecord>, P
     Ok(loaded)
 }
 
-fn require_state(loaded: &Loaded<VolumeRecord>, wanted: VolumeState, what: &str) -> Result<(), Problem> {
+pub(super) fn require_state(
+    loaded: &Loaded<VolumeRecord>,
+    wanted: VolumeState,
+    what: &str,
+) -> Result<(), Problem> {
     let state = loaded.record.volume.state;
     if state == wanted {
         return Ok(());
@@ -357,6 +270,12 @@ async fn create(call: Call) -> Result<Reply, Problem> {
                     "a new volume starts with generation 1",
                 ));
             }
+            if ring.volume().is_some() {
+                return Err(Problem::new(
+                    Code::KeyRingRefused,
+                    "the key ring is signed for a volume, and this one has no id yet; make it without, then put its ring",
+                ));
+            }
             Some((text.clone(), ring))
         }
     };
@@ -389,7 +308,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         )
         .update(&limits, &taken);
     if let Some((key_ring, _)) = ring {
-        change = change.create(&ring_sort(volume.id, 1), &RingRecord { key_ring });
+        change = change.create(&RingRecord::sort(volume.id, 1), &RingRecord::new(key_ring));
     }
     call.commit(change, Reply::json(StatusCode::CREATED, &volume))
         .await
@@ -529,70 +448,6 @@ async fn prove(call: Call) -> Result<Reply, Problem> {
         .change("volume.prove", id)?
         .detail(url.clone())
         .update(&loaded, &record);
-    call.commit(change, Reply::json(StatusCode::OK, &record.volume))
-        .await
-}
-
-async fn get_ring(call: Call) -> Result<Reply, Problem> {
-    let (store, id, loaded) = load(&call).await?;
-    let generation = loaded.record.volume.key_ring_generation;
-    let ring = store
-        .require::<RingRecord>(&ring_sort(id, generation), format!("a key ring of {id}"))
-        .await?;
-    let text = KeyRingText {
-        key_ring: ring.record.key_ring.clone(),
-    };
-    Ok(Reply::json(StatusCode::OK, &text).tagged(&ring))
-}
-
-async fn put_ring(call: Call) -> Result<Reply, Problem> {
-    let body: KeyRingText = call.body()?;
-    let (store, id, loaded) = load(&call).await?;
-    require_state(&loaded, VolumeState::Active, "given a key ring")?;
-    let tenant = tenant_key(&store).await?;
-    let ring = read_ring(&body.key_ring, &tenant)?;
-    let generation = loaded.record.volume.key_ring_generation;
-    if generation == 0 {
-        if ring.generation() != 1 {
-            return Err(Problem::new(
-                Code::KeyRingRefused,
-                "the first key ring has generation 1",
-            ));
-        }
-    } else {
-        let before = store
-            .require::<RingRecord>(&ring_sort(id, generation), "the key ring before")
-            .await?;
-        if before.record.key_ring == body.key_ring {
-            return Ok(Reply::json(StatusCode::OK, &loaded.record.volume));
-        }
-        let before = read_ring(&before.record.key_ring, &tenant)?;
-        ring.check(&before.family(), before.generation())
-            .and_then(|()| ring.check_follows(&before))
-            .map_err(|error| {
-                Problem::new(
-                    Code::KeyRingRefused,
-                    format!("{error}; fetch the newest and change that"),
-                )
-            })?;
-    }
-    let mut record = loaded.record.clone();
-    record.volume.key_ring_generation = ring.generation();
-    record.volume.family = Some(ring.family().to_string());
-    let change = call
-        .change("key-ring.put", id)?
-        .detail(format!(
-            "generation {}, {} recipients",
-            ring.generation(),
-            ring.recipients().len()
-        ))
-        .update(&loaded, &record)
-        .create(
-            &ring_sort(id, ring.generation()),
-            &RingRecord {
-                key_ring: body.key_ring,
-            },
-        );
     call.commit(change, Reply::json(StatusCode::OK, &record.volume))
         .await
 }

@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use firn_api::{
-    AwsSession, CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, SessionRequest,
+    AwsSession, CloudCredential, CloudError, CloudSession, CloudSessions, Place, ProofRequest, RingObject,
+    SessionRequest,
 };
 use firn_identity::{TenantId, UnixTime};
 
@@ -37,6 +38,11 @@ impl CloudSessions for Cloud {
         if request.role.ends_with("shut") {
             return Err(CloudError::Refused("AccessDenied".into()));
         }
+        Ok(())
+    }
+
+    async fn keep(&self, ring: &RingObject) -> Result<(), CloudError> {
+        assert!(ring.key.contains("/keyring/"), "{ring:?}");
         Ok(())
     }
 }
