@@ -1,6 +1,7 @@
 //! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
 
 use crate::{
+    bounds,
     cloud_session::CredentialsFrom,
     failure::Failure,
     quantity::{Size, Span},
@@ -97,6 +98,8 @@ pub struct NfsSection {
     pub mount_port: Option<u16>,
     pub portmap: bool,
     pub grace_seconds: u64,
+    pub connections: usize,
+    pub connections_per_client: usize,
 }
 
 /// What is exported to whom.
@@ -116,6 +119,7 @@ pub struct ExportSection {
     pub anonymous_gid: u32,
     #[serde(default = "default_true")]
     pub require_privileged_port: bool,
+    pub connections_per_client: Option<usize>,
 }
 
 /// See [`Squash`].
@@ -290,6 +294,8 @@ impl Default for NfsSection {
             mount_port: None,
             portmap: true,
             grace_seconds: 45,
+            connections: 1024,
+            connections_per_client: 64,
         }
     }
 }
@@ -356,6 +362,7 @@ impl Config {
         if config.exports.is_empty() {
             return Err("it exports nothing; add an [[export]]".into());
         }
+        bounds::check(&config.nfs, &config.exports)?;
         let limits = &config.limits;
         if !(64 << 10..=16 << 20).contains(&limits.segment.0) {
             return Err("limits.segment must be between 64 KiB and 16 MiB".into());

@@ -6,6 +6,7 @@
 
 mod admin;
 pub mod allocator;
+mod bounds;
 mod certificate;
 mod cleaner;
 mod cloud_session;

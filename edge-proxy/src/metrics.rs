@@ -36,8 +36,9 @@ pub async fn serve(address: &str, observed: Arc<Observed>) -> Result<Task<()>, F
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .with_state(observed);
+    let bounded = Bounded::new(listener, &env);
     Ok(env.spawn("metrics", async move {
-        if let Err(error) = axum::serve(Bounded::new(listener), router).await {
+        if let Err(error) = axum::serve(bounded, router).await {
             tracing::error!(%error, "metrics are no longer served");
         }
     }))
@@ -53,12 +54,13 @@ async fn metrics(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
 
 async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
     let snapshot = observed.snapshot();
+    let close = [(header::CONNECTION, "close")];
     if snapshot.is_serving() {
-        (StatusCode::OK, "serving\n".to_owned())
+        (StatusCode::OK, close, "serving\n".to_owned())
     } else {
         let reason = snapshot.volume.reason.unwrap_or_default();
         let text = format!("{} {reason}\n", snapshot.volume.state);
-        (StatusCode::SERVICE_UNAVAILABLE, text)
+        (StatusCode::SERVICE_UNAVAILABLE, close, text)
     }
 }
 
@@ -292,6 +294,19 @@ fn exposition(snapshot: &Snapshot) -> String {
         "nfs_connections",
         "Connections of clients.",
         nfs.connections as f64,
+    );
+    let turned = &nfs.turned;
+    out.family(
+        "nfs_closed_connections_total",
+        "counter",
+        "Connections (of strangers datagrams, too) that the edge closed, by why.",
+        [
+            ("stranger", turned.strangers),
+            ("full", turned.full),
+            ("not_accepted", turned.failed),
+            ("slow", turned.slow),
+        ]
+        .map(|(why, count)| (format!("{{{}}}", label("reason", why)), count as f64)),
     );
     out.gauge(
         "nfs_mounts",

@@ -2,6 +2,7 @@
 
 use crate::{
     admin::{self, DrainRequest},
+    bounds,
     certificate::keep_renewed,
     cleaner::InsideCleaner,
     config::Config,
@@ -32,6 +33,7 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 /// `firn-edge run`: serves the volume until a signal, or until it cannot any longer.
 pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
     start_log(config)?;
+    bounds::raise_descriptors(config.nfs.connections);
     Identity::load(&config.volume.state_directory)?;
     let outside = Outside::open(config, fault).await?;
     let ready = |address: &str| {
@@ -254,7 +256,11 @@ async fn serve(
             .iter()
             .map(|network| rule(*network, true));
         let rules = writers.chain(readers).collect();
-        exports.push(Export::new(&section.path, vfs.clone(), rules).map_err(Failure::usage)?);
+        let mut export = Export::new(&section.path, vfs.clone(), rules).map_err(Failure::usage)?;
+        if let Some(connections) = section.connections_per_client {
+            export = export.with_connections_per_client(connections);
+        }
+        exports.push(export);
     }
     let exports = Arc::new(Exports::new(handle_key, exports).map_err(Failure::usage)?);
     let monitor = MonitorConfig {
@@ -278,6 +284,7 @@ async fn serve(
         } else {
             PortMapping::None
         },
+        limits: bounds::limits(nfs),
         ..ServiceConfig::default()
     };
     let service = NfsService::start(&outside.env, service, exports, locks.programs())

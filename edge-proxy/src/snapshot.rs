@@ -156,9 +156,24 @@ pub struct MergingPart {
 pub struct NfsPart {
     pub address: String,
     pub connections: u64,
+    #[serde(default)]
+    pub turned: TurnedPart,
     pub mounts: Vec<MountPart>,
     /// Procedures that were called.
     pub operations: Vec<OperationPart>,
+}
+
+/// Peers that were not served, since the start.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TurnedPart {
+    /// Connections and datagrams of addresses that no export admits.
+    pub strangers: u64,
+    /// Connections for which no other could give way.
+    pub full: u64,
+    /// Connections that could not be accepted.
+    pub failed: u64,
+    /// Connections that held memory, were slow, and kept others waiting.
+    pub slow: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -392,9 +407,16 @@ fn nfs_part((service, _): &(NfsService, LockService)) -> NfsPart {
         operation.sent_bytes += counted.sent_bytes;
         operation.latency_sum_us += counted.latency_sum_us;
     }
+    let turned = service.turned();
     NfsPart {
         address: service.address().to_owned(),
         connections: service.connections() as u64,
+        turned: TurnedPart {
+            strangers: turned.strangers,
+            full: turned.full,
+            failed: turned.failed,
+            slow: turned.slow,
+        },
         mounts,
         operations: operations.into_values().collect(),
     }

@@ -9,9 +9,11 @@
 //! `std::time::*::now` and thread-local randomness may not, and clippy refuses them (`clippy.toml`).
 
 mod clock;
+mod connections;
 mod disk;
 #[cfg(feature = "testing")]
 mod fault;
+mod log_limiter;
 pub mod mutants;
 mod network;
 mod random;
@@ -23,9 +25,11 @@ mod tasks;
 mod watched;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
+pub use connections::{ConnectionTable, IDLE_MIN, InFlight, Place, TableFull};
 pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
 #[cfg(feature = "testing")]
 pub use fault::{FaultAction, FaultPoints};
+pub use log_limiter::LogLimiter;
 pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
 // What stores anything runs on Linux. Elsewhere there is the seam alone, for the libraries that the command line tool shares.

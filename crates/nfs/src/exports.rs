@@ -8,10 +8,10 @@
 use crate::{
     handle::{ExportId, HandleKey, SignedHandle, WireHandle},
     network::ClientNetwork,
-    rpc::{Credential, Peer},
+    rpc::{AuthStatus, Credential, Peer, Refusal},
 };
 use firn_vfs::{Credentials, FileHandle, Vfs};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 /// RFC 1813 §5.1.4 (MNTPATHLEN).
 pub const PATH_MAX_BYTES: usize = 1024;
@@ -96,6 +96,7 @@ pub struct Export {
     path: String,
     vfs: Arc<dyn Vfs>,
     rules: Vec<ClientRule>,
+    connections_per_client: Option<usize>,
 }
 
 /// An export that cannot be.
@@ -141,7 +142,20 @@ impl Export {
             path: path.to_owned(),
             vfs,
             rules,
+            connections_per_client: None,
         })
+    }
+
+    /// Lets each address that the rules admit have `connections` at once: more for one that stands for many clients.
+    #[must_use]
+    pub fn with_connections_per_client(mut self, connections: usize) -> Self {
+        self.connections_per_client = Some(connections);
+        self
+    }
+
+    /// Whether any rule is about `address`, from whatever port.
+    pub fn admits(&self, address: IpAddr) -> bool {
+        self.rules.iter().any(|rule| rule.network.contains(address))
     }
 
     /// The path, without a slash at the end (unless it is `/`).
@@ -242,6 +256,33 @@ impl Exports {
     /// The exports, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.by_id.values()
+    }
+
+    /// Whether any export is served to `address`. To all others the server is as if it were not there.
+    pub fn admit_address(&self, address: IpAddr) -> bool {
+        self.iter().any(|export| export.admits(address))
+    }
+
+    /// Whether `peer` may speak for a whole client machine: an export is served to it, and only root of the machine can have
+    /// that port.
+    ///
+    /// # Errors
+    /// How it is to be refused, otherwise.
+    pub(crate) fn admit_machine(&self, peer: &Peer) -> Result<(), Refusal> {
+        if self.admit_address(peer.address) && peer.has_privileged_port() {
+            Ok(())
+        } else {
+            Err(Refusal::Authentication(AuthStatus::TooWeak))
+        }
+    }
+
+    /// Connections that `address` may have: the most that an export it may use allows, `default` where one says nothing; `None`
+    /// if it may use none.
+    pub fn connections_for(&self, address: IpAddr, default: usize) -> Option<usize> {
+        self.iter()
+            .filter(|export| export.admits(address))
+            .map(|export| export.connections_per_client.unwrap_or(default))
+            .max()
     }
 
     /// The export with the longest path that is `path` or a parent of it, and the rest of `path`.

@@ -27,7 +27,10 @@ pub fn fuzz_rpc_message(data: &[u8]) {
                 taken += record.len();
                 assert!(taken <= data.len(), "records hold no more than was received");
             }
-            Ok(Step::Fragment { bytes }) => assert!(bytes <= RECORD_BYTES),
+            Ok(Step::Full { wanted_bytes }) => {
+                assert!(wanted_bytes <= RECORD_BYTES);
+                assembler.grant(wanted_bytes);
+            }
             Ok(Step::NeedInput) | Err(_) => break,
         }
     }

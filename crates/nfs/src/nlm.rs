@@ -33,7 +33,7 @@ pub use types::{
 use crate::{
     exports::{Admitted, Exports, HandleError},
     nsm::{Host, ListError, Monitor},
-    rpc::Request,
+    rpc::{Refusal, Request},
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use firn_env::Env;
@@ -195,6 +195,9 @@ impl LockManager {
         } else {
             None
         };
+        if presence.is_some() {
+            self.monitor.lock_carries(&host, call.state).await;
+        }
         self.env.fault_point("nlm.before_lock").await;
         let asked = LockRequest {
             file: admitted.file,
@@ -301,12 +304,22 @@ impl LockManager {
         Ok(LockStatus::Granted)
     }
 
-    fn free_all(&self, request: &Request, call: &FreeAllCall) {
+    fn free_all(&self, request: &Request, call: &FreeAllCall) -> Result<(), Refusal> {
+        self.exports.admit_machine(&request.peer)?;
         let host = Host {
             address: request.peer.address,
-            name: call.caller.0.clone(),
+            name: Bytes::copy_from_slice(&call.caller.0),
         };
-        self.table.release_client(&host.lock_client());
+        let table = self.table.clone();
+        let release = move |host: &Host| table.release_client(&host.lock_client());
+        self.monitor.claim_free(&request.peer, host, call.state, release);
+        Ok(())
+    }
+
+    /// Whether the handle in a call is one of ours, and for its sender: whoever gets a call of ours for an answer.
+    fn knows(&self, request: &Request, handle: &NetObject) -> bool {
+        let admitted = self.exports.admit(&handle.0, &request.peer, &request.credential);
+        admitted.is_ok()
     }
 }
 

@@ -8,7 +8,7 @@
 //! - at a start with clients on the list, the lock table opens a grace period in which only reclaims are served, and each
 //!   client's status monitor gets SM_NOTIFY with our new state number (it rises by 2 at each start and is odd), upon which
 //!   its lock manager reclaims;
-//! - SM_NOTIFY from a client releases what it held.
+//! - SM_NOTIFY from a client releases what it held, if it is believed ([`claim`]).
 //!
 //! ```text
 //! start ─ list empty ──────────────────────────────────────────────> normal
@@ -19,6 +19,7 @@
 //! The protocol has no message for "that was my last reclaim". A client counts as done when it has reclaimed something and
 //! then nothing for `reclaim_quiet`, or when it restarted itself. A client that never answers costs the whole period.
 
+mod claim;
 mod list;
 mod program;
 mod record;
@@ -34,6 +35,7 @@ use crate::{
     rpc::{Credential, Target},
 };
 use bytes::Bytes;
+use claim::Claims;
 use firn_env::{DiskError, Env, Monotonic};
 use firn_vfs::{LockClient, LockProtocol, LockTable};
 use list::ClientList;
@@ -154,6 +156,7 @@ pub struct Monitor {
     /// Clients on the list at our start.
     recovering: Mutex<BTreeMap<Host, Recovery>>,
     notices: Mutex<(usize, usize)>,
+    claims: Claims,
 }
 
 impl Monitor {
@@ -178,6 +181,7 @@ impl Monitor {
             list,
             recovering: Mutex::new(recovering),
             notices: Mutex::new((0, 0)),
+            claims: Claims::default(),
         }))
     }
 
@@ -236,18 +240,7 @@ impl Monitor {
     /// nobody can release a client's locks.
     pub async fn client_restarted(&self, address: IpAddr, name: &[u8], state: i32) {
         let state = state.cast_unsigned();
-        let at_address: Vec<(Host, u32)> = self
-            .list
-            .clients()
-            .into_iter()
-            .filter(|(host, _)| host.address == address)
-            .collect();
-        let named = at_address.iter().any(|(host, _)| host.is_called(name));
-        let only_one = at_address.len() == 1;
-        for (host, known) in at_address {
-            if !(host.is_called(name) || !named && only_one) || known == state {
-                continue;
-            }
+        for host in self.affected(address, name, state) {
             info!(%address, name = %String::from_utf8_lossy(name), "client restarted; its locks are released");
             self.table.release_client(&host.lock_client());
             if let Some(recovery) = self.recovering().get_mut(&host) {
@@ -258,6 +251,19 @@ impl Monitor {
                 warn!(%error, "a client's restart could not be noted");
             }
         }
+    }
+
+    /// The clients that a notice is about which has not been heard before.
+    fn affected(&self, address: IpAddr, name: &[u8], state: u32) -> Vec<Host> {
+        let mut at_address = self.list.clients();
+        at_address.retain(|host, _| host.address == address);
+        let named = at_address.keys().any(|host| host.is_called(name));
+        let only_one = at_address.len() == 1;
+        at_address
+            .into_iter()
+            .filter(|(host, known)| *known != state && (host.is_called(name) || !named && only_one))
+            .map(|(host, _)| host)
+            .collect()
     }
 
     /// Our state number.
@@ -296,10 +302,10 @@ impl Monitor {
 
     /// Takes clients off the list that hold nothing and held nothing at the last look; returns those that hold nothing now.
     async fn prune(&self, idle_before: &BTreeSet<Host>) -> BTreeSet<Host> {
-        let idle: BTreeSet<Host> = self
-            .list
-            .clients()
-            .into_keys()
+        let listed: BTreeSet<Host> = self.list.clients().into_keys().collect();
+        self.claims.keep(&listed);
+        let idle: BTreeSet<Host> = listed
+            .into_iter()
             .filter(|host| !self.table.is_used_by(&host.lock_client()))
             .collect();
         let gone: Vec<Host> = idle.intersection(idle_before).cloned().collect();

@@ -4,6 +4,7 @@
 //! [`Reply`] or a [`Refusal`]. The server knows programs only through it, so NFS, MOUNT, portmap, NLM and NSM share one
 //! listener, one set of limits and one place where malformed input ends.
 
+mod activity;
 mod budget;
 mod calls;
 mod client;
@@ -21,5 +22,5 @@ pub use dispatch::Programs;
 pub use message::{AuthStatus, AuthSys, CallHeader, Credential, HeaderError};
 pub use program::{Peer, Program, Refusal, Reply, Request, Transport};
 pub use record::{Assembler, RecordError, Step};
-pub use server::{Server, ServerLimits};
+pub use server::{PeerRules, Server, ServerLimits, Turned};
 pub use statistics::{LATENCY_BUCKETS, ProcedureStatistics};

@@ -12,11 +12,11 @@ use crate::{
     exports::Exports,
     mount::MountProgram,
     portmap::{self, Mapping, PortMapper, RPCBIND_SOCKET, Registration, RegistrationError},
-    rpc::{ProcedureStatistics, Program, Programs, Server, ServerLimits, Transport},
+    rpc::{PeerRules, ProcedureStatistics, Program, Programs, Server, ServerLimits, Transport, Turned},
     v3::NfsProgram,
 };
 use firn_env::Env;
-use std::{io, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 use tracing::{info, warn};
 
 /// The most that a WRITE has beside its data: RPC head, credential, verifier, handle.
@@ -87,6 +87,18 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// Whoever may use an export may connect, and nobody else.
+struct ExportRules {
+    exports: Arc<Exports>,
+    connections_per_client: usize,
+}
+
+impl PeerRules for ExportRules {
+    fn connections_for(&self, address: IpAddr) -> Option<usize> {
+        self.exports.connections_for(address, self.connections_per_client)
+    }
+}
+
 /// A running service.
 pub struct NfsService {
     server: Arc<Server>,
@@ -115,7 +127,11 @@ impl NfsService {
                 .max(config.io_max_bytes as usize + CALL_HEAD_BYTES),
             ..config.limits
         };
-        let server = Server::new(env, limits);
+        let rules = ExportRules {
+            exports: exports.clone(),
+            connections_per_client: limits.connections_per_client,
+        };
+        let server = Server::for_peers(env, limits, Arc::new(rules));
         let nfs = Arc::new(NfsProgram::new(env, exports.clone(), config.io_max_bytes));
         let mount = Arc::new(MountProgram::new(env, exports));
         let mut service = Self {
@@ -250,8 +266,13 @@ impl NfsService {
         self.server.connections()
     }
 
+    /// Peers that were not served.
+    pub fn turned(&self) -> Turned {
+        self.server.turned()
+    }
+
     /// Who mounted what, as far as it is known.
-    pub fn mounted(&self) -> Vec<(std::net::IpAddr, String)> {
+    pub fn mounted(&self) -> Vec<(IpAddr, String)> {
         self.mount.mounted()
     }
 

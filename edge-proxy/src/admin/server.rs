@@ -2,7 +2,7 @@
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
 use crate::{failure::Failure, report, snapshot::Observed};
-use firn_env::{Env, Task};
+use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
 use firn_volume::VerifyReport;
 use futures::future::{Either, select};
 use std::{
@@ -18,8 +18,12 @@ use tokio::{
     sync::{Mutex as AsyncMutex, Semaphore, mpsc, oneshot},
 };
 
-/// Connections at one time; more wait.
-const CONNECTIONS_MAX: usize = 16;
+/// Connections at one time; of those that have not said what they want, the oldest gives way to a newcomer.
+const CONNECTIONS_MAX: usize = 64;
+/// Commands at one time. `status` is not one of them: it is answered at once, and asked for when something hangs.
+const COMMANDS_MAX: usize = 16;
+/// Local sockets have no addresses: whoever may open this one is one and the same.
+const ADDRESS: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// How long a client may take to send its request or to take a line.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +43,7 @@ pub(super) struct Admin {
     pub(super) observed: Arc<Observed>,
     drains: mpsc::Sender<DrainRequest>,
     verifying: AsyncMutex<()>,
+    commands: Semaphore,
 }
 
 /// Answers on the socket until the task is aborted.
@@ -71,27 +76,37 @@ pub fn serve(
         observed,
         drains,
         verifying: AsyncMutex::new(()),
+        commands: Semaphore::new(COMMANDS_MAX),
     });
     Ok(env.spawn("admin socket", accept(admin, listener)))
 }
 
 async fn accept(admin: Arc<Admin>, listener: UnixListener) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (table, failed) = (ConnectionTable::new(CONNECTIONS_MAX), LogLimiter::default());
     loop {
-        let permit = free.clone().acquire_owned().await.expect("never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
+                let Ok(place) = table.enter(ADDRESS, CONNECTIONS_MAX, admin.env.now()) else {
+                    // All have a command under way; this one finds its connection closed.
+                    continue;
+                };
                 let serving = admin.clone();
                 admin.env.spawn("admin connection", async move {
-                    if let Err(error) = serving.answer(stream).await {
-                        tracing::debug!(%error, "an admin client went away");
+                    let (answered, evicted) = (pin!(serving.answer(stream, &place)), pin!(place.evicted()));
+                    match select(answered, evicted).await {
+                        Either::Left((Ok(()), _)) => {}
+                        Either::Left((Err(error), _)) => {
+                            tracing::debug!(%error, "an admin client went away");
+                        }
+                        Either::Right(_) => tracing::debug!("a silent admin client gave way to another"),
                     }
-                    drop(permit);
                 });
             }
             Err(error) => {
                 // Out of descriptors, most likely; they come back.
-                tracing::warn!(%error, "admin socket");
+                if let Some(count) = failed.count(admin.env.now()) {
+                    tracing::warn!(%error, count, "admin socket");
+                }
                 admin.env.sleep(PROGRESS_EVERY).await;
             }
         }
@@ -99,7 +114,7 @@ async fn accept(admin: Arc<Admin>, listener: UnixListener) {
 }
 
 impl Admin {
-    async fn answer(&self, stream: UnixStream) -> std::io::Result<()> {
+    async fn answer(&self, stream: UnixStream, place: &Place) -> std::io::Result<()> {
         let (read, write) = stream.into_split();
         let mut line = String::new();
         let mut reader = BufReader::new(read.take(REQUEST_BYTES_MAX));
@@ -112,7 +127,25 @@ impl Admin {
             env: self.env.clone(),
             write,
         };
-        match serde_json::from_str::<Request>(&line) {
+        let _in_flight = place.request(self.env.now());
+        let request = serde_json::from_str::<Request>(&line);
+        let is_status = matches!(
+            &request,
+            Ok(Request {
+                command: Command::Status,
+                ..
+            })
+        );
+        let Ok(_permit) = self
+            .commands
+            .try_acquire()
+            .map(Some)
+            .or_else(|busy| if is_status { Ok(None) } else { Err(busy) })
+        else {
+            let text = format!("{COMMANDS_MAX} commands are under way already; ask again when one has ended");
+            return client.send(&Reply::Error { text }).await;
+        };
+        match request {
             Ok(Request {
                 version: VERSION,
                 command,

@@ -1,5 +1,8 @@
 //! A bound on who asks for metrics: so many connections at a time, each for so long. The address may be reachable for more
 //! than the monitoring, and the file server must not run out of descriptors over it.
+//!
+//! A connection is accepted in any case; one that has not asked for anything gives way to it, as in every connection table
+//! ([`firn_env::ConnectionTable`]). A load balancer whose question waited behind silent connections would call the edge dead.
 
 #![allow(
     clippy::disallowed_types,
@@ -7,6 +10,8 @@
     reason = "axum wants tokio's own streams; nothing deterministic runs here"
 )]
 
+use firn_env::{ConnectionTable, Env, InFlight, LogLimiter, Place};
+use futures::{FutureExt, future::BoxFuture};
 use std::{
     io,
     net::SocketAddr,
@@ -18,33 +23,38 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::Sleep,
 };
 
-/// Several monitoring systems and load balancers at once; those beyond wait to be accepted.
-const CONNECTIONS_MAX: usize = 32;
+/// Several monitoring systems and load balancers at once.
+const CONNECTIONS_MAX: usize = 64;
+/// Of them, from one address.
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 32;
 
+/// Whoever connects asks at once.
+const SILENT_TIME: Duration = Duration::from_secs(5);
 /// A reply is some KiB: whoever has not fetched it after this long holds a place for nothing.
 const CONNECTION_TIME: Duration = Duration::from_secs(20);
 
-/// A listener that accepts only as many connections as it may serve.
+/// A listener whose connections are bounded in number and time.
 pub struct Bounded {
+    env: Env,
     listener: TcpListener,
-    places: Arc<Semaphore>,
-    time: Duration,
+    table: ConnectionTable,
+    full: LogLimiter,
+    most_of_address: usize,
+    silent: Duration,
 }
 
 impl Bounded {
-    pub fn new(listener: TcpListener) -> Self {
-        Self::with_limits(listener, CONNECTIONS_MAX, CONNECTION_TIME)
-    }
-
-    fn with_limits(listener: TcpListener, places: usize, time: Duration) -> Self {
+    pub fn new(listener: TcpListener, env: &Env) -> Self {
         Self {
+            env: env.clone(),
             listener,
-            places: Arc::new(Semaphore::new(places)),
-            time,
+            table: ConnectionTable::new(CONNECTIONS_MAX),
+            full: LogLimiter::default(),
+            most_of_address: CONNECTIONS_PER_ADDRESS_MAX,
+            silent: SILENT_TIME,
         }
     }
 }
@@ -54,16 +64,30 @@ impl axum::serve::Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let place = self.places.clone().acquire_owned().await;
-        let place = place.expect("the semaphore is never closed");
-        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
-        let end = Box::pin(tokio::time::sleep(self.time));
-        let connection = Connection {
-            stream,
-            end,
-            _place: place,
-        };
-        (connection, address)
+        loop {
+            let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+            let now = self.env.now();
+            let ip = address.ip().to_canonical();
+            let place = match self.table.enter(ip, self.most_of_address, now) {
+                Ok(place) => Arc::new(place),
+                Err(_) => {
+                    if let Some(count) = self.full.count(now) {
+                        tracing::warn!(%address, count, "too many connections for metrics; new ones were closed");
+                    }
+                    continue;
+                }
+            };
+            let watched = place.clone();
+            let connection = Connection {
+                env: self.env.clone(),
+                stream,
+                end: Box::pin(tokio::time::sleep(self.silent)),
+                evicted: async move { watched.evicted().await }.boxed(),
+                place,
+                answering: None,
+            };
+            return (connection, address);
+        }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -71,18 +95,32 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection that ends by itself and then gives its place back.
+/// A connection that ends by itself, or gives way, and then leaves the table.
 pub struct Connection {
+    env: Env,
     stream: TcpStream,
     end: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    evicted: BoxFuture<'static, ()>,
+    place: Arc<Place>,
+    /// Once its request is there: it is answered, and does not give way.
+    answering: Option<InFlight>,
 }
 
 impl Connection {
     fn is_over(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.evicted.poll_unpin(context).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         match self.end.as_mut().poll(context) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
+        }
+    }
+
+    fn answers(&mut self) {
+        if self.answering.is_none() {
+            self.answering = Some(self.place.request(self.env.now()));
+            self.end = Box::pin(tokio::time::sleep(CONNECTION_TIME));
         }
     }
 }
@@ -105,6 +143,7 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.is_over(context)?;
+        self.answers();
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -137,28 +176,37 @@ mod tests {
         Ok(reply)
     }
 
-    #[tokio::test]
-    async fn idle_connections_hold_the_places_only_for_a_while() {
+    async fn serve(silent: Duration) -> (SocketAddr, tokio::task::JoinHandle<io::Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let router = Router::new().route("/", get(|| async { "here" }));
-        let bounded = Bounded::with_limits(listener, 3, Duration::from_secs(1));
+        let env = firn_env::real(&std::env::temp_dir()).expect("an environment");
+        let mut bounded = Bounded::new(listener, &env);
+        bounded.silent = silent;
         let server = tokio::spawn(async move { axum::serve(bounded, router).await });
-        let mut idle = Vec::new();
-        for _ in 0..3 {
-            idle.push(TcpStream::connect(address).await.expect("accepted"));
+        (address, server)
+    }
+
+    #[tokio::test]
+    async fn a_question_is_answered_however_many_connections_are_silent() {
+        let (address, server) = serve(Duration::from_secs(3600)).await;
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            silent.push(TcpStream::connect(address).await.expect("accepted"));
         }
-        // A slow machine may take longer over a reply than a connection may take, so there are several tries.
-        let mut last = None;
-        for _ in 0..20 {
-            match ask(address).await {
-                Ok(reply) if reply.ends_with("here") => {
-                    server.abort();
-                    return;
-                }
-                other => last = Some(other),
-            }
-        }
-        panic!("never answered: {last:?}");
+        let reply = tokio::time::timeout(Duration::from_secs(30), ask(address)).await;
+        let reply = reply.expect("in time").expect("answered");
+        assert!(reply.ends_with("here"), "{reply}");
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn silent_connections_end_by_themselves() {
+        let (address, server) = serve(Duration::from_millis(200)).await;
+        let mut silent = TcpStream::connect(address).await.expect("accepted");
+        silent.write_all(b"GET / HT").await.expect("sent");
+        let ended = tokio::time::timeout(Duration::from_secs(30), silent.read(&mut [0; 100])).await;
+        assert!(matches!(ended.expect("in time"), Ok(0) | Err(_)));
+        server.abort();
     }
 }

@@ -75,6 +75,8 @@ pub struct Settings {
     pub credentials: String,
     /// Lines of the section `[limits]`.
     pub limits: String,
+    /// More lines of the section `[nfs]`.
+    pub nfs: String,
     /// Credentials of store and table, as variables of the environment.
     pub environment: Vec<(String, String)>,
 }
@@ -90,6 +92,7 @@ impl Settings {
             table: format!("redb:{shown}/table.redb"),
             credentials: "environment".into(),
             limits: String::new(),
+            nfs: String::new(),
             environment: Vec::new(),
         }
     }
@@ -177,6 +180,7 @@ impl Edge {
             table,
             credentials,
             limits,
+            nfs,
             environment: _,
         } = &self.settings;
         let (state, port) = (self.state.display(), self.address.port());
@@ -198,6 +202,7 @@ listen = "127.0.0.1"
 nfs_port = {port}
 portmap = false
 grace_seconds = 1
+{nfs}
 
 [[export]]
 path = "{EXPORT}"

@@ -78,6 +78,11 @@ impl Machine {
         super::network::address_of(self.id)
     }
 
+    /// Whether its connections come from ports below 1024, which only root can use.
+    pub fn use_privileged_ports(&self, privileged: bool) {
+        self.shared.core().network.set_privileged(self.id, privileged);
+    }
+
     /// The environment of the running incarnation.
     ///
     /// # Panics

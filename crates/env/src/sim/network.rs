@@ -31,6 +31,8 @@ const BACKLOG: usize = 128;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// First port given out for port 0 and for outgoing connections.
 const FIRST_FREE_PORT: u16 = 40_000;
+/// Where machines connect from that use privileged ports.
+const PRIVILEGED_PORTS: std::ops::Range<u16> = 600..1000;
 
 pub(super) fn address_of(machine: usize) -> String {
     let machine = machine + 1;
@@ -85,6 +87,8 @@ pub(super) struct NetworkState {
     listeners: BTreeMap<(usize, u16), ListenerState>,
     connections: BTreeMap<u64, Connection>,
     partitions: BTreeSet<(usize, usize)>,
+    /// Machines that connect from ports below 1024, as root does for NFS.
+    privileged: BTreeSet<usize>,
     next_connection: u64,
     next_port: u16,
     random: Seeded,
@@ -104,6 +108,7 @@ impl NetworkState {
             listeners: BTreeMap::new(),
             connections: BTreeMap::new(),
             partitions: BTreeSet::new(),
+            privileged: BTreeSet::new(),
             next_connection: 0,
             next_port: FIRST_FREE_PORT,
             random: Seeded::new(seed, 1),
@@ -147,6 +152,14 @@ impl NetworkState {
         self.listeners.retain(|(at, _), _| *at != machine);
     }
 
+    pub(super) fn set_privileged(&mut self, machine: usize, privileged: bool) {
+        if privileged {
+            self.privileged.insert(machine);
+        } else {
+            self.privileged.remove(&machine);
+        }
+    }
+
     fn is_cut(&self, one: usize, other: usize) -> bool {
         self.partitions.contains(&(one.min(other), one.max(other)))
     }
@@ -184,7 +197,11 @@ impl NetworkState {
 
     /// Puts a connection into a listener's queue; `None`: nobody listens.
     fn open(&mut self, from: usize, to: usize, port: u16) -> Option<u64> {
-        let peer = format!("{}:{}", address_of(from), self.free_port());
+        let mut source = self.free_port();
+        if self.privileged.contains(&from) {
+            source = PRIVILEGED_PORTS.start + source % (PRIVILEGED_PORTS.end - PRIVILEGED_PORTS.start);
+        }
+        let peer = format!("{}:{source}", address_of(from));
         let id = self.next_connection;
         let listener = self.listeners.get_mut(&(to, port))?;
         if listener.waiting.len() >= BACKLOG {

@@ -1,13 +1,13 @@
 //! NLM's procedures: decode, do, reply; or, for the `_MSG` forms, decode, acknowledge, do, and call back with the result.
 
 use super::{
-    CancelCall, FreeAllCall, LockCall, LockManager, LockStatus, PROGRAM, ShareCall, ShareReply, StatusReply,
-    TestCall, TestReply, UnlockCall, VERSION,
+    CancelCall, FreeAllCall, LockCall, LockManager, LockStatus, NetObject, PROGRAM, ShareCall, ShareReply,
+    StatusReply, TestCall, TestReply, UnlockCall, VERSION,
 };
 use crate::{
     remote,
     rpc::{Credential, Program, Refusal, Reply, Request, Target},
-    xdr::{Decode, Encode},
+    xdr::{Decode, Decoder, Encode, XdrError},
 };
 use async_trait::async_trait;
 use std::{net::IpAddr, ops::RangeInclusive, sync::Arc};
@@ -97,6 +97,16 @@ impl NlmProgram {
             status,
             sequence: 0,
         })
+    }
+
+    /// Whether the caller of a `_MSG` procedure is called back: only with a handle of ours, or anybody could make us call others.
+    fn knows(
+        &self,
+        request: &Request,
+        handle: impl FnOnce(&mut Decoder) -> Result<NetObject, XdrError>,
+    ) -> Result<bool, Refusal> {
+        let handle = handle(&mut request.arguments.clone())?;
+        Ok(self.manager.knows(request, &handle))
     }
 
     /// Sends a result by a call of its own, to the caller's lock manager.
@@ -193,19 +203,41 @@ impl Program for NlmProgram {
             CANCEL => Ok(reply_status(&self.cancel(&request)?)),
             UNLOCK => Ok(reply_status(&self.unlock(&request)?)),
             TEST_MSG => {
-                self.answer(peer, TEST_RES, self.test(&request).await?);
+                let answered =
+                    self.knows(&request, |arguments| Ok(TestCall::decode(arguments)?.lock.handle))?;
+                let result = self.test(&request).await?;
+                if answered {
+                    self.answer(peer, TEST_RES, result);
+                }
                 done()
             }
             LOCK_MSG => {
-                self.answer(peer, LOCK_RES, self.lock(&request, true).await?);
+                let answered =
+                    self.knows(&request, |arguments| Ok(LockCall::decode(arguments)?.lock.handle))?;
+                let result = self.lock(&request, true).await?;
+                if answered {
+                    self.answer(peer, LOCK_RES, result);
+                }
                 done()
             }
             CANCEL_MSG => {
-                self.answer(peer, CANCEL_RES, self.cancel(&request)?);
+                let answered = self.knows(&request, |arguments| {
+                    Ok(CancelCall::decode(arguments)?.lock.handle)
+                })?;
+                let result = self.cancel(&request)?;
+                if answered {
+                    self.answer(peer, CANCEL_RES, result);
+                }
                 done()
             }
             UNLOCK_MSG => {
-                self.answer(peer, UNLOCK_RES, self.unlock(&request)?);
+                let answered = self.knows(&request, |arguments| {
+                    Ok(UnlockCall::decode(arguments)?.lock.handle)
+                })?;
+                let result = self.unlock(&request)?;
+                if answered {
+                    self.answer(peer, UNLOCK_RES, result);
+                }
                 done()
             }
             GRANTED => {
@@ -224,7 +256,7 @@ impl Program for NlmProgram {
             NM_LOCK => Ok(reply_status(&self.lock(&request, false).await?)),
             FREE_ALL => {
                 let call = FreeAllCall::decode(&mut request.arguments.clone())?;
-                self.manager.free_all(&request, &call);
+                self.manager.free_all(&request, &call)?;
                 done()
             }
             _ => Err(Refusal::ProcedureUnavailable),

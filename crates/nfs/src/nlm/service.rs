@@ -44,14 +44,14 @@ impl LockService {
         let monitor = Monitor::start(env, table.clone(), config).await?;
         let manager = Arc::new(LockManager {
             env: env.clone(),
-            exports,
+            exports: exports.clone(),
             table: table.clone(),
             monitor: monitor.clone(),
             grants: Grants::default(),
         });
         let programs: Vec<Arc<dyn Program>> = vec![
             Arc::new(NlmProgram::new(manager)),
-            Arc::new(NsmProgram::new(monitor.clone())),
+            Arc::new(NsmProgram::new(monitor.clone(), exports)),
         ];
         Ok(Self {
             monitor,

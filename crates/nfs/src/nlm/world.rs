@@ -97,7 +97,7 @@ impl World {
         self.read_only_for = Some(address);
     }
 
-    fn exports(&self) -> Exports {
+    pub(crate) fn exports(&self) -> Exports {
         let mut rules = vec![self.rule.clone()];
         rules.extend(self.read_only_for.iter().map(|address| ClientRule {
             network: address.parse().expect("an address"),
@@ -165,6 +165,35 @@ impl World {
         self.start().await
     }
 
+    /// A datagram of root in the name of `client`, whoever sent it.
+    pub(crate) async fn datagram_of(
+        &self,
+        client: &TestClient,
+        running: &Running,
+        program: u32,
+        procedure: u32,
+        arguments: &impl Encode,
+    ) -> Result<Reply, Refusal> {
+        let mut body = crate::xdr::Encoder::new();
+        arguments.encode(&mut body);
+        let request = Request {
+            peer: crate::rpc::Peer {
+                address: client.address().parse().expect("an address"),
+                port: 700,
+                transport: Transport::Udp,
+            },
+            transaction: 1,
+            version: if program == PROGRAM { VERSION } else { nsm::VERSION },
+            procedure,
+            credential: Credential::None,
+            arguments: Decoder::new(body.into_bytes()),
+            message: Bytes::new(),
+        };
+        let programs = running.locks.programs();
+        let program = programs.iter().find(|served| served.number() == program);
+        program.expect("it is served").call(request).await
+    }
+
     pub(crate) async fn sleep(&self, seconds: u64) {
         self.simulation().env().sleep(Duration::from_secs(seconds)).await;
     }
@@ -198,13 +227,17 @@ pub(crate) struct TestClient {
     pub(crate) granted: mpsc::UnboundedReceiver<TestCall>,
     pub(crate) results: mpsc::UnboundedReceiver<(u32, Decoder)>,
     pub(crate) notices: mpsc::UnboundedReceiver<StatusChange>,
+    /// What its status monitor says is its state number, if it says so at all.
+    pub(crate) state: Arc<Mutex<Option<i32>>>,
     /// The user its calls are made for.
     pub(crate) credential: Credential,
 }
 
 impl TestClient {
     async fn start(machine: Machine, name: &str) -> Self {
+        machine.use_privileged_ports(true);
         let env = machine.env();
+        let state = Arc::new(Mutex::new(None));
         let on_granted = Arc::new(Mutex::new(OnGranted::Reply(LockStatus::Granted)));
         let (granted_sender, granted) = mpsc::unbounded_channel();
         let (results_sender, results) = mpsc::unbounded_channel();
@@ -217,6 +250,7 @@ impl TestClient {
         };
         let monitor = ClientMonitor {
             notices: notices_sender,
+            state: state.clone(),
         };
         let mapping = |program, version| Mapping {
             program,
@@ -246,6 +280,7 @@ impl TestClient {
             granted,
             results,
             notices,
+            state,
             credential: Credential::sys(name, 1000, 1000, vec![]),
         }
     }
@@ -422,6 +457,7 @@ impl Program for ClientLockManager {
 
 struct ClientMonitor {
     notices: mpsc::UnboundedSender<StatusChange>,
+    state: Arc<Mutex<Option<i32>>>,
 }
 
 #[async_trait]
@@ -443,6 +479,13 @@ impl Program for ClientMonitor {
     }
 
     async fn call(&self, mut request: Request) -> Result<Reply, Refusal> {
+        if request.procedure == 1 {
+            let state = *self.state.lock().expect("no panic under this lock");
+            let mut body = crate::xdr::Encoder::new();
+            body.u32(u32::from(state.is_none()));
+            body.u32(state.unwrap_or(0).cast_unsigned());
+            return Ok(Reply { body, failed: false });
+        }
         assert_eq!(request.procedure, nsm::NOTIFY);
         let change = StatusChange::decode(&mut request.arguments)?;
         let _ = self.notices.send(change);

@@ -21,6 +21,8 @@ use tracing::{error, warn};
 /// Clients on the list. At ~100 bytes each the file is rewritten in one page-sized write up to some dozen, and stays below
 /// half a megabyte.
 pub(super) const CLIENTS_MAX: usize = 4096;
+/// Of them, behind one address: a client names itself, and must not fill the list with names.
+const CLIENTS_PER_ADDRESS_MAX: usize = 256;
 /// Changes waiting for the disk; more wait in their callers.
 const QUEUE: usize = 256;
 /// Longest file read: the longest list.
@@ -35,6 +37,9 @@ pub enum ListError {
     /// More clients than the server keeps.
     #[error("{CLIENTS_MAX} clients hold locks already")]
     Full,
+    /// More names behind one address than the server keeps.
+    #[error("{CLIENTS_PER_ADDRESS_MAX} clients behind this address hold locks already")]
+    AddressFull,
     /// The service is shutting down.
     #[error("the lock service has ended")]
     Ended,
@@ -208,6 +213,13 @@ impl Writer {
             Change::Add(host) => {
                 if record.clients.len() >= CLIENTS_MAX && !record.clients.contains_key(&host) {
                     return Err(ListError::Full);
+                }
+                let of_address = record
+                    .clients
+                    .keys()
+                    .filter(|known| known.address == host.address);
+                if of_address.count() >= CLIENTS_PER_ADDRESS_MAX && !record.clients.contains_key(&host) {
+                    return Err(ListError::AddressFull);
                 }
                 record.clients.entry(host).or_insert(0);
             }

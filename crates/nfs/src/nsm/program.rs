@@ -5,6 +5,7 @@
 
 use super::{Monitor, NOTIFY, PROGRAM, VERSION};
 use crate::{
+    exports::Exports,
     rpc::{Program, Refusal, Reply, Request},
     xdr::{Decode, Opaque, xdr_struct},
 };
@@ -20,7 +21,7 @@ const SIMULATE_CRASH: u32 = 5;
 /// `stat_fail`: the host is not monitored.
 const NOT_MONITORED: u32 = 1;
 
-type HostName = Opaque<1024>;
+pub(super) type HostName = Opaque<1024>;
 
 xdr_struct! {
     /// A machine restarted (`stat_chge`).
@@ -58,12 +59,13 @@ xdr_struct! {
 /// The NSM program.
 pub struct NsmProgram {
     monitor: Arc<Monitor>,
+    exports: Arc<Exports>,
 }
 
 impl NsmProgram {
-    /// Passes notices to `monitor`.
-    pub fn new(monitor: Arc<Monitor>) -> Self {
-        Self { monitor }
+    /// Passes notices of machines that `exports` admit to `monitor`.
+    pub fn new(monitor: Arc<Monitor>, exports: Arc<Exports>) -> Self {
+        Self { monitor, exports }
     }
 }
 
@@ -122,9 +124,9 @@ impl Program for NsmProgram {
             }
             NOTIFY => {
                 let change = StatusChange::decode(arguments)?;
-                let address = request.peer.address;
+                self.exports.admit_machine(&request.peer)?;
                 self.monitor
-                    .client_restarted(address, &change.name.0, change.state)
+                    .claim_restarted(&request.peer, &change.name.0, change.state)
                     .await;
                 Ok(Reply::success(&()))
             }

@@ -5,6 +5,7 @@ use crate::nlm::{
     LockStatus, NetObject,
     world::{OnGranted, TestClient, World, simulate},
 };
+use crate::rpc::Peer;
 
 async fn file(world: &World) -> NetObject {
     world.handle(world.file("f", 0o644).await)
@@ -417,4 +418,128 @@ fn the_same_seed_is_the_same_run() {
         })
     };
     assert_eq!(run(), run());
+}
+
+fn change(name: &str, state: i32) -> StatusChange {
+    StatusChange {
+        name: name.into(),
+        state,
+    }
+}
+
+#[test]
+fn a_notice_of_somebody_who_is_not_root_of_an_admitted_machine_is_refused() {
+    simulate(14, async |world| {
+        let running = world.start().await;
+        let handle = file(&world).await;
+        let one = world.client("one").await;
+        one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
+        one.machine.use_privileged_ports(false);
+        let said = one.call(PROGRAM, NOTIFY, &change("one", 5)).await;
+        assert!(said.is_err(), "any user of the machine can say this");
+        let all = crate::nlm::FreeAllCall {
+            caller: "one".into(),
+            state: 5,
+        };
+        assert!(one.call(crate::nlm::PROGRAM, 23, &all).await.is_err());
+        assert_eq!(running.table.counts().locks, 1);
+        let stranger = Peer {
+            address: "192.0.2.1".parse().expect("an address"),
+            port: 700,
+            transport: crate::rpc::Transport::Tcp,
+        };
+        assert!(world.exports().admit_machine(&stranger).is_err());
+    });
+}
+
+#[test]
+fn a_notice_that_anybody_can_forge_releases_nothing() {
+    simulate(15, async |world| {
+        let running = world.start().await;
+        let handle = file(&world).await;
+        let one = world.client("one").await;
+        let lock = one.wire_lock(&handle, 1, 0, 10);
+        one.lock(&lock).await;
+        let present = TestClient::lock_call(lock.clone()).state;
+        // It vouches for its number, does not vouch for any, and does not answer.
+        for says in [Some(present), None, Some(0)] {
+            *one.state.lock().expect("no panic under this lock") = says;
+            world
+                .simulation()
+                .partition(&world.server, &one.machine, says == Some(0));
+            for state in [present, present + 2, 0, -1] {
+                let forged = change("one", state);
+                let sent = world.datagram_of(&one, &running, PROGRAM, NOTIFY, &forged).await;
+                assert!(sent.is_ok());
+                let all = crate::nlm::FreeAllCall {
+                    caller: "one".into(),
+                    state,
+                };
+                let sent = world
+                    .datagram_of(&one, &running, crate::nlm::PROGRAM, 23, &all)
+                    .await;
+                assert!(sent.is_ok());
+                world.sleep(60).await;
+                assert_eq!(running.table.counts().locks, 1, "{says:?}, {state}");
+            }
+        }
+        world.simulation().partition(&world.server, &one.machine, false);
+        one.lock(&lock).await;
+        assert_eq!(running.table.counts().locks, 1, "the client goes on as it was");
+    });
+}
+
+#[test]
+fn a_notice_by_datagram_is_believed_when_the_clients_monitor_confirms_it() {
+    simulate(16, async |world| {
+        let running = world.start().await;
+        let handle = file(&world).await;
+        let one = world.client("one").await;
+        one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
+        *one.state.lock().expect("no panic under this lock") = Some(5);
+        let claim = change("one", 5);
+        let said = world.datagram_of(&one, &running, PROGRAM, NOTIFY, &claim).await;
+        assert!(said.is_ok());
+        world.sleep(30).await;
+        assert_eq!(running.table.counts().locks, 0);
+    });
+}
+
+#[test]
+fn a_notice_that_nobody_confirms_is_believed_when_the_client_locks_with_the_new_number() {
+    simulate(17, async |world| {
+        let running = world.start().await;
+        let handle = file(&world).await;
+        let one = world.client("one").await;
+        one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
+        let claim = change("one", 5);
+        let said = world.datagram_of(&one, &running, PROGRAM, NOTIFY, &claim).await;
+        assert!(said.is_ok());
+        world.sleep(60).await;
+        assert_eq!(running.table.counts().locks, 1, "not yet");
+        let after = crate::nlm::LockCall {
+            state: 5,
+            ..TestClient::lock_call(one.wire_lock(&handle, 2, 50, 10))
+        };
+        assert_eq!(one.status(2, &after).await, LockStatus::Granted);
+        assert_eq!(running.table.counts().locks, 1, "only the new one");
+    });
+}
+
+#[test]
+fn a_client_cannot_fill_the_list_with_names() {
+    simulate(18, async |world| {
+        let running = world.start().await;
+        let monitor = running.locks.monitor();
+        let host = |address: [u8; 4], number: u32| Host {
+            address: address.into(),
+            name: format!("name-{number}").into(),
+        };
+        let mut refused = 0;
+        for number in 0..300 {
+            refused += u32::from(monitor.enter(&host([10, 0, 0, 9], number)).await.is_err());
+        }
+        assert_eq!(refused, 300 - 256);
+        assert!(monitor.enter(&host([10, 0, 0, 8], 0)).await.is_ok(), "others can");
+    });
 }

@@ -16,6 +16,7 @@ use firn_env::{ByteStream, Env, Task};
 use std::{
     collections::BTreeMap,
     io::{self, IoSlice},
+    net::SocketAddr,
     ops::RangeInclusive,
     sync::{
         Arc, Mutex,
@@ -254,7 +255,10 @@ async fn send_calls(mut stream: impl AsyncWrite + Unpin, mut queue: mpsc::Receiv
             .chain(segments.iter().map(|segment| &segment[..]))
             .map(IoSlice::new)
             .collect();
-        if write_all_vectored(&mut stream, &mut slices).await.is_err() {
+        if write_all_vectored(&mut stream, &mut slices, |_| {})
+            .await
+            .is_err()
+        {
             // The reader sees the same connection fail and tells the callers.
             return;
         }
@@ -274,7 +278,8 @@ async fn receive_replies(mut records: RecordReader<impl tokio::io::AsyncRead + U
                     let _ = caller.send(record);
                 }
             }
-            Ok(Some(Step::Fragment { .. } | Step::NeedInput)) => {}
+            Ok(Some(Step::Full { wanted_bytes })) => records.grant(wanted_bytes),
+            Ok(Some(Step::NeedInput)) => {}
             Ok(Some(Step::Record(_)) | None) | Err(_) => {
                 // Dropping the senders wakes every caller with "connection lost".
                 waiting.lock().expect("no panic under this lock").take();
@@ -303,6 +308,11 @@ pub async fn call_datagram(
         "0.0.0.0:0"
     };
     let socket = env.network().bind_datagram(unspecified).await?;
+    // Simulated networks have names; so may callers, who then take an answer from anywhere.
+    let (host, port) = match address.parse::<SocketAddr>() {
+        Ok(address) => (Some(address.ip()), address.port()),
+        Err(_) => (None, 0),
+    };
     let transaction = env.random_u64() as u32;
     let mut body = Encoder::new();
     arguments.encode(&mut body);
@@ -312,7 +322,11 @@ pub async fn call_datagram(
         socket.send(&message, address).await?;
         let reply = env.timeout(interval, async {
             loop {
-                let (length, _) = socket.receive(&mut buffer).await?;
+                let (length, from) = socket.receive(&mut buffer).await?;
+                // Whoever guesses the transaction id must not answer in the server's place.
+                if host.is_some_and(|host| from.parse() != Ok(SocketAddr::new(host, port))) {
+                    continue;
+                }
                 // Anything else is a late reply or a stray; the time limit bounds the loop.
                 if let Ok((answered, results)) = decode_reply(Bytes::copy_from_slice(&buffer[..length]))
                     && answered == transaction

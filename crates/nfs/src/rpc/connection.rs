@@ -1,41 +1,37 @@
 //! One connection: a reader, a writer, and the calls in flight between them.
 //!
 //! ```text
-//! stream → reader ──(slot, request bytes, reply bytes)──→ call ──→ queue → writer → stream
+//! accepted ─ first record ─> stream → reader ──(slot, request bytes, reply bytes)──→ call ──→ queue → writer → stream
 //! ```
 //!
-//! The reader takes, in this order, request bytes for each fragment, a slot and reply bytes for each call, and waits when
-//! one of them is used up: that stops reading, and TCP stops the client. All three are given back only when the reply is
-//! written (or there is none), so a client that does not read its replies stops being read. Replies leave in the order in
-//! which calls end. A call survives its connection: what a client asked for happens though it has gone.
+//! Until its first record is complete a connection has a few hundred bytes and a short limit, so that those that never say
+//! anything cost little and not for long. Then the reader takes request bytes as a record comes in, a slot and reply bytes for
+//! each call, and waits when one of them is used up: that stops reading, and TCP stops the client. All three are given back
+//! only when the reply is written (or there is none), so a client that does not read its replies stops being read. Replies
+//! leave in the order in which calls end. A call survives its connection: what a client asked for happens though it has gone.
 //!
 //! Small calls run where they were read: most end at once, from memory; the others share the reader's task ([`calls`]).
 //!
 //! [`calls`]: super::calls
 //!
-//! A watchdog ends connections that are idle, that stop in the middle of a record, or that take no replies.
+//! A watchdog ends connections that are idle, or too slow ([`activity`](super::activity)); the server ends those that have to
+//! give way to others.
 
 use super::{
     Peer, Programs,
-    budget::{Charge, Share},
+    activity::{Activity, Pace},
+    budget::{Budget, Charge, RecordCharge, Share},
     calls::Calls,
     dispatch::{Accepted, AcceptedCall},
     record::{RecordError, RecordReader, Step, marker, write_all_vectored},
 };
 use crate::xdr::Encoder;
 use bytes::Bytes;
-use firn_env::{ByteStream, Env, Monotonic};
+use firn_env::{ByteStream, Env, InFlight, Monotonic, Place};
 use futures::{FutureExt, future, pin_mut};
-use std::{
-    io::IoSlice,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{io::IoSlice, sync::Arc, time::Duration};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::{AsyncWrite, AsyncWriteExt, ReadHalf},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
 };
 use tracing::debug;
@@ -48,15 +44,28 @@ const WRITE_SEGMENTS: usize = 256;
 /// Enough for one write to fill a socket buffer.
 const WRITE_BYTES: usize = 1 << 20;
 
+type Stream = Box<dyn ByteStream>;
+
 /// What a connection may use.
 pub(super) struct Allowance {
     pub(super) record_bytes: usize,
     pub(super) calls: usize,
-    pub(super) requests: Share,
-    pub(super) replies: Share,
+    pub(super) requests: Budget,
+    pub(super) replies: Budget,
+    pub(super) silent: Duration,
     pub(super) idle: Duration,
     pub(super) stall: Duration,
     pub(super) drain: Duration,
+}
+
+/// A connection as the server hands it over.
+pub(super) struct Accepting {
+    pub(super) env: Env,
+    pub(super) peer: Peer,
+    pub(super) programs: Arc<Programs>,
+    pub(super) allowance: Allowance,
+    pub(super) place: Place,
+    pub(super) activity: Arc<Activity>,
 }
 
 /// A reply on its way out, with everything it holds.
@@ -69,43 +78,74 @@ struct Outgoing {
 /// What a call holds until its reply is written.
 struct Held {
     _slot: OwnedSemaphorePermit,
-    _request: Vec<Charge>,
+    _request: (RecordCharge, Option<Charge>),
     _reply: Charge,
+    _in_flight: InFlight,
 }
 
-/// Progress as the watchdog sees it, in nanoseconds of the monotonic clock.
-#[derive(Default)]
-struct Activity {
-    last_call: AtomicU64,
-    last_reply: AtomicU64,
-    /// Since when the rest of a record has been awaited; zero while none is.
-    record_began: AtomicU64,
-    /// Zero while nothing is being written.
-    write_began: AtomicU64,
+/// The receiving side.
+struct Incoming {
+    records: RecordReader<ReadHalf<Stream>>,
+    requests: Share,
+    /// Of the record that is being received.
+    charge: RecordCharge,
 }
 
-impl Activity {
-    fn awaits_rest_of_record(&self, inside: bool, now: Monotonic) {
-        if !inside {
-            self.record_began.store(0, Relaxed);
-        } else if self.record_began.load(Relaxed) == 0 {
-            self.record_began.store(now.0.max(1), Relaxed);
+/// Serves a connection until it ends, has to give way, or `stop` becomes true; then lets the calls in flight end and their
+/// replies leave.
+pub(super) async fn serve(accepting: Accepting, stream: Stream, mut stop: watch::Receiver<bool>) {
+    let Accepting {
+        env,
+        peer,
+        allowance,
+        place,
+        activity,
+        ..
+    } = &accepting;
+    let (read_half, write_half) = tokio::io::split(stream);
+    let mut incoming = Incoming {
+        records: RecordReader::new(read_half, allowance.record_bytes),
+        requests: allowance.requests.share(peer.address, allowance.record_bytes),
+        charge: RecordCharge::default(),
+    };
+    let first = {
+        let reading = incoming.next(env, activity, None);
+        let stopping = stop.wait_for(|stop| *stop);
+        let ending = ended_by_others(place, activity);
+        let watching = watch_first(env, allowance, activity);
+        pin_mut!(reading, stopping, ending, watching);
+        let ended = future::select(future::select(ending, watching), stopping);
+        match future::select(reading, ended).await {
+            future::Either::Left((Ok(Some(first)), _)) => first,
+            future::Either::Left((ended, _)) => {
+                debug!(?peer, error = ?ended.err(), "connection closed before its first call");
+                return;
+            }
+            future::Either::Right(_) => {
+                debug!(?peer, "connection without a call closed");
+                return;
+            }
         }
-    }
+    };
+    // On the heap, and only now: silent connections are many.
+    Box::pin(serve_calls(&accepting, incoming, write_half, first, stop)).await;
 }
 
-/// Serves a connection until it ends or `stop` becomes true, then lets the calls in flight end and their replies leave.
-pub(super) async fn serve(
-    env: Env,
-    stream: Box<dyn ByteStream>,
-    peer: Peer,
-    programs: Arc<Programs>,
-    allowance: Allowance,
+async fn serve_calls(
+    accepting: &Accepting,
+    incoming: Incoming,
+    write_half: impl AsyncWrite + Send + Unpin + 'static,
+    first: Bytes,
     mut stop: watch::Receiver<bool>,
 ) {
-    let activity = Arc::new(Activity::default());
-    activity.last_call.store(env.now().0, Relaxed);
-    let (read_half, write_half) = tokio::io::split(stream);
+    let Accepting {
+        env,
+        peer,
+        allowance,
+        place,
+        activity,
+        ..
+    } = accepting;
     // Each reply in the queue holds a slot, so sending never finds it full; two more for refusals in between.
     let (queue, outgoing) = mpsc::channel(allowance.calls + 2);
     let mut writer = env.spawn(
@@ -114,13 +154,13 @@ pub(super) async fn serve(
     );
     let slots = Arc::new(Semaphore::new(allowance.calls));
     {
-        let reading = read_calls(
-            &env, read_half, peer, &programs, &allowance, &slots, queue, &activity,
-        );
+        let reading = read_calls(accepting, incoming, first, &slots, queue);
         let stopping = stop.wait_for(|stop| *stop);
-        let watching = watch_activity(&env, &allowance, &slots, &activity);
-        pin_mut!(reading, stopping, watching);
-        match future::select(future::select(reading, stopping), watching).await {
+        let watching = watch_activity(env, allowance, &slots, activity);
+        let ending = ended_by_others(place, activity);
+        pin_mut!(reading, stopping, watching, ending);
+        let cut = future::select(watching, ending).map(|cut| cut.factor_first().0);
+        match future::select(future::select(reading, stopping), cut).await {
             future::Either::Left((future::Either::Left((ended, _)), _)) => match ended {
                 Ok(()) => debug!(?peer, "connection closed by the client"),
                 Err(error) => debug!(?peer, %error, "connection closed"),
@@ -141,60 +181,99 @@ pub(super) async fn serve(
     }
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the parts of one connection, borrowed separately"
-)]
+impl Incoming {
+    /// The next record; `None` at the orderly end. Calls of `beside` go on meanwhile.
+    async fn next(
+        &mut self,
+        env: &Env,
+        activity: &Activity,
+        mut beside: Option<&mut Calls>,
+    ) -> Result<Option<Bytes>, RecordError> {
+        loop {
+            let next = self
+                .records
+                .next(|received| activity.record.has(received, env.now()));
+            let step = match &mut beside {
+                Some(calls) => calls.beside(next).await?,
+                None => next.await?,
+            };
+            match step {
+                None => return Ok(None),
+                Some(Step::NeedInput) => {}
+                Some(Step::Full { wanted_bytes }) => {
+                    let began = (activity.record.pause(), env.now());
+                    let growing = self.requests.grow(&mut self.charge, wanted_bytes);
+                    match &mut beside {
+                        Some(calls) => calls.beside(growing).await,
+                        None => growing.await,
+                    }
+                    activity.record.resume(began.0, env.now().since(began.1));
+                    self.records.grant(wanted_bytes);
+                }
+                Some(Step::Record(message)) => {
+                    activity.record.end();
+                    return Ok(Some(message));
+                }
+            }
+        }
+    }
+}
+
 async fn read_calls(
-    env: &Env,
-    stream: impl AsyncRead + Unpin,
-    peer: Peer,
-    programs: &Arc<Programs>,
-    allowance: &Allowance,
+    accepting: &Accepting,
+    mut incoming: Incoming,
+    first: Bytes,
     slots: &Arc<Semaphore>,
     queue: mpsc::Sender<Outgoing>,
-    activity: &Activity,
 ) -> Result<(), RecordError> {
-    let mut records = RecordReader::new(stream, allowance.record_bytes);
-    let mut charges = Vec::new();
+    let Accepting {
+        env,
+        peer,
+        programs,
+        allowance,
+        place,
+        activity,
+    } = accepting;
+    let replies = allowance.replies.share(peer.address, allowance.record_bytes);
     let mut calls = Calls::new(env);
-    loop {
-        let next = records.next(|inside| activity.awaits_rest_of_record(inside, env.now()));
-        let step = calls.beside(next).await?;
-        // What follows may wait for other calls to end, which is our doing and not the client's.
-        activity.record_began.store(0, Relaxed);
-        let message = match step {
-            None => return Ok(()),
-            Some(Step::NeedInput) => continue,
-            Some(Step::Fragment { bytes }) => {
-                charges.push(calls.beside(allowance.requests.charge(bytes)).await);
-                continue;
-            }
-            Some(Step::Record(message)) => message,
-        };
-        activity.last_call.store(env.now().0, Relaxed);
+    let mut next = Some(first);
+    while let Some(message) = next.take() {
+        let now = env.now();
+        activity.call(now);
+        let in_flight = place.request(now);
         let slot = calls.beside(slots.clone().acquire_owned()).await;
         let slot = slot.expect("slots are never closed");
-        let request = std::mem::take(&mut charges);
+        let received = std::mem::take(&mut incoming.charge);
+        let small = if received.is_held() {
+            None
+        } else {
+            // It was received at the connection's own cost; now that another may follow it, it counts.
+            Some(calls.beside(incoming.requests.charge(message.len())).await)
+        };
         let request_bytes = message.len();
-        match programs.accept(message, peer) {
+        let (accepted, reply_bytes) = match programs.accept(message, *peer) {
             Accepted::NotACall => return Ok(()),
             Accepted::Answered(reply) => {
-                let held = Held {
-                    _slot: slot,
-                    _request: request,
-                    _reply: calls.beside(allowance.replies.charge(reply.len())).await,
-                };
+                let bytes = reply.len();
+                (Err(reply), bytes)
+            }
+            Accepted::Call(call) => {
+                let bytes = call.reply_bytes();
+                (Ok(call), bytes)
+            }
+        };
+        let held = Held {
+            _slot: slot,
+            _request: (received, small),
+            _reply: calls.beside(replies.charge(reply_bytes)).await,
+            _in_flight: in_flight,
+        };
+        match accepted {
+            Err(reply) => {
                 // A closed queue means the writer met an error; the reader meets it next.
                 let _ = calls.beside(queue.send(Outgoing::new(reply, held))).await;
             }
-            Accepted::Call(call) => {
-                let reply_bytes = call.reply_bytes();
-                let held = Held {
-                    _slot: slot,
-                    _request: request,
-                    _reply: calls.beside(allowance.replies.charge(reply_bytes)).await,
-                };
+            Ok(call) => {
                 let answer = answer(env.clone(), call, held, queue.clone());
                 if request_bytes <= INLINE_MAX_BYTES && reply_bytes <= INLINE_MAX_BYTES {
                     let mut answer = answer.boxed();
@@ -206,7 +285,9 @@ async fn read_calls(
                 }
             }
         }
+        next = incoming.next(env, activity, Some(&mut calls)).await?;
     }
+    Ok(())
 }
 
 async fn answer(env: Env, call: AcceptedCall, held: Held, queue: mpsc::Sender<Outgoing>) {
@@ -243,7 +324,7 @@ async fn write_replies(
             let room = segments < WRITE_SEGMENTS && bytes < WRITE_BYTES;
             next = if room { queue.try_recv().ok() } else { None };
         }
-        activity.write_began.store(env.now().0.max(1), Relaxed);
+        activity.writing.begin(env.now());
         let written = {
             let mut slices: Vec<IoSlice<'_>> = batch
                 .iter()
@@ -253,10 +334,13 @@ async fn write_replies(
                 })
                 .map(IoSlice::new)
                 .collect();
-            write_all_vectored(&mut stream, &mut slices).await
+            write_all_vectored(&mut stream, &mut slices, |bytes| {
+                activity.writing.moved(bytes, env.now());
+            })
+            .await
         };
-        activity.write_began.store(0, Relaxed);
-        activity.last_reply.store(env.now().0, Relaxed);
+        activity.writing.end();
+        activity.reply(env.now());
         batch.clear();
         if written.is_err() {
             return;
@@ -266,6 +350,35 @@ async fn write_replies(
     let _ = stream.shutdown().await;
 }
 
+/// Completes when the server wants the connection to end.
+async fn ended_by_others(place: &Place, activity: &Activity) -> &'static str {
+    let (evicted, ended) = (place.evicted(), activity.ended());
+    pin_mut!(evicted, ended);
+    match future::select(evicted, ended).await {
+        future::Either::Left(_) => "it gives way to another",
+        future::Either::Right(_) => "it is slow, and others wait for the memory it holds",
+    }
+}
+
+/// Completes when the first record is not there in time.
+async fn watch_first(env: &Env, allowance: &Allowance, activity: &Activity) {
+    let (silent, stall) = (allowance.silent, allowance.stall);
+    let accepted = env.now();
+    loop {
+        env.sleep(interval(silent.min(stall))).await;
+        let (now, received) = (env.now(), activity.record.bytes());
+        let late = Pace::ordinary(silent).is_missed(accepted, received, now);
+        let slow = activity.is_slow(Pace::ordinary(stall), now).is_some();
+        if (late || slow) && !activity.record.is_paused() {
+            return;
+        }
+    }
+}
+
+fn interval(limit: Duration) -> Duration {
+    (limit / 4).max(Duration::from_millis(10))
+}
+
 /// Returns why the connection must be ended.
 async fn watch_activity(
     env: &Env,
@@ -273,25 +386,16 @@ async fn watch_activity(
     slots: &Semaphore,
     activity: &Activity,
 ) -> &'static str {
-    let interval = (allowance.stall.min(allowance.idle) / 4).max(Duration::from_millis(10));
+    let pace = Pace::ordinary(allowance.stall);
     loop {
-        env.sleep(interval).await;
-        let now = env.now();
-        let age = |moment: u64| now.since(Monotonic(moment));
-        let write_began = activity.write_began.load(Relaxed);
-        if write_began != 0 && age(write_began) > allowance.stall {
-            return "the client takes no replies";
-        }
-        let record_began = activity.record_began.load(Relaxed);
-        if record_began != 0 && age(record_began) > allowance.stall {
-            return "a record was not completed in time";
+        env.sleep(interval(allowance.stall.min(allowance.idle))).await;
+        let now: Monotonic = env.now();
+        if let Some(reason) = activity.is_slow(pace, now) {
+            return reason;
         }
         let in_flight = allowance.calls - slots.available_permits();
-        let last = activity
-            .last_call
-            .load(Relaxed)
-            .max(activity.last_reply.load(Relaxed));
-        if in_flight == 0 && record_began == 0 && age(last) > allowance.idle {
+        let inside = activity.record.is_going_on();
+        if in_flight == 0 && !inside && activity.quiet_for(now) > allowance.idle {
             return "idle";
         }
     }

@@ -1,29 +1,49 @@
 //! Calls by datagram: one message each, no connection, no order, no retransmission by us.
+//!
+//! Anybody can send a datagram in another's name, and the reply goes to that other. So strangers get no reply at all, and
+//! nobody one that is much larger than the call: who wants a list asks by stream, where the address is proven.
 
 use super::{
-    Peer, Programs, Transport,
-    dispatch::{Accepted, AcceptedCall},
+    Peer, PeerRules, Programs, Transport,
+    dispatch::{Accepted, AcceptedCall, refusal},
 };
 use bytes::Bytes;
-use firn_env::{DatagramSocket, Env};
+use firn_env::{DatagramSocket, Env, LogLimiter};
 use futures::{FutureExt, future, pin_mut};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// The largest datagram, and so the largest call.
 const RECEIVE_BYTES: usize = 65_536;
 /// The largest reply: what IPv4 carries after the IP and UDP heads.
 const SEND_MAX_BYTES: usize = 65_507;
+/// How many times larger than the call a reply may be. MNT with its handle is the largest that clients ask for: twice.
+const AMPLIFICATION_MAX: usize = 3;
 /// Calls executed at once; further ones wait in the socket's buffer, and are lost when that is full, as UDP allows.
 const CALLS: usize = 64;
 /// The pause after a failed receive, so that a broken socket does not spin.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
+/// Whose datagrams are read.
+pub(super) struct Door {
+    pub(super) rules: Arc<dyn PeerRules>,
+    pub(super) strangers: Arc<LogLimiter>,
+}
+
+/// Where a reply goes, and how large it may be.
+struct Caller {
+    socket: Arc<dyn DatagramSocket>,
+    address: String,
+    call_bytes: usize,
+    transaction: u32,
+}
+
 pub(super) async fn serve(
     env: Env,
     socket: Arc<dyn DatagramSocket>,
     programs: Arc<Programs>,
+    door: Door,
     mut stop: watch::Receiver<bool>,
 ) {
     let slots = Arc::new(Semaphore::new(CALLS));
@@ -53,12 +73,27 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let message = Bytes::copy_from_slice(&buffer[..length]);
-        match programs.accept(message, Peer::parse(&sender, Transport::Udp)) {
+        let peer = Peer::parse(&sender, Transport::Udp);
+        if door.rules.connections_for(peer.address).is_none() {
+            if let Some(count) = door.strangers.count(env.now()) {
+                warn!(address = %peer.address, count, "nothing is exported to this address; its datagram was not answered");
+            }
+            continue;
+        }
+        let Some((transaction, _)) = buffer[..length].split_first_chunk() else {
+            continue;
+        };
+        let caller = Caller {
+            socket: socket.clone(),
+            address: sender,
+            call_bytes: length,
+            transaction: u32::from_be_bytes(*transaction),
+        };
+        match programs.accept(Bytes::copy_from_slice(&buffer[..length]), peer) {
             Accepted::NotACall => {}
-            Accepted::Answered(reply) => send(&*socket, reply.into_bytes(), &sender).await,
+            Accepted::Answered(reply) => caller.send(reply.into_bytes()).await,
             Accepted::Call(call) => {
-                let mut answer = Box::pin(answer(env.clone(), call, socket.clone(), sender, slot));
+                let mut answer = Box::pin(answer(env.clone(), call, caller, slot));
                 if answer.as_mut().now_or_never().is_none() {
                     drop(env.spawn("rpc datagram call", answer));
                 }
@@ -69,26 +104,29 @@ pub(super) async fn serve(
     let _ = slots.acquire_many(CALLS as u32).await;
 }
 
-async fn answer(
-    env: Env,
-    call: AcceptedCall,
-    socket: Arc<dyn DatagramSocket>,
-    sender: String,
-    slot: OwnedSemaphorePermit,
-) {
+async fn answer(env: Env, call: AcceptedCall, caller: Caller, slot: OwnedSemaphorePermit) {
     if let Some(reply) = call.execute(&env).await {
-        send(&*socket, reply.into_bytes(), &sender).await;
+        caller.send(reply.into_bytes()).await;
     }
     drop(slot);
 }
 
-async fn send(socket: &dyn DatagramSocket, reply: Bytes, to: &str) {
-    if reply.len() > SEND_MAX_BYTES {
-        debug!(bytes = reply.len(), to, "a reply is too large for a datagram");
-        return;
-    }
-    // Lost or unsendable is the same to the caller: it asks again.
-    if let Err(error) = socket.send(&reply, to).await {
-        debug!(%error, to, "a reply could not be sent");
+impl Caller {
+    async fn send(&self, reply: Bytes) {
+        let most = SEND_MAX_BYTES.min(AMPLIFICATION_MAX * self.call_bytes);
+        let reply = if reply.len() > most {
+            debug!(
+                bytes = reply.len(),
+                to = self.address,
+                "a reply is too large for a datagram; by stream it would be sent"
+            );
+            refusal(self.transaction)
+        } else {
+            reply
+        };
+        // Lost or unsendable is the same to the caller: it asks again.
+        if let Err(error) = self.socket.send(&reply, &self.address).await {
+            debug!(%error, to = self.address, "a reply could not be sent");
+        }
     }
 }

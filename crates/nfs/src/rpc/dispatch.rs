@@ -163,3 +163,10 @@ impl AcceptedCall {
         (!out.is_empty()).then_some(out)
     }
 }
+
+/// The reply that says that a call could not be done, 24 bytes.
+pub(super) fn refusal(transaction: u32) -> Bytes {
+    let mut out = Encoder::new();
+    ReplyStatus::SystemError.encode(transaction, &mut out);
+    out.into_bytes()
+}

@@ -5,10 +5,13 @@
 //! fragment = word (top bit: last, 31 bits: length) | that many bytes
 //! ```
 //!
-//! The [`Assembler`] is a state machine without I/O. Bytes are read into one staging buffer that a connection keeps for
-//! ever; each record is assembled in an allocation of exactly its size, so a record that the engine holds on to (the data
-//! of a write) pins nothing else. Of a large record only what came along with earlier ones is copied from the staging
-//! buffer; the rest is received straight into its place ([`Assembler::direct`]).
+//! The [`Assembler`] is a state machine without I/O. What a sender announces costs nothing: a record has memory for
+//! [`SMALL_BYTES`], and for more only as it comes in, each time up to four times as much, after whoever counts memory has
+//! granted it ([`Step::Full`]). So what a record holds is at most four times what was received of it. Its last allocation has
+//! exactly its size, so that a record that the engine holds on to (the data of a write) pins nothing else.
+//!
+//! Bytes are read into one staging buffer, which is small until a read fills it. Of a large record only what came along with
+//! earlier ones is copied from there; the rest is received straight into its place ([`Assembler::direct`]).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use std::io::{self, IoSlice};
@@ -17,8 +20,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 const LAST_FRAGMENT: u32 = 1 << 31;
 /// Real clients send one or a few; without a bound, empty fragments would keep a record open for ever.
 const FRAGMENTS_MAX: u32 = 1024;
+/// What a record may have without being granted it: every call but a WRITE fits, and the fragments of a few of them.
+pub(crate) const SMALL_BYTES: usize = 16 << 10;
+/// How much more is granted each time: every step copies what is there, so few are better; large ones trust the sender.
+const GROWTH: usize = 4;
 /// One read of many small calls, or the head of a large one.
 const STAGING_BYTES: usize = 64 << 10;
+/// The staging buffer of a connection that never said anything: most calls fit. One that a read filled grows.
+const STAGING_FIRST_BYTES: usize = 256;
+/// The first allocation of a record that comes in pieces.
+const ALLOCATION_MIN_BYTES: usize = 512;
 /// Below this the rest of a record is cheaper to fetch together with what follows it than by a read of its own.
 const DIRECT_FROM_BYTES: usize = 16 << 10;
 
@@ -47,10 +58,10 @@ pub enum RecordError {
 pub enum Step {
     /// All input is consumed; more is needed.
     NeedInput,
-    /// A fragment of this many bytes begins; memory for it is taken at the next step.
-    Fragment {
-        /// Its length.
-        bytes: usize,
+    /// The record's memory is used up; with [`Assembler::grant`] it may grow to so many bytes in all.
+    Full {
+        /// Its next size.
+        wanted_bytes: usize,
     },
     /// A whole record.
     Record(Bytes),
@@ -68,6 +79,8 @@ pub struct Assembler {
     last: bool,
     fragments: u32,
     record: BytesMut,
+    /// How much of the record may be in memory.
+    granted_bytes: usize,
 }
 
 impl Assembler {
@@ -82,12 +95,40 @@ impl Assembler {
             last: false,
             fragments: 0,
             record: BytesMut::new(),
+            granted_bytes: SMALL_BYTES,
         }
     }
 
-    /// Whether a record has begun and is not complete.
-    pub fn is_inside_record(&self) -> bool {
-        self.in_fragment || self.marker_bytes > 0 || self.fragments > 0
+    /// How many bytes of a record were received that is not complete; `None` between records.
+    pub fn inside_record(&self) -> Option<usize> {
+        let inside = self.in_fragment || self.marker_bytes > 0 || self.fragments > 0;
+        inside.then_some(self.record.len())
+    }
+
+    /// Lets the present record grow to `bytes`.
+    pub fn grant(&mut self, bytes: usize) {
+        self.granted_bytes = self.granted_bytes.max(bytes);
+    }
+
+    /// Bytes that the present fragment may still put into the record.
+    fn room_bytes(&self) -> usize {
+        self.fragment_left
+            .min(self.granted_bytes.saturating_sub(self.record.len()))
+    }
+
+    /// Of `room` bytes, those there is memory for after `come` have come: no more than some times what was received.
+    fn sized_room(&self, room: usize, come: usize) -> usize {
+        let earned = self.record.len().max(come) * GROWTH;
+        room.min(earned.max(come).max(ALLOCATION_MIN_BYTES))
+    }
+
+    /// Allocates for exactly `room` more bytes.
+    fn make_room(&mut self, room: usize) {
+        if self.record.capacity() - self.record.len() < room {
+            let mut larger = BytesMut::with_capacity(self.record.len() + room);
+            larger.extend_from_slice(&self.record);
+            self.record = larger;
+        }
     }
 
     /// Consumes from the front of `input` up to the next event.
@@ -104,30 +145,40 @@ impl Assembler {
             if self.marker_bytes < 4 {
                 return Ok(Step::NeedInput);
             }
-            return self.begin_fragment();
+            self.begin_fragment()?;
         }
         if self.fragment_left > 0 {
-            let take = input.len().min(self.fragment_left);
+            let room = self.room_bytes();
+            if room == 0 {
+                let whole = self.record.len() + self.fragment_left;
+                return Ok(Step::Full {
+                    wanted_bytes: (self.granted_bytes * GROWTH).min(whole),
+                });
+            }
+            let take = input.len().min(room);
+            if take == 0 {
+                return Ok(Step::NeedInput);
+            }
             let (head, rest) = input.split_at(take);
-            // The length of a single-fragment record is known, so this allocates once.
-            self.record.reserve(self.fragment_left);
+            if self.record.capacity() - self.record.len() < take {
+                self.make_room(self.sized_room(room, take));
+            }
             self.record.put_slice(head);
             self.fragment_left -= take;
             *input = rest;
-        }
-        if self.fragment_left > 0 {
-            return Ok(Step::NeedInput);
+            return self.step(input);
         }
         self.in_fragment = false;
         self.marker_bytes = 0;
         if self.last {
             self.fragments = 0;
+            self.granted_bytes = SMALL_BYTES;
             return Ok(Step::Record(std::mem::take(&mut self.record).freeze()));
         }
         self.step(input)
     }
 
-    fn begin_fragment(&mut self) -> Result<Step, RecordError> {
+    fn begin_fragment(&mut self) -> Result<(), RecordError> {
         let word = u32::from_be_bytes(self.marker);
         let length = (word & !LAST_FRAGMENT) as usize;
         self.fragments += 1;
@@ -142,17 +193,18 @@ impl Assembler {
         self.last = word & LAST_FRAGMENT != 0;
         self.fragment_left = length;
         self.in_fragment = true;
-        Ok(Step::Fragment { bytes: length })
+        Ok(())
     }
 
     /// Where the rest of a large fragment may be received directly; report what was put there to
     /// [`Assembler::received`]. `None` if staging is the better way.
     pub fn direct(&mut self) -> Option<bytes::buf::Limit<&mut BytesMut>> {
-        if !self.in_fragment || self.fragment_left < DIRECT_FROM_BYTES {
+        let room = self.sized_room(self.room_bytes(), 0);
+        if !self.in_fragment || room < DIRECT_FROM_BYTES {
             return None;
         }
-        self.record.reserve(self.fragment_left);
-        Some((&mut self.record).limit(self.fragment_left))
+        self.make_room(room);
+        Some((&mut self.record).limit(room))
     }
 
     /// Counts bytes that [`Assembler::direct`] received.
@@ -182,16 +234,24 @@ impl<S: AsyncRead + Unpin> RecordReader<S> {
         Self {
             stream,
             assembler: Assembler::new(limit_bytes),
-            staging: vec![0; STAGING_BYTES].into_boxed_slice(),
+            staging: vec![0; STAGING_FIRST_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
         }
     }
 
-    /// The next event: a fragment that begins, or a whole record. `None` at the orderly end of the stream.
+    /// Lets the present record grow, after [`Step::Full`].
+    pub(crate) fn grant(&mut self, bytes: usize) {
+        self.assembler.grant(bytes);
+    }
+
+    /// The next event: a record whose memory is used up, or a whole one. `None` at the orderly end of the stream.
     ///
-    /// Before each wait for input, `waits` is told whether it is in the middle of a record.
-    pub(crate) async fn next(&mut self, mut waits: impl FnMut(bool)) -> Result<Option<Step>, RecordError> {
+    /// Before each wait for input, `waits` is given the bytes that were received of an incomplete record.
+    pub(crate) async fn next(
+        &mut self,
+        mut waits: impl FnMut(Option<usize>),
+    ) -> Result<Option<Step>, RecordError> {
         loop {
             let mut input = &self.staging[self.start..self.end];
             let step = self.assembler.step(&mut input)?;
@@ -199,18 +259,22 @@ impl<S: AsyncRead + Unpin> RecordReader<S> {
             if step != Step::NeedInput {
                 return Ok(Some(step));
             }
-            waits(self.assembler.is_inside_record());
+            waits(self.assembler.inside_record());
             let received = if let Some(mut rest) = self.assembler.direct() {
                 let received = self.stream.read_buf(&mut rest).await?;
                 self.assembler.received(received);
                 received
             } else {
+                if self.end == self.staging.len() && self.end < STAGING_BYTES {
+                    let larger = (self.end * GROWTH).min(STAGING_BYTES);
+                    self.staging = vec![0; larger].into_boxed_slice();
+                }
                 (self.start, self.end) = (0, 0);
                 self.end = self.stream.read(&mut self.staging).await?;
                 self.end
             };
             if received == 0 {
-                if self.assembler.is_inside_record() {
+                if self.assembler.inside_record().is_some() {
                     return Err(RecordError::Torn);
                 }
                 return Ok(None);
@@ -231,10 +295,11 @@ pub(crate) fn marker(bytes: usize) -> [u8; 4] {
     (bytes as u32 | LAST_FRAGMENT).to_be_bytes()
 }
 
-/// Writes all of `slices` with as few system calls as the stream allows.
+/// Writes all of `slices` with as few system calls as the stream allows; `wrote` is given the bytes each of them took.
 pub(crate) async fn write_all_vectored(
     stream: &mut (impl AsyncWrite + Unpin),
     mut slices: &mut [IoSlice<'_>],
+    mut wrote: impl FnMut(usize),
 ) -> io::Result<()> {
     // Empty slices at the front would look like a stream that takes nothing.
     IoSlice::advance_slices(&mut slices, 0);
@@ -243,6 +308,7 @@ pub(crate) async fn write_all_vectored(
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
+        wrote(written);
         IoSlice::advance_slices(&mut slices, written);
     }
     Ok(())

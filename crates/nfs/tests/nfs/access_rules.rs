@@ -121,7 +121,12 @@ async fn a_client_outside_the_networks_gets_nothing_even_with_a_good_handle() {
         network: "127.0.0.2/32".parse().unwrap(),
         ..open_rule()
     };
-    let served = Served::start([export("/e", 1, rule)]).await;
+    // Another export admits it, or it would not even be answered.
+    let other = ClientRule {
+        network: "127.0.0.3/32".parse().unwrap(),
+        ..open_rule()
+    };
+    let served = Served::start([export("/e", 1, rule), export("/other", 2, other)]).await;
     let inside = served.client_from("127.0.0.2".parse().unwrap(), root()).await;
     let outside = served.client_from("127.0.0.3".parse().unwrap(), root()).await;
     let handle = inside.mount("/e").await.unwrap().unwrap().handle;
@@ -316,4 +321,28 @@ fn exports_that_make_no_sense_are_refused() {
     assert!(
         matches!(Exports::new(HandleKey::new(&KEY), twice), Err(ExportError::Twice(path)) if path == "/a")
     );
+}
+
+#[tokio::test]
+async fn a_peer_that_no_export_admits_is_not_served_at_all() {
+    let rule = ClientRule {
+        network: "127.0.0.1/32".parse().unwrap(),
+        ..open_rule()
+    };
+    let served = Served::start([export("/e", 1, rule)]).await;
+    let admitted = served.client(user(1)).await;
+    admitted.null().await.expect("admitted");
+    let stranger = served.client_from([127, 0, 0, 2].into(), user(1)).await;
+    assert!(stranger.null().await.is_err(), "by stream");
+    assert_eq!(served.service.connections(), 1);
+    for (source, answered) in [("127.0.0.1:0", true), ("127.0.0.2:0", false)] {
+        let socket = tokio::net::UdpSocket::bind(source).await.unwrap();
+        let words = [7, 0, 2, firn_nfs::mount::PROGRAM, 3, 0, 0, 0, 0, 0];
+        let call: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        socket.send_to(&call, served.service.address()).await.unwrap();
+        let mut reply = [0; 100];
+        let received =
+            tokio::time::timeout(std::time::Duration::from_millis(500), socket.recv(&mut reply)).await;
+        assert_eq!(received.is_ok(), answered, "by datagram from {source}");
+    }
 }

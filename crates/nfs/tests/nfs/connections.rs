@@ -403,3 +403,187 @@ async fn a_thousand_calls_at_once_on_one_connection_are_all_answered_rightly() {
         .collect::<Vec<_>>()
         .await;
 }
+
+/// A stream from another loopback address than the honest client's.
+async fn from(source: [u8; 4], probed: &Probed) -> tokio::net::TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((std::net::IpAddr::from(source), 0).into()).unwrap();
+    socket.connect(probed.address.parse().unwrap()).await.unwrap()
+}
+
+/// The marker of a record of 1 MiB in one fragment.
+fn announcement() -> [u8; 4] {
+    (1 << 31 | 1_u32 << 20).to_be_bytes()
+}
+
+/// Arguments of a mebibyte.
+struct Large;
+
+impl firn_nfs::xdr::Encode for Large {
+    fn encode(&self, out: &mut Encoder) {
+        out.opaque(&vec![3; 1 << 20]);
+    }
+}
+
+#[tokio::test]
+async fn records_that_are_announced_and_not_sent_hold_up_nobody() {
+    let probed = probed(ServerLimits::default()).await;
+    let mut announced = Vec::new();
+    for _ in 0..40 {
+        let mut stream = from([127, 0, 0, 2], &probed).await;
+        stream.write_all(&announcement()).await.unwrap();
+        announced.push(stream);
+    }
+    probed
+        .eventually("all are connected", |probed| probed.server.connections() == 40)
+        .await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let client = probed.client().await;
+    client.call(&target(), FAST, &()).await.expect("a small call");
+    client.call(&target(), FAST, &Large).await.expect("a large call");
+}
+
+#[tokio::test]
+async fn records_that_stop_half_way_hold_up_nobody() {
+    let probed = probed(ServerLimits::default()).await;
+    let mut stopped = Vec::new();
+    for number in 0..60 {
+        let mut stream = from([127, 0, 1, 1 + number % 6], &probed).await;
+        stream.write_all(&announcement()).await.unwrap();
+        let data = vec![0; 16 << 10];
+        // As much of it as the server reads and the socket holds.
+        let mut left = 900 << 10;
+        for _ in 0..100 {
+            match stream.try_write(&data[..data.len().min(left)]) {
+                Ok(written) => left -= written,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+        stopped.push(stream);
+    }
+    let client = probed.client().await;
+    client.call(&target(), FAST, &()).await.expect("a small call");
+    for _ in 0..8 {
+        client.call(&target(), FAST, &Large).await.expect("a large call");
+    }
+}
+
+#[tokio::test]
+async fn many_clients_with_large_records_are_all_served() {
+    let probed = probed(ServerLimits::default()).await;
+    // Each is received in part before any is complete: more than fits in memory, and none may wait for another for ever.
+    let mut streams = Vec::new();
+    let call = raw_call(7, FAST);
+    for number in 0..60 {
+        let mut stream = from([127, 0, 2, 1 + number % 6], &probed).await;
+        let bytes = (1 << 20) as u32;
+        stream.write_all(&(1 << 31 | bytes).to_be_bytes()).await.unwrap();
+        stream.write_all(&call[4..]).await.unwrap();
+        streams.push(stream);
+    }
+    let body = vec![0; (1 << 20) - (call.len() - 4)];
+    let sending = streams.iter_mut().map(|stream| async {
+        stream.write_all(&body).await.unwrap();
+        let mut reply = [0; 28];
+        stream.read_exact(&mut reply).await.unwrap();
+    });
+    let all = futures::future::join_all(sending);
+    tokio::time::timeout(TIMEOUT, all)
+        .await
+        .expect("all are answered");
+}
+
+#[tokio::test]
+async fn replies_that_nobody_takes_hold_up_nobody_else() {
+    let probed = probed(ServerLimits::default()).await;
+    let mut greedy = Vec::new();
+    for number in 0..12 {
+        let mut stream = from([127, 0, 3, 1 + number % 4], &probed).await;
+        for transaction in 0..64 {
+            stream.write_all(&raw_call(transaction, BYTES)).await.unwrap();
+        }
+        greedy.push(stream);
+    }
+    probed
+        .eventually("some were answered", |probed| {
+            probed.probe.finished.load(Ordering::SeqCst) >= 12
+        })
+        .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let client = probed.client().await;
+    client.call(&target(), FAST, &()).await.expect("a small reply");
+    let mut reply = client.call(&target(), BYTES, &()).await.expect("a large reply");
+    assert_eq!(reply.opaque(1 << 20).unwrap().len(), 1 << 20);
+}
+
+#[tokio::test]
+async fn a_record_has_one_deadline_however_many_fragments_it_comes_in() {
+    let limits = ServerLimits {
+        stall: Duration::from_millis(300),
+        ..ServerLimits::default()
+    };
+    let probed = probed(limits).await;
+    let mut stream = from([127, 0, 0, 2], &probed).await;
+    stream.set_nodelay(true).unwrap();
+    for _ in 0..100 {
+        // A fragment of four bytes that is not the last.
+        if stream.write_all(&[0, 0, 0, 4, 1, 2, 3, 4]).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("a record that never ends kept its connection for seventeen times the limit");
+}
+
+#[tokio::test]
+async fn silent_connections_give_way_to_newcomers() {
+    let limits = ServerLimits {
+        connections: 8,
+        connections_per_client: 4,
+        ..ServerLimits::default()
+    };
+    let probed = probed(limits).await;
+    let mut silent = Vec::new();
+    for number in 0..8 {
+        silent.push(from([127, 0, 0, 2 + number % 2], &probed).await);
+    }
+    probed
+        .eventually("all are connected", |probed| probed.server.connections() == 8)
+        .await;
+    // From a third address, and from one that is full itself.
+    probed
+        .client()
+        .await
+        .call(&target(), FAST, &())
+        .await
+        .expect("the table gives way");
+    let mut stream = from([127, 0, 0, 2], &probed).await;
+    stream.write_all(&raw_call(1, FAST)).await.unwrap();
+    let mut reply = [0; 28];
+    tokio::time::timeout(TIMEOUT, stream.read_exact(&mut reply))
+        .await
+        .unwrap()
+        .expect("the address gives way");
+    assert!(probed.server.connections() <= 8);
+}
+
+#[tokio::test]
+async fn connections_in_use_are_shared_fairly_between_addresses() {
+    let limits = ServerLimits {
+        connections: 8,
+        connections_per_client: 8,
+        ..ServerLimits::default()
+    };
+    let probed = probed(limits).await;
+    let mut used = Vec::new();
+    for number in 0..8 {
+        let mut stream = from([127, 0, 0, 2], &probed).await;
+        stream.write_all(&raw_call(number, FAST)).await.unwrap();
+        let mut reply = [0; 28];
+        stream.read_exact(&mut reply).await.unwrap();
+        used.push(stream);
+    }
+    let client = probed.client().await;
+    client.call(&target(), FAST, &()).await.expect("a newcomer");
+    client.call(&target(), FAST, &()).await.expect("which then stays");
+}

@@ -100,7 +100,7 @@ async fn mounts_are_listed_until_they_are_unmounted() {
 
 #[tokio::test]
 async fn exports_are_listed_with_their_networks() {
-    let rules = ["10.0.0.0/8", "2001:db8::/32"].map(|network| ClientRule {
+    let rules = ["10.0.0.0/8", "2001:db8::/32", "127.0.0.0/24"].map(|network| ClientRule {
         network: network.parse().unwrap(),
         ..open_rule()
     });
@@ -109,7 +109,7 @@ async fn exports_are_listed_with_their_networks() {
     assert_eq!(exports.len(), 1);
     assert_eq!(&exports[0].path.0[..], b"/e");
     let groups: Vec<_> = exports[0].groups.iter().map(|group| &group.0[..]).collect();
-    assert_eq!(groups, [&b"2001:db8::/32"[..], b"10.0.0.0/8"]);
+    assert_eq!(groups, [&b"2001:db8::/32"[..], b"127.0.0.0/24", b"10.0.0.0/8"]);
 }
 
 fn target(program: u32, version: u32) -> Target {
@@ -343,4 +343,35 @@ async fn a_taken_port_is_named_in_the_error() {
         text.contains(&address) && text.contains("another NFS server"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn no_datagram_is_answered_by_a_much_larger_one() {
+    let exports = (0..20).map(|number| export(&format!("/an/export/with/a/long/path/{number}"), number));
+    let served = Served::start(exports).await;
+    let (_env, _server, mapper) = port_mapper().await;
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for (to, program, version, procedure, what) in [
+        (&*mapper, portmap::PROGRAM, 2, 4, "DUMP of the port mapper"),
+        (&*mapper, portmap::PROGRAM, 4, 4, "DUMP of rpcbind"),
+        (served.service.address(), mount::PROGRAM, 3, 5, "EXPORT of MOUNT"),
+    ] {
+        let words = [7, 0, 2, program, version, procedure, 0, 0, 0, 0];
+        let call: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
+        socket.send_to(&call, to).await.unwrap();
+        let mut reply = [0; 65_536];
+        let received = tokio::time::timeout(TIMEOUT, socket.recv(&mut reply));
+        let bytes = received.await.expect("a refusal is an answer").unwrap();
+        assert!(
+            bytes <= 3 * call.len(),
+            "{what}: {bytes} bytes for {}",
+            call.len()
+        );
+        // By stream, where the address is proven, all of it comes.
+        let client = Client::connect(&env(), to, TIMEOUT).await.unwrap();
+        client
+            .call(&target(program, version), procedure, &())
+            .await
+            .expect(what);
+    }
 }
