@@ -18,6 +18,7 @@ mod random;
 mod real;
 pub mod sim;
 mod tasks;
+pub mod terminal;
 mod watched;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
