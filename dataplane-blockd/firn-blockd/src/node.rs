@@ -10,7 +10,7 @@ use crate::{
 };
 use firn_blockd_node::{DiskModel, Geometry, Node, NodeOptions, OpenError, Security, Store, StoreOptions};
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
-use firn_env::Env;
+use firn_env::{Env, println};
 use futures::future::{Either, select};
 use std::{pin::pin, time::Duration};
 

@@ -4,7 +4,8 @@ use crate::{
     cluster, config, dev, disks, failure::Failure, journal, node, quantity::Size, security, snapshots, status,
 };
 use clap::{Parser, Subcommand};
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
+use firn_env::{eprintln, println};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Serves physical disks to a cluster, and virtual disks from it over NBD.
 #[derive(Parser)]
@@ -117,7 +118,7 @@ pub fn program() -> ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(firn_env::terminal::log_has_colours())
         .init();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -9,7 +9,7 @@ use crate::{
 };
 use firn_blockd_placement::{NodeRecord, NodeState, Placement};
 use firn_blockd_protocol::{NodeId, Replication, Row};
-use firn_env::Env;
+use firn_env::{Env, eprintln, print, println};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
 

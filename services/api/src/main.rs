@@ -8,7 +8,7 @@ use firn_api::{
     RegoPolicy, RequestRate, openapi, types::AuditEntry, verify_chain,
 };
 use firn_blockd_placement::Placement;
-use firn_env::Env;
+use firn_env::{Env, eprintln, println};
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, TenantId, UnixTime, certificate_request, pem};
 use firn_table::{RedbTable, Table, TableUrl};
 use std::{
@@ -373,6 +373,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(firn_env::terminal::log_has_colours())
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
         )

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use config::Config;
 use firn_anchor::Anchor;
 use firn_cleaner::{CleanError, Cleaner, Report, plan};
-use firn_env::Env;
+use firn_env::{Env, eprintln, println};
 use firn_store::{Stack, StackConfig, Store};
 use firn_store_cloud::Credentials;
 use firn_table::{RedbTable, Table, TableUrl};
