@@ -7,7 +7,11 @@
 
 mod administration;
 mod cleaning;
+mod damage;
 mod machine;
+mod messages;
+mod noise;
 mod refusals;
+mod small_disk;
 mod snapshots;
 mod takeover;
