@@ -21,13 +21,15 @@ type Names = BTreeMap<u64, (u64, String)>;
 impl Walk<'_> {
     /// Finds paths for the files of this tree that were found damaged.
     pub(super) async fn name_damages(&mut self, root: &TreeRoot) -> Result<(), ReadError> {
-        let ours = |walk: &Self| -> BTreeSet<u64> {
-            let damages = walk.report.damages.iter();
-            let ours =
-                damages.filter(|damage| damage.snapshot == walk.snapshot && damage.inode >= ROOT_DIRECTORY);
-            ours.map(|damage| damage.inode).collect()
-        };
-        let mut wanted = ours(self);
+        let ours = self
+            .report
+            .damages
+            .iter()
+            .filter(|damage| damage.snapshot == self.snapshot);
+        let mut wanted: BTreeSet<u64> = ours
+            .map(|damage| damage.inode)
+            .filter(|inode| *inode >= ROOT_DIRECTORY)
+            .collect();
         let mut names = Names::new();
         // Each round names the parents that the round before found, up to the root.
         while wanted.iter().any(|inode| *inode != ROOT_DIRECTORY) {
@@ -44,19 +46,13 @@ impl Walk<'_> {
             }
         }
         let snapshot = self.snapshot.clone();
-        let prefix = snapshot
-            .as_ref()
-            .map_or(String::new(), |name| format!("/.snapshots/{name}"));
-        for damage in self
-            .report
-            .damages
-            .iter_mut()
-            .filter(|damage| damage.snapshot == snapshot)
-        {
-            damage.path = path(&names, damage.inode).map(|path| match (prefix.as_str(), path.as_str()) {
-                ("", _) => path,
-                (_, "/") => prefix.clone(),
-                (_, path) => format!("{prefix}{path}"),
+        for damage in &mut self.report.damages {
+            if damage.snapshot != snapshot {
+                continue;
+            }
+            damage.path = path(&names, damage.inode).map(|path| match &snapshot {
+                Some(name) => format!("/.snapshots/{name}{}", path.trim_end_matches('/')),
+                None => path,
             });
         }
         Ok(())
