@@ -29,7 +29,7 @@ mod screen;
 mod session;
 
 use clap::Parser as _;
-use std::process::ExitCode;
+use std::{io::Write as _, process::ExitCode};
 
 fn main() -> ExitCode {
     let arguments = arguments::Arguments::parse();
@@ -41,7 +41,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("firn: {failure}");
+            // Nobody may be reading: then nobody is told, and the exit code says it.
+            let _ = writeln!(std::io::stderr(), "firn: {failure}");
             ExitCode::from(failure.exit as u8)
         }
     }

@@ -94,6 +94,18 @@ pub enum Reply {
         bytes: u64,
         /// Those listed and those beyond the list.
         damages: u64,
+        /// Snapshots gone through.
+        #[serde(default)]
+        snapshots: u64,
+        /// Segments that are not in the store.
+        #[serde(default)]
+        missing_segments: u64,
+        /// Files to which the way is lost.
+        #[serde(default)]
+        unreachable: u64,
+        /// Directories parts of whose names are lost.
+        #[serde(default)]
+        lost_directories: u64,
     },
     /// The snapshots there are.
     Snapshots { snapshots: Vec<SnapshotLine> },
@@ -110,6 +122,6 @@ pub enum Reply {
 }
 
 /// Where the socket is.
-fn socket(state_directory: &Path) -> PathBuf {
+pub fn socket(state_directory: &Path) -> PathBuf {
     state_directory.join("admin.sock")
 }

@@ -7,7 +7,8 @@ use crate::{
     report,
     snapshot::Snapshot,
 };
-use std::{io::IsTerminal, time::Duration};
+use firn_env::{print, println};
+use std::{fmt::Write, io::IsTerminal, time::Duration};
 
 /// How `status` is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -90,18 +91,45 @@ pub async fn verify(config: &Config) -> Result<(), Failure> {
                 blocks,
                 bytes,
                 damages: 0,
+                snapshots,
+                ..
             } => {
                 println!(
-                    "whole: {inodes} files, {blocks} blocks, {} read from the store and checked",
+                    "whole: {inodes} files, {blocks} blocks, {} read from the store and checked, in the volume and {snapshots} snapshots",
                     report::size(bytes)
                 );
                 return Ok(());
             }
-            Reply::Verified { inodes, damages, .. } => {
-                return Err(Failure::damaged(format!(
-                    "{damages} damages in {inodes} files that could be read; the rest of the volume is whole and served. \
-                     Restore the files named above from a backup, or the store's objects from its versions"
-                )));
+            Reply::Verified {
+                inodes,
+                damages,
+                missing_segments,
+                unreachable,
+                lost_directories,
+                ..
+            } => {
+                let mut text = format!("{damages} damages in {inodes} files that could be read");
+                if missing_segments > 0 {
+                    let _ = write!(text, "; {missing_segments} segments are not in the store");
+                }
+                let _ = match (unreachable, lost_directories) {
+                    (0, 0) => write!(text, "; the rest of the volume is whole and served"),
+                    (0, lost) => write!(
+                        text,
+                        "; of {lost} directories names are lost: what is only in them can be opened by no path. What could be read is \
+                         served"
+                    ),
+                    (unreachable, _) => write!(
+                        text,
+                        "; {unreachable} files cannot be reached: the way to them, a part of the inode map, is lost. Only what could be \
+                         read is served"
+                    ),
+                };
+                let _ = write!(
+                    text,
+                    ". Bring the store's objects back from its versions, or the files named above from a snapshot or a backup"
+                );
+                return Err(Failure::damaged(text));
             }
             other => return Err(unexpected(&other)),
         }

@@ -7,6 +7,7 @@ use crate::{
     quantity::{Size, Span},
     rings::KeysSection,
     roots::RootsAt,
+    validation,
 };
 use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
@@ -243,7 +244,7 @@ impl CleanerSection {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         if self.every.is_some_and(|every| every.0 < second) {
             return Err("cleaner.every must be at least 1 s".into());
@@ -359,40 +360,7 @@ impl Config {
 
     fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        if config.exports.is_empty() {
-            return Err("it exports nothing; add an [[export]]".into());
-        }
-        bounds::check(&config.nfs, &config.exports)?;
-        let limits = &config.limits;
-        if !(64 << 10..=16 << 20).contains(&limits.segment.0) {
-            return Err("limits.segment must be between 64 KiB and 16 MiB".into());
-        }
-        if !(1..=32).contains(&limits.uploads) {
-            return Err("limits.uploads must be between 1 and 32".into());
-        }
-        if limits.journal.0 < 8 << 20 {
-            return Err("limits.journal must be at least 8 MiB".into());
-        }
-        if let Some(address) = &config.metrics.listen
-            && address.parse::<std::net::SocketAddr>().is_err()
-        {
-            return Err(format!(
-                "metrics.listen must be an address and a port such as \"127.0.0.1:9464\", not {address:?}"
-            ));
-        }
-        config.cleaner.check()?;
-        config.keys.check()?;
-        if config.cleaner.every.is_some() && config.volume.table == RootsAt::Service {
-            return Err(
-                "cleaner.every: where the service keeps the roots it also cleans; leave it out".into(),
-            );
-        }
-        if config.cleaner.every.is_some() && config.volume.credentials == CredentialsFrom::Service {
-            return Err(
-                "cleaner.every: the service's credentials for edges delete nothing; leave it out, and run a cleaner with its own".into(),
-            );
-        }
-        config.retention()?;
+        validation::check(&config)?;
         Ok(config)
     }
 

@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// A verification found damage.
+    /// The store lost or altered what it had acknowledged.
     pub fn damaged(message: impl fmt::Display) -> Self {
         Self {
             message: message.to_string(),
@@ -68,6 +68,7 @@ impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Self {
         let code = match &error {
             VolumeError::Anchor(AnchorError::OwnedByOther { .. }) => 3,
+            VolumeError::CheckpointLost { .. } | VolumeError::LevelTwoLost(_) => 6,
             VolumeError::Anchor(AnchorError::Fenced(_)) | VolumeError::SalvageFirst { .. } => 4,
             _ => 1,
         };

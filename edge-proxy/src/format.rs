@@ -1,6 +1,7 @@
 //! Making a volume, and taking one over.
 
 use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, rings};
+use firn_env::println;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase};
 use firn_store::{ObjectKey, PutMode};
@@ -152,6 +153,14 @@ pub async fn takeover(config: &Config, force: bool) -> Result<(), Failure> {
         }
         (Some(owner), None) => println!("Taken over from {owner}, which never committed."),
         (None, _) => println!("Nobody owned the volume; it is ours."),
+    }
+    if !report.missing_segments.is_empty() {
+        let (count, first) = (report.missing_segments.len(), &report.missing_segments[0]);
+        println!(
+            "WARNING: the store acknowledged {count} segments of its last run and does not have them ({first} is the first). The files \
+             in them cannot be read whole; bring the objects back from the bucket's versions. `firn-edge verify` names the files. The \
+             other edge's cache may have them: keep its disk."
+        );
     }
     println!("Serve it with: firn-edge run");
     Ok(())

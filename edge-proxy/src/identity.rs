@@ -80,7 +80,9 @@ impl Identity {
     pub fn load_file(path: &Path) -> Result<Self, Failure> {
         let bytes = std::fs::read(path).map(Zeroizing::new).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Failure::usage(format!(
-                "{} does not exist: this edge has no identity yet; run `firn-edge format` to make a volume",
+                "{} does not exist: this edge has no identity yet, and nothing was changed. Make a new volume with `firn-edge \
+                 format`; serve one that another edge has with `firn-edge join --identity FILE` (FILE is that edge's `identity`), \
+                 or after `firn edge join` with `firn-edge enrol`; bring one back whose edges are all lost with `firn-edge recover`",
                 path.display()
             )),
             _ => Failure::new(format!("cannot read {}: {error}", path.display())),

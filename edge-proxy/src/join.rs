@@ -6,6 +6,7 @@
 //! never taken for one edge; the key of the file handles is the same, so that clients' mounts survive a change of machines.
 
 use crate::{config::Config, failure::Failure, identity::Identity, parts::Outside, rings::KeyRings};
+use firn_env::println;
 use std::path::Path;
 
 /// Makes the identity of this state directory from the one in the file `from`.

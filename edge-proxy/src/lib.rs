@@ -30,6 +30,7 @@ mod roots;
 mod run;
 mod snapshot;
 mod snapshots;
+mod validation;
 
 pub use config::Config;
 pub use enrol::{Enrolment, Place, enrol};

@@ -1,6 +1,7 @@
 //! `/metrics` for Prometheus and `/healthz` for load balancers, over plain HTTP on an address of its own.
 //!
-//! `/healthz` answers 200 while clients are served and 503 with the reason otherwise; it says nothing about the cloud, since
+//! `/healthz` answers 200 while clients are served and 503 with the reason otherwise. Its text is `serving`, or `degraded` with
+//! what cannot be read: taking an edge out of service would make a damaged file no better. It says nothing about the cloud, since
 //! an edge that is cut off still serves. Alerts about that belong on `firn_oldest_uncommitted_seconds`.
 
 mod connections;
@@ -55,8 +56,18 @@ async fn metrics(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
 async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
     let snapshot = observed.snapshot();
     let close = [(header::CONNECTION, "close")];
-    if snapshot.is_serving() {
+    let damaged = snapshot.damaged_files();
+    let lost = snapshot.commits.lost_segments;
+    if snapshot.is_serving() && damaged.is_empty() && lost == 0 {
         (StatusCode::OK, close, "serving\n".to_owned())
+    } else if snapshot.is_serving() {
+        let named: Vec<_> = damaged.iter().take(DAMAGES_NAMED).map(String::as_str).collect();
+        let count = damaged.len() as u64 + snapshot.more_damages;
+        let text = format!(
+            "degraded: the store has lost {lost} segments of new commits, and lost or altered parts of {count} files: {}\n",
+            named.join(", ")
+        );
+        (StatusCode::OK, close, text)
     } else {
         let reason = snapshot.volume.reason.unwrap_or_default();
         let text = format!("{} {reason}\n", snapshot.volume.state);
@@ -96,6 +107,9 @@ fn label(name: &str, value: &str) -> String {
         .replace('\n', "\\n");
     format!("{name}=\"{value}\"")
 }
+
+/// Damaged files that `/healthz` names.
+const DAMAGES_NAMED: usize = 8;
 
 const NANOS: f64 = 1e9;
 
@@ -182,6 +196,11 @@ fn exposition(snapshot: &Snapshot) -> String {
         "Failed uploads since the last success.",
         commits.upload_failures as f64,
     );
+    out.gauge(
+        "lost_segments",
+        "Segments that the store acknowledged and turned out not to have.",
+        commits.lost_segments as f64,
+    );
     out.gauge("journal_used_bytes", "Journal in use.", journal.used_bytes as f64);
     out.gauge(
         "journal_capacity_bytes",
@@ -234,14 +253,30 @@ fn exposition(snapshot: &Snapshot) -> String {
         cache.misses,
     );
     out.counter(
+        "cache_given_up_bytes_total",
+        "Evicted from the disk cache because the disk was full: the journal goes first.",
+        cache.disk_given_up_bytes,
+    );
+    out.counter(
         "cache_damages_total",
         "Damaged bytes found in the disk cache, and fetched again.",
         cache.cache_damages,
     );
-    out.counter(
+    let kinds = [
+        ("healed", cache.store_damages),
+        ("damaged", cache.store_damaged),
+        ("missing", cache.store_missing),
+    ];
+    out.family(
         "store_damages_total",
-        "Damaged bytes got from the store that were right at the second try.",
-        store_damages(snapshot),
+        "counter",
+        "Wrong answers of the store: bytes that were right at the second try, that stayed wrong, segments that are not there.",
+        kinds.map(|(kind, count)| (format!("{{{}}}", label("kind", kind)), count as f64)),
+    );
+    out.gauge(
+        "damaged_files",
+        "Files that could not be read whole, as far as readers met them.",
+        snapshot.damaged_files().len() as f64 + snapshot.more_damages as f64,
     );
     let usage = &store.usage;
     let classes = [
@@ -405,8 +440,4 @@ fn cleaning(out: &mut Exposition, snapshot: &Snapshot) {
         "Proposals of cleaners that were taken over.",
         merging.proposals,
     );
-}
-
-fn store_damages(snapshot: &Snapshot) -> u64 {
-    snapshot.cache.store_damages
 }

@@ -5,6 +5,7 @@ use crate::{
     snapshots,
 };
 use clap::{Parser, Subcommand};
+use firn_env::{eprintln, println};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Serves a Firn volume to a branch office over NFS.
@@ -19,7 +20,7 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, safe to try again; 2 the command line or the configuration is wrong; \
-3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover; 6 verify found damage";
+3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover; 6 the store lost or altered what it had acknowledged";
 
 #[derive(Subcommand)]
 enum Command {
@@ -152,7 +153,13 @@ pub fn program() -> ExitCode {
         Err(error) => Err(Failure::new(format!("cannot start threads: {error}"))),
     };
     match executed {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => match firn_env::terminal::output_failure() {
+            None => ExitCode::SUCCESS,
+            Some(error) => {
+                eprintln!("firn-edge: it is done, but the output cannot be written: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Err(failure) => {
             eprintln!("firn-edge: {failure}");
             ExitCode::from(failure.exit_code())
@@ -164,7 +171,6 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let config = config::Config::load(&arguments.config)?;
     match arguments.command {
         Command::CheckConfig => {
-            config.price_book()?;
             println!("{}: fine", arguments.config.display());
             Ok(())
         }

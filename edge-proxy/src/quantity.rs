@@ -1,7 +1,10 @@
 //! Sizes and durations as people write them: `10 GiB`, `30 s`.
 
-use serde::{Deserialize, Deserializer, de::Error};
-use std::time::Duration;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
+use std::{fmt, time::Duration};
 
 const SIZES: [(&str, u64); 10] = [
     ("KiB", 1 << 10),
@@ -34,14 +37,38 @@ fn parse(text: &str, units: &[(&str, u64)], example: &str) -> Result<u64, String
         .ok_or_else(|| format!("{text:?} is too large"))
 }
 
+/// What a key of a quantity takes; what it is given instead is named beside it.
+struct Quantity {
+    expected: &'static str,
+    units: &'static [(&'static str, u64)],
+    example: &'static str,
+}
+
+impl Visitor<'_> for Quantity {
+    type Value = u64;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+        parse(text, self.units, self.example).map_err(E::custom)
+    }
+}
+
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse(&text, &SIZES, "10 GiB").map(Self).map_err(D::Error::custom)
+        deserializer
+            .deserialize_any(Quantity {
+                expected: "a size in quotes with its unit, such as \"4 GiB\"",
+                units: &SIZES,
+                example: "10 GiB",
+            })
+            .map(Self)
     }
 }
 
@@ -51,10 +78,13 @@ pub struct Span(pub Duration);
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse(&text, &DURATIONS, "30 s")
+        deserializer
+            .deserialize_any(Quantity {
+                expected: "a length of time in quotes with its unit, such as \"30 s\"",
+                units: &DURATIONS,
+                example: "30 s",
+            })
             .map(|ms| Self(Duration::from_millis(ms)))
-            .map_err(D::Error::custom)
     }
 }
 

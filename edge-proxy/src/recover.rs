@@ -9,6 +9,8 @@ use crate::{
     rings::{self, Owner, newest_in},
     snapshots::utc,
 };
+use bytes::Bytes;
+use firn_env::println;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, Keys, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase, VerifiedKeyRing};
 use firn_store::{ObjectKey, Store};
@@ -57,9 +59,10 @@ pub async fn recover(
         utc(found.committed_at_ms)
     );
     if !yes {
-        return Err(Failure::usage(
-            "nothing was changed. To do it, run the same command with --yes; no edge of this volume may be running",
-        ));
+        println!(
+            "\nNothing was changed. To do it, run the same command with --yes; no edge of this volume may be running."
+        );
+        return Ok(());
     }
     firn_volume::recover::restore(&parts, &scan, found, name).await?;
     let identity = make_identity(config, &outside, &ring, &keys, &phrase, (family, found.volume)).await?;

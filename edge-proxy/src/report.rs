@@ -49,6 +49,9 @@ pub fn behind(snapshot: &Snapshot) -> String {
     text
 }
 
+/// Damaged files that `status` names one by one.
+const DAMAGES_SHOWN: usize = 8;
+
 /// The table of `status`.
 pub fn status(snapshot: &Snapshot) -> String {
     let Snapshot {
@@ -117,6 +120,16 @@ pub fn status(snapshot: &Snapshot) -> String {
             ),
         );
     }
+    if commits.lost_segments > 0 {
+        row(
+            "Lost",
+            format!(
+                "{} segments that the store acknowledged and does not have: {}",
+                commits.lost_segments,
+                commits.lost_keys.join(", ")
+            ),
+        );
+    }
     let stalled = journal
         .stalled
         .as_ref()
@@ -145,6 +158,36 @@ pub fn status(snapshot: &Snapshot) -> String {
             cache.misses
         ),
     );
+    if cache.disk_given_up_bytes > 0 {
+        row(
+            "",
+            format!(
+                "its disk is full: {} were evicted to leave room for the journal",
+                size(cache.disk_given_up_bytes)
+            ),
+        );
+    }
+    let damaged = snapshot.damaged_files();
+    for (number, file) in damaged.iter().take(DAMAGES_SHOWN).enumerate() {
+        let found = snapshot.damages.iter().find(|one| one.file() == *file);
+        let detail = found.map_or("", |one| one.detail.as_str());
+        row(
+            if number == 0 { "Damage" } else { "" },
+            format!("{file}: {detail}"),
+        );
+    }
+    let more = (damaged.len().saturating_sub(DAMAGES_SHOWN)) as u64 + snapshot.more_damages;
+    if !damaged.is_empty() {
+        let beyond = if more > 0 {
+            format!("{more} more met; ")
+        } else {
+            String::new()
+        };
+        row(
+            "",
+            format!("{beyond}`firn-edge verify` names all. All other files are served"),
+        );
+    }
     if cache.cache_damages + cache.store_damages > 0 {
         row(
             "Damage healed",

@@ -13,7 +13,7 @@ use crate::{
     parts::Outside,
     snapshot::{Fixed, Observed, OwnerPart},
 };
-use firn_env::Task;
+use firn_env::{Task, println};
 use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
@@ -300,7 +300,8 @@ fn start_log(config: &Config) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("log.level: {error}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .with_ansi(firn_env::terminal::log_has_colours());
     if config.log.json {
         builder.json().init()
     } else {

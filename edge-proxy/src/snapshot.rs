@@ -8,7 +8,7 @@ use firn_nfs::{NfsService, nlm::LockService};
 use firn_seal::Keys;
 use firn_store::{Meter, Money, PriceBook, Route, Usage};
 use firn_table::Metered;
-use firn_volume::{ServingState, Volume, VolumeConfig};
+use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -40,6 +40,12 @@ pub struct Snapshot {
     pub cleaner: CleanerPart,
     #[serde(default)]
     pub merging: MergingPart,
+    /// What cannot be read, as far as readers met it.
+    #[serde(default)]
+    pub damages: Vec<DamagePart>,
+    /// How much more they met.
+    #[serde(default)]
+    pub more_damages: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,6 +94,12 @@ pub struct CommitsPart {
     pub uploaded_bytes: u64,
     pub upload_failures: u64,
     pub last_error: Option<String>,
+    /// Segments that the store acknowledged and has lost.
+    #[serde(default)]
+    pub lost_segments: u64,
+    /// The first of them, by key.
+    #[serde(default)]
+    pub lost_keys: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -108,11 +120,21 @@ pub struct CachePart {
     pub memory_capacity_bytes: u64,
     pub disk_bytes: u64,
     pub disk_capacity_bytes: u64,
+    /// Evicted because the disk was full: the journal goes first.
+    #[serde(default)]
+    pub disk_given_up_bytes: u64,
     pub memory_hits: u64,
     pub disk_hits: u64,
     pub misses: u64,
     pub cache_damages: u64,
+    /// Wrong bytes from the store that were right when asked for again.
     pub store_damages: u64,
+    /// Wrong bytes from the store that stayed wrong.
+    #[serde(default)]
+    pub store_damaged: u64,
+    /// Segments that the store did not have.
+    #[serde(default)]
+    pub store_missing: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -150,6 +172,20 @@ pub struct MergingPart {
     pub rewritten: u64,
     /// Why the last proposal that was refused was refused.
     pub refused: Option<String>,
+}
+
+/// An object that the store has lost or altered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DamagePart {
+    /// The file it belongs to, or which part of the volume; absent if that cannot be read.
+    pub path: Option<String>,
+    pub inode: u64,
+    /// `damaged` or `missing`.
+    pub kind: String,
+    pub segment: String,
+    pub detail: String,
+    /// Milliseconds since 1970.
+    pub found_at_ms: i64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -200,9 +236,43 @@ impl Snapshot {
         self.volume.state == "serving"
     }
 
+    /// Files that cannot be read whole, each once; those whose path is not known by their inode.
+    pub fn damaged_files(&self) -> Vec<String> {
+        let mut files: Vec<String> = self.damages.iter().map(DamagePart::file).collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
     /// Calls of all procedures.
     pub fn calls(&self) -> u64 {
         self.nfs.operations.iter().map(|operation| operation.calls).sum()
+    }
+}
+
+impl DamagePart {
+    /// The file, for people.
+    pub fn file(&self) -> String {
+        self.path
+            .clone()
+            .unwrap_or_else(|| format!("inode {}", self.inode))
+    }
+}
+
+impl From<KnownDamage> for DamagePart {
+    fn from(known: KnownDamage) -> Self {
+        let kind = match known.kind {
+            DamageKind::Damaged => "damaged",
+            DamageKind::Missing => "missing",
+        };
+        Self {
+            inode: known.inode(),
+            path: known.path.flatten(),
+            kind: kind.into(),
+            segment: known.segment.to_string(),
+            detail: known.detail,
+            found_at_ms: known.found_at.as_millis(),
+        }
     }
 }
 
@@ -318,6 +388,8 @@ impl Observed {
                 uploaded_bytes: status.uploaded_bytes,
                 upload_failures: status.upload_failures,
                 last_error: status.last_error,
+                lost_segments: status.lost_segments.as_ref().map_or(0, |lost| lost.count),
+                lost_keys: status.lost_segments.map(|lost| lost.keys).unwrap_or_default(),
             },
             journal: JournalPart {
                 used_bytes: journal.used_bytes,
@@ -334,11 +406,14 @@ impl Observed {
                 memory_capacity_bytes: self.limits.memory_cache_bytes,
                 disk_bytes: objects.disk_bytes,
                 disk_capacity_bytes: self.limits.disk_cache_bytes,
+                disk_given_up_bytes: objects.disk_given_up_bytes,
                 memory_hits: objects.memory_hits,
                 disk_hits: objects.disk_hits,
                 misses: objects.misses,
                 cache_damages: objects.cache_damages,
-                store_damages: objects.store_damages,
+                store_damages: objects.damages.healed,
+                store_damaged: objects.damages.damaged,
+                store_missing: objects.damages.missing,
             },
             store: StorePart {
                 url: self.store_url.clone(),
@@ -370,6 +445,8 @@ impl Observed {
                 rewritten: status.merging.rewritten,
                 refused: status.merging.refused,
             },
+            damages: status.damages.0.into_iter().map(DamagePart::from).collect(),
+            more_damages: status.damages.1,
         }
     }
 }

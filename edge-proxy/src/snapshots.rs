@@ -9,6 +9,7 @@ use crate::{
     report,
 };
 use clap::Subcommand;
+use firn_env::{print, println};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -22,6 +22,7 @@ mod real;
 #[cfg(feature = "testing")]
 pub mod sim;
 mod tasks;
+pub mod terminal;
 mod watched;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};

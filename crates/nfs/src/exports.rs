@@ -121,15 +121,7 @@ impl Export {
     /// # Errors
     /// If the path cannot be mounted, or no rule is given.
     pub fn new(path: &str, vfs: Arc<dyn Vfs>, mut rules: Vec<ClientRule>) -> Result<Self, ExportError> {
-        let path = match path.strip_suffix('/') {
-            Some(shorter) if !shorter.is_empty() && !shorter.ends_with('/') => shorter,
-            _ => path,
-        };
-        let parts_are_names =
-            |path: &str| path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
-        if !path.starts_with('/') || path.len() > PATH_MAX_BYTES || !parts_are_names(path) {
-            return Err(ExportError::Path(path.to_owned()));
-        }
+        let path = Self::checked_path(path)?;
         if rules.is_empty() {
             return Err(ExportError::NoClients(path.to_owned()));
         }
@@ -156,6 +148,23 @@ impl Export {
     /// Whether any rule is about `address`, from whatever port.
     pub fn admits(&self, address: IpAddr) -> bool {
         self.rules.iter().any(|rule| rule.network.contains(address))
+    }
+
+    /// The path as clients mount it: without a slash at the end (unless it is `/`).
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub fn checked_path(path: &str) -> Result<&str, ExportError> {
+        let path = match path.strip_suffix('/') {
+            Some(shorter) if !shorter.is_empty() && !shorter.ends_with('/') => shorter,
+            _ => path,
+        };
+        let parts_are_names =
+            |path: &str| path == "/" || path[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+        if !path.starts_with('/') || path.len() > PATH_MAX_BYTES || !parts_are_names(path) {
+            return Err(ExportError::Path(path.to_owned()));
+        }
+        Ok(path)
     }
 
     /// The path, without a slash at the end (unless it is `/`).

@@ -40,12 +40,11 @@ const TRANSIENT_CODES: [&str; 5] = [
     "OperationTimedOut",
 ];
 
-const CREDENTIAL_CODES: [&str; 4] = [
-    "ExpiredToken",
-    "InvalidToken",
-    "TokenRefreshRequired",
-    "InvalidAccessKeyId",
-];
+const EXPIRED_CODES: [&str; 3] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"];
+
+/// The key's owner is not known there. Servers differ in the case of the last letter and in the status: some say 404, as of a
+/// bucket that is not there.
+const UNKNOWN_KEY_CODES: [&str; 3] = ["InvalidAccessKeyId", "NoSuchUser", "InvalidClientTokenId"];
 
 /// Objects that may not be changed or removed yet.
 const RETENTION_CODES: [&str; 5] = [
@@ -87,7 +86,15 @@ impl Request<'_> {
         if is(&TRANSIENT_CODES) {
             return self.unavailable(refusal.to_string());
         }
-        if is(&CREDENTIAL_CODES) {
+        if UNKNOWN_KEY_CODES
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(code))
+        {
+            return self.denied(format!(
+                "{refusal}; the store does not know this access key: check AWS_ACCESS_KEY_ID and the store's URL"
+            ));
+        }
+        if is(&EXPIRED_CODES) {
             return self.denied(format!("{refusal}; renew the credentials"));
         }
         match refusal.status {
@@ -266,6 +273,8 @@ mod tests {
             (403, "SignatureDoesNotMatch", "secret key"),
             (403, "AccessDenied", "policy"),
             (400, "ExpiredToken", "renew"),
+            (403, "InvalidAccessKeyId", "does not know this access key"),
+            (404, "InvalidAccessKeyID", "does not know this access key"),
             (301, "PermanentRedirect", "region=eu-west-1"),
         ] {
             let said = classified("get", false, status, code).to_string();

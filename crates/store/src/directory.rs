@@ -108,6 +108,7 @@ impl DirectoryStore {
         {
             return Ok(());
         }
+        self.check_present("put", key).await?;
         if let Err(error) = self.disk().create_directory(directory).await {
             return Err(match self.object_above(key).await {
                 Some(object) => StoreError::invalid(
@@ -139,6 +140,17 @@ impl DirectoryStore {
             }
         }
         None
+    }
+
+    /// Whether the store's own directory is there: not while its file system is not mounted. An object that is not found then
+    /// says nothing about the object.
+    async fn check_present(&self, operation: &'static str, key: &ObjectKey) -> Result<(), StoreError> {
+        let status = self.disk().status(&self.path(INCOMING)).await;
+        if status.is_ok_and(|status| status.kind == EntryKind::Directory) {
+            return Ok(());
+        }
+        let detail = "the store's directory is not there; is its file system mounted?";
+        Err(StoreError::unavailable(operation, key, detail))
     }
 
     async fn is_directory(&self, key: &ObjectKey) -> bool {
@@ -228,7 +240,10 @@ impl DirectoryStore {
         .await;
         match result {
             Ok(bytes) => Ok(bytes),
-            Err(DiskError::NotFound { .. }) => Err(StoreError::not_found(key)),
+            Err(DiskError::NotFound { .. }) => {
+                self.check_present("get", key).await?;
+                Err(StoreError::not_found(key))
+            }
             Err(_) if self.is_directory(key).await => Err(StoreError::not_found(key)),
             Err(error) => Err(failure("get", key, error)),
         }
@@ -352,7 +367,10 @@ impl Store for DirectoryStore {
                 size_bytes: status.length_bytes,
                 modified_ms: status.modified.as_millis(),
             }),
-            Ok(_) | Err(DiskError::NotFound { .. }) => Err(StoreError::not_found(key)),
+            Ok(_) | Err(DiskError::NotFound { .. }) => {
+                self.check_present("head", key).await?;
+                Err(StoreError::not_found(key))
+            }
             Err(error) => Err(failure("head", key, error)),
         }
     }
@@ -398,6 +416,9 @@ impl Store for DirectoryStore {
             if !page.more {
                 break;
             }
+        }
+        if page.objects.is_empty() {
+            self.check_present("list", &ObjectKey::of_prefix(prefix)).await?;
         }
         Ok(page)
     }

@@ -467,6 +467,32 @@ fn a_full_disk_is_unavailable_leaves_nothing_behind_and_heals() {
     });
 }
 
+#[tokio::test]
+async fn a_directory_that_is_not_mounted_is_no_empty_store() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (root, away) = (directory.path().join("store"), directory.path().join("away"));
+    std::fs::create_dir(&root).expect("a directory");
+    let env = firn_env::real(&root).expect("an environment");
+    let store = open(&env).await;
+    let put = |name| store.put(&key(name), vec!["x".into()], PutMode::Create);
+    put("a/b").await.expect("healthy");
+    std::fs::rename(&root, &away).expect("renamed");
+    // Nothing is there, or an empty place where something is mounted at other times.
+    for _ in 0..2 {
+        let unavailable =
+            |error: StoreError| assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+        unavailable(store.get(&key("a/b")).await.expect_err("away"));
+        unavailable(store.head(&key("a/b")).await.expect_err("away"));
+        unavailable(store.list("a/", None).await.expect_err("away"));
+        unavailable(put("c/d").await.expect_err("away"));
+        let _ = std::fs::create_dir(&root);
+    }
+    std::fs::remove_dir_all(&root).expect("removed");
+    std::fs::rename(&away, &root).expect("renamed");
+    assert_eq!(store.get(&key("a/b")).await.expect("back"), "x");
+    put("c/d").await.expect("back");
+}
+
 #[test]
 fn an_object_and_objects_below_it_cannot_both_be_held() {
     // The kernel's own answers are what matters here.

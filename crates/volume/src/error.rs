@@ -1,7 +1,7 @@
 //! Why a volume cannot be made, opened, taken over or checked.
 
 use crate::{
-    checkpoint::CheckpointError,
+    checkpoint::{CheckpointError, LostSegments},
     codec::DecodeError,
     journal::JournalError,
     objects::{ObjectsError, ReadError},
@@ -58,6 +58,25 @@ pub enum VolumeError {
     /// The anchor shows an older root than this edge has seen.
     #[error("{0}")]
     RolledBack(#[from] Box<firn_anchor::RolledBack>),
+    /// The store lost what it had acknowledged.
+    #[error("{0}")]
+    LevelTwoLost(LostSegments),
+    /// The checkpoint that the table names as the newest cannot be read.
+    #[error(
+        "the newest checkpoint of the volume (version {version}, in the object {key}) cannot be read: {detail}. The store \
+         acknowledged it and has lost or altered it. Nothing was changed: this edge's journal and all older checkpoints are as they \
+         were. Bring {key} back, from the bucket's versions or a copy of the bucket, and start again: then nothing is lost. If it \
+         cannot be brought back: keep this state directory, and with an empty one and a new table (volume.table) type `firn-edge \
+         recover --phrase-file FILE`: it goes on from the newest whole checkpoint, and what was committed after that is lost"
+    )]
+    CheckpointLost {
+        /// Which.
+        version: u64,
+        /// The object that holds it.
+        key: String,
+        /// Why it cannot be read.
+        detail: String,
+    },
     /// The volume stopped serving before this was done.
     #[error("not done: {0}; what was acknowledged is safe in the journal")]
     Stopped(String),

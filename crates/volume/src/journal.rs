@@ -25,6 +25,7 @@ mod batch;
 mod error;
 mod file;
 mod recent;
+mod reclaim;
 mod recovery;
 mod replay;
 mod scan;
@@ -35,6 +36,8 @@ mod writer;
 mod zeroing;
 
 pub use error::{JournalError, JournalFull};
+pub(crate) use reclaim::Complaints;
+pub use reclaim::{Reclaim, Reclaimer};
 pub use replay::{Replay, ReplayRecord};
 pub use state::Reservation;
 
@@ -71,6 +74,8 @@ pub struct JournalConfig {
     pub capacity_bytes: u64,
     /// Kept free for removals and the checkpoint, so that a full journal can always be emptied.
     pub reserve_bytes: u64,
+    /// Who gives space up when the disk is full.
+    pub reclaimer: Reclaimer,
 }
 
 impl Default for JournalConfig {
@@ -79,6 +84,7 @@ impl Default for JournalConfig {
             file_bytes: 64 << 20,
             capacity_bytes: 4 << 30,
             reserve_bytes: 16 << 20,
+            reclaimer: Reclaimer::default(),
         }
     }
 }
@@ -230,7 +236,7 @@ impl Journal {
             volume,
             writer,
         };
-        let file = Arc::new(maker.make(env, directory, number, config.file_bytes).await?);
+        let file = Arc::new(maker.make(env, directory, number, &config).await?);
         let shared = Arc::new(Shared::new(
             env.clone(),
             directory.to_owned(),

@@ -19,6 +19,7 @@ mod local;
 mod merge;
 pub mod objects;
 mod open;
+mod paths;
 mod read;
 mod read_view;
 mod record;
@@ -34,10 +35,11 @@ mod usage;
 mod verify;
 mod volume;
 
+pub use checkpoint::LostSegments;
 pub use config::{Cadence, VolumeConfig};
 pub use error::VolumeError;
 pub use merge::MergeStatus;
-pub use objects::{FetchPolicy, FetchPrices};
+pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
 pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use snapshots::{

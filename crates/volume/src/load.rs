@@ -3,7 +3,7 @@
 use crate::{
     checkpoint::{CheckpointPayload, HISTORY_MAX, SealedSnapshot},
     error::VolumeError,
-    objects::Objects,
+    objects::{Object, Objects, ReadError},
     open::file_system_id,
     read_view::decode_inode,
     state::{Retained, Snapshot, State},
@@ -11,9 +11,12 @@ use crate::{
 };
 use firn_anchor::Root;
 use firn_format::{
-    Checkpoint, ORPHAN_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place,
+    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 /// A root that was read.
 pub(crate) struct LoadedRoot {
@@ -31,14 +34,14 @@ pub(crate) struct LoadedRoot {
 /// Reads a root's checkpoint and its orphans.
 pub(crate) async fn load_root(
     objects: &Objects,
-    volume: VolumeId,
+    (family, volume): (FamilyId, VolumeId),
     root: &Root,
 ) -> Result<LoadedRoot, VolumeError> {
     let pointer = Pointer {
         uid: root.uid,
         location: root.location,
     };
-    let object = objects.get(&pointer, checkpoint_place(root.version)).await?;
+    let object = read_checkpoint(objects, family, root.version, pointer).await?;
     let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
     // Its keys and its tree are those of the whole family: only its own word tells a volume's root from a clone's.
     if checkpoint.volume != volume {
@@ -63,13 +66,16 @@ pub(crate) async fn load_root(
     }
     let mut orphan_pointers = BTreeMap::new();
     if let Some(orphans) = &checkpoint.orphans {
-        for (number, pointer) in tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await? {
+        let listed = tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await;
+        for (number, pointer) in unless_lost(listed)?.unwrap_or_default() {
             let place = Place {
                 inode: ORPHAN_MAP,
                 level: 0,
                 index: number,
             };
-            let object = objects.get(&pointer, place).await?;
+            let Some(object) = unless_lost(objects.get(&pointer, place).await)? else {
+                continue;
+            };
             let (inode, content) = decode_inode(&object).map_err(|detail| VolumeError::Undecodable {
                 what: "an unlinked inode",
                 detail,
@@ -86,6 +92,42 @@ pub(crate) async fn load_root(
         cleaner_sequence: checkpoint.cleaner_sequence,
         usage: checkpoint.usage,
     })
+}
+
+/// Reads the checkpoint object itself.
+///
+/// # Errors
+/// [`VolumeError::CheckpointLost`] if the store has lost or altered it: without it there is nothing to serve.
+pub(crate) async fn read_checkpoint(
+    objects: &Objects,
+    family: FamilyId,
+    version: Version,
+    pointer: Pointer,
+) -> Result<Arc<Object>, VolumeError> {
+    match objects.get(&pointer, checkpoint_place(version)).await {
+        Ok(object) => Ok(object),
+        Err(error @ ReadError::Unavailable { .. }) => Err(error.into()),
+        Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
+            Err(VolumeError::CheckpointLost {
+                version: version.0,
+                key: pointer.location.segment.key(&family),
+                detail: error.to_string(),
+            })
+        }
+    }
+}
+
+/// What was removed while it was open has no name and no reader after a start: if the store lost it, only its space is not
+/// accounted for, and the volume is served without it.
+fn unless_lost<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ ReadError::Unavailable { .. }) => Err(error),
+        Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
+            tracing::warn!(%error, "a file that was removed while it was open is lost; nobody can name it");
+            Ok(None)
+        }
+    }
 }
 
 /// The snapshots of a checkpoint: what its plain section says of each, and what is sealed of it.

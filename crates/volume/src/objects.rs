@@ -12,6 +12,7 @@
 //! Everything is bounded: opened objects and bytes just fetched by memory, the disk cache by its capacity, GETs under way by
 //! their bytes.
 
+mod damages;
 mod disk;
 mod error;
 mod existence_probe;
@@ -24,14 +25,18 @@ mod pieces;
 mod plan;
 mod ranges;
 mod relocated;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod windows;
 
+pub use damages::{DamageCounters, DamageKind, Damages, KnownDamage};
 pub use error::{ObjectsError, ReadError};
 pub use fetch::FetchPolicy;
 pub use plan::FetchPrices;
+pub use statistics::ObjectsStatistics;
 
+use crate::journal::Reclaimer;
 use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
@@ -64,6 +69,8 @@ pub struct ObjectsConfig {
     pub memory_cache_bytes: u64,
     /// Sealed ranges of segments on the local disk.
     pub disk_cache_bytes: u64,
+    /// Left free on the disk, whatever the cache may take: for the journal, which comes first.
+    pub disk_headroom_bytes: u64,
     /// How much a miss fetches.
     pub fetch: FetchPolicy,
     /// What the adaptive policy reckons with.
@@ -75,6 +82,7 @@ impl Default for ObjectsConfig {
         Self {
             memory_cache_bytes: 128 << 20,
             disk_cache_bytes: 32 << 30,
+            disk_headroom_bytes: 0,
             fetch: FetchPolicy::default(),
             prices: FetchPrices::default(),
         }
@@ -88,49 +96,6 @@ pub struct Object {
     pub header: ObjectHeader,
     /// Its payload.
     pub payload: Bytes,
-}
-
-/// Counters since the start, and the present sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ObjectsStatistics {
-    /// Served from memory, opened.
-    pub memory_hits: u64,
-    /// Waited for a load that was under way.
-    pub shared_loads: u64,
-    /// Opened from bytes that had been fetched a moment before.
-    pub window_hits: u64,
-    /// Opened from the disk cache.
-    pub disk_hits: u64,
-    /// Moved by a cleaner, and had from where they lay before.
-    pub relocated_hits: u64,
-    /// Had to ask the store.
-    pub misses: u64,
-    /// Bytes of the objects that were opened from anywhere but memory.
-    pub asked_bytes: u64,
-    /// GETs sent.
-    pub gets: u64,
-    /// Bytes they returned.
-    pub fetched_bytes: u64,
-    /// Misses that shared a GET with others.
-    pub shared_gets: u64,
-    /// Damaged bytes found in the disk cache.
-    pub cache_damages: u64,
-    /// Damaged bytes got from the store that were right the second time.
-    pub store_damages: u64,
-    /// Objects found where a forwarding record led.
-    pub forwarded: u64,
-    /// Forwarding records that led to something else.
-    pub false_forwards: u64,
-    /// Objects in memory.
-    pub memory_objects: u64,
-    /// What they take.
-    pub memory_bytes: u64,
-    /// Segments in the disk cache.
-    pub disk_segments: u64,
-    /// What they take.
-    pub disk_bytes: u64,
-    /// Cache writes the disk refused.
-    pub disk_failures: u64,
 }
 
 type Loading = Shared<oneshot::Receiver<Result<Arc<Object>, ReadError>>>;
@@ -147,6 +112,7 @@ struct Inner {
     disk: Arc<DiskCache>,
     fetcher: Arc<Fetcher>,
     relocations: Relocations,
+    damages: Arc<Damages>,
     state: Mutex<State>,
 }
 
@@ -169,7 +135,13 @@ impl Objects {
         cache_directory: &str,
         config: ObjectsConfig,
     ) -> Result<Self, ObjectsError> {
-        let disk = Arc::new(DiskCache::open(env, cache_directory, config.disk_cache_bytes).await?);
+        let disk = DiskCache::open(
+            env,
+            cache_directory,
+            config.disk_cache_bytes,
+            config.disk_headroom_bytes,
+        );
+        let disk = Arc::new(disk.await?);
         // An eighth of the memory, at least one segment and at most eight.
         let window_bytes = (config.memory_cache_bytes / 8).clamp(4 << 20, 32 << 20);
         let fetcher = Fetcher::new(
@@ -188,6 +160,7 @@ impl Objects {
                 disk,
                 fetcher: Arc::new(fetcher),
                 relocations: Relocations::default(),
+                damages: Arc::default(),
                 state: Mutex::new(State {
                     memory: MemoryCache::new(config.memory_cache_bytes),
                     loads: BTreeMap::new(),
@@ -209,6 +182,7 @@ impl Objects {
                 disk,
                 fetcher: Arc::new(fetcher),
                 relocations: Relocations::default(),
+                damages: self.inner.damages.clone(),
                 state: Mutex::new(State {
                     memory: MemoryCache::new(UNCACHED_BYTES as u64),
                     loads: BTreeMap::new(),
@@ -256,6 +230,8 @@ impl Objects {
         let pointer = *pointer;
         drop(self.inner.env.spawn("object load", async move {
             let result = inner.load(&pointer, place).await;
+            let outcome = result.as_ref().map(|_| ());
+            inner.damages.note(place, inner.env.wall(), outcome);
             {
                 let mut state = inner.lock();
                 state.loads.remove(&pointer);
@@ -290,11 +266,22 @@ impl Objects {
         self.inner.disk.write(segment, 0, parts.to_vec()).await;
     }
 
+    /// A segment of this length, if the disk cache has it whole; not verified.
+    pub(crate) async fn cached_segment(&self, segment: SegmentId, length: u32) -> Option<Bytes> {
+        let whole = Location {
+            segment,
+            offset: 0,
+            length,
+        };
+        self.inner.disk.read(&whole).await
+    }
+
     /// Counters and sizes.
     pub fn statistics(&self) -> ObjectsStatistics {
         let fetched = self.inner.fetcher.counters();
         let state = self.inner.lock();
         ObjectsStatistics {
+            damages: self.inner.damages.counters(),
             gets: fetched.gets,
             fetched_bytes: fetched.fetched_bytes,
             shared_gets: fetched.shared_gets,
@@ -303,8 +290,19 @@ impl Objects {
             disk_segments: self.inner.disk.segments(),
             disk_bytes: self.inner.disk.bytes(),
             disk_failures: self.inner.disk.write_failures(),
+            disk_given_up_bytes: self.inner.disk.given_up_bytes(),
             ..state.counters
         }
+    }
+
+    /// Segments that were found absent.
+    pub(crate) fn absent_segments(&self) -> u64 {
+        self.inner.fetcher.absent()
+    }
+
+    /// What the store gave back wrong.
+    pub fn damages(&self) -> &Arc<Damages> {
+        &self.inner.damages
     }
 
     /// Remembers what a cleaner moved and a merge took over.
@@ -312,9 +310,9 @@ impl Objects {
         self.inner.relocations.note(relocation);
     }
 
-    /// Gives up at least `bytes` of the disk cache, the longest unused first: for a journal that finds the disk full.
-    pub async fn give_back_disk(&self, bytes: u64) {
-        self.inner.disk.give_back(bytes).await;
+    /// Whom a journal on the same disk asks when it finds it full: the disk cache.
+    pub fn reclaimer(&self) -> Reclaimer {
+        Reclaimer(Some(self.inner.disk.clone()))
     }
 
     /// Changes how much a miss fetches, from the next one on.
@@ -332,6 +330,7 @@ impl Objects {
     pub async fn drop_caches(&self) {
         self.inner.lock().memory.clear();
         self.inner.fetcher.drop_windows();
+        self.inner.fetcher.forget_absent();
         self.inner.fetcher.forwarding().clear();
         self.inner.relocations.clear();
         self.inner.disk.clear().await;
@@ -389,6 +388,10 @@ impl Inner {
         if let Some(places) = self.fetcher.forwarding().remembered(&location) {
             return self.load_moved(pointer, place, places).await;
         }
+        let segment = location.segment;
+        if self.fetcher.is_absent(segment) {
+            return Err(ReadError::Missing { segment, place });
+        }
         let first = match self.fetcher.fetch(&location, arrival).await {
             Ok(bytes) => match self.open(bytes, pointer, place).await {
                 Ok(object) => return Ok(object),
@@ -408,7 +411,7 @@ impl Inner {
         match self.open(bytes.clone(), pointer, place).await {
             Ok(object) => {
                 tracing::warn!(%place, segment = %location.segment, first, "the store gave damaged bytes, and the right ones when asked again");
-                self.lock().counters.store_damages += 1;
+                self.damages.note_healed();
                 self.disk
                     .write(location.segment, location.offset, vec![bytes])
                     .await;
@@ -434,6 +437,9 @@ impl Inner {
         let mut seen = BTreeSet::from([pointer.location]);
         if places.is_empty() {
             places = forwarding.find(&pointer.location).await.map_err(unavailable)?;
+            if places.is_empty() && forwarding.remembered(&pointer.location).is_none() {
+                self.fetcher.note_absent(segment);
+            }
         }
         let mut places = VecDeque::from(places);
         for _ in 0..HOPS_MAX {

@@ -5,7 +5,7 @@
 
 use crate::{
     branch::{NewBranch, commit_branch},
-    checkpoint::{self, Packer, PackerContext, UploadProgress},
+    checkpoint::{self, ConfirmError, Packer, PackerContext, UploadProgress},
     config::VolumeConfig,
     error::VolumeError,
     journal::{Journal, JournalConfig, ReserveClass},
@@ -24,7 +24,7 @@ use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
 use firn_env::Env;
 use firn_format::{FamilyId, ROOT_DIRECTORY, Version, VolumeId, WriterId};
 use firn_seal::Keys;
-use firn_store::Store;
+use firn_store::{Store, StoreError};
 use firn_vfs::Timestamp;
 use std::{
     collections::BTreeMap,
@@ -57,6 +57,8 @@ impl Parts {
         let objects = ObjectsConfig {
             memory_cache_bytes: config.memory_cache_bytes,
             disk_cache_bytes: config.disk_cache_bytes,
+            // The file that the journal makes next, and the one after it.
+            disk_headroom_bytes: 2 * config.journal_file_bytes,
             fetch: config.fetch,
             prices: config.fetch_prices,
         };
@@ -101,6 +103,9 @@ impl Default for FormatOptions {
 
 /// Inode numbers set aside for each start. More than any start makes files; few enough for two thousand million starts.
 const INODES_A_START: u64 = 1 << 32;
+
+/// Between two times that a store is asked which does not answer.
+const CONFIRM_RETRY: Duration = Duration::from_secs(2);
 
 /// What recovery did, for the log and for tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,7 +222,7 @@ impl Volume {
         }
         let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
         let objects = parts.objects(&config).await?;
-        let mut loaded = load_root(&objects, parts.volume, &root).await?;
+        let mut loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
         let verifier = match local.clean_verifier.take() {
             _ if firn_env::planted!("volume.keep_write_verifier") => [7; 8],
             clean => clean.unwrap_or_else(|| env.random_bytes()),
@@ -238,6 +243,7 @@ impl Volume {
             capacity_bytes: config.journal_bytes,
             // Enough for thousands of removals, and always a small part of a file.
             reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
+            reclaimer: objects.reclaimer(),
         };
         let directory = journal_directory(tenure);
         let covered = loaded.payload.covered;
@@ -292,6 +298,7 @@ impl Volume {
                 ownership,
                 version,
                 root: root.uid,
+                files: loaded.payload.counters.files,
                 orphan_pointers: loaded.orphan_pointers,
                 local: local.clone(),
                 history: loaded.history,
@@ -318,14 +325,45 @@ impl Volume {
         });
         report.orphans_freed = free_orphans(&inner).await?;
         inner.env.spawn("checkpointer", checkpoint::run(inner.clone()));
+        inner
+            .env
+            .spawn("damage namer", crate::paths::name_damages(inner.clone()));
         Ok((Self { inner }, report))
     }
 
-    /// Waits until everything changed before this call is committed (level 2), however long the cloud takes.
+    /// Waits until everything changed before this call is committed and the store was seen to have it (level 2), however long
+    /// the cloud takes.
     ///
     /// # Errors
-    /// If the volume is fenced or has failed.
+    /// If the volume is fenced or has failed, or the store lost what it had acknowledged.
     pub async fn sync(&self) -> Result<(), firn_vfs::VfsError> {
+        self.committed().await?;
+        let lost = |error: VolumeError| firn_vfs::VfsError::Io(error.to_string());
+        self.confirmed().await.map_err(lost)
+    }
+
+    /// Waits until the store was seen to have everything that it acknowledged.
+    async fn confirmed(&self) -> Result<(), VolumeError> {
+        let inner = &self.inner;
+        loop {
+            match checkpoint::confirm(&inner.packer).await {
+                Ok(()) => return Ok(()),
+                Err(ConfirmError::Lost(lost)) => return Err(VolumeError::LevelTwoLost(lost)),
+                Err(ConfirmError::Unasked(StoreError::Unavailable { .. })) => {
+                    inner.check_not_ended()?;
+                    inner.env.sleep(CONFIRM_RETRY).await;
+                }
+                Err(ConfirmError::Unasked(error)) => {
+                    // An edge may lack the right to list; what was acknowledged then counts as there.
+                    tracing::warn!(%error, "the store does not say whether it has what it acknowledged");
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Waits until everything changed before this call is under a committed root.
+    async fn committed(&self) -> Result<(), firn_vfs::VfsError> {
         let inner = &self.inner;
         let target = inner.lock().applied;
         loop {
@@ -373,9 +411,10 @@ impl Volume {
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
         inner.set_serving_state(ServingState::Stopping);
-        self.sync()
+        self.committed()
             .await
             .map_err(|error| VolumeError::Stopped(error.to_string()))?;
+        self.confirmed().await?;
         let mut checkpointer = inner.checkpointer.lock().await;
         inner.close_journal().await?;
         inner.env.fault_point("drain.before_release").await;
@@ -391,6 +430,15 @@ impl Volume {
 }
 
 impl Inner {
+    /// Refuses once the volume does not serve any more for good.
+    fn check_not_ended(&self) -> Result<(), VolumeError> {
+        match &*self.serving_state.borrow() {
+            ServingState::Serving | ServingState::Stopping => Ok(()),
+            ServingState::Fenced => Err(VolumeError::Stopped("another edge took the volume over".into())),
+            ServingState::Failed(reason) => Err(VolumeError::Stopped(reason.clone())),
+        }
+    }
+
     async fn close_journal(&self) -> Result<(), VolumeError> {
         self.journal.close().await;
         match self.journal.failed() {

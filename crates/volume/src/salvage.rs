@@ -7,13 +7,14 @@
 
 use crate::{
     branch::{NewBranch, commit_branch, first_version, pack_dirty},
-    checkpoint::Packer,
+    checkpoint::{Packer, unlisted_up_to},
     config::VolumeConfig,
     error::VolumeError,
     extents::WriteBuffer,
     journal::{Journal, Replay, Sequence},
-    load::load_root,
+    load::{load_root, read_checkpoint},
     local::{LocalState, journal_directory},
+    objects::ReadError,
     open::{Parts, RecoveryReport},
     record::{Operation, Record},
     replay::load_for_replay,
@@ -21,7 +22,7 @@ use crate::{
 };
 use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};
 use firn_env::{Disk, DiskError};
-use firn_format::{ForkPoint, OwnershipEpoch, Version, VolumeId};
+use firn_format::{ForkPoint, OwnershipEpoch, Pointer, Version, VolumeId};
 
 /// Data held in memory before it is packed.
 const PACK_BYTES: u64 = 32 << 20;
@@ -35,6 +36,8 @@ pub struct TakeoverReport {
     pub last_committed_ms: Option<i64>,
     /// The new epoch.
     pub epoch: OwnershipEpoch,
+    /// Segments of the last owner's latest run that the store has not though it acknowledged them: their keys.
+    pub missing_segments: Vec<String>,
 }
 
 /// What a salvage made.
@@ -50,11 +53,17 @@ pub struct SalvageReport {
 
 impl Volume {
     /// Takes the volume away from its owner, whoever that is, without serving it yet: the next [`Volume::open`] on this state
-    /// directory does.
+    /// directory does. What the last owner called level 2 is looked for first.
     ///
     /// # Errors
-    /// If the anchor refuses.
+    /// If the anchor refuses, or the newest checkpoint cannot be read: the old owner may still have what is missing, so nothing is
+    /// taken from it then.
     pub async fn takeover(parts: &Parts, config: &VolumeConfig) -> Result<TakeoverReport, VolumeError> {
+        let (tuple, _) = parts.anchor.load(parts.volume).await?;
+        let missing = match &tuple.root {
+            Some(root) => look_at_level_two(parts, config, root).await?,
+            None => Vec::new(),
+        };
         let local = LocalState::load(&parts.env).await?;
         let taken = parts
             .anchor
@@ -65,6 +74,7 @@ impl Volume {
             previous_owner: taken.previous_owner.as_ref().map(|owner| owner.name.clone()),
             last_committed_ms: taken.last_committed_ms,
             epoch: taken.ownership.epoch(),
+            missing_segments: missing,
         })
     }
 
@@ -96,6 +106,28 @@ impl Volume {
     }
 }
 
+/// Reads the newest checkpoint from the store, and lists the segments of the run that wrote it: the keys of those that are not
+/// there, nor were retired by a cleaner. One LIST for a thousand segments.
+async fn look_at_level_two(
+    parts: &Parts,
+    config: &VolumeConfig,
+    root: &Root,
+) -> Result<Vec<String>, VolumeError> {
+    let objects = parts.objects(config).await?.uncached();
+    let pointer = Pointer {
+        uid: root.uid,
+        location: root.location,
+    };
+    read_checkpoint(&objects, parts.family(), root.version, pointer).await?;
+    let missing = unlisted_up_to(&*parts.store, parts.family(), root.location.segment).await;
+    missing.map_err(|error| {
+        VolumeError::Read(ReadError::Unavailable {
+            segment: root.location.segment,
+            detail: error.to_string(),
+        })
+    })
+}
+
 /// The root on which the journal of `tenure` continues: the one retained when the tenure was ended by a takeover.
 fn base_root(tuple: &VolumeTuple, tenure: OwnershipEpoch) -> Option<Root> {
     tuple.retained_for(tenure).map(|retained| retained.root.clone())
@@ -109,7 +141,7 @@ async fn salvage_onto(
     root: &Root,
 ) -> Result<Option<SalvageReport>, VolumeError> {
     let objects = parts.objects(config).await?;
-    let mut loaded = load_root(&objects, parts.volume, root).await?;
+    let mut loaded = load_root(&objects, (parts.family(), parts.volume), root).await?;
     let covered = loaded.payload.covered;
     let mut replay = read_journal(parts, tenure, covered).await?;
     let volume = salvage_volume(parts.volume, local.owner, tenure);
@@ -235,7 +267,7 @@ pub(crate) async fn has_journal(
         return Ok(false);
     };
     let objects = parts.objects(config).await?;
-    let loaded = load_root(&objects, parts.volume, &root).await?;
+    let loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
     let mut replay = read_journal(parts, tenure, loaded.payload.covered).await?;
     Ok(replay.next().await?.is_some())
 }

@@ -20,7 +20,7 @@ mod plan;
 mod snapshots;
 
 pub use apply::{Missing, directory_size_bytes};
-pub use directory::{DirectoryPage, Entry as NamedInode, MAX_DEPTH, PagePlace, base_key};
+pub use directory::{DirectoryPage, Entry as NamedInode, KEY_BITS, MAX_DEPTH, PagePlace, base_key};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
 pub use plan::{LINKS_MAX, NewKind, PlannedCreate, Stop, root_inode};
 pub use snapshots::{NAME_BYTES_MAX, Retained, SNAPSHOTS_MAX, Snapshot};
@@ -205,6 +205,16 @@ impl State {
             .ok_or(Missing::Inode(directory))?;
         entry.pages.reference(key);
         entry.pages.covering(key).ok_or(Missing::Page { directory, key })
+    }
+
+    /// A name of the inode and its directory, as far as that is in memory.
+    pub fn named_in_memory(&self, inode: u64) -> Option<(u64, Box<[u8]>)> {
+        let named = self.entries.iter().filter_map(|(directory, entry)| {
+            let name = entry.pages.name_of(inode)?;
+            Some((*directory, name))
+        });
+        // The same in every run.
+        named.min_by_key(|(directory, _)| *directory)
     }
 
     /// Where the committed content of each loaded inode is that has a map.

@@ -1,9 +1,10 @@
 //! What `status`, `top` and `/metrics` show of a volume.
 
 use crate::{
+    checkpoint::LostSegments,
     journal::JournalStatistics,
     merge::MergeStatus,
-    objects::ObjectsStatistics,
+    objects::{KnownDamage, ObjectsStatistics},
     volume::{ServingState, Volume},
 };
 use std::{sync::atomic::Ordering, time::Duration};
@@ -45,10 +46,14 @@ pub struct VolumeStatus {
     pub upload_failures: u64,
     /// Why the last try failed, if it did.
     pub last_error: Option<String>,
+    /// What the store acknowledged and turned out not to have.
+    pub lost_segments: Option<LostSegments>,
     /// The journal.
     pub journal: JournalStatistics,
     /// Caches and fetches.
     pub objects: ObjectsStatistics,
+    /// What is damaged or missing in the store as far as readers met it, and how much more they met.
+    pub damages: (Vec<KnownDamage>, u64),
     /// Snapshots.
     pub snapshots: u64,
     /// What was taken over from the cleaner since the start.
@@ -88,8 +93,10 @@ impl Volume {
             uploaded_bytes: progress.bytes.load(Ordering::Relaxed),
             upload_failures: progress.failures.load(Ordering::Relaxed),
             last_error: upload_error.or(times.last_error),
+            lost_segments: progress.uploads.lost(&inner.packer),
             journal: inner.journal.statistics(),
             objects: inner.objects.statistics(),
+            damages: inner.objects.damages().known(),
             snapshots: state.snapshots().len() as u64,
             merging: inner.merge_status().clone(),
         }

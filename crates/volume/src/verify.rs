@@ -1,23 +1,26 @@
-//! Online verification: reads every object of the committed state from the store, and checks that the file system they make
-//! is whole.
+//! Online verification: reads every object of the committed state from the store, the snapshots' included, and checks that the
+//! file system they make is whole.
 //!
 //! Checked are: each object's hash and seal (by reading it), that every name has an inode, that every inode has as many names
 //! as it says, and that every directory counts its entries right. The volume serves meanwhile: what is committed never
-//! changes, so the walk is of one moment. Damage does not stop the walk; each is reported with the path of its file.
+//! changes, so the walk is of one moment. Damage does not stop the walk; each is reported with the path of its file, and what
+//! lies behind a lost node of a tree is reported once. Of a snapshot only what differs from the next newer one (the newest:
+//! from the volume) is read, for the rest was read before.
+
+mod leaves;
+mod names;
 
 use crate::{
     inode::Inode,
     objects::{Objects, ReadError},
     read_view::decode_inode,
-    state::{Content, DirectoryPage, MAX_DEPTH, PagePlace},
-    tree,
+    state::{Content, DirectoryPage, MAX_DEPTH, PagePlace, Retained},
+    tree_diff::map_of,
     volume::Volume,
 };
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Inodes or blocks looked at in one step.
-const STEP: usize = 1024;
+use leaves::{Leaves, Step, readable};
+use std::collections::BTreeMap;
 
 /// Damages reported one by one; further ones are counted.
 const DAMAGES_MAX: usize = 1000;
@@ -27,6 +30,8 @@ const DAMAGES_MAX: usize = 1000;
 pub struct Damage {
     /// The file's inode.
     pub inode: u64,
+    /// The snapshot in which it is, if it is not (only) in the volume as it is now.
+    pub snapshot: Option<String>,
     /// One of its paths, as far as its directories can be read.
     pub path: Option<String>,
     /// What is wrong.
@@ -42,6 +47,16 @@ pub struct VerifyReport {
     pub blocks: u64,
     /// Their bytes, opened.
     pub bytes: u64,
+    /// Snapshots gone through.
+    pub snapshots: u64,
+    /// Segments that are not in the store.
+    pub missing_segments: u64,
+    /// Inodes of the volume, as its checkpoint counts them.
+    pub files: u64,
+    /// Of them, those whose own object was met, whole or not. The way to the others is lost: a part of the inode map.
+    pub reached: u64,
+    /// Directories of the volume, parts of whose names are lost: what was only in them can be opened by no path.
+    pub lost_directories: u64,
     /// What is wrong, at most a thousand.
     pub damages: Vec<Damage>,
     /// How many more there are.
@@ -53,71 +68,81 @@ impl VerifyReport {
     pub fn is_whole(&self) -> bool {
         self.damages.is_empty() && self.more_damages == 0
     }
+
+    /// Files of the volume that cannot be reached at all.
+    pub fn unreachable(&self) -> u64 {
+        self.files.saturating_sub(self.reached)
+    }
 }
+
+/// What is called now and then with what was found so far.
+pub type Progress<'a> = &'a (dyn Fn(&VerifyReport) + Send + Sync);
 
 struct Walk<'a> {
     objects: &'a Objects,
     report: VerifyReport,
     /// Names found for each inode, and links it says it has: 0 once they agree, so that only disagreement is kept.
     links: BTreeMap<u64, i64>,
-    progress: &'a (dyn Fn(&VerifyReport) + Send + Sync),
+    /// The snapshot that is gone through; `None`: the volume itself.
+    snapshot: Option<String>,
+    progress: Progress<'a>,
 }
 
 impl Volume {
-    /// Verifies the committed state; `progress` is called now and then. Memory grows by about 50 bytes an inode.
+    /// Verifies the committed state and the snapshots; `progress` is called after each object. Memory grows by about 50 bytes an
+    /// inode.
     ///
     /// # Errors
     /// If the store is out of reach; damage is no error but is in the report.
-    pub async fn verify(
-        &self,
-        progress: &(dyn Fn(&VerifyReport) + Send + Sync),
-    ) -> Result<VerifyReport, ReadError> {
+    pub async fn verify(&self, progress: Progress<'_>) -> Result<VerifyReport, ReadError> {
         let objects = self.inner.objects.uncached();
-        let (inode_map, orphans) = {
+        let (inode_map, orphans, files, snapshots) = {
             // Held by a checkpoint from freeze to install: what is read here belongs to one commit.
             let checkpointer = self.inner.checkpointer.lock().await;
-            (self.inner.lock().inode_map, checkpointer.orphan_pointers.clone())
+            let state = self.inner.lock();
+            let snapshots: Vec<(String, Retained)> = state
+                .snapshots()
+                .iter()
+                .filter_map(|one| Some((String::from_utf8_lossy(&one.name).into_owned(), one.retained?)))
+                .collect();
+            (
+                state.inode_map,
+                checkpointer.orphan_pointers.clone(),
+                checkpointer.files,
+                snapshots,
+            )
         };
         let mut walk = Walk {
             objects: &objects,
-            report: VerifyReport::default(),
+            report: VerifyReport {
+                files,
+                ..VerifyReport::default()
+            },
             links: BTreeMap::new(),
+            snapshot: None,
             progress,
         };
         if let Some(root) = &inode_map {
-            walk.inodes(root).await?;
+            walk.inodes(root, None).await?;
         }
         for (number, pointer) in orphans {
             // An orphan has no names and says so.
-            walk.inode(
-                Place {
-                    inode: ORPHAN_MAP,
-                    level: 0,
-                    index: number,
-                },
-                &pointer,
-            )
-            .await?;
+            let place = leaf_of(ORPHAN_MAP, number);
+            walk.inode(place, &pointer, None).await?;
         }
-        // The root directory has no name of its own.
-        *walk.links.entry(ROOT_DIRECTORY).or_default() += 1;
-        let wrong: Vec<_> = walk
-            .links
-            .iter()
-            .filter(|(_, sum)| **sum != 0)
-            .map(|(n, s)| (*n, *s))
-            .collect();
-        for (number, sum) in wrong {
-            walk.damage(
-                number,
-                format!("its link count is off by {} from its names", -sum),
-            );
-        }
-        if !walk.report.damages.is_empty()
-            && let Some(root) = &inode_map
-        {
+        walk.check_links();
+        if let Some(root) = &inode_map {
             walk.name_damages(root).await?;
         }
+        let mut newer = inode_map;
+        for (name, retained) in snapshots.into_iter().rev() {
+            walk.snapshot = Some(name);
+            walk.inodes(&retained.inode_map, newer).await?;
+            walk.name_damages(&retained.inode_map).await?;
+            walk.report.snapshots += 1;
+            newer = Some(retained.inode_map);
+        }
+        walk.report.missing_segments = objects.absent_segments();
         Ok(walk.report)
     }
 }
@@ -127,12 +152,19 @@ impl Walk<'_> {
         if self.report.damages.len() < DAMAGES_MAX {
             self.report.damages.push(Damage {
                 inode,
+                snapshot: self.snapshot.clone(),
                 path: None,
                 detail,
             });
         } else {
             self.report.more_damages += 1;
         }
+        self.note_progress();
+    }
+
+    fn note_progress(&mut self) {
+        self.report.missing_segments = self.objects.absent_segments();
+        (self.progress)(&self.report);
     }
 
     /// Reports damage and goes on; only an unreachable store ends the walk.
@@ -147,34 +179,42 @@ impl Walk<'_> {
         }
     }
 
-    async fn inodes(&mut self, root: &TreeRoot) -> Result<(), ReadError> {
-        let mut from = 0;
-        loop {
-            let found = tree::range(self.objects, INODE_MAP, root, from, u64::MAX, STEP).await;
-            let Some(step) = self.check(INODE_MAP, found)? else {
-                return Ok(());
-            };
-            let Some((last, _)) = step.last() else {
-                return Ok(());
-            };
-            from = last + 1;
-            for (number, pointer) in step {
-                self.inode(
-                    Place {
-                        inode: INODE_MAP,
-                        level: 0,
-                        index: number,
-                    },
-                    &pointer,
-                )
-                .await?;
-            }
-            (self.progress)(&self.report);
-        }
+    /// Whether it is the volume that is gone through, and not a snapshot of it.
+    fn is_head(&self) -> bool {
+        self.snapshot.is_none()
     }
 
-    async fn inode(&mut self, place: Place, pointer: &Pointer) -> Result<(), ReadError> {
+    /// All inodes of a tree but for those that `newer` has at the same place.
+    async fn inodes(&mut self, root: &TreeRoot, newer: Option<TreeRoot>) -> Result<(), ReadError> {
+        let mut leaves = Leaves::of(self.objects, INODE_MAP, root, newer).await?;
+        while let Some(step) = leaves.next().await? {
+            match step {
+                Step::Leaf {
+                    index,
+                    pointer,
+                    other,
+                } => {
+                    self.inode(leaf_of(INODE_MAP, index), &pointer, other).await?;
+                }
+                Step::Lost { from, to, error } => {
+                    let detail = format!("the inode map is lost from inode {from} to {to}: {error}");
+                    self.damage(INODE_MAP, detail);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn inode(
+        &mut self,
+        place: Place,
+        pointer: &Pointer,
+        newer: Option<Pointer>,
+    ) -> Result<(), ReadError> {
         let number = place.index;
+        if self.is_head() && place.inode == INODE_MAP {
+            self.report.reached += 1;
+        }
         let found = self.objects.get(pointer, place).await;
         let Some(object) = self.check(number, found)? else {
             return Ok(());
@@ -187,59 +227,74 @@ impl Walk<'_> {
             }
         };
         self.report.inodes += 1;
-        let names = if inode.is_directory() {
-            // One that was removed while it is open has none.
-            i64::from(inode.links > 0)
-        } else {
-            i64::from(inode.links)
+        self.note_progress();
+        if self.is_head() {
+            let names = if inode.is_directory() {
+                // One that was removed while it is open has none.
+                i64::from(inode.links > 0)
+            } else {
+                i64::from(inode.links)
+            };
+            *self.links.entry(number).or_default() -= names;
+        }
+        let newer = match newer {
+            Some(pointer) => readable(self.objects.get(&pointer, place).await)?,
+            None => None,
         };
-        *self.links.entry(number).or_default() -= names;
-        self.content(&inode, &content).await
+        self.content(&inode, &content, newer.and_then(|newer| map_of(&newer)))
+            .await
     }
 
-    async fn content(&mut self, inode: &Inode, content: &Content) -> Result<(), ReadError> {
+    async fn content(
+        &mut self,
+        inode: &Inode,
+        content: &Content,
+        newer: Option<TreeRoot>,
+    ) -> Result<(), ReadError> {
         let mut entries = 0;
-        let mut subdirectories_unknown = false;
+        // Where pages are lost or were not read, what is missing cannot be counted.
+        let mut is_counted = self.is_head();
+        let mut is_lost = false;
         if let Content::Map(root) = content {
-            let mut from = 0;
-            loop {
-                let found = tree::range(self.objects, inode.number, root, from, u64::MAX, STEP).await;
-                let Some(step) = self.check(inode.number, found)? else {
-                    return Ok(());
-                };
-                let Some((last, _)) = step.last() else { break };
-                from = last + 1;
-                for (index, pointer) in step {
-                    let place = Place {
-                        inode: inode.number,
-                        level: 0,
-                        index,
-                    };
-                    let found = self.objects.get(&pointer, place).await;
-                    let Some(object) = self.check(inode.number, found)? else {
-                        subdirectories_unknown = true;
+            let mut leaves = Leaves::of(self.objects, inode.number, root, newer).await?;
+            while let Some(step) = leaves.next().await? {
+                let (index, pointer) = match step {
+                    Step::Leaf { index, pointer, .. } => (index, pointer),
+                    Step::Lost { from, to, error } => {
+                        is_lost = true;
+                        self.damage(inode.number, format!("blocks {from} to {to}: {error}"));
                         continue;
-                    };
-                    self.report.blocks += 1;
-                    self.report.bytes += object.payload.len() as u64;
-                    if inode.is_directory() {
-                        match DirectoryPage::decode(object.payload.clone(), place_of(index)) {
-                            Ok(page) => {
-                                entries += page.entries.len() as u64;
-                                for entry in page.entries.values() {
-                                    self.name(entry.inode);
-                                }
+                    }
+                };
+                let found = self.objects.get(&pointer, leaf_of(inode.number, index)).await;
+                let Some(object) = self.check(inode.number, found)? else {
+                    is_lost = true;
+                    continue;
+                };
+                self.report.blocks += 1;
+                self.report.bytes += object.payload.len() as u64;
+                self.note_progress();
+                if inode.is_directory() {
+                    match DirectoryPage::decode(object.payload.clone(), place_of(index)) {
+                        Ok(page) => {
+                            entries += page.entries.len() as u64;
+                            for entry in page.entries.values().filter(|_| self.snapshot.is_none()) {
+                                name(&mut self.links, entry.inode);
                             }
-                            Err(error) => {
-                                subdirectories_unknown = true;
-                                self.damage(inode.number, error.to_string());
-                            }
+                        }
+                        Err(error) => {
+                            is_lost = true;
+                            self.damage(inode.number, error.to_string());
                         }
                     }
                 }
             }
         }
-        if inode.is_directory() && !subdirectories_unknown && entries != inode.directory.entries {
+        is_counted &= !is_lost;
+        if inode.is_directory() && is_lost && self.is_head() {
+            self.report.lost_directories += 1;
+        }
+        if inode.is_directory() && is_counted && entries != inode.directory.entries {
             let detail = format!(
                 "the directory has {entries} entries but counts {}",
                 inode.directory.entries
@@ -249,114 +304,39 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn name(&mut self, inode: u64) {
-        let sum = self.links.entry(inode).or_default();
-        *sum += 1;
-        if *sum == 0 {
-            self.links.remove(&inode);
-        }
-    }
-
-    /// Finds paths for the damaged files, by reading all directories once more.
-    async fn name_damages(&mut self, root: &TreeRoot) -> Result<(), ReadError> {
-        let mut wanted: BTreeSet<u64> = self.report.damages.iter().map(|damage| damage.inode).collect();
-        let mut names: BTreeMap<u64, (u64, String)> = BTreeMap::new();
-        // Each round names the parents that the round before found, up to the root.
-        while !wanted.is_empty() {
-            let found = self.names_of(root, &wanted).await?;
-            wanted = found
-                .values()
-                .map(|(parent, _)| *parent)
-                .filter(|parent| *parent != ROOT_DIRECTORY && !names.contains_key(parent))
-                .collect();
-            let before = names.len();
-            names.extend(found);
-            if names.len() == before {
-                break;
-            }
-        }
-        for damage in &mut self.report.damages {
-            let mut path = String::new();
-            let mut here = damage.inode;
-            while let Some((parent, name)) = names.get(&here) {
-                path = format!("/{name}{path}");
-                here = *parent;
-                if here == ROOT_DIRECTORY || path.len() > 64 << 10 {
-                    break;
-                }
-            }
-            damage.path = match (damage.inode, here) {
-                (ROOT_DIRECTORY, _) => Some("/".into()),
-                (_, ROOT_DIRECTORY) => Some(path),
-                (_, _) if path.is_empty() => None,
-                (_, _) => Some(format!("…{path}")),
-            };
-        }
-        Ok(())
-    }
-
-    async fn names_of(
-        &self,
-        root: &TreeRoot,
-        wanted: &BTreeSet<u64>,
-    ) -> Result<BTreeMap<u64, (u64, String)>, ReadError> {
-        let mut names = BTreeMap::new();
-        let mut from = 0;
-        loop {
-            // What cannot be read here was reported by the walk before.
-            let step = readable(tree::range(self.objects, INODE_MAP, root, from, u64::MAX, STEP).await)?;
-            let step = step.unwrap_or_default();
-            let Some((last, _)) = step.last() else {
-                return Ok(names);
-            };
-            from = last + 1;
-            for (number, pointer) in step {
-                let place = Place {
-                    inode: INODE_MAP,
-                    level: 0,
-                    index: number,
-                };
-                let Some(object) = readable(self.objects.get(&pointer, place).await)? else {
-                    continue;
-                };
-                let Ok((inode, Content::Map(map))) = decode_inode(&object) else {
-                    continue;
-                };
-                if !inode.is_directory() {
-                    continue;
-                }
-                let all = tree::range(self.objects, number, &map, 0, u64::MAX, usize::MAX).await;
-                for (index, pointer) in readable(all)?.unwrap_or_default() {
-                    let place = Place {
-                        inode: number,
-                        level: 0,
-                        index,
-                    };
-                    let Some(object) = readable(self.objects.get(&pointer, place).await)? else {
-                        continue;
-                    };
-                    let Ok(page) = DirectoryPage::decode(object.payload.clone(), place_of(index)) else {
-                        continue;
-                    };
-                    for entry in page
-                        .entries
-                        .values()
-                        .filter(|entry| wanted.contains(&entry.inode))
-                    {
-                        let name = String::from_utf8_lossy(&entry.name).into_owned();
-                        names.insert(entry.inode, (number, name));
-                    }
-                }
-            }
+    /// Names and link counts against each other. Where names or inodes are lost, what lacks a counterpart says nothing new.
+    fn check_links(&mut self) {
+        // The root directory has no name of its own.
+        name(&mut self.links, ROOT_DIRECTORY);
+        let names_lost = self.report.lost_directories > 0;
+        let inodes_lost = !self.report.damages.is_empty();
+        let wrong: Vec<_> = std::mem::take(&mut self.links)
+            .into_iter()
+            .filter(|(_, sum)| (*sum < 0 && !names_lost) || (*sum > 0 && !inodes_lost))
+            .collect();
+        for (number, sum) in wrong {
+            self.damage(
+                number,
+                format!("its link count is off by {} from its names", -sum),
+            );
         }
     }
 }
 
-fn readable<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
-    match found {
-        Ok(value) => Ok(Some(value)),
-        Err(error @ ReadError::Unavailable { .. }) => Err(error),
-        Err(ReadError::Corrupt { .. } | ReadError::Missing { .. }) => Ok(None),
+/// One more name of an inode.
+fn name(links: &mut BTreeMap<u64, i64>, inode: u64) {
+    let sum = links.entry(inode).or_default();
+    *sum += 1;
+    if *sum == 0 {
+        links.remove(&inode);
+    }
+}
+
+fn leaf_of(inode: u64, index: u64) -> Place {
+    Place {
+        inode,
+        level: 0,
+        index,
     }
 }
 

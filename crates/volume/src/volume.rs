@@ -61,6 +61,8 @@ pub(crate) struct CheckpointerState {
     pub ownership: Ownership,
     pub version: Version,
     pub root: Uid,
+    /// Inodes that the newest checkpoint counts.
+    pub files: u64,
     /// Where the committed orphans are.
     pub orphan_pointers: BTreeMap<u64, Pointer>,
     pub local: LocalState,

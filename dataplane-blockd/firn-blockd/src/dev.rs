@@ -18,7 +18,7 @@ use firn_blockd_client::{AttachFailed, DETACH_LIMIT, attach};
 use firn_blockd_node::{DiskModel, Node};
 use firn_blockd_placement::{DiskRecord, NewDisk, Placement, PlacementError};
 use firn_blockd_protocol::TenantId;
-use firn_env::Env;
+use firn_env::{Env, println};
 use firn_store::StoreUrl;
 use firn_table::RedbTable;
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -21,7 +21,7 @@ use firn_blockd_disk::{FlushPolicy, journal::JournalOptions};
 use firn_blockd_nbd::Limits;
 use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
 use firn_blockd_protocol::{TRACT_BYTES, TenantId};
-use firn_env::Env;
+use firn_env::{Env, println};
 use firn_store::StoreUrl;
 use futures::future::{Either, select};
 use std::{path::PathBuf, pin::pin, time::Duration};

@@ -17,7 +17,7 @@ use firn_blockd_disk::{
     journal::{JournalOptions, JournalReader},
 };
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Durability};
-use firn_env::Env;
+use firn_env::{Env, println};
 use std::{fs, ops::Range, os::unix::fs::FileExt, path::PathBuf};
 
 /// Below the directory that `attach --journal` names.

@@ -12,7 +12,7 @@ use firn_blockd_node::{
     DiskModel, Geometry, HANDSHAKES_MAX, Node, NodeOptions, OpenError, Security, Store, StoreOptions,
 };
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
-use firn_env::Env;
+use firn_env::{Env, println};
 use futures::future::{Either, select};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{pin::pin, time::Duration};

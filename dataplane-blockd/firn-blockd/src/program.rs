@@ -4,8 +4,9 @@ use crate::{
     cluster, config, dev, disks, failure::Failure, journal, node, quantity::Size, security, snapshots, status,
 };
 use clap::{Parser, Subcommand};
+use firn_env::{eprintln, println};
 use firn_table::TableUrl;
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Serves physical disks to a cluster, and virtual disks from it over NBD.
 #[derive(Parser)]
@@ -134,7 +135,7 @@ pub fn program() -> ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(firn_env::terminal::log_has_colours())
         .init();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

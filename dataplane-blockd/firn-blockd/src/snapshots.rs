@@ -22,7 +22,7 @@ use firn_blockd_protocol::DiskId;
 use firn_blockd_snapshot::{
     Catalogue, Progress, Root, SNAPSHOT_TRACT_BYTES, SnapshotError, SnapshotGate, delete, restore, take,
 };
-use firn_env::Env;
+use firn_env::{Env, eprintln, println};
 use firn_store::{Stack, StackConfig, Store, StoreUrl};
 use firn_store_cloud::Credentials;
 use std::{

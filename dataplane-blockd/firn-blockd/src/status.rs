@@ -9,7 +9,7 @@ use crate::{
 };
 use firn_blockd_placement::{NodeCondition, NodeRecord, NodeState, Placement, Promises};
 use firn_blockd_protocol::{NodeId, Replication, Row};
-use firn_env::Env;
+use firn_env::{Env, eprintln, print, println};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

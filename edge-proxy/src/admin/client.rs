@@ -2,6 +2,7 @@
 
 use super::{Command, REPLY_BYTES_MAX, Reply, Request, VERSION, socket};
 use crate::failure::Failure;
+use firn_env::eprintln;
 use std::path::Path;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},

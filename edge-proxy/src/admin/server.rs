@@ -241,18 +241,27 @@ impl Admin {
             let text = "a verification is under way already".into();
             return client.send(&Reply::Error { text }).await;
         };
-        let seen = Arc::new(Mutex::new((0, 0, 0)));
+        let seen = Arc::new(Mutex::new((0, 0, 0, 0, 0)));
         let (noting, volume) = (seen.clone(), self.observed.volume.clone());
         let work = async move {
             let note = move |report: &VerifyReport| {
-                *noting.lock().expect("no panic under this lock") =
-                    (report.inodes, report.bytes, report.damages.len());
+                *noting.lock().expect("no panic under this lock") = (
+                    report.inodes,
+                    report.bytes,
+                    report.damages.len() as u64 + report.more_damages,
+                    report.missing_segments,
+                    report.snapshots,
+                );
             };
             volume.verify(&note).await
         };
         let progress = || {
-            let (inodes, bytes, damages) = *seen.lock().expect("no panic under this lock");
-            format!("{inodes} files, {} read, {damages} damages", report::size(bytes))
+            let (inodes, bytes, damages, missing, snapshots) =
+                *seen.lock().expect("no panic under this lock");
+            format!(
+                "{inodes} files, {snapshots} snapshots, {} read, {damages} damages, {missing} segments missing",
+                report::size(bytes)
+            )
         };
         let report = match client.meanwhile(work, progress).await? {
             Ok(report) => report,
@@ -262,6 +271,9 @@ impl Admin {
             }
         };
         let damages = report.damages.len() as u64 + report.more_damages;
+        let unreachable = report.unreachable();
+        let (snapshots, missing_segments) = (report.snapshots, report.missing_segments);
+        let lost_directories = report.lost_directories;
         for damage in report.damages {
             client
                 .send(&Reply::Damage {
@@ -278,6 +290,10 @@ impl Admin {
                 blocks,
                 bytes,
                 damages,
+                snapshots,
+                missing_segments,
+                unreachable,
+                lost_directories,
             })
             .await
     }

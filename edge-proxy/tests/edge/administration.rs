@@ -5,10 +5,10 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     os::unix::{fs::PermissionsExt, net::UnixStream},
-    path::{Path, PathBuf},
 };
 
-fn http(port: u16, path: &str) -> String {
+/// What a GET answers, headers and all.
+pub fn http(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     write!(
         stream,
@@ -126,7 +126,7 @@ async fn a_damaged_segment_is_reported_with_the_name_of_its_file() {
     edge.start(&[]);
     let files = edge.client().await;
     edge.succeed(&["sync"]);
-    let before = segments(cloud.path());
+    let before = cloud.segments();
     // Nothing for a compressor, and larger than everything else that the commit writes.
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let data: Vec<u8> = std::iter::repeat_with(|| {
@@ -140,7 +140,8 @@ async fn a_damaged_segment_is_reported_with_the_name_of_its_file() {
     files.write("ledger", &data).await;
     files.write("letter", b"Dear reader").await;
     edge.succeed(&["sync"]);
-    let new: Vec<_> = segments(cloud.path())
+    let new: Vec<_> = cloud
+        .segments()
         .into_iter()
         .filter(|path| !before.contains(path))
         .collect();
@@ -156,20 +157,4 @@ async fn a_damaged_segment_is_reported_with_the_name_of_its_file() {
     assert!(said.contains("damaged: /ledger: "), "{said}");
     assert!(!said.contains("/letter"), "{said}");
     edge.stop();
-}
-
-fn segments(cloud: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut directories = vec![cloud.join("store")];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                directories.push(path);
-            } else {
-                found.push(path);
-            }
-        }
-    }
-    found
 }

@@ -6,7 +6,10 @@ use firn_nfs::{
     WireHandle,
     client::NfsClient,
     rpc::Credential,
-    v3::types::{CreateHow, NewAttributes, StableHow},
+    v3::{
+        Status,
+        types::{CreateHow, NewAttributes, StableHow},
+    },
 };
 use std::{
     io::{BufRead, BufReader},
@@ -35,6 +38,44 @@ impl Cloud {
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    fn store(&self) -> PathBuf {
+        self.path().join("store")
+    }
+
+    fn away(&self) -> PathBuf {
+        self.path().join("away")
+    }
+
+    /// No request to the store succeeds from here on: something that is no directory stands in its place.
+    pub fn take_store_away(&self) {
+        std::fs::rename(self.store(), self.away()).expect("renamed");
+        std::fs::write(self.store(), "no directory").expect("written");
+    }
+
+    /// The store answers again, with what it had.
+    pub fn bring_store_back(&self) {
+        std::fs::remove_file(self.store()).expect("removed");
+        std::fs::rename(self.away(), self.store()).expect("renamed");
+    }
+
+    /// The segments of all logs, in the order in which they were written.
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut directories = vec![self.store()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("a directory") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else if path.to_string_lossy().contains("/log/") {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort();
+        found
     }
 }
 
@@ -114,8 +155,11 @@ level = "warn"
         self.prepared(arguments).output().expect("firn-edge runs")
     }
 
-    fn prepared(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_firn-edge"));
+    /// A command of this machine, to be started by the test.
+    pub fn prepared(&self, arguments: &[&str]) -> Command {
+        // Another build may be tried by the same tests.
+        let other = std::env::var_os("FIRN_EDGE");
+        let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_firn-edge").into()));
         command
             .arg("--config")
             .arg(&self.config)
@@ -150,9 +194,15 @@ level = "warn"
     /// Starts `run` and waits until it serves.
     pub fn start(&mut self, more: &[&str]) {
         let arguments: Vec<_> = ["run"].iter().chain(more).copied().collect();
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("a log");
         let mut child = self
             .prepared(&arguments)
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("firn-edge starts");
         let output = child.stdout.take().expect("piped");
@@ -165,8 +215,17 @@ level = "warn"
         });
         let line = receiver
             .recv_timeout(TIMEOUT)
-            .expect("the edge says that it serves");
+            .unwrap_or_else(|_| panic!("the edge does not say that it serves: {}", self.log()));
         assert!(line.starts_with("serving on"), "{line}");
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.config.with_file_name("edge.log")
+    }
+
+    /// What all starts logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
     /// SIGKILL.
@@ -175,6 +234,31 @@ level = "warn"
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// Removes everything that is cached. The edge must not run.
+    pub fn wipe_cache(&self) {
+        assert!(self.child.is_none(), "the cache of a running edge is not touched");
+        std::fs::remove_dir_all(self.state.join("cache")).expect("a cache");
+    }
+
+    /// Replaces a part of the configuration.
+    pub fn edit(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(&self.config).expect("the configuration");
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&self.config, text.replace(from, to)).expect("the configuration");
+    }
+
+    /// Waits until what `status` says satisfies `condition`, for half a minute.
+    pub fn wait_for_status(&self, condition: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        for _ in 0..300 {
+            let seen = status(self);
+            if condition(&seen) {
+                return seen;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("it did not come: {}", status(self));
     }
 
     /// SIGTERM, and a clean end.
@@ -243,6 +327,54 @@ impl Files {
         let data = Bytes::copy_from_slice(data);
         let written = self.client.write(&file, 0, data, StableHow::FileSync).await;
         written.expect("an answer").expect("a write");
+    }
+
+    /// Writes a file through to the journal; `false` if the edge says that it is to be tried again later.
+    pub async fn try_write(&self, name: &str, data: &[u8]) -> bool {
+        let how = CreateHow::Unchecked(NewAttributes::default());
+        let made = self
+            .client
+            .create(&self.root, name, how)
+            .await
+            .expect("an answer");
+        let file = match made {
+            Ok(made) => made.file.expect("its handle"),
+            Err(failed) if failed.status == Status::Jukebox => return false,
+            Err(other) => panic!("{name}: {other:?}"),
+        };
+        let data = Bytes::copy_from_slice(data);
+        let written = self.client.write(&file, 0, data, StableHow::FileSync).await;
+        match written.expect("an answer") {
+            Ok(_) => true,
+            Err(failed) if failed.status == Status::Jukebox => false,
+            Err(other) => panic!("{name}: {other:?}"),
+        }
+    }
+
+    /// Writes into a file that is there, through to the journal.
+    pub async fn write_at(&self, name: &str, offset: u64, data: &[u8]) {
+        let found = self.client.lookup(&self.root, name).await.expect("an answer");
+        let file = found.expect("the file").file;
+        let data = Bytes::copy_from_slice(data);
+        let written = self.client.write(&file, offset, data, StableHow::FileSync).await;
+        written.expect("an answer").expect("a write");
+    }
+
+    /// How a read of the whole file ends, if not well.
+    pub async fn read_fails(&self, name: &str) -> Option<Status> {
+        let found = self.client.lookup(&self.root, name).await.expect("an answer");
+        let file = match found {
+            Ok(found) => found.file,
+            Err(failed) => return Some(failed.status),
+        };
+        let read = self.client.read(&file, 0, 1 << 20).await.expect("an answer");
+        read.err().map(|failed| failed.status)
+    }
+
+    /// Removes a file.
+    pub async fn remove(&self, name: &str) {
+        let removed = self.client.remove(&self.root, name).await;
+        removed.expect("an answer").expect("removed");
     }
 
     /// The content of a file; `None` if it is not there.

@@ -7,8 +7,12 @@
 
 mod administration;
 mod cleaning;
+mod damage;
 mod machine;
+mod messages;
+mod noise;
 mod refusals;
 mod rings;
+mod small_disk;
 mod snapshots;
 mod takeover;

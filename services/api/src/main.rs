@@ -11,7 +11,7 @@ use firn_api::{
     types::AuditEntry, verify_chain,
 };
 use firn_blockd_placement::Placement;
-use firn_env::Env;
+use firn_env::{Env, eprintln, println};
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, TenantId, UnixTime, certificate_request, pem};
 use firn_table::{Table, TableUrl};
 use listening_options::{LimitOptions, ListeningOptions};
@@ -383,6 +383,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(firn_env::terminal::log_has_colours())
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
         )

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use config::Config;
 use firn_cleaner::Report;
 use firn_cleaner_host::{Cleaned, Host, HostError, Target, Work};
+use firn_env::{eprintln, println};
 use firn_store::{Money, PriceBook};
 use serde_json::json;
 use std::{path::Path, path::PathBuf, process::ExitCode, time::Duration};

@@ -5,7 +5,7 @@
 //! Segments are garbage until a root that names them is committed, so no order is needed between uploads, only that all are
 //! done before the commit.
 
-use super::CheckpointError;
+use super::{CheckpointError, Uploads};
 use crate::{
     objects::{Object, Objects, ReadError},
     usage::UsageChanges,
@@ -51,6 +51,8 @@ pub struct UploadProgress {
     /// Failed tries since the last success.
     pub failures: AtomicU64,
     pub last_error: std::sync::Mutex<Option<String>>,
+    /// What the store acknowledged.
+    pub uploads: Uploads,
 }
 
 /// Packs the objects of one checkpoint.
@@ -286,6 +288,7 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
         .last_error
         .lock()
         .expect("no panic under this lock") = None;
+    context.progress.uploads.note(id, bytes);
     context.progress.segments.fetch_add(1, Ordering::Relaxed);
     context.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
     context.objects.insert_segment(id, &parts).await;

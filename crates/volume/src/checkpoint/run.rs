@@ -11,7 +11,7 @@
 //!
 //! An idle volume has no timer and makes no request (I9).
 
-use super::{CheckpointError, CheckpointPayload, Packer, SealedSnapshot, build};
+use super::{CheckpointError, CheckpointPayload, LIST_NAMES, Packer, SealedSnapshot, build, confirm};
 use crate::{
     merge,
     state::{Retained, Snapshot},
@@ -192,6 +192,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     }
     own.version = version;
     own.root = root.uid;
+    own.files = payload.counters.files;
     own.orphan_pointers = built.orphan_pointers;
     own.remember(version, root.uid);
     {
@@ -218,6 +219,12 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     inner.env.fault_point("checkpoint.before_trim").await;
     inner.journal.trim(covered).await?;
     inner.committed.notify_waiters();
+    if inner.packer.progress.uploads.unconfirmed() >= LIST_NAMES
+        && let Err(error) = confirm(&inner.packer).await
+    {
+        // A store that does not answer is asked with the next checkpoint; what is lost was said and stands in `status`.
+        tracing::debug!(%error, "uploads not confirmed");
+    }
     Ok(())
 }
 
@@ -264,11 +271,15 @@ async fn commit(
         .ownership
         .next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
     let mut wait = Duration::from_millis(200);
+    let mut failures = 0_u64;
     loop {
         match inner.anchor.commit(&mut own.ownership, root.clone()).await {
             Ok(()) => return Ok(()),
             Err(error) if error.is_transient() => {
-                tracing::warn!(%error, "root not committed yet; its data is safe in the journal");
+                failures += 1;
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "root not committed yet; its data is safe in the journal");
+                }
                 inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
                 inner.env.sleep(wait).await;
                 wait = (wait * 2).min(Duration::from_secs(30));

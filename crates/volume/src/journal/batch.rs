@@ -20,6 +20,9 @@ const SEAL_INLINE_PART: u64 = 1024;
 /// Between attempts while the disk is full.
 pub(super) const RETRY: Duration = Duration::from_millis(500);
 
+/// What is reclaimed for a batch that the disk refused: two of the largest.
+const BATCH_ROOM_BYTES: u64 = 8 << 20;
+
 /// Records that are written together.
 pub(super) struct Batch {
     pub(super) records: Vec<Pending>,
@@ -158,14 +161,14 @@ async fn repeat_while_full<'f>(
         match attempt().await {
             Ok(()) => {
                 if stalled {
-                    shared.lock().stalled = None;
+                    shared.unstall();
                 }
                 return Ok(());
             }
             Err(error @ DiskError::Full { .. }) => {
-                tracing::warn!(%error, "journal writes wait for the disk");
-                shared.lock().stalled = Some(error.to_string());
+                shared.stall(&error);
                 stalled = true;
+                shared.config.reclaimer.reclaim(BATCH_ROOM_BYTES).await;
                 shared.env.sleep(RETRY).await;
             }
             Err(error) => return Err(error.to_string()),

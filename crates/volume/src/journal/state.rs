@@ -15,6 +15,7 @@ use super::{
     Appended, JournalConfig, JournalError, JournalStatistics, RecordRef, ReserveClass, Sequence,
     file::{FIRST_RECORD_OFFSET, FIRST_RECORD_SLOT, JournalFile, RECORD_ADDED_BYTES},
     recent::RecentRecords,
+    reclaim::Complaints,
 };
 use bytes::Bytes;
 use firn_env::{Env, Monotonic};
@@ -54,6 +55,8 @@ pub(super) struct Shared {
     pub(super) recent: Mutex<RecentRecords>,
     /// Held while a batch is sealed, in the order in which batches were taken off the queue.
     pub(super) sealing: tokio::sync::Mutex<()>,
+    /// About a disk that is full.
+    pub(super) complaints: Complaints,
     state: Mutex<State>,
 }
 
@@ -184,6 +187,7 @@ impl Shared {
             durable: AtomicU64::new(last.0),
             recent: Mutex::default(),
             sealing: tokio::sync::Mutex::default(),
+            complaints: Complaints::default(),
             state: Mutex::new(State {
                 next: Sequence(last.0 + 1),
                 cursor,

@@ -24,6 +24,7 @@ fn small_config() -> JournalConfig {
         file_bytes: 64 << 10,
         capacity_bytes: 1 << 20,
         reserve_bytes: 8 << 10,
+        ..JournalConfig::default()
     }
 }
 

@@ -20,7 +20,7 @@
 //! so whatever is found in a file proves that all before that file was durable (which tells damage from a torn tail).
 
 use super::{
-    JournalError, Sequence,
+    JournalConfig, JournalError, Sequence,
     batch::{Batch, RETRY, Synced, sync, write, write_and_sync},
     file::JournalFile,
     state::{BatchNote, FileEntry, Shared, State},
@@ -65,17 +65,21 @@ impl FileMaker {
         env: &Env,
         directory: &str,
         number: u64,
-        file_bytes: u64,
+        config: &JournalConfig,
     ) -> Result<JournalFile, JournalError> {
-        JournalFile::create(
-            env,
-            &self.keys,
-            (self.volume, self.writer),
-            directory,
-            number,
-            file_bytes,
-        )
-        .await
+        let owner = (self.volume, self.writer);
+        let attempt = || JournalFile::create(env, &self.keys, owner, directory, number, config.file_bytes);
+        match attempt().await {
+            Err(JournalError::NoSpace { .. }) if config.reclaimer.0.is_some() => {
+                // With as much again for the file system's own needs, so that the attempt does not fail for a block.
+                config
+                    .reclaimer
+                    .reclaim(config.file_bytes + config.file_bytes / 8)
+                    .await;
+                attempt().await
+            }
+            other => other,
+        }
     }
 }
 
@@ -370,8 +374,8 @@ impl Writer {
     fn note_made(&mut self, made: Result<JournalFile, JournalError>) {
         match made {
             Ok(file) => {
+                self.shared.unstall();
                 let mut state = self.shared.lock();
-                state.stalled = None;
                 state.files.insert(
                     file.number,
                     FileEntry {
@@ -384,9 +388,8 @@ impl Writer {
                 self.shared.space_changed();
             }
             Err(error) => {
-                tracing::warn!(%error, "the next journal file cannot be made; clients wait when the present one is full");
-                let mut state = self.shared.lock();
-                state.stalled = Some(error.to_string());
+                self.shared.stall(&error);
+                let state = self.shared.lock();
                 if let Some(number) = self.shared.file_to_make(&state) {
                     self.prepare = Some(self.preparation(number, RETRY));
                 }
@@ -406,7 +409,7 @@ impl Writer {
                 shared.env.sleep(after).await;
             }
             maker
-                .make(&shared.env, &shared.directory, number, shared.config.file_bytes)
+                .make(&shared.env, &shared.directory, number, &shared.config)
                 .await
         })
     }

@@ -9,10 +9,16 @@
 //! that something is not cached. Which ranges are present is known for what this process wrote. Files found at the start are
 //! probed: the object is read, and if it verifies it was there.
 //!
-//! Whole segments are dropped, the least recently used first. A found file counts with its length, which for a sparse file is
+//! Whole segments are evicted, the least recently used first. A found file counts with its length, which for a sparse file is
 //! more than it takes: the cache may be smaller than allowed, never larger.
+//!
+//! The journal lies on the same disk and goes first. Whatever its capacity, the cache leaves `headroom_bytes` of the disk free
+//! ([`DiskCache::keep_headroom`]), and a journal that finds the disk full all the same evicts from it ([`Reclaim`]). Evicting
+//! also closes the file: one that somebody else unlinked takes its space as long as it is open.
 
 use super::ranges::RangeSet;
+use crate::journal::{Complaints, Reclaim};
+use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{DiskError, DiskFile, Env, OpenMode};
 use firn_format::{Location, SegmentId, WriterId};
@@ -23,6 +29,9 @@ use std::{
 
 /// Files held open at a time: enough for all that is read at once, far below the usual limit of 1,024 descriptors.
 const OPEN_FILES_MAX: usize = 128;
+
+/// The headroom is looked after each time this part of it was written.
+const LOOK_PART: u64 = 8;
 
 struct CachedSegment {
     used_at: u64,
@@ -45,8 +54,10 @@ struct State {
     uses: u64,
     bytes: u64,
     write_failures: u64,
-    /// The last failure was said in the log; the next is said only after a success.
-    complained: bool,
+    /// Written since the disk's free space was last looked at.
+    unlooked_bytes: u64,
+    /// Evicted because the disk, not the cache, was full.
+    given_up_bytes: u64,
 }
 
 /// The disk cache of one volume.
@@ -54,6 +65,9 @@ pub(super) struct DiskCache {
     env: Env,
     directory: String,
     capacity_bytes: u64,
+    /// Left free on the disk, for the journal.
+    headroom_bytes: u64,
+    complaints: Complaints,
     state: Mutex<State>,
 }
 
@@ -136,12 +150,19 @@ impl State {
 
 impl DiskCache {
     /// Takes over what an earlier process left in the directory.
-    pub(super) async fn open(env: &Env, directory: &str, capacity_bytes: u64) -> Result<Self, DiskError> {
+    pub(super) async fn open(
+        env: &Env,
+        directory: &str,
+        capacity_bytes: u64,
+        headroom_bytes: u64,
+    ) -> Result<Self, DiskError> {
         env.disk().create_directory(directory).await?;
         let cache = Self {
             env: env.clone(),
             directory: directory.to_owned(),
             capacity_bytes,
+            headroom_bytes,
+            complaints: Complaints::default(),
             state: Mutex::default(),
         };
         for name in env.disk().list(directory).await? {
@@ -161,6 +182,7 @@ impl DiskCache {
             state.bytes += status.length_bytes;
         }
         cache.evict(None).await;
+        cache.keep_headroom(u64::MAX).await;
         Ok(cache)
     }
 
@@ -170,6 +192,8 @@ impl DiskCache {
             env: env.clone(),
             directory: String::new(),
             capacity_bytes: 0,
+            headroom_bytes: 0,
+            complaints: Complaints::default(),
             state: Mutex::default(),
         }
     }
@@ -274,10 +298,12 @@ impl DiskCache {
             return;
         }
         self.env.fault_point("objects.before_cache_write").await;
+        if !self.keep_headroom(length as u64).await {
+            return;
+        }
         match self.try_write(segment, offset, parts).await {
             Ok(()) => {
                 let mut state = self.lock();
-                state.complained = false;
                 let cached = state.entry(segment);
                 let new_bytes = cached.ranges.insert(offset..end);
                 // A found file's length may count these bytes already; better too much than too little.
@@ -286,9 +312,8 @@ impl DiskCache {
                 state.touch(segment);
             }
             Err(error) => {
-                let mut state = self.lock();
-                state.write_failures += 1;
-                if !std::mem::replace(&mut state.complained, true) {
+                self.lock().write_failures += 1;
+                if self.complaints.is_due(&self.env) {
                     tracing::warn!(%error, "the disk cache cannot take more; reads go to the store");
                 }
             }
@@ -329,46 +354,71 @@ impl DiskCache {
         self.shrink(self.capacity_bytes, spare).await;
     }
 
-    /// Gives up the longest unused segments until at least `bytes` are free, or nothing is left.
-    pub(super) async fn give_back(&self, bytes: u64) {
-        let rest = self.bytes().saturating_sub(bytes);
-        self.shrink(rest, None).await;
+    async fn shrink(&self, target_bytes: u64, spare: Option<SegmentId>) {
+        while self.lock().bytes > target_bytes {
+            if self.evict_oldest(spare).await.is_none() {
+                return;
+            }
+        }
     }
 
-    async fn shrink(&self, target_bytes: u64, spare: Option<SegmentId>) {
+    /// Evicts the longest unused segment but `spare`, and says how many bytes it counted; `None` if there is none.
+    async fn evict_oldest(&self, spare: Option<SegmentId>) -> Option<u64> {
+        let (victim, bytes) = {
+            let mut state = self.lock();
+            let oldest = state
+                .order
+                .values()
+                .find(|segment| Some(**segment) != spare)
+                .copied()?;
+            let before = state.bytes;
+            // Closes its file as well.
+            state.forget(oldest);
+            (oldest, before - state.bytes)
+        };
+        // A file that cannot be removed takes its space, and is found again by the next start.
+        let _ = self.env.disk().remove(&self.path(victim)).await;
+        Some(bytes)
+    }
+
+    /// Before `more_bytes` are written: evicts until the disk has the headroom free. `false` if it has not even so.
+    async fn keep_headroom(&self, more_bytes: u64) -> bool {
+        if self.headroom_bytes == 0 {
+            return true;
+        }
+        {
+            let mut state = self.lock();
+            state.unlooked_bytes = state.unlooked_bytes.saturating_add(more_bytes);
+            if state.unlooked_bytes < self.headroom_bytes / LOOK_PART {
+                return true;
+            }
+            state.unlooked_bytes = 0;
+        }
+        let is_free = self.free_up(self.headroom_bytes).await;
+        if !is_free {
+            // Looked at again before the next write.
+            self.lock().unlooked_bytes = self.headroom_bytes;
+        }
+        is_free
+    }
+
+    /// Evicts until the disk has so much free; `false` if nothing is left to evict. A disk that cannot say counts as free.
+    async fn free_up(&self, free_bytes: u64) -> bool {
         loop {
-            let victim = {
-                let mut state = self.lock();
-                if state.bytes <= target_bytes {
-                    return;
-                }
-                let oldest = state
-                    .order
-                    .values()
-                    .find(|segment| Some(**segment) != spare)
-                    .copied();
-                let Some(victim) = oldest else { return };
-                state.forget(victim);
-                victim
+            match self.env.disk().free_bytes().await {
+                Ok(free) if free < free_bytes => {}
+                Ok(_) | Err(_) => return true,
+            }
+            let Some(bytes) = self.evict_oldest(None).await else {
+                return false;
             };
-            // A file that cannot be removed takes its space, and is found again by the next start.
-            let _ = self.env.disk().remove(&self.path(victim)).await;
+            self.lock().given_up_bytes += bytes;
         }
     }
 
     /// Forgets and removes everything.
     pub(super) async fn clear(&self) {
-        loop {
-            let victim = {
-                let mut state = self.lock();
-                let Some(victim) = state.order.values().next().copied() else {
-                    return;
-                };
-                state.forget(victim);
-                victim
-            };
-            let _ = self.env.disk().remove(&self.path(victim)).await;
-        }
+        while self.evict_oldest(None).await.is_some() {}
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -381,6 +431,18 @@ impl DiskCache {
 
     pub(super) fn write_failures(&self) -> u64 {
         self.lock().write_failures
+    }
+
+    /// Evicted so far because the disk was full.
+    pub(super) fn given_up_bytes(&self) -> u64 {
+        self.lock().given_up_bytes
+    }
+}
+
+#[async_trait]
+impl Reclaim for DiskCache {
+    async fn reclaim(&self, free_bytes: u64) {
+        self.free_up(free_bytes).await;
     }
 }
 

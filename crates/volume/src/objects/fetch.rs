@@ -20,7 +20,7 @@ use super::{
     windows::{Windows, slice_of},
 };
 use bytes::Bytes;
-use firn_env::Env;
+use firn_env::{Env, Monotonic};
 use firn_format::{FamilyId, Location, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
 use futures::{FutureExt, channel::oneshot, future::Shared};
@@ -50,7 +50,16 @@ const IN_FLIGHT_KIB: u32 = 64 << 10;
 /// How often a segment that is not there is looked for again, and after what first wait; it doubles. Together 3 s: longer
 /// than any store takes that calls itself eventually consistent, short enough for a client to wait.
 const NOT_FOUND_TRIES: u32 = 6;
+/// The same for a walk over everything, which has no reason to hope.
+const PROBE_TRIES: u32 = 2;
 const NOT_FOUND_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a segment that was not there is taken to be absent without asking: its readers are answered at once, and whoever
+/// brings it back waits no longer than this.
+const ABSENT_FOR: Duration = Duration::from_secs(30);
+
+/// Absent segments remembered, of 32 bytes each.
+const ABSENT_MAX: usize = 1 << 16;
 
 /// Why a range could not be had.
 #[derive(Clone, Debug)]
@@ -108,6 +117,8 @@ struct State {
     locality: Locality,
     windows: Windows,
     link: LinkEstimate,
+    /// Segments that are not there, and since when.
+    absent: BTreeMap<SegmentId, Monotonic>,
     counters: FetchCounters,
 }
 
@@ -128,6 +139,9 @@ pub(super) struct Fetcher {
     disk: Arc<DiskCache>,
     forwarding: Forwarding,
     budget: Arc<Semaphore>,
+    /// Attempts for a segment that is not there, and how long it then counts as absent.
+    tries: u32,
+    absent_for: Duration,
     state: Mutex<State>,
 }
 
@@ -149,6 +163,8 @@ impl Fetcher {
             prices,
             disk,
             budget: Arc::new(Semaphore::new(IN_FLIGHT_KIB as usize)),
+            tries: NOT_FOUND_TRIES,
+            absent_for: ABSENT_FOR,
             state: Mutex::new(State {
                 policy,
                 flights: BTreeMap::new(),
@@ -157,15 +173,17 @@ impl Fetcher {
                 locality: Locality::new(),
                 windows: Windows::new(window_bytes),
                 link: LinkEstimate::default(),
+                absent: BTreeMap::new(),
                 counters: FetchCounters::default(),
             }),
         }
     }
 
-    /// Fetches from the same store, past the disk cache and with a memory of its own.
+    /// Fetches from the same store, past the disk cache and with a memory of its own, in which a segment that is not there is
+    /// probed once.
     pub(super) fn past_the_cache(&self, disk: Arc<DiskCache>, window_bytes: usize) -> Self {
         let policy = self.lock().policy;
-        Self::new(
+        let fetcher = Self::new(
             &self.env,
             self.store.clone(),
             self.family,
@@ -173,7 +191,44 @@ impl Fetcher {
             policy,
             self.prices,
             window_bytes,
-        )
+        );
+        Self {
+            tries: PROBE_TRIES,
+            absent_for: Duration::MAX,
+            ..fetcher
+        }
+    }
+
+    /// Whether the segment was looked for a moment ago and was not there, nor anything that says where its objects went.
+    pub(super) fn is_absent(&self, segment: SegmentId) -> bool {
+        let now = self.env.now();
+        let mut state = self.lock();
+        match state.absent.get(&segment) {
+            Some(since) if now.since(*since) < self.absent_for => true,
+            Some(_) => {
+                state.absent.remove(&segment);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The segment is not there, nor anything that says where its objects went.
+    pub(super) fn note_absent(&self, segment: SegmentId) {
+        let now = self.env.now();
+        let mut state = self.lock();
+        if state.absent.len() < ABSENT_MAX {
+            state.absent.entry(segment).or_insert(now);
+        }
+    }
+
+    pub(super) fn forget_absent(&self) {
+        self.lock().absent.clear();
+    }
+
+    /// Segments that were found absent and are remembered.
+    pub(super) fn absent(&self) -> u64 {
+        self.lock().absent.len() as u64
     }
 
     /// Where the objects of retired segments went.
@@ -471,7 +526,7 @@ impl Fetcher {
                         bytes,
                     });
                 }
-                Err(error @ StoreError::NotFound { .. }) if tries < NOT_FOUND_TRIES => {
+                Err(error @ StoreError::NotFound { .. }) if tries < self.tries => {
                     // A segment that was retired does not come back. If that cannot be told, waiting tells.
                     if tries == 1 && self.forwarding.is_retired(segment).await.unwrap_or(false) {
                         return Err(Refusal::Store(error));

@@ -214,6 +214,17 @@ pub struct LoadedPages {
 }
 
 impl LoadedPages {
+    /// The name under which an inode stands in a loaded page.
+    pub fn name_of(&self, inode: u64) -> Option<Box<[u8]>> {
+        let mut entries = self
+            .pages
+            .values()
+            .flat_map(|loaded| loaded.page.entries.values());
+        entries
+            .find(|entry| entry.inode == inode)
+            .map(|entry| entry.name.clone())
+    }
+
     /// The one empty page of a new directory.
     pub fn new_directory() -> Self {
         let mut pages = Self::default();

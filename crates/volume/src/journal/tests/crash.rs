@@ -20,6 +20,7 @@ fn tiny() -> JournalConfig {
         file_bytes: 16 << 10,
         capacity_bytes: 96 << 10,
         reserve_bytes: 4 << 10,
+        ..JournalConfig::default()
     }
 }
 

@@ -12,6 +12,7 @@ fn tight() -> JournalConfig {
         file_bytes: 32 << 10,
         capacity_bytes: 128 << 10,
         reserve_bytes: 8 << 10,
+        ..JournalConfig::default()
     }
 }
 

@@ -149,7 +149,7 @@ async fn damaged_bytes_from_the_store_are_asked_for_again() {
         let object = bench.read(&objects, 0).await.expect("right the second time");
         assert_eq!(object.payload, content(0, 30_000));
         assert_eq!(bench.gets(), 2);
-        assert_eq!(objects.statistics().store_damages, 1);
+        assert_eq!(objects.statistics().damages.healed, 1);
     }
 }
 

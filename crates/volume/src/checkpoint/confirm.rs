@@ -1,0 +1,278 @@
+//! Confirmation of level 2: whether the store has what it acknowledged.
+//!
+//! A store can acknowledge a put and drop it: a gateway's cache that died, a lifecycle rule, an administrator with the wrong
+//! prefix. Reads find out months later. So whoever is promised that everything is in the cloud (`sync`, `drain`), and every
+//! thousandth segment, costs one LIST of a thousand names:
+//!
+//! ```text
+//! uploaded ─ listed with its length ─────────────────────────────────→ confirmed
+//!          └ not listed, nor found by itself ─ retired by a cleaner ─→ confirmed
+//!                                            └ whole in our cache ───→ put again, looked for again
+//!                                                                    └ lost: said, counted, never called level 2
+//! ```
+//!
+//! A retired segment's objects are elsewhere, which its forwarding record says.
+
+use super::PackerContext;
+use crate::objects::Objects;
+use bytes::Bytes;
+use firn_format::{FamilyId, ForwardingRecord, SegmentId, WriterId, decode_segment};
+use firn_store::{ObjectKey, PutMode, Store, StoreError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::RangeInclusive,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+/// Names in one answer of a LIST, and so the segments after which one is worth its price.
+pub(crate) const LIST_NAMES: usize = 1000;
+
+/// Segments remembered, of some 40 bytes each; beyond it the oldest are taken to be there. A store that cannot be listed for
+/// so long has other troubles.
+const UPLOADED_MAX: usize = 100_000;
+
+/// Segments named in an error.
+const NAMED_MAX: usize = 8;
+
+/// What was uploaded and not confirmed, and what turned out not to be there.
+#[derive(Default)]
+pub struct Uploads {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By sequence, with the length.
+    unconfirmed: BTreeMap<u64, u64>,
+    lost: BTreeMap<u64, u64>,
+}
+
+/// Why it is not certain that everything is at level 2.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfirmError {
+    /// The store does not answer, or does not let itself be listed. Trying again is right.
+    #[error("the store cannot say whether it has what it acknowledged: {0}")]
+    Unasked(#[from] StoreError),
+    /// It has not.
+    #[error("{0}")]
+    Lost(LostSegments),
+}
+
+/// Segments that the store acknowledged and has not, nor has this machine's cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostSegments {
+    /// Their keys, the first few.
+    pub keys: Vec<String>,
+    /// How many there are.
+    pub count: u64,
+}
+
+impl fmt::Display for LostSegments {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "the store acknowledged {} segments and does not have them: {}. What is in them cannot be read. Bring them back from \
+             the bucket's versions; `firn-edge verify` names the files, snapshots from before have them as they were",
+            self.count,
+            self.keys.join(", ")
+        )
+    }
+}
+
+impl Uploads {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// The store acknowledged a segment of so many bytes.
+    pub(super) fn note(&self, id: SegmentId, bytes: u64) {
+        let mut state = self.lock();
+        state.unconfirmed.insert(id.sequence, bytes);
+        while state.unconfirmed.len() > UPLOADED_MAX {
+            state.unconfirmed.pop_first();
+        }
+    }
+
+    /// How many are not confirmed.
+    pub(crate) fn unconfirmed(&self) -> usize {
+        self.lock().unconfirmed.len()
+    }
+
+    /// What is known to be lost.
+    pub(crate) fn lost(&self, context: &PackerContext) -> Option<LostSegments> {
+        let state = self.lock();
+        let keys = state.lost.keys().take(NAMED_MAX);
+        let keys = keys.map(|sequence| segment(context.writer, *sequence).key(&context.family));
+        (!state.lost.is_empty()).then(|| LostSegments {
+            keys: keys.collect(),
+            count: state.lost.len() as u64,
+        })
+    }
+}
+
+fn segment(writer: WriterId, sequence: u64) -> SegmentId {
+    SegmentId { writer, sequence }
+}
+
+/// Asks the store for everything uploaded before this call; puts again what it lost and the cache still has.
+///
+/// # Errors
+/// See [`ConfirmError`].
+pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError> {
+    let uploads = &context.progress.uploads;
+    let asked: BTreeMap<u64, u64> = {
+        let state = uploads.lock();
+        // What was lost may have been brought back.
+        state
+            .unconfirmed
+            .iter()
+            .chain(&state.lost)
+            .map(|(sequence, bytes)| (*sequence, *bytes))
+            .collect()
+    };
+    let mut absent = unlisted(context, asked.clone()).await?;
+    let mut lost = BTreeMap::new();
+    while let Some((sequence, bytes)) = absent.pop_first() {
+        let id = segment(context.writer, sequence);
+        if !is_there(context, id, bytes).await? && !put_again(context, id, bytes).await? {
+            lost.insert(sequence, bytes);
+        }
+    }
+    {
+        let mut state = uploads.lock();
+        for sequence in asked.keys() {
+            state.unconfirmed.remove(sequence);
+            state.lost.remove(sequence);
+        }
+        state.lost.append(&mut lost);
+    }
+    match uploads.lost(context) {
+        None => Ok(()),
+        Some(lost) => {
+            tracing::error!(count = lost.count, first = lost.keys.first(), "{lost}");
+            Err(ConfirmError::Lost(lost))
+        }
+    }
+}
+
+/// Those that a listing does not show with their length.
+async fn unlisted(
+    context: &PackerContext,
+    mut wanted: BTreeMap<u64, u64>,
+) -> Result<BTreeMap<u64, u64>, StoreError> {
+    let (Some(first), Some(last)) = (wanted.keys().next().copied(), wanted.keys().next_back().copied())
+    else {
+        return Ok(wanted);
+    };
+    let (writer, family) = (context.writer, context.family);
+    list_segments(&*context.store, family, writer, first..=last, |id, bytes| {
+        if wanted.get(&id.sequence) == Some(&bytes) {
+            wanted.remove(&id.sequence);
+        }
+    })
+    .await?;
+    Ok(wanted)
+}
+
+/// Goes through a writer's segments in this range, in order.
+async fn list_segments(
+    store: &dyn Store,
+    family: FamilyId,
+    writer: WriterId,
+    range: RangeInclusive<u64>,
+    mut each: impl FnMut(SegmentId, u64),
+) -> Result<(), StoreError> {
+    let key = |sequence| ObjectKey::new(&segment(writer, sequence).key(&family));
+    let first = key(*range.start());
+    let prefix = first
+        .as_str()
+        .rsplit_once('/')
+        .map_or("", |(writer, _)| writer)
+        .to_owned()
+        + "/";
+    let mut after = range.start().checked_sub(1).map(key);
+    loop {
+        let page = store.list(&prefix, after.as_ref()).await?;
+        let mut reached = None;
+        for listed in &page.objects {
+            if let Some((_, id)) = SegmentId::parse_key(listed.key.as_str()) {
+                reached = Some(id.sequence);
+                each(id, listed.size_bytes);
+            }
+        }
+        after = page.objects.last().map(|listed| listed.key.clone());
+        if !page.more || after.is_none() || reached >= Some(*range.end()) {
+            return Ok(());
+        }
+    }
+}
+
+/// The keys of a writer's segments up to `last` that are not in the store, nor were retired. Whoever was told that `last` is
+/// there was told that all before it are.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn unlisted_up_to(
+    store: &dyn Store,
+    family: FamilyId,
+    last: SegmentId,
+) -> Result<Vec<String>, StoreError> {
+    let mut listed = BTreeSet::new();
+    list_segments(store, family, last.writer, 0..=last.sequence, |id, _| {
+        listed.insert(id.sequence);
+    })
+    .await?;
+    let mut missing = Vec::new();
+    let absent = (0..=last.sequence).filter(|sequence| !listed.contains(sequence));
+    // Each costs a request: a cleaner retires segments, and then most of them are.
+    for sequence in absent.take(LIST_NAMES) {
+        let id = segment(last.writer, sequence);
+        if !is_retired(store, family, id).await? {
+            missing.push(id.key(&family));
+        }
+    }
+    Ok(missing)
+}
+
+async fn is_retired(store: &dyn Store, family: FamilyId, id: SegmentId) -> Result<bool, StoreError> {
+    let records = ForwardingRecord::prefix(&family, id);
+    Ok(!store.list(&records, None).await?.objects.is_empty())
+}
+
+/// Whether it is there though no listing showed it, or is not needed there any more.
+async fn is_there(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<bool, StoreError> {
+    let key = ObjectKey::new(&id.key(&context.family));
+    match context.store.head(&key).await {
+        Ok(found) if found.size_bytes == bytes => return Ok(true),
+        Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    is_retired(&*context.store, context.family, id).await
+}
+
+/// Puts a segment that the store dropped once more, from the cache; `false` if that does not have it whole, or the store has
+/// another object in its place.
+async fn put_again(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<bool, StoreError> {
+    let Some(whole) = from_cache(&context.objects, id, bytes).await else {
+        return Ok(false);
+    };
+    match decode_segment(whole.clone()) {
+        Ok(found) if found.id == id && found.family == context.family => {}
+        Ok(_) | Err(_) => return Ok(false),
+    }
+    let key = ObjectKey::new(&id.key(&context.family));
+    tracing::warn!(%key, "the store acknowledged this segment and has lost it; put again from the cache");
+    match context.store.put(&key, vec![whole], PutMode::Create).await {
+        Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    // Some stores show what was put a moment later.
+    context.env.sleep(Duration::from_millis(100)).await;
+    is_there(context, id, bytes).await
+}
+
+async fn from_cache(objects: &Objects, id: SegmentId, bytes: u64) -> Option<Bytes> {
+    objects.cached_segment(id, u32::try_from(bytes).ok()?).await
+}

@@ -1,0 +1,80 @@
+//! Reclaiming disk space for the journal from whoever keeps mere copies on the same disk: the cache.
+//!
+//! The journal is what an acknowledged write lives in; a cached object can be fetched again. So a journal that finds the disk
+//! full evicts from the cache before it lets writers wait, and the complaint about a disk that is full all the same is logged
+//! once a minute, however often the attempt is repeated.
+
+use super::state::Shared;
+use async_trait::async_trait;
+use firn_env::{Env, Monotonic};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// Between two log lines about the same stall: enough for whoever watches, and a day of it is a thousand lines.
+const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
+
+/// Something on the journal's disk that can be given up.
+#[async_trait]
+pub trait Reclaim: Send + Sync {
+    /// Gives up the least useful first, until the disk has `free_bytes` free or nothing is left; the space is free when this
+    /// returns.
+    async fn reclaim(&self, free_bytes: u64);
+}
+
+/// Whom a journal asks for space, if there is anybody.
+#[derive(Clone, Default)]
+pub struct Reclaimer(pub Option<Arc<dyn Reclaim>>);
+
+impl fmt::Debug for Reclaimer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_some() { "a cache" } else { "nobody" })
+    }
+}
+
+impl Reclaimer {
+    pub(super) async fn reclaim(&self, free_bytes: u64) {
+        if let Some(spare) = &self.0 {
+            spare.reclaim(free_bytes).await;
+        }
+    }
+}
+
+/// Lets one complaint a minute through.
+#[derive(Default)]
+pub(crate) struct Complaints {
+    last: Mutex<Option<Monotonic>>,
+}
+
+impl Complaints {
+    /// Whether it is time for one; if so, this is it.
+    pub(crate) fn is_due(&self, env: &Env) -> bool {
+        let now = env.now();
+        let mut last = self.last.lock().expect("no panic under this lock");
+        let due = last.is_none_or(|last| now.since(last) >= COMPLAINT_EVERY);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+}
+
+impl Shared {
+    /// The disk is too full for what is to be written: said in `status` until it is over, and in the log once a minute.
+    pub(super) fn stall(&self, error: &dyn fmt::Display) {
+        if self.complaints.is_due(&self.env) {
+            tracing::warn!(%error, "the journal waits for its disk; clients wait when the present file is full");
+        }
+        self.lock().stalled = Some(error.to_string());
+    }
+
+    /// The disk took what it had refused.
+    pub(super) fn unstall(&self) {
+        let stalled = self.lock().stalled.take();
+        if stalled.is_some() {
+            tracing::info!(directory = self.directory, "the journal's disk has room again");
+        }
+    }
+}

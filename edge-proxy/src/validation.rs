@@ -1,0 +1,183 @@
+//! Everything about a configuration that can be wrong without asking store or table: `check-config` says "fine" exactly to what
+//! `run` takes.
+//!
+//! It is part of loading the file, so no command can pass it by. What it refuses ends with exit code 2, on which systemd does not
+//! start again: trying again would not help.
+
+use crate::{
+    bounds,
+    cloud_session::CredentialsFrom,
+    config::{Config, LimitsSection, NfsSection},
+    quantity::Size,
+    roots::RootsAt,
+};
+use firn_nfs::Export;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
+
+/// The port of the port mapper, which `nfs.portmap` serves.
+const PORT_MAPPER: u16 = 111;
+
+/// The longest path of a unix socket, without the zero at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The largest disk cache: beyond it a mistyped unit is likelier than a disk.
+const DISK_CACHE_MAX: u64 = 256 << 40;
+
+/// Says what is wrong, in the file's own words.
+pub fn check(config: &Config) -> Result<(), String> {
+    limits(&config.limits)?;
+    exports(config)?;
+    bounds::check(&config.nfs, &config.exports)?;
+    addresses(config)?;
+    state_directory(config)?;
+    cleaner(config)?;
+    config.keys.check()?;
+    log_level(config)?;
+    config.retention()?;
+    config.price_book().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+fn limits(limits: &LimitsSection) -> Result<(), String> {
+    if !(64 << 10..=16 << 20).contains(&limits.segment.0) {
+        return Err("limits.segment must be between 64 KiB and 16 MiB".into());
+    }
+    if !(1..=32).contains(&limits.uploads) {
+        return Err("limits.uploads must be between 1 and 32".into());
+    }
+    if limits.journal.0 < 8 << 20 {
+        return Err("limits.journal must be at least 8 MiB".into());
+    }
+    if limits.disk_cache.0 > DISK_CACHE_MAX {
+        return Err(format!(
+            "limits.disk_cache must be at most {} TiB",
+            DISK_CACHE_MAX >> 40
+        ));
+    }
+    let memory = limits.memory_cache.0.saturating_add(limits.dirty_memory.0);
+    if let Some(there) = memory_bytes().filter(|there| memory > *there) {
+        return Err(format!(
+            "limits.memory_cache and limits.dirty_memory are {} together, and this machine has {} of memory",
+            crate::report::size(memory),
+            crate::report::size(there)
+        ));
+    }
+    Ok(())
+}
+
+/// The machine's memory, as the kernel says.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Size(kib.saturating_mul(1024)).0)
+}
+
+fn exports(config: &Config) -> Result<(), String> {
+    if config.exports.is_empty() {
+        return Err("it exports nothing; add an [[export]]".into());
+    }
+    let mut seen = BTreeMap::new();
+    for export in &config.exports {
+        let path = Export::checked_path(&export.path).map_err(|error| format!("[[export]]: {error}"))?;
+        if seen.insert(path.to_owned(), ()).is_some() {
+            return Err(format!("[[export]]: {path} is exported twice"));
+        }
+        if export.clients.is_empty() && export.read_only_clients.is_empty() {
+            return Err(format!(
+                "[[export]]: {path} is exported to no network; name at least one in clients or read_only_clients"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What is served on one address cannot share a port.
+fn addresses(config: &Config) -> Result<(), String> {
+    let metrics = config.metrics.listen.as_ref().map(|address| {
+        address.parse::<SocketAddr>().map_err(|_| {
+            format!(
+                "metrics.listen must be an address and a port such as \"127.0.0.1:9464\", not {address:?}"
+            )
+        })
+    });
+    let metrics = metrics.transpose()?;
+    let NfsSection {
+        listen,
+        nfs_port,
+        mount_port,
+        portmap,
+        ..
+    } = &config.nfs;
+    let mut taken: BTreeMap<u16, &str> = BTreeMap::new();
+    let ports = [
+        ("nfs.nfs_port", Some(*nfs_port)),
+        ("nfs.mount_port", *mount_port),
+        ("the port mapper (nfs.portmap)", portmap.then_some(PORT_MAPPER)),
+    ];
+    for (what, port) in ports {
+        // Any free one.
+        let Some(port) = port.filter(|port| *port != 0) else {
+            continue;
+        };
+        if let Some(other) = taken.insert(port, what) {
+            return Err(format!(
+                "{other} and {what} are both {port}; each needs a port of its own"
+            ));
+        }
+    }
+    if let Some(address) = metrics
+        && let Some(other) = taken.get(&address.port())
+        && may_be_same(address.ip(), listen)
+    {
+        return Err(format!(
+            "metrics.listen and {other} are both {}; each needs a port of its own",
+            address.port()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether listening on both could meet on one address.
+fn may_be_same(one: IpAddr, listen: &str) -> bool {
+    let bare = listen.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(other) => one.is_unspecified() || other.is_unspecified() || one == other,
+        // A name: what it stands for is known when it is served.
+        Err(_) => true,
+    }
+}
+
+fn state_directory(config: &Config) -> Result<(), String> {
+    let socket = crate::admin::socket(&config.volume.state_directory);
+    let length = socket.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "volume.state_directory is too long: the admin socket in it would have a path of {length} bytes, and \
+             {SOCKET_PATH_BYTES_MAX} are possible"
+        ));
+    }
+    Ok(())
+}
+
+fn cleaner(config: &Config) -> Result<(), String> {
+    config.cleaner.check()?;
+    if config.cleaner.every.is_some() && config.volume.table == RootsAt::Service {
+        return Err("cleaner.every: where the service keeps the roots it also cleans; leave it out".into());
+    }
+    if config.cleaner.every.is_some() && config.volume.credentials == CredentialsFrom::Service {
+        return Err(
+            "cleaner.every: the service's credentials for edges delete nothing; leave it out, and run a cleaner with its own".into(),
+        );
+    }
+    Ok(())
+}
+
+fn log_level(config: &Config) -> Result<(), String> {
+    tracing_subscriber::EnvFilter::try_new(&config.log.level)
+        .map(drop)
+        .map_err(|error| format!("log.level: {error}"))
+}
