@@ -225,7 +225,7 @@ impl Cleaning {
     async fn rounds(&self, family: FamilyId) -> Result<()> {
         let url = format!("file://{}", self.layout.text("bucket")).parse::<StoreUrl>()?;
         let backend = firn_store_cloud::open(&self.env, &url, &Credentials::Environment).await?;
-        let stack = Stack::new(&self.env, backend, StackConfig::default())?;
+        let stack = Stack::new(&self.env, backend, StackConfig::default());
         let anchor = Anchor::new(self.table.clone(), self.env.clone(), family);
         let limits = Limits {
             grace: GRACE,

@@ -11,7 +11,9 @@ use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::Keys;
-use firn_store::{FaultConfig, Stack, StackConfig};
+#[cfg(feature = "testing")]
+use firn_store::Store;
+use firn_store::{Stack, StackConfig};
 use firn_store_cloud::Credentials;
 use firn_table::{Metered, RemoteTable, Table, TablePrices};
 use firn_volume::Parts;
@@ -62,14 +64,19 @@ impl Outside {
         let backend = firn_store_cloud::open(&env, &config.volume.store, &credentials)
             .await
             .map_err(Failure::usage)?;
-        let faults = fault.map(read_faults).transpose()?;
+        #[cfg(feature = "testing")]
+        let backend = match fault {
+            Some(fault) => faulty(&env, backend, fault)?,
+            None => backend,
+        };
+        #[cfg(not(feature = "testing"))]
+        assert!(fault.is_none(), "only a build for tests injects faults");
         let upload = config.limits.upload_limit.clone();
         let stack = StackConfig {
             upload,
-            faults,
             ..StackConfig::default()
         };
-        let stack = Stack::new(&env, backend, stack).map_err(Failure::usage)?;
+        let stack = Stack::new(&env, backend, stack);
         Ok(Self {
             env,
             stack,
@@ -104,8 +111,12 @@ fn environment(directory: &Path) -> Result<Env, Failure> {
     firn_env::real(directory).map_err(Failure::new)
 }
 
-fn read_faults(path: &Path) -> Result<FaultConfig, Failure> {
+/// The store with the faults that the file describes.
+#[cfg(feature = "testing")]
+fn faulty(env: &Env, backend: Arc<dyn Store>, path: &Path) -> Result<Arc<dyn Store>, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    toml::from_str(&text).map_err(|error| wrong(&error))
+    let faults = toml::from_str(&text).map_err(|error| wrong(&error))?;
+    let faulty = firn_store::Faulty::new(env, backend, faults).map_err(|error| wrong(&error))?;
+    Ok(Arc::new(faulty))
 }

@@ -37,7 +37,8 @@ enum Command {
     Enrol,
     /// Serves the volume until SIGTERM.
     Run {
-        /// Injects the faults described in this file into the store; for tests.
+        /// Injects the faults described in this file into the store.
+        #[cfg(feature = "testing")]
         #[arg(long, value_name = "FILE")]
         fault: Option<PathBuf>,
     },
@@ -188,7 +189,10 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
                 }
             }
         }
+        #[cfg(feature = "testing")]
         Command::Run { fault } => run::run(&config, fault.as_deref()).await,
+        #[cfg(not(feature = "testing"))]
+        Command::Run {} => run::run(&config, None).await,
         Command::Takeover { force } => format::takeover(&config, force).await,
         Command::Join { identity } => join::join(&config, &identity).await,
         Command::Status { output } => commands::status(&config, output).await,

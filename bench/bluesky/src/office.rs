@@ -25,7 +25,9 @@ use firn_nfs::{
     v3::NfsProgram,
 };
 use firn_seal::{EpochKey, Keys};
-use firn_store::{FaultConfig, Faults, MemoryStore, ObjectKey, PutMode, Stack, StackConfig, Store, Usage};
+use firn_store::{
+    FaultConfig, Faults, Faulty, MemoryStore, ObjectKey, PutMode, Stack, StackConfig, Store, Usage,
+};
 use firn_table::{MemoryTable, MemoryTableImage};
 use firn_vfs::Vfs;
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig};
@@ -286,14 +288,12 @@ impl Office {
     pub fn edge(&self, config: VolumeConfig, line: Line) -> Result<Edge> {
         let machine = self.machine("edge");
         let env = machine.env();
-        let stack = StackConfig {
-            faults: Some(FaultConfig {
-                faults: line.faults(),
-                ..FaultConfig::default()
-            }),
-            ..StackConfig::default()
+        let faults = FaultConfig {
+            faults: line.faults(),
+            ..FaultConfig::default()
         };
-        let stack = Arc::new(Stack::new(&env, self.bucket.clone(), stack)?);
+        let faulty = Faulty::new(&env, self.bucket.clone(), faults)?;
+        let stack = Arc::new(Stack::new(&env, Arc::new(faulty), StackConfig::default()));
         let parts = self.parts(&env, stack.store.clone());
         let serving = env.clone();
         let (volume, service) = self.run(async move {

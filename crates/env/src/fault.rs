@@ -1,8 +1,7 @@
 //! Named places in the code at which a test stops the machine.
 //!
-//! A fault point costs one relaxed atomic load while none is armed. Armed, the chosen hit of the chosen name acts: under
-//! simulation the machine crashes (its tasks are dropped, its disk loses what was not synced); under a real process,
-//! armed through `FIRN_FAULT=name[:hit]`, the process aborts as `kill -9` would.
+//! Armed, the chosen hit of the chosen name acts: the simulated machine crashes, its tasks are dropped, its disk loses what was
+//! not synced. In what ships there are none: the call does nothing.
 //!
 //! Beside them stand observations, by which an engine tells a test in which order things happened inside it.
 
@@ -17,8 +16,6 @@ use std::{
 
 /// What an armed point does.
 pub enum FaultAction {
-    /// Ends the process at once, as SIGKILL would.
-    AbortProcess,
     /// Calls this (which crashes the simulated machine) and never returns to the code behind the point.
     Crash(Box<dyn Fn() + Send + Sync>),
 }
@@ -46,16 +43,6 @@ pub struct FaultPoints {
 }
 
 impl FaultPoints {
-    /// Reads `FIRN_FAULT=name[:hit]` (hit counts from 1).
-    pub fn from_environment() -> Self {
-        let points = Self::default();
-        if let Ok(text) = std::env::var("FIRN_FAULT") {
-            let (name, hit) = text.split_once(':').unwrap_or((&text, "1"));
-            points.arm(name, hit.parse().unwrap_or(1), FaultAction::AbortProcess);
-        }
-        points
-    }
-
     /// Makes the `hit`th arrival (from 1) at `name` act.
     pub fn arm(&self, name: &str, hit: u64, action: FaultAction) {
         self.set(Some(name.to_owned()), hit, action);
@@ -138,7 +125,6 @@ impl FaultPoints {
         };
         match action {
             None => {}
-            Some(FaultAction::AbortProcess) => std::process::abort(),
             Some(FaultAction::Crash(crash)) => {
                 *self
                     .acted

@@ -10,18 +10,21 @@
 
 mod clock;
 mod disk;
+#[cfg(feature = "testing")]
 mod fault;
 pub mod mutants;
 mod network;
 mod random;
 #[cfg(target_os = "linux")]
 mod real;
+#[cfg(feature = "testing")]
 pub mod sim;
 mod tasks;
 mod watched;
 
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
 pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};
+#[cfg(feature = "testing")]
 pub use fault::{FaultAction, FaultPoints};
 pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
@@ -51,7 +54,8 @@ pub struct Parts {
     pub disk: Arc<dyn Disk>,
     /// Stream connections.
     pub network: Arc<dyn Network>,
-    /// Named places where a test may crash or fail the process.
+    /// Named places where a test may crash the machine.
+    #[cfg(feature = "testing")]
     pub faults: Arc<FaultPoints>,
 }
 
@@ -156,15 +160,22 @@ impl Env {
     ///
     /// Under simulation a crash here never returns: the machine's tasks are dropped.
     pub async fn fault_point(&self, name: &'static str) {
+        #[cfg(feature = "testing")]
         self.parts.faults.reach(name).await;
+        #[cfg(not(feature = "testing"))]
+        let _ = name;
     }
 
     /// Tells a test that something happened inside an engine, at the instant it happens. Nothing in production.
     pub fn observe(&self, name: &'static str, value: u64) {
+        #[cfg(feature = "testing")]
         self.parts.faults.observe(name, value);
+        #[cfg(not(feature = "testing"))]
+        let _ = (name, value);
     }
 
     /// The fault points themselves, for tests that arm them and print the table of hits.
+    #[cfg(feature = "testing")]
     pub fn faults(&self) -> &Arc<FaultPoints> {
         &self.parts.faults
     }
@@ -178,6 +189,7 @@ impl Env {
             tasks: self.parts.tasks.clone(),
             disk,
             network: self.parts.network.clone(),
+            #[cfg(feature = "testing")]
             faults: self.parts.faults.clone(),
         })
     }

@@ -12,7 +12,7 @@ mod tests;
 pub use disk::RealDisk;
 
 use crate::{
-    Clock, Env, FaultPoints, Listener, Monotonic, Network, Parts, Random, Tasks, WallTime,
+    Clock, Env, Listener, Monotonic, Network, Parts, Random, Tasks, WallTime,
     network::{ByteStream, DatagramSocket},
 };
 use async_trait::async_trait;
@@ -38,7 +38,8 @@ pub fn real(directory: &Path) -> Result<Env, crate::DiskError> {
         tasks: Arc::new(TokioTasks),
         disk: Arc::new(RealDisk::open(directory)?),
         network: Arc::new(TcpNetwork),
-        faults: Arc::new(FaultPoints::from_environment()),
+        #[cfg(feature = "testing")]
+        faults: Arc::default(),
     }))
 }
 

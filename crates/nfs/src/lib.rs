@@ -4,9 +4,11 @@
 //! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a
 //! [`rpc::Program`].
 
+#[cfg(feature = "testing")]
 pub mod client;
 mod duplicates;
 mod exports;
+#[cfg(feature = "testing")]
 mod fuzz;
 mod handle;
 pub mod mount;
@@ -23,6 +25,7 @@ pub mod xdr;
 pub use exports::{
     Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES, Squash,
 };
+#[cfg(feature = "testing")]
 pub use fuzz::fuzz_rpc_message;
 pub use handle::{ExportId, HandleKey, SignedHandle, WireHandle};
 pub use network::{ClientNetwork, NetworkSyntax};

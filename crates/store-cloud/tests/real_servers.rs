@@ -106,7 +106,7 @@ async fn conforms(server: &Server) {
     probe(&server.env, &*store).await.expect("it is fit for use");
     conformance::check(&server.env, store.clone()).await;
 
-    let stack = Stack::new(&server.env, store, StackConfig::default()).expect("no faults");
+    let stack = Stack::new(&server.env, store, StackConfig::default());
     conformance::check(&server.env, stack.store).await;
     let usage = stack.meter.usage();
     let book = PriceBook::named("s3-us-east-1").expect("embedded");
@@ -317,7 +317,7 @@ async fn a_line_that_breaks_at_any_byte_loses_nothing(server: &Server) {
         },
         ..StackConfig::default()
     };
-    let stack = Stack::new(&server.env, store, config).expect("no faults");
+    let stack = Stack::new(&server.env, store, config);
     let content = |number: usize| bytes::Bytes::from(vec![number as u8; number * 2500]);
     let name = |number: usize| ObjectKey::new(&format!("line/{number:03}"));
     let work = (0..60).map(|number| {
@@ -436,7 +436,7 @@ async fn a_server_that_is_not_there_is_unavailable() {
         },
         ..StackConfig::default()
     };
-    let stack = Stack::new(&env, store, config).expect("no faults");
+    let stack = Stack::new(&env, store, config);
     assert!(stack.store.head(&ObjectKey::new("object")).await.is_err());
     assert_eq!((stack.meter.usage().heads, stack.meter.usage().failures), (3, 3));
 }

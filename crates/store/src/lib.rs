@@ -6,12 +6,16 @@
 //! with [`Faulty`] between. [`Stack`] puts them together.
 
 mod bandwidth;
+#[cfg(feature = "testing")]
 pub mod conformance;
 mod directory;
 mod error;
+#[cfg(feature = "testing")]
 mod fault_config;
+#[cfg(feature = "testing")]
 mod faulty;
 mod key;
+#[cfg(feature = "testing")]
 mod memory;
 mod meter;
 mod money;
@@ -26,9 +30,12 @@ mod versions;
 pub use bandwidth::{RuleError, UploadLimit, UploadRule, UploadSchedule};
 pub use directory::DirectoryStore;
 pub use error::StoreError;
+#[cfg(feature = "testing")]
 pub use fault_config::{FaultConfig, FaultConfigError, Faults, Outage, Phase};
+#[cfg(feature = "testing")]
 pub use faulty::{FaultControl, Faulty, Remembered};
 pub use key::ObjectKey;
+#[cfg(feature = "testing")]
 pub use memory::MemoryStore;
 pub use meter::{Meter, Metered, Usage};
 pub use money::{Money, Rate};

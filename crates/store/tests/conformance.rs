@@ -2,8 +2,8 @@
 
 use firn_env::Env;
 use firn_store::{
-    DirectoryStore, FaultConfig, MemoryStore, Metered, RetryPolicy, Retrying, Stack, StackConfig, Store,
-    conformance,
+    DirectoryStore, FaultConfig, Faulty, MemoryStore, Metered, RetryPolicy, Retrying, Stack, StackConfig,
+    Store, conformance,
 };
 use std::sync::Arc;
 
@@ -23,11 +23,8 @@ async fn the_memory_store_conforms() {
 async fn a_store_that_keeps_versions_conforms_below_all_layers() {
     let (_directory, env) = environment();
     let backend = Arc::new(MemoryStore::keeping_versions(&env));
-    let config = StackConfig {
-        faults: Some(FaultConfig::default()),
-        ..StackConfig::default()
-    };
-    let stack = Stack::new(&env, backend.clone(), config).expect("no faults make sense");
+    let faulty = Faulty::new(&env, backend.clone(), FaultConfig::default()).expect("no faults make sense");
+    let stack = Stack::new(&env, Arc::new(faulty), StackConfig::default());
     assert!(stack.store.keeps_versions().await.expect("it is told"));
     conformance::check(&env, stack.store).await;
     assert!(backend.stored_bytes() > 0, "what was deleted plainly is kept");
@@ -59,11 +56,8 @@ async fn two_directory_stores_on_one_directory_conform_as_one() {
 async fn all_layers_without_faults_conform() {
     let (_directory, env) = environment();
     let backend = Arc::new(MemoryStore::new(&env));
-    let config = StackConfig {
-        faults: Some(FaultConfig::default()),
-        ..StackConfig::default()
-    };
-    let stack = Stack::new(&env, backend.clone(), config).expect("no faults make sense");
+    let faulty = Faulty::new(&env, backend.clone(), FaultConfig::default()).expect("no faults make sense");
+    let stack = Stack::new(&env, Arc::new(faulty), StackConfig::default());
     conformance::check(&env, stack.store).await;
     let usage = stack.meter.usage();
     assert!(usage.puts > 1000 && usage.deletes > 1000 && usage.lists > 10);

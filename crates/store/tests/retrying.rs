@@ -5,8 +5,8 @@ mod scripted;
 use bytes::Bytes;
 use firn_env::{Env, sim::Simulation};
 use firn_store::{
-    FaultConfig, Faults, MemoryStore, Metered, ObjectKey, Outage, PutMode, RetryPolicy, Retrying, Stack,
-    StackConfig, Store, StoreError, UploadLimit, UploadSchedule,
+    FaultConfig, Faults, Faulty, MemoryStore, Metered, ObjectKey, Outage, PutMode, RetryPolicy, Retrying,
+    Stack, StackConfig, Store, StoreError, UploadLimit, UploadSchedule,
 };
 use proptest::prelude::*;
 use scripted::{Act, Scripted};
@@ -406,19 +406,17 @@ fn a_dropped_waiter_neither_owes_nor_blocks() {
 #[test]
 fn an_outage_of_an_hour_costs_a_bounded_number_of_requests() {
     simulate(14, |env| async move {
-        let config = StackConfig {
-            faults: Some(FaultConfig {
-                faults: Faults {
-                    outage: Outage::Refuse,
-                    latency_ms: 12,
-                    ..Faults::default()
-                },
-                ..FaultConfig::default()
-            }),
-            ..StackConfig::default()
+        let config = FaultConfig {
+            faults: Faults {
+                outage: Outage::Refuse,
+                latency_ms: 12,
+                ..Faults::default()
+            },
+            ..FaultConfig::default()
         };
-        let stack = Stack::new(&env, Arc::new(MemoryStore::new(&env)), config).expect("it makes sense");
-        let control = stack.faults.expect("faults were asked for");
+        let faulty = Faulty::new(&env, Arc::new(MemoryStore::new(&env)), config).expect("it makes sense");
+        let control = faulty.control();
+        let stack = Stack::new(&env, Arc::new(faulty), StackConfig::default());
         let start = env.now();
         let mut calls = 0;
         while env.now().since(start) < Duration::from_secs(3600) {
@@ -465,10 +463,11 @@ proptest! {
             };
             let config = StackConfig {
                 retry: RetryPolicy { tries_max: 1000, ..RetryPolicy::default() },
-                faults: Some(FaultConfig { seed, faults, ..FaultConfig::default() }),
                 ..StackConfig::default()
             };
-            let stack = Stack::new(&env, Arc::new(MemoryStore::new(&env)), config).expect("it makes sense");
+            let faults = FaultConfig { seed, faults, ..FaultConfig::default() };
+            let faulty = Faulty::new(&env, Arc::new(MemoryStore::new(&env)), faults).expect("it makes sense");
+            let stack = Stack::new(&env, Arc::new(faulty), config);
             let mut model: BTreeMap<ObjectKey, Bytes> = BTreeMap::new();
             for (number, (action, name)) in steps.into_iter().enumerate() {
                 let name = key(&format!("o{name}"));

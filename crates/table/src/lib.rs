@@ -11,8 +11,10 @@
 //! - [`RemoteTable`] is one partition of a table that a service guards, reached by the calls of [`wire`]; [`Within`] is the same
 //!   partition as the service's own components see it.
 
+#[cfg(feature = "testing")]
 pub mod conformance;
 pub mod limits;
+#[cfg(feature = "testing")]
 mod memory;
 mod metered;
 mod page;
@@ -27,6 +29,7 @@ pub use limits::{
     ITEM_OVERHEAD_BYTES, MAX_ITEM_BYTES, MAX_KEY_BYTES, MAX_PAGE_BYTES, MAX_TRANSACTION_BYTES,
     MAX_TRANSACTION_OPERATIONS,
 };
+#[cfg(feature = "testing")]
 pub use memory::{Fault, FaultRates, MemoryTable, MemoryTableClient, MemoryTableImage, TableCounts};
 pub use metered::{Metered, TablePrices, TableUsage};
 pub use redb_table::RedbTable;

@@ -10,6 +10,7 @@ mod attributes;
 mod error;
 mod filesystem;
 mod locks;
+#[cfg(feature = "testing")]
 mod memory;
 mod permission;
 pub mod rules;
@@ -25,6 +26,7 @@ pub use locks::{
     ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
     LockRequest, LockTable, LockWaiter, Locked, ShareMode,
 };
+#[cfg(feature = "testing")]
 pub use memory::{
     Compare, Difference, LossOrder, MemoryOptions, MemorySnapshot, MemoryVfs, UnstableFile, compare_trees,
 };

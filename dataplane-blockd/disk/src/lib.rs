@@ -17,6 +17,7 @@
 
 pub mod journal;
 pub mod log;
+#[cfg(feature = "testing")]
 mod memory;
 mod mode;
 mod replicas;
@@ -28,6 +29,7 @@ mod virtual_disk;
 mod xts;
 
 pub use log::{LogConfig, LogEngine};
+#[cfg(feature = "testing")]
 pub use memory::{MemoryNodes, MemoryReplicas};
 pub use mode::{FlushPolicy, WritePolicy};
 pub use replicas::{AttachError, Copy, ReplicaError, Replicas, Stored};

@@ -140,9 +140,7 @@ impl Place {
         let backend = firn_store_cloud::open(env, &self.store, &Credentials::Environment)
             .await
             .map_err(Failure::usage)?;
-        let store: Arc<dyn Store> = Stack::new(env, backend, StackConfig::default())
-            .map_err(Failure::usage)?
-            .store;
+        let store: Arc<dyn Store> = Stack::new(env, backend, StackConfig::default()).store;
         Ok(Catalogue::new(store, self.disk, &self.key))
     }
 }

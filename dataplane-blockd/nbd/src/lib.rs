@@ -20,6 +20,7 @@ mod align;
 mod device;
 mod execute;
 mod export;
+#[cfg(feature = "testing")]
 mod memory;
 mod negotiation;
 pub mod option;
@@ -34,6 +35,7 @@ pub mod wire;
 pub use align::AnyAlignment;
 pub use device::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
 pub use export::{Export, Exports};
+#[cfg(feature = "testing")]
 pub use memory::MemoryDevice;
 pub use range_lock::{RangeGuard, RangeLock};
 pub use server::{Limits, Listening, Server};

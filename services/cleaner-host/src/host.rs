@@ -277,10 +277,7 @@ impl Host {
 
     async fn store(&self, url: &StoreUrl) -> Result<Arc<dyn Store>, HostError> {
         let backend = firn_store_cloud::open(&self.env, url, &Credentials::Environment).await?;
-        let stack = Stack::new(&self.env, backend, StackConfig::default());
-        Ok(stack
-            .expect("without faults to inject there is nothing to refuse")
-            .store)
+        Ok(Stack::new(&self.env, backend, StackConfig::default()).store)
     }
 
     /// Where the roots and the objects of a target are.

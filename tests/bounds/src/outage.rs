@@ -218,7 +218,7 @@ fn simulated_hour() -> Result<Outcome> {
 
 async fn real(directory: &Path, outage: Duration) -> Result<Outcome> {
     let place = directory.join("outage");
-    let mut edge = Edge::format_local(Edge::binary()?, &place, |settings| {
+    let mut edge = Edge::format_local(Edge::binary_with_faults()?, &place, |settings| {
         settings.limits = format!("journal = \"{} MiB\"\n", JOURNAL_BYTES >> 20);
     })
     .await?;

@@ -30,7 +30,7 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
     };
     let bytes = (journal_bytes / files) as usize;
     let place = directory.join("restart");
-    let mut edge = Edge::format_local(Edge::binary()?, &place, |_| {}).await?;
+    let mut edge = Edge::format_local(Edge::binary_with_faults()?, &place, |_| {}).await?;
     let outage = place.join("outage.toml");
     std::fs::write(
         &outage,

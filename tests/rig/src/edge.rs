@@ -113,15 +113,25 @@ pub struct Edge {
 impl Edge {
     /// The edge's program: what `FIRN_EDGE` names, or what was built beside the program that asks.
     pub fn binary() -> Result<PathBuf> {
-        let binary = match std::env::var_os("FIRN_EDGE") {
+        Self::built("firn-edge", "cargo build -p firn-edge")
+    }
+
+    /// The same program with `run --fault`, which what ships does not have.
+    pub fn binary_with_faults() -> Result<PathBuf> {
+        Self::built("firn-edge-testing", "scripts/build-release")
+    }
+
+    fn built(name: &str, how: &str) -> Result<PathBuf> {
+        let named = std::env::var_os("FIRN_EDGE").filter(|_| name == "firn-edge");
+        let binary = match named {
             Some(binary) => PathBuf::from(binary),
             // A test's program is one directory further down.
             None => {
-                let beside = std::env::current_exe()?.with_file_name("firn-edge");
+                let beside = std::env::current_exe()?.with_file_name(name);
                 let above = beside
                     .parent()
                     .and_then(Path::parent)
-                    .map(|above| above.join("firn-edge"));
+                    .map(|above| above.join(name));
                 above
                     .filter(|above| !beside.is_file() && above.is_file())
                     .unwrap_or(beside)
@@ -129,7 +139,7 @@ impl Edge {
         };
         ensure!(
             binary.is_file(),
-            "{} is not there; build it with the same profile: cargo build -p firn-edge",
+            "{} is not there; build it with the same profile: {how}",
             binary.display()
         );
         Ok(binary)
