@@ -5,11 +5,13 @@
 //! One checkpoint is built at a time; its segments are uploaded side by side while later entries are still being built.
 
 mod build;
+mod compressibility;
 mod packer;
 mod payload;
 mod run;
 
 pub use build::{BuiltCheckpoint, build};
+pub use compressibility::Compressibility;
 pub use packer::{Packer, PackerContext, ToPack, UploadProgress};
 pub use payload::{CheckpointPayload, HISTORY_MAX, SealedSnapshot};
 pub(crate) use run::{pack_checkpoint, run};
