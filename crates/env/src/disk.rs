@@ -140,6 +140,19 @@ pub trait DiskLock: Send + Sync {}
 pub trait DiskFile: Send + Sync {
     /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
     async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, DiskError>;
+    /// Reads parts of these lengths that lie side by side from `offset` on, each into a buffer of its own; shorter ones, and
+    /// empty ones, only at the end of the file.
+    async fn read_parts_at(&self, offset: u64, lengths: &[usize]) -> Result<Vec<Bytes>, DiskError> {
+        let bytes = self.read_at(offset, lengths.iter().sum()).await?;
+        let mut rest = &bytes[..];
+        let mut parts = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let (part, behind) = rest.split_at(rest.len().min(*length));
+            parts.push(Bytes::copy_from_slice(part));
+            rest = behind;
+        }
+        Ok(parts)
+    }
     /// Writes `parts` one after the other at `offset`, all of them or an error.
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError>;
     /// Makes everything written before this call durable (level 1).

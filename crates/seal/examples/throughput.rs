@@ -119,7 +119,7 @@ fn main() {
             rate(size, || {
                 let fetched = decode_object(object.bytes.clone()).expect("it was encoded");
                 let verified = fetched.verify(&object.uid, None).expect("it has its uid");
-                opener.open(&verified)
+                opener.open(verified)
             })
         });
         print(&format!("verify and open ({name})"), opening);

@@ -211,45 +211,61 @@ impl ObjectOpener {
         }
     }
 
-    /// Opens and decompresses an object's payload.
+    /// Opens and decompresses an object's payload: where it lies, if nobody else holds the object's bytes.
     ///
     /// # Errors
     /// If its key is not at hand, it was altered or sealed for another family, or its codec is not known.
-    pub fn open(&self, object: &VerifiedObject) -> Result<OpenedObject, SealError> {
-        let header = object.header.clone();
-        let payload = self.open_payload(object)?;
-        Ok(OpenedObject { header, payload })
-    }
-
-    fn open_payload(&self, object: &VerifiedObject) -> Result<Bytes, SealError> {
-        let seal = &object.header.seal;
-        let place = object.header.place;
-        let not_authentic = SealError::ObjectNotAuthentic { place };
-        let sealed = &object.sealed_payload;
-        let compressed_bytes = opened_bytes(sealed.len()).ok_or(not_authentic)?;
-        let key = self.derived_key(seal)?;
-        let authenticated = with_family(&self.keys.family(), object.authenticated());
-        let mut opened = BytesMut::zeroed(compressed_bytes);
-        key.open_into(seal.slot, &authenticated, sealed, &mut opened)
-            .map_err(|_| not_authentic)?;
-
+    pub fn open(&self, object: VerifiedObject) -> Result<OpenedObject, SealError> {
+        let (header, authenticated, sealed) = object.into_sealed();
+        let (seal, place) = (&header.seal, header.place);
+        let opened = self.open_payload(seal, place, &authenticated, sealed)?;
         let size_error = SealError::DoesNotDecompress {
             place,
             opened_bytes: seal.opened_bytes,
         };
-        match seal.codec {
-            Codec::Raw if opened.len() == seal.opened_bytes as usize => Ok(opened.freeze()),
-            Codec::Raw => Err(size_error),
+        let payload = match seal.codec {
+            Codec::Raw if opened.len() == seal.opened_bytes as usize => opened.freeze(),
+            Codec::Raw => return Err(size_error),
             Codec::Lz4 => {
                 // At most 1 MiB: the decoder of the header saw to it.
                 let mut decompressed = BytesMut::zeroed(seal.opened_bytes as usize);
                 match lz4_flex::block::decompress_into(&opened, &mut decompressed) {
-                    Ok(bytes) if bytes == decompressed.len() => Ok(decompressed.freeze()),
-                    Ok(_) | Err(_) => Err(size_error),
+                    Ok(bytes) if bytes == decompressed.len() => decompressed.freeze(),
+                    Ok(_) | Err(_) => return Err(size_error),
                 }
             }
-            codec @ Codec::Zstd => Err(SealError::UnsupportedCodec { place, codec }),
-        }
+            codec @ Codec::Zstd => return Err(SealError::UnsupportedCodec { place, codec }),
+        };
+        Ok(OpenedObject { header, payload })
+    }
+
+    fn open_payload(
+        &self,
+        seal: &SealHeader,
+        place: Place,
+        authenticated: &[u8],
+        sealed: Bytes,
+    ) -> Result<BytesMut, SealError> {
+        let not_authentic = SealError::ObjectNotAuthentic { place };
+        let compressed_bytes = opened_bytes(sealed.len()).ok_or(not_authentic)?;
+        let key = self.derived_key(seal)?;
+        let authenticated = with_family(&self.keys.family(), authenticated);
+        let mut opened;
+        let result = match sealed.try_into_mut() {
+            Ok(buffer) => {
+                opened = buffer;
+                let result = key.open_in_place(seal.slot, &authenticated, &mut opened);
+                opened.truncate(compressed_bytes);
+                result
+            }
+            Err(shared) => {
+                opened = BytesMut::zeroed(compressed_bytes);
+                key.open_into(seal.slot, &authenticated, &shared, &mut opened)
+            }
+        };
+        result
+            .map(|()| opened)
+            .map_err(|_| SealError::ObjectNotAuthentic { place })
     }
 
     fn derived_key(&self, seal: &SealHeader) -> Result<Arc<DerivedKey>, SealError> {

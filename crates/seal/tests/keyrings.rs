@@ -78,7 +78,7 @@ fn seal_with(keys: &Keys) -> VerifiedObject {
 }
 
 fn can_open(keys: &Keys, object: &VerifiedObject) -> bool {
-    ObjectOpener::new(keys.clone()).open(object).is_ok()
+    ObjectOpener::new(keys.clone()).open(object.clone()).is_ok()
 }
 
 #[test]

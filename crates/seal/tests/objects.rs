@@ -73,7 +73,7 @@ proptest! {
         let object = sealer
             .seal(sealer.reserve_slot(), Kind::Inode, Place::of_inode(20), Version(4), plain.clone().into(), vec![child], &payload, compression)
             .unwrap();
-        let opened = ObjectOpener::new(keys()).open(&verified(&object)).unwrap();
+        let opened = ObjectOpener::new(keys()).open(verified(&object)).unwrap();
         prop_assert_eq!(&opened.payload[..], &payload[..]);
         prop_assert_eq!(&opened.header, &object.header);
         prop_assert_eq!(&opened.header.plain[..], &plain[..]);
@@ -141,7 +141,7 @@ fn an_object_of_another_family_does_not_open() {
     let object = verified(&object);
     for other in [keys_of(FAMILY, 8), keys_of(FamilyId([0xfb; 16]), 7)] {
         assert_eq!(
-            ObjectOpener::new(other).open(&object).unwrap_err(),
+            ObjectOpener::new(other).open(object.clone()).unwrap_err(),
             SealError::ObjectNotAuthentic { place: block(5) }
         );
     }
@@ -160,7 +160,7 @@ fn an_object_opens_only_as_what_it_was_sealed_as() {
         // An attacker who can also change the uid that the parent names: only the seal is left to notice.
         let mut header = object.header.clone();
         change(&mut header);
-        opener.open(&verified(&encode_object(header, &sealed)))
+        opener.open(verified(&encode_object(header, &sealed)))
     };
     assert!(reopened(&|_| ()).is_ok());
     let child = Child {
@@ -232,7 +232,7 @@ fn a_child_that_was_moved_does_not_disturb_its_parents_seal() {
         offset: 77,
         length: 88,
     });
-    let opened = ObjectOpener::new(keys()).open(&verified(&moved)).unwrap();
+    let opened = ObjectOpener::new(keys()).open(verified(&moved)).unwrap();
     assert_eq!(opened.header.children[0].pointer.location.offset, 77);
 }
 
@@ -244,14 +244,14 @@ proptest! {
         let bit = bit.index(sealed.len() * 8);
         sealed[bit / 8] ^= 1 << (bit % 8);
         let forged = encode_object(object.header, &sealed);
-        prop_assert!(ObjectOpener::new(keys()).open(&verified(&forged)).is_err());
+        prop_assert!(ObjectOpener::new(keys()).open(verified(&forged)).is_err());
     }
 
     #[test]
     fn a_sealed_payload_that_is_too_short_is_refused(length in 0..SEAL_TAG_BYTES) {
         let object = seal(&ObjectSealer::new(&keys(), [1; 32], &SEGMENT), b"x", Compression::None);
         let cut = encode_object(object.header, &vec![0; length]);
-        prop_assert!(ObjectOpener::new(keys()).open(&verified(&cut)).is_err());
+        prop_assert!(ObjectOpener::new(keys()).open(verified(&cut)).is_err());
     }
 }
 
@@ -278,7 +278,7 @@ fn a_block_is_compressed_only_where_it_saves_a_sixteenth() {
             Codec::Lz4 | Codec::Zstd => (32 << 10) * 15 / 16,
         };
         assert!(verified(&object).sealed_payload.len() - SEAL_TAG_BYTES <= limit);
-        let opened = ObjectOpener::new(keys()).open(&verified(&object)).unwrap();
+        let opened = ObjectOpener::new(keys()).open(verified(&object)).unwrap();
         assert_eq!(opened.payload, mixed(zeros));
     }
     let plain = seal(&sealer, &[0; 32 << 10], Compression::None);
@@ -294,7 +294,7 @@ fn a_block_is_compressed_only_where_it_saves_a_sixteenth() {
 fn the_largest_block_is_sealed_and_a_larger_one_refused() {
     let sealer = ObjectSealer::new(&keys(), [1; 32], &SEGMENT);
     let object = seal(&sealer, &vec![1; MAX_PAYLOAD_BYTES], Compression::None);
-    let opened = ObjectOpener::new(keys()).open(&verified(&object)).unwrap();
+    let opened = ObjectOpener::new(keys()).open(verified(&object)).unwrap();
     assert_eq!(opened.payload.len(), MAX_PAYLOAD_BYTES);
     let error = sealer
         .seal(
@@ -354,9 +354,9 @@ fn data_of_an_earlier_epoch_opens_with_the_keys_of_a_later_one() {
     );
     assert_eq!(new.header.seal.key_epoch, KeyEpoch(2));
     let opener = ObjectOpener::new(rotated);
-    assert_eq!(&opener.open(&verified(&old)).unwrap().payload[..], b"old");
-    assert_eq!(&opener.open(&verified(&new)).unwrap().payload[..], b"new");
-    assert!(ObjectOpener::new(keys()).open(&verified(&new)).is_err());
+    assert_eq!(&opener.open(verified(&old)).unwrap().payload[..], b"old");
+    assert_eq!(&opener.open(verified(&new)).unwrap().payload[..], b"new");
+    assert!(ObjectOpener::new(keys()).open(verified(&new)).is_err());
 }
 
 proptest! {

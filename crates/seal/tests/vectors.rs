@@ -174,7 +174,7 @@ fn objects_of_version_1_are_opened() {
         let uid = fetched.uid();
         let verified = fetched.verify(&uid, Some(PLACE)).unwrap();
         assert_eq!(
-            &ObjectOpener::new(keys()).open(&verified).unwrap().payload[..],
+            &ObjectOpener::new(keys()).open(verified).unwrap().payload[..],
             TEXT,
             "{name}"
         );
@@ -331,7 +331,7 @@ fn a_second_reader_opens_the_journal() {
 
 fn open(object: &EncodedObject) -> Result<OpenedObject, SealError> {
     let fetched = decode_object(object.bytes.clone()).unwrap();
-    ObjectOpener::new(keys()).open(&fetched.verify(&object.uid, None).unwrap())
+    ObjectOpener::new(keys()).open(fetched.verify(&object.uid, None).unwrap())
 }
 
 #[test]

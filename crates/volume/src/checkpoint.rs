@@ -5,12 +5,14 @@
 //! One checkpoint is built at a time; its segments are uploaded side by side while later entries are still being built.
 
 mod build;
+mod compressibility;
 mod confirm;
 mod packer;
 mod payload;
 mod run;
 
 pub use build::{BuiltCheckpoint, build};
+pub use compressibility::Compressibility;
 pub use confirm::{ConfirmError, LostSegments, Uploads};
 pub(crate) use confirm::{LIST_NAMES, confirm, unlisted_up_to};
 pub use packer::{Packer, PackerContext, ToPack, UploadProgress};

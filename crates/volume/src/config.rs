@@ -79,6 +79,11 @@ impl Cadence {
 }
 
 impl Cadence {
+    /// Whether memory is meant for one more change.
+    pub(crate) fn has_room(state: &State) -> bool {
+        state.records_since_freeze() < Self::RECORDS_HARD && state.dirty_inodes() < Self::INODES_HARD
+    }
+
     /// Whether so much has changed that the next checkpoint starts at once.
     pub(crate) fn is_due(&self, state: &State) -> bool {
         state.dirty_bytes() >= self.busy_bytes

@@ -1,7 +1,7 @@
 //! Data written since the last checkpoint, by file range.
 //!
 //! An extent is a slice of one journal record. Its bytes are usually in memory; when dirty data outgrows its memory, the
-//! oldest copies are dropped and read back from the journal, so memory is bounded by configuration, not by how far the
+//! newest copies are dropped and read back from the journal, so memory is bounded by configuration, not by how far the
 //! cloud has fallen behind.
 
 use crate::journal::RecordRef;
@@ -44,10 +44,14 @@ impl WriteBuffer {
         self.memory.lock().expect("no panic under this lock").clone()
     }
 
-    /// Forgets the memory copy; returns how many bytes that frees.
-    pub fn drop_memory(&self) -> u64 {
-        let dropped = self.memory.lock().expect("no panic under this lock").take();
-        dropped.map_or(0, |bytes| bytes.len() as u64)
+    /// Whether the bytes are in memory.
+    pub fn is_in_memory(&self) -> bool {
+        self.memory.lock().expect("no panic under this lock").is_some()
+    }
+
+    /// Forgets the memory copy; from here on the bytes are only in the journal.
+    pub fn drop_memory(&self) {
+        self.memory.lock().expect("no panic under this lock").take();
     }
 }
 
@@ -135,32 +139,33 @@ impl ExtentMap {
         }
     }
 
-    /// The extents that touch `from..to`, clipped to it, in order.
-    pub fn overlapping(&self, from: u64, to: u64) -> Vec<(u64, Extent)> {
-        let mut found = Vec::new();
-        if from >= to {
-            return found;
-        }
+    /// The extents that touch `from..to`, as they are, in order.
+    pub fn touching(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, &Extent)> {
         let first = self
             .extents
             .range(..=from)
             .next_back()
             .map_or(from, |(start, _)| *start);
-        for (&start, extent) in self.extents.range(first..to) {
-            let end = start + extent.length;
-            let (clipped_start, clipped_end) = (start.max(from), end.min(to));
-            if clipped_start < clipped_end {
-                let skip = extent.skip + (clipped_start - start) as usize;
-                found.push((
-                    clipped_start,
-                    Extent {
-                        length: clipped_end - clipped_start,
-                        skip,
-                        buffer: extent.buffer.clone(),
-                    },
-                ));
-            }
+        self.extents
+            .range(first.min(to)..to)
+            .map(|(start, extent)| (*start, extent))
+            .filter(move |(start, extent)| start + extent.length > from)
+    }
+
+    /// The extents that touch `from..to`, clipped to it, in order.
+    pub fn overlapping(&self, from: u64, to: u64) -> Vec<(u64, Extent)> {
+        if from >= to {
+            return Vec::new();
         }
-        found
+        let clipped = |(start, extent): (u64, &Extent)| {
+            let (clipped_start, clipped_end) = (start.max(from), (start + extent.length).min(to));
+            let clipped = Extent {
+                length: clipped_end - clipped_start,
+                skip: extent.skip + (clipped_start - start) as usize,
+                buffer: extent.buffer.clone(),
+            };
+            (clipped_start, clipped)
+        };
+        self.touching(from, to).map(clipped).collect()
     }
 }

@@ -6,6 +6,7 @@ mod listing;
 mod query;
 
 use crate::{
+    open::file_system_id,
     record::Operation,
     state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
     volume::{Before, ChangeRequest, Inner, Planned, Volume},
@@ -26,13 +27,18 @@ pub(crate) const IO_BYTES_MAX: u32 = 1 << 20;
 const SYMLINK_BYTES_MAX: usize = 4095;
 
 impl Inner {
+    /// The inode a handle names, if the handle is of the live tree.
     fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
-        self.shown().number(handle)
+        if handle.file_system == file_system_id(self.volume) {
+            Ok(handle.inode)
+        } else {
+            Err(VfsError::Stale)
+        }
     }
 
     fn handle(&self, inode: u64) -> FileHandle {
         FileHandle {
-            file_system: self.lock().file_system,
+            file_system: file_system_id(self.volume),
             inode,
         }
     }

@@ -127,6 +127,7 @@ pub enum ReserveClass {
 
 /// Where a record is. Stays valid until the record is trimmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Default))]
 pub struct RecordRef {
     sequence: Sequence,
     file: u64,
@@ -296,6 +297,13 @@ impl Journal {
     /// Promises space for a record of `bytes`; `None` if there is none for this class now.
     pub fn reserve(&self, bytes: u64, class: ReserveClass) -> Option<Reservation> {
         self.shared.reserve(bytes, class)
+    }
+
+    /// Whether only a trim makes space for all who were promised some or wait for it, and for one more record: the files that
+    /// there are and those that may still be made do not hold them, or no file can be made at the moment. A refused
+    /// reservation does not mean that: mostly the disk just takes what is queued.
+    pub fn is_full(&self, bytes: u64, class: ReserveClass) -> bool {
+        self.shared.is_full(bytes, class)
     }
 
     /// Waits for space, at most for `limit`, in the order of asking. Cancel-safe.

@@ -7,7 +7,8 @@
 //!
 //! The uid decides, not where bytes come from: whatever does not verify is a miss of that place and is looked for in the next.
 //! Before the store's own bytes are believed to be damaged they are asked for once more, exactly. Each object is loaded by
-//! one task at a time, whoever and how many ask for it; a reader that gives up leaves the load running for the next.
+//! one task at a time, whoever and how many ask for it; a reader that gives up leaves the load running for the next. What lies
+//! side by side in the disk cache is read and opened by the reader itself ([`runs`]).
 //!
 //! Everything is bounded: opened objects and bytes just fetched by memory, the disk cache by its capacity, GETs under way by
 //! their bytes.
@@ -25,6 +26,7 @@ mod pieces;
 mod plan;
 mod ranges;
 mod relocated;
+mod runs;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -48,6 +50,7 @@ use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
 use forwarding::HOPS_MAX;
 use futures::{FutureExt, channel::oneshot, future::Shared};
+use locality::Arrival;
 use memory::MemoryCache;
 pub(crate) use relocated::Relocation;
 use relocated::Relocations;
@@ -209,27 +212,27 @@ impl Objects {
                     state.counters.shared_loads += 1;
                     loading
                 }
-                None => self.start_load(&mut state, pointer, place),
+                None => self.start_load(&mut state, pointer, place, None),
             }
         };
-        match loading.await {
-            Ok(Ok(object)) => at_place(object, pointer, place),
-            Ok(Err(error)) => Err(error),
-            Err(oneshot::Canceled) => Err(ReadError::Unavailable {
-                segment: pointer.location.segment,
-                detail: "the load was ended".into(),
-            }),
-        }
+        runs::loaded(loading, pointer, place).await
     }
 
-    fn start_load(&self, state: &mut State, pointer: &Pointer, place: Place) -> Loading {
+    /// Starts a load; `arrival` if the caches were already asked.
+    fn start_load(
+        &self,
+        state: &mut State,
+        pointer: &Pointer,
+        place: Place,
+        arrival: Option<Arrival>,
+    ) -> Loading {
         let (sender, receiver) = oneshot::channel();
         let loading = receiver.shared();
         state.loads.insert(*pointer, loading.clone());
         let inner = self.inner.clone();
         let pointer = *pointer;
         drop(self.inner.env.spawn("object load", async move {
-            let result = inner.load(&pointer, place).await;
+            let result = inner.load(&pointer, place, arrival).await;
             let outcome = result.as_ref().map(|_| ());
             inner.damages.note(place, inner.env.wall(), outcome);
             {
@@ -362,24 +365,32 @@ impl Inner {
         self.state.lock().expect("no panic under the object cache's lock")
     }
 
-    async fn load(self: &Arc<Self>, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
+    async fn load(
+        self: &Arc<Self>,
+        pointer: &Pointer,
+        place: Place,
+        arrival: Option<Arrival>,
+    ) -> Result<Arc<Object>, ReadError> {
         let location = pointer.location;
         let corrupt = |detail: String| ReadError::Corrupt {
             place,
             location,
             detail,
         };
-        let (arrival, window) = self.fetcher.touch(&location);
-        if let Some(bytes) = window
-            && let Ok(object) = self.open(bytes, pointer, place).await
-        {
-            self.lock().counters.window_hits += 1;
-            return Ok(object);
-        }
-        if let Some(object) = self.load_from_disk(pointer, place).await {
-            self.lock().counters.disk_hits += 1;
-            return Ok(object);
-        }
+        let arrival = match arrival {
+            Some(arrival) => arrival,
+            None => {
+                let (arrival, object) = self.touch(pointer, place).await;
+                if let Some(object) = object {
+                    return Ok(object);
+                }
+                if let Some(object) = self.load_from_disk(pointer, place).await {
+                    self.lock().counters.disk_hits += 1;
+                    return Ok(object);
+                }
+                arrival
+            }
+        };
         if let Some(object) = self.load_relocated(pointer, place).await {
             self.lock().counters.relocated_hits += 1;
             return Ok(object);
@@ -485,9 +496,27 @@ impl Inner {
         Err(ReadError::Missing { segment, place })
     }
 
+    /// Notes that the object was asked for, and opens it if its bytes were fetched a moment ago.
+    async fn touch(&self, pointer: &Pointer, place: Place) -> (Arrival, Option<Arc<Object>>) {
+        let (arrival, window) = self.fetcher.touch(&pointer.location);
+        let Some(bytes) = window else {
+            return (arrival, None);
+        };
+        let object = self.open(bytes, pointer, place).await.ok();
+        if object.is_some() {
+            self.lock().counters.window_hits += 1;
+        }
+        (arrival, object)
+    }
+
     async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
+        let bytes = self.disk.read(&pointer.location).await?;
+        self.open_cached(bytes, pointer, place).await
+    }
+
+    /// Opens what the disk cache has, and tells it whether that was the object.
+    async fn open_cached(&self, bytes: Bytes, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
         let location = pointer.location;
-        let bytes = self.disk.read(&location).await?;
         let opened = if firn_env::planted!("volume.trust_the_disk_cache") {
             trusting(&self.opener, bytes)
         } else {
@@ -508,12 +537,7 @@ impl Inner {
         }
     }
 
-    async fn open(
-        self: &Inner,
-        bytes: Bytes,
-        pointer: &Pointer,
-        place: Place,
-    ) -> Result<Arc<Object>, Misfit> {
+    async fn open(&self, bytes: Bytes, pointer: &Pointer, place: Place) -> Result<Arc<Object>, Misfit> {
         if pointer.location.length <= OPEN_INLINE_BYTES {
             return open_object(&self.opener, bytes, &pointer.uid, Some(place));
         }
@@ -537,13 +561,10 @@ fn open_object(
             other => Misfit::Damaged(other.to_string()),
         })?;
     let opened = opener
-        .open(&verified)
+        .open(verified)
         .map_err(|error| Misfit::Unusable(error.to_string()))?;
-    let mut header = opened.header;
-    // A slice would keep the whole window alive that the object came in.
-    header.plain = Bytes::copy_from_slice(&header.plain);
     Ok(Arc::new(Object {
-        header,
+        header: opened.header,
         payload: opened.payload,
     }))
 }

@@ -78,6 +78,7 @@ impl Parts {
             segment_bytes: config.segment_bytes,
             uploads_max: config.uploads_max,
             compression: config.compression,
+            compressibility: Arc::default(),
             progress: Arc::new(UploadProgress::default()),
         }
     }

@@ -7,15 +7,15 @@ use crate::{
     damage::LostRanges,
     extents::Extent,
     journal::JournalError,
+    objects::Object,
     read_view::{ReadView, read_failed},
     state::{Content, FileLayer},
     tree,
     volume::Inner,
 };
 use bytes::Bytes;
-use firn_format::{Place, TreeRoot};
+use firn_format::{Place, Pointer, TreeRoot};
 use firn_vfs::VfsError;
-use futures::future::try_join_all;
 
 /// Zeros for holes, shared by all readers.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -152,7 +152,7 @@ impl ReadView<'_> {
         Ok(data)
     }
 
-    /// Committed blocks, fetched side by side; the caller bounds the length.
+    /// Committed blocks, read side by side; the caller bounds the length.
     async fn committed_bytes(
         &self,
         inode: u64,
@@ -162,58 +162,56 @@ impl ReadView<'_> {
         data: &mut Vec<Bytes>,
     ) -> Result<(), VfsError> {
         let end = start + length;
-        let first = start / self.block_bytes;
-        let last = (end - 1) / self.block_bytes;
-        let parts = (first..=last).map(|index| {
+        let (first, last) = (start / self.block_bytes, (end - 1) / self.block_bytes);
+        let leaves = tree::range(self.objects, inode, root, first, last + 1, usize::MAX)
+            .await
+            .map_err(read_failed)?;
+        let wanted: Vec<(Pointer, Place)> = leaves
+            .into_iter()
+            .map(|(index, pointer)| {
+                (
+                    pointer,
+                    Place {
+                        inode,
+                        level: 0,
+                        index,
+                    },
+                )
+            })
+            .collect();
+        let blocks = self.objects.get_all(&wanted).await.map_err(read_failed)?;
+        let mut blocks = blocks.into_iter().peekable();
+        for index in first..=last {
             let block_start = index * self.block_bytes;
             let from = start.max(block_start) - block_start;
             let to = end.min(block_start + self.block_bytes) - block_start;
-            self.block_bytes_at(inode, root, index, (from, to))
-        });
-        for mut part in try_join_all(parts).await? {
-            data.append(&mut part);
+            match blocks.next_if(|block| block.header.place.index == index) {
+                Some(block) => block_bytes(inode, &block, (from, to), data)?,
+                None => push_zeros(to - from, data),
+            }
         }
         Ok(())
     }
+}
 
-    /// The bytes `range` of one block.
-    async fn block_bytes_at(
-        &self,
-        inode: u64,
-        root: &TreeRoot,
-        index: u64,
-        range: (u64, u64),
-    ) -> Result<Vec<Bytes>, VfsError> {
-        let (from, to) = range;
-        let mut data = Vec::with_capacity(1);
-        let found = tree::lookup(self.objects, inode, root, index)
-            .await
-            .map_err(read_failed)?;
-        let Some(pointer) = found else {
-            push_zeros(to - from, &mut data);
-            return Ok(data);
-        };
-        let place = Place {
-            inode,
-            level: 0,
-            index,
-        };
-        let block = self.objects.get(&pointer, place).await.map_err(read_failed)?;
-        if !block.header.plain.is_empty() {
-            let lost = LostRanges::decode(&block.header.plain);
-            if lost.is_none_or(|lost| lost.touch(from as u32, to as u32)) {
-                let detail = format!("bytes of block {index} were already lost when it was last changed");
-                return Err(VfsError::Corrupt { inode, detail });
-            }
+/// The bytes `range` of one block.
+fn block_bytes(inode: u64, block: &Object, range: (u64, u64), data: &mut Vec<Bytes>) -> Result<(), VfsError> {
+    let (from, to) = range;
+    if !block.header.plain.is_empty() {
+        let lost = LostRanges::decode(&block.header.plain);
+        if lost.is_none_or(|lost| lost.touch(from as u32, to as u32)) {
+            let index = block.header.place.index;
+            let detail = format!("bytes of block {index} were already lost when it was last changed");
+            return Err(VfsError::Corrupt { inode, detail });
         }
-        let have = block.payload.len() as u64;
-        let (have_from, have_to) = (from.min(have), to.min(have));
-        if have_from < have_to {
-            data.push(block.payload.slice(have_from as usize..have_to as usize));
-        }
-        push_zeros((to - from) - (have_to - have_from), &mut data);
-        Ok(data)
     }
+    let have = block.payload.len() as u64;
+    let (have_from, have_to) = (from.min(have), to.min(have));
+    if have_from < have_to {
+        data.push(block.payload.slice(have_from as usize..have_to as usize));
+    }
+    push_zeros((to - from) - (have_to - have_from), data);
+    Ok(())
 }
 
 fn push_zeros(mut length: u64, data: &mut Vec<Bytes>) {

@@ -17,21 +17,20 @@ mod apply;
 mod directory;
 mod entry;
 mod plan;
+mod resident;
 mod snapshots;
 
 pub use apply::{Missing, directory_size_bytes};
 pub use directory::{DirectoryPage, Entry as NamedInode, KEY_BITS, MAX_DEPTH, PagePlace, base_key};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
 pub use plan::{LINKS_MAX, NewKind, PlannedCreate, Stop, root_inode};
+pub use resident::ResidentWrites;
 pub use snapshots::{NAME_BYTES_MAX, Retained, SNAPSHOTS_MAX, Snapshot};
 
-use crate::{extents::WriteBuffer, inode::Inode, journal::Sequence};
+use crate::{inode::Inode, journal::Sequence};
 use firn_format::{FIRST_FREE_INODE, TreeRoot};
 use firn_vfs::{CompletedRequest, Timestamp};
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Requests remembered for retransmissions: a client gives up or reconnects long before this many others are done.
 const COMPLETED_MAX: usize = 1024;
@@ -100,9 +99,7 @@ pub struct State {
     /// Bytes of file data written since the last freeze.
     dirty_bytes: u64,
     written_bytes: u64,
-    /// Write buffers that may be in memory, oldest first.
-    resident: VecDeque<Arc<WriteBuffer>>,
-    resident_bytes: u64,
+    resident: ResidentWrites,
     pages_loaded: usize,
     /// Inodes and pages kept before unchanged ones are dropped.
     inodes_max: usize,
@@ -128,8 +125,7 @@ impl State {
             records_since_freeze: 0,
             dirty_bytes: 0,
             written_bytes: 0,
-            resident: VecDeque::new(),
-            resident_bytes: 0,
+            resident: ResidentWrites::default(),
             pages_loaded: 0,
             inodes_max: INODES_MAX,
             pages_between_sweeps: PAGES_BETWEEN_SWEEPS,
@@ -292,46 +288,14 @@ impl State {
         self.sweep();
     }
 
-    /// Remembers the bytes of a write as being in memory, and drops the oldest ones beyond `limit_bytes`.
-    ///
-    /// `is_written` tells whether the record can be read back from the journal.
-    pub fn keep_in_memory(
-        &mut self,
-        buffer: Arc<WriteBuffer>,
-        limit_bytes: u64,
-        is_written: impl Fn(&WriteBuffer) -> bool,
-    ) {
-        self.resident_bytes += buffer.length as u64;
-        self.resident.push_back(buffer);
-        while self.resident_bytes > limit_bytes
-            && let Some(oldest) = self.resident.front()
-        {
-            // A strong count of one: every extent of it was overwritten, truncated or committed.
-            if Arc::strong_count(oldest) > 1 {
-                if !is_written(oldest) {
-                    break;
-                }
-                oldest.drop_memory();
-            }
-            self.resident_bytes -= oldest.length as u64;
-            self.resident.pop_front();
-        }
+    /// Written data in memory.
+    pub fn resident(&self) -> &ResidentWrites {
+        &self.resident
     }
 
-    /// Forgets buffers that no extent uses any more.
-    pub fn release_memory(&mut self) {
-        let mut kept = 0;
-        self.resident.retain(|buffer| {
-            let used = Arc::strong_count(buffer) > 1;
-            kept += if used { buffer.length as u64 } else { 0 };
-            used
-        });
-        self.resident_bytes = kept;
-    }
-
-    /// Bytes of write buffers in memory.
-    pub fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
+    /// The same, to add to it.
+    pub fn resident_mut(&mut self) -> &mut ResidentWrites {
+        &mut self.resident
     }
 
     /// Whether anything changed since the last freeze.
@@ -463,7 +427,7 @@ impl State {
                 self.entries.remove(&number);
             }
         }
-        self.release_memory();
+        self.resident.release();
         self.sweep();
     }
 }

@@ -83,7 +83,7 @@ impl Volume {
             quota_bytes: inner.config.quota_bytes,
             dirty_bytes: state.dirty_bytes(),
             dirty_inodes: state.dirty_inodes() as u64,
-            dirty_memory_bytes: state.resident_bytes(),
+            dirty_memory_bytes: state.resident().bytes(),
             loaded_inodes: state.loaded_inodes() as u64,
             oldest_uncommitted: oldest.map(|since| now.since(since)),
             checkpoints: times.committed,

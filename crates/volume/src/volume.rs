@@ -34,6 +34,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::{Notify, watch};
 
@@ -188,32 +189,33 @@ impl Inner {
         request: ChangeRequest,
         mut plan: impl FnMut(&mut State, Timestamp) -> Result<Planned<T>, Stop>,
     ) -> Result<T, VfsError> {
-        self.wait_for_room().await?;
         let size = RECORD_BYTES_MAX
             + request.extra_bytes
             + request.data.as_ref().map_or(0, |data| data.len() as u64);
-        let mut reservation = Some(self.reserve(size, request.class).await?);
+        let mut reservation = None;
         for _ in 0..LOADS_MAX {
             self.check_serving()?;
-            match self.attempt(caller, &request, &mut reservation, &mut plan) {
-                Ok((answer, None)) => {
-                    // "Nothing to do" rests on changes of others that may not be durable yet: a creation that finds the file
-                    // there promises it as much as the one that made it.
-                    let applied = self.lock().applied;
-                    if request.stable {
-                        self.durable(applied).await?;
+            let reserved = match reservation.take() {
+                Some(reserved) => reserved,
+                None => self.reserve(size, request.class).await?,
+            };
+            match self.attempt(caller, &request, reserved, &mut plan) {
+                Ok(done) => {
+                    if done.wake {
+                        self.wake.notify_one();
                     }
-                    return Ok(answer);
-                }
-                Ok((answer, Some(sequence))) => {
-                    self.note_dirty();
                     if request.stable {
-                        self.durable(sequence).await?;
+                        self.durable(done.rests_on).await?;
                     }
-                    return Ok(answer);
+                    return Ok(done.answer);
                 }
-                Err(Stop::Refused(error)) => return Err(error),
-                Err(Stop::Missing(missing)) => self.load(missing).await?,
+                Err(Undone::Refused(error)) => return Err(error),
+                Err(Undone::Missing(missing, unused)) => {
+                    reservation = Some(unused);
+                    self.load(missing).await?;
+                }
+                // Space is not held while waiting: others may need it for what makes room.
+                Err(Undone::Crowded) => self.wait_for_room().await?,
             }
         }
         Err(VfsError::TryAgain {
@@ -221,32 +223,47 @@ impl Inner {
         })
     }
 
-    /// One try of a change, under the lock from plan to answer.
+    /// One try of a change, under one lock from the look whether there is room for it to the answer.
     fn attempt<T>(
         &self,
         caller: &Caller,
         request: &ChangeRequest,
-        reservation: &mut Option<Reservation>,
+        reservation: Reservation,
         plan: &mut impl FnMut(&mut State, Timestamp) -> Result<Planned<T>, Stop>,
-    ) -> Result<(T, Option<Sequence>), Stop> {
+    ) -> Result<Done<T>, Undone> {
         let mut state = self.lock();
+        if !Cadence::has_room(&state) {
+            return Err(Undone::Crowded);
+        }
         let now = self.now();
-        match plan(&mut state, now)? {
-            Planned::Unchanged(answer) => Ok((answer, None)),
-            Planned::Change {
+        match plan(&mut state, now) {
+            // "Nothing to do" rests on changes of others that may not be durable yet: a creation that finds the file there
+            // promises it as much as the one that made it.
+            Ok(Planned::Unchanged(answer)) => Ok(Done {
+                answer,
+                rests_on: state.applied,
+                wake: false,
+            }),
+            Ok(Planned::Change {
                 operation,
                 before,
                 answer,
-            } => {
+            }) => {
                 let record = Record {
                     request: caller.request,
                     now,
                     operation,
                 };
-                let reservation = reservation.take().expect("a request changes once");
                 let sequence = self.journal_and_apply(&mut state, &record, reservation, &request.data);
-                Ok((answer(&mut state, before), Some(sequence)))
+                let answer = answer(&mut state, before);
+                Ok(Done {
+                    answer,
+                    rests_on: sequence,
+                    wake: self.mark_dirty() || self.config.cadence.is_due(&state),
+                })
             }
+            Err(Stop::Refused(error)) => Err(Undone::Refused(error)),
+            Err(Stop::Missing(missing)) => Err(Undone::Missing(missing, reservation)),
         }
     }
 
@@ -273,7 +290,9 @@ impl Inner {
         self.env.observe("volume.applied", appended.sequence.0);
         if let Some(buffer) = buffer {
             let limit = self.config.dirty_memory_bytes;
-            state.keep_in_memory(buffer, limit, |buffer| self.journal.is_written(&buffer.record));
+            state
+                .resident_mut()
+                .keep(buffer, limit, |buffer| self.journal.is_written(&buffer.record));
         }
         appended.sequence
     }
@@ -293,18 +312,25 @@ impl Inner {
         VfsError::Io(reason)
     }
 
-    /// Journal space for one record; a full journal slows clients down and wakes the checkpointer (I7).
+    /// Journal space for one record; a full journal slows clients down and wakes the checkpointer (I7). A full queue does not:
+    /// it empties by itself.
     pub async fn reserve(&self, bytes: u64, class: ReserveClass) -> Result<Reservation, VfsError> {
         if let Some(reservation) = self.journal.reserve(bytes, class) {
             return Ok(reservation);
         }
-        self.want_checkpoint();
-        self.journal
-            .wait_for_space(bytes, class, self.config.wait_limit)
-            .await
-            .map_err(|_| VfsError::TryAgain {
-                reason: "the journal is full until the cloud takes its data",
-            })
+        let waiting = self.journal.wait_for_space(bytes, class, self.config.wait_limit);
+        futures::pin_mut!(waiting);
+        loop {
+            if self.journal.is_full(bytes, class) {
+                self.want_checkpoint();
+            }
+            // It may become full, or its disk, while this waits.
+            if let Ok(granted) = self.env.timeout(LOOK_AGAIN, &mut waiting).await {
+                return granted.map_err(|_| VfsError::TryAgain {
+                    reason: "the journal is full until the cloud takes its data",
+                });
+            }
+        }
     }
 
     /// Holds writers back while more is dirty than memory is meant for.
@@ -315,13 +341,8 @@ impl Inner {
             futures::pin_mut!(committed);
             committed.as_mut().enable();
             self.check_serving()?;
-            {
-                let state = self.lock();
-                if state.records_since_freeze() < Cadence::RECORDS_HARD
-                    && state.dirty_inodes() < Cadence::INODES_HARD
-                {
-                    return Ok(());
-                }
+            if Cadence::has_room(&self.lock()) {
+                return Ok(());
             }
             self.want_checkpoint();
             let left = deadline.since(self.env.now());
@@ -336,17 +357,19 @@ impl Inner {
     /// After a change: remembers since when something is dirty, and wakes the checkpointer if it sleeps for lack of work or
     /// should not sleep any longer.
     pub fn note_dirty(&self) {
-        let first = {
-            let mut times = self.times.lock().expect("no panic under this lock");
-            let first = times.dirty_since.is_none();
-            if first {
-                times.dirty_since = Some(self.env.now());
-            }
-            first
-        };
-        if first || self.config.cadence.is_due(&self.lock()) {
+        if self.mark_dirty() || self.config.cadence.is_due(&self.lock()) {
             self.wake.notify_one();
         }
+    }
+
+    /// Remembers since when something is dirty; whether nothing was before.
+    fn mark_dirty(&self) -> bool {
+        let mut times = self.times.lock().expect("no panic under this lock");
+        let first = times.dirty_since.is_none();
+        if first {
+            times.dirty_since = Some(self.env.now());
+        }
+        first
     }
 
     /// Loads what a request misses.
@@ -357,6 +380,28 @@ impl Inner {
 
 /// An upper bound of a record without data, symbolic link target or attribute value: two names, an inode, two ACLs.
 pub(crate) const RECORD_BYTES_MAX: u64 = 16 << 10;
+
+/// How often who waits for journal space looks whether the journal is full.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A change that was made, or that was none.
+struct Done<T> {
+    answer: T,
+    /// The record that must be durable before anybody is told.
+    rests_on: Sequence,
+    /// Whether the checkpointer has reason to look.
+    wake: bool,
+}
+
+/// Why one try of a change made none.
+enum Undone {
+    /// It is refused.
+    Refused(VfsError),
+    /// Something must be loaded; the reservation is as good as before.
+    Missing(Missing, Reservation),
+    /// More is dirty than memory is meant for.
+    Crowded,
+}
 
 /// How a change is journaled.
 pub struct ChangeRequest {

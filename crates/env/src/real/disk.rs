@@ -2,6 +2,7 @@
 //! that the page cache can answer, and a small write or sync on a device that has lately been fast, are made in place ([`pace`]).
 
 mod pace;
+mod read;
 #[cfg(test)]
 mod tests;
 
@@ -13,16 +14,14 @@ use std::{
     fs::{File, OpenOptions},
     future,
     io::{self, ErrorKind},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     panic,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use pace::Pace;
-
-/// What is copied from the page cache in place at most: some 30 µs.
-const READ_IN_PLACE_BYTES: usize = 256 << 10;
+use read::Cached;
 
 /// Plain files under one directory.
 pub struct RealDisk {
@@ -286,11 +285,22 @@ impl RealFile {
 #[async_trait]
 impl DiskFile for RealFile {
     async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
-        let whole = move |file: &File| read_whole(file, offset, length);
-        match read_cached(&self.file, offset, length) {
-            Cached::Whole(bytes) => Ok(bytes),
+        let whole = move |file: &File| read::whole(file, offset, length);
+        match read::cached(&self.file, offset, &[length]) {
+            Cached::Whole(mut parts) => Ok(parts.pop().unwrap_or_default()),
             Cached::No => self.run(whole).await,
             Cached::Unknown => self.paced(|paces| &paces.reads, length, whole).await,
+        }
+    }
+
+    async fn read_parts_at(&self, offset: u64, lengths: &[usize]) -> Result<Vec<Bytes>, DiskError> {
+        let owned = lengths.to_vec();
+        let bytes = lengths.iter().sum();
+        let whole = move |file: &File| read::parts(file, offset, &owned);
+        match read::cached(&self.file, offset, lengths) {
+            Cached::Whole(parts) => Ok(parts),
+            Cached::No => self.run(whole).await,
+            Cached::Unknown => self.paced(|paces| &paces.reads, bytes, whole).await,
         }
     }
 
@@ -344,48 +354,6 @@ impl DiskFile for RealFile {
     async fn length(&self) -> Result<u64, DiskError> {
         self.run(|file| Ok(file.metadata()?.len())).await
     }
-}
-
-/// What the page cache has of what is asked for.
-enum Cached {
-    Whole(Bytes),
-    /// Not all, or more than is copied in place.
-    No,
-    /// The file system does not say.
-    Unknown,
-}
-
-/// Reads in place what is asked for, if the page cache holds all of it.
-fn read_cached(file: &File, offset: u64, length: usize) -> Cached {
-    if length == 0 || length > READ_IN_PLACE_BYTES {
-        return Cached::No;
-    }
-    let mut buffer = vec![0; length];
-    let mut parts = [io::IoSliceMut::new(&mut buffer)];
-    match rustix::io::preadv2(file, &mut parts, offset, rustix::io::ReadWriteFlags::NOWAIT) {
-        Ok(read) if read == length => Cached::Whole(Bytes::from(buffer)),
-        Err(rustix::io::Errno::OPNOTSUPP) => Cached::Unknown,
-        // Less than all may be the end of the file or the end of what is cached: the long way finds out.
-        Ok(_) | Err(_) => Cached::No,
-    }
-}
-
-/// Reads what is asked for; less at the end of the file.
-fn read_whole(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
-    let available = file.metadata()?.len().saturating_sub(offset);
-    let length = length.min(usize::try_from(available).unwrap_or(usize::MAX));
-    let mut buffer = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    buffer.truncate(filled);
-    Ok(Bytes::from(buffer))
 }
 
 /// Gathers the parts into as few system calls as the kernel's limit of 1024 vectors allows.

@@ -376,6 +376,10 @@ impl DiskFile for RecordedFile {
         self.inner.read_at(offset, length).await
     }
 
+    async fn read_parts_at(&self, offset: u64, lengths: &[usize]) -> Result<Vec<Bytes>, DiskError> {
+        self.inner.read_parts_at(offset, lengths).await
+    }
+
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         // At its beginning: from here on any part of it may be on the disk.
         self.recording.push(Event::Write {

@@ -234,6 +234,15 @@ impl VerifiedObject {
         &self.encoded[AUTHENTICATED_START..self.sealed_start]
     }
 
+    /// What opening it needs: the header, the data its seal authenticates beside the payload, and the payload, still sealed.
+    /// If nobody else held this object's bytes, nobody else holds the payload's now, so it may be opened where it lies.
+    pub fn into_sealed(self) -> (ObjectHeader, Vec<u8>, Bytes) {
+        let authenticated = self.authenticated().to_vec();
+        let mut header = self.header;
+        header.plain = Bytes::copy_from_slice(&header.plain);
+        (header, authenticated, self.sealed_payload)
+    }
+
     /// The same object as something to put into a segment: moving it needs no key.
     pub fn into_encoded(self) -> EncodedObject {
         EncodedObject {

@@ -6,7 +6,7 @@
 use super::{CheckpointError, Packer, packer::ToPack};
 use crate::{
     damage::LostRanges,
-    extents::Extent,
+    extents::{Extent, ExtentMap},
     inode::INLINE_BYTES,
     journal::Journal,
     state::{Content, DirectoryPage, FrozenEntry, FrozenPages, PagePlace},
@@ -316,6 +316,8 @@ impl Source<'_> {
             let places: Vec<u64> = batch.iter().map(|one| one.place.index).collect();
             let pointers = self.packer.pack_all(batch).await?;
             leaves.extend(places.into_iter().zip(pointers.into_iter().map(Some)));
+            let packed_to = (some[some.len() - 1] + 1) * block_bytes;
+            self.release_packed(&layer.extents, some[0] * block_bytes, packed_to);
         }
         let old = self.map_root();
         let used_before = match (&self.entry.content, layer.base_below) {
@@ -339,6 +341,17 @@ impl Source<'_> {
             None => (Content::Empty, 0),
             Some(root) => (Content::Map(root), used),
         })
+    }
+
+    /// Lets go of the memory of extents that end in what was just packed: nothing needs them there but reads, which find them
+    /// in the journal until the commit. One that goes on behind it is still to be packed.
+    fn release_packed(&self, extents: &ExtentMap, from: u64, to: u64) {
+        let Some(journal) = self.journal else { return };
+        for (start, extent) in extents.touching(from, to) {
+            if start + extent.length <= to && journal.is_written(&extent.buffer.record) {
+                extent.buffer.drop_memory();
+            }
+        }
     }
 
     /// The bytes of `start..end` as the frozen state shows them, and what of them is lost; the range lies in one block (or in
@@ -457,7 +470,7 @@ fn some_pages(
 }
 
 /// Indices of the blocks that extents touch.
-fn changed_blocks(extents: &crate::extents::ExtentMap, block_bytes: u64) -> Vec<u64> {
+fn changed_blocks(extents: &ExtentMap, block_bytes: u64) -> Vec<u64> {
     let mut blocks: Vec<u64> = Vec::new();
     for (start, extent) in extents.iter() {
         let first = start / block_bytes;

@@ -5,7 +5,7 @@
 //! Segments are garbage until a root that names them is committed, so no order is needed between uploads, only that all are
 //! done before the commit.
 
-use super::{CheckpointError, Uploads};
+use super::{CheckpointError, Compressibility, Uploads};
 use crate::{
     objects::{Object, Objects, ReadError},
     usage::UsageChanges,
@@ -13,7 +13,7 @@ use crate::{
 use bytes::Bytes;
 use firn_env::{Env, Task};
 use firn_format::{
-    Child, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, Version, WriterId,
+    Child, Codec, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, Version, WriterId,
 };
 use firn_seal::{Compression, Keys, ObjectSealer};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
@@ -40,6 +40,8 @@ pub struct PackerContext {
     pub segment_bytes: u64,
     pub uploads_max: usize,
     pub compression: Compression,
+    /// Which files are worth trying it on; shared by all checkpoints.
+    pub compressibility: Arc<Compressibility>,
     pub progress: Arc<UploadProgress>,
 }
 
@@ -172,12 +174,18 @@ impl Packer {
     /// As [`Packer::pack`].
     pub async fn pack_all(&mut self, batch: Vec<ToPack>) -> Result<Vec<Pointer>, CheckpointError> {
         let sealer = self.sealer();
-        let (birth, compression) = (self.birth, self.context.compression);
+        let (birth, configured) = (self.birth, self.context.compression);
+        let files = self.context.compressibility.clone();
         let sealed = self.context.env.compute(move || {
             batch
                 .into_iter()
                 .map(|one| {
                     let slot = sealer.reserve_slot();
+                    let (is_block, inode) = (one.kind == Kind::Block, one.place.inode);
+                    let compression = match configured {
+                        Compression::Lz4 if is_block && !files.is_worth_trying(inode) => Compression::None,
+                        configured => configured,
+                    };
                     let encoded = sealer.seal(
                         slot,
                         one.kind,
@@ -188,6 +196,9 @@ impl Packer {
                         &one.payload,
                         compression,
                     )?;
+                    if is_block && compression != Compression::None {
+                        files.tried(inode, encoded.header.seal.codec != Codec::Raw);
+                    }
                     Ok((encoded, one.payload))
                 })
                 .collect::<Result<Vec<_>, firn_seal::SealError>>()

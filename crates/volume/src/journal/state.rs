@@ -309,6 +309,27 @@ impl Shared {
         }
     }
 
+    pub(super) fn is_full(&self, payload: u64, class: ReserveClass) -> bool {
+        let state = self.lock();
+        let waiting: u64 = state
+            .space_waiters
+            .iter()
+            .flatten()
+            .filter(|waiter| !waiter.granted.is_canceled())
+            .map(|waiter| waiter.framed_bytes)
+            .sum();
+        let kept = match class {
+            ReserveClass::Reserved => 0,
+            ReserveClass::Ordinary => self.config.reserve_bytes,
+        };
+        let allocated: u64 = state.files.values().map(|entry| entry.bytes).sum();
+        let more_files = self.config.capacity_bytes.saturating_sub(allocated) / self.config.file_bytes;
+        let file_holds =
+            self.config.file_bytes - FIRST_RECORD_OFFSET - largest_framed(self.config.file_bytes);
+        let room = self.room(&state) + more_files * file_holds;
+        state.stalled.is_some() || state.granted_bytes + waiting + framed(payload) + kept > room
+    }
+
     /// Bytes of records that surely fit in the files that exist, wherever the file borders fall.
     fn room(&self, state: &State) -> u64 {
         let last_ready = state.files.last_key_value().map_or(0, |(number, _)| *number);

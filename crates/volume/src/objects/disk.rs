@@ -94,6 +94,10 @@ fn range_of(location: &Location) -> Option<std::ops::Range<u32>> {
     Some(location.offset..location.offset.checked_add(location.length)?)
 }
 
+fn lie_side_by_side(left: &Location, right: &Location) -> bool {
+    left.segment == right.segment && left.offset.checked_add(left.length) == Some(right.offset)
+}
+
 impl State {
     fn touch(&mut self, segment: SegmentId) {
         self.uses += 1;
@@ -208,40 +212,85 @@ impl DiskCache {
 
     /// Bytes that may be the object, to be verified.
     pub(super) async fn read(&self, location: &Location) -> Option<Bytes> {
-        let segment = location.segment;
+        self.read_all(&[*location]).await.pop().flatten()
+    }
+
+    /// The same for several objects. Those that lie side by side, as a file's blocks mostly do, are read by one call, each
+    /// into a buffer of its own.
+    pub(super) async fn read_all(&self, locations: &[Location]) -> Vec<Option<Bytes>> {
+        let mut found = Vec::with_capacity(locations.len());
+        for run in locations.chunk_by(lie_side_by_side) {
+            // What is not here splits a run.
+            let mut rest = run;
+            while !rest.is_empty() {
+                let here = self.here(rest);
+                match here.len() {
+                    0 => found.push(None),
+                    _ => found.extend(self.read_run(here).await),
+                }
+                rest = &rest[here.len().max(1)..];
+            }
+        }
+        found
+    }
+
+    /// The first of these objects of one segment that may be here.
+    fn here<'a>(&self, run: &'a [Location]) -> &'a [Location] {
+        let state = self.lock();
+        let cached = run
+            .first()
+            .and_then(|location| state.segments.get(&location.segment));
+        let is_here = |location: &&Location| {
+            cached.is_some_and(|cached| {
+                cached.probe || range_of(location).is_some_and(|range| cached.ranges.contains(&range))
+            })
+        };
+        &run[..run.iter().take_while(is_here).count()]
+    }
+
+    async fn read_run(&self, run: &[Location]) -> Vec<Option<Bytes>> {
+        let nothing = vec![None; run.len()];
+        let Some(first) = run.first() else { return nothing };
+        let Some(file) = self.file_of(first.segment).await else {
+            return nothing;
+        };
+        let lengths: Vec<usize> = run.iter().map(|location| location.length as usize).collect();
+        match file.read_parts_at(u64::from(first.offset), &lengths).await {
+            Ok(parts) => {
+                let whole = |(part, length): (Bytes, &usize)| (part.len() == *length).then_some(part);
+                parts.into_iter().zip(&lengths).map(whole).collect()
+            }
+            Err(_) => nothing,
+        }
+    }
+
+    /// The open file of a segment that is here.
+    async fn file_of(&self, segment: SegmentId) -> Option<Arc<dyn DiskFile>> {
         let open = {
             let mut state = self.lock();
-            let cached = state.segments.get(&segment)?;
-            if !cached.probe && !cached.ranges.contains(&range_of(location)?) {
-                return None;
-            }
-            let open = cached.file.clone();
+            let open = state.segments.get(&segment)?.file.clone();
             state.touch(segment);
             open
         };
-        let file = match open {
-            Some(file) => file,
-            None => match self
-                .env
-                .disk()
-                .open(&self.path(segment), OpenMode::ReadWrite)
-                .await
-            {
-                Ok(file) => {
-                    self.lock().hold_open(segment, file.clone());
-                    file
-                }
-                Err(_) => {
-                    self.lock().forget(segment);
-                    return None;
-                }
-            },
-        };
-        let bytes = file
-            .read_at(u64::from(location.offset), location.length as usize)
-            .await
-            .ok()?;
-        (bytes.len() == location.length as usize).then_some(bytes)
+        if open.is_some() {
+            return open;
+        }
+        let opened = self
+            .env
+            .disk()
+            .open(&self.path(segment), OpenMode::ReadWrite)
+            .await;
+        let mut state = self.lock();
+        match opened {
+            Ok(file) => {
+                state.hold_open(segment, file.clone());
+                Some(file)
+            }
+            Err(_) => {
+                state.forget(segment);
+                None
+            }
+        }
     }
 
     /// The object read there was the right one.

@@ -3,6 +3,7 @@
 mod adaptive;
 mod damage;
 mod relocated;
+mod runs;
 
 use super::{FetchPolicy, Object, Objects, ObjectsConfig, ReadError};
 use async_trait::async_trait;

@@ -205,4 +205,23 @@ async fn reads_end_where_the_file_does() {
             "{length} bytes at {offset}"
         );
     }
+    // In parts: few and many, in place or by a thread, with empty ones, and beyond what the kernel takes in one call.
+    for (offset, lengths) in [
+        (0, vec![10, 20, 30]),
+        (999_970, vec![10, 0, 25, 5]),
+        (1_000_000, vec![5, 5]),
+        (2_000_000, vec![5]),
+        (0, vec![32_900; 31]),
+        (100, vec![700; 1500]),
+        (0, vec![]),
+    ] {
+        let parts = file.read_parts_at(offset, &lengths).await.unwrap();
+        assert_eq!(parts.len(), lengths.len());
+        let mut start = data.len().min(offset as usize);
+        for (part, length) in parts.iter().zip(&lengths) {
+            let end = data.len().min(start + length);
+            assert_eq!(*part, data[start..end], "{} parts at {offset}", lengths.len());
+            start = end;
+        }
+    }
 }

@@ -60,6 +60,49 @@ async fn a_full_journal_refuses_and_trimming_lets_the_waiting_in() {
 }
 
 #[tokio::test]
+async fn a_full_queue_is_not_a_full_journal() {
+    const MIB: u64 = 1 << 20;
+    let bench = Bench::new();
+    let config = JournalConfig {
+        file_bytes: 64 << 20,
+        capacity_bytes: 256 << 20,
+        reserve_bytes: 16 << 20,
+    };
+    let (journal, _) = bench.open(0, config).await.expect("opens");
+    bench.env.sleep(Duration::from_millis(100)).await;
+    let mut held = Vec::new();
+    while let Some(reservation) = journal.reserve(MIB, ReserveClass::Ordinary) {
+        held.push(reservation);
+    }
+    assert!(held.len() < 64, "{} MiB are promised at one time", held.len());
+    assert!(
+        !journal.is_full(MIB, ReserveClass::Ordinary),
+        "three files may still be made"
+    );
+    drop(held);
+
+    // The same with hardly anything to be queued: what refuses is the journal.
+    let bench = Bench::new();
+    let (journal, _) = bench.open(0, tight()).await.expect("opens");
+    let bytes = RECORD_BYTES as u64;
+    let mut appended = 0;
+    while let Ok(reservation) = journal
+        .wait_for_space(bytes, ReserveClass::Ordinary, Duration::from_millis(300))
+        .await
+    {
+        appended += 1;
+        journal.append(reservation, vec![Bytes::from(vec![1; RECORD_BYTES])]);
+        assert!(appended < 100, "128 KiB do not hold a hundred records of 4 KB");
+    }
+    assert!(journal.is_full(bytes, ReserveClass::Ordinary));
+    let reserved = ReserveClass::Reserved;
+    assert!(!journal.is_full(1000, reserved), "removals have their reserve");
+    journal.durable(journal.last()).await.expect("durable");
+    journal.trim(journal.last()).await.expect("trims");
+    assert!(!journal.is_full(bytes, ReserveClass::Ordinary));
+}
+
+#[tokio::test]
 async fn a_dropped_reservation_gives_its_space_back() {
     let bench = Bench::new();
     let (journal, _) = bench.open(0, tight()).await.expect("opens");

@@ -1,0 +1,124 @@
+//! Reading many objects at once, such as the blocks of one read of a file.
+//!
+//! What is in memory or was fetched a moment ago is taken from there. Of the rest, what lies side by side in the disk cache is
+//! read by one call and opened in the buffers it was read into, on the reader's own task: a task for each object, with its
+//! wake-ups, takes as long as reading and opening a block of 32 KiB. What is in neither is loaded as by [`Objects::get`], side
+//! by side. Two readers of the same run may both read it from the disk; nothing is fetched twice from the store.
+
+use super::{Inner, Loading, Object, Objects, ReadError, at_place, locality::Arrival};
+use firn_format::{Place, Pointer};
+use futures::channel::oneshot;
+use std::sync::Arc;
+
+/// One of the objects that are wanted.
+enum Wanted {
+    Found(Arc<Object>),
+    Loading(Loading),
+    Absent(Option<Arrival>),
+}
+
+impl Objects {
+    /// The objects that trusted pointers name, each at its place, in this order; the caller bounds how many. Cancel-safe, as
+    /// [`Objects::get`] is.
+    ///
+    /// # Errors
+    /// The first of those that [`Objects::get`] would give.
+    pub async fn get_all(&self, wanted: &[(Pointer, Place)]) -> Result<Vec<Arc<Object>>, ReadError> {
+        let mut all = self.in_memory(wanted);
+        self.inner.read_near(wanted, &mut all).await;
+        self.load_absent(wanted, &mut all);
+        let mut objects = Vec::with_capacity(all.len());
+        for (one, (pointer, place)) in all.into_iter().zip(wanted) {
+            objects.push(match one {
+                Wanted::Found(object) => at_place(object, pointer, *place)?,
+                Wanted::Loading(loading) => loaded(loading, pointer, *place).await?,
+                Wanted::Absent(_) => unreachable!("what was absent is being loaded"),
+            });
+        }
+        Ok(objects)
+    }
+
+    fn in_memory(&self, wanted: &[(Pointer, Place)]) -> Vec<Wanted> {
+        let mut state = self.inner.lock();
+        let state = &mut *state;
+        let one = |(pointer, _): &(Pointer, Place)| {
+            if let Some(object) = state.memory.get(pointer) {
+                state.counters.memory_hits += 1;
+                Wanted::Found(object)
+            } else if let Some(loading) = state.loads.get(pointer) {
+                state.counters.shared_loads += 1;
+                Wanted::Loading(loading.clone())
+            } else {
+                Wanted::Absent(None)
+            }
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    /// Starts loading what is nowhere near.
+    fn load_absent(&self, wanted: &[(Pointer, Place)], all: &mut [Wanted]) {
+        let mut state = self.inner.lock();
+        for (one, (pointer, place)) in all.iter_mut().zip(wanted) {
+            let Wanted::Absent(arrival) = *one else { continue };
+            // Somebody may have begun meanwhile.
+            let loading = state.loads.get(pointer).cloned();
+            let loading = loading.unwrap_or_else(|| self.start_load(&mut state, pointer, *place, arrival));
+            *one = Wanted::Loading(loading);
+        }
+    }
+}
+
+/// Waits for a load that is under way.
+pub(super) async fn loaded(
+    loading: Loading,
+    pointer: &Pointer,
+    place: Place,
+) -> Result<Arc<Object>, ReadError> {
+    match loading.await {
+        Ok(Ok(object)) => at_place(object, pointer, place),
+        Ok(Err(error)) => Err(error),
+        Err(oneshot::Canceled) => Err(ReadError::Unavailable {
+            segment: pointer.location.segment,
+            detail: "the load was ended".into(),
+        }),
+    }
+}
+
+impl Inner {
+    /// Opens what is absent from bytes fetched a moment ago and from the disk cache, and keeps it in memory.
+    async fn read_near(&self, wanted: &[(Pointer, Place)], all: &mut [Wanted]) {
+        let mut asked = Vec::with_capacity(wanted.len());
+        let mut opened = Vec::new();
+        for (index, (pointer, place)) in wanted.iter().enumerate() {
+            if !matches!(all[index], Wanted::Absent(_)) {
+                continue;
+            }
+            let (arrival, object) = self.touch(pointer, *place).await;
+            match object {
+                Some(object) => opened.push((index, object)),
+                None => {
+                    all[index] = Wanted::Absent(Some(arrival));
+                    asked.push(index);
+                }
+            }
+        }
+        let locations: Vec<_> = asked.iter().map(|index| wanted[*index].0.location).collect();
+        let mut disk_hits = 0;
+        for (index, bytes) in asked.iter().zip(self.disk.read_all(&locations).await) {
+            let (pointer, place) = &wanted[*index];
+            let Some(bytes) = bytes else { continue };
+            if let Some(object) = self.open_cached(bytes, pointer, *place).await {
+                disk_hits += 1;
+                opened.push((*index, object));
+            }
+        }
+        let mut state = self.lock();
+        state.counters.disk_hits += disk_hits;
+        for (index, object) in opened {
+            let pointer = &wanted[index].0;
+            state.counters.asked_bytes += u64::from(pointer.location.length);
+            state.memory.insert(pointer, object.clone());
+            all[index] = Wanted::Found(object);
+        }
+    }
+}
