@@ -3,7 +3,7 @@
 //! An edge moves buffers of 20 KiB to 4 MiB between the network, the journal and the cloud all day, freed by other threads
 //! than those that made them. Given back to the kernel at once, each is faulted in anew, page by page, a millisecond later: three
 //! page faults for each 4 KiB written. Kept for long, they add half to what caches and queues are meant to hold. The figures,
-//! and why it is a tenth of a second: docs/decisions/0098-freed-memory-is-kept-for-a-moment.md.
+//! and why it is a tenth of a second: docs/decisions/0099-freed-memory-is-kept-for-a-moment.md.
 
 use std::ffi::{c_int, c_long};
 

@@ -129,7 +129,8 @@ impl Server {
                             let _open = Open(server.clone(), id);
                             let (give_way, gives_way) = oneshot::channel();
                             server.negotiating().insert(id, give_way);
-                            let agreed = match select(pin!(server.negotiate(stream, &peer)), gives_way).await {
+                            let agreed = match select(pin!(server.negotiate(stream, &peer)), gives_way).await
+                            {
                                 Either::Left((agreed, _)) => agreed,
                                 Either::Right(_) => {
                                     return tracing::info!(peer, "no export was chosen, and others came");
