@@ -11,6 +11,7 @@
 #   make bench-blockd    virtual disks in virtual time, and beside nbdkit in real time; writes docs/benchmarks-blockd.md
 #   make bench-control-plane  billing, policy and the gateway in figures; writes docs/benchmarks-control-plane.md
 #   make bench-cleaner   what cleaning and snapshots cost; writes docs/benchmarks-cleaner.md
+#   make bench-regression  what operations cost the processor and the kernel, beside bench/regression.json; --write by ARGUMENTS
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
@@ -38,7 +39,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-user-data check-foreign load lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -88,6 +89,10 @@ bench-cleaner:
 
 bench-build:
 	@scripts/bench-build
+
+bench-regression:
+	@cargo build --locked --quiet --release -p firn-edge -p firn-bench-regression
+	@cargo run --locked --quiet --release -p firn-bench-regression -- $(ARGUMENTS)
 
 simulate:
 	@cargo run --locked --quiet --release -p firn-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)
