@@ -474,7 +474,7 @@ async fn a_directory_that_is_not_mounted_is_no_empty_store() {
     std::fs::create_dir(&root).expect("a directory");
     let env = firn_env::real(&root).expect("an environment");
     let store = open(&env).await;
-    let put = |name| store.put(&key(name), vec!["x".into()], PutMode::Create);
+    let put = async |name| store.put(&key(name), vec!["x".into()], PutMode::Create).await;
     put("a/b").await.expect("healthy");
     std::fs::rename(&root, &away).expect("renamed");
     // Nothing is there, or an empty place where something is mounted at other times.
