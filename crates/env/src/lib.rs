@@ -31,7 +31,11 @@ pub use real::{RealDisk, real};
 pub use tasks::{Task, TaskEnded, Tasks};
 pub use watched::Watched;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use futures::FutureExt;
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+/// What a process ends with when one of its essential tasks has panicked: what a program ends with whose main task has.
+pub const ESSENTIAL_PANICKED: i32 = 101;
 
 /// A handle on the outside world; cheap to clone.
 #[derive(Clone)]
@@ -126,6 +130,22 @@ impl Env {
         F: Future<Output = T> + Send + 'static,
     {
         Task::start(&*self.parts.tasks, name, future)
+    }
+
+    /// Starts a task without which the process is of no use, or worse: it would go on looking alive. If it panics, the process ends
+    /// (exit code [`ESSENTIAL_PANICKED`]) and whoever supervises it starts it again. A task that returns has done its work.
+    pub fn spawn_essential<T, F>(&self, name: &'static str, future: F) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let tasks = self.parts.tasks.clone();
+        self.spawn(name, async move {
+            match AssertUnwindSafe(future).catch_unwind().await {
+                Ok(value) => value,
+                Err(payload) => match tasks.essential_panicked(name, payload) {},
+            }
+        })
     }
 
     /// Runs CPU-bound work (sealing, hashing) where it does not hold up other tasks.

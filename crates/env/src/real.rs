@@ -18,6 +18,8 @@ use crate::{
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use std::{
+    any::Any,
+    convert::Infallible,
     io,
     os::unix::fs::FileTypeExt as _,
     path::Path,
@@ -101,6 +103,15 @@ impl Tasks for TokioTasks {
 
     fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>) {
         tokio::task::spawn_blocking(work);
+    }
+
+    // The panic itself was printed by the hook.
+    fn essential_panicked(&self, name: &'static str, _payload: Box<dyn Any + Send>) -> Infallible {
+        tracing::error!(
+            task = name,
+            "an essential task has panicked: this process ends, start it again"
+        );
+        std::process::exit(crate::ESSENTIAL_PANICKED)
     }
 
     // The runtime's own way puts the task behind the others of this thread; a task that wakes itself is offered to the next

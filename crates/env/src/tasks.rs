@@ -2,6 +2,8 @@
 
 use futures::{channel::oneshot, future::BoxFuture};
 use std::{
+    any::Any,
+    convert::Infallible,
     future::{self, Future},
     panic::{self, AssertUnwindSafe},
     pin::Pin,
@@ -15,6 +17,12 @@ pub trait Tasks: Send + Sync {
     /// Runs blocking or CPU-bound work off the executor's own threads (in place, under simulation). An executor that is ending
     /// may drop it instead.
     fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>);
+    /// A task without which the process must not go on has panicked: ends the process. Under simulation a panic is the crash of
+    /// its machine anyway.
+    fn essential_panicked(&self, name: &'static str, payload: Box<dyn Any + Send>) -> Infallible {
+        let _ = name;
+        panic::resume_unwind(payload)
+    }
     /// Completes after every task that is ready now has run once.
     fn yield_now(&self) -> BoxFuture<'static, ()> {
         let mut yielded = false;

@@ -106,10 +106,8 @@ impl Server {
             address: listener.address(),
         };
         let server = self.clone();
-        self.keep(
-            "nbd listener",
-            move |_| async move { server.accept(listener).await },
-        );
+        // Essential: who connects would wait for ever at a listener that nobody asks.
+        self.keep(|env, _| env.spawn_essential("nbd listener", async move { server.accept(listener).await }));
         Ok(listening)
     }
 
@@ -120,11 +118,13 @@ impl Server {
             match listener.accept().await {
                 Ok((stream, peer)) => {
                     let server = self.clone();
-                    self.keep("nbd connection", move |id| async move {
-                        let _slot = slot;
-                        server.inner.open.send_modify(|open| *open += 1);
-                        let _open = Open(server.clone(), id);
-                        server.serve(stream, &peer).await;
+                    self.keep(move |env, id| {
+                        env.spawn("nbd connection", async move {
+                            let _slot = slot;
+                            server.inner.open.send_modify(|open| *open += 1);
+                            let _open = Open(server.clone(), id);
+                            server.serve(stream, &peer).await;
+                        })
                     });
                 }
                 Err(error) => {
@@ -189,11 +189,11 @@ impl Server {
     }
 
     /// Starts a task that [`Server::stop`] can end.
-    fn keep<F: Future<Output = ()> + Send + 'static>(&self, name: &'static str, work: impl FnOnce(u64) -> F) {
+    fn keep(&self, start: impl FnOnce(&Env, u64) -> Task<()>) {
         let id = self.inner.next_id.fetch_add(1, Ordering::SeqCst);
         // Held over the start, so that a task that ends at once finds itself in the map.
         let mut tasks = self.inner.tasks.lock().expect("no panic under this lock");
-        let task = self.inner.env.spawn(name, work(id));
+        let task = start(&self.inner.env, id);
         tasks.insert(id, task);
     }
 }

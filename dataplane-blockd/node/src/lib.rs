@@ -14,6 +14,7 @@ mod metrics;
 mod model;
 mod node;
 mod peers;
+mod reclaim;
 mod rows;
 mod scrub;
 mod service;

@@ -35,6 +35,11 @@ pub(crate) fn render(node: &Inner) -> String {
             node.draining.load(Relaxed).into(),
         ),
         (
+            "read_only",
+            "1 while the file system has no room for commits.",
+            node.store.is_read_only().into(),
+        ),
+        (
             "serving",
             "0 once another process is this node.",
             (!node.stopped.load(Relaxed)).into(),

@@ -1,7 +1,9 @@
 //! A node: a store that takes part in a cluster.
 //!
 //! Its tasks: accepting connections, heartbeats and rows ([`upkeep`](crate::upkeep)), copying what it joins
-//! ([`copy`](crate::copy)), scrubbing and repair ([`scrub`](crate::scrub)). All end when the node is dropped or stopped.
+//! ([`copy`](crate::copy)), scrubbing and repair ([`scrub`](crate::scrub)), giving up what is no longer its own
+//! ([`reclaim`](crate::reclaim)). All end when the node is dropped or stopped. If one of them panics the process ends: a node that
+//! only beats would be believed to serve.
 
 use crate::{
     auth::Authenticator,
@@ -9,6 +11,7 @@ use crate::{
     fair::{FairQueue, IoPermit},
     metrics,
     peers::Peers,
+    reclaim,
     rows::Rows,
     scrub,
     service::{NodeService, refusal},
@@ -17,7 +20,7 @@ use crate::{
     upkeep,
 };
 use bytes::Bytes;
-use firn_blockd_placement::{NodeReport, Placement, PlacementError, Registration};
+use firn_blockd_placement::{NodeCondition, NodeReport, Placement, PlacementError, Registration};
 use firn_blockd_protocol::{
     NodeId, Operation, Refusal, ServerLimits, ServerUsage, TenantId, Transport, serve,
 };
@@ -32,10 +35,13 @@ use std::{
     time::Duration,
 };
 use tokio::sync::Notify;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 /// Four movements of an arm: then commits for those who fill the disk take a fifth of its time, not half.
 const COMMIT_WAIT_MAX: Duration = Duration::from_millis(32);
+
+/// How long a node that stops waits for its last commit: less than a service manager waits before it kills (90 s).
+const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a node works.
 #[derive(Clone, Debug)]
@@ -139,6 +145,10 @@ pub(crate) struct Inner {
     pub(crate) rows_changed: Notify,
     /// A damaged block was found.
     pub(crate) damage_found: Notify,
+    /// A write found no frame free for its tract, and none has been since.
+    pub(crate) out_of_tracts: AtomicBool,
+    /// The same, at the moment it happens.
+    pub(crate) frame_wanted: Notify,
     pub(crate) usage: Arc<ServerUsage>,
     operations: Mutex<BTreeMap<Operation, u64>>,
     pub(crate) copied_blocks: AtomicU64,
@@ -148,10 +158,17 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn report(&self) -> NodeReport {
+    pub(crate) async fn report(&self) -> NodeReport {
         NodeReport {
             capacity_tracts: self.store.geometry().capacity_tracts(),
             used_tracts: self.store.used_tracts(),
+            condition: if self.store.is_full().await {
+                NodeCondition::ReadOnly
+            } else if self.out_of_tracts.load(Relaxed) {
+                NodeCondition::OutOfTracts
+            } else {
+                NodeCondition::Writable
+            },
         }
     }
 
@@ -182,6 +199,11 @@ impl Inner {
                         return self.store.put(held, puts).await.map_err(refusal);
                     }
                     self.store.reset(place).await;
+                }
+                Err(StoreError::Full) => {
+                    self.out_of_tracts.store(true, Relaxed);
+                    self.frame_wanted.notify_one();
+                    return Err(Refusal::Full);
                 }
                 outcome => return outcome.map_err(refusal),
             }
@@ -269,6 +291,8 @@ impl Node {
             draining: AtomicBool::new(false),
             rows_changed: Notify::new(),
             damage_found: Notify::new(),
+            out_of_tracts: AtomicBool::new(false),
+            frame_wanted: Notify::new(),
             usage: Arc::default(),
             operations: Mutex::default(),
             copied_blocks: AtomicU64::new(0),
@@ -277,22 +301,24 @@ impl Node {
             scrub_rounds: AtomicU64::new(0),
             options,
         });
+        let report = inner.report().await;
         let registration: Registration = inner
             .placement
-            .register(node, incarnation, &address, &inner.options.domain, inner.report())
+            .register(node, incarnation, &address, &inner.options.domain, report)
             .await?;
         upkeep::learn_rows(&inner).await?;
         info!(%node, address, domain = inner.options.domain, "disk node serves");
         let stop = Watched::new(false);
         let tasks = vec![
-            env.spawn("blockd accept", accept(inner.clone(), listener, stop.clone())),
-            env.spawn(
+            env.spawn_essential("blockd accept", accept(inner.clone(), listener, stop.clone())),
+            env.spawn_essential(
                 "blockd upkeep",
                 upkeep::run(inner.clone(), registration, cluster.epoch),
             ),
-            env.spawn("blockd copy", copy::run(inner.clone())),
-            env.spawn("blockd scrub", scrub::run(inner.clone())),
-            env.spawn("blockd repair", scrub::repair(inner.clone())),
+            env.spawn_essential("blockd copy", copy::run(inner.clone())),
+            env.spawn_essential("blockd scrub", scrub::run(inner.clone())),
+            env.spawn_essential("blockd repair", scrub::repair(inner.clone())),
+            env.spawn_essential("blockd reclaim", reclaim::run(inner.clone())),
         ];
         Ok(Self {
             inner,
@@ -332,10 +358,14 @@ impl Node {
         metrics::render(&self.inner)
     }
 
-    /// Takes no more requests, lets those under way end, and makes everything durable.
+    /// Takes no more requests, lets those under way end, and makes everything durable; on a file system without room it gives up
+    /// after [`STOP_LIMIT`]: nothing that waits then was acknowledged.
     pub async fn stop(self) {
         self.stop.set(true);
-        self.inner.store.flush().await;
+        let flushed = self.inner.env.timeout(STOP_LIMIT, self.inner.store.flush());
+        if flushed.await.is_err() {
+            warn!("this node stops without a last commit: its disk does not take it");
+        }
     }
 }
 

@@ -465,6 +465,10 @@ impl NodeSession {
             Some(current) if current > fence => return Err(Refusal::Fenced { current }),
             Some(_) | None => {}
         }
+        if self.node.store.is_read_only() {
+            // It would wait for room with the gate held, and reads behind it.
+            return Err(refusal(StoreError::ReadOnly));
+        }
         self.node.store.set_fence(disk, fence).await;
         Ok(Reply::FenceSet)
     }
@@ -561,6 +565,7 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::Full => Refusal::Full,
         StoreError::Damaged { block, .. } => Refusal::Damaged { block },
         StoreError::OtherStay { .. } => Refusal::Superseded,
+        StoreError::ReadOnly => Refusal::NotServing(error.to_string()),
         StoreError::Busy => Refusal::Busy,
         StoreError::Disk(error) => Refusal::Disk(error.to_string()),
     }

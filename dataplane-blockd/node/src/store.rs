@@ -13,7 +13,8 @@
 //! - **Group commit.** One task commits; all who wait at one moment share one sync of the data files written and one of the
 //!   journal. While it runs, the next batch fills.
 //! - **Highest generation wins**, at the moment a block's content is shown, whatever the order of arrival.
-//! - **A failed sync is a crash**: what the kernel dropped cannot be told apart from what it kept.
+//! - **A failed sync is a crash**: what the kernel dropped cannot be told apart from what it kept. The process ends.
+//! - **A full file system** makes the store read-only until there is room again ([`room`]).
 
 mod checkpoint;
 mod commit;
@@ -26,6 +27,7 @@ mod layout;
 mod open;
 mod read;
 mod record;
+mod room;
 mod slots;
 mod state;
 mod write;
@@ -38,6 +40,7 @@ pub use write::{Content, Put};
 
 use firn_blockd_protocol::{BlockVersion, DiskId, Fence, Generation, NodeId, TractId, TractStatus};
 use firn_env::{DiskFile, DiskLock, Env, Task, Watched};
+use room::Room;
 use state::State;
 use std::{
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicU64},
@@ -101,6 +104,7 @@ struct Shared {
     /// The newest durable batch.
     durable: Watched<u64>,
     counts: StoreCounts,
+    room: Room,
 }
 
 impl Shared {
@@ -153,6 +157,11 @@ impl Store {
     /// Tracts it holds.
     pub fn used_tracts(&self) -> u64 {
         self.shared.state().tracts.len() as u64
+    }
+
+    /// Tracts for which there is still a frame.
+    pub fn free_tracts(&self) -> u64 {
+        self.shared.state().free_frames.len() as u64
     }
 
     /// Damaged blocks that are known.
@@ -275,6 +284,16 @@ impl Store {
                 .map(|block| held.latest(block).version())
                 .collect(),
         )
+    }
+
+    /// Whether the file system has no room: puts are refused, or the last one found none.
+    pub async fn is_full(&self) -> bool {
+        self.shared.is_full().await
+    }
+
+    /// Whether puts are refused until there is room on the file system.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.room.is_read_only()
     }
 
     /// Makes everything durable that was put before.

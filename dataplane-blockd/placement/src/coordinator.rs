@@ -5,10 +5,14 @@
 //! checks the lease's version in the same transaction, so a holder that slept cannot act on what it knew before.
 //!
 //! Nodes are judged in the same way: dead is who did not change its item for a while, and a new coordinator begins to watch
-//! from nothing, so a change of coordinators kills nobody.
+//! from nothing, so a change of coordinators kills nobody. Whom it takes for dead stands in the lease, for people.
+//!
+//! It places rows by what is promised in them ([`Promises`](crate::Promises)); disks are read again when the item of the cluster's capacity has changed, since
+//! whoever makes a disk, grows or deletes one changes that in the same transaction.
 
 use crate::{
-    Capacity, NodeState, Placement, PlacementError,
+    Capacity, NodeCondition, NodeState, Placement, PlacementError, Promises,
+    capacity::{Deliverable, deliverable},
     record::{self, Outcome, Stored, unchanged},
     rows::{Cluster, StoredPage},
     rules::{self, NodeView, RoundRobin, View},
@@ -22,6 +26,9 @@ use tracing::{info, warn};
 
 /// Pages in one transaction: the table allows 100 operations, of which the epoch and the lease take two.
 const PAGES_PER_TRANSACTION: usize = 90;
+
+/// Between two lines of the log about rows that wait.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Looks for records that have been kept long enough, in the time that they are kept. Each reads the records of all disks.
 const LOOKS_FOR_FORGOTTEN: u32 = 64;
@@ -60,16 +67,40 @@ pub struct Tick {
     pub changed: usize,
     /// Nodes it takes for dead.
     pub dead: Vec<NodeId>,
-    /// Rows with fewer active replicas than copies.
+    /// Nodes that have taken no writes for so long that they are done without.
+    pub read_only: Vec<NodeId>,
+    /// Rows with fewer active replicas than copies, or with one that is joining.
     pub degraded: usize,
+    /// Of these, rows in which a replica is joining.
+    pub joining: usize,
+    /// Rows that are short of a replica, and no node has room for one.
+    pub short: usize,
     /// Rows without a living active replica: their data waits for a node to come back.
     pub stranded: usize,
+}
+
+/// Whom the coordinator takes for what, as of its last round.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Nodes whose heartbeats stay away, by their identifiers' text.
+    pub dead: Vec<String>,
+    /// Nodes that take no writes and are done without.
+    pub read_only: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LeaseRecord {
     holder: u64,
     renewals: u64,
+    #[serde(default)]
+    verdict: Verdict,
+}
+
+/// What a look at all nodes finds.
+struct Survey {
+    view: View,
+    total_tracts: u64,
+    deliverable: Deliverable,
 }
 
 /// When an item was last seen to change.
@@ -106,6 +137,11 @@ pub struct Coordinator {
     holder: u64,
     lease: Option<Watched>,
     nodes: BTreeMap<NodeId, Watched>,
+    /// Since when nodes say that they take no writes.
+    read_only: BTreeMap<NodeId, Monotonic>,
+    /// What is promised, as of this version of the capacity.
+    promises: Option<(Option<ItemVersion>, Promises)>,
+    verdict: Verdict,
     /// When it last looked for records of disks to forget.
     looked_at_disks: Option<Monotonic>,
 }
@@ -120,16 +156,27 @@ impl Coordinator {
             holder,
             lease: None,
             nodes: BTreeMap::new(),
+            read_only: BTreeMap::new(),
+            promises: None,
+            verdict: Verdict::default(),
             looked_at_disks: None,
         }
     }
 
     /// Ticks until the surrounding task is ended.
     pub async fn run(mut self, interval: Duration) {
+        let mut warned: Option<Monotonic> = None;
         loop {
             match self.tick().await {
-                Ok(tick) if tick.leads && tick.stranded > 0 => {
-                    warn!(stranded = tick.stranded, dead = ?tick.dead, "rows wait for a node to come back");
+                Ok(tick) if tick.leads && tick.stranded + tick.short > 0 => {
+                    let now = self.placement.env.now();
+                    if warned.is_none_or(|warned| now.since(warned) >= WARN_EVERY) {
+                        warned = Some(now);
+                        warn!(
+                            stranded = tick.stranded, short = tick.short, dead = ?tick.dead, read_only = ?tick.read_only,
+                            "rows wait for a node to come back, or for one with room"
+                        );
+                    }
                 }
                 Ok(_) => {}
                 Err(error) => warn!(%error, "the coordinator could not do its round"),
@@ -150,7 +197,12 @@ impl Coordinator {
         let env = placement.env.clone();
         env.fault_point("placement.lease_held").await;
         let cluster = placement.stored_cluster().await?;
-        let (mut view, total_tracts) = self.look_at_nodes().await?;
+        let Survey {
+            mut view,
+            total_tracts,
+            deliverable,
+        } = self.look_at_nodes().await?;
+        let promises = self.promised(&cluster.value).await?;
         let mut tables = Vec::new();
         for replication in Replication::ALL {
             let pages = placement
@@ -166,17 +218,27 @@ impl Coordinator {
             for replica in &row.replicas {
                 if let Some(node) = view.get_mut(&replica.node) {
                     node.load += 1;
+                    node.promised_tracts += promises.tracts(row);
                 }
             }
         }
+        if env.is_planted("placement.any_room") {
+            forget_room(&mut view);
+        }
+        let those = |what: fn(&NodeView) -> bool| -> Vec<NodeId> {
+            let found = view.iter().filter(|(_, node)| what(node));
+            found.map(|(id, _)| *id).collect()
+        };
         let mut tick = Tick {
             leads: true,
-            dead: view
-                .iter()
-                .filter(|(_, node)| !node.alive)
-                .map(|(id, _)| *id)
-                .collect(),
+            dead: those(|node| !node.alive),
+            read_only: those(|node| node.alive && node.read_only),
             ..Tick::default()
+        };
+        let texts = |nodes: &[NodeId]| nodes.iter().map(ToString::to_string).collect();
+        self.verdict = Verdict {
+            dead: texts(&tick.dead),
+            read_only: texts(&tick.read_only),
         };
         let mut changed: Vec<(Replication, u32)> = Vec::new();
         let mut random = |below: u64| env.random_below(below);
@@ -185,8 +247,9 @@ impl Coordinator {
             for (number, page) in (0..).zip(pages.iter_mut()) {
                 let mut page_changed = false;
                 for row in &mut page.rows {
-                    if let Some(next) = rules::next(row, &view, &mut round_robin, &mut random) {
-                        carry_load(&mut view, row, &next);
+                    let tracts = promises.tracts(row);
+                    if let Some(next) = rules::next(row, tracts, &view, &mut round_robin, &mut random) {
+                        carry_load(&mut view, tracts, row, &next);
                         *row = next;
                         page_changed = true;
                         tick.changed += 1;
@@ -198,11 +261,10 @@ impl Coordinator {
                 }
             }
         }
-        if tick.changed == 0 && tick.degraded == 0 {
-            self.balance(&mut tables, &mut view, &mut changed, &mut tick);
-        }
+        self.balance(&mut tables, &mut view, &promises, &mut changed, &mut tick);
         self.write_pages(lease, cluster, &tables, &changed).await?;
-        self.keep_capacity(lease, total_tracts).await?;
+        self.keep_capacity(lease, total_tracts, deliverable, promises.largest_row())
+            .await?;
         self.forget_disks(lease).await?;
         if tick.changed > 0 {
             info!(rows = tick.changed, dead = ?tick.dead, "changed rows of the locator table");
@@ -221,6 +283,7 @@ impl Coordinator {
         {
             // Whoever is no holder has stopped watching; it begins again when it becomes one.
             self.nodes.clear();
+            self.read_only.clear();
             let watched = Watched::look(self.lease, found.version, now);
             self.lease = Some(watched);
             if now.since(watched.since) < self.settings.lease {
@@ -234,6 +297,7 @@ impl Coordinator {
                 value: record::encode(&LeaseRecord {
                     holder: self.holder,
                     renewals: renewals + 1,
+                    verdict: self.verdict.clone(),
                 }),
                 condition: unchanged(found.map(|found| found.version)),
             }])
@@ -247,18 +311,25 @@ impl Coordinator {
             .map(|held| held.version))
     }
 
-    /// All nodes, and how many tracts those have room for that live and serve.
-    async fn look_at_nodes(&mut self) -> Result<(View, u64), PlacementError> {
+    /// All nodes, and how many tracts those have room for that live, take writes and serve.
+    async fn look_at_nodes(&mut self) -> Result<Survey, PlacementError> {
         let nodes = self.placement.stored_nodes().await?;
         let now = self.placement.env.now();
-        let (mut view, mut total_tracts) = (View::new(), 0);
+        let (mut view, mut counted) = (View::new(), Vec::new());
         for stored in nodes {
             let record = stored.value;
             let watched = Watched::look(self.nodes.get(&record.node).copied(), stored.version, now);
             self.nodes.insert(record.node, watched);
             let alive = now.since(watched.since) < self.settings.dead_after;
-            if alive && record.state == NodeState::Serving {
-                total_tracts += record.capacity_tracts;
+            let since = match record.condition {
+                NodeCondition::ReadOnly => Some(*self.read_only.entry(record.node).or_insert(now)),
+                NodeCondition::Writable | NodeCondition::OutOfTracts => {
+                    self.read_only.remove(&record.node);
+                    None
+                }
+            };
+            if alive && record.state == NodeState::Serving && since.is_none() {
+                counted.push((record.domain.clone(), record.capacity_tracts));
             }
             view.insert(
                 record.node,
@@ -267,36 +338,79 @@ impl Coordinator {
                     domain: record.domain,
                     alive,
                     proven: watched.changed,
-                    has_room: record.used_tracts < record.capacity_tracts,
+                    condition: record.condition,
+                    // As long as one that is silent is waited for.
+                    read_only: since.is_some_and(|since| now.since(since) >= self.settings.dead_after),
                     draining: record.state == NodeState::Draining,
+                    capacity_tracts: record.capacity_tracts,
+                    promised_tracts: 0,
                     load: 0,
                 },
             );
         }
-        Ok((view, total_tracts))
+        let of_nodes = || counted.iter().map(|(domain, tracts)| (&**domain, *tracts));
+        Ok(Survey {
+            view,
+            total_tracts: of_nodes().map(|(_, tracts)| tracts).sum(),
+            deliverable: deliverable(of_nodes()),
+        })
     }
 
+    /// What is promised in each row.
+    async fn promised(&mut self, cluster: &Cluster) -> Result<Promises, PlacementError> {
+        // Before the disks: one that comes in between shows in the next round.
+        let version = self
+            .placement
+            .stored_capacity()
+            .await?
+            .map(|stored| stored.version);
+        if let Some((of, promises)) = &self.promises
+            && *of == version
+        {
+            return Ok(promises.clone());
+        }
+        let disks: Vec<Stored<crate::DiskRecord>> = self
+            .placement
+            .read_all(&self.placement.partition("disks"))
+            .await?;
+        let promises = Promises::of(cluster, disks.iter().map(|stored| &stored.value));
+        self.promises = Some((version, promises.clone()));
+        Ok(promises)
+    }
+
+    /// Begins moves, a few at a time: off nodes that are overfull, whatever else goes on; to make way for rows that are short of
+    /// a replica; and to level what nodes carry, when nothing else is under way.
     fn balance(
         &self,
         tables: &mut [(Replication, Vec<StoredPage>)],
         view: &mut View,
+        promises: &Promises,
         changed: &mut Vec<(Replication, u32)>,
         tick: &mut Tick,
     ) {
         let env = &self.placement.env;
+        let calm = tick.changed == 0 && tick.joining == 0;
         for _ in 0..self.settings.moves {
             let rows: Vec<&Row> = tables
                 .iter()
                 .flat_map(|(_, pages)| pages)
                 .flat_map(|page| &page.rows)
                 .collect();
-            let Some(next) = rules::rebalance(&rows, view, &mut |below| env.random_below(below)) else {
+            let mut random = |below: u64| env.random_below(below);
+            let mut next = rules::relieve(&rows, view, promises, &mut random);
+            if next.is_none() && calm && tick.short > 0 {
+                next = rules::make_way(&rows, view, promises);
+            }
+            if next.is_none() && calm {
+                next = rules::rebalance(&rows, view, promises, &mut random);
+            }
+            let Some(next) = next else {
                 return;
             };
             let page = next.index.0 / crate::ROWS_PER_PAGE;
             let at = (next.index.0 % crate::ROWS_PER_PAGE) as usize;
             let row = &mut tables[next.replication.copies() - 1].1[page as usize].rows[at];
-            carry_load(view, row, &next);
+            carry_load(view, promises.tracts(row), row, &next);
             if !changed.contains(&(next.replication, page)) {
                 changed.push((next.replication, page));
             }
@@ -342,18 +456,27 @@ impl Coordinator {
         }
     }
 
-    async fn keep_capacity(&self, lease: ItemVersion, total_tracts: u64) -> Result<(), PlacementError> {
+    async fn keep_capacity(
+        &self,
+        lease: ItemVersion,
+        total_tracts: u64,
+        deliverable: Deliverable,
+        largest_row_tracts: u64,
+    ) -> Result<(), PlacementError> {
         let old = self.placement.stored_capacity().await?;
-        if old
-            .as_ref()
-            .is_some_and(|old| old.value.total_tracts == total_tracts)
-        {
-            return Ok(());
-        }
+        let before = old.as_ref().map(|old| old.value);
         let capacity = Capacity {
             total_tracts,
-            reserved_tracts: old.as_ref().map_or(0, |old| old.value.reserved_tracts),
+            reserved_tracts: before.map_or(0, |old| old.reserved_tracts),
+            deliverable_tracts: Some(deliverable.tracts),
+            slack_nodes: deliverable.slack_nodes,
+            largest_row_tracts,
         };
+        // Disks that came since they were read are in the next round's.
+        let read = self.promises.as_ref().map(|(version, _)| *version);
+        if before == Some(capacity) || read != Some(old.as_ref().map(|old| old.version)) {
+            return Ok(());
+        }
         let writes = vec![
             Write::Put {
                 key: self.placement.capacity_key(),
@@ -403,16 +526,26 @@ impl Coordinator {
     }
 }
 
-fn carry_load(view: &mut View, before: &Row, after: &Row) {
+fn carry_load(view: &mut View, tracts: u64, before: &Row, after: &Row) {
     for replica in &before.replicas {
         if let Some(node) = view.get_mut(&replica.node) {
             node.load = node.load.saturating_sub(1);
+            node.promised_tracts = node.promised_tracts.saturating_sub(tracts);
         }
     }
     for replica in &after.replicas {
         if let Some(node) = view.get_mut(&replica.node) {
             node.load += 1;
+            node.promised_tracts += tracts;
         }
+    }
+}
+
+/// A planted bug: any node may take any row, as if it had room for all of them, and none is ever overfull.
+fn forget_room(view: &mut View) {
+    for node in view.values_mut() {
+        node.capacity_tracts = u64::MAX;
+        node.condition = NodeCondition::Writable;
     }
 }
 
@@ -424,6 +557,19 @@ fn count(row: &Row, view: &View, tick: &mut Tick) {
         .count();
     if !row.replicas.is_empty() {
         tick.degraded += usize::from(active < row.replication.copies() || row.replicas.len() > active);
+        tick.joining += usize::from(row.replicas.len() > active);
         tick.stranded += usize::from(living == 0);
+        tick.short += usize::from(rules::is_short(row, view));
+    }
+}
+
+impl Placement {
+    /// Whom the coordinator takes for what, as of its last round; nobody for anything, if there was none yet.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub async fn verdict(&self) -> Result<Verdict, PlacementError> {
+        let lease: Option<Stored<LeaseRecord>> = self.read(&self.lease_key()).await?;
+        Ok(lease.map(|lease| lease.value.verdict).unwrap_or_default())
     }
 }

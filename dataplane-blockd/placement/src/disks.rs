@@ -143,8 +143,8 @@ impl Placement {
         let row = self
             .row(new.replication, firn_blockd_protocol::RowIndex(0))
             .await?;
+        let rows = self.cluster().await?.rows(new.replication);
         if row.replicas.is_empty() {
-            self.cluster().await?;
             return Err(PlacementError::NotEnoughNodes {
                 copies: new.replication.copies(),
             });
@@ -182,7 +182,7 @@ impl Placement {
                 .as_ref()
                 .map(|stored| stored.value)
                 .unwrap_or_default()
-                .reserve(record.reserved_tracts())?;
+                .reserve(record.tracts.into(), record.copies.into(), rows)?;
             let writes = vec![
                 Write::Put {
                     key: self.disk_key(record.disk),
@@ -260,6 +260,7 @@ impl Placement {
         tracts: Option<u32>,
     ) -> Result<DiskRecord, PlacementError> {
         let tracts = check_size(size_bytes, tracts)?;
+        let cluster = self.cluster().await?;
         for attempt in 0..ATTEMPTS {
             let old = self.ready_disk(disk).await?;
             if (old.value.size_bytes, old.value.tracts) == (size_bytes, tracts) {
@@ -276,13 +277,14 @@ impl Placement {
                 tracts,
                 ..old.value.clone()
             };
-            let more = record.reserved_tracts() - old.value.reserved_tracts();
+            let more = tracts - old.value.tracts;
+            let rows = cluster.rows(old.value.replication()?);
             let capacity = self.stored_capacity().await?;
             let reserved = capacity
                 .as_ref()
                 .map(|stored| stored.value)
                 .unwrap_or_default()
-                .reserve(more)?;
+                .reserve(more.into(), record.copies.into(), rows)?;
             let writes = vec![
                 Write::Put {
                     key: self.disk_key(disk),

@@ -80,7 +80,10 @@ pub enum PlacementError {
         reason: &'static str,
     },
     /// Not enough room is left.
-    #[error("{needed_tracts} tracts are needed, {free_tracts} are free; nothing was done")]
+    #[error(
+        "{needed_tracts} tracts are needed, all copies counted, and {free_tracts} can be promised: what is promised must still have room \
+         after the loss of the largest failure domain; nothing was done"
+    )]
     NoCapacity {
         /// What was asked for, all copies counted.
         needed_tracts: u64,
@@ -103,6 +106,16 @@ pub enum PlacementError {
         copies: usize,
         /// Other nodes that serve and are not being emptied.
         remaining: usize,
+    },
+    /// What is promised to disks would not fit the nodes that remain.
+    #[error(
+        "{promised_tracts} tracts are promised to disks and the other nodes have room for {room_tracts}; add nodes first"
+    )]
+    NoRoomToDrain {
+        /// To all disks, all copies counted.
+        promised_tracts: u64,
+        /// On the nodes that would remain.
+        room_tracts: u64,
     },
     /// No such node.
     #[error("there is no node {0}")]

@@ -8,8 +8,8 @@
 //! ```text
 //! partition                 sort          holds
 //! blockd/C/cluster          cluster       rows in each table; raised at every change of a row
-//! blockd/C/cluster          coordinator   the coordinator's lease
-//! blockd/C/cluster          capacity      tracts there are, tracts promised to disks
+//! blockd/C/cluster          coordinator   the coordinator's lease, and whom it takes for dead
+//! blockd/C/cluster          capacity      tracts that survive a loss, tracts promised to disks
 //! blockd/C/nodes            <node>        address, failure domain, capacity, state, heartbeat
 //! blockd/C/rows/1…3         page-000000   64 rows of the table of that many copies, each with its version
 //! blockd/C/disks            <disk>        size, copies, tenant, fence, attach, state
@@ -19,6 +19,9 @@
 //! **Which row.** A tract's row is (the disk's first eight bytes + the tract's index) modulo the table's length. Rows are
 //! random, and neighbouring rows begin on different nodes, so that neighbouring tracts of a disk lie on different nodes and
 //! any node's tracts are shared with all others: when it dies everybody re-replicates a little.
+//!
+//! **Room.** What is promised to disks fits what is left after the loss of the largest failure domain ([`Capacity`]), and what is
+//! promised in a node's rows ([`Promises`]) fits the node: so what was promised can be delivered, and a write never waits for a frame.
 //!
 //! **The rules of a row** ([`rules`]): at least one active replica, always. A dead node leaves a row only if a living active
 //! one stays, so the last copy is never given up. A new node joins, copies, and is made active by [`Placement::promote`]
@@ -31,16 +34,18 @@ mod disks;
 mod error;
 mod keys;
 mod nodes;
+mod promises;
 mod record;
 mod rows;
 pub mod rules;
 
 pub use attach::Attachment;
-pub use capacity::Capacity;
-pub use coordinator::{Coordinator, CoordinatorSettings, Tick};
+pub use capacity::{Capacity, Deliverable, deliverable};
+pub use coordinator::{Coordinator, CoordinatorSettings, Tick, Verdict};
 pub use disks::{Attach, DiskRecord, DiskState, NewDisk};
 pub use error::PlacementError;
-pub use nodes::{NodeRecord, NodeReport, NodeState, Registration};
+pub use nodes::{NodeCondition, NodeRecord, NodeReport, NodeState, Registration};
+pub use promises::Promises;
 pub use rows::{Cluster, ROWS_PER_PAGE, row_index};
 
 use firn_env::Env;

@@ -6,6 +6,7 @@
 
 use crate::{
     Placement, PlacementError,
+    capacity::room,
     record::{self, ATTEMPTS, Outcome, Stored, id_text, unchanged},
 };
 use firn_blockd_protocol::{NodeId, Replication};
@@ -20,6 +21,19 @@ pub enum NodeState {
     Serving,
     /// It is being emptied: it keeps its replicas until others have copied them, and gets no new ones.
     Draining,
+}
+
+/// Whether a node takes writes, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeCondition {
+    /// It does.
+    #[default]
+    Writable,
+    /// It refused a write for want of a free frame, and holds nothing that it could give up.
+    OutOfTracts,
+    /// Its file system is full: it serves reads and refuses writes until there is room.
+    ReadOnly,
 }
 
 /// A node in the table.
@@ -38,6 +52,9 @@ pub struct NodeRecord {
     pub used_tracts: u64,
     /// What is wanted of it.
     pub state: NodeState,
+    /// Whether it takes writes.
+    #[serde(default)]
+    pub condition: NodeCondition,
     /// Which start of the node this is.
     pub incarnation: u64,
     /// Counts its heartbeats.
@@ -53,6 +70,8 @@ pub struct NodeReport {
     pub capacity_tracts: u64,
     /// Tracts it holds.
     pub used_tracts: u64,
+    /// Whether it takes writes.
+    pub condition: NodeCondition,
 }
 
 /// A node's hold on its item.
@@ -90,6 +109,7 @@ impl Placement {
                 capacity_tracts: report.capacity_tracts,
                 used_tracts: report.used_tracts,
                 state: old.as_ref().map_or(NodeState::Serving, |old| old.value.state),
+                condition: report.condition,
                 incarnation,
                 beat: old.as_ref().map_or(0, |old| old.value.beat) + 1,
                 beat_unix_ms: self.env.wall().as_millis(),
@@ -129,6 +149,7 @@ impl Placement {
             let record = NodeRecord {
                 capacity_tracts: report.capacity_tracts,
                 used_tracts: report.used_tracts,
+                condition: report.condition,
                 beat: old.value.beat + 1,
                 beat_unix_ms: self.env.wall().as_millis(),
                 ..old.value
@@ -202,11 +223,12 @@ impl Placement {
         Ok(self.most_copies(node).await? == 0)
     }
 
-    /// Whether a node can be emptied: its rows need as many other nodes as they have copies. A node that died counts as long as
-    /// it is not being emptied: it may come back. What is true now need not be true when the node is half empty.
+    /// Whether a node can be emptied: its rows need as many other nodes as they have copies, and all that is promised to disks must
+    /// fit those that remain. A node that died counts as long as it is not being emptied: it may come back. What is true now need
+    /// not be true when the node is half empty.
     ///
     /// # Errors
-    /// [`PlacementError::TooFewNodes`], or what the table says.
+    /// [`PlacementError::TooFewNodes`], [`PlacementError::NoRoomToDrain`], or what the table says.
     pub async fn check_drain(&self, node: NodeId) -> Result<(), PlacementError> {
         let copies = self.most_copies(node).await?;
         let nodes = self.nodes().await?;
@@ -216,6 +238,20 @@ impl Placement {
             .count();
         if remaining < copies {
             return Err(PlacementError::TooFewNodes { copies, remaining });
+        }
+        if copies == 0 {
+            return Ok(());
+        }
+        let others = nodes
+            .iter()
+            .filter(|other| other.node != node && other.state == NodeState::Serving);
+        let room_tracts = room(others.map(|other| other.capacity_tracts));
+        let promised_tracts = self.capacity().await?.reserved_tracts;
+        if promised_tracts > room_tracts {
+            return Err(PlacementError::NoRoomToDrain {
+                promised_tracts,
+                room_tracts,
+            });
         }
         Ok(())
     }

@@ -61,6 +61,7 @@ fn refused(error: ClusterError) -> PlacementError {
         | ClusterError::NoNode(_)
         | ClusterError::NodeInUse(_)
         | ClusterError::TooFewNodes { .. }
+        | ClusterError::NoRoomToDrain { .. }
         | ClusterError::Superseded(_)
         | ClusterError::RowChanged => PlacementError::Unavailable(error.to_string()),
     }
@@ -122,14 +123,14 @@ impl DiskPlacement for Fleet {
     async fn room(&self) -> Result<Room, PlacementError> {
         let capacity = self.cluster.capacity().await.map_err(unanswered)?;
         Ok(Room {
-            total_bytes: capacity.total_tracts.saturating_mul(TRACT_BYTES),
+            total_bytes: capacity.promisable_tracts().saturating_mul(TRACT_BYTES),
             promised_bytes: capacity.reserved_tracts.saturating_mul(TRACT_BYTES),
         })
     }
 
     async fn may_drain(&self, node: NodeId) -> Result<(), PlacementError> {
         match self.cluster.check_drain(ClusterNode(node.0)).await {
-            Err(error @ ClusterError::TooFewNodes { .. }) => {
+            Err(error @ (ClusterError::TooFewNodes { .. } | ClusterError::NoRoomToDrain { .. })) => {
                 Err(PlacementError::TooFewNodes(error.to_string()))
             }
             result => result.map_err(unanswered),

@@ -19,7 +19,7 @@ pub struct DiskPlan {
 /// The room of all nodes that serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// What there is.
+    /// What may be promised: it is still there after the loss of the largest failure domain.
     pub total_bytes: u64,
     /// What is promised to disks, all copies counted.
     pub promised_bytes: u64,

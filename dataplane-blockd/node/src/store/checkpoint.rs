@@ -26,12 +26,12 @@ const MAGIC: [u8; 8] = *b"FIRNBLKS";
 const STATE: &str = "state";
 const STATE_NEW: &str = "state.new";
 
-/// Writes the regions of `frames` and then the state file that says which journal file comes next.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    frames: BTreeSet<Frame>,
-    first_needed: u64,
-) -> Result<(), DiskError> {
+/// Writes the regions of `frames` and then the state file that says which journal file comes next. Where the file system is full it
+/// waits for room, each write by itself: a region's second copy must not be written before the first is durable.
+///
+/// # Panics
+/// If the disk fails.
+pub(super) async fn run(shared: Arc<Shared>, frames: BTreeSet<Frame>, first_needed: u64) {
     let geometry = shared.geometry;
     shared.env.fault_point("checkpoint.before_regions").await;
     let mut groups = BTreeSet::new();
@@ -60,14 +60,20 @@ pub(super) async fn run(
             )
         };
         let group = geometry.group_of(frame);
-        shared.index[group as usize]
-            .write_at(offset, vec![region])
-            .await?;
+        let mut step = shared.step("writing the index");
+        while let Err(error) = shared.index[group as usize]
+            .write_at(offset, vec![region.clone()])
+            .await
+        {
+            step.failed(error).await;
+        }
         groups.insert(group);
     }
     shared.env.fault_point("checkpoint.before_region_sync").await;
     for group in groups {
-        shared.index[group as usize].sync_data().await?;
+        if let Err(error) = shared.index[group as usize].sync_data().await {
+            panic!("the index cannot be synced: {error}; what the disk has is not known any more");
+        }
     }
     shared.env.fault_point("checkpoint.before_state").await;
     let contents = {
@@ -78,9 +84,12 @@ pub(super) async fn run(
             region_versions: state.region_versions.clone(),
         }
     };
-    contents.write(&shared.env).await?;
+    let mut step = shared.step("writing the state file");
+    while let Err(error) = contents.write(&shared.env).await {
+        step.failed(error).await;
+    }
+    drop(step);
     shared.env.fault_point("checkpoint.after_state").await;
-    Ok(())
 }
 
 /// What the state file says.
@@ -101,7 +110,8 @@ impl Contents {
         let file = disk.open(STATE_NEW, OpenMode::CreateNew).await?;
         file.write_and_sync(0, vec![self.encode()]).await?;
         disk.rename(STATE_NEW, STATE).await?;
-        disk.sync_directory("").await
+        // Nobody knows what a second try would say of.
+        disk.sync_directory("").await.map_err(DiskError::into_io)
     }
 
     /// The state file; a reason if it cannot be believed.

@@ -36,8 +36,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut journal: Journal, mut store: im
 
 /// One commit; whether there was anything to write.
 ///
+/// Where the file system is full it waits for room ([`room`](super::room)).
+///
 /// # Panics
-/// If a sync fails: what is on the disk is not known any more, so only a restart, which reads it, can go on.
+/// If a sync fails: what is on the disk is not known any more, so only a restart, which reads it, can go on. The task is an
+/// essential one, so that ends the process.
 async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Option<Task<()>>) -> bool {
     let batch = seal(&mut shared.state());
     let wrote = !batch.records.is_empty();
@@ -50,7 +53,9 @@ async fn commit(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
                 .iter()
                 .map(|group| shared.data[*group as usize].sync_data());
             for outcome in futures::future::join_all(syncs).await {
-                outcome.expect("the data can be synced");
+                if let Err(error) = outcome {
+                    panic!("data cannot be synced: {error}; what the disk has is not known any more");
+                }
             }
         }
         if firn_env::planted!("store.acknowledge_before_sync") {
@@ -106,10 +111,11 @@ async fn append(
     if !journal.has_room(payload.len()) {
         rotate(shared, journal, checkpoint).await;
     }
-    journal
-        .append(payload.freeze())
-        .await
-        .expect("the journal can be written and synced");
+    let payload = payload.freeze();
+    let mut step = shared.step("writing the journal");
+    while let Err(error) = journal.append(payload.clone()).await {
+        step.failed(error).await;
+    }
 }
 
 /// Goes on in the other journal file, which is free once the checkpoint before has covered what it holds; and starts the
@@ -127,9 +133,7 @@ async fn rotate(shared: &Arc<Shared>, journal: &mut Journal, checkpoint: &mut Op
         return;
     }
     let covering = checkpoint::run(shared.clone(), frames, first_needed);
-    *checkpoint = Some(shared.env.spawn("blockd checkpoint", async move {
-        covering.await.expect("index regions can be written and synced");
-    }));
+    *checkpoint = Some(shared.env.spawn_essential("blockd checkpoint", covering));
 }
 
 /// Takes what is active as the next batch.

@@ -23,6 +23,9 @@ pub enum StoreError {
         /// The tract.
         tract: TractId,
     },
+    /// The file system is full, and what was written before waits for room. Nothing was written; try again when there is some.
+    #[error("the node's file system is full: it is read-only until there is room")]
+    ReadOnly,
     /// Scratch slots could not be freed in time. Nothing was written; try again.
     #[error("the group has no free slot now")]
     Busy,

@@ -14,6 +14,7 @@ use super::{
     commit, index,
     journal::{Journal, JournalDamage},
     layout::{self, Frame, Geometry},
+    room::Room,
     state::State,
 };
 use bytes::Bytes;
@@ -144,6 +145,7 @@ impl Store {
             wanted: Notify::new(),
             durable: Watched::new(0),
             counts: StoreCounts::default(),
+            room: Room::new(),
         });
         for file in &shared.data {
             file.sync_data().await?;
@@ -156,7 +158,7 @@ impl Store {
             file.sync_data().await?;
         }
         env.fault_point("open.before_checkpoint").await;
-        checkpoint::run(shared.clone(), frames, newest + 1).await?;
+        checkpoint::run(shared.clone(), frames, newest + 1).await;
         let journal = Journal::begin(env, geometry.journal_bytes, newest + 1).await?;
         let committer = Arc::new_cyclic(|committer: &std::sync::Weak<super::Committer>| {
             let (weak_shared, committer) = (Arc::downgrade(&shared), committer.clone());
@@ -167,7 +169,7 @@ impl Store {
                 })
             };
             super::Committer {
-                task: env.spawn("blockd committer", commit::run(shared.clone(), journal, store)),
+                task: env.spawn_essential("blockd committer", commit::run(shared.clone(), journal, store)),
                 _lock: lock,
             }
         });

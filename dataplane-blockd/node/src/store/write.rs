@@ -8,7 +8,9 @@ use super::{
 };
 use bytes::Bytes;
 use firn_blockd_protocol::{BLOCK_BYTES, Generation, TractId};
+use futures::future::{Either, select};
 use std::{
+    pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -117,6 +119,9 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let tract = place.tract;
+        if shared.room.is_read_only() {
+            return Err(StoreError::ReadOnly);
+        }
         shared.counts.written_blocks.fetch_add(puts.len() as u64, Relaxed);
         let _gate = self.enter(place).await?;
         let entries = self.take_slots(tract, puts, accept).await?;
@@ -138,7 +143,9 @@ impl Store {
             )
         };
         if crowded {
-            self.durable(batch).await;
+            // Whoever waits here has a permit for the disk, which those who read need. A store that is read-only takes no more.
+            let (durable, full) = (pin!(self.durable(batch)), pin!(shared.room.read_only()));
+            select(durable, full).await;
         } else if eager {
             shared.wanted.notify_one();
         }
@@ -170,7 +177,10 @@ impl Store {
                 return Err(StoreError::Busy);
             }
             self.shared.env.fault_point("store.no_slot").await;
-            self.durable(batch).await;
+            let (durable, full) = (pin!(self.durable(batch)), pin!(self.shared.room.read_only()));
+            if let Either::Right(_) = select(durable, full).await {
+                return Err(StoreError::ReadOnly);
+            }
             self.shared.env.sleep(SLOT_PAUSE).await;
         }
     }
@@ -202,8 +212,11 @@ impl Store {
             }
         }
         for (slot, parts) in runs {
-            if let Err(error) = file.write_at(u64::from(slot) * BLOCK_BYTES as u64, parts).await {
-                // The files are preallocated: a write that fails says that the disk is failing.
+            let written = file.write_at(u64::from(slot) * BLOCK_BYTES as u64, parts).await;
+            self.shared.room.note_put(&written);
+            if let Err(error) = written {
+                // The files are preallocated: a write that fails says that the disk is failing, or that its file system copies on
+                // write and is full.
                 let mut state = self.shared.state();
                 for entry in entries.iter().flatten() {
                     if let Some(slot) = entry.slot() {

@@ -24,6 +24,7 @@ fn node(number: u8) -> NodeId {
 const REPORT: NodeReport = NodeReport {
     capacity_tracts: 1000,
     used_tracts: 0,
+    condition: NodeCondition::Writable,
 };
 
 /// Registers a node and lets it beat until its machine ends.
