@@ -119,7 +119,7 @@ impl AttachedDisk {
             waited,
             dirty_bytes: self.disk.dirty_bytes(),
             journal: self.device.status(),
-            trouble: self.replicas.trouble(),
+            trouble: self.replicas.trouble().map(|waiting| waiting.why),
         }
     }
 }

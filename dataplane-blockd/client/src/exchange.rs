@@ -1,6 +1,6 @@
 //! Asking the replicas of a row: until all of one version have answered, or the deadline passes.
 
-use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas};
+use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas, waits::Wait};
 use firn_blockd_disk::{Incarnation, ReplicaError};
 use firn_blockd_protocol::{
     CallError, Generation, Refusal, Replica, Reply, Request, Row, RowVersion, VersionedBlocks, WriteBlocks,
@@ -29,6 +29,8 @@ pub(crate) struct RetryState {
     began: Monotonic,
     pause: Duration,
     immediate_retries: u32,
+    /// For people, from the first pause on.
+    wait: Option<Wait>,
 }
 
 /// Times that something new is followed at once, in one store or load. More of them mean that somebody is confused.
@@ -40,6 +42,7 @@ impl RetryState {
             began: env.now(),
             pause: RETRY.0,
             immediate_retries: 0,
+            wait: None,
         }
     }
 
@@ -91,7 +94,10 @@ impl ClusterReplicas {
         why: String,
     ) -> Result<(), ReplicaError> {
         self.counters.retries.fetch_add(1, Relaxed);
-        self.note_trouble(Some(why.clone()));
+        match &retry.wait {
+            Some(wait) => wait.say(why.clone()),
+            None => retry.wait = Some(self.waits.begin(retry.began, why.clone())),
+        }
         if self.env.now().since(retry.began) >= self.deadline_after {
             return Err(ReplicaError::Unreachable { replica: 0, why });
         }
@@ -243,7 +249,10 @@ impl ClusterReplicas {
             let first = chunk.tract as usize + usize::from(chunk.range.first());
             let replica = active[(first + copy) % active.len()];
             match self.fetch(replica, &row, chunk).await {
-                Verdict::Done(found) => return Ok(Some(found)),
+                Verdict::Done(found) => {
+                    self.waits.load_done();
+                    return Ok(Some(found));
+                }
                 Verdict::Damaged => return Ok(None),
                 Verdict::Fenced(by) => return Err(ReplicaError::Fenced { by }),
                 Verdict::Again => {
@@ -253,7 +262,7 @@ impl ClusterReplicas {
                 }
                 Verdict::Later(why) => {
                     self.counters.retries.fetch_add(1, Relaxed);
-                    self.note_trouble(Some(why.clone()));
+                    self.waits.load_failed(&self.env, why.clone());
                     if let Err(error) = self.rows.refresh(row.index).await {
                         debug!(%error, "the table cannot be read");
                     }

@@ -24,6 +24,8 @@ mod pool;
 mod replicas;
 mod rows;
 mod settings;
+mod takeover;
+mod waits;
 
 pub use access::{Access, CapabilitySource, IssuedHere, NoCapability};
 pub use attach::{AttachFailed, Attachable, AttachedDisk, attach, replication, tracts_for};
@@ -31,3 +33,5 @@ pub use detach::{DETACH_LIMIT, DetachFailed, NodesAway};
 pub use layout::{Layout, LayoutError};
 pub use replicas::{ClusterReplicas, ReplicaOptions, ReplicaUsage};
 pub use settings::{DiskSettings, Mode, SettingsError, Shape, UNIT_BLOCKS, key_check};
+pub use takeover::{NewOwner, TakenOver};
+pub use waits::Waiting;

@@ -19,6 +19,7 @@ use crate::{
     layout::{Chunk, Layout, LayoutError},
     pool::{Pool, Speaker},
     rows::Rows,
+    waits::{Waiting, Waits},
 };
 use async_trait::async_trait;
 use firn_blockd_disk::{Body, Copy, Incarnation, ReplicaError, Replicas, Sealer, Stored, Unit, Version};
@@ -35,14 +36,10 @@ use futures::{
 use std::{
     collections::BTreeSet,
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tracing::debug;
 
 /// Parts of a checkpoint under way at once: 4 MiB.
 const PARTS_AT_ONCE: usize = 4;
@@ -121,7 +118,7 @@ pub struct ClusterReplicas {
     loads: Semaphore,
     budget: usize,
     pub(crate) counters: Counters,
-    trouble: Mutex<Option<String>>,
+    pub(crate) waits: Waits,
 }
 
 /// The disk that is attached.
@@ -166,7 +163,7 @@ impl ClusterReplicas {
             loads: Semaphore::new(options.bytes_in_flight),
             budget: options.bytes_in_flight,
             counters: Counters::default(),
-            trouble: Mutex::default(),
+            waits: Waits::default(),
         })
     }
 
@@ -188,19 +185,9 @@ impl ClusterReplicas {
         }
     }
 
-    /// Why the last store or load had to wait; nothing since the last one that did not.
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().expect("no panic under this lock").clone()
-    }
-
-    pub(crate) fn note_trouble(&self, trouble: Option<String>) {
-        let mut noted = self.trouble.lock().expect("no panic under this lock");
-        if *noted != trouble {
-            if let Some(why) = &trouble {
-                debug!(why, "nodes are asked again");
-            }
-            *noted = trouble;
-        }
+    /// What has waited longest of the stores and loads that wait for nodes at this moment; nothing if none does.
+    pub fn trouble(&self) -> Option<Waiting> {
+        self.waits.oldest(&self.env)
     }
 
     pub(crate) fn tract(&self, index: u32) -> TractId {
@@ -281,7 +268,6 @@ impl ClusterReplicas {
                 .await?;
         }
         self.counters.stores.fetch_add(1, Relaxed);
-        self.note_trouble(None);
         Ok(())
     }
 

@@ -139,6 +139,27 @@ impl VirtualDisk {
         }
     }
 
+    /// Resolves when a replica, or whoever calls [`VirtualDisk::give_up`], has said that another attach has the disk.
+    pub async fn fenced(&self) -> Incarnation {
+        loop {
+            let progress = self.inner.progress.notified();
+            if let Some(by) = self.inner.state().fenced {
+                return by;
+            }
+            progress.await;
+        }
+    }
+
+    /// Whether another attach has the disk.
+    pub fn is_fenced(&self) -> bool {
+        self.inner.state().fenced.is_some()
+    }
+
+    /// Another attach has the disk: what waits is answered with an error, and nothing is sent any more.
+    pub fn give_up(&self, by: Incarnation) {
+        self.inner.fence(by);
+    }
+
     /// How long the oldest write that is not durable has waited.
     pub fn waiting(&self) -> Option<Duration> {
         let now_ms = self.inner.now_ms();
@@ -337,9 +358,10 @@ impl Inner {
         }
         for group in self.groups(stores) {
             let inner = self.clone();
+            // Essential: whoever wrote would wait for ever for a store whose task is gone.
             drop(
                 self.env
-                    .spawn("disk store", async move { inner.store(group).await }),
+                    .spawn_essential("disk store", async move { inner.store(group).await }),
             );
         }
     }

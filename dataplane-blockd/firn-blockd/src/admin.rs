@@ -137,8 +137,17 @@ pub struct DiskStatus {
     pub sent_bytes: u64,
     /// Received from nodes.
     pub received_bytes: u64,
-    /// What stores wait for now.
+    /// What has waited longest of what waits for nodes now.
     pub trouble: Option<String>,
+    /// How long it has waited.
+    #[serde(default)]
+    pub waits_seconds: u64,
+    /// Another attach has the disk: this one is about to end.
+    #[serde(default)]
+    pub fenced: bool,
+    /// The most clients of the NBD server; more wait to be accepted.
+    #[serde(default)]
+    pub connections_max: u64,
     /// The last snapshot that was begun.
     pub snapshot: Option<SnapshotStatus>,
     /// The local journal, if it has one.
@@ -184,7 +193,7 @@ pub fn serve(env: &Env, path: &Path, served: Arc<Served>) -> Result<Task<()>, Fa
     std::fs::set_permissions(&making, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     std::fs::rename(&making, path).map_err(failed)?;
     let answering = env.clone();
-    Ok(env.spawn("admin socket", async move {
+    Ok(env.spawn_essential("admin socket", async move {
         loop {
             // One after the other: who administers a disk waits its turn.
             match listener.accept().await {

@@ -119,6 +119,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         journal_after_ms: 2000,
         disconnected_seconds: None,
         detach_seconds: DETACH_LIMIT.as_secs(),
+        nbd_connections: 64,
         // Whoever had it was an earlier process on this directory, which the table's lock shows to be gone.
         force: true,
         tls: TlsFiles::default(),

@@ -18,6 +18,7 @@ use firn_blockd_client::{
     replication, tracts_for,
 };
 use firn_blockd_disk::{FlushPolicy, journal::JournalOptions};
+use firn_blockd_nbd::Limits;
 use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
 use firn_blockd_protocol::{TRACT_BYTES, TenantId};
 use firn_env::Env;
@@ -127,6 +128,9 @@ pub struct AttachHow {
     /// How many seconds a detach, or the end of this process, waits for nodes to take all that was written.
     #[arg(long, default_value_t = DETACH_LIMIT.as_secs(), value_name = "SECONDS")]
     pub detach_seconds: u64,
+    /// NBD clients at once; more wait to be accepted.
+    #[arg(long, default_value_t = Limits::default().connections as u32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub nbd_connections: u32,
     /// Takes the disk from whoever has it. They can do nothing more with it.
     #[arg(long)]
     pub force: bool,
@@ -173,12 +177,7 @@ pub fn new_disk(env: &Env, tenant: TenantId, wanted: &Create) -> Result<NewDisk,
     };
     let settings =
         DiskSettings::new(shape, wanted.mode, Some(key_check(key.expose()))).map_err(Failure::usage)?;
-    if !size_bytes.is_multiple_of(u64::from(shape.block_bytes())) {
-        return Err(Failure::usage(format!(
-            "a size must be a multiple of {} bytes",
-            shape.block_bytes()
-        )));
-    }
+    check_size(size_bytes, shape.block_bytes())?;
     Ok(NewDisk {
         tenant,
         name: wanted.name.clone(),
@@ -187,6 +186,23 @@ pub fn new_disk(env: &Env, tenant: TenantId, wanted: &Create) -> Result<NewDisk,
         replication: replication(wanted.replication).map_err(Failure::usage)?,
         settings: settings.to_text(),
     })
+}
+
+/// Whether a disk of such blocks can have this size; if not, the error names the nearest sizes that it can have.
+pub fn check_size(size_bytes: u64, block_bytes: u32) -> Result<(), Failure> {
+    let block = u64::from(block_bytes.max(4096));
+    if size_bytes > 0 && size_bytes.is_multiple_of(block) {
+        return Ok(());
+    }
+    let below = size_bytes / block * block;
+    let above = below.saturating_add(block);
+    let fits = match below {
+        0 => format!("{above}B is the least"),
+        _ => format!("{below}B and {above}B would do"),
+    };
+    Err(Failure::usage(format!(
+        "{size_bytes} bytes are no size for this disk: it must be a multiple of {block} bytes; {fits}"
+    )))
 }
 
 /// `firn-blockd create`.
@@ -286,6 +302,7 @@ pub async fn serve(
         flush: wanted.flush,
         dirty_bytes_max: wanted.dirty_bytes_max,
         detach_limit: Duration::from_secs(how.detach_seconds),
+        connections: how.nbd_connections as usize,
         tls: how.tls.read()?,
         snapshots: snapshots.map(|store| Place::new(store.clone(), wanted.disk, &wanted.key)),
     };
@@ -299,10 +316,17 @@ pub async fn serve(
         );
     }
     println!("disk {name} is served at {}", served.address());
-    let outcome = match select(pin!(until_stopped()), pin!(served.ended())).await {
-        Either::Left((Ok(()), _)) => served.detach().await,
-        Either::Left((Err(error), _)) => Err(error),
-        Either::Right(((), _)) => Ok(()),
+    let (stopped, ended, lost) = (
+        pin!(until_stopped()),
+        pin!(served.ended()),
+        pin!(served.taken_over()),
+    );
+    let outcome = match select(select(stopped, ended), lost).await {
+        Either::Left((Either::Left((Ok(()), _)), _)) => served.detach().await,
+        Either::Left((Either::Left((Err(error), _)), _)) => Err(error),
+        Either::Left((Either::Right(((), _)), _)) => Ok(()),
+        // There is nothing to give back.
+        Either::Right((fenced, _)) => Err(fenced),
     };
     admin.abort();
     // If it cannot be removed, the next attach replaces it.
@@ -349,6 +373,7 @@ pub async fn detach(config: &Config, name: &str) -> Result<(), Failure> {
 /// `firn-blockd grow`: through whoever has it attached here, or in the table, for the next attach.
 pub async fn grow(config: &Config, name: &str, size: Size) -> Result<(), Failure> {
     let client = config.client()?;
+    check_size(size.0, 0)?;
     let asked = admin::ask(
         &client.state_directory,
         name,
@@ -367,6 +392,13 @@ pub async fn grow(config: &Config, name: &str, size: Size) -> Result<(), Failure
         )));
     }
     let settings = DiskSettings::parse(&record.settings).map_err(Failure::new)?;
+    check_size(size.0, settings.shape.block_bytes())?;
+    if size.0 < record.size_bytes {
+        return Err(Failure::usage(format!(
+            "disk {name} has {} bytes and does not shrink; name more than that",
+            record.size_bytes
+        )));
+    }
     let tracts = tracts_for(&settings, size.0)?;
     let record = outside
         .placement
@@ -384,4 +416,21 @@ pub async fn delete(config: &Config, name: &str) -> Result<(), Failure> {
     outside.placement.delete_disk(record.disk).await?;
     println!("disk {name} is deleted; nodes give its tracts up within the hour");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_does_not_fit_names_those_that_do() {
+        assert!(check_size(20 << 30, 4096).is_ok() && check_size(4096, 0).is_ok());
+        let wrong = |bytes, block| check_size(bytes, block).expect_err("it does not fit").to_string();
+        assert!(wrong(10_000, 4096).contains("8192B and 12288B would do"));
+        assert!(wrong(1, 65536).contains("65536B is the least"));
+        assert_eq!(
+            check_size(0, 4096).expect_err("nothing is no size").exit_code(),
+            2
+        );
+    }
 }

@@ -102,7 +102,7 @@ pub fn coordinate(env: &Env, placement: &Placement, section: &NodeSection, lease
         dead_after: Duration::from_secs(section.dead_after_seconds),
         ..CoordinatorSettings::default()
     };
-    drop(env.spawn(
+    drop(env.spawn_essential(
         "coordinator",
         Coordinator::new(placement.clone(), settings).run(TICK),
     ));

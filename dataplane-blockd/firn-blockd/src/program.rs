@@ -58,8 +58,17 @@ enum Command {
         /// The disk's name.
         name: String,
         /// Its new size, such as 20GiB.
-        #[arg(long)]
-        size: Size,
+        #[arg(required_unless_present = "old_size")]
+        size: Option<Size>,
+        /// As earlier versions wanted it.
+        #[arg(
+            long = "size",
+            id = "old_size",
+            hide = true,
+            conflicts_with = "size",
+            value_name = "SIZE"
+        )]
+        old_size: Option<Size>,
     },
     /// Deletes a disk that nobody has attached.
     Delete {
@@ -169,7 +178,12 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::List => disks::list(&config()?).await,
         Command::Attach { name, how } => disks::attach_disk(&config()?, &name, &how).await,
         Command::Detach { name } => disks::detach(&config()?, &name).await,
-        Command::Grow { name, size } => disks::grow(&config()?, &name, size).await,
+        Command::Grow { name, size, old_size } => {
+            let size = size
+                .or(old_size)
+                .ok_or_else(|| Failure::usage("name the new size, such as 20GiB"))?;
+            disks::grow(&config()?, &name, size).await
+        }
         Command::Delete { name } => disks::delete(&config()?, &name).await,
         Command::Snapshot(wanted) => snapshots::snapshot(&config()?, wanted).await,
         Command::Snapshots(of) => snapshots::list(&config()?, &of).await,

@@ -133,7 +133,7 @@ impl Operator {
         let transport = Transport::mutual(&self.env, identity.clone(), authorities, &name.trust_domain)
             .map_err(Failure::new)?;
         let (operator, renewed) = (self.clone(), name.clone());
-        drop(self.env.spawn("renew certificate", async move {
+        drop(self.env.spawn_essential("renew certificate", async move {
             loop {
                 operator.env.sleep(RENEWAL_LOOK).await;
                 if UnixTime::from_wall(operator.env.wall()) < identity.renew_after() {

@@ -2,14 +2,15 @@
 
 use crate::{
     admin::{self, Command, DiskStatus, JournalStatus, Reply},
+    disks::check_size,
     failure::Failure,
     snapshots::{Place, Taking},
 };
-use firn_blockd_client::AttachedDisk;
-use firn_blockd_disk::{FlushPolicy, journal::Journaled};
+use firn_blockd_client::{AttachedDisk, ClusterReplicas};
+use firn_blockd_disk::{FlushPolicy, VirtualDisk, journal::Journaled};
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server, Tls};
 use firn_blockd_snapshot::{SNAPSHOT_TRACT_BYTES, SnapshotGate};
-use firn_env::{Env, Task};
+use firn_env::{Env, Monotonic, Task};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
 
@@ -28,6 +29,8 @@ pub struct Serving {
     pub dirty_bytes_max: u64,
     /// How long a detach waits for nodes.
     pub detach_limit: Duration,
+    /// Clients at once; more wait to be accepted.
+    pub connections: usize,
     /// NBD clients must speak TLS.
     pub tls: Option<Tls>,
     /// Where snapshots go, if anywhere.
@@ -65,6 +68,52 @@ pub fn nbd_address(text: &str) -> Result<String, Failure> {
     }
 }
 
+/// How long writers wait before the log says so.
+const WAIT_IS_LONG: Duration = Duration::from_secs(10);
+/// Between two looks at what waits.
+const WAIT_LOOK: Duration = Duration::from_secs(2);
+/// Between two lines about one wait.
+const WAIT_TELL: Duration = Duration::from_secs(60);
+
+/// Says in the log what writers and readers wait for, once a minute while they do, and when they go on.
+async fn tell_waits(env: Env, name: String, disk: VirtualDisk, replicas: Arc<ClusterReplicas>) {
+    let mut told: Option<(Monotonic, Monotonic)> = None;
+    while !disk.is_fenced() {
+        env.sleep(WAIT_LOOK).await;
+        let now = env.now();
+        let waiting = replicas.trouble();
+        // A store that is tried again begins anew; the oldest write knows for how long it has not been durable.
+        let seconds = waiting
+            .as_ref()
+            .map(|waiting| now.since(waiting.since))
+            .max(waiting.as_ref().and_then(|_| disk.waiting()));
+        match (waiting, seconds, told) {
+            (Some(waiting), Some(waited), _) if waited >= WAIT_IS_LONG => {
+                let since = told.map_or(now, |(since, _)| since);
+                if told.is_none_or(|(_, said)| now.since(said) >= WAIT_TELL) {
+                    tracing::warn!(
+                        disk = name,
+                        waited_seconds = waited.as_secs(),
+                        not_durable_bytes = disk.dirty_bytes(),
+                        why = waiting.why,
+                        "writers or readers wait for nodes; nothing is lost, they go on by themselves"
+                    );
+                    told = Some((since, now));
+                }
+            }
+            (None, _, Some((since, _))) => {
+                told = None;
+                tracing::info!(
+                    disk = name,
+                    told_seconds = now.since(since).as_secs(),
+                    "nodes answer again; nobody waits"
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Served {
     /// Exports the disk and answers administrators.
     pub async fn start(
@@ -77,11 +126,18 @@ impl Served {
         let gate = SnapshotGate::new(attached.device.clone(), SNAPSHOT_TRACT_BYTES);
         let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(gate.clone()));
         exports.insert(&serving.name, Export::new(device, "a Firn disk"));
-        let server = Server::new(env.clone(), exports, serving.tls.clone(), Limits::default());
+        let limits = Limits {
+            connections: serving.connections,
+            ..Limits::default()
+        };
+        let server = Server::new(env.clone(), exports, serving.tls.clone(), limits);
         let listening = server
             .listen(&nbd_address(&serving.nbd)?)
             .await
             .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", serving.nbd)))?;
+        let (disk, replicas) = (attached.disk.clone(), attached.replicas.clone());
+        let telling = tell_waits(env.clone(), serving.name.clone(), disk, replicas);
+        drop(env.spawn_essential("tell waits", telling));
         let served = Arc::new(Self {
             env: env.clone(),
             serving,
@@ -94,6 +150,23 @@ impl Served {
         });
         let admin = admin::serve(env, socket, served.clone())?;
         Ok((served, admin))
+    }
+
+    /// Resolves when the disk was taken over, with what to tell people. NBD clients have been cut off then.
+    pub async fn taken_over(&self) -> Failure {
+        let (taken_over, device) = {
+            let attached = self.attached.lock().await;
+            (attached.taken_over(), attached.device.clone())
+        };
+        let taken = taken_over.await;
+        let kept = match device.status() {
+            Some(journal) if journal.used_bytes > 0 => {
+                "; what was answered from the local journal is still there: look at it with firn-blockd journal show"
+            }
+            Some(_) | None => "; what was answered as durable is on the disk, what was not may be lost",
+        };
+        self.server.stop(GRACE).await;
+        Failure::fenced(format!("disk {}: {taken}{kept}", self.serving.name))
     }
 
     /// Where NBD clients connect.
@@ -160,6 +233,12 @@ impl Served {
             }
             Command::Grow { size_bytes } => {
                 let mut attached = self.attached.lock().await;
+                let block_bytes = attached.settings().shape.block_bytes();
+                if let Err(error) = check_size(size_bytes, block_bytes) {
+                    return Reply::Error {
+                        text: error.to_string(),
+                    };
+                }
                 match attached.grow(size_bytes).await {
                     Ok(()) => Reply::Done {
                         text: format!(
@@ -179,6 +258,8 @@ impl Served {
     pub async fn status(&self) -> DiskStatus {
         let attached = self.attached.lock().await;
         let (record, usage) = (attached.record(), attached.replicas.usage());
+        let trouble = attached.replicas.trouble();
+        let now = self.env.now();
         DiskStatus {
             name: self.serving.name.clone(),
             disk: record.disk.to_string(),
@@ -200,7 +281,12 @@ impl Served {
             retries: usage.retries,
             sent_bytes: usage.sent_bytes,
             received_bytes: usage.received_bytes,
-            trouble: attached.replicas.trouble(),
+            waits_seconds: trouble
+                .as_ref()
+                .map_or(0, |waiting| now.since(waiting.since).as_secs()),
+            trouble: trouble.map(|waiting| waiting.why),
+            fenced: attached.disk.is_fenced(),
+            connections_max: self.serving.connections as u64,
             snapshot: self.taking.status(),
             journal: attached.device.status().map(|status| JournalStatus {
                 journaling: status.session.is_some(),

@@ -7,16 +7,28 @@ use crate::{
     failure::Failure,
     quantity::show,
 };
-use firn_blockd_placement::{NodeRecord, NodeState, Placement};
+use firn_blockd_placement::{NodeCondition, NodeRecord, NodeState, Placement, Promises};
 use firn_blockd_protocol::{NodeId, Replication, Row};
 use firn_env::Env;
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    path::Path,
+    time::Duration,
+};
 
 /// Between two looks at how rows move.
 const REBALANCE_LOOK: Duration = Duration::from_secs(2);
 /// Looks without any change after which nothing more is expected: a minute, far longer than a coordinator's round.
 const STILL_LOOKS: u32 = 30;
+
+/// Between two looks at how a node empties.
+const DRAIN_LOOK: Duration = Duration::from_secs(2);
+/// Looks without a row less after which a drain is said to be stuck: ten minutes, since a row of a large disk takes some to copy.
+const STILL_DRAINING_LOOKS: u32 = 300;
+/// Looks without any change after which whole rows are as level as they can be.
+const LEVEL_LOOKS: u32 = 5;
 
 /// How `status` is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -32,8 +44,12 @@ pub enum Output {
 struct RowsStatus {
     copies: usize,
     rows: usize,
-    /// With fewer active replicas than copies.
+    /// With fewer active replicas on nodes that live than copies.
     degraded: usize,
+    /// Of these, with a single one, though there should be more.
+    one_copy: usize,
+    /// Of these, with none: what is in them waits for a node to come back.
+    stranded: usize,
     /// With a replica that is still copying.
     copying: usize,
     /// Not built yet: there were never enough nodes.
@@ -47,6 +63,8 @@ struct NodeStatus {
     domain: String,
     state: &'static str,
     used_tracts: u64,
+    /// Promised in the rows it is in: never more than it has room for, but for disks that were made or grew since rows last moved.
+    promised_tracts: u64,
     capacity_tracts: u64,
     /// Rows it is in, of the tables of one, two and three copies: none, once a drained node is done without.
     rows: [usize; 3],
@@ -58,7 +76,13 @@ struct NodeStatus {
 struct ClusterStatus {
     nodes: Vec<NodeStatus>,
     rows: Vec<RowsStatus>,
+    /// On nodes that live and serve.
+    total_tracts: u64,
+    /// Of the total, what may be promised: it is still there after the loss of the largest failure domain.
+    promisable_tracts: u64,
+    /// Of that, what is not promised yet.
     free_tracts: u64,
+    /// Promised to disks, all copies counted.
     reserved_tracts: u64,
     /// Attached on this machine.
     disks: Vec<DiskStatus>,
@@ -71,22 +95,35 @@ async fn cluster_status(
 ) -> Result<ClusterStatus, Failure> {
     let now_ms = env.wall().as_millis();
     let capacity = placement.capacity().await?;
-    let (mut rows, mut of_nodes) = (Vec::new(), BTreeMap::<NodeId, [usize; 3]>::new());
+    let verdict = placement.verdict().await?;
+    let dead: BTreeSet<NodeId> = verdict.dead.iter().filter_map(|node| node.parse().ok()).collect();
+    let disks = placement.disks(None).await?;
+    let promises = Promises::of(&placement.cluster().await?, disks.iter());
+    let (mut rows, mut of_nodes) = (Vec::new(), BTreeMap::<NodeId, ([usize; 3], u64)>::new());
     for replication in Replication::ALL {
         let table = placement.rows(replication).await?;
-        rows.push(rows_status(replication, &table));
-        for replica in table.iter().flat_map(|row| &row.replicas) {
-            of_nodes.entry(replica.node).or_default()[replication.copies() - 1] += 1;
+        rows.push(rows_status(replication, &table, &dead));
+        for row in &table {
+            for replica in &row.replicas {
+                let (rows, promised) = of_nodes.entry(replica.node).or_default();
+                rows[replication.copies() - 1] += 1;
+                *promised += promises.tracts(row);
+            }
         }
     }
     let node = |record: NodeRecord| NodeStatus {
         node: record.node.to_string(),
-        rows: of_nodes.get(&record.node).copied().unwrap_or_default(),
+        rows: of_nodes.get(&record.node).copied().unwrap_or_default().0,
+        promised_tracts: of_nodes.get(&record.node).copied().unwrap_or_default().1,
         address: record.address,
         domain: record.domain,
-        state: match record.state {
-            NodeState::Serving => "serving",
-            NodeState::Draining => "draining",
+        // What the coordinator takes it for, and what it says itself, come before what is wanted of it.
+        state: match (record.condition, record.state) {
+            _ if dead.contains(&record.node) => "dead",
+            (NodeCondition::ReadOnly, _) => "read-only",
+            (NodeCondition::OutOfTracts, _) => "full",
+            (NodeCondition::Writable, NodeState::Serving) => "serving",
+            (NodeCondition::Writable, NodeState::Draining) => "draining",
         },
         used_tracts: record.used_tracts,
         capacity_tracts: record.capacity_tracts,
@@ -95,19 +132,29 @@ async fn cluster_status(
     Ok(ClusterStatus {
         nodes: placement.nodes().await?.into_iter().map(node).collect(),
         rows,
+        total_tracts: capacity.total_tracts,
+        promisable_tracts: capacity.promisable_tracts(),
         free_tracts: capacity.free_tracts(),
         reserved_tracts: capacity.reserved_tracts,
         disks: attached_here(state_directory).await?,
     })
 }
 
-fn rows_status(replication: Replication, rows: &[Row]) -> RowsStatus {
+fn rows_status(replication: Replication, rows: &[Row], dead: &BTreeSet<NodeId>) -> RowsStatus {
     let built = || rows.iter().filter(|row| !row.replicas.is_empty());
     let active = |row: &Row| row.active().count();
+    let living = |row: &Row| {
+        row.active()
+            .filter(|replica| !dead.contains(&replica.node))
+            .count()
+    };
+    let copies = replication.copies();
     RowsStatus {
-        copies: replication.copies(),
+        copies,
         rows: rows.len(),
-        degraded: built().filter(|row| active(row) < replication.copies()).count(),
+        degraded: built().filter(|row| living(row) < copies).count(),
+        one_copy: built().filter(|row| copies > 1 && living(row) == 1).count(),
+        stranded: built().filter(|row| living(row) == 0).count(),
         copying: built().filter(|row| active(row) < row.replicas.len()).count(),
         empty: rows.len() - built().count(),
     }
@@ -152,34 +199,46 @@ fn text(status: &ClusterStatus) -> String {
         let _ = writeln!(text, "{line}");
     };
     line(format!(
-        "{:<34}{:<22}{:<14}{:<10}{:>14}{:>7}{:>10}",
-        "node", "address", "domain", "state", "tracts", "rows", "silent"
+        "{:<34}{:<22}{:<14}{:<10}{:>20}{:>7}{:>10}",
+        "node", "address", "domain", "state", "held/promised/room", "rows", "silent"
     ));
     for node in &status.nodes {
         line(format!(
-            "{:<34}{:<22}{:<14}{:<10}{:>14}{:>7}{:>8} s",
+            "{:<34}{:<22}{:<14}{:<10}{:>20}{:>7}{:>8} s",
             node.node,
             node.address,
             node.domain,
             node.state,
-            format!("{}/{}", node.used_tracts, node.capacity_tracts),
+            format!(
+                "{}/{}/{}",
+                node.used_tracts, node.promised_tracts, node.capacity_tracts
+            ),
             node.rows.iter().sum::<usize>(),
             node.silent_ms / 1000
         ));
     }
     for rows in status.rows.iter().filter(|rows| rows.rows > rows.empty) {
         line(format!(
-            "rows of {} copies: {}, {} with too few, {} being copied",
+            "rows of {} copies: {}, {} with too few ({} with one copy only, {} with none that lives), {} being copied",
             rows.copies,
             rows.rows - rows.empty,
             rows.degraded,
+            rows.one_copy,
+            rows.stranded,
             rows.copying
         ));
     }
     line(format!(
-        "room: {} tracts of 8 MiB free, {} promised to disks",
-        status.free_tracts, status.reserved_tracts
+        "room: {} tracts of 8 MiB on nodes that serve, {} of them are still there after the loss of the largest failure domain; of these {} \
+         are promised to disks, {} free",
+        status.total_tracts, status.promisable_tracts, status.reserved_tracts, status.free_tracts
     ));
+    if status.reserved_tracts > status.promisable_tracts {
+        line(format!(
+            "warning: {} tracts more are promised than would survive a loss; add nodes, or bring back those that are dead",
+            status.reserved_tracts - status.promisable_tracts
+        ));
+    }
     for disk in &status.disks {
         line(disk_line(disk));
     }
@@ -187,10 +246,11 @@ fn text(status: &ClusterStatus) -> String {
 }
 
 fn disk_line(disk: &DiskStatus) -> String {
-    let trouble = disk
-        .trouble
-        .as_ref()
-        .map_or(String::new(), |why| format!("; waits: {why}"));
+    let trouble = match (&disk.trouble, disk.fenced) {
+        (_, true) => "; FENCED: another attach has the disk, this one is about to end".into(),
+        (Some(why), false) => format!("; waits for {} s: {why}", disk.waits_seconds),
+        (None, false) => String::new(),
+    };
     let journal = match &disk.journal {
         Some(journal) if journal.journaling => format!(
             "; {} of {} in the local journal, {} changes for nodes",
@@ -263,11 +323,15 @@ pub async fn drain(config: &Config, node: &str, undo: bool) -> Result<(), Failur
     } else {
         NodeState::Draining
     };
+    if !undo {
+        outside.placement.check_drain(node).await?;
+    }
     outside.placement.set_node_state(node, state).await?;
     if undo {
         println!("node {node} takes part again");
         return Ok(());
     }
+    let mut still = (usize::MAX, 0);
     loop {
         let mut left = 0;
         for replication in Replication::ALL {
@@ -278,18 +342,34 @@ pub async fn drain(config: &Config, node: &str, undo: bool) -> Result<(), Failur
             println!("node {node} is in no row any more; it can be taken away");
             return Ok(());
         }
+        still = if still.0 == left {
+            (left, still.1 + 1)
+        } else {
+            (left, 0)
+        };
+        if still.1 >= STILL_DRAINING_LOOKS {
+            return Err(Failure::new(format!(
+                "node {node} is still in {left} rows, and none has moved for {} minutes: others are away or have no room for them \
+                 (firn-blockd status). It keeps what it has and goes on draining when they can; --undo lets it take part again",
+                DRAIN_LOOK.as_secs() * u64::from(STILL_DRAINING_LOOKS) / 60
+            )));
+        }
         eprintln!("draining: still in {left} rows (interrupt this as you like, it goes on)");
-        outside.env.sleep(Duration::from_secs(2)).await;
+        outside.env.sleep(DRAIN_LOOK).await;
     }
 }
 
-/// How uneven nodes are: the least and the most rows of a node that takes part.
-fn spread(status: &ClusterStatus) -> (usize, usize) {
-    let rows = || {
+/// How uneven nodes are: the least and the most that a node which takes part carries for its size, in a thousand, as the coordinator
+/// counts: a row counts for one tract more than is promised in it.
+fn spread(status: &ClusterStatus) -> (u64, u64) {
+    let shares = || {
         let serving = status.nodes.iter().filter(|node| node.state == "serving");
-        serving.map(|node| node.rows.iter().sum::<usize>())
+        serving.map(|node| {
+            let carried = node.promised_tracts + node.rows.iter().sum::<usize>() as u64;
+            carried.saturating_mul(1000) / node.capacity_tracts.max(1)
+        })
     };
-    (rows().min().unwrap_or(0), rows().max().unwrap_or(0))
+    (shares().min().unwrap_or(0), shares().max().unwrap_or(0))
 }
 
 /// `firn-blockd rebalance`: the coordinator levels rows by itself, a few at a time; this watches until it has nothing more to
@@ -304,10 +384,15 @@ pub async fn rebalance(config: &Config, dry_run: bool) -> Result<(), Failure> {
         let count = |part: fn(&RowsStatus) -> usize| status.rows.iter().map(part).sum::<usize>();
         let (degraded, copying) = (count(|rows| rows.degraded), count(|rows| rows.copying));
         let line = format!(
-            "nodes have {least} to {most} rows; {degraded} rows with too few replicas, {copying} being copied"
+            "nodes carry {}.{} to {}.{} % of their room; {degraded} rows with too few replicas, {copying} being copied",
+            least / 10,
+            least % 10,
+            most / 10,
+            most % 10
         );
-        // The coordinator's own rule: below a difference of a fifth, moving costs more than it brings.
-        let level = most < least + 2 || most * 4 < least * 5;
+        // The coordinator's own rule: below a difference of a fifth, moving costs more than it brings. A row is not cut in pieces:
+        // where the difference is one of a few rows, nothing moves any more, which is seen by waiting.
+        let level = most * 4 <= least * 5 || still.1 >= LEVEL_LOOKS;
         if dry_run || (level && degraded + copying == 0) {
             println!("{line}");
             return Ok(());

@@ -54,7 +54,7 @@ pub(crate) async fn run(node: Arc<Inner>) {
 /// a write found no frame free.
 async fn drop_foreign(node: &Inner, foreign: &mut Foreign) {
     let now = node.env.now();
-    let wanted = node.out_of_tracts.load(Relaxed) && !node.env.is_planted("node.keeps_what_it_left");
+    let wanted = node.out_of_tracts.load(Relaxed) && !firn_env::planted!("node.keeps_what_it_left");
     let interval = match wanted {
         true => LOOK_WHEN_WANTED,
         false => node.options.drop_after / LOOKS_FOR_DELETED,

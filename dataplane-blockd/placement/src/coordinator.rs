@@ -222,7 +222,7 @@ impl Coordinator {
                 }
             }
         }
-        if env.is_planted("placement.any_room") {
+        if firn_env::planted!("placement.any_room") {
             forget_room(&mut view);
         }
         let those = |what: fn(&NodeView) -> bool| -> Vec<NodeId> {

@@ -88,6 +88,8 @@ pub struct Size {
     pub model: Option<DiskModel>,
     /// Between two heartbeats.
     pub heartbeat: Duration,
+    /// How long nodes keep what is no longer theirs.
+    pub drop_after: Duration,
     /// Polls of tasks before a run is given up.
     pub steps: u64,
 }
@@ -105,6 +107,7 @@ impl Size {
         },
         model: None,
         heartbeat: Duration::from_millis(500),
+        drop_after: Duration::from_secs(30),
         steps: 40_000_000,
     };
 }
@@ -183,7 +186,7 @@ async fn start(env: Env, table: &MemoryTable, name: &str, size: Size) -> Node {
             domain: name.into(),
             heartbeat: size.heartbeat,
             scrub_interval: Duration::from_secs(3600),
-            drop_after: Duration::from_secs(30),
+            drop_after: size.drop_after,
             ..options
         };
         let started = Node::start(&env, store, placement(&env, table), security, options).await;
@@ -245,6 +248,18 @@ impl Cluster {
             table,
             hosts,
         })
+    }
+}
+
+impl Cluster {
+    /// A machine whose node comes later: [`Host::replace`] starts it, with an empty disk.
+    pub fn late(&self, name: &str) -> Host {
+        Host {
+            machine: self.simulation.machine(name),
+            running: Arc::default(),
+            table: self.table.clone(),
+            size: self.hosts.first().map_or(Size::SMALL, |host| host.size),
+        }
     }
 }
 

@@ -185,6 +185,7 @@ impl Death {
             },
             model: Some(model),
             heartbeat: self.heartbeat,
+            drop_after: Size::SMALL.drop_after,
             steps: u64::MAX,
         })
     }

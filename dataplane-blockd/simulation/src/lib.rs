@@ -8,6 +8,9 @@
 //! [`on_nodes`] runs the production client on production nodes on simulated machines, networks and disks ([`cluster`]): fewer
 //! histories, of everything; snapshots are taken all the while, and at the end each is restored and compared.
 //!
+//! [`full`] runs the same on clusters on which all that can be promised is promised: nodes are lost and come late, and every write must
+//! end all the same.
+//!
 //! [`figures`] measures the same in virtual time on slow disks; [`setting`] is a disk on a cluster of its own, for that and for tests.
 //! `throughput` is one user who takes as much as there is, `crowd` as many users as disks, `attaches` what a crash of the client costs the next attach.
 //! [`death`] is a node that dies for good under load, [`neighbours`] one tenant at full blast beside others.
@@ -24,6 +27,7 @@ pub mod engine;
 mod exchange;
 pub mod exhaustive;
 pub mod figures;
+pub mod full;
 pub mod history;
 #[cfg(feature = "mutants")]
 pub mod mutants;

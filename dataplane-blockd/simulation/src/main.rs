@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use firn_blockd_disk::{FlushPolicy, LogConfig, Regions, StripedConfig, WritePolicy};
-use firn_blockd_simulation::{cluster_figures, engine::Mode, exhaustive, figures, history, on_nodes};
+use firn_blockd_simulation::{cluster_figures, engine::Mode, exhaustive, figures, full, history, on_nodes};
 use firn_env::mutants::planting;
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -18,6 +18,12 @@ struct Arguments {
     /// Of so many histories of engines, one is followed by a history of the whole cluster; 0: none is.
     #[arg(long, default_value_t = 50)]
     on_nodes_each: u64,
+    /// Of so many histories of engines, one is followed by a history of a full cluster; 0: none is.
+    #[arg(long, default_value_t = 50)]
+    full_each: u64,
+    /// Run the history of one seed on a full cluster.
+    #[arg(long)]
+    full: Option<u64>,
     /// Measure disks on slow nodes in virtual time, and print the figures as Markdown.
     #[arg(long)]
     figures: bool,
@@ -30,8 +36,8 @@ struct Arguments {
     /// Run the history of one seed on nodes.
     #[arg(long)]
     on_nodes: Option<u64>,
-    /// Plant this bug in that history (needs `--features mutants`).
-    #[arg(long, requires = "on_nodes")]
+    /// Plant this bug in that history on nodes or on a full cluster (needs `--features mutants`).
+    #[arg(long)]
     planted: Option<String>,
     /// Run one history and print all that happens in it.
     #[arg(long)]
@@ -68,6 +74,10 @@ fn main() -> ExitCode {
         all_crashes(operations)
     } else if let Some(seed) = arguments.on_nodes {
         let report = planting(arguments.planted.as_deref(), || on_nodes::run(seed));
+        println!("{report:?}");
+        report.failure.map_or(0, |_| 1)
+    } else if let Some(seed) = arguments.full {
+        let report = planting(arguments.planted.as_deref(), || full::run(seed));
         println!("{report:?}");
         report.failure.map_or(0, |_| 1)
     } else if let Some(seed) = arguments.trace {
@@ -109,6 +119,21 @@ fn histories(arguments: &Arguments) -> u64 {
                 if failed <= arguments.show as u64 {
                     println!("seed {seed}: {failure}");
                     println!("    repeat with: firn-blockd-simulation --trace {seed}");
+                }
+            }
+        }
+        if arguments.full_each > 0 && seed % arguments.full_each == arguments.full_each / 2 {
+            let report = full::run(seed);
+            let sum = sums.entry("full clusters").or_default();
+            sum.histories += 1;
+            sum.crashes += report.faults;
+            sum.writes += report.writes;
+            match report.failure {
+                None => passed += 1,
+                Some(failure) => {
+                    failed += 1;
+                    println!("seed {seed}: {failure}");
+                    println!("    repeat with: firn-blockd-simulation --full {seed}");
                 }
             }
         }
@@ -226,7 +251,8 @@ fn mutants() -> u64 {
 #[cfg(feature = "mutants")]
 fn mutants() -> u64 {
     use firn_blockd_simulation::mutants::{
-        OF_ENGINES, ON_NODES, ON_NODES_SEEDS_MAX, SEEDS_MAX, caught, caught_on_nodes,
+        OF_ENGINES, ON_FULL_CLUSTERS, ON_FULL_CLUSTERS_SEEDS_MAX, ON_NODES, ON_NODES_SEEDS_MAX, SEEDS_MAX,
+        caught, caught_on_full_clusters, caught_on_nodes,
     };
     std::panic::set_hook(Box::new(|_| {}));
     let (mut passed, mut failed) = (0, 0);
@@ -247,6 +273,9 @@ fn mutants() -> u64 {
     }
     for bug in ON_NODES {
         print(bug, caught_on_nodes(bug), ON_NODES_SEEDS_MAX);
+    }
+    for bug in ON_FULL_CLUSTERS {
+        print(bug, caught_on_full_clusters(bug), ON_FULL_CLUSTERS_SEEDS_MAX);
     }
     println!("{passed} passed, {failed} failed");
     failed

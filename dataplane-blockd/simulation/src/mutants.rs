@@ -1,6 +1,6 @@
 //! The planted bugs that histories of disks must catch; otherwise they prove nothing.
 
-use crate::{history, on_nodes};
+use crate::{full, history, on_nodes};
 use firn_env::mutants::planting;
 
 /// Those that histories of engines must catch. Each takes out one guard on which I10 or I11 rests.
@@ -100,6 +100,24 @@ pub fn caught_on_nodes(bug: &str) -> Option<(u64, String)> {
     let first = rare.map_or(0, |(_, seed)| *seed);
     (first..first + ON_NODES_SEEDS_MAX).find_map(|seed| {
         let failure = planting(Some(bug), || on_nodes::run(seed).failure);
+        failure.map(|failure| (seed, failure))
+    })
+}
+
+/// Those that histories of full clusters must catch.
+pub const ON_FULL_CLUSTERS: [&str; 2] = [
+    // Any node may join any row, whatever is promised on it, and none makes way.
+    "placement.any_room",
+    // A node keeps tracts that are no longer its own while a write waits for a frame.
+    "node.keeps_what_it_left",
+];
+/// Histories within which each must be caught.
+pub const ON_FULL_CLUSTERS_SEEDS_MAX: u64 = 40;
+
+/// The first seed that catches a bug on a full cluster, and what it says.
+pub fn caught_on_full_clusters(bug: &str) -> Option<(u64, String)> {
+    (0..ON_FULL_CLUSTERS_SEEDS_MAX).find_map(|seed| {
+        let failure = planting(Some(bug), || full::run(seed).failure);
         failure.map(|failure| (seed, failure))
     })
 }

@@ -12,7 +12,8 @@ use firn_env::{Env, sim::Machine};
 use firn_table::MemoryTable;
 use std::{sync::Arc, time::Duration};
 
-const KEY: [u8; 32] = [6; 32];
+/// Of every disk.
+pub(crate) const KEY: [u8; 32] = [6; 32];
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 4096;
 
@@ -51,6 +52,7 @@ impl Setting {
             },
             model: model.map_err(|error| error.to_string())?,
             heartbeat: Duration::from_secs(10),
+            drop_after: Size::SMALL.drop_after,
             steps: u64::MAX,
         })
     }

@@ -173,9 +173,9 @@ impl Journaled {
         let mut tasks = Vec::new();
         if inner.journal.is_some() {
             let (watching, writing, giving) = (inner.clone(), inner.clone(), inner.clone());
-            tasks.push(env.spawn("journal watch", async move { watching.watch().await }));
-            tasks.push(env.spawn("journal write", async move { writing.write_entries().await }));
-            tasks.push(env.spawn("journal give", async move { giving.give().await }));
+            tasks.push(env.spawn_essential("journal watch", async move { watching.watch().await }));
+            tasks.push(env.spawn_essential("journal write", async move { writing.write_entries().await }));
+            tasks.push(env.spawn_essential("journal give", async move { giving.give().await }));
         }
         Ok(Self {
             inner,

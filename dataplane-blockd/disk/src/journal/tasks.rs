@@ -16,6 +16,8 @@ const WATCH: Duration = Duration::from_millis(100);
 const LEAVING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// Before the local disk is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two lines of the log about a journal that cannot be written.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Entries of one write to the journal: with their data at most a gibibyte, and far less in practice.
 const BATCH_MAX: usize = 1024;
 /// How often a journal that is not needed any more is tried to be deleted before the disk fails.
@@ -120,8 +122,9 @@ impl Inner {
         }
     }
 
-    /// Writes what is queued to the journal, as far as its bound allows.
+    /// Writes what is queued to the journal, as far as its bound allows. A local disk that takes nothing is tried again until it does.
     pub(super) async fn write_entries(&self) {
+        let mut warned: Option<Monotonic> = None;
         loop {
             let changed = self.changed.notified();
             let (first, batch, newly_blocked) = {
@@ -148,9 +151,16 @@ impl Inner {
                     let mut state = self.state();
                     state.queue.drain(..batch.len());
                     state.synced += batch.len() as u64;
+                    if warned.take().is_some() {
+                        tracing::info!("the local journal can be written again");
+                    }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the local journal cannot be written; writers wait");
+                    let now = self.env.now();
+                    if warned.is_none_or(|warned| now.since(warned) >= WARN_EVERY) {
+                        warned = Some(now);
+                        tracing::error!(%error, "the local journal cannot be written; writers wait until it can, or nodes are back");
+                    }
                     self.state().blocked = true;
                     self.changed.notify_waiters();
                     self.env.sleep(PAUSE).await;
@@ -324,7 +334,7 @@ impl Inner {
             state.syncs += 1;
             state.syncing = upto;
         }
-        drop(self.env.spawn("journal sync", async move {
+        drop(self.env.spawn_essential("journal sync", async move {
             let answer = match answer {
                 Some(answer) => answer,
                 None => sync.await,

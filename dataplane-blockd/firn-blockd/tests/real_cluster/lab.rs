@@ -30,7 +30,12 @@ impl Drop for Process {
 impl Process {
     /// Starts a firn-blockd that serves, and waits for the line that says where.
     pub fn serve(arguments: &[&str], log: &Path) -> (Self, String) {
-        let mut child = Command::new(BINARY)
+        Self::serve_by(BINARY, arguments, log)
+    }
+
+    /// The same by a program that becomes it.
+    pub fn serve_by(program: &str, arguments: &[&str], log: &Path) -> (Self, String) {
+        let mut child = Command::new(program)
             .args(arguments)
             .envs(credentials())
             .stdout(Stdio::piped())

@@ -8,6 +8,7 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
+mod full;
 mod journal;
 mod lab;
 
@@ -140,10 +141,21 @@ fn real_a_disk_survives_a_node_and_its_client_and_refuses_strangers() {
         text(&beaten)
     );
     reads(&won, "read -P 0x55 1M 1M");
-    drop(loser);
+    // It says so and ends, though nobody asks it for anything any more.
+    let (mut loser, mut code) = (loser, None);
+    eventually("the loser ends", || {
+        code = loser.0.try_wait().unwrap().map(|status| status.code());
+        code.is_some()
+    });
+    assert_eq!(code, Some(Some(4)));
+    let said = fs::read_to_string(lab.path("two.sock.log")).unwrap();
+    assert!(
+        said.contains("was attached by") && said.contains("is on the disk"),
+        "{said}"
+    );
 
     // Growing shows to clients that connect.
-    done(BINARY, &["--config", &client, "grow", "disk", "--size", "80MiB"]);
+    done(BINARY, &["--config", &client, "grow", "disk", "80MiB"]);
     let info = done("qemu-img", &["info", "-f", "raw", &won]);
     assert!(info.contains("80 MiB"), "{info}");
     reads(&won, "write -P 0x11 79M 1M");

@@ -1,0 +1,101 @@
+//! Takeover: how an attach learns that the disk is another's.
+//!
+//! A node says so to whoever sends it something; an attach whose user is idle sends nothing, so it looks at the disk's record every
+//! few seconds as well. Either way the disk is over at once: what waits is answered with an error, and nothing more is sent.
+
+use crate::attach::AttachedDisk;
+use firn_blockd_disk::Incarnation;
+use firn_blockd_placement::{DiskState, PlacementError};
+use std::{fmt, time::Duration};
+
+/// Between two looks at the record.
+const LOOK: Duration = Duration::from_secs(5);
+/// Looks for the name of who has it now, where a node told first and the table does not answer.
+const ASKED_MAX: u32 = 3;
+
+/// Who has the disk instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenOver {
+    /// The attach that has ended so.
+    pub fence: u32,
+    /// Who has it, if that could be found out.
+    pub by: Option<NewOwner>,
+}
+
+/// What became of the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewOwner {
+    /// Another attach.
+    Attach {
+        /// Its fence.
+        fence: u32,
+        /// For people: which machine and process; nothing if it has given the disk back already.
+        holder: Option<String>,
+    },
+    /// Nobody: it was deleted.
+    Deleted,
+}
+
+impl fmt::Display for TakenOver {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.by {
+            Some(NewOwner::Attach {
+                fence,
+                holder: Some(holder),
+            }) => {
+                // Without the mark of the call.
+                let holder = holder.split_once('#').map_or(&**holder, |(holder, _)| holder);
+                write!(formatter, "the disk was attached by {holder} (attach {fence})")?;
+            }
+            Some(NewOwner::Attach { fence, holder: None }) => {
+                write!(
+                    formatter,
+                    "the disk was attached by somebody else (attach {fence}), who has given it back since"
+                )?;
+            }
+            Some(NewOwner::Deleted) => write!(formatter, "the disk was deleted")?,
+            None => write!(formatter, "the disk was attached by somebody else")?,
+        }
+        write!(formatter, "; attach {} is over", self.fence)
+    }
+}
+
+impl AttachedDisk {
+    /// Resolves when the disk was taken over; then nothing more is sent to nodes. It holds no lock, and nothing of `self`.
+    pub fn taken_over(&self) -> impl Future<Output = TakenOver> + Send + use<> {
+        let (env, placement, disk) = (self.env.clone(), self.placement.clone(), self.disk.clone());
+        let (id, fence) = (self.record.disk, self.fence);
+        async move {
+            let mut asked = 0;
+            loop {
+                let told = env.timeout(LOOK, disk.fenced()).await.is_ok();
+                let by = match placement.disk(id).await {
+                    Ok(record) if matches!(record.state, DiskState::Deleting { .. }) => {
+                        Some(NewOwner::Deleted)
+                    }
+                    Ok(record) if record.fence() > fence => Some(NewOwner::Attach {
+                        fence: record.fence,
+                        holder: record.attached.map(|attach| attach.holder),
+                    }),
+                    Err(PlacementError::NoDisk(_)) => Some(NewOwner::Deleted),
+                    // The table will be back: nodes know as well.
+                    Ok(_) | Err(_) => None,
+                };
+                if by.is_some() {
+                    let newest = match &by {
+                        Some(NewOwner::Attach { fence, .. }) => *fence,
+                        Some(NewOwner::Deleted) | None => fence.0.saturating_add(1),
+                    };
+                    disk.give_up(Incarnation(newest.into()));
+                }
+                asked += u32::from(told);
+                if by.is_some() || asked >= ASKED_MAX {
+                    return TakenOver { fence: fence.0, by };
+                }
+                if told {
+                    env.sleep(LOOK / 5).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Clusters that are as full as they may be, through the loss of nodes.
+
+use firn_blockd_simulation::{
+    full::run,
+    mutants::{ON_FULL_CLUSTERS, caught_on_full_clusters},
+};
+
+#[test]
+fn in_a_full_cluster_every_write_ends_whichever_node_is_lost() {
+    for seed in 0..18 {
+        let report = run(seed);
+        assert_eq!(report.failure, None, "seed {seed}: {report:?}");
+        assert!(report.writes > 20, "seed {seed}: {report:?}");
+        let (tracts, promised) = report.tracts;
+        // One node's worth is not promised, and next to nothing else.
+        assert!(promised * 10 >= (tracts - 16) * 7, "seed {seed}: {report:?}");
+    }
+}
+
+#[test]
+fn bugs_planted_in_the_placement_of_full_clusters_are_caught() {
+    for bug in ON_FULL_CLUSTERS {
+        let found = caught_on_full_clusters(bug);
+        assert!(found.is_some(), "{bug}");
+    }
+}
