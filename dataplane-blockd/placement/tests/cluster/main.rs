@@ -1,6 +1,7 @@
 //! The table's side of a cluster: rows, disks and attaches, with nodes that only beat.
 
 mod disks;
+mod room;
 
 use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
