@@ -52,8 +52,8 @@ pub struct Report {
     pub nodes: usize,
     /// Nodes that were lost, for a while or for good.
     pub faults: u64,
-    /// Tracts there were, and tracts promised, all copies counted.
-    pub tracts: (u64, u64),
+    /// Tracts there were, those of them that could be promised, and those that were, all copies counted.
+    pub tracts: (u64, u64, u64),
     /// Writes that were answered.
     pub writes: u64,
     /// The longest that one took, in the middle of faults or not.
@@ -129,7 +129,7 @@ struct Stage {
 type Disks = Vec<(AttachedDisk, u64)>;
 
 impl Stage {
-    async fn play(self, nodes: u64) -> Result<(u64, (u64, u64)), String> {
+    async fn play(self, nodes: u64) -> Result<(u64, (u64, u64, u64)), String> {
         let placement = placement(&self.env, &self.table);
         let copies = Replication::ALL[1];
         if !whole(&self.env, &placement, copies).await {
@@ -137,6 +137,8 @@ impl Stage {
         }
         self.counted(&placement, nodes * NODE_TRACTS).await?;
         let made = self.fill_up(&placement).await?;
+        // The coordinator has seen all disks.
+        self.env.sleep(Duration::from_secs(2)).await;
         let capacity = placement.capacity().await.map_err(|error| error.to_string())?;
         let mut disks: Disks = Vec::new();
         for (disk, tracts) in made {
@@ -161,7 +163,12 @@ impl Stage {
             }
         }
         self.compare(&disks).await?;
-        Ok((faults, (capacity.total_tracts, capacity.reserved_tracts)))
+        let tracts = (
+            capacity.total_tracts,
+            capacity.promisable_tracts(),
+            capacity.reserved_tracts,
+        );
+        Ok((faults, tracts))
     }
 
     /// Waits until the coordinator has counted so many tracts.
@@ -197,7 +204,11 @@ impl Stage {
                 settings: settings.to_text(),
             };
             match placement.create_disk(new).await {
-                Ok(record) => made.push((record.disk, tracts)),
+                Ok(record) => {
+                    made.push((record.disk, tracts));
+                    // Until the coordinator has seen a disk, its largest row counts as the largest of all.
+                    self.env.sleep(Duration::from_secs(2)).await;
+                }
                 Err(PlacementError::NoCapacity { .. }) => most = tracts - 1,
                 Err(_) => self.env.sleep(Duration::from_millis(200)).await,
             }
@@ -263,17 +274,23 @@ impl Stage {
             host.machine.crash();
             env.sleep(Duration::from_millis(500 + env.random_below(30_000)))
                 .await;
+            // Half of the time the others have to do without it, for as long as it takes them.
+            let without = env.random_below(2) == 0;
+            if without && !self.is_whole_without(placement).await {
+                return Err(format!(
+                    "rows are never whole without the node of fault {fault}: {}",
+                    rows_text(placement).await
+                ));
+            }
             match env.random_below(4) {
-                // Its place is taken by one that comes late; once, and then by itself as well.
+                // Its place is taken by one that comes late, for good.
                 0 if late.is_some() => {
                     if let Some(late) = late.take() {
                         late.replace(env, Duration::from_secs(1)).await;
                     }
                     gone = Some(host);
                 }
-                1 if self.is_whole_without(placement).await => {
-                    host.replace(env, Duration::from_secs(1)).await
-                }
+                1 if without => host.replace(env, Duration::from_secs(1)).await,
                 // It never comes back, and nobody in its place: what is promised fits the others.
                 2 if gone.is_none() && fault + 1 == faults => gone = Some(host),
                 _ => host.revive(),
