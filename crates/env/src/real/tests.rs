@@ -86,3 +86,21 @@ async fn a_panic_of_work_is_one_of_its_caller() {
     let env = real(&std::env::temp_dir()).unwrap();
     env.compute(|| panic!("in the middle of it")).await
 }
+
+/// The process of the test below.
+#[tokio::test]
+#[ignore = "it ends its process"]
+async fn an_essential_task_panics() {
+    let env = real(&std::env::temp_dir()).unwrap();
+    drop(env.spawn_essential("doomed", async { panic!("a failed sync") }));
+    env.sleep(Duration::from_secs(60)).await;
+}
+
+#[test]
+fn a_panic_of_an_essential_task_ends_the_process() {
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "real::tests::an_essential_task_panics"])
+        .output()
+        .unwrap();
+    assert_eq!(child.status.code(), Some(crate::ESSENTIAL_PANICKED), "{child:?}");
+}
