@@ -159,6 +159,18 @@ struct Begun {
     ended: Mutex<Option<SnapshotEnd>>,
 }
 
+/// Whoever waits for a snapshot must not wait for ever: one whose task ends without a word has failed.
+struct Ending(Arc<Begun>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let mut ended = self.0.ended.lock().expect("no panic under this lock");
+        ended.get_or_insert_with(|| {
+            SnapshotEnd::Failed("its task ended before it was taken; the log of the attach says why".into())
+        });
+    }
+}
+
 impl Taking {
     /// Begins one and returns.
     pub fn begin(
@@ -185,6 +197,7 @@ impl Taking {
         let (env, place, gate, settings) = (env.clone(), place.clone(), gate.clone(), settings.to_owned());
         let spawning = env.clone();
         drop(spawning.spawn("snapshot", async move {
+            let _ending = Ending(begun.clone());
             let taken = async {
                 let catalogue = place.open(&env).await?;
                 take(&env, &catalogue, &gate, &begun.name, &settings, &begun.progress)
