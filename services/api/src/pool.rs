@@ -22,7 +22,6 @@ use crate::{
     store::{self, Change, Loaded, Record, TenantStore},
     types::{InUse, Node, NodeState},
 };
-use firn_blockd_placement::deliverable;
 use firn_identity::{JoinSecret, NodeId, TenantId, UnixTime};
 use firn_table::{Condition, Write};
 use serde::{Deserialize, Serialize};
@@ -139,33 +138,16 @@ fn is_launching(node: &NodeRecord) -> bool {
     node.is_provisioned && node.node.state == NodeState::Invited
 }
 
-/// How many nodes a disk lacks, `most` at most: of room, and of failure domains for its copies. Room is what is left after the loss of
-/// the largest domain, so a node in a domain that becomes the largest brings none.
-fn lacking(
-    plan: &DiskPlan,
-    new_bytes: u64,
-    room: Room,
-    node_bytes: u64,
-    domains: &BTreeMap<String, usize>,
-    wanted: &[String],
-    most: u64,
-) -> u64 {
-    let wanted_bytes = new_bytes.saturating_mul(u64::from(plan.replicas));
-    let missing = wanted_bytes.saturating_sub(room.free_bytes());
-    let survives = |domains: &BTreeMap<String, usize>| {
-        let nodes = domains
-            .iter()
-            .flat_map(|(domain, nodes)| std::iter::repeat_n((&**domain, node_bytes.max(1)), *nodes));
-        deliverable(nodes).tracts
-    };
-    let (before, mut grown, mut by_room) = (survives(domains), domains.clone(), 0);
-    while survives(&grown).saturating_sub(before) < missing && by_room < most {
-        *grown.entry(emptiest(wanted, &grown)).or_default() += 1;
-        by_room += 1;
-    }
-    let by_domain = usize::from(plan.replicas).saturating_sub(domains.len());
+/// How many nodes a disk lacks: of room, and of failure domains for its copies.
+fn lacking(plan: &DiskPlan, new_bytes: u64, room: Room, node_bytes: u64, domains: usize) -> u64 {
+    let wanted = new_bytes.saturating_mul(u64::from(plan.replicas));
+    let missing = wanted.saturating_sub(room.free_bytes());
+    let by_domain = usize::from(plan.replicas).saturating_sub(domains);
     // It was refused, so at least one is: a node that is there may be unable to take what fits by the sum.
-    by_room.max(u64::try_from(by_domain).unwrap_or(u64::MAX)).max(1)
+    missing
+        .div_ceil(node_bytes.max(1))
+        .max(u64::try_from(by_domain).unwrap_or(u64::MAX))
+        .max(1)
 }
 
 /// Sees to it that nodes come for a disk that was refused; `waits` is what an earlier call gave.
@@ -194,9 +176,8 @@ pub(crate) async fn scale_up(
     let domains = domains(&nodes);
     let room = app.placement().room().await.map_err(silent)?;
     let node_bytes = settings.boot.node_bytes;
+    let lacking = lacking(plan, new_bytes, room, node_bytes, domains.len());
     let allowed = u64::from(settings.max_nodes).saturating_sub(of_pool as u64);
-    let wanted = &settings.failure_domains;
-    let lacking = lacking(plan, new_bytes, room, node_bytes, &domains, wanted, allowed);
     let more = lacking.saturating_sub(launches.len() as u64).min(allowed);
     let mut in_domains = domains;
     for _ in 0..more {
@@ -442,14 +423,8 @@ mod tests {
             total_bytes,
             promised_bytes,
         };
-        let wanted: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
-        let lacking = |plan: &DiskPlan, new_bytes, room, node_bytes, domains: usize| {
-            let names = ["a", "b", "c", "d", "e"].into_iter().take(domains);
-            let domains = names.map(|name| (name.to_owned(), 1)).collect();
-            super::lacking(plan, new_bytes, room, node_bytes, &domains, &wanted, 20)
-        };
-        // 3 copies of 1000 in 500 free: 2500 missing. Of five more nodes of 1000 three survive the loss of a domain.
-        assert_eq!(lacking(&plan(3), 1000, room(1500, 1000), 1000, 3), 5);
+        // 3 copies of 1000 in 500 free: 2500 missing, in nodes of 1000.
+        assert_eq!(lacking(&plan(3), 1000, room(1500, 1000), 1000, 3), 3);
         assert_eq!(
             lacking(&plan(3), 1000, room(0, 0), 1_000_000, 0),
             3,
@@ -461,11 +436,7 @@ mod tests {
             1,
             "refused all the same"
         );
-        assert_eq!(
-            lacking(&plan(1), u64::MAX, room(0, 0), 1, 0),
-            20,
-            "no more than may be"
-        );
+        assert_eq!(lacking(&plan(1), u64::MAX, room(0, 0), 1, 0), u64::MAX);
         assert_eq!(
             lacking(&plan(1), 1, room(5, 9), 0, 1),
             1,
