@@ -1,7 +1,6 @@
 //! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
 
 use crate::{
-    bounds,
     cloud_session::CredentialsFrom,
     failure::Failure,
     quantity::{Size, Span},

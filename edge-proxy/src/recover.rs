@@ -9,7 +9,6 @@ use crate::{
     rings::{self, Owner, newest_in},
     snapshots::utc,
 };
-use bytes::Bytes;
 use firn_env::println;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{KeyRing, Keys, Recipient, RecipientKind, RecipientSecret, RecoveryPhrase, VerifiedKeyRing};

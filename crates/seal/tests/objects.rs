@@ -328,7 +328,10 @@ fn more_segments_than_cached_keys_open_again_and_again() {
         .collect();
     for _ in 0..2 {
         for (object, sequence) in objects.iter().zip(0u64..) {
-            assert_eq!(&opener.open(object.clone()).unwrap().payload[..], sequence.to_le_bytes());
+            assert_eq!(
+                &opener.open(object.clone()).unwrap().payload[..],
+                sequence.to_le_bytes()
+            );
         }
     }
 }

@@ -67,7 +67,9 @@ impl Peer {
     /// With whom it shares what it may use.
     pub fn owner(&self) -> Owner {
         match self.identity.as_ref().map(|identity| &identity.kind) {
-            Some(PeerKind::Edge { tenant, .. }) => Owner::Tenant(tenant.0),
+            Some(PeerKind::Edge { tenant, .. } | PeerKind::TenantNode { tenant, .. }) => {
+                Owner::Tenant(tenant.0)
+            }
             Some(PeerKind::Node(node)) => Owner::Node(NodeId(node.0)),
             Some(PeerKind::Service(name)) => Owner::Service(name.clone()),
             None => Owner::at(&self.address),

@@ -67,6 +67,7 @@ async fn a_full_queue_is_not_a_full_journal() {
         file_bytes: 64 << 20,
         capacity_bytes: 256 << 20,
         reserve_bytes: 16 << 20,
+        ..JournalConfig::default()
     };
     let (journal, _) = bench.open(0, config).await.expect("opens");
     bench.env.sleep(Duration::from_millis(100)).await;
