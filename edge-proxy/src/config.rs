@@ -550,9 +550,7 @@ mod tests {
             (get_nanodollars(MINIMAL), get_nanodollars(&named)),
             (400.0, 1000.0)
         );
-        let error = book(&named.replace("2011-09", "2011-13"))
-            .unwrap_err()
-            .to_string();
+        let error = Config::parse(&named.replace("2011-09", "2011-13")).unwrap_err();
         assert!(error.contains("s3-us-east-1"), "{error}");
     }
 }

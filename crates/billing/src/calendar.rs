@@ -3,9 +3,8 @@
 //! Time here is what a record says in milliseconds since 1970; leap seconds do not exist in it. The calendar is Gregorian (jiff).
 
 use jiff::{
-    Timestamp,
+    SignedDuration,
     civil::{Date, DateTime},
-    tz::TimeZone,
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -13,6 +12,7 @@ use std::{fmt, str::FromStr};
 const HOUR_MS: u64 = 3_600_000;
 /// 9999-12-31T23, the last hour the calendar has; a record that claims a later one counts in it.
 const LAST_HOUR: u32 = 70_389_527;
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// An hour, counted from 1970-01-01T00 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,14 +35,15 @@ impl Hour {
     }
 
     fn civil(self) -> DateTime {
-        let seconds = i64::from(self.0.min(LAST_HOUR)) * 3600;
-        let start = Timestamp::from_second(seconds).expect("an hour up to the last one");
-        TimeZone::UTC.to_datetime(start)
+        EPOCH
+            .checked_add(SignedDuration::from_hours(i64::from(self.0.min(LAST_HOUR))))
+            .expect("an hour up to the last one")
     }
 
     fn of_civil(time: DateTime) -> Option<Self> {
-        let start = TimeZone::UTC.to_timestamp(time).ok()?;
-        u32::try_from(start.as_second() / 3600).ok().map(Self)
+        u32::try_from(time.duration_since(EPOCH).as_hours())
+            .ok()
+            .map(Self)
     }
 
     /// Its first millisecond.

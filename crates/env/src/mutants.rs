@@ -78,6 +78,10 @@ mod tests {
     use super::planting;
 
     #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "another thread is what the test is about"
+    )]
     fn a_bug_is_planted_by_its_name_while_the_work_lasts_and_on_this_thread_only() {
         assert!(!planted!("env.example"));
         planting(Some("env.example"), || {

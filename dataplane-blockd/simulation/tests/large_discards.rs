@@ -15,7 +15,7 @@ fn setting(mode: Mode) -> Setting {
     Setting {
         nodes: 3,
         model: None,
-        node_tracts: 240,
+        node_tracts: 320,
         copies: COPIES,
         mode,
         flush: match mode {

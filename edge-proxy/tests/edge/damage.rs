@@ -352,6 +352,8 @@ async fn a_missing_segment_is_probed_once_however_many_objects_are_in_it() {
     for number in 0..10 {
         files.write_at(&format!("file{number}"), 0, b"changed").await;
     }
+    // Rewrites what leads to the root directory, so that only blocks are left in the segments of before.
+    files.write("another", b"new").await;
     edge.succeed(&["sync"]);
     edge.stop();
     lose(&edge, &blocks[0]);

@@ -112,7 +112,7 @@ fn with_descriptors(wanted: usize, listeners: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     let before = limit.current;
     limit.current = limit.maximum;
-    if setrlimit(Resource::Nofile, limit.clone()).is_err() {
+    if setrlimit(Resource::Nofile, limit).is_err() {
         limit.current = before;
     }
     let Some(descriptors) = limit.current else {

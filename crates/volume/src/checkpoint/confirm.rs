@@ -44,9 +44,9 @@ pub struct Uploads {
 
 #[derive(Default)]
 struct State {
-    /// By sequence, with the length.
-    unconfirmed: BTreeMap<u64, u64>,
-    lost: BTreeMap<u64, u64>,
+    /// With the length. Of several writers: a clone is packed by one of its own.
+    unconfirmed: BTreeMap<SegmentId, u64>,
+    lost: BTreeMap<SegmentId, u64>,
 }
 
 /// Why it is not certain that everything is at level 2.
@@ -89,7 +89,7 @@ impl Uploads {
     /// The store acknowledged a segment of so many bytes.
     pub(super) fn note(&self, id: SegmentId, bytes: u64) {
         let mut state = self.lock();
-        state.unconfirmed.insert(id.sequence, bytes);
+        state.unconfirmed.insert(id, bytes);
         while state.unconfirmed.len() > UPLOADED_MAX {
             state.unconfirmed.pop_first();
         }
@@ -104,7 +104,7 @@ impl Uploads {
     pub(crate) fn lost(&self, context: &PackerContext) -> Option<LostSegments> {
         let state = self.lock();
         let keys = state.lost.keys().take(NAMED_MAX);
-        let keys = keys.map(|sequence| segment(context.writer, *sequence).key(&context.family));
+        let keys = keys.map(|id| id.key(&context.family));
         (!state.lost.is_empty()).then(|| LostSegments {
             keys: keys.collect(),
             count: state.lost.len() as u64,
@@ -122,29 +122,28 @@ fn segment(writer: WriterId, sequence: u64) -> SegmentId {
 /// See [`ConfirmError`].
 pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError> {
     let uploads = &context.progress.uploads;
-    let asked: BTreeMap<u64, u64> = {
+    let asked: BTreeMap<SegmentId, u64> = {
         let state = uploads.lock();
         // What was lost may have been brought back.
         state
             .unconfirmed
             .iter()
             .chain(&state.lost)
-            .map(|(sequence, bytes)| (*sequence, *bytes))
+            .map(|(id, bytes)| (*id, *bytes))
             .collect()
     };
     let mut absent = unlisted(context, asked.clone()).await?;
     let mut lost = BTreeMap::new();
-    while let Some((sequence, bytes)) = absent.pop_first() {
-        let id = segment(context.writer, sequence);
+    while let Some((id, bytes)) = absent.pop_first() {
         if !is_there(context, id, bytes).await? && !put_again(context, id, bytes).await? {
-            lost.insert(sequence, bytes);
+            lost.insert(id, bytes);
         }
     }
     {
         let mut state = uploads.lock();
-        for sequence in asked.keys() {
-            state.unconfirmed.remove(sequence);
-            state.lost.remove(sequence);
+        for id in asked.keys() {
+            state.unconfirmed.remove(id);
+            state.lost.remove(id);
         }
         state.lost.append(&mut lost);
     }
@@ -160,19 +159,25 @@ pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError>
 /// Those that a listing does not show with their length.
 async fn unlisted(
     context: &PackerContext,
-    mut wanted: BTreeMap<u64, u64>,
-) -> Result<BTreeMap<u64, u64>, StoreError> {
-    let (Some(first), Some(last)) = (wanted.keys().next().copied(), wanted.keys().next_back().copied())
-    else {
-        return Ok(wanted);
-    };
-    let (writer, family) = (context.writer, context.family);
-    list_segments(&*context.store, family, writer, first..=last, |id, bytes| {
-        if wanted.get(&id.sequence) == Some(&bytes) {
-            wanted.remove(&id.sequence);
-        }
-    })
-    .await?;
+    mut wanted: BTreeMap<SegmentId, u64>,
+) -> Result<BTreeMap<SegmentId, u64>, StoreError> {
+    let mut by_writer: BTreeMap<WriterId, RangeInclusive<u64>> = BTreeMap::new();
+    for id in wanted.keys() {
+        by_writer
+            .entry(id.writer)
+            .and_modify(|range| {
+                *range = id.sequence.min(*range.start())..=id.sequence.max(*range.end());
+            })
+            .or_insert(id.sequence..=id.sequence);
+    }
+    for (writer, range) in by_writer {
+        list_segments(&*context.store, context.family, writer, range, |id, bytes| {
+            if wanted.get(&id) == Some(&bytes) {
+                wanted.remove(&id);
+            }
+        })
+        .await?;
+    }
     Ok(wanted)
 }
 
