@@ -109,9 +109,9 @@ async fn main() -> Result<()> {
         println!("{name}\n{outcome}");
         let resident = outcome.resident.map(|(_, beside)| beside);
         let fast = outcome.ratio() <= check.ratio;
-        let small = !bound
+        let small = bound
             .zip(resident)
-            .is_some_and(|(bound, resident)| resident > bound);
+            .is_none_or(|(bound, resident)| resident <= bound);
         println!("  {}", if fast && small { "passed" } else { "FAILED" });
         if fast && small { passed += 1 } else { failed += 1 }
     };
