@@ -39,7 +39,7 @@ impl ResidentWrites {
         while let Some(oldest) = self.kept.pop_front_if(|oldest| !counts(oldest)) {
             self.kept_bytes -= oldest.length as u64;
         }
-        if self.kept_bytes + buffer.length as u64 <= limit_bytes {
+        if self.bytes() + buffer.length as u64 <= limit_bytes {
             self.kept_bytes += buffer.length as u64;
             self.kept.push_back(buffer);
         } else {
@@ -53,6 +53,15 @@ impl ResidentWrites {
         {
             first.drop_memory();
             self.leaving_bytes -= first.length as u64;
+        }
+        // What leaves and is not written yet counts as well: until it is, the newest that can be read back goes in its place.
+        while self.bytes() > limit_bytes
+            && let Some(newest) = self
+                .kept
+                .pop_back_if(|newest| !counts(newest) || is_written(newest))
+        {
+            newest.drop_memory();
+            self.kept_bytes -= newest.length as u64;
         }
     }
 
@@ -102,6 +111,22 @@ mod tests {
         assert_eq!((in_memory(&all).len(), resident.bytes()), (6, 50));
         resident.keep(all[5].clone(), 30, |_| true);
         assert_eq!((in_memory(&all), resident.bytes()), (vec![0, 1, 2], 30));
+    }
+
+    #[test]
+    fn what_waits_for_the_journal_takes_the_place_of_what_is_written() {
+        let mut resident = ResidentWrites::default();
+        let all = buffers(5);
+        for buffer in &all[..3] {
+            resident.keep(buffer.clone(), 30, |_| true);
+        }
+        let late = [all[3].clone(), all[4].clone()];
+        for buffer in &late {
+            resident.keep(buffer.clone(), 30, |asked| {
+                !late.iter().any(|late| std::ptr::eq(&**late, asked))
+            });
+        }
+        assert_eq!((in_memory(&all), resident.bytes()), (vec![0, 3, 4], 30));
     }
 
     #[test]
