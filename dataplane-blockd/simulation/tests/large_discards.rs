@@ -15,7 +15,7 @@ fn setting(mode: Mode) -> Setting {
     Setting {
         nodes: 3,
         model: None,
-        node_tracts: 320,
+        node_tracts: 640,
         copies: COPIES,
         mode,
         flush: match mode {
