@@ -117,6 +117,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub struct Lab {
     directory: TempDir,
     table: String,
+    node_size: &'static str,
 }
 
 impl Lab {
@@ -132,10 +133,19 @@ impl Lab {
         let lab = Self {
             table: format!("dynamodb://firn-blockd-{unique}?endpoint={server}&create=true"),
             directory,
+            node_size: "320MiB",
         };
         done(BINARY, &["secret", &lab.path("secret")]);
         fs::create_dir(lab.path("snapshots")).unwrap();
         lab
+    }
+
+    /// With nodes of this size instead of 320 MiB.
+    pub fn of_nodes(node_size: &'static str) -> Self {
+        Self {
+            node_size,
+            ..Self::new()
+        }
     }
 
     pub fn path(&self, name: &str) -> String {
@@ -152,7 +162,7 @@ impl Lab {
             secret = "{secret}"
             [node]
             directory = "{directory}"
-            size = "320MiB"
+            size = "{node_size}"
             listen = "127.0.0.1:0"
             domain = "{name}"
             dead_after_seconds = 3
@@ -163,6 +173,7 @@ impl Lab {
             snapshots = "file://{snapshots}"
             "#,
             table = self.table,
+            node_size = self.node_size,
             secret = self.path(secret),
             directory = self.path(&format!("{name}.disk")),
             state = self.path(&format!("{name}.run")),

@@ -247,7 +247,8 @@ fn keeps_its_disk(mode: &str) {
 #[test]
 #[ignore = "needs DynamoDB Local and QEMU's tools: make test"]
 fn real_a_snapshot_is_an_instant_and_survives_its_disk() {
-    let lab = Lab::new();
+    // Several disks, one of them a log, in what survives the loss of a node.
+    let lab = Lab::of_nodes("960MiB");
     let (client, _nodes) = lab.cluster(60);
     let blockd = |arguments: &[&str]| run(BINARY, &[&["--config", &client], arguments].concat());
     let succeeds = |arguments: &[&str]| {
