@@ -20,7 +20,7 @@
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
-#   make check-flood     32,000 silent and slow connections against the control plane, by itself and behind Envoy; honest clients beside them
+#   make check-flood     32,000 silent and slow connections against edge, control plane, gateway and disk node; clients beside them; writes docs/benchmarks-connections.md
 #   make check-user-data what an instance of EC2 runs when the pool starts it, in an empty Debian, until its node serves (root)
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
@@ -129,10 +129,7 @@ check-policy:
 	@services/api/policy/check
 
 check-flood:
-	@cargo build --locked --quiet --release -p firn-api
-	@tests/flood/flood api $(CARGO_TARGET_DIR)/release/firn-api
-	@tests/lab/cloud/install envoy opa
-	@tests/lab/cloud/with envoy opa -- tests/flood/flood gateway $(CARGO_TARGET_DIR)/release/firn-api
+	@scripts/check-connections $(ARGUMENTS)
 
 check-user-data:
 	@scripts/setup test

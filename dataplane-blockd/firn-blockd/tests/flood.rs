@@ -1,9 +1,5 @@
-//! A real node under a flood of connections that say nothing, or very little, while a disk works on it.
-//!
-//! ```text
-//! cargo test -p firn-blockd --test flood                                     600 of them: that it goes on, within bounds
-//! FIRN_FLOOD=32000 cargo test --release -p firn-blockd --test flood -- --nocapture     p99 within twice of what it was
-//! ```
+//! A real node under a flood of connections that say nothing, or very little, while a disk works on it: that it goes on, within
+//! bounds. How long clients wait beside 32,000 is for `scripts/check-connections`.
 #![allow(
     clippy::disallowed_methods,
     reason = "it starts a real program, and measures in real time"
@@ -206,11 +202,7 @@ fn allow_files(count: u64) {
 
 #[test]
 fn a_disk_goes_on_while_thousands_say_nothing_to_its_nodes() {
-    let large: Option<usize> = std::env::var("FIRN_FLOOD")
-        .ok()
-        .map(|count| count.parse().unwrap());
-    let count = large.unwrap_or(600);
-    let rounds = if large.is_some() { 3000 } else { 300 };
+    let (count, rounds) = (600, 300);
     allow_files(count as u64 + 1000);
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
@@ -316,7 +308,4 @@ fn a_disk_goes_on_while_thousands_say_nothing_to_its_nodes() {
         "{warnings} warnings: {}",
         said()
     );
-    if large.is_some() {
-        assert!(under_flood <= 2 * quiet, "{quiet:?} became {under_flood:?}");
-    }
 }

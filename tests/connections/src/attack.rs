@@ -1,9 +1,20 @@
 //! The crowd: connections that are silent or slow, from many loopback addresses, opened again when the server closes them.
 //!
-//! Of four connections one says nothing, one sends the opening of its protocol a byte at a time, one sends it at once and stops,
-//! and one goes on with 20 KiB and then a byte at a time.
+//! Of eight connections two say nothing; the others send something, at once or a byte every [`SLOW`]:
+//!
+//! | of eight | what it does |
+//! |---|---|
+//! | 2 | nothing |
+//! | 1 (2 without TLS) | the opening of the protocol, byte by byte |
+//! | 1 (2) | the opening, and then nothing |
+//! | 1 (2) | the opening, 20 KiB, and then byte by byte |
+//! | 1 (0) | a whole handshake of TLS, and then nothing |
+//! | 1 (0) | a handshake, and then a request, byte by byte |
+//! | 1 (0) | a handshake, the head of a request, and then its body, byte by byte |
+//!
+//! The processes that hold them have the least claim to the processor: strangers have machines of their own.
 
-use crate::Protocol;
+use crate::{Protocol, tls::Tls};
 use anyhow::{Context, Result, ensure};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -15,7 +26,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, Lines},
     net::{TcpSocket, TcpStream},
     process::{Child, ChildStdout, Command},
 };
@@ -61,11 +72,13 @@ fn source(ordinal: usize) -> Ipv4Addr {
 
 /// Holds a part of the crowd until its standard input ends; says once a second how it is.
 pub async fn hold(part: Part) -> Result<()> {
+    rustix::process::nice(19).context("giving way to others")?;
+    let tls = Tls::new()?;
     let counts = Arc::new(Counts::default());
     let (holding, part) = (counts.clone(), Arc::new(part));
     let opening = tokio::spawn(async move {
         for ordinal in 0..part.connections {
-            tokio::spawn(keep(part.clone(), ordinal, holding.clone()));
+            tokio::spawn(keep(part.clone(), tls.clone(), ordinal, holding.clone()));
             if ordinal % BURST == BURST - 1 {
                 tokio::time::sleep(BURST_PAUSE).await;
             }
@@ -97,14 +110,14 @@ pub async fn hold(part: Part) -> Result<()> {
     Ok(())
 }
 
-async fn keep(part: Arc<Part>, ordinal: usize, counts: Arc<Counts>) {
+async fn keep(part: Arc<Part>, tls: Tls, ordinal: usize, counts: Arc<Counts>) {
     let from = IpAddr::from(source(part.first_source + ordinal % part.sources));
     loop {
         if let Ok(stream) = open(from, part.address).await {
             counts.open.fetch_add(1, Relaxed);
             counts.opened.fetch_add(1, Relaxed);
             // However it ends, it is opened again.
-            let _ = linger(stream, &part.protocol.opening(), ordinal).await;
+            let _ = dawdle(stream, part.protocol, &tls, ordinal).await;
             counts.open.fetch_sub(1, Relaxed);
             counts.closed.fetch_add(1, Relaxed);
         }
@@ -119,21 +132,46 @@ async fn open(from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 /// Completes when the server has closed the connection.
-async fn linger(stream: TcpStream, opening: &[u8], ordinal: usize) -> std::io::Result<()> {
-    let (mut read, mut write) = stream.into_split();
-    let body = vec![0; 20 << 10];
-    let (at_once, slowly) = match ordinal % 4 {
-        0 => (0, 0),
-        1 => (0, usize::MAX),
-        2 => (opening.len(), 0),
-        _ => (opening.len() + body.len(), usize::MAX),
-    };
-    let bytes = [opening, &body].concat();
+async fn dawdle(stream: TcpStream, protocol: Protocol, tls: &Tls, ordinal: usize) -> std::io::Result<()> {
+    let opening = protocol.opening();
+    match (ordinal % 8, protocol.is_tls()) {
+        (0 | 1, _) => linger(stream, &[], Slowly::Nothing).await,
+        (2, _) | (5, false) => linger(stream, &[], Slowly::Bytes(opening)).await,
+        (3, _) | (6, false) => linger(stream, &opening, Slowly::Nothing).await,
+        (4, _) | (_, false) => {
+            let much = [opening, vec![0; 20 << 10]].concat();
+            linger(stream, &much, Slowly::Bytes(vec![0])).await
+        }
+        (5, true) => linger(tls.handshake(stream).await?, &[], Slowly::Nothing).await,
+        (6, true) => {
+            let stream = tls.handshake(stream).await?;
+            linger(stream, &[], Slowly::Bytes(protocol.request())).await
+        }
+        (_, true) => {
+            let stream = tls.handshake(stream).await?;
+            linger(stream, &protocol.request(), Slowly::Bytes(vec![b' '])).await
+        }
+    }
+}
+
+/// What comes after what is sent at once.
+enum Slowly {
+    Nothing,
+    /// These, again and again.
+    Bytes(Vec<u8>),
+}
+
+async fn linger(stream: impl AsyncRead + AsyncWrite, at_once: &[u8], slowly: Slowly) -> std::io::Result<()> {
+    let (mut read, mut write) = tokio::io::split(stream);
     let sending = async {
-        write.write_all(&bytes[..at_once]).await?;
-        for byte in bytes.iter().cycle().skip(at_once).take(slowly) {
-            tokio::time::sleep(SLOW).await;
-            write.write_all(std::slice::from_ref(byte)).await?;
+        write.write_all(at_once).await?;
+        write.flush().await?;
+        if let Slowly::Bytes(bytes) = slowly {
+            for byte in bytes.iter().cycle() {
+                tokio::time::sleep(SLOW).await;
+                write.write_all(std::slice::from_ref(byte)).await?;
+                write.flush().await?;
+            }
         }
         std::future::pending().await
     };

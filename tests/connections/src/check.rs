@@ -23,8 +23,6 @@ pub struct Plan {
     pub time: Duration,
     /// Phases without the crowd, each followed by one with it.
     pub rounds: usize,
-    /// What a client does, where the protocol does not say.
-    pub client: Option<String>,
 }
 
 /// What came of it.
@@ -87,7 +85,7 @@ pub async fn check(target: &Target, plan: &Plan) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut resident: Option<(u64, u64)> = None;
     for round in 0..plan.rounds {
-        let work = || probe::work(target, plan.clients, plan.time, plan.client.as_deref());
+        let work = || probe::work(target, plan.clients, plan.time);
         outcome.without.extend(work().await.context("without the crowd")?);
         let before = memory(target)?;
         let mut crowd = Crowd::start(
@@ -127,14 +125,15 @@ async fn watch(crowd: &mut Crowd, time: Duration) -> Result<State> {
     Ok(last)
 }
 
-/// The most that the target's process has had resident (VmHWM).
+/// The most that the target's processes have had resident together (VmHWM); `None` if none is known.
 fn memory(target: &Target) -> Result<Option<u64>> {
-    let Some(process) = target.process else {
-        return Ok(None);
-    };
-    let path = format!("/proc/{process}/status");
-    let text = fs::read_to_string(&path).with_context(|| format!("{path}: has the server ended?"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(Some(kibibytes.context("no VmHWM")? << 10))
+    let mut bytes = None;
+    for process in &target.processes {
+        let path = format!("/proc/{process}/status");
+        let text = fs::read_to_string(&path).with_context(|| format!("{path}: has the server ended?"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        bytes = Some(bytes.unwrap_or(0) + (kibibytes.context("no VmHWM")? << 10));
+    }
+    Ok(bytes)
 }

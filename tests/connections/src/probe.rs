@@ -1,14 +1,14 @@
 //! The clients that work beside the crowd, and how long each of their operations took.
 
-use crate::{Protocol, Target};
-use anyhow::{Context, Result, bail, ensure};
+use crate::{Protocol, Target, disk::Disk, tls::Tls};
+use anyhow::{Context, Result, ensure};
 use firn_rig::Client;
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
 };
@@ -43,28 +43,22 @@ impl Latencies {
     }
 }
 
-/// Lets `clients` work at `target` for `time`. `command`, if given, is what a client does instead of what its protocol says.
+/// Lets `clients` work at `target` for `time`.
 ///
 /// # Errors
 /// If any operation fails.
-pub async fn work(
-    target: &Target,
-    clients: usize,
-    time: Duration,
-    command: Option<&str>,
-) -> Result<Latencies> {
+pub async fn work(target: &Target, clients: usize, time: Duration) -> Result<Latencies> {
     let latencies = Arc::new(Mutex::new(Vec::new()));
     let end = Instant::now() + time;
     let mut working = JoinSet::new();
     for number in 0..clients {
         let (target, latencies) = (target.clone(), latencies.clone());
-        let command = command.map(str::to_owned);
         working.spawn(async move {
-            let mut client = Working::new(&target, number, command).await?;
+            let mut client = Working::new(&target, number).await?;
             while Instant::now() < end {
-                for step in 0..3 {
+                for _ in 0..3 {
                     let began = Instant::now();
-                    tokio::time::timeout(LIMIT, client.step(&target, step))
+                    tokio::time::timeout(LIMIT, client.step(&target))
                         .await
                         .with_context(|| format!("an operation took more than {} s", LIMIT.as_secs()))??;
                     latencies
@@ -86,37 +80,54 @@ pub async fn work(
     Ok(sorted)
 }
 
+/// The export of `firn-blockd dev` that is written to, and how much of it.
+const DISK_EXPORT: &str = "dev-write-back-1";
+const DISK_BLOCKS: u64 = (64 << 20) / 4096;
+
 enum Working {
-    Nfs { client: Box<Client>, name: String },
+    Nfs {
+        client: Box<Client>,
+        name: String,
+        step: usize,
+    },
     Http,
-    Command(String),
+    Https(Tls),
+    Disk {
+        disk: Box<Disk>,
+        round: u64,
+    },
 }
 
 impl Working {
-    /// A client that has just come: for NFS, that means a mount.
-    async fn new(target: &Target, number: usize, command: Option<String>) -> Result<Self> {
-        Ok(match (command, target.protocol) {
-            (Some(command), _) => Self::Command(command),
-            (None, Protocol::Nfs) => Self::Nfs {
+    /// A client that has just come: for NFS, that means a mount; those of a disk come to its socket, and their disk to the node.
+    async fn new(target: &Target, number: usize) -> Result<Self> {
+        Ok(match target.protocol {
+            Protocol::Nfs => Self::Nfs {
                 client: Box::new(Client::mount(target.address, &target.path).await?),
                 name: format!("client-{number}"),
+                step: 0,
             },
-            (None, Protocol::Http) => Self::Http,
-            (None, Protocol::Tls) => bail!("what a client of TLS does must be given: --client COMMAND"),
+            Protocol::Http => Self::Http,
+            Protocol::Https => Self::Https(Tls::new()?),
+            Protocol::Node => Self::Disk {
+                disk: Box::new(Disk::open(target.path.as_ref(), DISK_EXPORT, DISK_BLOCKS).await?),
+                round: (number as u64) << 32,
+            },
         })
     }
 
-    async fn step(&mut self, target: &Target, step: usize) -> Result<()> {
+    async fn step(&mut self, target: &Target) -> Result<()> {
         match self {
-            Self::Nfs { client, name } => {
+            Self::Nfs { client, name, step } => {
                 let root = client.root.clone();
-                match step {
-                    0 => {
+                *step += 1;
+                match *step % 3 {
+                    1 => {
                         client
                             .write_file(&root, name.as_bytes(), 0o644, &[7; FILE_BYTES])
                             .await
                     }
-                    1 => client.lookup(&root, name.as_bytes()).await.map(drop),
+                    2 => client.lookup(&root, name.as_bytes()).await.map(drop),
                     _ => {
                         let file = client.lookup(&root, name.as_bytes()).await?;
                         let (_, bytes) = client.checksum(&file).await?;
@@ -125,33 +136,34 @@ impl Working {
                     }
                 }
             }
-            Self::Http => get(target).await,
-            Self::Command(command) => {
-                let ended = tokio::process::Command::new("sh")
-                    .arg("-c")
-                    .arg(&*command)
-                    .status()
-                    .await?;
-                ensure!(ended.success(), "{command}: {ended}");
-                Ok(())
+            Self::Http => get(TcpStream::connect(target.address).await?, target).await,
+            Self::Https(tls) => {
+                let stream = TcpStream::connect(target.address).await?;
+                get(tls.handshake(stream).await?, target).await
+            }
+            Self::Disk { disk, round } => {
+                *round += 1;
+                disk.work(*round).await
             }
         }
     }
 }
 
-async fn get(target: &Target) -> Result<()> {
-    let mut stream = TcpStream::connect(target.address).await?;
+/// Asks for the target's page on a connection of its own; it must be there.
+async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: &Target) -> Result<()> {
     let request = format!(
-        "GET {} HTTP/1.1\r\nhost: firn\r\nconnection: close\r\n\r\n",
+        "GET {} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         target.path
     );
     stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
     let mut reply = Vec::new();
-    stream.take(1 << 20).read_to_end(&mut reply).await?;
-    let status = reply.get(9..12).unwrap_or_default();
+    let read = stream.take(1 << 20).read_to_end(&mut reply).await;
+    let is_whole = reply.starts_with(b"HTTP/1.1 200");
+    // A server may leave without TLS's goodbye once its reply is out.
     ensure!(
-        reply.starts_with(b"HTTP/1.1 ") && !status.starts_with(b"5"),
-        "GET {}: {:?}",
+        is_whole,
+        "GET {}: {:?} {read:?}",
         target.path,
         String::from_utf8_lossy(&reply[..reply.len().min(60)])
     );

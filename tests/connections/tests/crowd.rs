@@ -26,7 +26,7 @@ async fn clients_of_an_edge_get_on_beside_two_thousand_silent_and_slow_connectio
         protocol: Protocol::Nfs,
         address: edge.address,
         path: EXPORT.to_owned(),
-        process: edge.process_id(),
+        processes: edge.process_id().into_iter().collect(),
     };
     let plan = Plan {
         program: env!("CARGO_BIN_EXE_firn-connections").into(),
@@ -35,7 +35,6 @@ async fn clients_of_an_edge_get_on_beside_two_thousand_silent_and_slow_connectio
         clients: 4,
         time: Duration::from_secs(3),
         rounds: 1,
-        client: None,
     };
     let outcome = check(&target, &plan).await.expect("every operation succeeds");
     println!("{outcome}");

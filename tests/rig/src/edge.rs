@@ -125,27 +125,10 @@ impl Edge {
     }
 
     fn built(name: &str, how: &str) -> Result<PathBuf> {
-        let named = std::env::var_os("FIRN_EDGE").filter(|_| name == "firn-edge");
-        let binary = match named {
-            Some(binary) => PathBuf::from(binary),
-            // A test's program is one directory further down.
-            None => {
-                let beside = std::env::current_exe()?.with_file_name(name);
-                let above = beside
-                    .parent()
-                    .and_then(Path::parent)
-                    .map(|above| above.join(name));
-                above
-                    .filter(|above| !beside.is_file() && above.is_file())
-                    .unwrap_or(beside)
-            }
-        };
-        ensure!(
-            binary.is_file(),
-            "{} is not there; build it with the same profile: {how}",
-            binary.display()
-        );
-        Ok(binary)
+        match std::env::var_os("FIRN_EDGE").filter(|_| name == "firn-edge") {
+            Some(binary) => Ok(binary.into()),
+            None => program(name, how),
+        }
     }
 
     /// Writes the configuration of an edge that has its state below `directory`; nothing else is made yet.
@@ -404,6 +387,28 @@ require_privileged_port = false
         ensure!(cache.is_dir(), "{} is not there", cache.display());
         remove(&cache)
     }
+}
+
+/// A program of Firn's that was built with the one that asks.
+///
+/// # Errors
+/// If it was not; `how` says how it is.
+pub fn program(name: &str, how: &str) -> Result<PathBuf> {
+    // A test's program is one directory further down.
+    let beside = std::env::current_exe()?.with_file_name(name);
+    let above = beside
+        .parent()
+        .and_then(Path::parent)
+        .map(|above| above.join(name));
+    let binary = above
+        .filter(|above| !beside.is_file() && above.is_file())
+        .unwrap_or(beside);
+    ensure!(
+        binary.is_file(),
+        "{} is not there; build it with the same profile: {how}",
+        binary.display()
+    );
+    Ok(binary)
 }
 
 fn remove(directory: &Path) -> Result<()> {

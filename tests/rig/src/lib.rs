@@ -23,5 +23,5 @@ mod link;
 pub mod servers;
 
 pub use client::{Client, FileHandle, Listed};
-pub use edge::{Counters, EXPORT, Edge, Settings};
+pub use edge::{Counters, EXPORT, Edge, Settings, program};
 pub use link::SlowLink;
