@@ -202,7 +202,7 @@ fn allow_files(count: u64) {
 
 #[test]
 fn a_disk_goes_on_while_thousands_say_nothing_to_its_nodes() {
-    let (count, rounds) = (600, 300);
+    let (count, rounds) = (600_usize, 300);
     allow_files(count as u64 + 1000);
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");

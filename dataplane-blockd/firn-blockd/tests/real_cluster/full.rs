@@ -146,7 +146,7 @@ fn real_a_node_on_a_full_file_system_is_read_only_and_takes_writes_again() {
     let filled = run("dd", &["if=/dev/zero", &format!("of={filler}"), "bs=1M"]);
     assert!(text(&filled).contains("No space left"), "{}", text(&filled));
     // Small durable writes, until the node's journal wants its other file and the state file has no room.
-    let mut fio = Command::new("fio")
+    let fio = Command::new("fio")
         .args([
             "--name=small",
             "--ioengine=nbd",
@@ -156,13 +156,14 @@ fn real_a_node_on_a_full_file_system_is_read_only_and_takes_writes_again() {
             "--iodepth=4",
             "--size=64m",
             "--time_based",
-            "--runtime=110",
+            "--runtime=1200",
             &format!("--uri={uri}"),
         ])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let fio = Process(fio);
     eventually("the node says that it is read-only", || state() == "read-only");
     eventually("it is done without", || {
         lab.status(&client)["rows"][1]["degraded"] == 0
@@ -170,8 +171,7 @@ fn real_a_node_on_a_full_file_system_is_read_only_and_takes_writes_again() {
     write_all(&uri, 8, 2);
     fs::remove_file(&filler).unwrap();
     eventually("it takes writes again", || state() == "serving");
-    let _ = fio.kill();
-    let _ = fio.wait();
+    drop(fio);
     thread::sleep(Duration::from_secs(1));
     write_all(&uri, 8, 3);
     for tract in 0..8 {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub const BINARY: &str = env!("CARGO_BIN_EXE_firn-blockd");
 pub const TENANT: &str = "ten_000102030405060708090a0b0c0d0e0f";
 /// Far longer than anything takes on a busy machine.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(400);
 
 /// A process that is killed when its test ends.
 pub struct Process(pub Child);
