@@ -91,8 +91,7 @@ pub async fn put_first(
 
 /// A volume's id as rings are signed for it.
 fn volume_id(id: &str) -> Result<VolumeId, Failure> {
-    id.parse::<firn_identity::VolumeId>()
-        .map(|id| VolumeId(id.0))
+    id.parse()
         .map_err(|error| Failure::untrusted(format!("what the service calls a volume's id: {error}")))
 }
 

@@ -16,9 +16,7 @@ use firn_billing::Reporter;
 use firn_edge::Place;
 use firn_env::Env;
 use firn_table::{Condition, ItemKey, Table, Write};
-use firn_usage::{
-    BATCH_MAX_RECORDS, Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageBatch,
-};
+use firn_usage::{BATCH_MAX_RECORDS, Incarnation, Meter, Observation, ResourceName, SourceId, UsageBatch};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -80,10 +78,7 @@ impl Observer {
                     }
                 }
                 None => {
-                    let (tuple, _) = self
-                        .anchor
-                        .load(firn_format::VolumeId(self.place.volume.0))
-                        .await?;
+                    let (tuple, _) = self.anchor.load(self.place.volume).await?;
                     let version = tuple.root.map_or(0, |root| root.version.0);
                     if version <= counted.settled {
                         return Ok(());
@@ -110,7 +105,7 @@ impl Observer {
     async fn deliver(&self, settled: u64, until: u64, at_ms: u64) -> Result<()> {
         let volume = self.place.volume;
         let observation = Observation {
-            tenant: TenantId::new(&self.place.tenant.to_string())?,
+            tenant: self.place.tenant.into(),
             resource: ResourceName::new(&format!("volume/{volume}"))?,
             meter: Meter::ROOT_COMMITS,
             quantity: 1,

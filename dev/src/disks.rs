@@ -9,7 +9,6 @@ use firn_blockd::Secret;
 use firn_blockd_client::{Access, AttachFailed, Attachable, AttachedDisk, attach};
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
 use firn_blockd_placement::{DiskState, Placement, PlacementError as ClusterError};
-use firn_blockd_protocol::DiskId as ClusterDisk;
 use firn_env::{Env, Task};
 use firn_identity::{DiskId, NodeId, TenantId};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -73,7 +72,7 @@ impl Hosts {
     async fn attach_all(&self) -> Result<(), ClusterError> {
         for record in self.placement.disks(None).await? {
             if record.state == DiskState::Ready
-                && let Err(error) = self.attach(DiskId(record.disk.0)).await
+                && let Err(error) = self.attach(record.disk).await
             {
                 tracing::error!(disk = %record.disk, %error, "not attached");
             }
@@ -97,7 +96,7 @@ impl Hosts {
         let wanted = Attachable {
             // Whoever had it was an earlier process on this directory, which the lock shows to be gone.
             force: true,
-            ..Attachable::new(ClusterDisk(disk.0), *key.expose(), "firn-dev")
+            ..Attachable::new(disk, *key.expose(), "firn-dev")
         };
         let unavailable = |error: AttachFailed| PlacementError::Unavailable(error.to_string());
         let opened = attach(&self.env, &self.placement, &self.access, wanted)

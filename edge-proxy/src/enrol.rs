@@ -24,7 +24,7 @@ use crate::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_anchor::AnchorError;
-use firn_format::{FamilyId, VolumeId};
+use firn_format::FamilyId;
 use firn_seal::{KeyRing, KeyRingError, VerifiedKeyRing};
 use firn_volume::{FormatOptions, Volume};
 use serde::Deserialize;
@@ -114,7 +114,7 @@ pub async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure>
         .map_err(|error| untrusted(&error))?;
     let ring = KeyRing::decode(bytes.into())
         .and_then(|ring| ring.verify(&joined.tenant))
-        .and_then(|ring| ring.check_volume(&VolumeId(joined.volume.0)).map(|()| ring))
+        .and_then(|ring| ring.check_volume(&joined.volume).map(|()| ring))
         .map_err(|error| untrusted(&error))?;
     Ok(Newest::Ring(Box::new(ring)))
 }
@@ -187,7 +187,7 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
     let place = place(ring.family());
     let identity = Identity {
         family: ring.family(),
-        volume: VolumeId(joined.volume.0),
+        volume: joined.volume,
         tenant: joined.tenant,
         secret: joined.secret,
         handle_key: Zeroizing::new(outside.env.random_bytes()),

@@ -151,7 +151,7 @@ fn show(family: &FamilyId, scan: &RecoveryScan) {
             .unwrap_or_default();
         println!(
             "  volume {}: version {} (epoch {}) of {}, {} files, {}, {} snapshots{origin}",
-            found.volume,
+            found.volume.hex(),
             found.version,
             found.epoch,
             utc(found.committed_at_ms),
@@ -179,7 +179,7 @@ fn choose_volume<'a>(scan: &'a RecoveryScan, named: Option<&str>) -> Result<&'a 
         )),
         (Some(named), all) => all
             .iter()
-            .find(|found| found.volume.to_string() == named)
+            .find(|found| found.volume.hex().to_string() == named || found.volume.to_string() == named)
             .ok_or_else(|| Failure::usage(format!("there is no volume {named}; nothing was changed"))),
     }
 }

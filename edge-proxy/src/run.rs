@@ -90,7 +90,7 @@ pub async fn serve_until(
     let (tuple, _) = parts.anchor.load(volume_id).await?;
     let fixed = Fixed {
         volume_name: tuple.name,
-        volume_id: volume_id.to_string(),
+        volume_id: volume_id.hex().to_string(),
         keys: parts.keys.clone(),
         owner: OwnerPart {
             name: tuple.owner.map(|owner| owner.name).unwrap_or_default(),

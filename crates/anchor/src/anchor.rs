@@ -131,9 +131,8 @@ impl Anchor {
                 .await?;
             for item in &page.items {
                 let sort = &item.key.sort;
-                let volume = sort[VOLUME_PREFIX.len()..]
-                    .parse()
-                    .map_err(|_| AnchorError::Damaged {
+                let volume =
+                    VolumeId::from_hex(&sort[VOLUME_PREFIX.len()..]).map_err(|_| AnchorError::Damaged {
                         what: sort.clone(),
                         why: TupleError::Malformed {
                             what: "a sort key that names no volume",
@@ -247,7 +246,7 @@ impl Anchor {
 }
 
 pub(crate) fn volume_sort(volume: VolumeId) -> String {
-    format!("{VOLUME_PREFIX}{volume}")
+    format!("{VOLUME_PREFIX}{}", volume.hex())
 }
 
 pub(crate) fn decode<T>(sort: &str, result: Result<T, TupleError>) -> Result<T, AnchorError> {

@@ -228,5 +228,5 @@ impl Anchor {
 }
 
 pub(crate) fn proposal_sort(volume: VolumeId) -> String {
-    format!("{PROPOSAL_PREFIX}{volume}")
+    format!("{PROPOSAL_PREFIX}{}", volume.hex())
 }

@@ -7,7 +7,7 @@
 use firn_billing::{Billing, Month, Reporter};
 use firn_table::RedbTable;
 use firn_usage::{
-    BATCH_MAX_RECORDS, Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageBatch,
+    BATCH_MAX_RECORDS, Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch,
 };
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
@@ -18,7 +18,7 @@ const OBSERVED_MS: u64 = 1_768_003_200_000;
 
 fn batches(sender: u64, life: u64, records: u64, size: u64) -> Vec<UsageBatch> {
     let observation = |sequence: u64| Observation {
-        tenant: TenantId::new(&format!("tenant-{}", (sender + sequence) % TENANTS)).expect("a name"),
+        tenant: TenantName::new(&format!("tenant-{}", (sender + sequence) % TENANTS)).expect("a name"),
         resource: ResourceName::new(&format!("volume/{:04x}", sequence % 97)).expect("a name"),
         meter: Meter::ROOT_COMMITS,
         quantity: 1 + sequence % 7,
@@ -91,7 +91,7 @@ async fn main() {
             folded as f64 / (received + fold),
         );
     }
-    let tenant = TenantId::new("tenant-0").expect("a name");
+    let tenant = TenantName::new("tenant-0").expect("a name");
     let began = Instant::now();
     let invoice = billing
         .invoice(&tenant, Month::new(2026, 1).expect("a month"))

@@ -5,7 +5,7 @@
 
 use crate::{Billing, BillingError, Hour, Month, items, layout};
 use firn_table::{Condition, ItemKey, Write};
-use firn_usage::{Incarnation, Meter, ResourceName, SourceId, TenantId};
+use firn_usage::{Incarnation, Meter, ResourceName, SourceId, TenantName};
 use serde::{Deserialize, Serialize};
 
 /// What happened.
@@ -39,7 +39,7 @@ pub enum Finding {
     /// An edge reported usage of a tenant that is not its own. It was not counted.
     ForeignTenant {
         source: SourceId,
-        claimed: TenantId,
+        claimed: TenantName,
         records: u64,
     },
     /// Records say they were observed after they were received. They count in the hour in which they came.
@@ -86,7 +86,7 @@ pub enum Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEvent {
     /// The tenant; none: the service's own affair.
-    pub tenant: Option<TenantId>,
+    pub tenant: Option<TenantName>,
     /// Milliseconds since 1970.
     pub at_ms: u64,
     /// What.
@@ -153,7 +153,7 @@ impl Billing {
     /// [`BillingError`].
     pub async fn audit_events(
         &self,
-        tenant: Option<&TenantId>,
+        tenant: Option<&TenantName>,
         after: Option<&str>,
         limit: usize,
     ) -> Result<AuditPage, BillingError> {

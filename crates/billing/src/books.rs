@@ -2,7 +2,7 @@
 
 use crate::{Billing, BillingError, Month, PriceBook, items, layout, tenant::TenantHead};
 use firn_table::{Condition, ItemKey, TableError, Write};
-use firn_usage::TenantId;
+use firn_usage::TenantName;
 use serde::{Deserialize, Serialize};
 
 /// An entry of the list of published books.
@@ -104,7 +104,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError::NoBook`] if none is in force then.
-    pub async fn book_of(&self, tenant: &TenantId, month: Month) -> Result<PriceBook, BillingError> {
+    pub async fn book_of(&self, tenant: &TenantName, month: Month) -> Result<PriceBook, BillingError> {
         let (head, _) = self.tenant_head(tenant).await?;
         self.book_in_force(&head, month).await
     }

@@ -26,7 +26,7 @@ use crate::{
     items, layout,
 };
 use firn_table::{Condition, ItemKey, TableError, Write};
-use firn_usage::{ResourceName, TenantId};
+use firn_usage::{ResourceName, TenantName};
 use serde::{Deserialize, Serialize};
 
 /// Thresholds of one budget.
@@ -187,7 +187,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn set_budget(&self, tenant: &TenantId, budget: &Budget) -> Result<(), BillingError> {
+    pub async fn set_budget(&self, tenant: &TenantName, budget: &Budget) -> Result<(), BillingError> {
         budget.check()?;
         let known = self.budgets(tenant).await?;
         if known.len() >= BUDGETS_MAX && known.iter().all(|other| other.id != budget.id) {
@@ -203,7 +203,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn remove_budget(&self, tenant: &TenantId, id: &ResourceName) -> Result<(), BillingError> {
+    pub async fn remove_budget(&self, tenant: &TenantName, id: &ResourceName) -> Result<(), BillingError> {
         let key = ItemKey::new(layout::budgets(tenant), id.as_str());
         let mut last = None;
         for attempt in 0..crate::ATTEMPTS {
@@ -227,7 +227,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn budgets(&self, tenant: &TenantId) -> Result<Vec<Budget>, BillingError> {
+    pub async fn budgets(&self, tenant: &TenantName) -> Result<Vec<Budget>, BillingError> {
         let page = self
             .table
             .query(&layout::budgets(tenant), "", None, BUDGETS_MAX + 1)
@@ -239,7 +239,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn spending(&self, tenant: &TenantId) -> Result<Spending, BillingError> {
+    pub async fn spending(&self, tenant: &TenantName) -> Result<Spending, BillingError> {
         let now = Hour::of_ms(self.now_ms());
         let month = now.month();
         let (head, _) = self.tenant_head(tenant).await?;
@@ -271,7 +271,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`]; repeat it.
-    pub async fn check_budgets(&self, tenant: &TenantId) -> Result<BudgetState, BillingError> {
+    pub async fn check_budgets(&self, tenant: &TenantName) -> Result<BudgetState, BillingError> {
         let spending = self.spending(tenant).await?;
         let mut state = BudgetState {
             spending,
@@ -314,7 +314,7 @@ impl Billing {
     }
 
     /// Stores an alert; false if it was raised before.
-    async fn raise(&self, tenant: &TenantId, alert: &Alert) -> Result<bool, BillingError> {
+    async fn raise(&self, tenant: &TenantName, alert: &Alert) -> Result<bool, BillingError> {
         let sort = format!("{}|{}|{:04}", alert.month, alert.budget, alert.threshold);
         let write = Write::Put {
             key: ItemKey::new(layout::alerts(tenant), sort),
@@ -332,7 +332,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn alerts(&self, tenant: &TenantId, month: Month) -> Result<Vec<Alert>, BillingError> {
+    pub async fn alerts(&self, tenant: &TenantName, month: Month) -> Result<Vec<Alert>, BillingError> {
         let page = self
             .table
             .query(&layout::alerts(tenant), &format!("{month}|"), None, 1000)

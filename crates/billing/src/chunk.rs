@@ -8,7 +8,7 @@
 use crate::{BillingError, Reporter, ReporterRole};
 use bytes::Bytes;
 use firn_table::{Item, ItemKey};
-use firn_usage::{TenantId, UsageBatch};
+use firn_usage::{TenantName, UsageBatch};
 
 const VERSION: u8 = 1;
 /// Before the tenant's text.
@@ -18,7 +18,7 @@ pub(crate) struct Chunk {
     pub(crate) standing: ReporterRole,
     pub(crate) received_ms: u64,
     /// The tenant to which an edge's reports are bound.
-    pub(crate) bound: Option<TenantId>,
+    pub(crate) bound: Option<TenantName>,
     pub(crate) batch: UsageBatch,
 }
 
@@ -70,7 +70,7 @@ fn parse(bytes: &[u8]) -> Result<Chunk, String> {
         .ok_or_else(short)?;
     let bound = match std::str::from_utf8(tenant) {
         Ok("") => None,
-        Ok(name) => Some(TenantId::new(name).map_err(|error| error.to_string())?),
+        Ok(name) => Some(TenantName::new(name).map_err(|error| error.to_string())?),
         Err(error) => return Err(error.to_string()),
     };
     Ok(Chunk {

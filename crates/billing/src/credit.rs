@@ -2,7 +2,7 @@
 
 use crate::{ATTEMPTS, Billing, BillingError, Money, Month, items, layout};
 use firn_table::{Condition, ItemKey, TableError, Write};
-use firn_usage::{ResourceName, TenantId};
+use firn_usage::{ResourceName, TenantName};
 use serde::{Deserialize, Serialize};
 
 /// Longest reason.
@@ -35,7 +35,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError::Conflict`] if the id stands for another credit.
-    pub async fn grant_credit(&self, tenant: &TenantId, credit: &Credit) -> Result<Month, BillingError> {
+    pub async fn grant_credit(&self, tenant: &TenantName, credit: &Credit) -> Result<Month, BillingError> {
         let printable = |text: &str| {
             !text.is_empty() && text.len() <= REASON_MAX_BYTES && !text.chars().any(char::is_control)
         };
@@ -92,7 +92,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn granted(&self, tenant: &TenantId) -> Result<Vec<Granted>, BillingError> {
+    pub async fn granted(&self, tenant: &TenantName) -> Result<Vec<Granted>, BillingError> {
         let mut credits = Vec::new();
         let mut after = None;
         loop {

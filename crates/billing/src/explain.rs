@@ -242,7 +242,7 @@ impl crate::Billing {
     /// [`BillingError`].
     pub async fn explain(
         &self,
-        tenant: &firn_usage::TenantId,
+        tenant: &firn_usage::TenantName,
         month: crate::Month,
     ) -> Result<Explanation, BillingError> {
         let (head, _) = self.tenant_head(tenant).await?;

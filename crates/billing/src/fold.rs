@@ -19,7 +19,7 @@ use crate::{
     tenant::TenantHead,
 };
 use firn_table::{Condition, Item, MAX_TRANSACTION_BYTES, TableError, Write};
-use firn_usage::{Observation, SourceId, TenantId};
+use firn_usage::{Observation, SourceId, TenantName};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ struct Work {
     source: SourceId,
     standing: ReporterRole,
     /// What is not done, by tenant.
-    left: BTreeMap<TenantId, Vec<Observation>>,
+    left: BTreeMap<TenantName, Vec<Observation>>,
     /// Records of the first tenant of `left` that were done by an earlier step.
     skipped: usize,
     taken: u64,
@@ -66,10 +66,10 @@ struct Work {
 /// What a step adds.
 #[derive(Default)]
 struct Plan {
-    heads: BTreeMap<TenantId, (TenantHead, Condition)>,
-    hours: BTreeMap<(TenantId, Hour), Entries>,
+    heads: BTreeMap<TenantName, (TenantHead, Condition)>,
+    hours: BTreeMap<(TenantName, Hour), Entries>,
     events: Vec<AuditEvent>,
-    late: BTreeMap<(TenantId, SourceId, Month), (u64, u64)>,
+    late: BTreeMap<(TenantName, SourceId, Month), (u64, u64)>,
 }
 
 impl Billing {
@@ -151,8 +151,8 @@ impl Billing {
             .await?
             .ok_or_else(|| lost("the chunk it stands for is not there"))?;
         let chunk = chunk::decode(&item)?;
-        let mut left: BTreeMap<TenantId, Vec<Observation>> = BTreeMap::new();
-        let mut foreign: BTreeMap<TenantId, u64> = BTreeMap::new();
+        let mut left: BTreeMap<TenantName, Vec<Observation>> = BTreeMap::new();
+        let mut foreign: BTreeMap<TenantName, u64> = BTreeMap::new();
         for observation in chunk.batch.observations() {
             match &chunk.bound {
                 Some(bound) if *bound != observation.tenant && !firn_env::planted!("billing.any_source") => {
@@ -222,7 +222,7 @@ impl Billing {
             work.touched |= work.left.is_empty();
         }
         loop {
-            let tenants: BTreeSet<&TenantId> =
+            let tenants: BTreeSet<&TenantName> =
                 works.iter().filter_map(|work| work.left.keys().next()).collect();
             let Some(tenant) = tenants.first().copied().cloned() else {
                 return Ok(plan);
@@ -326,7 +326,7 @@ impl Billing {
 impl Plan {
     fn add(
         &mut self,
-        place: (TenantId, Hour),
+        place: (TenantName, Hour),
         observation: &Observation,
         work: &Work,
     ) -> Result<(), BillingError> {

@@ -10,7 +10,7 @@
 use crate::{Billing, BillingError, Hour, ReporterRole, layout};
 use bytes::Bytes;
 use firn_table::{Condition, Item, ItemVersion, Write};
-use firn_usage::{Meter, ResourceName, TenantId};
+use firn_usage::{Meter, ResourceName, TenantName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -124,7 +124,7 @@ impl Billing {
     /// The writes that add `more` to an hour as it is now, and their bytes.
     pub(crate) async fn add_to_hour(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         hour: Hour,
         more: &Entries,
     ) -> Result<Vec<Write>, BillingError> {
@@ -190,7 +190,7 @@ impl Billing {
     /// [`BillingError`].
     pub async fn hours(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         from: Hour,
         until: Hour,
     ) -> Result<BTreeMap<Hour, Entries>, BillingError> {
@@ -229,7 +229,12 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn totals(&self, tenant: &TenantId, from: Hour, until: Hour) -> Result<Entries, BillingError> {
+    pub async fn totals(
+        &self,
+        tenant: &TenantName,
+        from: Hour,
+        until: Hour,
+    ) -> Result<Entries, BillingError> {
         let mut sums = Entries::new();
         for (_, entries) in self.hours(tenant, from, until).await? {
             for (key, totals) in entries {

@@ -19,7 +19,7 @@ use crate::{
     tenant::TenantHead,
 };
 use firn_table::{Condition, TableError, Write};
-use firn_usage::{Meter, TenantId};
+use firn_usage::{Meter, TenantName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invoice {
     /// Who.
-    pub tenant: TenantId,
+    pub tenant: TenantName,
     /// For which month.
     pub month: Month,
     /// Whether it can still change.
@@ -162,7 +162,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn invoice(&self, tenant: &TenantId, month: Month) -> Result<Invoice, BillingError> {
+    pub async fn invoice(&self, tenant: &TenantName, month: Month) -> Result<Invoice, BillingError> {
         let (head, _) = self.tenant_head(tenant).await?;
         if head.closed.contains(&month) {
             return self.final_invoice(tenant, &head, month).await;
@@ -193,7 +193,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`]; if interrupted, repeat it.
-    pub async fn close_month(&self, tenant: &TenantId, month: Month) -> Result<Invoice, BillingError> {
+    pub async fn close_month(&self, tenant: &TenantName, month: Month) -> Result<Invoice, BillingError> {
         let closable = month.next().first_hour().start_ms() + CLOSING_GRACE_HOURS * 3_600_000;
         if self.now_ms() < closable {
             return Err(BillingError::NotOver {
@@ -228,7 +228,7 @@ impl Billing {
     ///
     /// # Errors
     /// As [`Self::close_month`]; what was closed stays closed.
-    pub async fn close_due(&self, tenant: &TenantId, limit: usize) -> Result<Vec<Invoice>, BillingError> {
+    pub async fn close_due(&self, tenant: &TenantName, limit: usize) -> Result<Vec<Invoice>, BillingError> {
         let mut made = Vec::new();
         while made.len() < limit {
             let (head, _) = self.tenant_head(tenant).await?;
@@ -246,7 +246,7 @@ impl Billing {
     }
 
     /// The first month from `from` on in which something was used or credited.
-    async fn first_used(&self, tenant: &TenantId, from: Hour) -> Result<Option<Month>, BillingError> {
+    async fn first_used(&self, tenant: &TenantName, from: Hour) -> Result<Option<Month>, BillingError> {
         // Sort keys of an hour begin with its name and a slash, so they come after the name itself.
         let page = self
             .table
@@ -270,7 +270,7 @@ impl Billing {
     /// The final invoice of a closed month, made and stored if nobody did yet, with those before it on which it builds.
     async fn final_invoice(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         head: &TenantHead,
         month: Month,
     ) -> Result<Invoice, BillingError> {
@@ -330,7 +330,7 @@ impl Billing {
 
     async fn compute(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         head: &TenantHead,
         month: Month,
         hours: (Hour, Hour),
@@ -411,7 +411,7 @@ impl Billing {
     /// [`BillingError`].
     pub async fn invoices(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         after: Option<Month>,
         limit: usize,
     ) -> Result<Vec<Invoice>, BillingError> {

@@ -26,7 +26,7 @@
 
 use crate::{Hour, Month};
 use firn_table::ItemKey;
-use firn_usage::{Incarnation, SourceId, TenantId};
+use firn_usage::{Incarnation, SourceId, TenantName};
 
 /// Chunks in one transaction of the fold at most: their markers take a quarter of its items.
 pub(crate) const FOLD_CHUNKS: usize = 24;
@@ -71,7 +71,7 @@ pub(crate) fn chunk_of(pending: &ItemKey) -> Option<ItemKey> {
     Some(ItemKey::new(chunks(stream), first))
 }
 
-pub(crate) fn hours(tenant: &TenantId) -> String {
+pub(crate) fn hours(tenant: &TenantName) -> String {
     format!("billing/hours/{tenant}")
 }
 
@@ -79,23 +79,23 @@ pub(crate) fn hour_prefix(hour: Hour) -> String {
     format!("{hour}/")
 }
 
-pub(crate) fn hour_key(tenant: &TenantId, hour: Hour, part: usize) -> ItemKey {
+pub(crate) fn hour_key(tenant: &TenantName, hour: Hour, part: usize) -> ItemKey {
     ItemKey::new(hours(tenant), format!("{hour}/{part:04}"))
 }
 
-pub(crate) fn tenant_key(tenant: &TenantId) -> ItemKey {
+pub(crate) fn tenant_key(tenant: &TenantName) -> ItemKey {
     ItemKey::new(TENANTS, tenant.as_str())
 }
 
-pub(crate) fn invoices(tenant: &TenantId) -> String {
+pub(crate) fn invoices(tenant: &TenantName) -> String {
     format!("billing/invoices/{tenant}")
 }
 
-pub(crate) fn invoice_key(tenant: &TenantId, month: Month) -> ItemKey {
+pub(crate) fn invoice_key(tenant: &TenantName, month: Month) -> ItemKey {
     ItemKey::new(invoices(tenant), month.to_string())
 }
 
-pub(crate) fn credits(tenant: &TenantId) -> String {
+pub(crate) fn credits(tenant: &TenantName) -> String {
     format!("billing/credits/{tenant}")
 }
 
@@ -110,14 +110,14 @@ pub(crate) fn book_name_key(name: &str) -> ItemKey {
     ItemKey::new(BOOK_NAMES, name)
 }
 
-pub(crate) fn budgets(tenant: &TenantId) -> String {
+pub(crate) fn budgets(tenant: &TenantName) -> String {
     format!("billing/budgets/{tenant}")
 }
 
-pub(crate) fn alerts(tenant: &TenantId) -> String {
+pub(crate) fn alerts(tenant: &TenantName) -> String {
     format!("billing/alerts/{tenant}")
 }
 
-pub(crate) fn audit(tenant: Option<&TenantId>) -> String {
+pub(crate) fn audit(tenant: Option<&TenantName>) -> String {
     format!("billing/audit/{}", tenant.map_or("-", |tenant| tenant.as_str()))
 }

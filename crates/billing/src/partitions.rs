@@ -1,7 +1,7 @@
 //! Which partitions of the table billing has, for backups.
 
 use crate::{Billing, BillingError, layout};
-use firn_usage::TenantId;
+use firn_usage::TenantName;
 use std::collections::BTreeSet;
 
 /// Items read at a time.
@@ -13,10 +13,10 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn partitions(&self, tenants: &[TenantId]) -> Result<Vec<String>, BillingError> {
-        let mut known: BTreeSet<TenantId> = tenants.iter().cloned().collect();
+    pub async fn partitions(&self, tenants: &[TenantName]) -> Result<Vec<String>, BillingError> {
+        let mut known: BTreeSet<TenantName> = tenants.iter().cloned().collect();
         for name in self.names_in(layout::TENANTS).await? {
-            known.extend(TenantId::new(&name));
+            known.extend(TenantName::new(&name));
         }
         let mut partitions: Vec<String> = [
             layout::STREAMS,

@@ -19,7 +19,7 @@
 use crate::{
     AuditEvent, Billing, BillingError, Entries, EntryKey, Finding, Hour, ReporterRole, audit::printed,
 };
-use firn_usage::{Meter, ResourceName, TenantId};
+use firn_usage::{Meter, ResourceName, TenantName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -98,7 +98,7 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`]; repeat it.
-    pub async fn reconcile(&self, tenant: &TenantId, hours: u32) -> Result<Vec<Finding>, BillingError> {
+    pub async fn reconcile(&self, tenant: &TenantName, hours: u32) -> Result<Vec<Finding>, BillingError> {
         let lag_ms = u64::try_from(REPORT_LAG.as_millis()).unwrap_or(u64::MAX);
         let until = Hour::of_ms(self.now_ms().saturating_sub(lag_ms));
         self.reconcile_between(tenant, Hour(until.0.saturating_sub(hours)), until)
@@ -112,7 +112,7 @@ impl Billing {
     /// [`BillingError`]; repeat it.
     pub async fn reconcile_between(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         from: Hour,
         until: Hour,
     ) -> Result<Vec<Finding>, BillingError> {
@@ -133,7 +133,7 @@ impl Billing {
     /// [`BillingError`].
     pub async fn side_by_side(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         from: Hour,
         until: Hour,
     ) -> Result<BTreeMap<(ResourceName, Meter), (u128, u128)>, BillingError> {

@@ -1,6 +1,6 @@
 //! Who reports, as proved by the connection, and what that is worth.
 
-use firn_usage::{SourceId, TenantId};
+use firn_usage::{SourceId, TenantName};
 use serde::{Deserialize, Serialize};
 
 /// What a report is worth.
@@ -17,7 +17,7 @@ pub enum ReporterRole {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reporter {
     identity: SourceId,
-    tenant: Option<TenantId>,
+    tenant: Option<TenantName>,
 }
 
 impl Reporter {
@@ -30,7 +30,7 @@ impl Reporter {
     }
 
     /// An edge: bound to its tenant, and advisory.
-    pub fn edge(identity: SourceId, tenant: TenantId) -> Self {
+    pub fn edge(identity: SourceId, tenant: TenantName) -> Self {
         Self {
             identity,
             tenant: Some(tenant),
@@ -43,7 +43,7 @@ impl Reporter {
     }
 
     /// The one tenant of which it may report; none: all.
-    pub fn tenant(&self) -> Option<&TenantId> {
+    pub fn tenant(&self) -> Option<&TenantName> {
         self.tenant.as_ref()
     }
 

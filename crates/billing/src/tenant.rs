@@ -2,7 +2,7 @@
 
 use crate::{Billing, BillingError, Month, items, layout};
 use firn_table::{Condition, Write};
-use firn_usage::TenantId;
+use firn_usage::TenantName;
 use serde::{Deserialize, Serialize};
 
 /// The book of tenants to whom no other was assigned.
@@ -40,7 +40,7 @@ impl TenantHead {
 impl Billing {
     pub(crate) async fn tenant_head(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
     ) -> Result<(TenantHead, Condition), BillingError> {
         match self.table.get(&layout::tenant_key(tenant)).await? {
             Some(item) => Ok((items::decode(&item)?, Condition::Version(item.version))),
@@ -49,7 +49,7 @@ impl Billing {
     }
 
     pub(crate) fn put_tenant_head(
-        tenant: &TenantId,
+        tenant: &TenantName,
         head: &TenantHead,
         condition: Condition,
     ) -> Result<Write, BillingError> {
@@ -65,7 +65,12 @@ impl Billing {
     ///
     /// # Errors
     /// [`BillingError`].
-    pub async fn assign_book(&self, tenant: &TenantId, name: &str, from: Month) -> Result<(), BillingError> {
+    pub async fn assign_book(
+        &self,
+        tenant: &TenantName,
+        name: &str,
+        from: Month,
+    ) -> Result<(), BillingError> {
         if self.versions_of(name).await?.is_empty() {
             return Err(BillingError::Unknown(format!("price book {name:?}")));
         }
@@ -94,7 +99,7 @@ impl Billing {
     /// Changes a tenant's state under the condition that nobody else did meanwhile.
     pub(crate) async fn change_tenant(
         &self,
-        tenant: &TenantId,
+        tenant: &TenantName,
         mut change: impl FnMut(&mut TenantHead, bool) -> Result<(), BillingError>,
     ) -> Result<(), BillingError> {
         let mut last = None;

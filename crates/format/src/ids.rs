@@ -1,6 +1,8 @@
 //! Names of things: families, volumes, writers, segments, versions, epochs and objects.
 
-use data_encoding::HEXLOWER;
+pub use firn_ids::VolumeId;
+
+use firn_ids::Hex;
 use std::{fmt, str::FromStr};
 
 /// A text that is not the hexadecimal form of the id it was read as.
@@ -11,17 +13,8 @@ pub struct ParseIdError {
     digits: usize,
 }
 
-/// Lower case only: a name has one spelling, so that two keys never name one object.
 fn parse_hex<const N: usize>(what: &'static str, text: &str) -> Result<[u8; N], ParseIdError> {
-    let error = ParseIdError { what, digits: 2 * N };
-    if text.len() != 2 * N {
-        return Err(error);
-    }
-    let mut bytes = [0; N];
-    match HEXLOWER.decode_mut(text.as_bytes(), &mut bytes) {
-        Ok(_) => Ok(bytes),
-        Err(_) => Err(error),
-    }
+    firn_ids::parse_hex(text).ok_or(ParseIdError { what, digits: 2 * N })
 }
 
 macro_rules! byte_id {
@@ -32,16 +25,14 @@ macro_rules! byte_id {
 
         impl fmt::Display for $name {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+                Hex(&self.0).fmt(formatter)
             }
         }
 
         /// The first eight digits: enough to tell ids apart in a log line.
         impl fmt::Debug for $name {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(concat!(stringify!($name), "("))?;
-                self.0[..4].iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))?;
-                formatter.write_str("…)")
+                write!(formatter, concat!(stringify!($name), "({}…)"), Hex(&self.0[..4]))
             }
         }
 
@@ -58,10 +49,6 @@ macro_rules! byte_id {
 byte_id! {
     /// One log with one key space under one bucket prefix; volumes are its branches. Random, made once.
     FamilyId, 16, "a family id"
-}
-byte_id! {
-    /// A branch of a family: a head root and its snapshots. Random, made once.
-    VolumeId, 16, "a volume id"
 }
 byte_id! {
     /// The BLAKE3 hash of an object, but for the locations of its children.

@@ -17,7 +17,6 @@ mod derive;
 mod join;
 mod jwks;
 mod jws;
-mod names;
 mod p256;
 mod peer;
 mod pem;
@@ -38,9 +37,9 @@ pub use capability::{
     CAPABILITY_BYTES, Capability, CapabilityError, CapabilityIssuer, CapabilityKey, CapabilityVerifier,
     HolderHash, MAX_CAPABILITY_SECONDS, Rights, VerifiedCapability,
 };
+pub use firn_ids::{DiskId, EdgeId, KeyId, MemberId, NodeId, ParseIdError, TenantId, TokenId, VolumeId};
 pub use join::{Authenticator, AuthenticatorHash, JoinError, JoinSecret, LookupId, MAX_INVITATION_BYTES};
 pub use jwks::{JwkSet, JwksError, KEY_PERIOD_SECONDS, KeySchedule, MAX_KEYS};
-pub use names::{BadName, DiskId, EdgeId, KeyId, MemberId, NodeId, TenantId, TokenId, VolumeId};
 pub use p256::{SigningKey, VerifyingKey};
 pub use peer::{PeerError, PeerIdentity, PeerKind};
 pub use pem::pem;

@@ -1,6 +1,6 @@
 //! Who acts: a member, an API key, an edge or a node, and in which role.
 
-use crate::{BadName, EdgeId, KeyId, MemberId, NodeId};
+use crate::{EdgeId, KeyId, MemberId, NodeId, ParseIdError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
@@ -115,15 +115,15 @@ impl fmt::Display for Principal {
 }
 
 impl FromStr for Principal {
-    type Err = BadName;
+    type Err = ParseIdError;
 
-    fn from_str(text: &str) -> Result<Self, BadName> {
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
         match text.split_once('_').map(|(prefix, _)| prefix) {
             Some(MemberId::PREFIX) => text.parse().map(Self::Member),
             Some(KeyId::PREFIX) => text.parse().map(Self::Key),
             Some(EdgeId::PREFIX) => text.parse().map(Self::Edge),
             Some(NodeId::PREFIX) => text.parse().map(Self::Node),
-            Some(_) | None => Err(BadName {
+            Some(_) | None => Err(ParseIdError {
                 prefix: "mem, key, edg or nod",
             }),
         }

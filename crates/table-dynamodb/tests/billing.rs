@@ -15,7 +15,7 @@ mod support;
 use firn_billing::{Billing, Hour, Month, PriceBook, Reporter};
 use firn_env::sim::Seeded;
 use firn_table::{Metered, TablePrices};
-use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageBatch};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use support::{Proxy, Trouble, environment, fresh, server};
 
@@ -26,8 +26,8 @@ const BATCH: u64 = 625;
 /// 2026-01-10T00:00:00Z.
 const OBSERVED_MS: u64 = 1_768_003_200_000;
 
-fn tenant(number: u64) -> TenantId {
-    TenantId::new(&format!("tenant-{number}")).unwrap()
+fn tenant(number: u64) -> TenantName {
+    TenantName::new(&format!("tenant-{number}")).unwrap()
 }
 
 fn observation(sender: u64, sequence: u64) -> Observation {
@@ -104,7 +104,7 @@ async fn real_fifty_thousand_records_are_billed_to_the_nano_dollar() {
     while billing.fold_all().await.unwrap() > 0 {}
     let both = began.elapsed().as_secs_f64();
 
-    let mut sums: BTreeMap<(TenantId, Meter), u128> = BTreeMap::new();
+    let mut sums: BTreeMap<(TenantName, Meter), u128> = BTreeMap::new();
     for (sender, sequence) in
         (0..SENDERS).flat_map(|sender| (1..=RECORDS_EACH).map(move |sequence| (sender, sequence)))
     {

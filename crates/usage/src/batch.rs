@@ -14,7 +14,7 @@
 //! stream takes about 12 bytes, so [`BATCH_MAX_RECORDS`] take about 50 KiB. Equal batches have equal bytes.
 
 use crate::{
-    Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageRecord,
+    Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageRecord,
     codec::{Malformed, Reader, Writer},
 };
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ const VERSION: u8 = 1;
 const RECORD_MIN_BYTES: usize = 6;
 /// Bytes of the largest record with names of its own: bounds what one more record can add.
 const RECORD_MAX_BYTES: usize =
-    2 + 2 + 3 + 10 + 10 + 5 + 1 + TenantId::MAX_BYTES + 1 + ResourceName::MAX_BYTES;
+    2 + 2 + 3 + 10 + 10 + 5 + 1 + TenantName::MAX_BYTES + 1 + ResourceName::MAX_BYTES;
 /// Everything but records and names.
 const FRAME_MAX_BYTES: usize = 4 + 2 + 1 + SourceId::MAX_BYTES + 8 + 8 + 4 + 2 + 2 + 4;
 
@@ -175,7 +175,7 @@ impl UsageBatch {
             std::collections::BTreeSet::new(),
         );
         for (count, observation) in observations.iter().enumerate().take(BATCH_MAX_RECORDS) {
-            let mut more = RECORD_MAX_BYTES - TenantId::MAX_BYTES - ResourceName::MAX_BYTES;
+            let mut more = RECORD_MAX_BYTES - TenantName::MAX_BYTES - ResourceName::MAX_BYTES;
             if named.0.insert(&observation.tenant) {
                 more += observation.tenant.as_str().len();
             }
@@ -263,7 +263,7 @@ impl UsageBatch {
         if count > reader.left() / RECORD_MIN_BYTES {
             return Err(reader.malformed("more records than bytes").into());
         }
-        let tenants = read_names(&mut reader, TenantId::new)?;
+        let tenants = read_names(&mut reader, TenantName::new)?;
         let resources = read_names(&mut reader, ResourceName::new)?;
         let mut seen = (0, 0);
         let mut before_ms = 0_i64;

@@ -33,7 +33,7 @@ mod tests;
 pub use batch::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS, BatchError, UsageBatch};
 pub use delivery::{Delivered, Delivery, DeliveryPolicy};
 pub use meter::Meter;
-pub use name::{NameError, ResourceName, SourceId, TenantId};
+pub use name::{NameError, ResourceName, SourceId, TenantName};
 pub use record::{Incarnation, LATEST_MS, Observation, ObservationError, UsageRecord};
 pub use sink::{SinkError, UsageSink};
 pub use spool::{APPEND_MAX, Spool, SpoolConfig, SpoolError, SpoolStatus};

@@ -3,6 +3,7 @@
 //! One narrow alphabet for all of them: printable ASCII that means nothing to a shell, a path, a spreadsheet or a table's key
 //! design, so a name can stand anywhere unescaped. Look-alike letters and invisible characters cannot be written at all.
 
+use firn_ids::TenantId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -97,8 +98,9 @@ macro_rules! name {
 }
 
 name! {
-    /// Who pays.
-    TenantId, "tenant", 64
+    /// Who pays, as the ledger calls them: in an installation the text of their [`TenantId`], and whatever a batch from outside
+    /// says until it was held against who sent it.
+    TenantName, "tenant", 64
 }
 name! {
     /// What was used: `volume/7f3a`, `disk/db-1`, `api`.
@@ -108,6 +110,12 @@ name! {
     /// Who observed it: `api/1`, `cleaner/eu`, `node/12`, `edge/7f3a`. The receiver holds it against the sender's
     /// authenticated identity.
     SourceId, "source", 64
+}
+
+impl From<TenantId> for TenantName {
+    fn from(tenant: TenantId) -> Self {
+        Self(tenant.to_string().into())
+    }
 }
 
 #[cfg(test)]
@@ -138,7 +146,9 @@ mod tests {
         ] {
             assert!(ResourceName::new(text).is_err(), "{text:?}");
         }
-        assert!(TenantId::new(&"x".repeat(64)).is_ok());
-        assert!(TenantId::new(&"x".repeat(65)).is_err());
+        let tenant = TenantName::from(TenantId([0xa0; 16]));
+        assert_eq!(TenantName::new(tenant.as_str()), Ok(tenant));
+        assert!(TenantName::new(&"x".repeat(64)).is_ok());
+        assert!(TenantName::new(&"x".repeat(65)).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! Quantities are whole numbers without sign: a negative one cannot be written down, and corrections are credit lines of
 //! the invoice, never records. Times are whole milliseconds of UTC, from 1970 to the end of the year 9999.
 
-use crate::{Meter, ResourceName, SourceId, TenantId};
+use crate::{Meter, ResourceName, SourceId, TenantName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl fmt::Display for Incarnation {
 #[serde(deny_unknown_fields)]
 pub struct Observation {
     /// Who pays.
-    pub tenant: TenantId,
+    pub tenant: TenantName,
     /// What was used.
     pub resource: ResourceName,
     /// What was counted.

@@ -145,7 +145,7 @@ async fn salvage_onto(
     let covered = loaded.payload.covered;
     let mut replay = read_journal(parts, tenure, covered).await?;
     let volume = salvage_volume(parts.volume, local.owner, tenure);
-    let name = format!("salvage-{}-{}", tenure.0, &volume.to_string()[..8]);
+    let name = format!("salvage-{}-{}", tenure.0, &volume.hex().to_string()[..8]);
     let clone = Parts {
         volume,
         ..parts.clone()

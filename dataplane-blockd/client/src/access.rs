@@ -56,8 +56,8 @@ impl CapabilitySource for IssuedHere {
     async fn capability(&self, tenant: TenantId, disk: DiskId, fence: Fence) -> Result<Bytes, NoCapability> {
         let now = UnixTime::from_wall(self.env.wall());
         let capability = Capability {
-            tenant: firn_identity::TenantId(tenant.0),
-            disk: firn_identity::DiskId(disk.0),
+            tenant,
+            disk,
             rights: Rights::READ.and(Rights::WRITE).and(Rights::ATTACH),
             fence: fence.0.into(),
             not_before: now,

@@ -2,7 +2,7 @@
 
 use crate::{failure::Failure, quantity::Size};
 use firn_blockd_node::{DiskModel, MEMORY_BYTES_MIN, NodeOptions};
-use firn_blockd_protocol::TenantId;
+use firn_blockd_protocol::{NodeId, TenantId};
 use firn_store::StoreUrl;
 use firn_table::TableUrl;
 use serde::{Deserialize, Deserializer, de::Error};
@@ -47,10 +47,10 @@ pub struct ServiceSection {
     pub server: String,
     /// Whose node it is.
     #[serde(deserialize_with = "from_text")]
-    pub tenant: firn_identity::TenantId,
+    pub tenant: TenantId,
     /// Which node, as it was invited.
     #[serde(deserialize_with = "from_text")]
-    pub node: firn_identity::NodeId,
+    pub node: NodeId,
 }
 
 /// This machine's node.
@@ -90,7 +90,6 @@ pub struct NodeSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientSection {
-    #[serde(deserialize_with = "tenant")]
     pub tenant: TenantId,
     pub state_directory: PathBuf,
     #[serde(default = "default_capability_seconds")]
@@ -146,11 +145,6 @@ where
     T::Err: std::fmt::Display,
 {
     from_text(deserializer).map(Some)
-}
-
-fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
-    let named: firn_identity::TenantId = from_text(deserializer)?;
-    Ok(TenantId(named.0))
 }
 
 impl Config {

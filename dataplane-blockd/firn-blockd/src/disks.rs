@@ -213,7 +213,7 @@ pub async fn create(config: &Config, wanted: &Create) -> Result<(), Failure> {
     println!(
         "disk {} ({}): {}, {} copies; its key is in {}",
         record.name,
-        record.disk,
+        record.disk.hex(),
         show(record.size_bytes),
         record.copies,
         wanted.key.display()

@@ -12,6 +12,7 @@ use firn_blockd_node::{
     DiskModel, Geometry, HANDSHAKES_MAX, Node, NodeOptions, OpenError, Security, Store, StoreOptions,
 };
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
+use firn_blockd_protocol::NodeId;
 use firn_env::{Env, println};
 use futures::future::{Either, select};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -76,7 +77,7 @@ pub async fn start(
     env: &Env,
     placement: &Placement,
     section: &NodeSection,
-    security: impl FnOnce(firn_blockd_protocol::NodeId) -> Result<Security, Failure>,
+    security: impl FnOnce(NodeId) -> Result<Security, Failure>,
 ) -> Result<Node, Failure> {
     let store = open_store(env, section).await?;
     let security = security(store.node())?;
@@ -130,7 +131,7 @@ async fn start_joined(
         geometry.capacity_tracts(),
     )
     .await?;
-    let id = firn_blockd_protocol::NodeId(joined.node().0);
+    let id = joined.node();
     match Store::format_as(env, geometry, id).await {
         Ok(()) | Err(OpenError::Exists(_)) => {}
         Err(error) => return Err(Failure::new(error)),
@@ -198,7 +199,7 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     };
     let lease = Duration::from_secs(section.dead_after_seconds);
     coordinate(&env, &placement, section, lease);
-    println!("node {} serves at {}", node.id(), node.address());
+    println!("node {} serves at {}", node.id().hex(), node.address());
     serve(&env, &node, joined).await?;
     node.stop().await;
     Ok(())

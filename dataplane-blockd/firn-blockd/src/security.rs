@@ -173,7 +173,7 @@ impl Operator {
     /// # Errors
     /// If its certificate cannot be made.
     pub fn node(self: &Arc<Self>, node: NodeId) -> Result<Security, Failure> {
-        let (transport, _) = self.transport(PeerKind::Node(firn_identity::NodeId(node.0)))?;
+        let (transport, _) = self.transport(PeerKind::Node(node))?;
         let verifier = CapabilityVerifier::new([self.issuer.public()]);
         Ok(Security {
             transport,

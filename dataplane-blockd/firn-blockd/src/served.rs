@@ -262,7 +262,7 @@ impl Served {
         let now = self.env.now();
         DiskStatus {
             name: self.serving.name.clone(),
-            disk: record.disk.to_string(),
+            disk: record.disk.hex().to_string(),
             size_bytes: record.size_bytes,
             copies: record.copies,
             fence: attached.fence.0,

@@ -376,13 +376,17 @@ async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
 async fn disk_of(config: &Config, outside: &Outside, of: &Of) -> Result<DiskId, Failure> {
     match outside.disk(config.client()?.tenant, &of.disk).await {
         Ok(record) => Ok(record.disk),
-        Err(error) => Ok(of.disk.parse::<DiskId>().map_err(|_| error)?),
+        Err(error) => Ok(of
+            .disk
+            .parse()
+            .or_else(|_| DiskId::from_hex(&of.disk))
+            .map_err(|_| error)?),
     }
 }
 
 /// What a disk's settings call the snapshot that it is made of.
 fn source_of(disk: DiskId, snapshot: &str) -> String {
-    format!("{disk}/{snapshot}")
+    format!("{}/{snapshot}", disk.hex())
 }
 
 /// The catalogue of a disk.
@@ -478,7 +482,7 @@ pub async fn restore_disk(config: &Config, wanted: &Restore) -> Result<(), Failu
     println!(
         "disk {} ({}) holds snapshot {}; {} were written",
         record.name,
-        record.disk,
+        record.disk.hex(),
         wanted.snapshot,
         show(written_bytes)
     );

@@ -112,7 +112,7 @@ async fn cluster_status(
         }
     }
     let node = |record: NodeRecord| NodeStatus {
-        node: record.node.to_string(),
+        node: record.node.hex().to_string(),
         rows: of_nodes.get(&record.node).copied().unwrap_or_default().0,
         promised_tracts: of_nodes.get(&record.node).copied().unwrap_or_default().1,
         address: record.address,
@@ -317,6 +317,7 @@ pub async fn drain(config: &Config, node: &str, undo: bool) -> Result<(), Failur
     let outside = Outside::open(config, directory).await?;
     let node: NodeId = node
         .parse()
+        .or_else(|_| NodeId::from_hex(node))
         .map_err(|error| Failure::usage(format!("{node}: {error}; firn-blockd status lists the nodes")))?;
     let state = if undo {
         NodeState::Serving

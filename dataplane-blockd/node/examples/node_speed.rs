@@ -138,8 +138,8 @@ async fn main() {
         .expect("the node listens");
     let now = UnixTime::from_wall(env.wall());
     let capability = Bytes::copy_from_slice(&issuer.issue(&Capability {
-        tenant: firn_identity::TenantId(TENANT.0),
-        disk: firn_identity::DiskId(disk.0),
+        tenant: TENANT,
+        disk,
         rights: Rights::ALL,
         fence: attachment.fence.0.into(),
         not_before: now,

@@ -85,7 +85,7 @@ const NO_DISK: [u8; 16] = [0; 16];
 pub struct CapabilityAuthenticator {
     verifier: CapabilityVerifier,
     /// The tenant whose cluster it is; nobody's in the fleet.
-    own: Option<firn_identity::TenantId>,
+    own: Option<TenantId>,
 }
 
 impl CapabilityAuthenticator {
@@ -97,7 +97,7 @@ impl CapabilityAuthenticator {
     /// The same for a cluster that a tenant runs for itself: its nodes are those whose certificates name the tenant, and its
     /// disks are the tenant's.
     #[must_use]
-    pub fn of_tenant(self, tenant: firn_identity::TenantId) -> Self {
+    pub fn of_tenant(self, tenant: TenantId) -> Self {
         Self {
             own: Some(tenant),
             ..self
@@ -151,7 +151,7 @@ impl Authenticator for CapabilityAuthenticator {
             let fence = u32::try_from(says.fence)
                 .map_err(|_| AuthError::Invalid("its fence is beyond what a disk can have".into()))?;
             Scope::Disk {
-                disk: DiskId(says.disk.0),
+                disk: says.disk,
                 fence: Fence(fence),
                 write: says.rights.include(Rights::WRITE),
                 attach: says.rights.include(Rights::ATTACH),
@@ -159,7 +159,7 @@ impl Authenticator for CapabilityAuthenticator {
         };
         Ok(Grant {
             tenant: match scope {
-                Scope::Disk { .. } => TenantId(says.tenant.0),
+                Scope::Disk { .. } => says.tenant,
                 Scope::Node(_) => NOBODY,
             },
             scope,
@@ -177,7 +177,7 @@ impl Authenticator for CapabilityAuthenticator {
         };
         Some(Grant {
             tenant: NOBODY,
-            scope: Scope::Node(NodeId(node.0)),
+            scope: Scope::Node(node),
             // As long as the connection, which its certificate has opened.
             expires_unix_ms: i64::MAX,
         })

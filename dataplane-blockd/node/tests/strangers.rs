@@ -219,16 +219,16 @@ fn where_there_are_certificates_a_capability_makes_nobody_another_node_and_nobod
         trust_domain: "blockd.firn".into(),
         kind,
     };
-    let node = named(PeerKind::Node(firn_identity::NodeId([1; 16])));
+    let node = named(PeerKind::Node(NodeId([1; 16])));
     let edge = named(PeerKind::Edge {
-        tenant: firn_identity::TenantId(TENANT.0),
+        tenant: TENANT,
         edge: EdgeId([2; 16]),
     });
     let now = UnixTime::from_wall(env.wall());
     let signed = |tenant: [u8; 16], disk: [u8; 16], rights, holder| {
         issuer.issue(&Capability {
-            tenant: firn_identity::TenantId(tenant),
-            disk: firn_identity::DiskId(disk),
+            tenant: TenantId(tenant),
+            disk: DiskId(disk),
             rights,
             fence: 1,
             not_before: now,

@@ -57,7 +57,7 @@ impl Placement {
             was_clean = old.clean;
             let record = DiskRecord {
                 fence: old.fence.checked_add(1).ok_or(PlacementError::Damaged {
-                    key: disk.to_string(),
+                    key: disk.hex().to_string(),
                     reason: "its fence cannot be raised any more".into(),
                 })?,
                 attached: Some(Attach {

@@ -9,7 +9,7 @@
 
 use crate::{
     Placement, PlacementError, keys,
-    record::{self, ATTEMPTS, Outcome, Stored, id_text, unchanged},
+    record::{self, ATTEMPTS, Outcome, Stored, unchanged},
 };
 use firn_blockd_protocol::{DiskId, Fence, Replication, TRACT_BYTES, TenantId};
 use firn_table::Write;
@@ -44,10 +44,10 @@ pub struct Attach {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRecord {
     /// Which.
-    #[serde(with = "id_text")]
+    #[serde(with = "firn_ids::digits")]
     pub disk: DiskId,
     /// Whose.
-    #[serde(with = "id_text")]
+    #[serde(with = "firn_ids::digits")]
     pub tenant: TenantId,
     /// Its name among its tenant's disks.
     pub name: String,
@@ -78,7 +78,7 @@ impl DiskRecord {
     /// [`PlacementError::Damaged`] if the record says something impossible.
     pub fn replication(&self) -> Result<Replication, PlacementError> {
         Replication::new(self.copies).ok_or_else(|| PlacementError::Damaged {
-            key: self.disk.to_string(),
+            key: self.disk.hex().to_string(),
             reason: format!("{} copies", self.copies),
         })
     }
@@ -356,7 +356,7 @@ impl Placement {
         let record = DiskRecord {
             disk,
             tenant,
-            name: disk.to_string(),
+            name: disk.hex().to_string(),
             size_bytes: 0,
             tracts: 0,
             copies: 1,
@@ -428,7 +428,7 @@ impl Placement {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct NameRecord {
-    #[serde(with = "id_text")]
+    #[serde(with = "firn_ids::digits")]
     disk: DiskId,
 }
 

@@ -38,15 +38,15 @@ impl Placement {
     }
 
     pub(crate) fn node_key(&self, node: NodeId) -> ItemKey {
-        self.key("nodes", node.to_string())
+        self.key("nodes", node.hex().to_string())
     }
 
     pub(crate) fn disk_key(&self, disk: DiskId) -> ItemKey {
-        self.key("disks", disk.to_string())
+        self.key("disks", disk.hex().to_string())
     }
 
     pub(crate) fn name_key(&self, tenant: TenantId, name: &str) -> ItemKey {
-        self.key(&format!("names/{tenant}"), name)
+        self.key(&format!("names/{}", tenant.hex()), name)
     }
 
     pub(crate) fn page_key(&self, replication: Replication, page: u32) -> ItemKey {

@@ -87,7 +87,7 @@ impl Placement {
         partitions.extend(
             tenants
                 .iter()
-                .map(|tenant| self.partition(&format!("names/{tenant}"))),
+                .map(|tenant| self.partition(&format!("names/{}", tenant.hex()))),
         );
         // After the names, which are found by them.
         partitions.push(self.partition("disks"));

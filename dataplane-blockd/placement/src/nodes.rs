@@ -7,7 +7,7 @@
 use crate::{
     Placement, PlacementError,
     capacity::room,
-    record::{self, ATTEMPTS, Outcome, Stored, id_text, unchanged},
+    record::{self, ATTEMPTS, Outcome, Stored, unchanged},
 };
 use firn_blockd_protocol::{NodeId, Replication};
 use firn_table::Write;
@@ -40,7 +40,7 @@ pub enum NodeCondition {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Which.
-    #[serde(with = "id_text")]
+    #[serde(with = "firn_ids::digits")]
     pub node: NodeId,
     /// Where it listens, `host:port`.
     pub address: String,

@@ -112,24 +112,3 @@ pub(crate) enum Outcome {
 pub(crate) fn unchanged(version: Option<ItemVersion>) -> Condition {
     version.map_or(Condition::Absent, Condition::Version)
 }
-
-/// Identifiers stand as hexadecimal text in records.
-pub(crate) mod id_text {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use std::{fmt::Display, str::FromStr};
-
-    pub(crate) fn serialize<T: Display, S: Serializer>(id: &T, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(id)
-    }
-
-    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr,
-        T::Err: Display,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
-    }
-}

@@ -141,7 +141,7 @@ impl Connection {
     /// # Errors
     /// [`CallError`]; nothing was asked of the node.
     pub async fn open(env: &Env, address: &str, options: ConnectionOptions) -> Result<Self, CallError> {
-        Self::dial(env, &Transport::plain(), NodeId::default(), address, options).await
+        Self::dial(env, &Transport::plain(), NodeId([0; 16]), address, options).await
     }
 
     /// Connects to `node` at `address` over `transport` and says hello.

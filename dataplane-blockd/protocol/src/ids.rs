@@ -1,5 +1,7 @@
 //! The nouns of the block store.
 
+pub use firn_ids::{DiskId, NodeId, TenantId};
+
 use std::fmt;
 
 /// The atom: one block is written whole or not at all.
@@ -9,63 +11,8 @@ pub const TRACT_BLOCKS: u16 = 2048;
 /// Bytes in a tract: long enough that a disk's seek (8 ms) is a tenth of the time to read it (64 ms at 128 MB/s).
 pub const TRACT_BYTES: u64 = BLOCK_BYTES as u64 * TRACT_BLOCKS as u64;
 
-macro_rules! identifier {
-    ($(#[$meta:meta])* $name:ident) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-        pub struct $name(pub [u8; 16]);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(formatter, concat!(stringify!($name), "({})"), self)
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = ParseIdError;
-
-            fn from_str(text: &str) -> Result<Self, ParseIdError> {
-                let bytes = text.as_bytes();
-                if bytes.len() != 32 || !bytes.iter().all(u8::is_ascii_hexdigit) {
-                    return Err(ParseIdError);
-                }
-                let mut id = [0; 16];
-                for (byte, digits) in id.iter_mut().zip(text.as_bytes().chunks(2)) {
-                    let digit = |at: usize| (digits[at] as char).to_digit(16).ok_or(ParseIdError);
-                    *byte = u8::try_from(digit(0)? * 16 + digit(1)?).map_err(|_| ParseIdError)?;
-                }
-                Ok(Self(id))
-            }
-        }
-    };
-}
-
-/// The text is not 32 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an identifier is 32 hexadecimal digits")]
-pub struct ParseIdError;
-
-identifier! {
-    /// A virtual disk; drawn at random when it is created, never used again after it was deleted.
-    DiskId
-}
-identifier! {
-    /// A disk node, which is one process on one physical disk; drawn when its disk is formatted.
-    NodeId
-}
-identifier! {
-    /// Whose disk it is: the unit of fair queueing and of permission.
-    TenantId
-}
-
 /// Eight mebibytes of a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TractId {
     /// The disk.
     pub disk: DiskId,

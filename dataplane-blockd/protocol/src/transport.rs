@@ -70,7 +70,7 @@ impl Peer {
             Some(PeerKind::Edge { tenant, .. } | PeerKind::TenantNode { tenant, .. }) => {
                 Owner::Tenant(tenant.0)
             }
-            Some(PeerKind::Node(node)) => Owner::Node(NodeId(node.0)),
+            Some(PeerKind::Node(node)) => Owner::Node(*node),
             Some(PeerKind::Service(name)) => Owner::Service(name.clone()),
             None => Owner::at(&self.address),
         }
@@ -133,7 +133,6 @@ impl Transport {
         let Some(mutual) = &self.0 else {
             return Ok(stream);
         };
-        let node = firn_identity::NodeId(node.0);
         // A node calls nodes of its own cluster; whoever else calls is a client, and nodes that have clients are the fleet's.
         let beside = mutual.identity.name().and_then(|own| own.kind.beside(node));
         let expected = Expected::Peer(PeerIdentity {

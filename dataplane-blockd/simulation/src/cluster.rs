@@ -6,7 +6,7 @@ use firn_blockd_node::{
     CapabilityAuthenticator, DiskModel, Geometry, Node, NodeOptions, Security, Store, StoreOptions,
 };
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
-use firn_blockd_protocol::{ConnectionOptions, NodeId, Replication, TenantId, Transport};
+use firn_blockd_protocol::{ConnectionOptions, DiskId, NodeId, Replication, TenantId, Transport};
 use firn_env::{
     Env,
     sim::{DiskImage, Limits, Machine, Simulation},
@@ -60,8 +60,8 @@ fn node_security(env: &Env, node: NodeId) -> Security {
     let capability = move || {
         let now = UnixTime::from_wall(env.wall());
         let capability = Capability {
-            tenant: firn_identity::TenantId(node.0),
-            disk: firn_identity::DiskId([0; 16]),
+            tenant: TenantId(node.0),
+            disk: DiskId([0; 16]),
             rights: Rights::REPAIR,
             fence: 0,
             not_before: now,

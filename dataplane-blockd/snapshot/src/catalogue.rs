@@ -66,7 +66,7 @@ impl Catalogue {
     }
 
     pub(crate) fn prefix(&self, kind: Kind) -> String {
-        format!("blockd/{}/{}/", self.disk, kind.folder())
+        format!("blockd/{}/{}/", self.disk.hex(), kind.folder())
     }
 
     fn object(&self, kind: Kind, name: &str) -> ObjectKey {

@@ -13,7 +13,7 @@
 //! must not live again: [`crate::revival`] sees to it.
 
 use crate::{
-    handlers::{VolumeRecord, ledger_tenant},
+    handlers::VolumeRecord,
     problem::Problem,
     revival::{self, Since},
     store::{self, Record, roots_partition},
@@ -21,6 +21,7 @@ use crate::{
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_identity::{TenantId, UnixTime};
 use firn_table::{Condition, ItemKey, Table, Write};
+use firn_usage::TenantName;
 use serde::{Deserialize, Serialize};
 use std::{io::BufRead, sync::Arc};
 
@@ -143,7 +144,7 @@ pub async fn backup(
             items += copy(table, &roots_partition(*tenant, volume), file, |_| Ok(())).await?;
         }
     }
-    let ledger_tenants: Vec<_> = tenants.into_iter().map(ledger_tenant).collect();
+    let ledger_tenants: Vec<_> = tenants.into_iter().map(TenantName::from).collect();
     let billing = firn_billing::Billing::new(env, table.clone());
     for partition in billing.partitions(&ledger_tenants).await? {
         items += copy(table, &partition, file, |_| Ok(())).await?;

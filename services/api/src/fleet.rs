@@ -11,7 +11,6 @@ use crate::{
 use async_trait::async_trait;
 use firn_blockd_client::{DiskSettings, Mode, Shape, UNIT_BLOCKS, replication, tracts_for};
 use firn_blockd_placement::{NewDisk, NodeState, Placement, PlacementError as ClusterError};
-use firn_blockd_protocol::{DiskId as ClusterDisk, NodeId as ClusterNode, TenantId as ClusterTenant};
 use firn_identity::{DiskId, NodeId, TenantId};
 
 /// The most tracts over which neighbouring blocks are spread.
@@ -29,15 +28,11 @@ impl Fleet {
     }
 
     async fn set_state(&self, node: NodeId, state: NodeState) -> Result<(), PlacementError> {
-        match self.cluster.set_node_state(ClusterNode(node.0), state).await {
+        match self.cluster.set_node_state(node, state).await {
             Ok(()) | Err(ClusterError::NoNode(_)) => Ok(()),
             Err(error) => Err(unanswered(error)),
         }
     }
-}
-
-fn cluster_disk(disk: DiskId) -> ClusterDisk {
-    ClusterDisk(disk.0)
 }
 
 /// A refusal that will be the same tomorrow ends the saga; everything else is tried again.
@@ -88,7 +83,7 @@ impl DiskPlacement for Fleet {
         };
         let settings = DiskSettings::new(shape, Mode::WriteBack, None).map_err(impossible)?;
         let disk = NewDisk {
-            tenant: ClusterTenant(plan.tenant.0),
+            tenant: plan.tenant,
             name: plan.disk.to_string(),
             size_bytes: plan.size_bytes,
             tracts: Some(tracts_for(&settings, plan.size_bytes).map_err(impossible)?),
@@ -96,14 +91,14 @@ impl DiskPlacement for Fleet {
             settings: settings.to_text(),
         };
         self.cluster
-            .create_disk_as(cluster_disk(plan.disk), disk)
+            .create_disk_as(plan.disk, disk)
             .await
             .map_err(refused)?;
         Ok(())
     }
 
     async fn grow(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
-        let disk = cluster_disk(plan.disk);
+        let disk = plan.disk;
         let record = self.cluster.disk(disk).await.map_err(refused)?;
         let settings = DiskSettings::parse(&record.settings).map_err(impossible)?;
         let tracts = tracts_for(&settings, plan.size_bytes).map_err(impossible)?;
@@ -115,10 +110,7 @@ impl DiskPlacement for Fleet {
     }
 
     async fn remove(&self, tenant: TenantId, disk: DiskId) -> Result<(), PlacementError> {
-        self.cluster
-            .remove_disk(ClusterTenant(tenant.0), cluster_disk(disk))
-            .await
-            .map_err(refused)
+        self.cluster.remove_disk(tenant, disk).await.map_err(refused)
     }
 
     async fn room(&self) -> Result<Room, PlacementError> {
@@ -130,7 +122,7 @@ impl DiskPlacement for Fleet {
     }
 
     async fn may_drain(&self, node: NodeId) -> Result<(), PlacementError> {
-        match self.cluster.check_drain(ClusterNode(node.0)).await {
+        match self.cluster.check_drain(node).await {
             Err(error @ (ClusterError::TooFewNodes { .. } | ClusterError::NoRoomToDrain { .. })) => {
                 Err(PlacementError::TooFewNodes(error.to_string()))
             }
@@ -147,16 +139,10 @@ impl DiskPlacement for Fleet {
     }
 
     async fn is_empty(&self, node: NodeId) -> Result<bool, PlacementError> {
-        self.cluster
-            .is_node_unused(ClusterNode(node.0))
-            .await
-            .map_err(unanswered)
+        self.cluster.is_node_unused(node).await.map_err(unanswered)
     }
 
     async fn forget(&self, node: NodeId) -> Result<(), PlacementError> {
-        self.cluster
-            .remove_node(ClusterNode(node.0))
-            .await
-            .map_err(unanswered)
+        self.cluster.remove_node(node).await.map_err(unanswered)
     }
 }

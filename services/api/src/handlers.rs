@@ -22,7 +22,7 @@ mod usage;
 mod volumes;
 
 pub use audit::{verify_chain, verify_head};
-pub(crate) use bills::{ledger_tenant, refused};
+pub(crate) use bills::refused;
 pub(crate) use disks::{DiskRecord, disk_name_sort};
 pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord};
 pub(crate) use keys::KeyRecord;

@@ -19,7 +19,7 @@
 use crate::{
     app::App,
     context::TenantContext,
-    handlers::{DiskRecord, EdgeRecord, ledger_tenant, refused},
+    handlers::{DiskRecord, EdgeRecord, refused},
     problem::{Code, Problem},
     store::{self, Loaded, Record, TenantStore},
     types::EdgeState,
@@ -28,7 +28,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_billing::{Hour, Reporter};
 use firn_identity::{Principal, TenantId};
 use firn_table::{Condition, Write};
-use firn_usage::{APPEND_MAX, Incarnation, Meter, Observation, ResourceName, SourceId, Spool, UsageBatch};
+use firn_usage::{
+    APPEND_MAX, Incarnation, Meter, Observation, ResourceName, SourceId, Spool, TenantName, UsageBatch,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -73,7 +75,7 @@ pub async fn record_operations(app: &App, spool: &Spool) -> Result<u64, firn_usa
         let observations = part
             .iter()
             .map(|(tenant, quantity)| Observation {
-                tenant: ledger_tenant(*tenant),
+                tenant: TenantName::from(*tenant),
                 resource: resource("api"),
                 meter: Meter::API_OPERATIONS,
                 quantity: *quantity,
@@ -235,7 +237,7 @@ async fn observed(store: &TenantStore, tenant: TenantId, hour: Hour) -> Result<V
             .fold(0_u64, |sum, (_, quantity)| sum.saturating_add(*quantity));
         named.extend((sum > 0).then(|| (others.to_owned(), sum)));
         observations.extend(named.into_iter().map(|(name, quantity)| Observation {
-            tenant: ledger_tenant(tenant),
+            tenant: TenantName::from(tenant),
             resource: resource(&name),
             meter,
             quantity,

@@ -12,7 +12,7 @@ use crate::{
     app::App,
     backup::{KnownTenant, TENANTS},
     context::TenantContext,
-    handlers::{LimitsRecord, MemberRecord, find_lost_nodes, ledger_tenant, refused, set_capped},
+    handlers::{LimitsRecord, MemberRecord, find_lost_nodes, refused, set_capped},
     mailer::Mail,
     metering,
     pool::reconcile,
@@ -21,7 +21,7 @@ use crate::{
 };
 use firn_billing::{Alert, Budget, Hour, Money, REPORT_LAG};
 use firn_identity::{Role, TenantId};
-use firn_usage::{ResourceName, Spool};
+use firn_usage::{ResourceName, Spool, TenantName};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ pub async fn watch(app: &App) -> Result<(), Problem> {
 /// As [`watch`].
 pub async fn settle(app: &App) -> Result<(), Problem> {
     for_each_tenant(app, |tenant| async move {
-        let tenant = ledger_tenant(tenant);
+        let tenant = TenantName::from(tenant);
         let lag_ms = u64::try_from(REPORT_LAG.as_millis()).unwrap_or(u64::MAX);
         let reported = Hour::of_ms(metering::now_ms(app).saturating_sub(lag_ms));
         let until = Hour(reported.0 / WINDOW_HOURS * WINDOW_HOURS);
@@ -174,7 +174,7 @@ pub async fn check_budget(app: &App, tenant: TenantId) -> Result<(), Problem> {
     let limits = LimitsRecord::load(&store).await?.record;
     // A hard cap of nothing is reached before anything is spent.
     let forbids_all = limits.budget.hard_cap_nano_dollars == Some(0);
-    let payer = ledger_tenant(tenant);
+    let payer = TenantName::from(tenant);
     let mut any = false;
     for (id, budget) in mirrored(&limits) {
         match budget {
@@ -247,7 +247,7 @@ impl Record for FindingNoted {
 /// If storage did not answer; the next pass goes on.
 pub async fn copy_findings(app: &App, tenant: TenantId) -> Result<(), Problem> {
     let store = TenantStore::of(app.table(), &TenantContext::for_service(tenant));
-    let payer = ledger_tenant(tenant);
+    let payer = TenantName::from(tenant);
     let oldest_ms = metering::now_ms(app).saturating_sub(FINDINGS_DAYS * 86_400_000);
     let mut after = Some(format!("{oldest_ms:020}"));
     let mut copied = 0;

@@ -5,7 +5,7 @@ mod harness;
 use axum::http::{Method, StatusCode};
 use firn_billing::{Hour, Month};
 use firn_identity::{PeerIdentity, PeerKind, Role};
-use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageBatch};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
 use harness::{Call, Customer, DOMAIN, Service};
 use serde_json::json;
 
@@ -24,11 +24,11 @@ fn month(service: &Service) -> Month {
     Month::of_ms(now_ms(service))
 }
 
-fn payer(customer: &Customer) -> TenantId {
-    TenantId::new(&customer.tenant.to_string()).unwrap()
+fn payer(customer: &Customer) -> TenantName {
+    customer.tenant.into()
 }
 
-fn commits(service: &Service, tenant: &TenantId, quantity: u64) -> Observation {
+fn commits(service: &Service, tenant: &TenantName, quantity: u64) -> Observation {
     Observation {
         tenant: tenant.clone(),
         resource: ResourceName::new("volume/1").unwrap(),

@@ -203,8 +203,7 @@ fn rings(service: &Service, customer: &Customer, volume: &str) -> (String, Strin
         kind: RecipientKind::Recovery,
         public: customer.phrase.recovery_secret().public(),
     };
-    let volume: firn_identity::VolumeId = volume.parse().unwrap();
-    let (family, volume) = (firn_format::FamilyId([5; 16]), firn_format::VolumeId(volume.0));
+    let (family, volume) = (firn_format::FamilyId([5; 16]), volume.parse().unwrap());
     let (first, keys) = KeyRing::create(family, volume, vec![recovery], &signer, &mut entropy).unwrap();
     let first = first.verify(&signer.public()).unwrap();
     let (second, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();

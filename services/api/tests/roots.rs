@@ -99,7 +99,7 @@ impl Scene {
     }
 
     fn engine_volume(&self) -> VolumeId {
-        VolumeId(self.volume.parse::<firn_identity::VolumeId>().unwrap().0)
+        self.volume.parse().unwrap()
     }
 
     fn removal(&self) -> Call {

@@ -34,8 +34,7 @@ fn rings(service: &Service, customer: &Customer, volume: &str) -> (String, Strin
         public: customer.phrase.recovery_secret().public(),
     };
     let family = firn_format::FamilyId([5; 16]);
-    let volume: firn_identity::VolumeId = volume.parse().unwrap();
-    let volume = firn_format::VolumeId(volume.0);
+    let volume = volume.parse().unwrap();
     let (first, keys) = KeyRing::create(family, volume, vec![recovery], &signer, &mut entropy).unwrap();
     let first = first.verify(&signer.public()).unwrap();
     let (second, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();

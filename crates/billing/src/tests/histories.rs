@@ -25,7 +25,7 @@ use firn_env::{
     sim::{Limits, Seeded, Simulation},
 };
 use firn_table::{FaultRates, MemoryTable};
-use firn_usage::{Incarnation, Meter, Observation, ResourceName, TenantId, UsageBatch};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, TenantName, UsageBatch};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -349,7 +349,7 @@ async fn tell(story: Story, table: MemoryTable) -> Result<u64, String> {
 }
 
 /// Edges' counts are kept apart, and only those of the edge's own tenant.
-async fn advisory_is_bound(billing: &Billing, who: &TenantId) -> Result<(), String> {
+async fn advisory_is_bound(billing: &Billing, who: &TenantName) -> Result<(), String> {
     let totals = billing
         .totals(who, crate::Hour(0), crate::Hour(u32::MAX))
         .await

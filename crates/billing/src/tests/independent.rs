@@ -1,11 +1,11 @@
 //! Pricing a second time, from the text of the rules and by other arithmetic: what invoices are held against.
 
 use crate::{Invoice, LineKind, PriceBook};
-use firn_usage::{Meter, TenantId};
+use firn_usage::{Meter, TenantName};
 use std::collections::BTreeMap;
 
 /// Charged quantities by tenant and meter.
-pub(crate) type Sums = BTreeMap<(TenantId, Meter), u128>;
+pub(crate) type Sums = BTreeMap<(TenantName, Meter), u128>;
 
 /// What a month's quantity of a meter costs, in nano-units: each tier's units times its price, each product rounded half up.
 pub(crate) fn price(book: &PriceBook, meter: Meter, quantity: u128) -> i128 {

@@ -3,7 +3,7 @@
 use crate::{Billing, BillingError, Receipt, Reporter};
 use firn_env::{Env, sim::Machine};
 use firn_table::{FaultRates, MemoryTable};
-use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageBatch};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -13,8 +13,8 @@ use std::{
 pub(super) const START_MS: u64 = 1_767_225_600_000;
 pub(super) const DAY_MS: u64 = 86_400_000;
 
-pub(super) fn tenant(name: &str) -> TenantId {
-    TenantId::new(name).unwrap()
+pub(super) fn tenant(name: &str) -> TenantName {
+    TenantName::new(name).unwrap()
 }
 
 pub(super) fn source(name: &str) -> SourceId {

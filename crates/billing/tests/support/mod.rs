@@ -7,7 +7,7 @@
 use firn_billing::{Billing, Reporter};
 use firn_env::sim::Seeded;
 use firn_table::Table;
-use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantId, UsageBatch};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -30,8 +30,8 @@ pub fn source(sender: u64) -> SourceId {
     SourceId::new(&format!("api/{sender}")).unwrap()
 }
 
-pub fn tenant(number: u64) -> TenantId {
-    TenantId::new(&format!("tenant-{number}")).unwrap()
+pub fn tenant(number: u64) -> TenantName {
+    TenantName::new(&format!("tenant-{number}")).unwrap()
 }
 
 /// Record `sequence` of a sender: the same whenever it is asked for.
@@ -66,7 +66,7 @@ pub fn batch(sender: u64, first: u64, next: u64) -> UsageBatch {
 }
 
 /// The independent sum: by tenant and meter, from the records themselves.
-pub fn expected(records_each: u64) -> BTreeMap<(TenantId, Meter), u128> {
+pub fn expected(records_each: u64) -> BTreeMap<(TenantName, Meter), u128> {
     let mut sums = BTreeMap::new();
     for sender in 0..SENDERS {
         for sequence in 1..=records_each {

@@ -2,13 +2,13 @@
 
 use crate::{
     BATCH_MAX_BYTES, BATCH_MAX_RECORDS, BatchError, Incarnation, Meter, Observation, ResourceName, SourceId,
-    TenantId, UsageBatch, UsageRecord,
+    TenantName, UsageBatch, UsageRecord,
 };
 use proptest::prelude::*;
 
 fn observation(tenant: &str, resource: &str, meter: Meter, quantity: u64, from_ms: u64) -> Observation {
     Observation {
-        tenant: TenantId::new(tenant).unwrap(),
+        tenant: TenantName::new(tenant).unwrap(),
         resource: ResourceName::new(resource).unwrap(),
         meter,
         quantity,
@@ -142,7 +142,7 @@ prop_compose! {
         from_ms in 0..=crate::LATEST_MS - u64::from(u32::MAX), duration_ms in any::<u32>(),
     ) -> Observation {
         Observation {
-            tenant: TenantId::new(&tenant).unwrap(),
+            tenant: TenantName::new(&tenant).unwrap(),
             resource: ResourceName::new(&resource).unwrap(),
             meter: Meter(meter),
             quantity,

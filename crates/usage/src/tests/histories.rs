@@ -11,7 +11,7 @@
 use super::mutants::MUTANTS;
 use crate::{
     Delivery, DeliveryPolicy, Incarnation, Meter, Observation, ResourceName, SinkError, SourceId, Spool,
-    SpoolConfig, TenantId, UsageBatch, UsageSink,
+    SpoolConfig, TenantName, UsageBatch, UsageSink,
 };
 use async_trait::async_trait;
 use firn_env::{
@@ -65,7 +65,7 @@ impl World {
             .map(|_| {
                 self.next_quantity += 1;
                 Observation {
-                    tenant: TenantId::new("acme").unwrap(),
+                    tenant: TenantName::new("acme").unwrap(),
                     resource: ResourceName::new(&format!("volume/{:0100}", self.next_quantity % 7)).unwrap(),
                     meter: Meter::ROOT_COMMITS,
                     quantity: self.next_quantity,

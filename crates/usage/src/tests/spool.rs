@@ -2,7 +2,7 @@
 
 use crate::{
     Delivery, DeliveryPolicy, Meter, Observation, ResourceName, SinkError, SourceId, Spool, SpoolConfig,
-    SpoolError, TenantId, UsageBatch, UsageSink,
+    SpoolError, TenantName, UsageBatch, UsageSink,
 };
 use async_trait::async_trait;
 use firn_env::sim::Simulation;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 fn observation(quantity: u64) -> Observation {
     Observation {
-        tenant: TenantId::new("acme").unwrap(),
+        tenant: TenantName::new("acme").unwrap(),
         resource: ResourceName::new("volume/1").unwrap(),
         meter: Meter::ROOT_COMMITS,
         quantity,

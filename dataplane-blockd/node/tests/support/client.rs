@@ -38,7 +38,7 @@ impl Client {
             env,
             connections: Mutex::default(),
             rows: Mutex::default(),
-            disk: DiskId::default(),
+            disk: DiskId([0; 16]),
             fence: Fence(0),
             replication: Replication::ALL[1],
         }

@@ -126,8 +126,8 @@ pub fn capability_of(env: &Env, tenant: TenantId, scope: Scope, expires: UnixTim
         Scope::Node(node) => (node.0, [0; 16], Rights::REPAIR, 0),
     };
     let capability = Capability {
-        tenant: firn_identity::TenantId(tenant),
-        disk: firn_identity::DiskId(disk),
+        tenant: TenantId(tenant),
+        disk: DiskId(disk),
         rights,
         fence,
         not_before: UnixTime::from_wall(env.wall()).minus(60),

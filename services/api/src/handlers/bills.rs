@@ -12,15 +12,10 @@ use crate::{
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use firn_billing::{BillingError, Month};
-use firn_identity::TenantId;
+use firn_usage::TenantName;
 
 /// What cursors of invoices begin with.
 const CURSOR: &str = "invoice/";
-
-/// The tenant as the ledger names it.
-pub(crate) fn ledger_tenant(tenant: TenantId) -> firn_usage::TenantId {
-    firn_usage::TenantId::new(&tenant.to_string()).expect("a tenant's id is made of letters and digits")
-}
 
 /// A refusal of the ledger as a problem.
 pub(crate) fn refused(error: BillingError) -> Problem {
@@ -120,8 +115,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn tenant(call: &Call) -> Result<firn_usage::TenantId, Problem> {
-    Ok(ledger_tenant(call.context()?.tenant()))
+fn tenant(call: &Call) -> Result<TenantName, Problem> {
+    Ok(TenantName::from(call.context()?.tenant()))
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {

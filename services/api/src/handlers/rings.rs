@@ -69,7 +69,7 @@ pub(crate) async fn verified_ring(
     text: &str,
 ) -> Result<VerifiedKeyRing, Problem> {
     let ring = read_ring(text, &tenant_key(store).await?)?;
-    ring.check_volume(&firn_format::VolumeId(volume.0))
+    ring.check_volume(&volume)
         .map_err(|error| Problem::new(Code::KeyRingRefused, error.to_string()))?;
     Ok(ring)
 }
@@ -162,7 +162,7 @@ async fn put_ring(call: Call) -> Result<Reply, Problem> {
     require_state(&loaded, VolumeState::Active, "given a key ring")?;
     let tenant = tenant_key(&store).await?;
     let ring = read_ring(&body.key_ring, &tenant)?;
-    ring.check_volume(&firn_format::VolumeId(id.0))
+    ring.check_volume(&id)
         .map_err(|error| Problem::new(Code::KeyRingRefused, error.to_string()))?;
     let generation = loaded.record.volume.key_ring_generation;
     if generation == 0 {

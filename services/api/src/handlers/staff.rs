@@ -1,10 +1,7 @@
 //! What the service's own staff does about money: by a certificate of `service/support`, which `firn-api certify` issues to
 //! whoever has the master secret. No tenant's token opens any of it.
 
-use super::{
-    bills::{ledger_tenant, refused},
-    usage::require_service,
-};
+use super::{bills::refused, usage::require_service};
 use crate::{
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
@@ -15,7 +12,7 @@ use crate::{
 use axum::http::{Method, StatusCode};
 use firn_billing::{Money, Month};
 use firn_identity::TenantId;
-use firn_usage::ResourceName;
+use firn_usage::{ResourceName, TenantName};
 use serde::{Deserialize, Serialize};
 
 const SUPPORT: [&str; 1] = ["support"];
@@ -84,7 +81,7 @@ async fn grant_credit(call: Call) -> Result<Reply, Problem> {
     let month = call
         .app
         .billing()
-        .grant_credit(&ledger_tenant(tenant), &credit)
+        .grant_credit(&TenantName::from(tenant), &credit)
         .await
         .map_err(refused)?;
     // Granted first, noted then: a repetition after a crash in between grants nothing twice and notes what is missing.
@@ -139,7 +136,7 @@ async fn assign(call: Call) -> Result<Reply, Problem> {
             )
         })?;
     billing
-        .assign_book(&ledger_tenant(tenant), name.as_str(), from)
+        .assign_book(&TenantName::from(tenant), name.as_str(), from)
         .await
         .map_err(refused)?;
     Change::new(&store, None, "price-book.assigned", &name)

@@ -8,7 +8,7 @@
 //! | an edge | its certificate or token | `edge/<edge>` | advisory, of its own tenant only |
 //! | a component of the service | its certificate (`service/anchor`, `service/cleaner`) | `anchor`, `cleaner` | observed: charged |
 
-use super::bills::{ledger_tenant, refused};
+use super::bills::refused;
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
@@ -18,7 +18,7 @@ use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use firn_billing::{Hour, Month, Reporter};
 use firn_identity::{EdgeId, PeerKind};
-use firn_usage::{BATCH_MAX_BYTES, SourceId, UsageBatch};
+use firn_usage::{BATCH_MAX_BYTES, SourceId, TenantName, UsageBatch};
 
 /// Components whose observations are charged.
 const OBSERVERS: [&str; 2] = ["anchor", "cleaner"];
@@ -82,7 +82,7 @@ async fn accept(call: &Call, reporter: Result<Reporter, firn_usage::NameError>) 
 
 async fn report_edge(call: Call) -> Result<Reply, Problem> {
     let edge: EdgeId = call.param("edge")?;
-    let tenant = ledger_tenant(call.context()?.tenant());
+    let tenant = TenantName::from(call.context()?.tenant());
     let source = SourceId::new(&format!("edge/{edge}"));
     accept(&call, source.map(|source| Reporter::edge(source, tenant))).await
 }
@@ -126,7 +126,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
             .ok_or_else(|| Problem::new(Code::MalformedParameter, "cursor: it is of another month"))?,
     };
     let until = end.min(Hour(from.0.saturating_add(u32::try_from(limit).unwrap_or(1))));
-    let tenant = ledger_tenant(call.context()?.tenant());
+    let tenant = TenantName::from(call.context()?.tenant());
     let hours = call
         .app
         .billing()
