@@ -209,7 +209,7 @@ impl Anchor {
     ) -> Result<Result<(), usize>, AnchorError> {
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             match self.table.transact(writes.clone()).await {
                 Ok(_) => return Ok(Ok(())),
                 Err(TableError::ConditionFailed { index }) if last.is_none() => return Ok(Err(index)),

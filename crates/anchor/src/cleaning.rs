@@ -302,7 +302,7 @@ impl Anchor {
         }
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             match self.table.transact(writes.clone()).await {
                 Ok(_) => return Ok(RetirementOutcome::Done),
                 Err(TableError::ConditionFailed { .. }) => match self.cleaner_round().await {

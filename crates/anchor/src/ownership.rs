@@ -305,7 +305,7 @@ impl Anchor {
         let mut last = None;
         let mut read_back = ownership.unresolved.is_some();
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             if read_back {
                 match self.load(ownership.volume).await {
                     Ok((tuple, version)) => {
@@ -514,7 +514,7 @@ impl Anchor {
     ) -> Result<(VolumeTuple, TupleVersion), AnchorError> {
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             let (tuple, version) = match self.load(volume).await {
                 Ok(loaded) => loaded,
                 Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {

@@ -194,7 +194,7 @@ impl Anchor {
         let sort = proposal_sort(volume);
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             let found = match self.proposal(volume).await {
                 Ok(found) => found,
                 Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {

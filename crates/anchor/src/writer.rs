@@ -151,7 +151,7 @@ impl Anchor {
     async fn draw_writer(&self, tenure: WriterTenure, floor: WriterId) -> Result<WriterId, AnchorError> {
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             let (tuple, version) = match self.load_family().await {
                 Ok(loaded) => loaded,
                 Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
@@ -239,7 +239,7 @@ impl Anchor {
         let sort = writer_sort(writer);
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
-            retry::pause(&self.env, attempt).await;
+            retry::BACKOFF.wait(&self.env, attempt).await;
             let (tuple, version) = match self.writer(writer).await {
                 Ok(Some((tuple, _))) if tuple.ended => return Ok(()),
                 Ok(None) => return Ok(()),

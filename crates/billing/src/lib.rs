@@ -61,16 +61,14 @@ pub use quantity::Quantity;
 pub use reconcile::{MINIMUM_OBSERVED, REPORT_LAG, reconcile};
 pub use reporter::{Reporter, ReporterRole};
 
-use firn_env::Env;
+use firn_env::{Backoff, Env};
 use firn_table::Table;
 use std::{sync::Arc, time::Duration};
 
 /// Tries of a transaction that others get in the way of. Above them stands whoever asked.
 pub(crate) const ATTEMPTS: u32 = 8;
-/// Before the second try: about one round trip to the table.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Before the second try two round trips to the table at most.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 /// The ledger.
 pub struct Billing {
@@ -92,17 +90,8 @@ impl Billing {
         u64::try_from(self.env.wall().as_millis()).unwrap_or(0)
     }
 
-    /// Waits before try number `attempt` (from 0, before which there is no wait): exponential with full jitter.
+    /// Waits before try number `attempt` (from 0, before which there is no wait).
     pub(crate) async fn pause(&self, attempt: u32) {
-        if attempt == 0 {
-            return;
-        }
-        let ceiling = FIRST_PAUSE
-            .saturating_mul(1 << attempt.min(16))
-            .min(LONGEST_PAUSE);
-        let nanos = u64::try_from(ceiling.as_nanos()).unwrap_or(u64::MAX);
-        self.env
-            .sleep(Duration::from_nanos(self.env.random_below(nanos.max(1))))
-            .await;
+        BACKOFF.wait(&self.env, attempt).await;
     }
 }

@@ -8,6 +8,7 @@
 //! `tokio::sync` and `futures` combinators need no runtime and may be used freely; `tokio::time`, `tokio::spawn`,
 //! `std::time::*::now` and thread-local randomness may not, and clippy refuses them (`clippy.toml`).
 
+mod backoff;
 mod clock;
 mod connections;
 mod disk;
@@ -25,6 +26,7 @@ mod tasks;
 pub mod terminal;
 mod watched;
 
+pub use backoff::{Attempts, Backoff, Retry};
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
 pub use connections::{ConnectionTable, IDLE_MIN, InFlight, Place, TableFull};
 pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};

@@ -12,7 +12,7 @@ use crate::{
     xdr::{Array, Decode, Encode, Encoder, Opaque, xdr_enum, xdr_struct},
 };
 use async_trait::async_trait;
-use firn_env::Env;
+use firn_env::{Backoff, Env, Retry};
 use firn_vfs::{Caller, Credentials, FileHandle, FileKind, Name, Vfs, VfsError};
 use std::{
     collections::BTreeSet,
@@ -30,8 +30,7 @@ pub const VERSION: u32 = 3;
 /// Remembered mounts. The oldest names (in order of address) are not dropped: further mounts are just not listed.
 const LISTED_MAX: usize = 4096;
 /// RFC 1813 gives MOUNT no way to say "later", so it waits itself, as long as a mount command waits for its reply.
-const TRIES: u32 = 20;
-const TRY_INTERVAL: Duration = Duration::from_millis(500);
+const RETRY: Retry = Retry::new(Backoff::constant(Duration::from_millis(500)), 20);
 const AUTH_SYS: u32 = 1;
 
 type Path = Opaque<PATH_MAX_BYTES>;
@@ -118,13 +117,12 @@ impl MountProgram {
             warn!(client = %peer.address, port = peer.port, export = export.path(), "mount refused by the export's rules");
             return Err(MountStatus::AccessDenied);
         }
-        for _ in 1..TRIES {
-            match self.walk(export, rest).await {
-                Err(VfsError::TryAgain { .. }) => self.env.sleep(TRY_INTERVAL).await,
-                walked => return self.finish(peer, export, path, walked),
-            }
-        }
-        self.finish(peer, export, path, self.walk(export, rest).await)
+        let may_be_later = |error: &VfsError| matches!(error, VfsError::TryAgain { .. });
+        let walked = self
+            .env
+            .retry(&RETRY, may_be_later, |_| self.walk(export, rest))
+            .await;
+        self.finish(peer, export, path, walked)
     }
 
     fn finish(

@@ -36,7 +36,7 @@ use crate::{
 };
 use bytes::Bytes;
 use claim::Claims;
-use firn_env::{DiskError, Env, Monotonic};
+use firn_env::{Backoff, DiskError, Env, Monotonic};
 use firn_vfs::{LockClient, LockProtocol, LockTable};
 use list::ClientList;
 use std::{
@@ -56,8 +56,9 @@ pub(crate) const NOTIFY: u32 = 6;
 
 /// Notices sent at once; each may wait some seconds for a client that is off.
 const NOTICES: usize = 32;
-/// Pauses between notices to a client that does not answer grow up to this.
-const NOTICE_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Between notices to a client that does not answer.
+const NOTICE_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).without_jitter();
 /// How often the end of the grace period is looked for.
 const GRACE_STEP: Duration = Duration::from_secs(1);
 
@@ -368,7 +369,7 @@ impl Notice {
             version: VERSION,
             credential: Credential::None,
         };
-        let mut pause = Duration::from_secs(1);
+        let mut failures = 0;
         loop {
             let slot = slots.acquire().await;
             let called = remote::call(&self.env, self.address, &target, NOTIFY, &self.change).await;
@@ -376,12 +377,13 @@ impl Notice {
             let Err(error) = called else {
                 break;
             };
+            failures += 1;
+            let pause = NOTICE_BACKOFF.pause(&self.env, failures);
             if self.env.now().after(pause) >= self.give_up || monitor.strong_count() == 0 {
                 warn!(client = %self.address, %error, "could not be told that the server restarted; its locks are lost");
                 return;
             }
             self.env.sleep(pause).await;
-            pause = (pause * 2).min(NOTICE_PAUSE_MAX);
         }
         if let Some(monitor) = monitor.upgrade() {
             let mut notices = monitor.notices.lock().expect("no panic under this lock");

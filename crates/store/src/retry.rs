@@ -14,7 +14,7 @@
 use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, UploadLimit, VersionPage};
 use async_trait::async_trait;
 use bytes::Bytes;
-use firn_env::{Env, Monotonic};
+use firn_env::{Backoff, Env, Monotonic};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -94,6 +94,7 @@ pub struct Retrying {
     env: Env,
     inner: Arc<dyn Store>,
     policy: RetryPolicy,
+    backoff: Backoff,
     upload_limit: Option<Arc<UploadLimit>>,
     reads: Semaphore,
     writes: Semaphore,
@@ -120,6 +121,10 @@ impl Retrying {
             reads: Semaphore::new(policy.reads_at_once.max(1) as usize),
             writes: Semaphore::new(policy.writes_at_once.max(1) as usize),
             counters: Counters::default(),
+            backoff: Backoff::new(
+                Duration::from_millis(policy.pause_ms),
+                Duration::from_millis(policy.pause_max_ms),
+            ),
             policy,
         }
     }
@@ -178,7 +183,7 @@ impl Retrying {
                     StoreError::unavailable(request.operation, request.key, elapsed.to_string())
                 }
             };
-            let pause = self.pause(tries);
+            let pause = self.backoff.pause(&self.env, tries);
             let out_of_time = give_up_at.is_some_and(|end| self.env.now().after(pause) >= end);
             if tries >= self.policy.tries_max || out_of_time {
                 self.counters.gave_up.fetch_add(1, Relaxed);
@@ -199,16 +204,6 @@ impl Retrying {
             None => deadline,
             Some(end) => deadline.min(end.since(self.env.now())),
         }
-    }
-
-    fn pause(&self, tries: u32) -> Duration {
-        let bound_ms = self
-            .policy
-            .pause_ms
-            .saturating_mul(1 << (tries - 1).min(20))
-            .min(self.policy.pause_max_ms);
-        let bound_micros = bound_ms.saturating_mul(1000);
-        Duration::from_micros(self.env.random_below(bound_micros.max(1)))
     }
 
     fn read<'a>(&'a self, operation: &'static str, key: &'a ObjectKey, bytes: u64) -> Request<'a> {

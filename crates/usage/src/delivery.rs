@@ -5,7 +5,7 @@
 //! lingers for a moment, so that a trickle becomes batches rather than one request for each record.
 
 use crate::{SinkError, Spool, UsageSink, spool::Cursor};
-use firn_env::Env;
+use firn_env::{Backoff, Env, Retry};
 use std::{sync::Arc, time::Duration};
 
 /// When batches are sent and sent again.
@@ -50,6 +50,7 @@ pub struct Delivery {
     spool: Spool,
     sink: Arc<dyn UsageSink>,
     policy: DeliveryPolicy,
+    backoff: Backoff,
     cursor: Cursor,
 }
 
@@ -60,6 +61,8 @@ impl Delivery {
             env: spool.env().clone(),
             spool: spool.clone(),
             sink,
+            // Sources that lost the receiver together do not come back together.
+            backoff: Backoff::new(policy.first_pause.saturating_mul(2), policy.longest_pause),
             policy,
             cursor: Cursor::default(),
         }
@@ -91,11 +94,12 @@ impl Delivery {
     }
 
     async fn send(&self, batch: &crate::UsageBatch) -> Result<(), SinkError> {
-        let mut tries = 0;
+        let mut attempts = Retry::new(self.backoff, self.policy.attempts)
+            .each_within(self.policy.try_limit)
+            .begin(&self.env);
         loop {
-            let tried = self
-                .env
-                .timeout(self.policy.try_limit, self.sink.accept(batch))
+            let tried = attempts
+                .bounded(self.sink.accept(batch))
                 .await
                 .unwrap_or_else(|elapsed| Err(SinkError::Unavailable(elapsed.to_string())));
             match tried {
@@ -104,13 +108,7 @@ impl Delivery {
                     return Ok(());
                 }
                 Err(error @ SinkError::Refused(_)) => return Err(error),
-                Err(error @ SinkError::Unavailable(_)) => {
-                    tries += 1;
-                    if tries >= self.policy.attempts {
-                        return Err(error);
-                    }
-                    self.pause(tries).await;
-                }
+                Err(error @ SinkError::Unavailable(_)) => attempts.again(error).await?,
             }
         }
     }
@@ -130,23 +128,10 @@ impl Delivery {
                     Err(error) => {
                         failures += 1;
                         tracing::warn!(source = %self.spool.source(), %error, failures, "usage records wait in the spool");
-                        self.pause(failures).await;
+                        self.backoff.wait(&self.env, failures).await;
                     }
                 }
             }
         }
-    }
-
-    /// Exponential, with full jitter: sources that lost the receiver together do not come back together.
-    async fn pause(&self, tries: u32) {
-        let ceiling = self
-            .policy
-            .first_pause
-            .saturating_mul(1 << tries.min(16))
-            .min(self.policy.longest_pause);
-        let nanos = u64::try_from(ceiling.as_nanos()).unwrap_or(u64::MAX);
-        self.env
-            .sleep(Duration::from_nanos(self.env.random_below(nanos.max(1))))
-            .await;
     }
 }

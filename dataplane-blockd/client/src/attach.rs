@@ -23,13 +23,13 @@ use firn_blockd_disk::{
 use firn_blockd_nbd::DeviceError;
 use firn_blockd_placement::{DiskRecord, Placement, PlacementError};
 use firn_blockd_protocol::{DiskId, Fence, Replication};
-use firn_env::Env;
+use firn_env::{Backoff, Env, Retry};
 use std::{sync::Arc, time::Duration};
 use tracing::{info, warn};
 use zeroize::Zeroizing;
 
 /// Between two attempts to attach.
-const PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff::constant(Duration::from_millis(500));
 /// Entries of a log between two checkpoints, at least: below that a small log would do little else.
 const CHECKPOINT_ENTRIES_MIN: u64 = 1024;
 
@@ -187,7 +187,8 @@ pub async fn attach(
         });
     }
     let mut force = wanted.force;
-    for attempt in 1.. {
+    let mut attempts = Retry::new(BACKOFF, wanted.attempts).begin(env);
+    loop {
         let attachment = placement.attach_disk(wanted.disk, &wanted.holder, force).await?;
         // From the second attempt on only an attach that we gave back is taken.
         force = false;
@@ -210,13 +211,12 @@ pub async fn attach(
             &error,
             AttachFailed::Recovery(AttachError::Replica(ReplicaError::Unreachable { .. }))
         );
-        if !again || attempt >= wanted.attempts {
+        if !again {
             return Err(error);
         }
-        warn!(%error, attempt, "attaching again");
-        env.sleep(PAUSE).await;
+        warn!(%error, attempt = attempts.failures() + 1, "the attach did not come through");
+        attempts.again(error).await?;
     }
-    unreachable!("the loop ends by itself")
 }
 
 async fn recover(

@@ -5,13 +5,13 @@ use firn_blockd_disk::{Incarnation, ReplicaError};
 use firn_blockd_protocol::{
     CallError, Generation, Refusal, Replica, Reply, Request, Row, RowVersion, VersionedBlocks, WriteBlocks,
 };
-use firn_env::{Env, Monotonic};
+use firn_env::{Backoff, Env, Monotonic};
 use futures::future::join_all;
 use std::{collections::BTreeSet, sync::atomic::Ordering::Relaxed, time::Duration};
 use tracing::debug;
 
-/// First and longest pause before a node is asked again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// Before a node is asked again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500)).without_jitter();
 
 /// What an answer to a request about a row means.
 enum Verdict<T> {
@@ -27,7 +27,7 @@ enum Verdict<T> {
 
 pub(crate) struct RetryState {
     began: Monotonic,
-    pause: Duration,
+    failures: u32,
     immediate_retries: u32,
     /// For people, from the first pause on.
     wait: Option<Wait>,
@@ -40,7 +40,7 @@ impl RetryState {
     pub(crate) fn new(env: &Env) -> Self {
         Self {
             began: env.now(),
-            pause: RETRY.0,
+            failures: 0,
             immediate_retries: 0,
             wait: None,
         }
@@ -101,8 +101,8 @@ impl ClusterReplicas {
         if self.env.now().since(retry.began) >= self.deadline_after {
             return Err(ReplicaError::Unreachable { replica: 0, why });
         }
-        self.env.sleep(retry.pause).await;
-        retry.pause = (retry.pause * 2).min(RETRY.1);
+        retry.failures += 1;
+        BACKOFF.wait(&self.env, retry.failures).await;
         // The table may be away as well: then nobody changes rows either.
         if let Err(error) = self.rows.refresh(row.index).await {
             debug!(%error, "the table cannot be read");

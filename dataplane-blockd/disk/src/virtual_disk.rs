@@ -16,7 +16,7 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
-use firn_env::Env;
+use firn_env::{Backoff, Env};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,8 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// First and longest pause between tries of a store or load.
-const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// Between tries of a store or load, for as long as replicas are away: what was accepted is kept until it is stored.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1)).without_jitter();
 /// Blocks of one read that are fetched at once.
 const LOADS_AT_ONCE: usize = 64;
 /// The longest read or write.
@@ -419,7 +419,7 @@ impl Inner {
     }
 
     async fn store(self: Arc<Self>, group: Vec<Store>) {
-        let mut pause = RETRY.0;
+        let mut failures = 0;
         loop {
             if self.state().fenced.is_some() {
                 return;
@@ -429,8 +429,8 @@ impl Inner {
                 Err(ReplicaError::Fenced { by }) => return self.fence(by),
                 Err(error @ (ReplicaError::Unreachable { .. } | ReplicaError::Damaged { .. })) => {
                     tracing::debug!(%error, "a store is tried again");
-                    self.env.sleep(pause).await;
-                    pause = (pause * 2).min(RETRY.1);
+                    failures += 1;
+                    BACKOFF.wait(&self.env, failures).await;
                 }
             }
         }

@@ -18,7 +18,7 @@ use firn_blockd_client::{AttachFailed, DETACH_LIMIT, attach};
 use firn_blockd_node::{DiskModel, Node};
 use firn_blockd_placement::{DiskRecord, NewDisk, Placement, PlacementError};
 use firn_blockd_protocol::TenantId;
-use firn_env::{Env, println};
+use firn_env::{Backoff, Env, Retry, println};
 use firn_store::StoreUrl;
 use firn_table::RedbTable;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -30,7 +30,10 @@ const ROWS: u32 = 64;
 /// than it takes to renew one's own in time.
 const LEASE: Duration = Duration::from_secs(3);
 /// How long nodes are waited for.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const STARTING: Retry = Retry::lasting(
+    Backoff::constant(Duration::from_millis(200)),
+    Duration::from_secs(60),
+);
 
 /// The cluster, and how its disk is attached.
 #[derive(Args)]
@@ -162,15 +165,15 @@ async fn when_ready<T, F>(env: &Env, mut work: impl FnMut() -> F) -> Result<T, F
 where
     F: Future<Output = Result<T, AttachFailed>>,
 {
-    let began = env.now();
-    loop {
-        match work().await {
-            Err(AttachFailed::Placement(
+    let no_room_yet = |error: &AttachFailed| {
+        matches!(
+            error,
+            AttachFailed::Placement(
                 PlacementError::NotEnoughNodes { .. } | PlacementError::NoCapacity { .. },
-            )) if env.now().since(began) < START_LIMIT => env.sleep(Duration::from_millis(200)).await,
-            other => return Ok(other?),
-        }
-    }
+            )
+        )
+    };
+    Ok(env.retry(&STARTING, no_room_yet, |_| work()).await?)
 }
 
 async fn find_or_create(placement: &Placement, new: &NewDisk) -> Result<DiskRecord, AttachFailed> {

@@ -13,7 +13,7 @@ use crate::{config::ServiceSection, failure::Failure};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_blockd_node::{CapabilityAuthenticator, Node, Security};
 use firn_blockd_protocol::Transport;
-use firn_env::Env;
+use firn_env::{Backoff, Env, Retry};
 use firn_identity::{
     CapabilityKey, CapabilityVerifier, CertificateDer, IssuedCertificate, JoinSecret, NodeId, PeerIdentity,
     PeerKind, SigningKey, TlsIdentity, UnixTime, certificate_request, pem,
@@ -37,8 +37,7 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A service that takes longer is taken for one that does not answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Tries to join, a second apart: a service that is being started, or a network that comes up. Then the machine is at fault.
-const JOIN_TRIES: u32 = 120;
-const JOIN_PAUSE: Duration = Duration::from_secs(1);
+const JOIN_RETRY: Retry = Retry::new(Backoff::constant(Duration::from_secs(1)), 120);
 const REPLY_BYTES_MAX: usize = 1 << 20;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: u16 = 1;
@@ -411,14 +410,13 @@ async fn join(
         .ok()
         .and_then(|text| JoinSecret::parse(text.trim()).ok())
         .ok_or_else(|| Failure::usage(format!("{} is no join secret", path.display())))?;
-    let mut tries = 0;
+    let mut attempts = JOIN_RETRY.begin(env);
     loop {
-        tries += 1;
         match join_once(env, service, place, address, capacity_tracts, &secret).await {
             // A refusal is final: the secret is used, wrong, or too old.
-            Err(failure) if !failure.is_usage() && tries < JOIN_TRIES => {
+            Err(failure) if !failure.is_usage() => {
                 tracing::warn!(%failure, "the service did not take this node yet");
-                env.sleep(JOIN_PAUSE).await;
+                attempts.again(failure).await?;
             }
             result => return result,
         }

@@ -6,12 +6,15 @@
 
 use crate::{Placement, PlacementError};
 use bytes::Bytes;
+use firn_env::Backoff;
 use firn_table::{Condition, Item, ItemKey, ItemVersion, TableError, Write};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
 /// Tries against others that change the same item; each waits a little longer.
 pub(crate) const ATTEMPTS: u32 = 12;
+const BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(10), Duration::from_millis(640)).with_half_jitter();
 const RECORD_VERSION: u64 = 1;
 
 /// A record with the version of its item.
@@ -89,11 +92,9 @@ impl Placement {
         }
     }
 
-    /// Waits before another try, longer each time, with a jitter that keeps two from meeting again.
+    /// Waits before another try than number `attempt` (from 0), longer each time.
     pub(crate) async fn back_off(&self, attempt: u32) {
-        let most = 10_u64 << attempt.min(6);
-        let millis = most / 2 + self.env.random_below(most / 2 + 1);
-        self.env.sleep(Duration::from_millis(millis)).await;
+        BACKOFF.wait(&self.env, attempt + 1).await;
     }
 }
 

@@ -25,12 +25,15 @@ use axum::{
     routing::{MethodFilter, MethodRouter},
 };
 use bytes::Bytes;
+use firn_env::Backoff;
 use firn_identity::{PeerIdentity, TenantId};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Handlers read, decide and write under the versions they read. When somebody was faster they start over, alone in this
 /// instance (see [`tenant_locks`](crate::tenant_locks)); it is other instances that can be faster again, this often.
 const TRIES: u32 = 12;
+/// Random, so that those who collided do not collide again; growing, so that a crowd thins out.
+const COLLISION_BACKOFF: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(128));
 /// Half a megabyte in this time is what any line carries; who is slower holds a connection that others need.
 const BODY_LIMIT: Duration = Duration::from_secs(20);
 /// The longest query string: a cursor and a limit.
@@ -180,12 +183,7 @@ async fn perform(endpoint: &Endpoint, call: Call) -> Result<Reply, Problem> {
         match (endpoint.handler)(call.clone()).await {
             Err(problem) if problem.code == Code::ChangedMeanwhile && attempt + 1 < TRIES => {
                 drop(turn);
-                // Random, so that those who collided do not collide again; growing, so that a crowd thins out.
-                let bound = 2_000_000_u64 << attempt.min(6);
-                call.app
-                    .env()
-                    .sleep(Duration::from_nanos(call.app.env().random_below(bound)))
-                    .await;
+                COLLISION_BACKOFF.wait(call.app.env(), attempt + 1).await;
             }
             result => return result,
         }

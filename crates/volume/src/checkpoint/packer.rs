@@ -11,7 +11,7 @@ use crate::{
     usage::UsageChanges,
 };
 use bytes::Bytes;
-use firn_env::{Env, Task};
+use firn_env::{Backoff, Env, Task};
 use firn_format::{
     Child, Codec, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, Version, WriterId,
 };
@@ -25,6 +25,10 @@ use std::{
     },
     time::Duration,
 };
+
+/// Between tries of an upload, for as long as it takes: the journal keeps the data meanwhile.
+const UPLOAD_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).with_half_jitter();
 
 /// What a packer needs to know of its volume.
 #[derive(Clone)]
@@ -270,7 +274,7 @@ impl Packer {
 async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
     let key = ObjectKey::new(&id.key(&context.family));
     let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
-    let mut wait = Duration::from_millis(500);
+    let mut tries = 0;
     context.env.fault_point("checkpoint.before_upload").await;
     loop {
         match context.store.put(&key, parts.clone(), PutMode::Create).await {
@@ -286,9 +290,8 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
                     .last_error
                     .lock()
                     .expect("no panic under this lock") = Some(error.to_string());
-                let jitter = context.env.random_below(wait.as_millis() as u64 + 1);
-                context.env.sleep(wait / 2 + Duration::from_millis(jitter)).await;
-                wait = (wait * 2).min(Duration::from_secs(30));
+                tries += 1;
+                UPLOAD_BACKOFF.wait(&context.env, tries).await;
             }
         }
     }

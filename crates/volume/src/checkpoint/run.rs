@@ -18,6 +18,7 @@ use crate::{
     volume::{CheckpointerState, Inner, ServingState},
 };
 use firn_anchor::{AnchorError, RememberedRoot};
+use firn_env::Backoff;
 use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -257,6 +258,10 @@ pub(crate) async fn pack_checkpoint(
         .await
 }
 
+/// Between tries of a commit, for as long as it takes. One writer a volume: there is nobody to collide with.
+const COMMIT_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(200), Duration::from_secs(30)).without_jitter();
+
 /// Commits the root, for as long as it takes: an answer that was lost is asked for again, and our commit id found there
 /// means that it happened.
 async fn commit(
@@ -270,8 +275,7 @@ async fn commit(
     let root = own
         .ownership
         .next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
-    let mut wait = Duration::from_millis(200);
-    let mut failures = 0_u64;
+    let mut failures = 0_u32;
     loop {
         match inner.anchor.commit(&mut own.ownership, root.clone()).await {
             Ok(()) => return Ok(()),
@@ -281,8 +285,7 @@ async fn commit(
                     tracing::warn!(%error, failures, "root not committed yet; its data is safe in the journal");
                 }
                 inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
-                inner.env.sleep(wait).await;
-                wait = (wait * 2).min(Duration::from_secs(30));
+                COMMIT_BACKOFF.wait(&inner.env, failures).await;
             }
             Err(error) => return Err(error.into()),
         }

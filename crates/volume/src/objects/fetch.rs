@@ -20,7 +20,7 @@ use super::{
     windows::{Windows, slice_of},
 };
 use bytes::Bytes;
-use firn_env::{Env, Monotonic};
+use firn_env::{Backoff, Env, Monotonic};
 use firn_format::{FamilyId, Location, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
 use futures::{FutureExt, channel::oneshot, future::Shared};
@@ -52,7 +52,9 @@ const IN_FLIGHT_KIB: u32 = 64 << 10;
 const NOT_FOUND_TRIES: u32 = 6;
 /// The same for a walk over everything, which has no reason to hope.
 const PROBE_TRIES: u32 = 2;
-const NOT_FOUND_WAIT: Duration = Duration::from_millis(100);
+/// Not bounded by itself: the tries are.
+const NOT_FOUND_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(10)).without_jitter();
 
 /// How long a segment that was not there is taken to be absent without asking: its readers are answered at once, and whoever
 /// brings it back waits no longer than this.
@@ -502,7 +504,6 @@ impl Fetcher {
     /// One GET, repeated only if the segment is not there (yet).
     async fn get(&self, segment: SegmentId, range: &Range<u32>, whole: bool) -> Result<Fetched, Refusal> {
         let key = ObjectKey::new(&segment.key(&self.family));
-        let mut wait = NOT_FOUND_WAIT;
         let mut tries = 0;
         loop {
             self.env.fault_point("objects.before_get").await;
@@ -534,8 +535,7 @@ impl Fetcher {
                 }
                 Err(error) => return Err(Refusal::Store(error)),
             }
-            self.env.sleep(wait).await;
-            wait *= 2;
+            NOT_FOUND_BACKOFF.wait(&self.env, tries).await;
         }
     }
 }

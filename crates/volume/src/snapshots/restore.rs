@@ -15,7 +15,7 @@
 use super::{SnapshotAccess, SnapshotError, administrator};
 use crate::volume::{RECORD_BYTES_MAX, Volume};
 use bytes::Bytes;
-use firn_env::Env;
+use firn_env::{Backoff, Env, Retry};
 use firn_vfs::{
     Attributes, Caller, CreateMode, FileHandle, FileKind, Name, SetAttributes, SetTime, Stability, Vfs,
     VfsError, XattrMode,
@@ -35,8 +35,7 @@ const LINKS_MAX: usize = 100_000;
 const DEPTH_MAX: usize = 2048;
 
 /// How often something that may be tried again is, and how long between: an hour of an unreachable cloud.
-const TRIES_MAX: u32 = 720;
-const TRY_EVERY: Duration = Duration::from_secs(5);
+const RETRY: Retry = Retry::new(Backoff::constant(Duration::from_secs(5)), 721);
 
 /// What a restore did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -274,13 +273,8 @@ impl Restore<'_> {
         &self,
         mut call: impl FnMut() -> F,
     ) -> Result<T, VfsError> {
-        for _ in 0..TRIES_MAX {
-            match call().await {
-                Err(VfsError::TryAgain { .. }) => self.env.sleep(TRY_EVERY).await,
-                done => return done,
-            }
-        }
-        call().await
+        let may_be_later = |error: &VfsError| matches!(error, VfsError::TryAgain { .. });
+        self.env.retry(&RETRY, may_be_later, |_| call()).await
     }
 
     async fn find(

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::types::Change;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability};
-use firn_env::{DiskError, Monotonic};
+use firn_env::{Backoff, DiskError, Monotonic, Retry};
 use futures::{FutureExt, future::BoxFuture};
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Entries of one write to the journal: with their data at most a gibibyte, and far less in practice.
 const BATCH_MAX: usize = 1024;
 /// How often a journal that is not needed any more is tried to be deleted before the disk fails.
-const EMPTYING_TRIES_MAX: u32 = 60;
+const EMPTYING: Retry = Retry::new(Backoff::constant(PAUSE), 60);
 /// Syncs of the disk that are under way at once.
 const SYNCS_MAX: usize = 32;
 
@@ -105,20 +105,18 @@ impl Inner {
     /// Deletes what the journal holds: nobody needs it any more. It must not be there when a later attach looks, since the disk
     /// goes on without it; so writers wait until it is gone.
     async fn empty_files(&self) -> Result<(), DeviceError> {
-        let mut tries = 0;
+        let mut attempts = EMPTYING.begin(&self.env);
         loop {
             let error = match self.files().clear().await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            tries += 1;
-            if tries >= EMPTYING_TRIES_MAX {
+            tracing::error!(%error, "the local journal cannot be emptied; writers wait");
+            if let Err(error) = attempts.again(error).await {
                 return Err(DeviceError::Io(format!(
                     "the local journal cannot be emptied: {error}"
                 )));
             }
-            tracing::error!(%error, "the local journal cannot be emptied; writers wait");
-            self.env.sleep(PAUSE).await;
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading: from memory what is not durable, the rest from the replicas, and again where something moved meanwhile.
 
-use super::{Inner, LOADS_AT_ONCE, RETRY};
+use super::{BACKOFF, Inner, LOADS_AT_ONCE};
 use crate::{
     replicas::{Copy, ReplicaError, Stored},
     types::{Body, Lookup, Unit, Version},
@@ -98,7 +98,7 @@ impl Inner {
         version: Option<Version>,
     ) -> Result<Option<Stored>, DeviceError> {
         let count = self.replicas.copies();
-        let mut pause = RETRY.0;
+        let mut failures = 0;
         loop {
             let (mut empty, mut away) = (false, None);
             for turn in 0..count {
@@ -127,8 +127,8 @@ impl Inner {
                 }
                 (_, Some(error)) => {
                     tracing::debug!(%error, "a read is tried again");
-                    self.env.sleep(pause).await;
-                    pause = (pause * 2).min(RETRY.1);
+                    failures += 1;
+                    BACKOFF.wait(&self.env, failures).await;
                 }
             }
         }
