@@ -23,11 +23,7 @@ use std::{fmt::Write, sync::Arc};
 
 /// Serves both until the task is aborted.
 pub async fn serve(address: &str, observed: Arc<Observed>) -> Result<Task<()>, Failure> {
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "axum wants tokio's own listener; nothing deterministic runs here"
-    )]
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
+    let listener = firn_env::listen_tcp(address).await.map_err(|error| {
         Failure::usage(format!(
             "cannot serve metrics on {address} (metrics.listen): {error}"
         ))

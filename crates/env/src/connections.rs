@@ -6,14 +6,19 @@
 //! ```text
 //! newcomer ─ room ───────────────────────────────────────────────────────────────> enters
 //!    ├── its address is full ─ of that address: the oldest silent one, or the one idle longest ──> gives way
-//!    └── the table is full ── the oldest silent one of the address with most of them, or
-//!                             the one idle longest of the address with most connections ─────────> gives way
+//!    └── the table is full ── the oldest silent one of the address with most of them, if it has more than a client opens at once,
+//!                             or the oldest silent one of all,
+//!                             or the one idle longest of the address with most connections ─────────> gives way
 //!         nothing to give way ──────────────────────────────────────────────────────────────────> refused
 //! ```
 //!
 //! *Silent* has never made a request; *idle* has none in flight. An address that has at least two connections more than the
 //! newcomer's gives one up as soon as it is idle; otherwise only one that has been so for [`IDLE_MIN`] does. Thus whoever holds
 //! many connections makes room for who holds few, and nobody's request in flight is cut off.
+//!
+//! Who comes from many addresses holds few on each, fewer than a client that has just connected: there, the address says
+//! nothing, and age does. A newcomer is silent for the milliseconds until its first request, one of a crowd for as long as it
+//! may: with `n` places and `r` newcomers a second everybody has `n / r` seconds to say something.
 
 use crate::Monotonic;
 use std::{
@@ -30,6 +35,10 @@ use tokio::sync::Notify;
 
 /// A connection that was used so lately may be about to be used again; those idle for longer are reopened unnoticed.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
+
+/// Silent connections of one address that are nothing unusual: what one client opens at once (`nconnect` of the Linux client ends
+/// at 16).
+pub const SILENT_TOGETHER: usize = 16;
 
 /// All connections of a server.
 #[derive(Clone, Debug)]
@@ -99,6 +108,8 @@ struct ByAddress {
     of: BTreeMap<IpAddr, BTreeMap<u64, Arc<State>>>,
     /// The last has the most; of several, the one whose oldest is oldest.
     ranked: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+    /// The first is the oldest of all: of each address, its oldest.
+    aged: BTreeSet<(u64, IpAddr)>,
     total: usize,
 }
 
@@ -112,6 +123,7 @@ impl ByAddress {
     fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, Arc<State>>)) {
         if let Some(rank) = self.rank(address) {
             self.ranked.remove(&rank);
+            self.aged.remove(&(rank.1.0, address));
             self.total -= rank.0;
         }
         let connections = self.of.entry(address).or_default();
@@ -121,6 +133,7 @@ impl ByAddress {
         }
         if let Some(rank) = self.rank(address) {
             self.total += rank.0;
+            self.aged.insert((rank.1.0, address));
             self.ranked.insert(rank);
         }
     }
@@ -134,6 +147,10 @@ impl ByAddress {
             .get(&address)?
             .first_key_value()
             .map(|(number, _)| *number)
+    }
+
+    fn oldest_of_all(&self) -> Option<(IpAddr, u64)> {
+        self.aged.first().map(|(number, address)| (*address, *number))
     }
 
     fn address_with_most(&self) -> Option<(usize, IpAddr)> {
@@ -165,20 +182,29 @@ impl Inner {
         state
     }
 
+    /// The oldest silent connection of an address that has too many of them; without such an address, the oldest of all.
+    fn silent_victim(&self) -> Option<(IpAddr, u64)> {
+        let (count, address) = self.silent.address_with_most()?;
+        if count > SILENT_TOGETHER {
+            return self.silent.oldest(address).map(|number| (address, number));
+        }
+        self.silent.oldest_of_all()
+    }
+
     fn evict(&mut self, address: IpAddr, number: Option<u64>) -> bool {
         let evicted = number.and_then(|number| self.remove(address, number));
         evicted.inspect(|state| state.evict()).is_some()
     }
 
-    fn make_room_at(&mut self, address: IpAddr, now: Monotonic) -> bool {
+    fn evict_at(&mut self, address: IpAddr, now: Monotonic) -> bool {
         let victim = self.silent.oldest(address);
         let victim = victim.or_else(|| self.all.idle_longest(address, IDLE_MIN, now));
         self.evict(address, victim)
     }
 
-    fn make_room(&mut self, newcomer: IpAddr, now: Monotonic) -> bool {
-        if let Some((_, address)) = self.silent.address_with_most() {
-            return self.evict(address, self.silent.oldest(address));
+    fn evict_for(&mut self, newcomer: IpAddr, now: Monotonic) -> bool {
+        if let Some((address, number)) = self.silent_victim() {
+            return self.evict(address, Some(number));
         }
         let Some((count, address)) = self.all.address_with_most() else {
             return false;
@@ -219,8 +245,8 @@ impl ConnectionTable {
     /// If no other can.
     pub fn enter(&self, address: IpAddr, most: usize, now: Monotonic) -> Result<Place, TableFull> {
         let inner = &mut *self.inner();
-        let mut room = inner.all.count(address) < most || inner.make_room_at(address, now);
-        room = room && (inner.all.total < self.limit || inner.make_room(address, now));
+        let mut room = inner.all.count(address) < most || inner.evict_at(address, now);
+        room = room && (inner.all.total < self.limit || inner.evict_for(address, now));
         if !room {
             return Err(TableFull {
                 total: inner.all.total,
@@ -300,17 +326,39 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_silent_connection_of_the_address_with_most_gives_way() {
-        let table = ConnectionTable::new(4);
-        let one = table.enter(address(1), 9, at(0)).expect("room");
-        let many: Vec<_> = (0..3)
-            .map(|_| table.enter(address(2), 9, at(1)).expect("room"))
+    fn the_oldest_silent_connection_of_the_address_with_too_many_gives_way() {
+        let table = ConnectionTable::new(SILENT_TOGETHER + 2);
+        let one = table.enter(address(1), 99, at(0)).expect("room");
+        let many: Vec<_> = (0..=SILENT_TOGETHER)
+            .map(|_| table.enter(address(2), 99, at(1)).expect("room"))
             .collect();
-        let newcomer = table.enter(address(3), 9, at(2)).expect("one gives way");
+        let newcomer = table.enter(address(3), 99, at(2)).expect("one gives way");
         assert!(is_evicted(&many[0]) && !is_evicted(&many[1]) && !is_evicted(&one));
-        assert_eq!(table.len(), 4);
+        assert_eq!(table.len(), SILENT_TOGETHER + 2);
         drop((one, many, newcomer));
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_opens_several_at_once_is_not_the_first_to_go_in_a_crowd_of_many_addresses() {
+        let places = 200;
+        let table = ConnectionTable::new(places);
+        let mut crowd: std::collections::VecDeque<_> = (0..places)
+            .map(|number| {
+                let from = IpAddr::from([10, 1, (number / 250) as u8, (number % 250) as u8]);
+                table.enter(from, 99, at(0)).expect("room")
+            })
+            .collect();
+        let client: Vec<_> = (0..8)
+            .map(|_| table.enter(address(1), 99, at(1)).expect("the oldest goes"))
+            .collect();
+        // As many newcomers as there are places of others: by then it has made its requests.
+        for number in 0..places - client.len() {
+            let from = IpAddr::from([10, 2, (number / 250) as u8, (number % 250) as u8]);
+            crowd.push_back(table.enter(from, 99, at(2)).expect("the oldest goes"));
+            assert!(!client.iter().any(is_evicted), "after {number} newcomers");
+        }
+        assert!(crowd.iter().take(places).all(is_evicted), "the first came first");
     }
 
     #[test]

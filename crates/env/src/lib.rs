@@ -37,7 +37,7 @@ pub use network::{ByteStream, DatagramSocket, Listener, Network};
 pub use random::Random;
 // What stores anything runs on Linux. Elsewhere there is the seam alone, for the libraries that the command line tool shares.
 #[cfg(target_os = "linux")]
-pub use real::{RealDisk, real};
+pub use real::{RealDisk, listen_tcp, real};
 pub use tasks::{Task, TaskEnded, Tasks};
 pub use watched::Watched;
 

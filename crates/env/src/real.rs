@@ -122,6 +122,32 @@ impl Tasks for TokioTasks {
     }
 }
 
+/// Connections that the kernel holds until they are accepted. With few places there, a burst of newcomers makes it drop the last
+/// packet of somebody else's handshake, who then waits for seconds; Linux allows so many by default (`net.core.somaxconn`).
+const BACKLOG: u32 = 4096;
+
+/// Listens on the first of the addresses of `HOST:PORT` that can be bound.
+///
+/// # Errors
+/// If none can.
+pub async fn listen_tcp(address: &str) -> io::Result<tokio::net::TcpListener> {
+    let mut failure = io::Error::new(io::ErrorKind::InvalidInput, "a name without an address");
+    for address in tokio::net::lookup_host(address).await? {
+        let socket = if address.is_ipv4() {
+            tokio::net::TcpSocket::new_v4()?
+        } else {
+            tokio::net::TcpSocket::new_v6()?
+        };
+        // A server that is started again does not wait for the connections of the one before to be forgotten.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 struct TcpNetwork;
 
 #[async_trait]
@@ -130,9 +156,7 @@ impl Network for TcpNetwork {
         if let Some(path) = address.strip_prefix("unix:") {
             return Ok(Box::new(UnixListener::bind(path).await?));
         }
-        Ok(Box::new(TcpListener(
-            tokio::net::TcpListener::bind(address).await?,
-        )))
+        Ok(Box::new(TcpListener(listen_tcp(address).await?)))
     }
 
     async fn connect(&self, address: &str) -> io::Result<Box<dyn ByteStream>> {

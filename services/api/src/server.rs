@@ -231,11 +231,7 @@ pub async fn serve_recorded(
 }
 
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "the listeners are tokio's own; nothing deterministic runs here"
-    )]
-    let listener = TcpListener::bind(address).await;
+    let listener = firn_env::listen_tcp(&address.to_string()).await;
     listener
         .and_then(|listener| Ok((listener.local_addr()?, listener)))
         .map(|(address, listener)| (listener, address))
