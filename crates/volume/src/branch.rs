@@ -105,7 +105,7 @@ pub(crate) async fn commit_root(
     checkpoint: &Checkpoint,
     payload: &CheckpointPayload,
 ) -> Result<Root, VolumeError> {
-    let pointer = pack_checkpoint(&mut packer, checkpoint, payload).await?;
+    let (pointer, _) = pack_checkpoint(&mut packer, checkpoint, payload).await?;
     packer.finish().await?;
     let commit_id = env.random_bytes();
     let root = ownership.next_root(

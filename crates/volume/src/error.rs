@@ -80,6 +80,12 @@ pub enum VolumeError {
     /// The volume stopped serving before this was done.
     #[error("not done: {0}; what was acknowledged is safe in the journal")]
     Stopped(String),
+    /// What was asked for needs the cloud, and the volume was opened without it.
+    #[error("{}", crate::detached::DETACHED)]
+    Detached,
+    /// The volume cannot be served without the cloud.
+    #[error("Without store and table the volume cannot be served: {0}")]
+    NotDetachable(#[from] crate::detached::NotDetachable),
     /// The volume was never formatted.
     #[error("the volume has no root; run `firn-edge format` first")]
     NotFormatted,

@@ -2,18 +2,20 @@
 //!
 //! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path), then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
-//! it comes back), `open` and `salvage` (start, stop, takeover).
+//! it comes back), `open`, `detached` and `salvage` (start, stop, takeover).
 
 mod branch;
 mod checkpoint;
 mod codec;
 mod config;
 mod damage;
+mod detached;
 mod error;
 mod extents;
 mod filesystem;
 mod inode;
 pub mod journal;
+mod kept_checkpoint;
 mod load;
 mod local;
 mod merge;
@@ -27,6 +29,7 @@ pub mod recover;
 mod replay;
 mod salvage;
 mod snapshots;
+mod start;
 mod state;
 mod status;
 mod tree;
@@ -37,6 +40,7 @@ mod volume;
 
 pub use checkpoint::LostSegments;
 pub use config::{Cadence, VolumeConfig};
+pub use detached::{DetachedReport, NotDetachable};
 pub use error::VolumeError;
 pub use merge::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};

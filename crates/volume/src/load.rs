@@ -42,6 +42,16 @@ pub(crate) async fn load_root(
         location: root.location,
     };
     let object = read_checkpoint(objects, family, root.version, pointer).await?;
+    load_checkpoint(objects, volume, (root.version, root.uid), &object).await
+}
+
+/// What a checkpoint object says, and its orphans.
+pub(crate) async fn load_checkpoint(
+    objects: &Objects,
+    volume: VolumeId,
+    (version, uid): (Version, Uid),
+    object: &Object,
+) -> Result<LoadedRoot, VolumeError> {
     let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
     // Its keys and its tree are those of the whole family: only its own word tells a volume's root from a clone's.
     if checkpoint.volume != volume {
@@ -60,7 +70,7 @@ pub(crate) async fn load_root(
     state.restore_completed(payload.completed.clone());
     state.restore_snapshots(listed_snapshots(&checkpoint, &payload)?);
     let mut history: VecDeque<_> = payload.history.iter().copied().collect();
-    history.push_back((root.version, root.uid));
+    history.push_back((version, uid));
     while history.len() > HISTORY_MAX {
         history.pop_front();
     }

@@ -3,19 +3,25 @@
 //! - who it is (`owner`, drawn once), so that after a restart the anchor knows it again;
 //! - the tenure (the epoch since which it has owned the volume without a break) its journal belongs to, so that a journal is
 //!   never replayed on another owner's root (I8);
-//! - the newest root it saw, so that a rolled-back anchor is noticed;
+//! - the newest root it saw, so that a rolled-back anchor is noticed; a copy of its checkpoint lies beside
+//!   ([`crate::kept_checkpoint`]), so that the volume can be served while the cloud is away ([`crate::detached`]);
+//! - the writer incarnation of the last start that had the cloud, and how many of its inode numbers starts without it took;
 //! - after a clean stop the write verifier, so that clients need not send their unstable writes again.
+//!
+//! Version 2 added the writer; version 1 had none, and no start without the cloud goes out from it.
 
 use crate::{
     codec::{Decoder, Encoder},
     error::VolumeError,
+    kept_checkpoint,
 };
 use bytes::Bytes;
 use firn_anchor::{OwnerId, RememberedRoot};
 use firn_env::{Disk, DiskError, Env, OpenMode};
-use firn_format::OwnershipEpoch;
+use firn_format::{OwnershipEpoch, WriterId};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const OLDEST_VERSION: u8 = 1;
 const FILE: &str = "state";
 const NEW_FILE: &str = "state.new";
 
@@ -27,29 +33,43 @@ pub struct LocalState {
     pub tenure: Option<OwnershipEpoch>,
     /// The newest root seen.
     pub seen: Option<RememberedRoot>,
-    /// Set by a clean stop, cleared at the next start.
+    /// Set by a clean stop, cleared before the next start serves.
     pub clean_verifier: Option<[u8; 8]>,
+    /// The incarnation of the last start that had the cloud.
+    pub writer: Option<WriterId>,
+    /// Shares of its inode numbers that starts without the cloud have taken since.
+    pub shares_taken: u64,
 }
 
 impl LocalState {
-    /// Reads the file, or draws a new identity if there is none.
-    pub async fn load(env: &Env) -> Result<Self, VolumeError> {
+    /// Reads the file, if there is one.
+    pub async fn find(env: &Env) -> Result<Option<Self>, VolumeError> {
         match env.disk().open(FILE, OpenMode::Read).await {
             Ok(file) => {
                 let bytes = file.read_at(0, 4096).await?;
-                Self::decode(bytes).map_err(VolumeError::LocalState)
+                Self::decode(bytes).map(Some).map_err(VolumeError::LocalState)
             }
-            Err(DiskError::NotFound { .. }) => {
+            Err(DiskError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads the file, or draws a new identity if there is none.
+    pub async fn load(env: &Env) -> Result<Self, VolumeError> {
+        match Self::find(env).await? {
+            Some(state) => Ok(state),
+            None => {
                 let state = Self {
                     owner: OwnerId(env.random_bytes()),
                     tenure: None,
                     seen: None,
                     clean_verifier: None,
+                    writer: None,
+                    shares_taken: 0,
                 };
                 state.save(&**env.disk()).await?;
                 Ok(state)
             }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -66,6 +86,37 @@ impl LocalState {
         disk.sync_directory("").await
     }
 
+    /// Remembers `self.seen` with a copy of its checkpoint. When it returns, the journal may be trimmed up to what that checkpoint
+    /// covers: either both are durable (level 1), or, if the disk refused, there is no copy any more, so that no start without the
+    /// cloud goes out from an older root whose journal is gone.
+    ///
+    /// `false`: there is no copy, and whether the rest was saved is not known.
+    ///
+    /// # Errors
+    /// If neither could be done; then the journal must keep what it has.
+    pub async fn remember(&self, disk: &dyn Disk, copy: Option<&Bytes>) -> Result<bool, DiskError> {
+        let version = self
+            .seen
+            .as_ref()
+            .and_then(RememberedRoot::root)
+            .map(|root| root.version);
+        let kept = async {
+            if let (Some(version), Some(copy)) = (version, copy) {
+                kept_checkpoint::keep(disk, version, copy).await?;
+            }
+            self.save(disk).await?;
+            kept_checkpoint::forget_others(disk, version).await
+        };
+        let Err(error) = kept.await else { return Ok(true) };
+        tracing::warn!(%error, "cannot remember the newest root locally; until that succeeds, no start without the cloud is possible");
+        kept_checkpoint::forget(disk).await?;
+        // What was removed may have made room.
+        if let Err(error) = self.save(disk).await {
+            tracing::debug!(%error, "the newest root is still not remembered");
+        }
+        Ok(false)
+    }
+
     fn encode(&self) -> Bytes {
         let mut out = Encoder::new(VERSION);
         out.raw(&self.owner.0);
@@ -78,6 +129,10 @@ impl LocalState {
         out.option(self.clean_verifier, |out, verifier| {
             out.raw(&verifier);
         });
+        out.option(self.writer, |out, writer| {
+            out.u64(writer.0);
+        });
+        out.u64(self.shares_taken);
         let checksum = blake3::hash(&out.snapshot());
         out.raw(&checksum.as_bytes()[..8]);
         out.finish()
@@ -87,7 +142,7 @@ impl LocalState {
         let body = bytes.slice(..bytes.len().saturating_sub(8));
         let checksum = bytes.slice(body.len()..);
         let intact = blake3::hash(&body).as_bytes()[..8] == checksum[..];
-        let mut input = Decoder::new(body, VERSION, "local state file")?;
+        let (mut input, version) = Decoder::versions(body, OLDEST_VERSION, VERSION, "local state file")?;
         if !intact {
             return Err(input.error());
         }
@@ -98,12 +153,19 @@ impl LocalState {
             RememberedRoot::from_bytes(&bytes).map_err(|_| input.error())
         })?;
         let clean_verifier = input.option(Decoder::array)?;
+        let (mut writer, mut shares_taken) = (None, 0);
+        if version >= 2 {
+            writer = input.option(|input| Ok(WriterId(input.u64()?)))?;
+            shares_taken = input.u64()?;
+        }
         input.finish()?;
         Ok(Self {
             owner,
             tenure,
             seen,
             clean_verifier,
+            writer,
+            shares_taken,
         })
     }
 }
@@ -111,4 +173,34 @@ impl LocalState {
 /// Where the journal of a tenure is.
 pub fn journal_directory(tenure: OwnershipEpoch) -> String {
     format!("journal/{:016x}", tenure.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_build_wrote_is_read_and_has_no_writer() {
+        let state = LocalState {
+            owner: OwnerId([7; 16]),
+            tenure: Some(OwnershipEpoch(3)),
+            seen: None,
+            clean_verifier: Some([9; 8]),
+            writer: Some(WriterId(5)),
+            shares_taken: 2,
+        };
+        assert_eq!(LocalState::decode(state.encode()), Ok(state.clone()));
+
+        let mut out = Encoder::new(OLDEST_VERSION);
+        out.raw(&state.owner.0).u8(1).u64(3).u8(0).u8(1).raw(&[9; 8]);
+        let checksum = blake3::hash(&out.snapshot());
+        out.raw(&checksum.as_bytes()[..8]);
+        let read = LocalState::decode(out.finish());
+        let expected = LocalState {
+            writer: None,
+            shares_taken: 0,
+            ..state
+        };
+        assert_eq!(read, Ok(expected));
+    }
 }

@@ -19,6 +19,7 @@ mod error;
 mod existence_probe;
 mod fetch;
 mod forwarding;
+mod kept;
 mod link_estimate;
 mod locality;
 mod memory;
@@ -43,9 +44,7 @@ use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
 use firn_env::Env;
-use firn_format::{
-    FamilyId, FormatError, Location, ObjectHeader, Place, Pointer, SegmentId, Uid, decode_object,
-};
+use firn_format::{FamilyId, FormatError, Location, ObjectHeader, Place, Pointer, Uid, decode_object};
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
 use forwarding::HOPS_MAX;
@@ -78,6 +77,9 @@ pub struct ObjectsConfig {
     pub fetch: FetchPolicy,
     /// What the adaptive policy reckons with.
     pub prices: FetchPrices,
+    /// A segment that the store does not have counts as out of reach, not as lost: the pointers may be older than what the cleaner
+    /// did since, and what answers may be half a store.
+    pub absent_is_away: bool,
 }
 
 impl Default for ObjectsConfig {
@@ -88,6 +90,7 @@ impl Default for ObjectsConfig {
             disk_headroom_bytes: 0,
             fetch: FetchPolicy::default(),
             prices: FetchPrices::default(),
+            absent_is_away: false,
         }
     }
 }
@@ -116,6 +119,7 @@ struct Inner {
     fetcher: Arc<Fetcher>,
     relocations: Relocations,
     damages: Arc<Damages>,
+    absent_is_away: bool,
     state: Mutex<State>,
 }
 
@@ -164,6 +168,7 @@ impl Objects {
                 fetcher: Arc::new(fetcher),
                 relocations: Relocations::default(),
                 damages: Arc::default(),
+                absent_is_away: config.absent_is_away,
                 state: Mutex::new(State {
                     memory: MemoryCache::new(config.memory_cache_bytes),
                     loads: BTreeMap::new(),
@@ -186,6 +191,7 @@ impl Objects {
                 fetcher: Arc::new(fetcher),
                 relocations: Relocations::default(),
                 damages: self.inner.damages.clone(),
+                absent_is_away: self.inner.absent_is_away,
                 state: Mutex::new(State {
                     memory: MemoryCache::new(UNCACHED_BYTES as u64),
                     loads: BTreeMap::new(),
@@ -232,7 +238,13 @@ impl Objects {
         let inner = self.inner.clone();
         let pointer = *pointer;
         drop(self.inner.env.spawn("object load", async move {
-            let result = inner.load(&pointer, place, arrival).await;
+            let result = match inner.load(&pointer, place, arrival).await {
+                Err(error @ ReadError::Missing { segment, .. }) if inner.absent_is_away => {
+                    let detail = error.to_string();
+                    Err(ReadError::Unavailable { segment, detail })
+                }
+                other => other,
+            };
             let outcome = result.as_ref().map(|_| ());
             inner.damages.note(place, inner.env.wall(), outcome);
             {
@@ -258,25 +270,6 @@ impl Objects {
     /// Keeps an object just built in memory.
     pub fn insert(&self, pointer: &Pointer, object: Arc<Object>) {
         self.inner.lock().memory.insert(pointer, object);
-    }
-
-    /// Keeps a segment just built in the disk cache.
-    pub async fn insert_segment(&self, segment: SegmentId, parts: &[Bytes]) {
-        let length: usize = parts.iter().map(Bytes::len).sum();
-        if let Ok(end) = u32::try_from(length) {
-            self.inner.fetcher.note_end(segment, end);
-        }
-        self.inner.disk.write(segment, 0, parts.to_vec()).await;
-    }
-
-    /// A segment of this length, if the disk cache has it whole; not verified.
-    pub(crate) async fn cached_segment(&self, segment: SegmentId, length: u32) -> Option<Bytes> {
-        let whole = Location {
-            segment,
-            offset: 0,
-            length,
-        };
-        self.inner.disk.read(&whole).await
     }
 
     /// Counters and sizes.

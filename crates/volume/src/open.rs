@@ -8,30 +8,25 @@ use crate::{
     checkpoint::{self, ConfirmError, Packer, PackerContext, UploadProgress},
     config::VolumeConfig,
     error::VolumeError,
-    journal::{Journal, JournalConfig, ReserveClass},
+    kept_checkpoint,
     load::load_root,
-    local::{LocalState, journal_directory},
-    merge::MergeState,
+    local::LocalState,
     objects::{Objects, ObjectsConfig},
-    record::{Operation, Record},
-    replay::Replaying,
-    snapshots::SnapshotViews,
+    start::{Start, StartRoot},
     state::{State, VolumeCounters, root_inode},
-    usage::{UsageChanges, UsageMap},
-    volume::{CheckpointTimes, CheckpointerState, Inner, ServingState, Volume},
+    volume::{Inner, ServingState, Volume},
 };
 use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
 use firn_env::Env;
-use firn_format::{FamilyId, ROOT_DIRECTORY, Version, VolumeId, WriterId};
+use firn_format::{FamilyId, ROOT_DIRECTORY, Version, VolumeId, WriterId, checkpoint_place};
 use firn_seal::Keys;
 use firn_store::{Store, StoreError};
 use firn_vfs::Timestamp;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, atomic::AtomicBool, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
-use tokio::sync::{Notify, watch};
 
 /// What a volume is made of, outside this crate.
 #[derive(Clone)]
@@ -54,7 +49,17 @@ impl Parts {
     }
 
     pub(crate) async fn objects(&self, config: &VolumeConfig) -> Result<Objects, VolumeError> {
+        self.objects_of(config, false).await
+    }
+
+    /// The same for a volume that is served while the cloud is away.
+    pub(crate) async fn detached_objects(&self, config: &VolumeConfig) -> Result<Objects, VolumeError> {
+        self.objects_of(config, true).await
+    }
+
+    async fn objects_of(&self, config: &VolumeConfig, absent_is_away: bool) -> Result<Objects, VolumeError> {
         let objects = ObjectsConfig {
+            absent_is_away,
             memory_cache_bytes: config.memory_cache_bytes,
             disk_cache_bytes: config.disk_cache_bytes,
             // The file that the journal makes next, and the one after it.
@@ -101,9 +106,6 @@ impl Default for FormatOptions {
         }
     }
 }
-
-/// Inode numbers set aside for each start. More than any start makes files; few enough for two thousand million starts.
-const INODES_A_START: u64 = 1 << 32;
 
 /// Between two times that a store is asked which does not answer.
 const CONFIRM_RETRY: Duration = Duration::from_secs(2);
@@ -182,13 +184,23 @@ impl Volume {
     pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
-        let ownership = match parts
-            .anchor
-            .acquire(parts.volume, local.owner, &config.owner_name)
-            .await
-        {
+        let acquired = if skips_acquire(&local) {
+            let taken = parts
+                .anchor
+                .takeover(parts.volume, local.owner, &config.owner_name)
+                .await;
+            taken.map(|taken| taken.ownership)
+        } else {
+            parts
+                .anchor
+                .acquire(parts.volume, local.owner, &config.owner_name)
+                .await
+        };
+        let ownership = match acquired {
             Ok(ownership) => ownership,
             Err(error @ AnchorError::OwnedByOther { .. }) => {
+                // Who knows that the volume is another's does not serve it when the cloud is away.
+                kept_checkpoint::forget(&**env.disk()).await?;
                 return Err(match local.tenure {
                     Some(tenure) if crate::salvage::has_journal(&parts, &config, tenure).await? => {
                         VolumeError::SalvageFirst { tenure }
@@ -208,8 +220,12 @@ impl Volume {
         ownership: Ownership,
     ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
-        let tenure = ownership.tenure();
+        let tenure = match local.tenure {
+            Some(remembered) if skips_acquire(local) => remembered,
+            _ => ownership.tenure(),
+        };
         if let Some(old) = local.tenure.filter(|old| *old != tenure) {
+            kept_checkpoint::forget(&**env.disk()).await?;
             if crate::salvage::has_journal(&parts, &config, old).await? {
                 return Err(VolumeError::SalvageFirst { tenure: old });
             }
@@ -223,14 +239,7 @@ impl Volume {
         }
         let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
         let objects = parts.objects(&config).await?;
-        let mut loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
-        let verifier = match local.clean_verifier.take() {
-            _ if firn_env::planted!("volume.keep_write_verifier") => [7; 8],
-            clean => clean.unwrap_or_else(|| env.random_bytes()),
-        };
-        // The tenure is remembered before the first record of its journal can exist.
-        local.tenure = Some(tenure);
-        local.save(&**env.disk()).await?;
+        let loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
         let registered = WriterTenure::Owner {
             volume: parts.volume,
             epoch: ownership.epoch(),
@@ -239,105 +248,48 @@ impl Volume {
             _ if firn_env::planted!("volume.reuse_writer_incarnation") => WriterId(1),
             writer => writer,
         };
-        let journal_config = JournalConfig {
-            file_bytes: config.journal_file_bytes,
-            capacity_bytes: config.journal_bytes,
-            // Enough for thousands of removals, and always a small part of a file.
-            reserve_bytes: (config.journal_file_bytes / 4).min(16 << 20),
-            reclaimer: objects.reclaimer(),
+        let copy = match kept_checkpoint::load(&**env.disk(), root.version).await {
+            Ok(Some(kept))
+                if objects
+                    .open_kept(kept.clone(), &root.uid, checkpoint_place(root.version))
+                    .is_ok() =>
+            {
+                None
+            }
+            Ok(_) | Err(_) => objects.sealed(&root.location).await,
         };
-        let directory = journal_directory(tenure);
-        let covered = loaded.payload.covered;
-        let (journal, mut replay) = Journal::open(
-            &env,
-            &parts.keys,
-            parts.volume,
+        // The tenure is remembered before the first record of its journal can exist, and the root before what it covers is removed.
+        local.tenure = Some(tenure);
+        (local.writer, local.shares_taken) = (Some(writer), 0);
+        if !local.remember(&**env.disk(), copy.as_ref()).await? {
+            local.save(&**env.disk()).await?;
+        }
+        Start {
+            root: StartRoot {
+                version: root.version,
+                uid: root.uid,
+                committed_at_ms: root.committed_at_ms,
+            },
             writer,
-            &directory,
-            covered,
-            journal_config,
-        )
-        .await?;
-        let mut report = RecoveryReport {
-            version: root.version.0,
-            ..RecoveryReport::default()
-        };
-        loaded.state.forgets_truncation = firn_env::planted!("volume.forget_truncation");
-        env.fault_point("recover.before_replay").await;
-        let packer = parts.packer(&config, &objects, writer);
-        let mut replaying = Replaying {
-            state: &mut loaded.state,
-            objects: &objects,
-            orphan_pointers: &mut loaded.orphan_pointers,
-            journal: &journal,
-            packer: &packer,
-            block_bytes: loaded.payload.block_bytes,
-            version: root.version,
-            usage: UsageChanges::default(),
-        };
-        replaying.run(&mut replay, &mut report).await?;
-        let (version, replayed_usage) = (replaying.version, replaying.usage);
-        env.fault_point("recover.after_replay").await;
-        // Handles of files that an earlier start made and lost, or that another edge has in its journal only, are still about;
-        // no other file may get their numbers. So each incarnation of a writer gives out numbers of its own.
-        let counters = &mut loaded.state.counters;
-        counters.next_inode = counters.next_inode.max(writer.0.saturating_mul(INODES_A_START));
-        let replayed = loaded.state.completed();
-        let dirty_since = loaded.state.is_dirty().then(|| env.now());
-        let (serving_state, _) = watch::channel(ServingState::Serving);
-        let inner = Arc::new(Inner {
-            volume: parts.volume,
-            block_bytes: u64::from(loaded.payload.block_bytes),
-            state: Mutex::new(loaded.state),
-            journal,
+            tenure,
+            ownership: Some(ownership),
+            local: local.clone(),
+            loaded,
             objects,
-            anchor: parts.anchor,
-            packer,
-            verifier,
-            replayed,
-            checkpointer: tokio::sync::Mutex::new(CheckpointerState {
-                ownership,
-                version,
-                root: root.uid,
-                files: loaded.payload.counters.files,
-                orphan_pointers: loaded.orphan_pointers,
-                local: local.clone(),
-                history: loaded.history,
-                merge: MergeState::new(loaded.cleaner_sequence),
-                usage: UsageMap::found(loaded.usage, replayed_usage),
-            }),
-            times: Mutex::new(CheckpointTimes {
-                dirty_since,
-                last_commit_ms: Some(root.committed_at_ms),
-                committed_to: covered,
-                ..CheckpointTimes::default()
-            }),
-            serving_state,
-            wake: Notify::new(),
-            wanted: AtomicBool::new(false),
-            committed: Notify::new(),
-            started: env.now(),
-            waiting_snapshots: Mutex::default(),
-            pinned_snapshots: Mutex::default(),
-            merging: Mutex::default(),
-            views: SnapshotViews::default(),
+            parts,
             config,
-            env,
-        });
-        report.orphans_freed = free_orphans(&inner).await?;
-        inner.env.spawn("checkpointer", checkpoint::run(inner.clone()));
-        inner
-            .env
-            .spawn("damage namer", crate::paths::name_damages(inner.clone()));
-        Ok((Self { inner }, report))
+        }
+        .run()
+        .await
     }
 
     /// Waits until everything changed before this call is committed and the store was seen to have it (level 2), however long
     /// the cloud takes.
     ///
     /// # Errors
-    /// If the volume is fenced or has failed, or the store lost what it had acknowledged.
+    /// If the volume is fenced, detached or has failed, or the store lost what it had acknowledged.
     pub async fn sync(&self) -> Result<(), firn_vfs::VfsError> {
+        self.inner.checkpointer()?;
         self.committed().await?;
         let lost = |error: VolumeError| firn_vfs::VfsError::Io(error.to_string());
         self.confirmed().await.map_err(lost)
@@ -397,9 +349,13 @@ impl Volume {
         let inner = &self.inner;
         inner.set_serving_state(ServingState::Stopping);
         inner.close_journal().await?;
-        let mut checkpointer = inner.checkpointer.lock().await;
-        checkpointer.local.clean_verifier = Some(inner.verifier);
-        checkpointer.local.save(&**inner.env.disk()).await?;
+        let _checkpointer = match &inner.checkpointer {
+            Some(checkpointer) => Some(checkpointer.lock().await),
+            None => None,
+        };
+        let mut local = inner.local.lock().await;
+        local.clean_verifier = Some(inner.verifier);
+        local.save(&**inner.env.disk()).await?;
         // Ends the checkpointer; a checkpoint under way is simply not finished.
         inner.set_serving_state(ServingState::Failed("the edge has stopped".into()));
         Ok(())
@@ -408,26 +364,35 @@ impl Volume {
     /// Commits everything (level 2) and gives the ownership up, so that any other edge can open the volume.
     ///
     /// # Errors
-    /// If the volume is fenced or has failed, or the anchor refuses.
+    /// If the volume is fenced, detached or has failed, or the anchor refuses.
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
+        let checkpointer = inner.checkpointer.as_ref().ok_or(VolumeError::Detached)?;
         inner.set_serving_state(ServingState::Stopping);
         self.committed()
             .await
             .map_err(|error| VolumeError::Stopped(error.to_string()))?;
         self.confirmed().await?;
-        let mut checkpointer = inner.checkpointer.lock().await;
+        let mut checkpointer = checkpointer.lock().await;
         inner.close_journal().await?;
+        // Once the volume is given up, nothing may go on in its journal; what it has is committed.
+        kept_checkpoint::forget(&**inner.env.disk()).await?;
         inner.env.fault_point("drain.before_release").await;
         inner.anchor.drain(&mut checkpointer.ownership).await?;
         inner.env.fault_point("drain.after_release").await;
         let tenure = checkpointer.ownership.tenure();
-        checkpointer.local.tenure = None;
-        checkpointer.local.save(&**inner.env.disk()).await?;
+        let mut local = inner.local.lock().await;
+        local.tenure = None;
+        local.save(&**inner.env.disk()).await?;
         crate::salvage::remove_journal(&**inner.env.disk(), tenure).await?;
         inner.set_serving_state(ServingState::Failed("the volume was drained".into()));
         Ok(())
     }
+}
+
+/// A planted bug: after a start without the cloud, the volume is taken for ours whoever has it.
+fn skips_acquire(local: &LocalState) -> bool {
+    firn_env::planted!("volume.return_without_acquire") && local.shares_taken > 0
 }
 
 impl Inner {
@@ -452,28 +417,4 @@ impl Inner {
 /// The number by which protocols know a volume: stable, and different for different volumes.
 pub fn file_system_id(volume: VolumeId) -> u64 {
     u64::from_le_bytes(volume.0[..8].try_into().expect("sixteen bytes"))
-}
-
-/// Frees what was unlinked and open when the edge stopped; nobody can have it open now.
-async fn free_orphans(inner: &Inner) -> Result<u64, VolumeError> {
-    let orphans = inner.lock().orphans();
-    let freed = orphans.len() as u64;
-    for inode in orphans {
-        let reservation = inner
-            .journal
-            .wait_for_space(4096, ReserveClass::Reserved, Duration::from_secs(60))
-            .await
-            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
-        let now = inner.now();
-        let record = Record {
-            request: None,
-            now,
-            operation: Operation::FreeOrphan { inode },
-        };
-        inner.journal_and_apply(&mut inner.lock(), &record, reservation, &None);
-    }
-    if freed > 0 {
-        inner.note_dirty();
-    }
-    Ok(freed)
 }

@@ -3,6 +3,7 @@
 use crate::{
     branch::pack_dirty,
     checkpoint::{Packer, PackerContext},
+    detached::NotDetachable,
     error::VolumeError,
     extents::WriteBuffer,
     journal::{Journal, Replay},
@@ -29,6 +30,8 @@ pub(crate) struct Replaying<'a> {
     pub version: Version,
     /// What packing changed of the live bytes of segments.
     pub usage: UsageChanges,
+    /// Whether trees may be packed: not without the cloud.
+    pub packs: bool,
 }
 
 impl Replaying<'_> {
@@ -65,6 +68,9 @@ impl Replaying<'_> {
     /// Packs the tree as it is here, between two records, for the snapshots that were frozen here. The next checkpoint commits
     /// it with them; each gets a version of its own, since births tell which snapshot holds what (I4).
     async fn pack_snapshots(&mut self) -> Result<(), VolumeError> {
+        if !self.packs {
+            return Err(NotDetachable::SnapshotUncommitted.into());
+        }
         let (_, pending) = self.state.freeze_snapshots();
         self.version = Version(self.version.0 + 1);
         let mut packer = Packer::new(self.packer.clone(), self.version);

@@ -12,6 +12,7 @@ use crate::{
     error::VolumeError,
     extents::WriteBuffer,
     journal::{Journal, Replay, Sequence},
+    kept_checkpoint,
     load::{load_root, read_checkpoint},
     local::{LocalState, journal_directory},
     objects::ReadError,
@@ -92,6 +93,7 @@ impl Volume {
         if tuple.tenure == tenure && tuple.owner.as_ref().is_some_and(|owner| owner.id == local.owner) {
             return Ok(None); // Not fenced: the journal belongs to the head and is replayed there.
         }
+        kept_checkpoint::forget(&**parts.env.disk()).await?;
         let mut report = None;
         if let Some(root) =
             base_root(&tuple, tenure).filter(|_| !firn_env::planted!("volume.drop_fenced_journal"))

@@ -188,6 +188,7 @@ impl Volume {
         let name: Bytes = name.into();
         check_name(&name)?;
         inner.check_serving()?;
+        inner.checkpointer()?;
         check_new(&inner.lock(), &name)?;
         let reservation = inner.reserve(RECORD_BYTES, ReserveClass::Ordinary).await?;
         let (answer, answered) = oneshot::channel();
@@ -283,6 +284,7 @@ impl Volume {
         name: &[u8],
         plan: impl Fn(&Snapshot) -> Result<Operation, SnapshotError> + Send + Sync,
     ) -> Result<(), SnapshotError> {
+        self.inner.checkpointer()?;
         let refused = std::sync::Mutex::new(None);
         let refuse = |error: SnapshotError| {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -14,6 +14,8 @@ use std::{sync::atomic::Ordering, time::Duration};
 pub struct VolumeStatus {
     /// How it stands.
     pub serving_state: ServingState,
+    /// It was opened while the cloud was away: nothing is committed before it is opened anew.
+    pub detached: bool,
     /// Since it was opened.
     pub up: Duration,
     /// Inodes.
@@ -77,6 +79,7 @@ impl Volume {
         let state = inner.lock();
         VolumeStatus {
             serving_state,
+            detached: inner.checkpointer.is_none(),
             up: now.since(inner.started),
             files: state.counters.files,
             used_bytes: state.counters.used_bytes,

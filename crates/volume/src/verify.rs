@@ -11,6 +11,7 @@ mod leaves;
 mod names;
 
 use crate::{
+    error::VolumeError,
     inode::Inode,
     objects::{Objects, ReadError},
     read_view::decode_inode,
@@ -93,12 +94,13 @@ impl Volume {
     /// inode.
     ///
     /// # Errors
-    /// If the store is out of reach; damage is no error but is in the report.
-    pub async fn verify(&self, progress: Progress<'_>) -> Result<VerifyReport, ReadError> {
+    /// If the store is out of reach, or the volume is detached; damage is no error but is in the report.
+    pub async fn verify(&self, progress: Progress<'_>) -> Result<VerifyReport, VolumeError> {
+        let checkpointer = self.inner.checkpointer.as_ref().ok_or(VolumeError::Detached)?;
         let objects = self.inner.objects.uncached();
         let (inode_map, orphans, files, snapshots) = {
             // Held by a checkpoint from freeze to install: what is read here belongs to one commit.
-            let checkpointer = self.inner.checkpointer.lock().await;
+            let checkpointer = checkpointer.lock().await;
             let state = self.inner.lock();
             let snapshots: Vec<(String, Retained)> = state
                 .snapshots()

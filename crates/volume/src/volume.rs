@@ -7,11 +7,13 @@
 //! ```
 //!
 //! Who owns what: requests and the checkpointer share [`State`] under a lock held for computation only; the journal's writer
-//! task owns its files; the checkpointer owns the [`Ownership`] and the segment counter.
+//! task owns its files; the checkpointer owns the [`Ownership`] and the segment counter. A volume that was opened while the cloud
+//! is away ([`crate::detached`]) has no checkpointer.
 
 use crate::{
     checkpoint::{HISTORY_MAX, PackerContext},
     config::{Cadence, VolumeConfig},
+    detached::DETACHED,
     extents::WriteBuffer,
     journal::{Journal, JournalError, Reservation, ReserveClass, Sequence},
     local::LocalState,
@@ -66,7 +68,6 @@ pub(crate) struct CheckpointerState {
     pub files: u64,
     /// Where the committed orphans are.
     pub orphan_pointers: BTreeMap<u64, Pointer>,
-    pub local: LocalState,
     /// The newest commits, oldest first; at most [`HISTORY_MAX`].
     pub history: VecDeque<(Version, Uid)>,
     /// Where taking over from the cleaner stands.
@@ -112,7 +113,10 @@ pub(crate) struct Inner {
     pub packer: PackerContext,
     pub verifier: [u8; 8],
     pub replayed: Vec<firn_vfs::CompletedRequest>,
-    pub checkpointer: tokio::sync::Mutex<CheckpointerState>,
+    /// `None` while detached: nobody knows whose the volume is, and nothing is committed.
+    pub checkpointer: Option<tokio::sync::Mutex<CheckpointerState>>,
+    /// Locked after the checkpointer.
+    pub local: tokio::sync::Mutex<LocalState>,
     pub times: Mutex<CheckpointTimes>,
     pub serving_state: watch::Sender<ServingState>,
     /// Wakes the checkpointer: something became dirty, or somebody wants a checkpoint now.
@@ -158,6 +162,13 @@ impl Inner {
         });
         self.wake.notify_one();
         self.committed.notify_waiters();
+    }
+
+    /// What may commit; refused while detached.
+    pub fn checkpointer(&self) -> Result<&tokio::sync::Mutex<CheckpointerState>, VfsError> {
+        self.checkpointer
+            .as_ref()
+            .ok_or(VfsError::TryAgain { reason: DETACHED })
     }
 
     /// Asks for a checkpoint now.

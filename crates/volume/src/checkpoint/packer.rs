@@ -172,6 +172,26 @@ impl Packer {
         self.push(encoded, payload).await
     }
 
+    /// Seals and packs one object, and returns its sealed bytes as well.
+    ///
+    /// # Errors
+    /// As [`Packer::pack`].
+    pub async fn pack_copied(&mut self, one: ToPack) -> Result<(Pointer, Bytes), CheckpointError> {
+        let sealer = self.sealer();
+        let encoded = sealer.seal(
+            sealer.reserve_slot(),
+            one.kind,
+            one.place,
+            self.birth,
+            one.plain,
+            one.children,
+            &one.payload,
+            self.context.compression,
+        )?;
+        let copy = encoded.bytes.clone();
+        Ok((self.push(encoded, one.payload).await?, copy))
+    }
+
     /// Seals many objects on the compute threads and packs them in the given order.
     ///
     /// # Errors

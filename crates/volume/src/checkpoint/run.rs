@@ -11,12 +11,13 @@
 //!
 //! An idle volume has no timer and makes no request (I9).
 
-use super::{CheckpointError, CheckpointPayload, LIST_NAMES, Packer, SealedSnapshot, build, confirm};
+use super::{CheckpointError, CheckpointPayload, LIST_NAMES, Packer, SealedSnapshot, ToPack, build, confirm};
 use crate::{
-    merge,
+    kept_checkpoint, merge,
     state::{Retained, Snapshot},
     volume::{CheckpointerState, Inner, ServingState},
 };
+use bytes::Bytes;
 use firn_anchor::{AnchorError, RememberedRoot};
 use firn_env::Backoff;
 use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
@@ -27,6 +28,9 @@ use std::{
 
 /// Runs until the volume stops serving.
 pub(crate) async fn run(inner: Arc<Inner>) {
+    let Some(checkpointer) = &inner.checkpointer else {
+        return;
+    };
     loop {
         if !serving(&inner) {
             return;
@@ -43,13 +47,16 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             return;
         }
         inner.wanted.store(false, Ordering::Release);
-        let mut checkpointer = inner.checkpointer.lock().await;
-        if let Err(error) = checkpoint(&inner, &mut checkpointer).await {
+        let mut own = checkpointer.lock().await;
+        if let Err(error) = checkpoint(&inner, &mut own).await {
             // What was frozen stays in the journal and in the frozen layer; only a restart builds it anew.
             let reason = format!("a checkpoint failed and cannot be retried in place: {error}");
             tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
             inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
             let fenced = matches!(error, CheckpointError::Anchor(AnchorError::Fenced(_)));
+            if fenced && let Err(error) = kept_checkpoint::forget(&**inner.env.disk()).await {
+                tracing::warn!(%error, "the copy of the newest checkpoint is still there, though another edge took the volume over");
+            }
             inner.set_serving_state(if fenced {
                 ServingState::Fenced
             } else {
@@ -178,9 +185,14 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         snapshots: sealed_snapshots(&listed),
         history: own.history.iter().copied().collect(),
     };
-    let root = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
+    let (root, copy) = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     if !firn_env::planted!("volume.commit_before_upload") {
         packer.finish().await?;
+    }
+    // No root may cover records that a crash takes from the journal: a start from the root before would give their numbers to
+    // others, which this root would then be taken to contain.
+    if !firn_env::planted!("volume.commit_before_journal") {
+        inner.journal.durable(covered).await?;
     }
     inner.env.fault_point("checkpoint.before_commit").await;
     if firn_env::planted!("volume.trim_before_commit") {
@@ -216,9 +228,11 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         times.last_commit_ms = Some(committed_at_ms);
         times.last_error = None;
     }
-    remember_root(inner, own).await;
+    let remembered = remember_root(inner, own, &copy).await;
     inner.env.fault_point("checkpoint.before_trim").await;
-    inner.journal.trim(covered).await?;
+    if remembered {
+        inner.journal.trim(covered).await?;
+    }
     inner.committed.notify_waiters();
     if inner.packer.progress.uploads.unconfirmed() >= LIST_NAMES
         && let Err(error) = confirm(&inner.packer).await
@@ -240,22 +254,21 @@ pub(crate) fn sealed_snapshots(snapshots: &[Snapshot]) -> Vec<SealedSnapshot> {
     snapshots.iter().map(sealed).collect()
 }
 
-/// Packs the checkpoint object itself.
+/// Packs the checkpoint object itself, and returns it sealed as well.
 pub(crate) async fn pack_checkpoint(
     packer: &mut Packer,
     checkpoint: &Checkpoint,
     payload: &CheckpointPayload,
-) -> Result<Pointer, CheckpointError> {
+) -> Result<(Pointer, Bytes), CheckpointError> {
     let (plain, children) = checkpoint.to_plain_and_children();
-    packer
-        .pack(
-            Kind::Checkpoint,
-            checkpoint_place(checkpoint.version),
-            plain,
-            children,
-            payload.encode(),
-        )
-        .await
+    let object = ToPack {
+        kind: Kind::Checkpoint,
+        place: checkpoint_place(checkpoint.version),
+        plain,
+        children,
+        payload: payload.encode(),
+    };
+    packer.pack_copied(object).await
 }
 
 /// Between tries of a commit, for as long as it takes. One writer a volume: there is nobody to collide with.
@@ -292,10 +305,16 @@ async fn commit(
     }
 }
 
-/// Remembers the root, so that a rolled-back anchor is noticed at the next start. Failing to is no reason to stop.
-async fn remember_root(inner: &Inner, own: &mut CheckpointerState) {
-    own.local.seen = Some(RememberedRoot::new(inner.volume, own.ownership.tuple()));
-    if let Err(error) = own.local.save(&**inner.env.disk()).await {
-        tracing::warn!(%error, "cannot remember the newest root locally");
+/// Remembers the root, so that a rolled-back anchor is noticed at the next start and a start without the cloud goes out from it;
+/// `false` if the journal must keep everything meanwhile. Failing to is no reason to stop.
+async fn remember_root(inner: &Inner, own: &CheckpointerState, copy: &Bytes) -> bool {
+    let mut local = inner.local.lock().await;
+    local.seen = Some(RememberedRoot::new(inner.volume, own.ownership.tuple()));
+    match local.remember(&**inner.env.disk(), Some(copy)).await {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::warn!(%error, "cannot remember the newest root locally; the journal is trimmed when that succeeds");
+            false
+        }
     }
 }

@@ -80,6 +80,7 @@ impl Volume {
     pub async fn clone_snapshot(&self, snapshot: &[u8], name: &str) -> Result<CloneReport, CloneError> {
         let inner = &self.inner;
         inner.check_serving().map_err(SnapshotError::from)?;
+        let checkpointer = inner.checkpointer().map_err(SnapshotError::from)?;
         let (retained, id, counters, used) = {
             let state = inner.lock();
             let found = state
@@ -112,7 +113,7 @@ impl Volume {
             Err(error) => return Err(error.into()),
         }
         let (owner, fork) = {
-            let checkpointer = inner.checkpointer.lock().await;
+            let checkpointer = checkpointer.lock().await;
             // Still ours: whoever took the volume over may have deleted the snapshot.
             inner.anchor.check(&checkpointer.ownership).await?;
             let root = checkpointer.ownership.root().ok_or(VolumeError::NotFormatted)?;
@@ -128,7 +129,7 @@ impl Volume {
                 version: root.version,
                 uid: root.uid,
             };
-            (checkpointer.local.owner, fork)
+            (inner.local.lock().await.owner, fork)
         };
         let ownership = inner
             .anchor

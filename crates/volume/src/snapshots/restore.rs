@@ -150,6 +150,7 @@ impl Volume {
         replace: bool,
         progress: &(dyn Fn(&RestoreReport) + Send + Sync),
     ) -> Result<RestoreReport, RestoreError> {
+        self.inner.checkpointer().map_err(SnapshotError::from)?;
         let no_such = || SnapshotError::NoSuchSnapshot {
             name: shown(snapshot),
         };

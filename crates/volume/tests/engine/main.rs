@@ -3,6 +3,7 @@
 mod against_model;
 mod cleaning;
 mod damage;
+mod detached;
 mod files;
 mod restoring;
 mod snapshots;

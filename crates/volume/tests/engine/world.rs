@@ -74,10 +74,15 @@ impl World {
         }
     }
 
-    /// Cuts the power, starts again and recovers.
-    pub fn power_cut(&mut self, simulation: &Simulation) -> Volume {
+    /// Cuts the power and starts the machine again.
+    pub fn power_cut_only(&mut self) {
         self.machine.crash();
         self.env = self.machine.restart();
+    }
+
+    /// Cuts the power, starts again and recovers.
+    pub fn power_cut(&mut self, simulation: &Simulation) -> Volume {
+        self.power_cut_only();
         let parts = self.parts(&self.env);
         simulation
             .run(async move { Volume::open(parts, config()).await.expect("it recovers").0 })
