@@ -1,7 +1,7 @@
 //! What a command ends with when it does not succeed: one message for a person, one code for a program.
 
 use firn_anchor::AnchorError;
-use firn_volume::VolumeError;
+use firn_volume::{VolumeError, objects::ReadError};
 use std::fmt;
 
 /// Why a command failed: what happened, what is safe, what to do.
@@ -9,6 +9,7 @@ use std::fmt;
 pub struct Failure {
     message: String,
     code: u8,
+    is_passing: bool,
 }
 
 impl Failure {
@@ -17,6 +18,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: 1,
+            is_passing: false,
         }
     }
 
@@ -25,6 +27,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: 2,
+            is_passing: false,
         }
     }
 
@@ -33,6 +36,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: 4,
+            is_passing: false,
         }
     }
 
@@ -41,6 +45,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: 5,
+            is_passing: false,
         }
     }
 
@@ -49,7 +54,20 @@ impl Failure {
         Self {
             message: message.to_string(),
             code: 6,
+            is_passing: false,
         }
+    }
+
+    /// The same with one more sentence.
+    #[must_use]
+    pub(crate) fn because(mut self, why: impl fmt::Display) -> Self {
+        self.message = format!("{}. {why}", self.message);
+        self
+    }
+
+    /// Whether the cloud failed in a way that often passes by itself.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.is_passing
     }
 
     /// What the process ends with.
@@ -64,6 +82,15 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Whether the same opening may succeed a moment later without anybody's help.
+fn is_passing(error: &VolumeError) -> bool {
+    match error {
+        VolumeError::Anchor(error) => error.is_transient(),
+        VolumeError::Read(error) => matches!(error, ReadError::Unavailable { .. }),
+        _ => false,
+    }
+}
+
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Self {
         let code = match &error {
@@ -75,6 +102,7 @@ impl From<VolumeError> for Failure {
         Self {
             message: error.to_string(),
             code,
+            is_passing: is_passing(&error),
         }
     }
 }

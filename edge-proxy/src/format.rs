@@ -26,7 +26,7 @@ pub async fn format(config: &Config, phrase_file: Option<&Path>, root_mode: u32)
             directory.display()
         )));
     }
-    let outside = Outside::open(config, None).await?;
+    let outside = Outside::open(config).await?;
     firn_store::probe(&outside.env, &*outside.stack.store)
         .await
         .map_err(|error| Failure::new(format!("the store is not fit for a volume: {error}")))?;
@@ -127,7 +127,7 @@ fn show_phrase(phrase: &RecoveryPhrase, file: Option<&Path>) -> Result<(), Failu
 /// `firn-edge takeover`.
 pub async fn takeover(config: &Config, force: bool) -> Result<(), Failure> {
     let identity = Identity::load(&config.volume.state_directory)?;
-    let outside = Outside::open(config, None).await?;
+    let outside = Outside::open(config).await?;
     let (parts, _) = outside.own_parts(config, identity).await?;
     let (tuple, _) = parts.anchor.load(parts.volume).await?;
     if !force {

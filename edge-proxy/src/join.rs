@@ -19,7 +19,7 @@ pub async fn join(config: &Config, from: &Path) -> Result<(), Failure> {
         )));
     }
     let mut identity = Identity::load_file(from)?;
-    let outside = Outside::open(config, None).await?;
+    let outside = Outside::open(config).await?;
     KeyRings::open(config, &outside, Identity::load_file(from)?).await?;
     let anchor = outside.anchor(identity.family);
     let name = &config.volume.name;

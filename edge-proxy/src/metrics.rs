@@ -2,12 +2,14 @@
 //!
 //! `/healthz` answers 200 while clients are served and 503 with the reason otherwise. Its text is `serving`, or `degraded` with
 //! what cannot be read: taking an edge out of service would make a damaged file no better. It says nothing about the cloud, since
-//! an edge that is cut off still serves. Alerts about that belong on `firn_oldest_uncommitted_seconds`.
+//! an edge that is cut off still serves, unless the edge started without it. Alerts about that belong on
+//! `firn_oldest_uncommitted_seconds` and `firn_detached`.
 
 mod connections;
 
 use crate::{
     failure::Failure,
+    report::span,
     snapshot::{Observed, Snapshot},
 };
 use axum::{
@@ -54,7 +56,14 @@ async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
     let close = [(header::CONNECTION, "close")];
     let damaged = snapshot.damaged_files();
     let lost = snapshot.commits.lost_segments;
-    if snapshot.is_serving() && damaged.is_empty() && lost == 0 {
+    if let Some(detached) = snapshot.detached.as_ref().filter(|_| snapshot.is_serving()) {
+        let text = format!(
+            "degraded: detached for {}: {}; what is cached is read, writes are safe in the journal (level 1)\n",
+            span(detached.for_ms),
+            detached.words()
+        );
+        (StatusCode::OK, close, text)
+    } else if snapshot.is_serving() && damaged.is_empty() && lost == 0 {
         (StatusCode::OK, close, "serving\n".to_owned())
     } else if snapshot.is_serving() {
         let named: Vec<_> = damaged.iter().take(DAMAGES_NAMED).map(String::as_str).collect();
@@ -138,6 +147,33 @@ fn exposition(snapshot: &Snapshot) -> String {
         "serving",
         "1 while clients are served.",
         f64::from(u8::from(snapshot.is_serving())),
+    );
+    let detached = snapshot.detached.as_ref();
+    out.gauge(
+        "detached",
+        "1 while clients are served without the cloud, since it was away when the edge started.",
+        f64::from(u8::from(detached.is_some())),
+    );
+    out.gauge(
+        "detached_seconds",
+        "How long they have been; 0 if they are not.",
+        detached.map_or(0, |detached| detached.for_ms) as f64 / 1e3,
+    );
+    let away = |why: Option<&Option<String>>| f64::from(u8::from(why.is_some_and(Option::is_some)));
+    out.family(
+        "cloud_away",
+        "gauge",
+        "1 for what did not answer a detached edge when it was last asked.",
+        [
+            (
+                format!("{{{}}}", label("part", "store")),
+                away(detached.map(|detached| &detached.store_away)),
+            ),
+            (
+                format!("{{{}}}", label("part", "table")),
+                away(detached.map(|detached| &detached.table_away)),
+            ),
+        ],
     );
     out.gauge(
         "epoch",

@@ -5,6 +5,8 @@ use crate::{
     config::Config,
     failure::Failure,
     identity::Identity,
+    later::Later,
+    outage::DEADLINE,
     rings::KeyRings,
     roots::{RootsAt, ServiceRoots},
 };
@@ -12,12 +14,11 @@ use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::Keys;
-#[cfg(feature = "testing")]
-use firn_store::Store;
-use firn_store::{Stack, StackConfig};
-use firn_store_cloud::Credentials;
-use firn_table::{Metered, RemoteTable, Table, TablePrices};
-use firn_volume::Parts;
+use firn_store::{Stack, StackConfig, Store, StoreUrl};
+use firn_store_cloud::{Credentials, OpenError};
+use firn_table::{Metered, RemoteTable, Table, TableError, TablePrices, TableUrl};
+use firn_volume::{NotDetachable, Parts, Volume, VolumeError};
+use futures::FutureExt;
 use std::{path::Path, sync::Arc};
 
 /// Store and table, with their meters.
@@ -29,16 +30,36 @@ pub struct Outside {
 
 impl Outside {
     /// Opens both. The state directory is made if it is not there.
-    pub(crate) async fn open(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
+    pub(crate) async fn open(config: &Config) -> Result<Self, Failure> {
+        Self::open_with(config, None, IfAway::Fail).await
+    }
+
+    /// The same for an edge that serves: if it can do so without the cloud, what is away is opened when it is back.
+    pub(crate) async fn for_serving(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
+        let env = environment(&config.volume.state_directory)?;
+        match Volume::check_detachable(&env).await {
+            Ok(()) => Self::open_with(config, fault, IfAway::Later).await,
+            Err(VolumeError::NotDetachable(NotDetachable::NotOwned)) => {
+                Self::open_with(config, fault, IfAway::Fail).await
+            }
+            // It served here before: why it cannot now is news.
+            Err(why) => {
+                let opened = Self::open_with(config, fault, IfAway::Fail).await;
+                opened.map_err(|error| error.because(why))
+            }
+        }
+    }
+
+    async fn open_with(config: &Config, fault: Option<&Path>, if_away: IfAway) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
         let (table, prices): (Arc<dyn Table>, _) = match &config.volume.table {
             RootsAt::Service => (
                 Arc::new(RemoteTable::new(ServiceRoots::open(config)?)),
                 TablePrices::FREE,
             ),
-            RootsAt::Table(url) => firn_table_dynamodb::open(&env, url).await.map_err(Failure::new)?,
+            RootsAt::Table(url) => open_table(&env, url, if_away).await?,
         };
-        Self::assemble(env, config, fault, table, prices).await
+        Self::assemble(env, config, fault, table, prices, if_away).await
     }
 
     /// Opens the store, over a table that is open already: the one that the configuration names, which others in this process
@@ -48,7 +69,7 @@ impl Outside {
     /// [`Failure`] if the state directory cannot be made or the store cannot be opened.
     pub async fn over(config: &Config, table: Arc<dyn Table>) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
-        Self::assemble(env, config, None, table, TablePrices::FREE).await
+        Self::assemble(env, config, None, table, TablePrices::FREE, IfAway::Fail).await
     }
 
     async fn assemble(
@@ -57,14 +78,13 @@ impl Outside {
         fault: Option<&Path>,
         table: Arc<dyn Table>,
         prices: TablePrices,
+        if_away: IfAway,
     ) -> Result<Self, Failure> {
         let credentials = match config.volume.credentials {
             CredentialsFrom::Environment => Credentials::Environment,
             CredentialsFrom::Service => Credentials::Sessions(Arc::new(ServiceSessions::open(&env, config)?)),
         };
-        let backend = firn_store_cloud::open(&env, &config.volume.store, &credentials)
-            .await
-            .map_err(Failure::usage)?;
+        let backend = open_store(&env, &config.volume.store, credentials, if_away).await?;
         #[cfg(feature = "testing")]
         let backend = match fault {
             Some(fault) => faulty(&env, backend, fault)?,
@@ -109,6 +129,86 @@ impl Outside {
         let (rings, keys) = KeyRings::open(config, self, identity).await?;
         Ok((self.parts(family, volume, keys), rings))
     }
+}
+
+/// What becomes of an opening that finds the cloud away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IfAway {
+    /// It fails.
+    Fail,
+    /// The first request that finds it there opens it.
+    Later,
+}
+
+async fn open_store(
+    env: &Env,
+    url: &StoreUrl,
+    credentials: Credentials,
+    if_away: IfAway,
+) -> Result<Arc<dyn Store>, Failure> {
+    match firn_store_cloud::open(env, url, &credentials).await {
+        Ok(store) => Ok(store),
+        // The only store that is looked at when it is opened.
+        Err(error @ OpenError::Directory { .. }) if if_away == IfAway::Later => {
+            tracing::warn!(%error, "the store is away");
+            let (env, url) = (env.clone(), url.clone());
+            Ok(Arc::new(Later::<dyn Store>::new(Box::new(move || {
+                let (env, url, credentials) = (env.clone(), url.clone(), credentials.clone());
+                async move {
+                    let opened = firn_store_cloud::open(&env, &url, &credentials).await;
+                    opened.map_err(|error| error.to_string())
+                }
+                .boxed()
+            }))))
+        }
+        Err(error) => Err(Failure::usage(error)),
+    }
+}
+
+async fn open_table(
+    env: &Env,
+    url: &TableUrl,
+    if_away: IfAway,
+) -> Result<(Arc<dyn Table>, TablePrices), Failure> {
+    if if_away == IfAway::Fail {
+        return firn_table_dynamodb::open(env, url).await.map_err(Failure::new);
+    }
+    let why = match env.timeout(DEADLINE, open_existing(env, url)).await {
+        Ok(Ok(table)) => return Ok(table),
+        Ok(Err(TableError::Unavailable(why))) => why,
+        Ok(Err(error)) => return Err(Failure::new(error)),
+        Err(elapsed) => elapsed.to_string(),
+    };
+    tracing::warn!(why, "the table is away");
+    let prices = match url {
+        TableUrl::Redb { .. } => TablePrices::FREE,
+        TableUrl::DynamoDb(_) => TablePrices::DYNAMODB_ON_DEMAND,
+    };
+    let (env, url) = (env.clone(), url.clone());
+    let later = Later::<dyn Table>::new(Box::new(move || {
+        let (env, url) = (env.clone(), url.clone());
+        async move {
+            match open_existing(&env, &url).await {
+                Ok((table, _)) => Ok(table),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        .boxed()
+    }));
+    Ok((Arc::new(later), prices))
+}
+
+/// Opens a table that was there before: one in a file is not made anew, for its disk may only be away.
+async fn open_existing(env: &Env, url: &TableUrl) -> Result<(Arc<dyn Table>, TablePrices), TableError> {
+    if let TableUrl::Redb { path } = url
+        && !std::fs::metadata(path).is_ok_and(|found| found.is_file())
+    {
+        let path = path.display();
+        return Err(TableError::Unavailable(format!(
+            "{path} is not there; is its disk mounted?"
+        )));
+    }
+    firn_table_dynamodb::open(env, url).await
 }
 
 fn environment(directory: &Path) -> Result<Env, Failure> {

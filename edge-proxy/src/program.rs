@@ -186,7 +186,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             format::format(&config, phrase_file.as_deref(), mode).await
         }
         Command::Enrol => {
-            let outside = Outside::open(&config, None).await?;
+            let outside = Outside::open(&config).await?;
             match enrol::enrol(&config, &outside).await? {
                 waiting @ enrol::Enrolment::NotApproved { .. } => Err(Failure::new(waiting)),
                 ready @ enrol::Enrolment::Ready { .. } => {

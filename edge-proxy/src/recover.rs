@@ -41,7 +41,7 @@ pub async fn recover(
     let phrase = RecoveryPhrase::parse(text.trim()).map_err(|error| {
         Failure::usage(format!("{}: {error}; nothing was changed", phrase_file.display()))
     })?;
-    let outside = Outside::open(config, None).await?;
+    let outside = Outside::open(config).await?;
     let store = &*outside.stack.store;
     let family = choose_family(store, family).await?;
     let (ring, keys) = open_ring(store, &family, &phrase).await?;

@@ -79,6 +79,22 @@ pub fn status(snapshot: &Snapshot) -> String {
         "State",
         format!("{}{reason}, up {}", volume.state, span(volume.up_ms)),
     );
+    if let Some(detached) = &snapshot.detached {
+        row(
+            "Detached",
+            format!("for {}: {}", span(detached.for_ms), detached.words()),
+        );
+        row(
+            "",
+            "what is cached is read, everything else is answered with \"try again later\"; writes are safe in the journal (level 1)"
+                .into(),
+        );
+        row(
+            "",
+            "bring store and table back: the edge goes on by itself. Until then sync, drain, verify, clean, snapshots and clones are refused"
+                .into(),
+        );
+    }
     row("Owner", format!("{}, epoch {}", owner.name, owner.epoch));
     row(
         "Content",

@@ -18,7 +18,7 @@ mod kept;
 
 pub use bucket::{keep, newest_in};
 pub use follow::{KeyRings, KeysSection};
-pub use kept::save;
+pub use kept::{open_kept, save};
 
 use firn_format::FamilyId;
 use firn_seal::TenantPublic;

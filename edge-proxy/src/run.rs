@@ -6,20 +6,22 @@ use crate::{
     certificate::keep_renewed,
     cleaner::InsideCleaner,
     config::Config,
+    detached::Detached,
     failure::Failure,
     identity::Identity,
     joined::is_joined,
     metrics,
+    opened::{self, Mode, Opened},
     parts::Outside,
-    snapshot::{Fixed, Observed, OwnerPart},
+    snapshot::{Fixed, Observed},
 };
-use firn_env::{Task, println};
+use firn_env::{Env, Task, println};
 use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
 };
 use firn_vfs::{LockLimits, LockTable, Vfs};
-use firn_volume::{ServingState, SnapshotAccess, Volume, VolumeError};
+use firn_volume::{ServingState, SnapshotAccess, Volume};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -35,7 +37,7 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
     start_log(config)?;
     bounds::raise_descriptors(config.nfs.connections);
     Identity::load(&config.volume.state_directory)?;
-    let outside = Outside::open(config, fault).await?;
+    let outside = Outside::for_serving(config, fault).await?;
     let ready = |address: &str| {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         println!("serving on {address}");
@@ -43,7 +45,8 @@ pub async fn run(config: &Config, fault: Option<&Path>) -> Result<(), Failure> {
     serve_until(config, &outside, signalled()?, ready).await
 }
 
-/// Serves the volume of the state directory until `told` completes, an administrator drains it, or it cannot any longer.
+/// Serves the volume of the state directory until `told` completes, an administrator drains it, or it cannot any longer. While the
+/// cloud is away it is served without, and opened anew when that is back.
 ///
 /// `ready` is called once, with the address, when clients can mount.
 ///
@@ -62,93 +65,121 @@ pub async fn serve_until(
             "another firn-edge uses this state directory ({error}); nothing was changed"
         ))
     })?;
-    let (volume_id, handle_key) = (identity.volume, HandleKey::new(&identity.handle_key));
-    let (parts, rings) = outside.own_parts(config, identity).await?;
-    let volume = match Volume::open(parts.clone(), config.volume_config()?).await {
-        Ok((volume, recovery)) => {
-            tracing::info!(?recovery, "volume open");
-            volume
+    let handle_key = HandleKey::new(&identity.handle_key);
+    let mut told = pin!(told);
+    let mut ready = Some(ready);
+    loop {
+        // systemd counts from the first time it was told that clients are served.
+        let opening = ready.is_none().then(|| watchdog_while_opening(&outside.env));
+        let opened = opened::open(config, outside).await?;
+        drop(opening);
+        let now_ready = |address: &str| {
+            if let Some(ready) = ready.take() {
+                ready(address);
+            }
+        };
+        if serve_opened(
+            config,
+            outside,
+            opened,
+            handle_key.clone(),
+            told.as_mut(),
+            now_ready,
+        )
+        .await?
+        {
+            return Ok(());
         }
-        Err(VolumeError::SalvageFirst { tenure }) => {
-            let salvaged = Volume::salvage(&parts, &config.volume_config()?).await?;
-            let detail = salvaged.map_or_else(
-                || "its journal had nothing that the volume has not".to_owned(),
-                |clone| {
-                    format!(
-                        "its {} acknowledged changes are in the clone {}",
-                        clone.recovery.records, clone.name
-                    )
-                },
-            );
-            return Err(Failure::fenced(format!(
-                "another edge took the volume over (this one had it since epoch {tenure}); {detail}. This edge serves nothing"
-            )));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    // Asked once: an idle edge asks the table nothing, and a takeover fences this one.
-    let (tuple, _) = parts.anchor.load(volume_id).await?;
-    let fixed = Fixed {
-        volume_name: tuple.name,
-        volume_id: volume_id.hex().to_string(),
-        keys: parts.keys.clone(),
-        owner: OwnerPart {
-            name: tuple.owner.map(|owner| owner.name).unwrap_or_default(),
-            epoch: tuple.epoch.0,
-        },
-        store_url: config.volume.store.to_string(),
-        table_url: config.volume.table.to_string(),
-        book: config.price_book()?,
-    };
-    let _keeper = config
-        .retention()
-        .map_err(Failure::usage)?
-        .map(|policy| volume.keep_snapshots(policy));
-    let _renewal = is_joined(config).then(|| {
+        tracing::warn!("store and table answer again: the volume is opened anew");
+    }
+}
+
+/// Serves an opened volume until it ends: `true` for good, `false` to be opened anew.
+async fn serve_opened(
+    config: &Config,
+    outside: &Outside,
+    opened: Opened,
+    handle_key: HandleKey,
+    told: impl Future<Output = ()> + Send,
+    ready: impl FnOnce(&str),
+) -> Result<bool, Failure> {
+    let Opened { parts, volume, .. } = opened;
+    let mut beside = Vec::new();
+    let is_owned = matches!(opened.mode, Mode::Owned(_));
+    if is_joined(config) {
         let renewal = keep_renewed(config.clone(), outside.env.clone());
-        Background(outside.env.spawn("renew certificate", renewal))
-    });
-    let following = rings.follow(outside.env.clone(), volume.clone(), parts.keys.clone());
-    let _following = Background(outside.env.spawn("follow key rings", following));
+        beside.push(Background(outside.env.spawn("renew certificate", renewal)));
+    }
+    let _keeper = match config.retention().map_err(Failure::usage)? {
+        Some(policy) if is_owned => Some(volume.keep_snapshots(policy)),
+        _ => None,
+    };
+    let book = config.price_book()?;
     let cleaner = Arc::new(InsideCleaner::new(
         outside,
         parts.anchor.clone(),
         &config.cleaner,
-        fixed.book.clone(),
+        book.clone(),
     ));
-    let _cleaning = Background(
-        outside
-            .env
-            .spawn("clean", cleaner.clone().keep_clean(volume.clone())),
-    );
+    let detached = match opened.mode {
+        Mode::Owned(rings) => {
+            let following = rings.follow(outside.env.clone(), volume.clone(), parts.keys.clone());
+            beside.push(Background(outside.env.spawn("follow key rings", following)));
+            let cleaning = cleaner.clone().keep_clean(volume.clone());
+            beside.push(Background(outside.env.spawn("clean", cleaning)));
+            None
+        }
+        Mode::Detached(detached) => Some(detached),
+    };
     let service = serve(config, outside, handle_key, &volume).await?;
     let address = service.0.address().to_owned();
+    let fixed = Fixed {
+        volume_name: opened.volume_name,
+        volume_id: parts.volume.hex().to_string(),
+        keys: parts.keys.clone(),
+        owner: opened.owner,
+        store_url: config.volume.store.to_string(),
+        table_url: config.volume.table.to_string(),
+        book,
+    };
     let observed = Arc::new(Observed::new(
         outside,
         &volume,
         config.volume_config()?,
         fixed,
         cleaner,
-        service,
+        (service, detached.clone()),
     ));
     let (drains, mut drain_requests) = mpsc::channel(1);
     let admin = admin::serve(&config.volume.state_directory, observed.clone(), drains)?;
-    let _metrics = match &config.metrics.listen {
+    let metrics = match &config.metrics.listen {
         Some(address) => Some(metrics::serve(address, observed.clone()).await?),
         None => None,
     };
-    watchdog(&observed);
+    beside.extend(watchdog(&observed).map(Background));
     ready(&address);
-    let end = until_stopped(&volume, told, &mut drain_requests).await;
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let end = until_stopped(outside, &volume, told, &mut drain_requests, detached.as_deref()).await;
+    let is_back = matches!(end, End::Back);
+    if !is_back {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    }
     if let Some((service, _locks)) = observed.take_service() {
         service.shutdown().await;
     }
     match end {
-        End::Signal => {
+        End::Signal | End::Back => {
             volume.stop().await?;
+            if is_back {
+                admin.abort();
+                // Its port is wanted again.
+                if let Some(metrics) = metrics {
+                    metrics.abort();
+                    let _ = metrics.await;
+                }
+                return Ok(false);
+            }
             tracing::info!("stopped; everything acknowledged is in the journal (level 1)");
-            Ok(())
+            Ok(true)
         }
         End::Drain(request) => {
             let drained = volume.drain().await.map_err(Failure::from);
@@ -156,7 +187,7 @@ pub async fn serve_until(
             let _ = request.outcome.send(outcome);
             let _ = outside.env.timeout(LAST_WORD, request.told).await;
             tracing::info!("drained; everything is in the cloud (level 2)");
-            drained
+            drained.map(|()| true)
         }
         End::Volume(ServingState::Fenced) => {
             admin.abort();
@@ -190,6 +221,8 @@ enum End {
     Signal,
     Drain(DrainRequest),
     Volume(ServingState),
+    /// The cloud is back.
+    Back,
 }
 
 /// Completes at SIGTERM or an interrupt.
@@ -202,10 +235,19 @@ fn signalled() -> Result<impl Future<Output = ()> + Send, Failure> {
 }
 
 async fn until_stopped(
+    outside: &Outside,
     volume: &Volume,
     told: impl Future<Output = ()> + Send,
     drains: &mut mpsc::Receiver<DrainRequest>,
+    detached: Option<&Detached>,
 ) -> End {
+    let back = pin!(async {
+        match detached {
+            Some(detached) => detached.until_back(outside).await,
+            None => std::future::pending().await,
+        }
+        End::Back
+    });
     let ended = pin!(volume.ended().map(End::Volume));
     let told = pin!(told.map(|()| End::Signal));
     let drain = pin!(async {
@@ -215,22 +257,33 @@ async fn until_stopped(
         }
     });
     let told = futures::future::select(told, drain).map(|told| told.factor_first().0);
+    let ended = futures::future::select(ended, back).map(|ended| ended.factor_first().0);
     futures::future::select(ended, told).await.factor_first().0
 }
 
 /// Tells systemd, if it asked to be told, that the engine still answers: a lock that is never released ends in a restart.
-fn watchdog(observed: &Arc<Observed>) {
-    let Some(limit) = sd_notify::watchdog_enabled() else {
-        return;
-    };
+fn watchdog(observed: &Arc<Observed>) -> Option<Task<()>> {
+    let limit = sd_notify::watchdog_enabled()?;
     let (env, observed) = (observed.env.clone(), observed.clone());
-    env.clone().spawn("watchdog", async move {
+    Some(env.clone().spawn("watchdog", async move {
         loop {
             observed.snapshot();
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             env.sleep(limit / 3).await;
         }
-    });
+    }))
+}
+
+/// The same while the volume is opened anew, which takes as long as the cloud takes.
+fn watchdog_while_opening(env: &Env) -> Option<Background> {
+    let limit = sd_notify::watchdog_enabled()?;
+    let env = env.clone();
+    Some(Background(env.clone().spawn("watchdog", async move {
+        loop {
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            env.sleep(limit / 3).await;
+        }
+    })))
 }
 
 async fn serve(

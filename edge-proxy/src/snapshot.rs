@@ -3,7 +3,10 @@
 //! A snapshot takes no request to the store or the table and no disk access: looking at an edge costs nothing. Its JSON form
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
 
-use crate::cleaner::{CleanerPart, InsideCleaner};
+use crate::{
+    cleaner::{CleanerPart, InsideCleaner},
+    detached::{Detached, DetachedPart},
+};
 use firn_nfs::{NfsService, nlm::LockService};
 use firn_seal::Keys;
 use firn_store::{Meter, Money, PriceBook, Route, Usage};
@@ -46,6 +49,10 @@ pub struct Snapshot {
     /// How much more they met.
     #[serde(default)]
     pub more_damages: u64,
+    /// The outage in which this edge started and serves from its journal and its cache; absent once the volume was opened with
+    /// the cloud.
+    #[serde(default)]
+    pub detached: Option<DetachedPart>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -291,6 +298,7 @@ pub struct Observed {
     pub table: Arc<Metered>,
     pub cleaner: Arc<InsideCleaner>,
     keys: Keys,
+    detached: Option<Arc<Detached>>,
     service: Mutex<Option<(NfsService, LockService)>>,
 }
 
@@ -312,7 +320,7 @@ impl Observed {
         limits: VolumeConfig,
         fixed: Fixed,
         cleaner: Arc<InsideCleaner>,
-        service: (NfsService, LockService),
+        (service, detached): ((NfsService, LockService), Option<Arc<Detached>>),
     ) -> Self {
         Self {
             env: outside.env.clone(),
@@ -328,6 +336,7 @@ impl Observed {
             table: outside.table.clone(),
             cleaner,
             keys: fixed.keys,
+            detached,
             service: Mutex::new(Some(service)),
         }
     }
@@ -339,6 +348,11 @@ impl Observed {
     /// Takes the service away, to shut it down; snapshots then show no clients.
     pub fn take_service(&self) -> Option<(NfsService, LockService)> {
         self.service().take()
+    }
+
+    /// The outage in which this edge serves, if there is one.
+    pub fn detached(&self) -> Option<DetachedPart> {
+        self.detached.as_ref().map(|detached| detached.part())
     }
 
     /// This moment.
@@ -447,6 +461,7 @@ impl Observed {
             },
             damages: status.damages.0.into_iter().map(DamagePart::from).collect(),
             more_damages: status.damages.1,
+            detached: self.detached(),
         }
     }
 }

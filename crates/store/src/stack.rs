@@ -17,6 +17,8 @@ pub struct StackConfig {
 pub struct Stack {
     /// What the engine is given.
     pub store: Arc<dyn Store>,
+    /// The same without trying again, for whoever asks whether the store answers at all.
+    pub once: Arc<dyn Store>,
     /// Counts every try.
     pub meter: Meter,
     /// For its statistics.
@@ -28,10 +30,12 @@ impl Stack {
     pub fn new(env: &Env, backend: Arc<dyn Store>, config: StackConfig) -> Self {
         let metered = Metered::new(backend);
         let meter = metered.meter();
+        let once: Arc<dyn Store> = Arc::new(metered);
         let limit = Arc::new(UploadLimit::new(env, config.upload));
-        let retrying = Arc::new(Retrying::new(env, Arc::new(metered), config.retry).with_upload_limit(limit));
+        let retrying = Arc::new(Retrying::new(env, once.clone(), config.retry).with_upload_limit(limit));
         Self {
             store: retrying.clone(),
+            once,
             meter,
             retrying,
         }

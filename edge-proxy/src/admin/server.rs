@@ -1,7 +1,7 @@
 //! The edge's side of the admin socket.
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
-use crate::{failure::Failure, report, snapshot::Observed};
+use crate::{failure::Failure, report, snapshot::Observed, snapshots::SnapshotCommand};
 use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
 use firn_volume::VerifyReport;
 use futures::future::{Either, select};
@@ -145,6 +145,9 @@ impl Admin {
             let text = format!("{COMMANDS_MAX} commands are under way already; ask again when one has ended");
             return client.send(&Reply::Error { text }).await;
         };
+        if let Some(text) = self.refusal(&request) {
+            return client.send(&Reply::Error { text }).await;
+        }
         match request {
             Ok(Request {
                 version: VERSION,
@@ -175,6 +178,28 @@ impl Admin {
                 let text = format!("not a request of version {VERSION} of the admin protocol: {error}");
                 client.send(&Reply::Error { text }).await
             }
+        }
+    }
+
+    /// Why what is asked cannot be done while the edge serves without the cloud; looking can.
+    fn refusal(&self, request: &serde_json::Result<Request>) -> Option<String> {
+        let detached = self.observed.detached()?;
+        let list = SnapshotCommand::List { space: false };
+        match &request.as_ref().ok()?.command {
+            Command::Status => None,
+            Command::Snapshot { what } if *what == list => None,
+            Command::Sync
+            | Command::Drain
+            | Command::Verify
+            | Command::Clean { .. }
+            | Command::Snapshot { .. }
+            | Command::Restore { .. }
+            | Command::Clone { .. } => Some(format!(
+                "not done: this edge has served without the cloud for {}: {}. Nothing was changed, and everything acknowledged is in \
+                 the journal (level 1). The edge goes on by itself when both answer; ask again then",
+                report::span(detached.for_ms),
+                detached.words()
+            )),
         }
     }
 

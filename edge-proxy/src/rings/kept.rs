@@ -4,8 +4,8 @@
 //! a crash leaves the old one or the new one, and it is written before the ring is used.
 
 use super::Owner;
-use crate::{failure::Failure, replace::replace};
-use firn_seal::{KeyRing, VerifiedKeyRing};
+use crate::{failure::Failure, identity::Identity, replace::replace};
+use firn_seal::{KeyRing, Keys, VerifiedKeyRing};
 use std::{
     fs,
     io::ErrorKind,
@@ -38,6 +38,31 @@ pub fn load(state_directory: &Path, owner: &Owner) -> Result<Option<VerifiedKeyR
             ))
         })?;
     Ok(Some(ring))
+}
+
+/// Opens the kept ring without asking anybody for a newer one, for an edge whose cloud is away.
+///
+/// # Errors
+/// If there is none, it is older than the one this edge was set up with, or this edge's key does not open it.
+pub fn open_kept(state_directory: &Path, identity: &Identity) -> Result<Keys, Failure> {
+    let ring = load(state_directory, &identity.owner())?.ok_or_else(|| {
+        Failure::new(
+            "this edge has kept no key ring: it was never started by this version with the cloud there",
+        )
+    })?;
+    if ring.generation() < identity.generation {
+        return Err(Failure::new(format!(
+            "the kept key ring is of generation {}, and this edge was set up with {}: it is an old one",
+            ring.generation(),
+            identity.generation
+        )));
+    }
+    ring.open(&identity.secret).map_err(|error| {
+        Failure::new(format!(
+            "this edge's key does not open the kept key ring of generation {}: {error}",
+            ring.generation()
+        ))
+    })
 }
 
 /// Replaces the kept ring.

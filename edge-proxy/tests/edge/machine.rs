@@ -60,6 +60,26 @@ impl Cloud {
         std::fs::rename(self.away(), self.store()).expect("renamed");
     }
 
+    fn table(&self) -> PathBuf {
+        self.path().join("table.redb")
+    }
+
+    fn table_away(&self) -> PathBuf {
+        self.path().join("table.away")
+    }
+
+    /// The table cannot be opened from here on.
+    pub fn take_table_away(&self) {
+        std::fs::rename(self.table(), self.table_away()).expect("renamed");
+        std::fs::create_dir(self.table()).expect("a directory in its place");
+    }
+
+    /// It can be opened again, with what it had.
+    pub fn bring_table_back(&self) {
+        std::fs::remove_dir(self.table()).expect("removed");
+        std::fs::rename(self.table_away(), self.table()).expect("renamed");
+    }
+
     /// The segments of all logs, in the order in which they were written.
     pub fn segments(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();

@@ -11,6 +11,7 @@ mod damage;
 mod machine;
 mod messages;
 mod noise;
+mod outage;
 mod refusals;
 mod rings;
 mod small_disk;
