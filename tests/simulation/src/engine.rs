@@ -247,6 +247,7 @@ fn classify(error: VolumeError) -> StartError {
         | VolumeError::Journal(JournalError::Disk(_) | JournalError::Failed { .. })
         | VolumeError::Objects(_)
         | VolumeError::Read(ReadError::Unavailable { .. })
+        | VolumeError::NotDetachable(_)
         | VolumeError::Stopped(_) => StartError::Later(text),
         // The first checkpoint met an outage.
         VolumeError::Checkpoint(error) if met_an_outage(&error) => StartError::Later(text),
@@ -308,6 +309,17 @@ impl System for Engine {
             Volume::takeover(&parts, &self.config).await.map_err(classify)?;
         }
         let (volume, _report) = Volume::open(parts, self.config.clone()).await.map_err(classify)?;
+        Ok(Arc::new(RunningVolume(volume)))
+    }
+
+    fn can_detach(&self) -> bool {
+        true
+    }
+
+    async fn start_detached(&self, edge: usize) -> Result<Arc<dyn Running>, StartError> {
+        let parts = self.parts(edge, Branch::HEAD);
+        let opened = Volume::open_detached(parts, self.config.clone()).await;
+        let (volume, _report) = opened.map_err(classify)?;
         Ok(Arc::new(RunningVolume(volume)))
     }
 
@@ -504,5 +516,9 @@ impl Running for RunningVolume {
 
     fn is_fenced(&self) -> bool {
         self.0.status().serving_state == ServingState::Fenced
+    }
+
+    fn is_detached(&self) -> bool {
+        self.0.status().detached
     }
 }

@@ -77,7 +77,7 @@ pub fn run(seed: u64, build: Build<'_>, keep_log: bool) -> Report {
     });
     let outcome = simulation.run({
         let history = history.clone();
-        async move { history.run(random).await }
+        async move { history.run(random, Seeded::new(seed, 8)).await }
     });
     let mut record = history.lock();
     match outcome {
@@ -186,7 +186,7 @@ impl History {
         !self.lock().failures.is_empty()
     }
 
-    async fn run(self: Arc<Self>, mut random: Seeded) {
+    async fn run(self: Arc<Self>, mut random: Seeded, mut outages: Seeded) {
         let workload = Workload::draw(self.system.largest_write(), &mut random);
         self.say(|| format!("workload {workload:?}"));
         for edge in 0..self.system.edges() {
@@ -210,7 +210,17 @@ impl History {
         };
         for life in 0..=lives {
             let last = life == lives;
-            let Some(running) = self.open(&mut branch, &mut random).await else {
+            let detached = match life {
+                _ if last => None,
+                0 => None,
+                _ => self.open_in_outage(&mut branch, &mut outages).await,
+            };
+            let running = match detached {
+                Some(running) => Some(running),
+                None if self.has_failed() => None,
+                None => self.open(&mut branch, &mut random).await,
+            };
+            let Some(running) = running else {
                 return;
             };
             if self.has_failed() {
@@ -223,7 +233,10 @@ impl History {
                 }
                 return;
             }
-            let end = Life::draw(&*self.system, &workload, &mut random);
+            let mut end = Life::draw(&*self.system, &workload, &mut random);
+            if running.is_detached() {
+                end.detach();
+            }
             self.say(|| format!("life {life}: {end:?}"));
             let next = end.live(&self, &branch, running, &mut random).await;
             self.collect(&branch.oracle);
@@ -340,7 +353,7 @@ impl History {
         }
     }
 
-    async fn judge_survivors(
+    pub(crate) async fn judge_survivors(
         &self,
         home: &mut Home,
         machine: &Machine,

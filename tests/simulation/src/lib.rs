@@ -20,6 +20,7 @@ mod life;
 pub mod mutants;
 pub mod operation;
 pub mod oracle;
+mod outage;
 pub mod outcome;
 pub mod runner;
 pub mod system;

@@ -110,6 +110,17 @@ impl Life {
         }
     }
 
+    /// Of a file system that was started without the cloud: it ends without it, mostly by a clean stop, as when the cloud is back.
+    pub(crate) fn detach(&mut self) {
+        self.ending = match self.ending {
+            Ending::QuietHour | Ending::LongOutage | Ending::Drain | Ending::FaultPoint(..) => {
+                Ending::CleanStop
+            }
+            other => other,
+        };
+        self.administered = false;
+    }
+
     /// Starts the clients of this life.
     pub(crate) fn work(
         &self,

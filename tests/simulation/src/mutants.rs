@@ -11,7 +11,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 28] = [
+pub const MUTANTS: [&str; 31] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // An fsync is taken to cover records that were written while it ran.
@@ -37,6 +37,12 @@ pub const MUTANTS: [&str; 28] = [
     "volume.reuse_writer_incarnation",
     // After a crash the write verifier stays the same, so clients never send lost unstable writes again.
     "volume.keep_write_verifier",
+    // A start without the cloud takes the present time for its write verifier, also after a clean stop.
+    "volume.detached_verifier_by_time",
+    // A start without the cloud gives out the inode numbers of the start before.
+    "volume.detached_reuses_inode_numbers",
+    // When the cloud is back, the volume is taken for the edge's own without asking the table for it.
+    "volume.return_without_acquire",
     // A fenced epoch's journal is thrown away instead of being salvaged.
     "volume.drop_fenced_journal",
     // COMMIT answers without waiting for the journal.

@@ -23,6 +23,14 @@ pub trait System: Send + Sync {
     async fn format(&self, edge: usize) -> Result<(), StartError>;
     /// Starts to serve a branch. Runs on the edge's machine.
     async fn start(&self, edge: usize, branch: Branch) -> Result<Arc<dyn Running>, StartError>;
+    /// Whether it can start without the cloud.
+    fn can_detach(&self) -> bool {
+        false
+    }
+    /// Starts to serve without the cloud, from what the machine has. Runs on the edge's machine.
+    async fn start_detached(&self, _edge: usize) -> Result<Arc<dyn Running>, StartError> {
+        Err(StartError::Later("it needs the cloud".into()))
+    }
     /// Takes the file system away from whoever has it.
     async fn takeover(&self, edge: usize) -> Result<(), StartError>;
     /// Saves what a fenced edge has in its journal, into a clone.
@@ -117,6 +125,10 @@ pub trait Running: Send + Sync {
     async fn verify(&self) -> Vec<String>;
     /// Whether another owner shut it out.
     fn is_fenced(&self) -> bool;
+    /// Whether it was started without the cloud.
+    fn is_detached(&self) -> bool {
+        false
+    }
 }
 
 /// Why something was not done with a snapshot.

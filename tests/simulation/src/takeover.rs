@@ -109,18 +109,37 @@ pub(crate) async fn by_force(
     let taken_over_at = judge(&moved.oracle).newest();
     let second_work = life.work(history, &moved, &second, random);
     life.some_time(history, &second_work, random).await;
-    // The first one finds out.
+    // The first one finds out; without the cloud it does not ask before it is opened anew.
     history.system.set_weather(home.edge, Weather::Fair);
-    if machine.is_running() {
+    if machine.is_running() && !running.is_detached() {
         must_be_fenced(history, home, running).await;
     }
     work.stop();
     work.done().await;
     history.collect(&home.oracle);
     machine.crash();
+    // It may have lost its power in the outage, and start again, not knowing what happened meanwhile.
+    let mut lost = Home {
+        stop: Stop::Crash,
+        ..home.clone()
+    };
+    if let Some(again) = history.open_in_outage(&mut lost, random).await {
+        let more = life.work(history, &lost, &again, random);
+        life.some_time(history, &more, random).await;
+        more.stop();
+        more.done().await;
+        history.collect(&lost.oracle);
+        history.count("starts without the cloud after a takeover");
+        machine.crash();
+    }
+    history.system.set_weather(home.edge, Weather::Fair);
     second_work.stop();
     second_work.done().await;
-    // Often it comes back only when the second one has left; what it has in its journal belongs to another past.
+    // Often it comes back while the second one serves, which it must not disturb.
+    if running.is_detached() && !is_refused(history, home.edge).await {
+        return LifeEnd::GaveUp;
+    }
+    // Or only when that has left; what it has in its journal belongs to another past.
     let returns = random.chance(1, 3) && drained(history, &moved, &second).await;
     if returns && !must_salvage_first(history, home, &moved).await {
         return LifeEnd::GaveUp;
@@ -155,7 +174,9 @@ async fn is_refused(history: &Arc<History>, edge: usize) -> bool {
     .await;
     machine.kill();
     match started {
-        Ok(Err(StartError::Owned(_) | StartError::Later(_))) | Err(TaskEnded) => true,
+        Ok(Err(StartError::Owned(_) | StartError::SalvageFirst | StartError::Later(_))) | Err(TaskEnded) => {
+            true
+        }
         Ok(Ok(_)) => {
             history.fail("an edge was given what another one owns");
             false

@@ -39,7 +39,14 @@ fn three_hundred_histories_pass_and_meet_every_fault_point() {
         .collect();
     assert!(missed.is_empty(), "never reached: {missed:?}");
     assert!(met.len() >= 30, "only {} fault points: {met:?}", met.len());
-    for what in ["takeovers", "salvages", "drains", "idle hours", "full disks"] {
+    for what in [
+        "takeovers",
+        "salvages",
+        "drains",
+        "idle hours",
+        "full disks",
+        "starts without the cloud",
+    ] {
         assert!(
             summary.counts.contains_key(what),
             "no {what} in {:?}",
