@@ -41,6 +41,32 @@ fn zip(place: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(output)?)
 }
 
+/// The product's policy with every placeholder filled.
+fn filled(policy: &str, name: &str, settings: &firn_rig::Settings) -> Result<String> {
+    let part = |url: &str, prefix: &str| {
+        let path = url.strip_prefix(prefix).and_then(|rest| rest.split('?').next());
+        path.map(str::to_owned)
+            .with_context(|| format!("{url} begins with {prefix}"))
+    };
+    let place = part(&settings.store, "s3://")?;
+    let (bucket, prefix) = place.split_once('/').context("a store with a prefix")?;
+    let table = part(&settings.table, "dynamodb://")?;
+    let mut policy = policy.to_owned();
+    for (placeholder, value) in [
+        ("${BUCKET}", bucket),
+        ("${PREFIX}", prefix),
+        ("${REGION}", "us-east-1"),
+        ("${ACCOUNT}", ACCOUNT),
+        ("${TABLE}", &table),
+        ("${NAME}", name),
+    ] {
+        ensure!(policy.contains(placeholder), "the policy names no {placeholder}");
+        policy = policy.replace(placeholder, value);
+    }
+    ensure!(!policy.contains("${"), "a placeholder is left: {policy}");
+    Ok(policy)
+}
+
 struct Cloud {
     aws: Aws,
     name: String,
@@ -76,7 +102,7 @@ impl Cloud {
             urls.push(made["QueueUrl"].as_str().context("a queue's URL")?.to_owned());
         }
         let trust = include_str!("../iam-trust.json");
-        let policy = include_str!("../iam-policy.json");
+        let policy = filled(include_str!("../iam-policy.json"), &name, settings)?;
         let iam = [("Version", "2010-05-08"), ("RoleName", &*name)];
         let role = [
             iam.as_slice(),
@@ -87,7 +113,7 @@ impl Cloud {
         let put = [
             ("Action", "PutRolePolicy"),
             ("PolicyName", "cleaner"),
-            ("PolicyDocument", policy),
+            ("PolicyDocument", &policy),
         ];
         aws.form("iam", &[iam.as_slice(), &put].concat()).await?;
         let function = json!({
