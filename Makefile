@@ -22,6 +22,7 @@
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
 #   make check-flood     32,000 silent and slow connections against edge, control plane, gateway and disk node; clients beside them; writes docs/benchmarks-connections.md
 #   make check-user-data what an instance of EC2 runs when the pool starts it, in an empty Debian, until its node serves (root)
+#   make check-infra     the Terraform modules: format, validity, tests, the current AWS provider's schema, policies, tflint, checkov
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
 #   make lambda          the cleaner as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
@@ -40,7 +41,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-foreign load lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-infra check-foreign load lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -135,6 +136,10 @@ check-user-data:
 	@scripts/setup test
 	@cargo build --locked --quiet --release -p firn-api -p firn-blockd
 	@tests/lab/cloud/with localstack dynamodb -- tests/lab/user-data-in-chroot $(CARGO_TARGET_DIR)/release/firn-api $(CARGO_TARGET_DIR)/release/firn-blockd
+
+check-infra:
+	@tests/lab/terraform/install tofu aws schema tflint checkov
+	@tests/terraform/check
 
 check-foreign:
 	@scripts/check-foreign

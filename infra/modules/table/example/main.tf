@@ -1,0 +1,4 @@
+module "table" {
+  source = "../"
+  name   = "firn"
+}
