@@ -10,6 +10,7 @@
 //! again later.
 
 use crate::{
+    config::Config,
     outage::{Away, Of, look},
     parts::Outside,
 };
@@ -106,10 +107,10 @@ impl Detached {
     }
 
     /// Completes when store and table answer.
-    pub async fn until_back(&self, outside: &Outside) {
+    pub async fn until_back(&self, outside: &Outside, config: &Config) {
         for failures in 1.. {
             BACKOFF.wait(&self.env, failures).await;
-            let away = look(outside, self.of).await;
+            let away = look(outside, config, self.of).await;
             self.note(&away);
             if !away.is_away() {
                 return;

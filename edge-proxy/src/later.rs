@@ -9,29 +9,34 @@ use futures::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
-/// Tries to open it; why not, in words.
-type Opener<T> = Box<dyn Fn() -> BoxFuture<'static, Result<Arc<T>, String>> + Send + Sync>;
+/// Tries to open it.
+type Opener<T, E> = Box<dyn Fn() -> BoxFuture<'static, Result<Arc<T>, E>> + Send + Sync>;
 
 /// See the module.
-pub struct Later<T: ?Sized> {
+pub struct Later<T: ?Sized, E> {
     opened: OnceCell<Arc<T>>,
-    open: Opener<T>,
+    open: Opener<T, E>,
 }
 
-impl<T: ?Sized + Send + Sync> Later<T> {
-    pub fn new(open: Opener<T>) -> Self {
+/// A store; the error says why it cannot be opened, in words.
+pub type LaterStore = Later<dyn Store, String>;
+/// A table; one that refuses to be opened refuses every request.
+pub type LaterTable = Later<dyn Table, TableError>;
+
+impl<T: ?Sized + Send + Sync, E> Later<T, E> {
+    pub fn new(open: Opener<T, E>) -> Self {
         Self {
             opened: OnceCell::new(),
             open,
         }
     }
 
-    async fn opened(&self) -> Result<&Arc<T>, String> {
+    async fn opened(&self) -> Result<&Arc<T>, E> {
         self.opened.get_or_try_init(&self.open).await
     }
 }
 
-impl Later<dyn Store> {
+impl LaterStore {
     async fn store(&self, operation: &'static str, key: &ObjectKey) -> Result<&Arc<dyn Store>, StoreError> {
         let opened = self.opened().await;
         opened.map_err(|why| StoreError::unavailable(operation, key, why))
@@ -39,7 +44,7 @@ impl Later<dyn Store> {
 }
 
 #[async_trait]
-impl Store for Later<dyn Store> {
+impl Store for LaterStore {
     async fn put(&self, key: &ObjectKey, parts: Vec<Bytes>, mode: PutMode) -> Result<(), StoreError> {
         self.store("put", key).await?.put(key, parts, mode).await
     }
@@ -83,14 +88,14 @@ impl Store for Later<dyn Store> {
     }
 }
 
-impl Later<dyn Table> {
+impl LaterTable {
     async fn table(&self) -> Result<&Arc<dyn Table>, TableError> {
-        self.opened().await.map_err(TableError::Unavailable)
+        self.opened().await
     }
 }
 
 #[async_trait]
-impl Table for Later<dyn Table> {
+impl Table for LaterTable {
     async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
         self.table().await?.get(key).await
     }

@@ -53,7 +53,7 @@ pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure>
     let of = (&identity()?).into();
     let detachable = Volume::check_detachable(&outside.env).await;
     if detachable.is_ok() {
-        let away = look(outside, of).await;
+        let away = look(outside, config, of).await;
         if away.is_away() {
             let opened = detached(config, outside, identity()?, &away).await;
             return opened.map_err(|why| refused(&away, &why));
@@ -65,7 +65,7 @@ pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure>
             Err(error) if error.exit_code() == 1 => error,
             Err(error) => return Err(error),
         };
-        let away = look(outside, of).await;
+        let away = look(outside, config, of).await;
         match &detachable {
             Ok(()) if away.is_away() => {
                 let opened = detached(config, outside, identity()?, &away).await;

@@ -1,14 +1,20 @@
 //! Whether the cloud is away: one request to the store and one to the table, tried again for as long as the deadline allows.
 //!
-//! Away is what does not answer. A store that denies and a table that refuses have answered: what they say is for a person to read,
-//! and no reason to serve without them.
+//! Away is what does not answer. Whoever is refused, by the store, the table or the service it joined, does not serve without them:
+//! what they say is for a person to read, and a removed edge must not go on because its sessions are no longer renewed.
 
-use crate::{identity::Identity, parts::Outside};
-use firn_anchor::AnchorError;
+use crate::{
+    config::Config,
+    enrol::{Newest, newest},
+    identity::Identity,
+    joined::{Joined, is_joined},
+    parts::Outside,
+};
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::KeyRing;
 use firn_store::{ObjectKey, StoreError};
+use futures::{FutureExt, future::BoxFuture};
 use std::time::Duration;
 
 /// How long either may take to answer. A far region answers within a second, a failed name server within five.
@@ -66,46 +72,106 @@ impl Away {
     }
 }
 
-/// Asks both, side by side.
-pub async fn look(outside: &Outside, of: Of) -> Away {
-    let (store, table) = futures::future::join(ask_store(outside, of), ask_table(outside, of)).await;
-    Away { store, table }
+/// What one of them says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    Answers,
+    Refuses,
+    Silent(String),
 }
 
-async fn ask_store(outside: &Outside, of: Of) -> Option<String> {
-    let key = ObjectKey::new(&KeyRing::object_key_of(&of.family, of.generation));
-    until_answered(&outside.env, async || match outside.stack.once.head(&key).await {
-        Err(StoreError::Unavailable { detail, .. }) => Err(detail),
-        Ok(_) | Err(_) => Ok(()),
-    })
-    .await
+/// Asks all, side by side.
+pub async fn look(outside: &Outside, config: &Config, of: Of) -> Away {
+    let (store, table, service) = futures::future::join3(
+        ask_store(outside, of),
+        ask_table(outside, of),
+        ask_service(outside, config),
+    )
+    .await;
+    judged(store, table, service)
 }
 
-async fn ask_table(outside: &Outside, of: Of) -> Option<String> {
+/// A service that is away keeps nobody from serving.
+fn judged(store: Answer, table: Answer, service: Answer) -> Away {
+    if [&store, &table, &service].contains(&&Answer::Refuses) {
+        return Away::default();
+    }
+    let silent = |answer| match answer {
+        Answer::Silent(why) => Some(why),
+        Answer::Answers | Answer::Refuses => None,
+    };
+    Away {
+        store: silent(store),
+        table: silent(table),
+    }
+}
+
+async fn ask_store(outside: &Outside, of: Of) -> Answer {
+    let store = outside.stack.once.clone();
+    let ask = move || {
+        let store = store.clone();
+        async move {
+            let key = ObjectKey::new(&KeyRing::object_key_of(&of.family, of.generation));
+            match store.head(&key).await {
+                Err(StoreError::Unavailable { detail, .. }) => Answer::Silent(detail),
+                Err(StoreError::Denied { .. }) => Answer::Refuses,
+                // What it has not is for the opening to judge.
+                Ok(_) | Err(_) => Answer::Answers,
+            }
+        }
+        .boxed()
+    };
+    until_answered(&outside.env, ask).await
+}
+
+async fn ask_table(outside: &Outside, of: Of) -> Answer {
     let anchor = outside.anchor(of.family);
-    until_answered(&outside.env, async || match anchor.load(of.volume).await {
-        Err(error @ AnchorError::Table(_)) if error.is_transient() => Err(error.to_string()),
-        Ok(_) | Err(_) => Ok(()),
-    })
-    .await
+    let ask = move || {
+        let anchor = anchor.clone();
+        async move {
+            match anchor.load(of.volume).await {
+                Ok(_) => Answer::Answers,
+                Err(error) if error.is_transient() => Answer::Silent(error.to_string()),
+                Err(_) => Answer::Refuses,
+            }
+        }
+        .boxed()
+    };
+    until_answered(&outside.env, ask).await
 }
 
-/// `None` once it answers; why it did not, after the deadline.
-async fn until_answered(env: &Env, ask: impl AsyncFn() -> Result<(), String>) -> Option<String> {
+async fn ask_service(outside: &Outside, config: &Config) -> Answer {
+    if !is_joined(config) {
+        return Answer::Answers;
+    }
+    let asked = async {
+        let joined = Joined::load(config)?;
+        newest(&joined, config).await
+    };
+    match outside.env.timeout(DEADLINE, asked).await {
+        Ok(Ok(Newest::Ring(_))) => Answer::Answers,
+        Ok(Ok(Newest::Silent(why))) => Answer::Silent(why),
+        Ok(Ok(Newest::None) | Err(_)) => Answer::Refuses,
+        Err(elapsed) => Answer::Silent(elapsed.to_string()),
+    }
+}
+
+/// The first answer; why there is none, after the deadline.
+async fn until_answered(env: &Env, ask: impl Fn() -> BoxFuture<'static, Answer> + Send) -> Answer {
     let deadline = env.now().after(DEADLINE);
     let mut last = None;
     loop {
         let left = deadline.since(env.now());
         match env.timeout(left, ask()).await {
-            Ok(Ok(())) => return None,
-            Ok(Err(why)) => last = Some(why),
+            Ok(Answer::Silent(why)) => last = Some(why),
+            Ok(answer) => return answer,
             Err(_) => {
                 let silent = format!("no answer within {} s", DEADLINE.as_secs());
-                return Some(last.unwrap_or(silent));
+                return Answer::Silent(last.unwrap_or(silent));
             }
         }
         if deadline.since(env.now()) <= PAUSE {
-            return last;
+            return Answer::Silent(last.unwrap_or_default());
         }
         env.sleep(PAUSE).await;
     }
@@ -113,7 +179,19 @@ async fn until_answered(env: &Env, ask: impl AsyncFn() -> Result<(), String>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::Away;
+    use super::{Answer::*, Away, judged};
+
+    #[test]
+    fn whoever_is_refused_does_not_serve_without_the_cloud() {
+        let silent = || Silent("no route to host".into());
+        assert!(judged(silent(), Answers, Answers).is_away());
+        assert!(judged(Answers, silent(), silent()).is_away());
+        assert!(!judged(Answers, Answers, silent()).is_away());
+        // A removed edge gets no sessions for the store, whose silence then means nothing.
+        assert!(!judged(silent(), Answers, Refuses).is_away());
+        assert!(!judged(silent(), Refuses, Answers).is_away());
+        assert!(!judged(Refuses, silent(), Answers).is_away());
+    }
 
     #[test]
     fn what_is_away_is_named() {

@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     failure::Failure,
     identity::Identity,
-    later::Later,
+    later::{LaterStore, LaterTable},
     outage::DEADLINE,
     rings::KeyRings,
     roots::{RootsAt, ServiceRoots},
@@ -152,7 +152,7 @@ async fn open_store(
         Err(error @ OpenError::Directory { .. }) if if_away == IfAway::Later => {
             tracing::warn!(%error, "the store is away");
             let (env, url) = (env.clone(), url.clone());
-            Ok(Arc::new(Later::<dyn Store>::new(Box::new(move || {
+            Ok(Arc::new(LaterStore::new(Box::new(move || {
                 let (env, url, credentials) = (env.clone(), url.clone(), credentials.clone());
                 async move {
                     let opened = firn_store_cloud::open(&env, &url, &credentials).await;
@@ -185,13 +185,11 @@ async fn open_table(
         TableUrl::DynamoDb(_) => TablePrices::DYNAMODB_ON_DEMAND,
     };
     let (env, url) = (env.clone(), url.clone());
-    let later = Later::<dyn Table>::new(Box::new(move || {
+    let later = LaterTable::new(Box::new(move || {
         let (env, url) = (env.clone(), url.clone());
         async move {
-            match open_existing(&env, &url).await {
-                Ok((table, _)) => Ok(table),
-                Err(error) => Err(error.to_string()),
-            }
+            let (table, _) = open_existing(&env, &url).await?;
+            Ok(table)
         }
         .boxed()
     }));

@@ -158,7 +158,8 @@ async fn serve_opened(
     };
     beside.extend(watchdog(&observed).map(Background));
     ready(&address);
-    let end = until_stopped(outside, &volume, told, &mut drain_requests, detached.as_deref()).await;
+    let at = (config, outside);
+    let end = until_stopped(at, &volume, told, &mut drain_requests, detached.as_deref()).await;
     let is_back = matches!(end, End::Back);
     if !is_back {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -235,7 +236,7 @@ fn signalled() -> Result<impl Future<Output = ()> + Send, Failure> {
 }
 
 async fn until_stopped(
-    outside: &Outside,
+    (config, outside): (&Config, &Outside),
     volume: &Volume,
     told: impl Future<Output = ()> + Send,
     drains: &mut mpsc::Receiver<DrainRequest>,
@@ -243,7 +244,7 @@ async fn until_stopped(
 ) -> End {
     let back = pin!(async {
         match detached {
-            Some(detached) => detached.until_back(outside).await,
+            Some(detached) => detached.until_back(outside, config).await,
             None => std::future::pending().await,
         }
         End::Back
@@ -361,4 +362,16 @@ fn start_log(config: &Config) -> Result<(), Failure> {
         builder.init()
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever runs an edge beside other parts spawns it as a task.
+    #[test]
+    fn an_edge_may_be_a_task_of_a_process_that_does_more() {
+        fn sent<T: Send>(_: impl FnOnce(&'static Config, &'static Outside) -> T) {}
+        sent(|config, outside| serve_until(config, outside, async {}, |_: &str| {}));
+    }
 }
