@@ -35,9 +35,15 @@ pub enum Output {
 pub enum Command {
     /// Makes a tenant: a recovery phrase here, an account there.
     Signup(Signup),
-    /// Logs in with an API key, read from standard input or a file.
+    /// Logs in with an API key, read from standard input or a file; replaces the key of the same tenant.
     Login(Login),
-    /// Shows who is logged in, where, and which key is pinned.
+    /// Forgets this machine's API key; what was seen of the tenant's keys stays.
+    Logout {
+        /// Revokes the key too, so that nobody can use a copy of it.
+        #[arg(long)]
+        revoke: bool,
+    },
+    /// Shows who is logged in, where, in which role, and which key is pinned.
     Whoami,
     /// Volumes: file systems in a bucket.
     #[command(subcommand)]

@@ -180,6 +180,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     match arguments.command {
         Command::Signup(signup) => account::sign_up(&context, signup).await,
         Command::Login(login) => account::log_in(&context, login).await,
+        Command::Logout { revoke } => account::log_out(&context, revoke).await,
         Command::Whoami => account::who_am_i(&context).await,
         Command::Volume(volume) => volumes::run(&context, volume).await,
         Command::Snapshot(snapshot) => volumes::snapshot(&context, snapshot).await,

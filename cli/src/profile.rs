@@ -115,15 +115,47 @@ impl Profile {
             .ok_or_else(|| Failure::usage("no place for a profile: set HOME, or give --profile"))
     }
 
+    /// The profile of somebody who is logged in.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let file = File::open(path).map_err(|error| {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                Failure::new(Exit::Credentials, "nobody is logged in")
-                    .next("run: firn login --server URL --tenant ID   (or firn signup)")
-            } else {
-                of_file(path)(error)
-            }
-        })?;
+        let nobody = || Failure::new(Exit::Credentials, "nobody is logged in");
+        let Some(profile) = Self::read(path)? else {
+            return Err(nobody().next("run: firn login --server URL --tenant ID   (or firn signup)"));
+        };
+        if !profile.is_logged_in() {
+            return Err(nobody().next(format!(
+                "run: firn login --server {} --tenant {}",
+                profile.server, profile.tenant
+            )));
+        }
+        Ok(profile)
+    }
+
+    /// Whether there is a key to log in with. Without one the profile remembers what was seen of the service.
+    pub fn is_logged_in(&self) -> bool {
+        !self.api_key.is_empty()
+    }
+
+    /// Forgets the key, and nothing else.
+    pub fn log_out(&mut self) {
+        self.api_key.zeroize();
+    }
+
+    /// Where what was seen of this tenant is kept while another one is logged in.
+    pub fn kept_path(path: &Path, tenant: &str) -> PathBuf {
+        let name: String = tenant
+            .chars()
+            .filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_')
+            .collect();
+        path.with_extension(format!("{name}.json"))
+    }
+
+    /// The profile as it is, if there is one.
+    pub fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(of_file(path)(error)),
+        };
         let mut text = Zeroizing::new(String::new());
         file.take(MAX_BYTES)
             .read_to_string(&mut text)
@@ -141,7 +173,7 @@ impl Profile {
             .next("use the newer firn"));
         }
         profile.migrate();
-        Ok(profile)
+        Ok(Some(profile))
     }
 
     /// Replaces the file whole, so that a crash leaves the old one or the new one.

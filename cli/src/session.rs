@@ -19,6 +19,10 @@ pub struct Session {
     path: PathBuf,
     http: Http,
     token: Zeroizing<String>,
+    /// Whom the token speaks for, by its id.
+    pub principal: String,
+    /// What it may do.
+    pub role: String,
 }
 
 impl Session {
@@ -39,7 +43,18 @@ impl Session {
             path,
             http,
             token,
+            principal: field(&reply.body, "principal"),
+            role: field(&reply.body, "role"),
         })
+    }
+
+    /// The id of the profile's key.
+    pub fn key_id(&self) -> Result<String, Failure> {
+        let key = firn_identity::ApiKey::parse(&self.profile.api_key);
+        Ok(key
+            .map_err(|_| Failure::usage("the profile's key is none; log in again"))?
+            .id()
+            .to_string())
     }
 
     pub fn save(&self) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::{
     arguments::{Login, Server, Signup},
-    failure::{Failure, of_file},
+    failure::{Exit, Failure, of_file},
     http::Http,
     phrase,
     profile::{Profile, read_secret},
@@ -13,6 +13,9 @@ use crate::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+
+/// Codes that somebody may type.
+const CODE_TRIES: u32 = 3;
 
 /// A service that was named on the command line.
 pub(super) fn connect(server: &Server) -> Result<(Http, Option<String>), Failure> {
@@ -30,20 +33,34 @@ fn profile_path(context: &Context) -> Result<PathBuf, Failure> {
     }
 }
 
-/// A profile that exists is not overwritten: it may hold join secrets and what was seen of the service.
-fn require_free(path: &std::path::Path) -> Result<(), Failure> {
-    if path.exists() {
-        return Err(
-            Failure::usage(format!("{} exists: somebody is logged in", path.display()))
-                .next("name another with --profile, or move it away"),
-        );
+/// What is there of the profile, once it is certain that nobody else is logged in with it.
+fn require_free(path: &std::path::Path, tenant: Option<&str>) -> Result<Option<Profile>, Failure> {
+    let Some(profile) = Profile::read(path)? else {
+        return Ok(None);
+    };
+    if profile.is_logged_in() && tenant != Some(&profile.tenant) {
+        return Err(Failure::usage(format!(
+            "{} is of tenant {}, which is logged in",
+            path.display(),
+            profile.tenant
+        ))
+        .next("run firn logout first, or name another profile with --profile"));
     }
-    Ok(())
+    Ok(Some(profile))
+}
+
+/// Stores who is logged in now. What was seen of another tenant's keys is kept beside it: a service that shows something older later
+/// is still found out.
+fn replace(path: &std::path::Path, before: Option<Profile>, profile: &Profile) -> Result<(), Failure> {
+    if let Some(before) = before.filter(|before| before.tenant != profile.tenant) {
+        before.save(&Profile::kept_path(path, &before.tenant))?;
+    }
+    profile.save(path)
 }
 
 pub async fn sign_up(context: &Context, signup: Signup) -> Result<(), Failure> {
     let path = profile_path(context)?;
-    require_free(&path)?;
+    let before = require_free(&path, None)?;
     let (http, authority) = connect(&signup.server)?;
     // First the keys, offline; only then does the service hear of anything.
     let phrase = phrase::make(signup.phrase_file.as_deref())?;
@@ -53,18 +70,15 @@ pub async fn sign_up(context: &Context, signup: Signup) -> Result<(), Failure> {
         .await?
         .body;
     note(&format!("\nA letter is on its way to {}.", signup.email));
-    let code = read_secret(None, "Code from the letter")?;
     let tenant_key = phrase.signing_key().public().to_string();
-    let body = json!({
-        "code": *code,
-        "tenant_key": tenant_key,
-        "recovery_key": phrase.recovery_secret().public().to_string(),
-    });
+    let recovery_key = phrase.recovery_secret().public().to_string();
     let confirm = format!("/v1/signups/{}/confirm", field(&noted, "signup"));
-    let welcome = http
-        .send(Method::POST, &confirm, None, Some(&body), None)
-        .await?
-        .body;
+    let welcome = with_code(
+        &http,
+        &confirm,
+        |code| json!({ "code": code, "tenant_key": tenant_key, "recovery_key": recovery_key }),
+    )
+    .await?;
     if field(&welcome, "tenant.tenant_key") != tenant_key {
         return Err(Failure::untrusted(
             "the service noted another tenant key than the one made here",
@@ -77,7 +91,7 @@ pub async fn sign_up(context: &Context, signup: Signup) -> Result<(), Failure> {
         tenant_key,
         field(&welcome, "api_key"),
     );
-    profile.save(&path)?;
+    replace(&path, before, &profile)?;
     let shown = json!({ "tenant": welcome["tenant"], "member": welcome["member"], "profile": path.display().to_string() });
     context.screen.show(&shown, |shown| {
         format!(
@@ -89,6 +103,34 @@ pub async fn sign_up(context: &Context, signup: Signup) -> Result<(), Failure> {
     })
 }
 
+/// Asks for the code that came by mail and sends it; a code that was mistyped may be typed again.
+pub(super) async fn with_code(
+    http: &Http,
+    path: &str,
+    body: impl Fn(&str) -> Value,
+) -> Result<Value, Failure> {
+    let mut tries_left = CODE_TRIES;
+    loop {
+        let code = read_secret(None, "Code from the letter")?;
+        tries_left -= 1;
+        match http
+            .send(Method::POST, path, None, Some(&body(&code)), None)
+            .await
+        {
+            Ok(reply) => return Ok(reply.body),
+            Err(failure) if failure.exit == Exit::Credentials && tries_left > 0 => {
+                note(&format!(
+                    "{failure}\nType it once more, as it stands in the newest letter."
+                ));
+            }
+            Err(failure) if failure.exit == Exit::Credentials => {
+                return Err(failure.next("nothing was made; ask for a new letter by the same command"));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
 /// Stores a profile once the tenant's key is known: the one given, or the first one seen.
 pub(super) async fn remember(
     context: &Context,
@@ -98,7 +140,12 @@ pub(super) async fn remember(
     api_key: &str,
 ) -> Result<Value, Failure> {
     let path = profile_path(context)?;
-    require_free(&path)?;
+    let before = require_free(&path, Some(tenant))?;
+    // What was seen of this tenant, wherever it is kept.
+    let known = match &before {
+        Some(profile) if profile.tenant == tenant => before.clone(),
+        _ => Profile::read(&Profile::kept_path(&path, tenant))?,
+    };
     if let Some(key) = &given
         && unhex::<32>(key).is_none()
     {
@@ -127,18 +174,32 @@ pub(super) async fn remember(
             ));
         }
         Some(_) => {}
+        None if known.is_some() => {}
         None => note(&format!(
             "Pinned the tenant key {seen}\nas the service shows it. Compare it with an owner's (firn whoami) before wrapping keys."
         )),
     }
-    Profile::new(
-        server.server,
-        authority,
-        field(&shown, "id"),
-        seen,
-        api_key.to_owned(),
-    )
-    .save(&path)?;
+    let profile = match known {
+        Some(known) if known.tenant_key != seen => {
+            return Err(Failure::untrusted(
+                "the service shows another tenant key than the one that is pinned here",
+            ));
+        }
+        Some(mut known) => {
+            known.server = server.server;
+            known.authority = authority;
+            known.api_key = api_key.to_owned();
+            known
+        }
+        None => Profile::new(
+            server.server,
+            authority,
+            field(&shown, "id"),
+            seen,
+            api_key.to_owned(),
+        ),
+    };
+    replace(&path, before, &profile)?;
     Ok(shown)
 }
 
@@ -148,6 +209,28 @@ pub async fn log_in(context: &Context, login: Login) -> Result<(), Failure> {
     context.show_one(&tenant)
 }
 
+/// Forgets the key of this machine; `revoke`: nobody else can use it either.
+pub async fn log_out(context: &Context, revoke: bool) -> Result<(), Failure> {
+    let path = profile_path(context)?;
+    let mut profile = Profile::load(&path)?;
+    if revoke {
+        let session = context.session().await?;
+        let key = session.key_id()?;
+        session
+            .call(Method::DELETE, &format!("keys/{key}"), None, None)
+            .await?;
+    }
+    profile.log_out();
+    profile.save(&path)?;
+    note(&format!(
+        "Logged out of tenant {}{}. What was seen of its keys stays in {}.",
+        profile.tenant,
+        if revoke { "; the key is revoked" } else { "" },
+        path.display()
+    ));
+    Ok(())
+}
+
 pub async fn who_am_i(context: &Context) -> Result<(), Failure> {
     let session = context.session().await?;
     let tenant = session.tenant().await?;
@@ -155,6 +238,9 @@ pub async fn who_am_i(context: &Context) -> Result<(), Failure> {
         "server": session.profile.server,
         "tenant": tenant["id"],
         "name": tenant["name"],
+        "acts_as": session.principal,
+        "role": session.role,
+        "key": session.key_id()?,
         "tenant_key": session.profile.tenant_key,
         "external_id": tenant["external_id"],
         "state": tenant["state"],

@@ -4,14 +4,14 @@ use super::{Context, account, ask};
 use crate::{
     arguments::{Key, Member},
     failure::Failure,
-    profile::{give_secret, read_secret},
+    profile::give_secret,
     screen::{field, note},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
 
 pub async fn key(context: &Context, command: Key) -> Result<(), Failure> {
-    let session = context.session().await?;
+    let mut session = context.session().await?;
     match command {
         Key::List => {
             let keys = session.list("keys").await?;
@@ -58,6 +58,11 @@ pub async fn key(context: &Context, command: Key) -> Result<(), Failure> {
             let path = format!("keys/{}", field(&key, "id"));
             let revoked = session.call(Method::DELETE, &path, None, None).await?.body;
             note(&format!("{} is revoked", field(&key, "id")));
+            if field(&key, "id") == session.key_id()? {
+                session.profile.log_out();
+                session.save()?;
+                note("It was the key of this profile: log in with another one.");
+            }
             if context.screen.is_json() {
                 context.show_one(&revoked)
             } else {
@@ -99,12 +104,8 @@ pub async fn member(context: &Context, command: Member) -> Result<(), Failure> {
             tenant_key,
         } => {
             let (http, _) = account::connect(&server)?;
-            let code = read_secret(None, "Code from the letter")?;
             let path = format!("/v1/tenants/{tenant}/members/{member}/confirm");
-            let welcome = http
-                .send(Method::POST, &path, None, Some(&json!({ "code": *code })), None)
-                .await?
-                .body;
+            let welcome = account::with_code(&http, &path, |code| json!({ "code": code })).await?;
             account::remember(context, server, &tenant, tenant_key, &field(&welcome, "api_key")).await?;
             context.show_one(&welcome["member"])
         }

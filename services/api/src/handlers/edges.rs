@@ -393,6 +393,8 @@ async fn token(call: Call) -> Result<Reply, Problem> {
         &TokenIssued {
             token,
             expires: claims.expires,
+            principal: grant.principal,
+            role: grant.role,
         },
     ))
 }

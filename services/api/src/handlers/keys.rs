@@ -167,6 +167,54 @@ pub(super) async fn made_by(store: &TenantStore, member: MemberId) -> Result<Vec
     }
 }
 
+/// Whether the key lets somebody act as an owner at `now`.
+async fn is_of_owner(store: &TenantStore, record: &KeyRecord, now: UnixTime) -> Result<bool, Problem> {
+    if !record.is_good(now) {
+        return Ok(false);
+    }
+    let member = store
+        .get::<MemberRecord>(&MemberRecord::sort(record.made_by))
+        .await?;
+    Ok(member
+        .filter(|member| member.record.is_active() && member.record.member.role == Role::Owner)
+        .is_some_and(|_| {
+            record.acts_as == Principal::Member(record.made_by) || record.key.role == Role::Owner
+        }))
+}
+
+/// A tenant always has a key with which an owner can log in: nothing else lets anybody in again.
+///
+/// `stays` says which keys will still be there. The caller has loaded the tenant's [`LimitsRecord`] before and changes it in the same
+/// transaction, so that of two who take the last two keys one has to look again.
+///
+/// # Errors
+/// [`Code::WrongState`] if no owner's key would be left.
+pub(super) async fn require_key_of_owner(
+    store: &TenantStore,
+    now: UnixTime,
+    stays: impl Fn(&KeyRecord) -> bool,
+) -> Result<(), Problem> {
+    let mut after = None;
+    loop {
+        let (keys, next) = store.page::<KeyRecord>("key/", after.as_deref(), 100).await?;
+        for key in keys.iter().filter(|key| stays(&key.record)) {
+            if is_of_owner(store, &key.record, now).await? {
+                return Ok(());
+            }
+        }
+        match next {
+            Some(next) => after = Some(next),
+            None => {
+                return Err(Problem::new(
+                    Code::WrongState,
+                    "no owner could log in any more: it is the last key that an owner has; make another first \
+                     (firn key create NAME --role owner)",
+                ));
+            }
+        }
+    }
+}
+
 fn check_scopes(scopes: &[String]) -> Result<(), Problem> {
     let is_scope = |scope: &String| {
         (1..=MAX_SCOPE_BYTES).contains(&scope.len())
@@ -254,6 +302,10 @@ async fn revoke(call: Call) -> Result<Reply, Problem> {
     }
     members::may_grant(call.context()?.proved()?.role, loaded.record.key.role)?;
     let limits = LimitsRecord::load(&store).await?;
+    let now = call.app.now();
+    if is_of_owner(&store, &loaded.record, now).await? {
+        require_key_of_owner(&store, now, |other| other.key.id != id).await?;
+    }
     let given = limits.record.give_back(InUse {
         keys: 1,
         ..InUse::default()
@@ -341,6 +393,8 @@ async fn exchange(call: Call) -> Result<Reply, Problem> {
         &TokenIssued {
             token,
             expires: claims.expires,
+            principal: grant.principal,
+            role: grant.role,
         },
     ))
 }

@@ -289,10 +289,15 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
     call.commit(change, Reply::json(StatusCode::OK, &welcome)).await
 }
 
+/// Who was invited as one is none before they confirmed.
+fn is_owner(member: &Member) -> bool {
+    member.role == Role::Owner && member.state == ACTIVE
+}
+
 /// An owner who confirmed counts; the last one stays.
 fn without_owner(limits: &LimitsRecord, member: &Member) -> Result<LimitsRecord, Problem> {
     let mut changed = limits.clone();
-    if member.role == Role::Owner && member.state == ACTIVE {
+    if is_owner(member) {
         if limits.owners <= 1 {
             return Err(Problem::new(
                 Code::WrongState,
@@ -321,6 +326,9 @@ async fn change(call: Call) -> Result<Reply, Problem> {
             Err(problem)
         }
     })?;
+    if is_owner(&loaded.record.member) && body.role != Role::Owner {
+        keys::require_key_of_owner(&store, call.app.now(), |key| key.made_by != id).await?;
+    }
     let mut record = loaded.record.clone();
     record.member.role = body.role;
     if body.role == Role::Owner && record.member.state == ACTIVE {
@@ -356,6 +364,9 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
         members: 1,
         ..InUse::default()
     });
+    if is_owner(&loaded.record.member) {
+        keys::require_key_of_owner(&store, call.app.now(), |key| key.made_by != id).await?;
+    }
     let tenant = store
         .require::<TenantRecord>(TenantRecord::SORT, "the tenant")
         .await?;

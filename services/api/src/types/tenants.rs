@@ -224,6 +224,12 @@ pub struct TokenIssued {
     /// When it expires.
     #[schema(value_type = u64)]
     pub expires: UnixTime,
+    /// Whom it speaks for: a member, a key, or a machine, by its id.
+    #[schema(value_type = String)]
+    pub principal: Principal,
+    /// What it may do: the least of what its key and its member may do now.
+    #[schema(value_type = String)]
+    pub role: Role,
 }
 
 /// One change, as the audit log keeps it.
