@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use firn_quantity::Size;
 use std::path::PathBuf;
 
 /// Firn: a file share and virtual disks in your own bucket.
@@ -303,7 +304,8 @@ pub enum Disk {
         /// What it is called.
         name: String,
         /// Its size, such as 10GiB.
-        size: crate::commands::Size,
+        #[arg(value_parser = Size::parse_or_bytes)]
+        size: Size,
         /// Copies of its data.
         #[arg(long, default_value = "3", value_parser = clap::value_parser!(u8).range(1..=5))]
         replicas: u8,
@@ -316,7 +318,8 @@ pub enum Disk {
     Grow {
         disk: String,
         /// Its new size.
-        size: crate::commands::Size,
+        #[arg(value_parser = Size::parse_or_bytes)]
+        size: Size,
         #[command(flatten)]
         wait: Wait,
     },

@@ -21,33 +21,8 @@ use serde_json::Value;
 use std::{
     io::IsTerminal as _,
     path::PathBuf,
-    str::FromStr,
     time::{Duration, Instant},
 };
-
-/// A size in bytes, such as 10GiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no size such as 512MiB, 10GiB or 2TiB");
-        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, unit) = text.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        let shift = match unit {
-            "" | "B" => 0,
-            "KiB" => 10,
-            "MiB" => 20,
-            "GiB" => 30,
-            "TiB" => 40,
-            _ => return Err(wrong()),
-        };
-        number.checked_mul(1 << shift).map(Self).ok_or_else(wrong)
-    }
-}
 
 /// What every command has at hand.
 pub(crate) struct Context {
@@ -198,19 +173,5 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Dev { arguments } => dev::run(&arguments),
         Command::Completions { shell } => manual::completions(&context, shell),
         Command::Man { directory } => manual::write(&context, &directory),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_exact() {
-        assert_eq!("10GiB".parse(), Ok(Size(10 << 30)));
-        assert_eq!("8388608".parse(), Ok(Size(8 << 20)));
-        for wrong in ["", "GiB", "10G", "10 GiB", "-1", "99999999999TiB"] {
-            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
-        }
     }
 }

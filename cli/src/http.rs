@@ -73,7 +73,7 @@ impl Http {
                 "{path:?} is no path; was a name given where an id belongs?"
             ))
         })?;
-        let key = crate::rings::random_hex::<16>()?;
+        let key = crate::random::random_hex::<16>()?;
         let mut last = String::new();
         for attempt in 0..TRIES {
             if attempt > 0 {

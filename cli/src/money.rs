@@ -1,8 +1,10 @@
-//! Amounts and quantities as people read them. All arithmetic is on whole billionths.
+//! Amounts and quantities as people read them. Amounts are whole billionths.
 
+use firn_quantity::Money;
 use std::{fmt, str::FromStr};
 
-const NANOS: i128 = 1_000_000_000;
+/// The largest amount that somebody may type: more is a slip of the hand.
+const AMOUNT_MAX: Money = Money::of_nanos(9_999_999_999_999_999);
 
 /// An amount that somebody types, such as 12.50.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,28 +14,16 @@ impl FromStr for Amount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no amount such as 12.50");
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(whole) || !digits(fraction) || fraction.len() > 9 || whole.len() > 7 {
-            return Err(wrong());
-        }
-        let nanos: u64 = format!("{fraction:0<9}").parse().map_err(|_| wrong())?;
-        let whole: u64 = whole.parse().map_err(|_| wrong())?;
-        Ok(Self(whole * NANOS as u64 + nanos))
+        Money::parse(text)
+            .filter(|amount| *amount <= AMOUNT_MAX)
+            .map(|amount| Self(amount.nanos()))
+            .ok_or_else(|| format!("{text:?} is no amount such as 12.50"))
     }
 }
 
 /// Billionths, given as digits, with at least two decimals and as many as are needed.
 pub fn exact(nanos: &str) -> String {
-    let Ok(value) = nanos.parse::<i128>() else {
-        return nanos.to_owned();
-    };
-    let size = value.unsigned_abs();
-    let fraction = format!("{:09}", size % NANOS as u128);
-    let needed = fraction.trim_end_matches('0').len().max(2);
-    let sign = if value < 0 { "-" } else { "" };
-    format!("{sign}{}.{}", size / NANOS as u128, &fraction[..needed])
+    Money::try_from(nanos.to_owned()).map_or_else(|_| nanos.to_owned(), |money| money.to_string())
 }
 
 /// Digits in groups of three.

@@ -3,7 +3,7 @@
 use crate::{
     failure::{Failure, of_file},
     profile::{give_secret, read_secret},
-    rings::entropy,
+    random::entropy,
     screen::note,
 };
 use firn_seal::RecoveryPhrase;

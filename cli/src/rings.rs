@@ -3,12 +3,13 @@
 
 use crate::{
     failure::{Exit, Failure},
+    hexadecimal::{hex, unhex},
     pins::PinnedVolume,
+    random::{entropy, filled},
     screen::field,
     session::Session,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::{
     KeyRing, Recipient, RecipientKind, RecipientPublic, RecoveryPhrase, SeenRing, TenantPublic,
@@ -17,40 +18,6 @@ use firn_seal::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-
-/// Fills `bytes` from the operating system.
-pub fn entropy(bytes: &mut [u8]) -> Result<(), Failure> {
-    getrandom::fill(bytes)
-        .map_err(|error| Failure::failed(format!("the system gives no random bytes: {error}")))
-}
-
-/// As the key crates take it. The system was asked once when the program began to need it; that it stops giving is no state
-/// to go on in.
-pub fn filled(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the operating system gives random bytes");
-}
-
-/// `N` random bytes as hex digits.
-pub fn random_hex<const N: usize>() -> Result<String, Failure> {
-    let mut bytes = [0; N];
-    entropy(&mut bytes)?;
-    Ok(hex(&bytes))
-}
-
-/// Lower-case hex digits.
-pub fn hex(bytes: &[u8]) -> String {
-    HEXLOWER.encode(bytes)
-}
-
-/// Reads exactly `N` bytes of hex digits, in either case: people type some of them.
-pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    HEXLOWER_PERMISSIVE.decode_mut(text.as_bytes(), &mut bytes).ok()?;
-    Some(bytes)
-}
 
 /// The first ring of a new volume, wrapped to the recovery key only: edges are added when they joined.
 pub fn first(phrase: &RecoveryPhrase, volume: VolumeId) -> Result<KeyRing, Failure> {
@@ -285,13 +252,5 @@ mod tests {
         let other = RecoveryPhrase::from_entropy([6; 32]);
         assert!(decode().verify(&other.signing_key().public()).is_err());
         assert!(ring.open(&other.recovery_secret()).is_err());
-    }
-
-    #[test]
-    fn hex_is_exact() {
-        assert_eq!(unhex::<2>(&hex(&[0, 255])), Some([0, 255]));
-        for wrong in ["", "0", "00f", "zz00", "+0ff"] {
-            assert_eq!(unhex::<2>(wrong), None, "{wrong}");
-        }
     }
 }

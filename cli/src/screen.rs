@@ -131,23 +131,6 @@ pub fn rows(items: &[Value], paths: &[&str]) -> Vec<Vec<String>> {
     items.iter().map(row).collect()
 }
 
-/// Bytes with a unit.
-pub fn bytes(count: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut unit = 0;
-    let mut size = count;
-    let mut rest = 0;
-    while size >= 1024 && unit + 1 < units.len() {
-        rest = size % 1024;
-        size /= 1024;
-        unit += 1;
-    }
-    match rest * 10 / 1024 {
-        0 => format!("{size} {}", units[unit]),
-        tenth => format!("{size}.{tenth} {}", units[unit]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,7 +145,5 @@ mod tests {
         let items = [json!({ "name": "a\u{1b}[2J", "n": 1 }), json!({ "name": "Büro" })];
         let text = screen.table(&["name", "n"], &[1], &rows(&items, &["name", "n"]));
         assert_eq!(text, "NAME   N\na\u{fffd}[2J  1\nBüro\n");
-        assert_eq!(bytes(10 << 30), "10 GiB");
-        assert_eq!(bytes(1536), "1.5 KiB");
     }
 }

@@ -1,8 +1,8 @@
 //! The table of figures that the demo ends with.
 
 use crate::megabytes;
+use firn_quantity::{Dollars, Money};
 use firn_rig::Counters;
-use firn_store::Money;
 use std::time::Duration;
 
 /// One line of the table.
@@ -55,6 +55,6 @@ fn line(phase: &str, seconds: f64, rate: &str, files: &str, counters: Counters, 
         counters.table_requests,
         megabytes(counters.bytes_up),
         megabytes(counters.bytes_down),
-        Money(counters.nanodollars).to_string(),
+        Dollars(Money::of_nanos(counters.nanodollars)),
     );
 }

@@ -11,7 +11,8 @@ use crate::{config::CleanerSection, parts::Outside};
 use firn_anchor::Anchor;
 use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
 use firn_env::Env;
-use firn_store::{Money, PriceBook, Route, Store, Usage};
+use firn_quantity::Money;
+use firn_store::{PriceBook, Route, Store, Usage};
 use firn_volume::Volume;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -187,7 +188,7 @@ impl InsideCleaner {
                 part.held_segments = report.held.count;
                 part.damaged_objects = report.damaged.len() as u64 + report.damaged_more;
                 part.requests += report.usage.requests();
-                part.nanodollars = part.nanodollars.saturating_add(self.cost(&report.usage).0);
+                part.nanodollars = part.nanodollars.saturating_add(self.cost(&report.usage).nanos());
                 for damage in &report.damaged {
                     tracing::error!(
                         inode = damage.inode,

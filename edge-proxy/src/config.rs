@@ -1,15 +1,11 @@
 //! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
 
 use crate::{
-    cloud_session::CredentialsFrom,
-    failure::Failure,
-    quantity::{Size, Span},
-    rings::KeysSection,
-    roots::RootsAt,
-    validation,
+    cloud_session::CredentialsFrom, failure::Failure, rings::KeysSection, roots::RootsAt, validation,
 };
 use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
+use firn_quantity::{Size, Span};
 use firn_store::{PriceBook, Route, StoreUrl, UploadSchedule};
 use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, Rungs, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};

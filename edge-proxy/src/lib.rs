@@ -25,7 +25,6 @@ mod opened;
 mod outage;
 mod parts;
 mod program;
-mod quantity;
 mod recover;
 mod replace;
 mod report;

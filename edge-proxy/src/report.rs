@@ -4,7 +4,8 @@ use crate::{
     cleaner::{Cleaned, CleanerPart},
     snapshot::Snapshot,
 };
-use firn_store::{Money, PriceBook};
+use firn_quantity::{Dollars, Money};
+use firn_store::PriceBook;
 use std::fmt::Write;
 
 /// Bytes with a unit, three digits or more: `1.50 MiB`.
@@ -232,7 +233,7 @@ pub fn status(snapshot: &Snapshot) -> String {
         "",
         format!(
             "{} since the start by {} of {}",
-            Money(store.nanodollars),
+            Dollars(Money::of_nanos(store.nanodollars)),
             store.price_book,
             store.prices_as_of
         ),
@@ -245,7 +246,7 @@ pub fn status(snapshot: &Snapshot) -> String {
             table.requests,
             table.read_units,
             table.write_units,
-            Money(table.nanodollars)
+            Dollars(Money::of_nanos(table.nanodollars))
         ),
     );
     row(
@@ -284,7 +285,7 @@ fn cleaner_line(cleaner: &CleanerPart) -> Option<String> {
         size(cleaner.written_bytes),
         size(cleaner.deleted_bytes),
         cleaner.waiting_segments,
-        Money(cleaner.nanodollars)
+        Dollars(Money::of_nanos(cleaner.nanodollars))
     );
     let _ = match (cleaner.held_segments, cleaner.damaged_objects) {
         (0, 0) => Ok(()),
@@ -301,11 +302,8 @@ pub fn cleaned(cleaned: &Cleaned, book: &PriceBook) -> String {
     let per_gib = |cost: Money, freed_bytes: u64| match freed_bytes {
         0 => String::new(),
         freed => {
-            let cost = u128::from(cost.0) * (1 << 30) / u128::from(freed);
-            format!(
-                ", {} for each GiB",
-                Money(u64::try_from(cost).unwrap_or(u64::MAX))
-            )
+            let cost = cost.0.saturating_mul(1 << 30) / i128::from(freed);
+            format!(", {} for each GiB", Dollars(Money(cost)))
         }
     };
     match cleaned {
@@ -378,7 +376,7 @@ pub fn top(before: &Snapshot, after: &Snapshot) -> String {
         rate(now.requests, then.requests),
         bytes(now.usage.bytes_up, then.usage.bytes_up),
         bytes(now.usage.bytes_down, then.usage.bytes_down),
-        Money(now.nanodollars),
+        Dollars(Money::of_nanos(now.nanodollars)),
         size(after.journal.used_bytes),
         size(after.journal.capacity_bytes),
         rate(after.cache.misses, before.cache.misses),

@@ -9,7 +9,7 @@ use crate::{
 };
 use firn_nfs::{NfsService, nlm::LockService};
 use firn_seal::Keys;
-use firn_store::{Meter, Money, PriceBook, Route, Usage};
+use firn_store::{Meter, PriceBook, Route, Usage};
 use firn_table::Metered;
 use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
@@ -435,9 +435,9 @@ impl Observed {
                 usage,
                 price_book: self.book.name.clone(),
                 prices_as_of: self.book.as_of.clone(),
-                requests_nanodollars: cost.requests.0,
-                transfer_nanodollars: (cost.up + cost.down).0,
-                nanodollars: cost.total().0,
+                requests_nanodollars: cost.requests.nanos(),
+                transfer_nanodollars: cost.transfer().nanos(),
+                nanodollars: cost.total().nanos(),
             },
             table: TablePart {
                 url: self.table_url.clone(),
@@ -449,7 +449,7 @@ impl Observed {
                 unavailable: table.unavailable,
                 read_units: table.read_units,
                 write_units: table.write_units,
-                nanodollars: Money(table.nano_dollars).0,
+                nanodollars: table.nano_dollars,
             },
             nfs: self.service().as_ref().map(nfs_part).unwrap_or_default(),
             cleaner: self.cleaner.part(),

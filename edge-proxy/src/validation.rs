@@ -8,10 +8,10 @@ use crate::{
     bounds,
     cloud_session::CredentialsFrom,
     config::{Config, LimitsSection, NfsSection},
-    quantity::Size,
     roots::RootsAt,
 };
 use firn_nfs::Export;
+use firn_quantity::Size;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},

@@ -300,8 +300,9 @@ impl<'a> Report<'a> {
             ));
             let before = PriceBook::named("s3-2011-06")?;
             let per_million = |mixed: &Mixed, dollars: f64| dollars * 1e6 / mixed.operations as f64;
-            let total =
-                |mixed: &Mixed, cost: &Money| per_million(mixed, (cost.requests + cost.down).as_dollars());
+            let total = |mixed: &Mixed, cost: &Money| {
+                per_million(mixed, cost.requests.saturating_plus(cost.down).as_f64())
+            };
             let mut cheapest = f64::INFINITY;
             let mut adaptive = None;
             for (row, mixed) in &rows {
@@ -322,10 +323,7 @@ impl<'a> Report<'a> {
                 let up = if of_paper {
                     format!(
                         "{:.2}",
-                        per_million(
-                            mixed,
-                            before.cost(&mixed.cost.usage, Route::Internet).up.as_dollars()
-                        )
+                        per_million(mixed, before.cost(&mixed.cost.usage, Route::Internet).up.as_f64())
                     )
                 } else {
                     "–".to_owned()
@@ -333,8 +331,8 @@ impl<'a> Report<'a> {
                 self.say(format!(
                     "| {} | {:.3} | {:.3} | {sum:.3} | {up} |{paper}",
                     row.title,
-                    per_million(mixed, cost.down.as_dollars()),
-                    per_million(mixed, cost.requests.as_dollars()),
+                    per_million(mixed, cost.down.as_f64()),
+                    per_million(mixed, cost.requests.as_f64()),
                 ));
             }
             if let Some(adaptive) = adaptive {

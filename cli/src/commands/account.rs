@@ -4,10 +4,10 @@ use super::Context;
 use crate::{
     arguments::{Login, Server, Signup},
     failure::{Exit, Failure, of_file},
+    hexadecimal::unhex,
     http::Http,
     phrase,
     profile::{Profile, read_secret},
-    rings::unhex,
     screen::{field, note},
 };
 use reqwest::Method;

@@ -1,7 +1,7 @@
 //! The audit log: listed, and verified against what was signed and what was seen before.
 
 use super::Context;
-use crate::{arguments::Audit, chain, failure::Failure, rings::unhex, screen::field, session::Session};
+use crate::{arguments::Audit, chain, failure::Failure, hexadecimal::unhex, screen::field, session::Session};
 use firn_identity::VerifyingKey;
 use serde_json::{Value, json};
 

@@ -4,11 +4,13 @@ use super::{Context, ask, finish};
 use crate::{
     arguments::{Disk, Node},
     failure::Failure,
+    hexadecimal::hex,
     profile::give_secret,
-    rings::{filled, hex},
-    screen::{bytes, field},
+    random::filled,
+    screen::field,
 };
 use firn_identity::JoinSecret;
+use firn_quantity::Size;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,7 +22,7 @@ pub async fn run(context: &Context, command: Disk) -> Result<(), Failure> {
             let disks = session.list("disks").await?;
             context.screen.show(&Value::Array(disks), |disks| {
                 let row = |disk: &Value| {
-                    let size = bytes(disk["size_bytes"].as_u64().unwrap_or(0));
+                    let size = Size(disk["size_bytes"].as_u64().unwrap_or(0)).to_string();
                     vec![
                         field(disk, "id"),
                         field(disk, "name"),

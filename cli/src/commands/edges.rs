@@ -12,10 +12,12 @@ use super::{Context, account::connect, ask, wait_for};
 use crate::{
     arguments::{Edge, Server, Wait},
     failure::{Exit, Failure, of_file},
+    hexadecimal::{hex, unhex},
     phrase,
     pins::PinnedInvitation,
     profile::{give_secret, private_file, read_secret},
-    rings::{self, filled, hex, unhex},
+    random::filled,
+    rings,
     screen::{field, note},
     session::Session,
 };

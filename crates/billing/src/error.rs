@@ -102,3 +102,9 @@ impl From<TableError> for BillingError {
         }
     }
 }
+
+impl From<firn_quantity::Overflow> for BillingError {
+    fn from(overflow: firn_quantity::Overflow) -> Self {
+        Self::Overflow(overflow.0)
+    }
+}

@@ -108,7 +108,7 @@ fn price(book: &PriceBook, meter: Meter, quantity: u128) -> Result<Money, Billin
 
 fn saved(book: &PriceBook, meter: Meter, quantity: u128, less: u128) -> Result<Money, BillingError> {
     let after = price(book, meter, quantity.saturating_sub(less))?;
-    price(book, meter, quantity)?.plus(after.negated()?)
+    Ok(price(book, meter, quantity)?.plus(after.negated()?)?)
 }
 
 fn observed(sums: &Entries, meter: Meter) -> impl Iterator<Item = (&EntryKey, u128)> {

@@ -113,10 +113,11 @@ impl Invoice {
     /// # Errors
     /// [`BillingError::Overflow`].
     pub fn charges(&self) -> Result<Money, BillingError> {
-        Money::sum(self.lines.iter().filter_map(|line| match line.kind {
+        let charges = self.lines.iter().filter_map(|line| match line.kind {
             LineKind::Usage { .. } | LineKind::Unpriced { .. } => Some(line.amount),
             LineKind::Credit { .. } | LineKind::BroughtForward { .. } => None,
-        }))
+        });
+        Ok(Money::sum(charges)?)
     }
 
     /// What is to be paid: the total, or nothing if credits exceed it.

@@ -122,7 +122,8 @@ impl MeterPrice {
     /// # Errors
     /// [`BillingError::Overflow`].
     pub fn price(&self, quantity: u128) -> Result<Money, BillingError> {
-        Money::sum(self.rate(quantity)?.into_iter().map(|part| part.amount))
+        let parts = self.rate(quantity)?;
+        Ok(Money::sum(parts.into_iter().map(|part| part.amount))?)
     }
 }
 

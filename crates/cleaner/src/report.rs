@@ -1,7 +1,8 @@
 //! What a run did, or would do.
 
 use crate::Damage;
-use firn_store::{Money, PriceBook, Route, Usage};
+use firn_quantity::Money;
+use firn_store::{PriceBook, Route, Usage};
 use serde::Serialize;
 
 /// Things that are named in a report at most; beyond, only their number grows.
@@ -119,7 +120,7 @@ impl Report {
     /// What the bytes that were retired cost in a month of storage, less what was written in their stead.
     pub fn saved_a_month(&self, book: &PriceBook) -> Money {
         book.storage_month
-            .of(self.retired_bytes.saturating_sub(self.written_bytes))
+            .estimate(self.retired_bytes.saturating_sub(self.written_bytes))
     }
 }
 
@@ -175,6 +176,6 @@ impl Plan {
 
     /// What the freed bytes cost in a month of storage.
     pub fn saved_a_month(&self, book: &PriceBook) -> Money {
-        book.storage_month.of(self.freed_bytes)
+        book.storage_month.estimate(self.freed_bytes)
     }
 }

@@ -18,7 +18,6 @@ mod key;
 #[cfg(feature = "testing")]
 mod memory;
 mod meter;
-mod money;
 mod prices;
 mod probe;
 mod retry;
@@ -38,7 +37,6 @@ pub use key::ObjectKey;
 #[cfg(feature = "testing")]
 pub use memory::MemoryStore;
 pub use meter::{Meter, Metered, Usage};
-pub use money::{Money, Rate};
 pub use prices::{Cost, PriceBook, PriceError, Route};
 pub use probe::{ProbeError, ProbeReport, probe};
 pub use retry::{RetryPolicy, RetryStatistics, Retrying};

@@ -4,7 +4,8 @@
 //! published list line by line. Monthly allowances and volume discounts are left out: a book gives the price of the next
 //! request of a customer beyond the free tier, which is also what a fetch decision has to weigh.
 
-use crate::{Money, Rate, Usage};
+use crate::Usage;
+use firn_quantity::{Money, Rate};
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -96,7 +97,12 @@ pub struct Cost {
 impl Cost {
     /// All of it.
     pub fn total(&self) -> Money {
-        self.requests + self.up + self.down
+        self.requests.saturating_plus(self.transfer())
+    }
+
+    /// Bytes, either way.
+    pub fn transfer(&self) -> Money {
+        self.up.saturating_plus(self.down)
     }
 }
 
@@ -156,13 +162,17 @@ impl PriceBook {
             Route::SameRegion => &self.same_region,
         };
         Cost {
-            requests: self.put.of(usage.puts)
-                + self.get.of(usage.gets.saturating_add(usage.ranged_gets))
-                + self.head.of(usage.heads)
-                + self.list.of(usage.lists)
-                + self.delete.of(usage.deletes),
-            up: self.up.of(usage.bytes_up),
-            down: down.of(usage.bytes_down),
+            requests: [
+                self.put.estimate(usage.puts),
+                self.get.estimate(usage.gets.saturating_add(usage.ranged_gets)),
+                self.head.estimate(usage.heads),
+                self.list.estimate(usage.lists),
+                self.delete.estimate(usage.deletes),
+            ]
+            .into_iter()
+            .fold(Money::ZERO, Money::saturating_plus),
+            up: self.up.estimate(usage.bytes_up),
+            down: down.estimate(usage.bytes_down),
         }
     }
 }
@@ -219,7 +229,7 @@ impl TryFrom<PrintedFields> for PrintedRate {
 
     fn try_from(fields: PrintedFields) -> Result<Self, String> {
         let PrintedFields { dollars, per } = fields;
-        let amount = Money::parse_dollars(&dollars)
+        let amount = Money::parse(&dollars)
             .ok_or_else(|| format!("{dollars:?} is no amount of dollars such as \"0.0004\""))?;
         if per == 0 {
             return Err("\"per\" must be at least 1".to_owned());
@@ -258,12 +268,12 @@ mod tests {
             ..Usage::default()
         };
         let cost = book.cost(&usage, Route::Internet);
-        assert_eq!(cost.requests.to_string(), "$5.40");
-        assert_eq!(cost.down.to_string(), "$0.90");
+        assert_eq!(cost.requests.to_string(), "5.40");
+        assert_eq!(cost.down.to_string(), "0.90");
         assert_eq!(cost.up, Money(0));
-        assert_eq!(book.cost(&usage, Route::SameRegion).total().to_string(), "$5.40");
-        assert_eq!(book.storage_month.of(1 << 40).to_string(), "$23.552");
-        assert_eq!(book.get.of(1), Money(400));
+        assert_eq!(book.cost(&usage, Route::SameRegion).total().to_string(), "5.40");
+        assert_eq!(book.storage_month.estimate(1 << 40).to_string(), "23.552");
+        assert_eq!(book.get.estimate(1), Money(400));
     }
 
     #[test]
@@ -272,15 +282,15 @@ mod tests {
             PriceBook::named("s3-2011-06").expect("embedded"),
             PriceBook::named("s3-2011-09").expect("embedded"),
         );
-        assert_eq!(before.up.of(10 << 30).to_string(), "$1.00");
-        assert_eq!(after.up.of(10 << 30), Money(0));
+        assert_eq!(before.up.estimate(10 << 30).to_string(), "1.00");
+        assert_eq!(after.up.estimate(10 << 30), Money(0));
         let usage = Usage {
             gets: 10_000,
             puts: 1_000,
             bytes_down: 1 << 30,
             ..Usage::default()
         };
-        assert_eq!(after.cost(&usage, Route::Internet).total().to_string(), "$0.14");
+        assert_eq!(after.cost(&usage, Route::Internet).total().to_string(), "0.14");
         assert_eq!(
             before.cost(&usage, Route::Internet),
             after.cost(&usage, Route::Internet)

@@ -1,8 +1,9 @@
 //! The configuration file. `firn-blockd.example.toml` explains every key; a test holds the two together.
 
-use crate::{failure::Failure, quantity::Size};
+use crate::failure::Failure;
 use firn_blockd_node::{DiskModel, MEMORY_BYTES_MIN, NodeOptions};
 use firn_blockd_protocol::{NodeId, TenantId};
+use firn_quantity::Size;
 use firn_store::StoreUrl;
 use firn_table::TableUrl;
 use serde::{Deserialize, Deserializer, de::Error};
@@ -72,7 +73,7 @@ pub struct NodeSection {
     /// Makes its disk as slow as this.
     #[serde(default, deserialize_with = "from_optional_text")]
     pub model: Option<DiskModel>,
-    /// Whether it has an arm: then tenants take turns request by request, each charged with its movement.
+    /// Whether it has an arm: then tenants share it by deficit round robin, each request charged with its movement.
     #[serde(default)]
     pub rotates: bool,
     /// After so many silent seconds others copy what it had.

@@ -9,7 +9,6 @@ use crate::{
     disks::{self, AttachHow, Create},
     failure::Failure,
     node,
-    quantity::Size,
     security::{Operator, Secret},
     tls::TlsFiles,
 };
@@ -19,6 +18,7 @@ use firn_blockd_node::{DiskModel, Node};
 use firn_blockd_placement::{DiskRecord, NewDisk, Placement, PlacementError};
 use firn_blockd_protocol::TenantId;
 use firn_env::{Backoff, Env, Retry, println};
+use firn_quantity::Size;
 use firn_store::StoreUrl;
 use firn_table::RedbTable;
 use std::{path::PathBuf, sync::Arc, time::Duration};

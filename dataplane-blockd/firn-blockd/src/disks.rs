@@ -6,7 +6,6 @@ use crate::{
     config::Config,
     failure::Failure,
     journal,
-    quantity::{Size, show},
     security::Secret,
     served::{Served, Serving, nbd_address},
     snapshots::Place,
@@ -22,6 +21,7 @@ use firn_blockd_nbd::Limits;
 use firn_blockd_placement::{DiskRecord, DiskState, NewDisk, Placement};
 use firn_blockd_protocol::{TRACT_BYTES, TenantId};
 use firn_env::{Env, println};
+use firn_quantity::Size;
 use firn_store::StoreUrl;
 use futures::future::{Either, select};
 use std::{path::PathBuf, pin::pin, time::Duration};
@@ -214,7 +214,7 @@ pub async fn create(config: &Config, wanted: &Create) -> Result<(), Failure> {
         "disk {} ({}): {}, {} copies; its key is in {}",
         record.name,
         record.disk.hex(),
-        show(record.size_bytes),
+        Size(record.size_bytes),
         record.copies,
         wanted.key.display()
     );
@@ -242,7 +242,7 @@ pub async fn list(config: &Config) -> Result<(), Failure> {
         println!(
             "{:<24} {:>12} {:>6}  {mode:<14} {attached}",
             disk.name,
-            show(disk.size_bytes),
+            Size(disk.size_bytes),
             disk.copies
         );
     }
@@ -404,7 +404,7 @@ pub async fn grow(config: &Config, name: &str, size: Size) -> Result<(), Failure
         .placement
         .grow_disk(record.disk, size.0, Some(tracts))
         .await?;
-    println!("disk {name} has {}", show(record.size_bytes));
+    println!("disk {name} has {}", Size(record.size_bytes));
     Ok(())
 }
 

@@ -7,7 +7,6 @@ use crate::{
     cluster::{Outside, environment},
     config::Config,
     failure::Failure,
-    quantity::show,
     security::Secret,
 };
 use clap::{Args, Subcommand};
@@ -18,6 +17,7 @@ use firn_blockd_disk::{
 };
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Durability};
 use firn_env::{Env, println};
+use firn_quantity::Size;
 use std::{fs, ops::Range, os::unix::fs::FileExt, path::PathBuf};
 
 /// Below the directory that `attach --journal` names.
@@ -177,9 +177,9 @@ async fn show_journal(mut opened: Opened) -> Result<(), Failure> {
         "{}: {} writes ({}), {} zeroed ranges ({}), {flushes} flushes",
         opened.directory,
         writes.0,
-        show(writes.1),
+        Size(writes.1),
         zeroed.0,
-        show(zeroed.1)
+        Size(zeroed.1)
     );
     let ranges = joined(ranges);
     for range in ranges.iter().take(RANGES_SHOWN) {

@@ -13,7 +13,6 @@ mod joined;
 mod journal;
 mod node;
 mod program;
-mod quantity;
 mod security;
 mod served;
 mod snapshots;
@@ -22,7 +21,7 @@ mod tls;
 
 pub use config::NodeSection;
 pub use failure::Failure;
+pub use firn_quantity::Size;
 pub use node::{coordinate, start as start_node};
 pub use program::program;
-pub use quantity::Size;
 pub use security::{Operator, Secret};

@@ -1,10 +1,9 @@
 //! The command line of `firn-blockd`.
 
-use crate::{
-    cluster, config, dev, disks, failure::Failure, journal, node, quantity::Size, security, snapshots, status,
-};
+use crate::{cluster, config, dev, disks, failure::Failure, journal, node, security, snapshots, status};
 use clap::{Parser, Subcommand};
 use firn_env::{eprintln, println};
+use firn_quantity::Size;
 use firn_table::TableUrl;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

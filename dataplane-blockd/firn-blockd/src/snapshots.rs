@@ -10,7 +10,6 @@ use crate::{
     config::Config,
     disks::{self, Create, holder},
     failure::Failure,
-    quantity::{Size, show},
     security::Secret,
 };
 use clap::{Args, Subcommand};
@@ -23,6 +22,7 @@ use firn_blockd_snapshot::{
     Catalogue, Progress, Root, SNAPSHOT_TRACT_BYTES, SnapshotError, SnapshotGate, delete, restore, take,
 };
 use firn_env::{Env, eprintln, println};
+use firn_quantity::Size;
 use firn_store::{Stack, StackConfig, Store, StoreUrl};
 use firn_store_cloud::Credentials;
 use std::{
@@ -253,7 +253,7 @@ async fn watched<T>(
             eprintln!(
                 "{what}: {}{total} {parts}, {}",
                 load(&progress.done),
-                show(load(&progress.bytes))
+                Size(load(&progress.bytes))
             );
         }
     };
@@ -325,7 +325,7 @@ async fn take_one(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
         "snapshot {} of disk {} is taken; {} were new",
         wanted.name,
         wanted.disk,
-        show(stored_bytes)
+        Size(stored_bytes)
     );
     Ok(())
 }
@@ -354,7 +354,7 @@ async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
                     "snapshot {} of disk {} is taken; {} were new",
                     wanted.name,
                     wanted.disk,
-                    show(snapshot.stored_bytes)
+                    Size(snapshot.stored_bytes)
                 );
                 return Ok(());
             }
@@ -363,7 +363,7 @@ async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
                 "snapshot: {} of {} tracts, {} stored (interrupt this as you like, it goes on)",
                 snapshot.done_tracts,
                 snapshot.total_tracts,
-                show(snapshot.stored_bytes)
+                Size(snapshot.stored_bytes)
             ),
             None => {}
         }
@@ -407,7 +407,7 @@ pub async fn list(config: &Config, of: &Of) -> Result<(), Failure> {
         println!(
             "{:<32} {:>12}  {}",
             snapshot.name,
-            show(snapshot.size_bytes),
+            Size(snapshot.size_bytes),
             snapshot.taken_unix_ms / 1000
         );
     }
@@ -446,7 +446,7 @@ async fn delete_one(config: &Config, wanted: &Delete) -> Result<(), Failure> {
         "snapshot {} of disk {} is deleted; {} in {} objects were given back",
         wanted.snapshot,
         wanted.of.disk,
-        show(deleted.bytes),
+        Size(deleted.bytes),
         deleted.objects
     );
     Ok(())
@@ -484,7 +484,7 @@ pub async fn restore_disk(config: &Config, wanted: &Restore) -> Result<(), Failu
         record.name,
         record.disk.hex(),
         wanted.snapshot,
-        show(written_bytes)
+        Size(written_bytes)
     );
     Ok(())
 }

@@ -5,11 +5,11 @@ use crate::{
     cluster::{Outside, environment},
     config::Config,
     failure::Failure,
-    quantity::show,
 };
 use firn_blockd_placement::{NodeCondition, NodeRecord, NodeState, Placement, Promises};
 use firn_blockd_protocol::{NodeId, Replication, Row};
 use firn_env::{Env, eprintln, print, println};
+use firn_quantity::Size;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -254,8 +254,8 @@ fn disk_line(disk: &DiskStatus) -> String {
     let journal = match &disk.journal {
         Some(journal) if journal.journaling => format!(
             "; {} of {} in the local journal, {} changes for nodes",
-            show(journal.used_bytes),
-            show(journal.bytes_max),
+            Size(journal.used_bytes),
+            Size(journal.bytes_max),
             journal.waiting
         ),
         Some(_) | None => String::new(),
@@ -263,14 +263,14 @@ fn disk_line(disk: &DiskStatus) -> String {
     format!(
         "disk {}: {}, {} copies, {}, flush {}, at {} with {} clients; {} of {} not durable{journal}{trouble}",
         disk.name,
-        show(disk.size_bytes),
+        Size(disk.size_bytes),
         disk.copies,
         disk.mode,
         disk.flush,
         disk.nbd,
         disk.connections,
-        show(disk.dirty_bytes),
-        show(disk.dirty_bytes_max)
+        Size(disk.dirty_bytes),
+        Size(disk.dirty_bytes_max)
     )
 }
 
@@ -299,10 +299,10 @@ pub async fn top(config: &Config, every: Duration, count: Option<u64>) -> Result
                 disk.name,
                 rate(disk.stores, old.map(|old| old.stores)),
                 rate(disk.loads, old.map(|old| old.loads)),
-                show(rate(disk.sent_bytes, old.map(|old| old.sent_bytes))),
-                show(rate(disk.received_bytes, old.map(|old| old.received_bytes))),
+                Size(rate(disk.sent_bytes, old.map(|old| old.sent_bytes))),
+                Size(rate(disk.received_bytes, old.map(|old| old.received_bytes))),
                 disk.retries,
-                show(disk.dirty_bytes)
+                Size(disk.dirty_bytes)
             );
         }
         before = after;

@@ -11,9 +11,9 @@ use crate::{
     identity::Identity,
     joined::{Joined, is_joined},
     parts::Outside,
-    quantity::Span,
 };
 use firn_env::Env;
+use firn_quantity::Span;
 use firn_seal::{Keys, VerifiedKeyRing};
 use firn_store::Store;
 use firn_volume::Volume;

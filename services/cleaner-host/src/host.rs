@@ -7,7 +7,8 @@ use crate::{
 use firn_anchor::Anchor;
 use firn_cleaner::{CleanError, Cleaner, Damage, Limits, Plan, Report};
 use firn_env::{DiskError, Env, Monotonic};
-use firn_store::{Money, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
+use firn_quantity::Money;
+use firn_store::{Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
 use firn_store_cloud::{Credentials, OpenError};
 use firn_table::{Metered, TableError};
 use serde::Serialize;
@@ -334,7 +335,7 @@ impl Host {
             // What the service keeps does not say of which family it is.
             match firn_cleaner::has_head(&self.env, store.clone(), &anchor).await {
                 Ok(true) => {}
-                Ok(false) => return Ok(Cleaned::new(target, Money(0), Money(0))),
+                Ok(false) => return Ok(Cleaned::new(target, Money::ZERO, Money::ZERO)),
                 Err(CleanError::Damaged(damage)) => {
                     let damage = Box::new(damage);
                     return Err(HostError::Foreign { target, damage });
@@ -393,9 +394,9 @@ impl Cleaned {
             volume: target.volume.map(|volume| volume.to_string()),
             report: None,
             plan: None,
-            cost_nanodollars: cost.0,
+            cost_nanodollars: cost.nanos(),
             cost_per_gib_nanodollars: None,
-            saved_a_month_nanodollars: saved.0,
+            saved_a_month_nanodollars: saved.nanos(),
             took_ms: 0,
         }
     }

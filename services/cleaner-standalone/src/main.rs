@@ -11,7 +11,8 @@ use config::Config;
 use firn_cleaner::Report;
 use firn_cleaner_host::{Cleaned, Host, HostError, Target, Work};
 use firn_env::{eprintln, println};
-use firn_store::{Money, PriceBook};
+use firn_quantity::{Dollars, Money};
+use firn_store::PriceBook;
 use serde_json::json;
 use std::{path::Path, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -147,8 +148,8 @@ fn priced(
     json!({
         what: outcome,
         "prices": prices.name,
-        "cost": Money(cleaned.cost_nanodollars).to_string(),
-        "saved_a_month": Money(cleaned.saved_a_month_nanodollars).to_string(),
+        "cost": Dollars(Money::of_nanos(cleaned.cost_nanodollars)).to_string(),
+        "saved_a_month": Dollars(Money::of_nanos(cleaned.saved_a_month_nanodollars)).to_string(),
     })
 }
 

@@ -214,10 +214,10 @@ impl Measured {
                 usage.deletes
             ),
         );
-        let per_gib = u128::from(cost.0) * u128::from(GIB) / u128::from(freed);
+        let per_gib = cost.0 * i128::from(GIB) / i128::from(freed);
         report.told(
             &format!("money for each GiB reclaimed, {} of {}", book.name, book.as_of),
-            format!("${:.6} (in all {cost})", per_gib as f64 / 1e9),
+            format!("${:.6} (in all ${cost})", per_gib as f64 / 1e9),
         );
         report.bounded(
             "verified afterwards, without a cache",

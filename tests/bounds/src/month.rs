@@ -11,14 +11,15 @@ use crate::{
     world::Asked,
 };
 use anyhow::{Context, Result};
-use firn_store::{Money, PriceBook, Route};
+use firn_quantity::Money;
+use firn_store::{PriceBook, Route};
 use firn_volume::VolumeConfig;
 use std::time::Duration;
 
 const APPEND_BYTES: u64 = 4096;
 const DAY_SECONDS: u64 = 86_400;
 const MONTH_DAYS: u64 = 30;
-const BOUND: Money = Money(1_000_000_000);
+const BOUND: Money = Money::of_nanos(1_000_000_000);
 
 /// Measures.
 pub fn measure(small: bool) -> Result<Report> {
@@ -64,16 +65,16 @@ pub fn measure(small: bool) -> Result<Report> {
         format!("{}", asked.table.write_units * times),
     );
     report.told("table: read units", format!("{}", asked.table.read_units * times));
-    let table = Money(asked.table.nano_dollars * times);
+    let table = Money::of_nanos(asked.table.nano_dollars * times);
     report.told(
         "kept after the month",
         format!("{:.2} GB", (kept * times) as f64 / 1e9),
     );
     for name in ["s3-us-east-1", "azure-hot-east-us"] {
         let book = PriceBook::named(name)?;
-        let requests = Money(book.cost(&usage, Route::Internet).total().0 * times);
-        let storage = Money(book.storage_month.of(kept * times / 2).0);
-        let total = requests + table + storage;
+        let requests = Money(book.cost(&usage, Route::Internet).total().0 * i128::from(times));
+        let storage = book.storage_month.estimate(kept * times / 2);
+        let total = requests.saturating_plus(table).saturating_plus(storage);
         report.bounded(
             &format!("money, {} of {}", book.title, book.as_of),
             format!(
@@ -136,5 +137,5 @@ fn append(seconds: u64) -> Result<(Asked, u64)> {
 }
 
 fn cents(money: Money) -> String {
-    format!("${:.3}", money.as_dollars())
+    format!("${:.3}", money.as_f64())
 }

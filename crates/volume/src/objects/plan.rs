@@ -39,8 +39,8 @@ impl FetchPrices {
             Route::SameRegion => book.same_region,
         };
         Self {
-            get_nanodollars: book.get.nanodollars_each(),
-            byte_nanodollars: byte.nanodollars_each(),
+            get_nanodollars: book.get.nanos_each(),
+            byte_nanodollars: byte.nanos_each(),
             ..Self::default()
         }
     }
