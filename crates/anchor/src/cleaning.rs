@@ -20,7 +20,7 @@
 use crate::{
     Anchor, AnchorError, Proposal, TupleError, TupleVersion,
     anchor::decode,
-    layout::{Reader, Writer},
+    layout::{self, Reader, Writer},
     proposal::proposal_sort,
     retry,
     writer::writer_sort,
@@ -147,8 +147,8 @@ impl CleanerRound {
     pub fn to_bytes(&self) -> Bytes {
         let mut writer = begin(ROUND_KIND, 0);
         writer.u64(self.round);
-        writer.array(&self.change_id);
-        writer.finish()
+        writer.raw(&self.change_id);
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -180,12 +180,12 @@ impl RetiredSegment {
         writer.u32(self.moved_objects);
         writer.u16(self.covers.len() as u16);
         for cover in &self.covers {
-            writer.array(&cover.volume.0);
+            writer.raw(&cover.volume.0);
             writer.u64(cover.proposal);
             writer.u8(u8::from(cover.clean_from.is_some()));
             writer.u64(cover.clean_from.unwrap_or_default().0);
         }
-        writer.finish()
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -484,7 +484,7 @@ impl Anchor {
         writer.u64(after.map_or(0, |segment| segment.sequence));
         let put = Write::Put {
             key,
-            value: writer.finish(),
+            value: writer.finish().into(),
             condition: at(found.map(|item| item.version)),
         };
         match self.table.transact(vec![put]).await {
@@ -524,7 +524,7 @@ fn at(version: Option<TupleVersion>) -> Condition {
 fn doomed_bytes(seen_at_ms: Option<i64>) -> Bytes {
     let mut doomed = begin(DOOMED_KIND, if seen_at_ms.is_some() { SEEN } else { 0 });
     doomed.i64(seen_at_ms.unwrap_or(0));
-    doomed.finish()
+    doomed.finish().into()
 }
 
 fn begin(kind: u8, flags: u8) -> Writer {
@@ -536,7 +536,7 @@ fn begin(kind: u8, flags: u8) -> Writer {
 }
 
 fn open(bytes: &[u8], kind: u8, known_flags: u8) -> Result<(Reader<'_>, u8), TupleError> {
-    let mut reader = Reader::open(bytes, LAYOUT_VERSION, kind)?;
+    let mut reader = layout::open(bytes, LAYOUT_VERSION, kind)?;
     let flags = reader.u8()?;
     if flags & !known_flags != 0 {
         return Err(TupleError::UnknownFlags { found: flags });

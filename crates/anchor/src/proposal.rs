@@ -13,7 +13,7 @@
 use crate::{
     Anchor, AnchorError, TupleError, TupleVersion,
     anchor::decode,
-    layout::{Reader, Writer},
+    layout::{self, Writer},
     retry,
 };
 use bytes::Bytes;
@@ -76,14 +76,14 @@ impl Proposal {
         writer.u64(self.sequence);
         writer.u64(self.chained_from);
         writer.u64(self.base_version.0);
-        writer.array(&self.base_uid.0);
+        writer.raw(&self.base_uid.0);
         writer.u64(self.location.segment.writer.0);
         writer.u64(self.location.segment.sequence);
         writer.u32(self.location.offset);
         writer.u32(self.location.length);
         writer.u64(self.mover.0);
         writer.i64(self.proposed_at_ms);
-        writer.array(&self.change_id);
+        writer.raw(&self.change_id);
         let count = self.usage.len().min(MAX_PROPOSAL_USAGE);
         writer.u16(count as u16);
         for change in &self.usage[..count] {
@@ -92,7 +92,7 @@ impl Proposal {
             writer.i64(change.bytes);
             writer.u8(if change.is_retired { RETIRED } else { 0 });
         }
-        writer.finish()
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -101,7 +101,7 @@ impl Proposal {
     /// [`TupleError`] if the bytes are not exactly one proposal of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let (mut reader, layout) =
-            Reader::open_versions(bytes, OLDEST_VERSION, LAYOUT_VERSION, PROPOSAL_KIND)?;
+            layout::open_versions(bytes, OLDEST_VERSION, LAYOUT_VERSION, PROPOSAL_KIND)?;
         let flags = reader.u8()?;
         if flags != 0 {
             return Err(TupleError::UnknownFlags { found: flags });

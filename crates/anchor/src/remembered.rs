@@ -22,7 +22,7 @@
 use crate::{
     TupleError, VolumeTuple,
     error::Utc,
-    layout::{Reader, Writer},
+    layout::{Reader, Tuple, Writer},
 };
 use bytes::Bytes;
 use firn_format::{OwnershipEpoch, Uid, Version, VolumeId};
@@ -141,15 +141,15 @@ impl RememberedRoot {
         let mut writer = Writer::default();
         writer.u8(LAYOUT_VERSION);
         writer.u8(if self.root.is_some() { HAS_ROOT } else { 0 });
-        writer.array(&self.volume.0);
+        writer.raw(&self.volume.0);
         writer.u64(self.epoch.0);
         if let Some(root) = &self.root {
             writer.u64(root.version.0);
             writer.u64(root.epoch.0);
-            writer.array(&root.uid.0);
+            writer.raw(&root.uid.0);
             writer.i64(root.committed_at_ms);
         }
-        writer.finish()
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -157,7 +157,7 @@ impl RememberedRoot {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one remembered root of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::new(Tuple, bytes);
         match reader.u8()? {
             LAYOUT_VERSION => {}
             found => return Err(TupleError::UnknownVersion { found }),

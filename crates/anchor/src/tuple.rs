@@ -18,7 +18,7 @@
 //!
 //! A volume tuple without retained roots takes about 350 bytes, so a commit costs one write unit.
 
-use crate::layout::{Reader, Writer};
+use crate::layout::{self, Reader, Writer};
 use bytes::Bytes;
 use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, WriterId};
 use firn_table::ItemVersion;
@@ -235,13 +235,13 @@ impl VolumeTuple {
         writer.u8(flags);
         writer.u64(self.epoch.0);
         writer.u64(self.tenure.0);
-        writer.array(&self.tenure_owner.0);
-        writer.array(&self.grant);
+        writer.raw(&self.tenure_owner.0);
+        writer.raw(&self.grant);
         writer.i64(self.taken_at_ms);
-        writer.array(&self.change_id);
+        writer.raw(&self.change_id);
         writer.text(&self.name);
         if let Some(owner) = &self.owner {
-            writer.array(&owner.id.0);
+            writer.raw(&owner.id.0);
             writer.text(&owner.name);
         }
         if let Some(root) = &self.root {
@@ -254,7 +254,7 @@ impl VolumeTuple {
             writer.i64(retained.retained_at_ms);
             write_root(&mut writer, &retained.root);
         }
-        writer.finish()
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -262,7 +262,7 @@ impl VolumeTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one volume tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = Reader::open(bytes, LAYOUT_VERSION, VOLUME_KIND)?;
+        let mut reader = layout::open(bytes, LAYOUT_VERSION, VOLUME_KIND)?;
         let flags = reader.u8()?;
         if flags & !(HAS_OWNER | HAS_ROOT | DRAINED) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -273,13 +273,13 @@ impl VolumeTuple {
         let grant = reader.array()?;
         let taken_at_ms = reader.i64()?;
         let change_id = reader.array()?;
-        let name = reader.text()?;
+        let name = reader.text()?.to_owned();
         let owner = if flags & HAS_OWNER == 0 {
             None
         } else {
             Some(Owner {
                 id: OwnerId(reader.array()?),
-                name: reader.text()?,
+                name: reader.text()?.to_owned(),
             })
         };
         let root = if flags & HAS_ROOT == 0 {
@@ -326,8 +326,8 @@ impl FamilyTuple {
         writer.u8(0);
         writer.u64(self.next_writer.0);
         writer.i64(self.created_at_ms);
-        writer.array(&self.change_id);
-        writer.finish()
+        writer.raw(&self.change_id);
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -335,7 +335,7 @@ impl FamilyTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one family tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = Reader::open(bytes, LAYOUT_VERSION, FAMILY_KIND)?;
+        let mut reader = layout::open(bytes, LAYOUT_VERSION, FAMILY_KIND)?;
         let flags = reader.u8()?;
         if flags != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -351,16 +351,16 @@ impl FamilyTuple {
 }
 
 fn write_root(writer: &mut Writer, root: &Root) {
-    writer.array(&root.uid.0);
+    writer.raw(&root.uid.0);
     writer.u64(root.location.segment.writer.0);
     writer.u64(root.location.segment.sequence);
     writer.u32(root.location.offset);
     writer.u32(root.location.length);
     writer.u64(root.version.0);
     writer.u64(root.epoch.0);
-    writer.array(&root.owner.0);
+    writer.raw(&root.owner.0);
     writer.text(&root.owner_name);
-    writer.array(&root.commit_id);
+    writer.raw(&root.commit_id);
     writer.i64(root.committed_at_ms);
 }
 
@@ -378,7 +378,7 @@ fn read_root(reader: &mut Reader<'_>) -> Result<Root, TupleError> {
         version: Version(reader.u64()?),
         epoch: OwnershipEpoch(reader.u64()?),
         owner: OwnerId(reader.array()?),
-        owner_name: reader.text()?,
+        owner_name: reader.text()?.to_owned(),
         commit_id: reader.array()?,
         committed_at_ms: reader.i64()?,
     })

@@ -17,7 +17,7 @@
 use crate::{
     Anchor, AnchorError, FamilyTuple, TupleError, TupleVersion,
     anchor::{FAMILY, decode},
-    layout::{Reader, Writer},
+    layout::{self, Writer},
     retry,
 };
 use bytes::Bytes;
@@ -82,11 +82,11 @@ impl WriterTuple {
             WriterTenure::Cleaner => (CLEANER, [0; 16], 0),
         };
         writer.u8(kind);
-        writer.array(&volume);
+        writer.raw(&volume);
         writer.u64(epoch);
         writer.i64(self.drawn_at_ms);
-        writer.array(&self.change_id);
-        writer.finish()
+        writer.raw(&self.change_id);
+        writer.finish().into()
     }
 
     /// Decodes.
@@ -94,7 +94,7 @@ impl WriterTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one writer tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = Reader::open(bytes, LAYOUT_VERSION, WRITER_KIND)?;
+        let mut reader = layout::open(bytes, LAYOUT_VERSION, WRITER_KIND)?;
         let flags = reader.u8()?;
         if flags & !ENDED != 0 {
             return Err(TupleError::UnknownFlags { found: flags });

@@ -4,109 +4,43 @@
 //! that version bytes, feature flags and errors are alike everywhere.
 
 use crate::{Features, FormatError, What};
+use firn_codec::{Codec, Reader};
+use std::ops::{Deref, DerefMut};
 
-/// A position in bytes being decoded.
-pub struct Cursor<'a> {
-    what: What,
-    bytes: &'a [u8],
-    offset: usize,
+/// A position in bytes being decoded: a [`Reader`] of the fields that all formats have, and what only ours have.
+pub struct Cursor<'a>(Reader<'a, What>);
+
+impl Codec for What {
+    type Error = FormatError;
+
+    fn truncated(&self, offset: usize, needed: usize, found: usize) -> FormatError {
+        FormatError::Truncated {
+            what: *self,
+            offset,
+            needed,
+            found,
+        }
+    }
+}
+
+impl<'a> Deref for Cursor<'a> {
+    type Target = Reader<'a, What>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Cursor<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 impl<'a> Cursor<'a> {
     /// Starts at the first byte. `what` is named in errors.
     pub fn new(what: What, bytes: &'a [u8]) -> Self {
-        Self {
-            what,
-            bytes,
-            offset: 0,
-        }
-    }
-
-    /// Bytes read so far.
-    pub fn offset(&self) -> usize {
-        self.offset
-    }
-
-    /// Bytes not read yet.
-    pub fn remaining(&self) -> usize {
-        self.bytes.len() - self.offset
-    }
-
-    /// Checks that `needed` more bytes are there; done before anything is allocated for them.
-    ///
-    /// # Errors
-    /// If there are fewer.
-    pub fn require(&self, needed: usize) -> Result<(), FormatError> {
-        if needed > self.remaining() {
-            return Err(FormatError::Truncated {
-                what: self.what,
-                offset: self.offset,
-                needed,
-                found: self.remaining(),
-            });
-        }
-        Ok(())
-    }
-
-    /// Reads `length` bytes without a copy.
-    ///
-    /// # Errors
-    /// If there are fewer.
-    pub fn take(&mut self, length: usize) -> Result<&'a [u8], FormatError> {
-        self.require(length)?;
-        let taken = &self.bytes[self.offset..self.offset + length];
-        self.offset += length;
-        Ok(taken)
-    }
-
-    /// Reads `N` bytes.
-    ///
-    /// # Errors
-    /// If there are fewer.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
-        Ok(array)
-    }
-
-    /// Reads an integer.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn u8(&mut self) -> Result<u8, FormatError> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    /// Reads an integer.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn u16(&mut self) -> Result<u16, FormatError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    /// Reads an integer.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn u32(&mut self) -> Result<u32, FormatError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    /// Reads an integer.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn u64(&mut self) -> Result<u64, FormatError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    /// Reads an integer.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn i64(&mut self) -> Result<i64, FormatError> {
-        Ok(i64::from_le_bytes(self.array()?))
+        Self(Reader::new(what, bytes))
     }
 
     /// The error for the field that was read last and took `width` bytes.
@@ -118,9 +52,9 @@ impl<'a> Cursor<'a> {
         expected: &'static str,
     ) -> FormatError {
         FormatError::Invalid {
-            what: self.what,
+            what: *self.codec(),
             field,
-            offset: self.offset - width,
+            offset: self.offset() - width,
             found,
             expected,
         }
@@ -131,10 +65,10 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// If it is another.
     pub fn magic(&mut self, magic: &[u8]) -> Result<(), FormatError> {
-        let offset = self.offset;
+        let offset = self.offset();
         if self.take(magic.len())? != magic {
             return Err(FormatError::BadMagic {
-                what: self.what,
+                what: *self.codec(),
                 offset,
             });
         }
@@ -149,7 +83,7 @@ impl<'a> Cursor<'a> {
         let found = self.u8()?;
         if !(oldest..=newest).contains(&found) {
             return Err(FormatError::UnknownVersion {
-                what: self.what,
+                what: *self.codec(),
                 found,
                 oldest,
                 newest,
@@ -167,7 +101,7 @@ impl<'a> Cursor<'a> {
         match features.unknown_required() {
             0 => Ok(features),
             flags => Err(FormatError::UnknownFeatures {
-                what: self.what,
+                what: *self.codec(),
                 flags,
             }),
         }
@@ -189,11 +123,11 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// If they differ.
     pub fn crc32c(&mut self, part: &'static str, found: u32) -> Result<(), FormatError> {
-        let offset = self.offset;
+        let offset = self.offset();
         let expected = self.u32()?;
         if expected != found {
             return Err(FormatError::Checksum {
-                what: self.what,
+                what: *self.codec(),
                 part,
                 offset,
                 expected,
@@ -211,8 +145,8 @@ impl<'a> Cursor<'a> {
         match self.remaining() {
             0 => Ok(()),
             extra => Err(FormatError::Trailing {
-                what: self.what,
-                offset: self.offset,
+                what: *self.codec(),
+                offset: self.offset(),
                 extra,
             }),
         }

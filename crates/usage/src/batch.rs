@@ -15,7 +15,7 @@
 
 use crate::{
     Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageRecord,
-    codec::{Malformed, Reader, Writer},
+    codec::{Malformed, Reader, Usage, Writer},
 };
 use std::collections::BTreeMap;
 
@@ -211,7 +211,7 @@ impl UsageBatch {
             records.number(u64::from(observation.duration_ms));
         }
         let mut writer = Writer::default();
-        writer.bytes.extend_from_slice(MAGIC);
+        writer.raw(MAGIC);
         writer.u8(VERSION);
         writer.u8(0);
         writer.text(self.source.as_str());
@@ -220,12 +220,12 @@ impl UsageBatch {
         writer.u32(self.observations.len() as u32);
         tenants.write(&mut writer);
         resources.write(&mut writer);
-        writer.bytes.extend_from_slice(&records.bytes);
-        writer.u32(crc32c::crc32c(&writer.bytes));
-        if writer.bytes.len() > BATCH_MAX_BYTES {
+        writer.raw(records.as_slice());
+        writer.u32(crc32c::crc32c(writer.as_slice()));
+        if writer.as_slice().len() > BATCH_MAX_BYTES {
             return Err(BatchError::Limit("256 KiB"));
         }
-        Ok(writer.bytes)
+        Ok(writer.finish())
     }
 
     /// Reads a batch.
@@ -251,7 +251,7 @@ impl UsageBatch {
         if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
             return Err(BatchError::Checksum);
         }
-        let mut reader = Reader::new(body);
+        let mut reader = Reader::new(Usage, body);
         reader.take(5)?;
         if reader.u8()? != 0 {
             return Err(reader.malformed("a flag of a later version").into());
@@ -260,7 +260,7 @@ impl UsageBatch {
         let incarnation = Incarnation(reader.u64()?);
         let first_sequence = reader.u64()?;
         let count = reader.u32()? as usize;
-        if count > reader.left() / RECORD_MIN_BYTES {
+        if count > reader.remaining() / RECORD_MIN_BYTES {
             return Err(reader.malformed("more records than bytes").into());
         }
         let tenants = read_names(&mut reader, TenantName::new)?;
@@ -327,7 +327,7 @@ fn read_names<T: Ord + Clone, E>(
 ) -> Result<Vec<T>, Malformed> {
     let count = reader.number()?;
     // Each takes two bytes at least.
-    if count > (reader.left() / 2) as u64 {
+    if count > (reader.remaining() / 2) as u64 {
         return Err(reader.malformed("more names than bytes"));
     }
     let mut names = Vec::with_capacity(count as usize);

@@ -11,7 +11,7 @@
 
 use crate::{
     BATCH_MAX_BYTES, Incarnation, SourceId, UsageBatch,
-    codec::{Malformed, Reader, Writer},
+    codec::{Malformed, Reader, Usage, Writer},
 };
 
 const MAGIC: &[u8; 4] = b"FSPL";
@@ -44,25 +44,25 @@ pub(super) struct Header {
 impl Header {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.bytes.extend_from_slice(MAGIC);
+        writer.raw(MAGIC);
         writer.u8(VERSION);
         writer.text(self.source.as_str());
         writer.u64(self.incarnation.0);
         writer.u64(self.first_sequence);
-        writer.u32(crc32c::crc32c(&writer.bytes));
-        writer.bytes
+        writer.u32(crc32c::crc32c(writer.as_slice()));
+        writer.finish()
     }
 
     /// The header and its length; an error if these bytes do not begin with a whole one.
     fn decode(bytes: &[u8]) -> Result<(Self, usize), Malformed> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::new(Usage, bytes);
         if reader.take(4)? != MAGIC || reader.u8()? != VERSION {
             return Err(reader.malformed("no spool file of version 1"));
         }
         let source = SourceId::new(reader.text()?).map_err(|_| reader.malformed("a name of no source"))?;
         let incarnation = Incarnation(reader.u64()?);
         let first_sequence = reader.u64()?;
-        let length = bytes.len() - reader.left();
+        let length = bytes.len() - reader.remaining();
         if reader.u32()? != crc32c::crc32c(&bytes[..length]) || first_sequence == 0 {
             return Err(reader.malformed("a header whose checksum does not match"));
         }

@@ -1,0 +1,72 @@
+//! Writing fields one after the other.
+
+/// Bytes being encoded; what [`Reader`](crate::Reader) reads.
+#[derive(Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// Writes bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Writes an integer in one byte.
+    pub fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    /// Writes an integer in two bytes.
+    pub fn u16(&mut self, value: u16) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// Writes an integer in four bytes.
+    pub fn u32(&mut self, value: u32) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// Writes an integer in eight bytes.
+    pub fn u64(&mut self, value: u64) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// Writes an integer with a sign in eight bytes.
+    pub fn i64(&mut self, value: i64) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// Writes a LEB128 number, in its shortest form.
+    pub fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push((value as u8) | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    /// Writes a difference, small in either direction.
+    pub fn difference(&mut self, value: i64) {
+        self.number(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    /// Writes a text with its length before it in one byte.
+    ///
+    /// # Panics
+    /// If the text is longer than 255 bytes; names are checked where they come in.
+    pub fn text(&mut self, value: &str) {
+        self.u8(u8::try_from(value.len()).expect("names are bounded"));
+        self.raw(value.as_bytes());
+    }
+
+    /// What was written so far.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// All that was written.
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
