@@ -15,6 +15,7 @@
 //! Linux; a file that is gone, or not a regular one, cannot be locked, but always be unlocked.
 
 mod grant;
+pub(crate) mod number;
 mod procedure;
 mod service;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod types;
 #[cfg(test)]
 pub(crate) mod world;
 
+pub use number::{PROGRAM, VERSION};
 pub use procedure::NlmProgram;
 pub use service::{LockService, LockServiceStatus};
 pub use types::{
@@ -44,11 +46,6 @@ use firn_vfs::{
 use grant::Grants;
 use std::sync::Arc;
 use tracing::{debug, warn};
-
-/// NLM's program number.
-pub const PROGRAM: u32 = 100_021;
-/// The version that goes with NFSv3. Earlier ones have 32-bit offsets and belong to NFSv2.
-pub const VERSION: u32 = 4;
 
 /// Longest owner taken. Real ones have some dozen bytes; a lock keeps its owner in memory.
 const OWNER_BYTES_MAX: usize = 255;
@@ -253,7 +250,7 @@ impl LockManager {
             return Ok(LockStatus::Granted);
         }
         if self.grants.settle_exactly(&asked) {
-            // Granted while the client lost patience: it does not know, so it holds nothing.
+            // Granted after the client had given up: it does not know, so it holds nothing.
             self.table.unlock(asked.file, &asked.owner, asked.range);
             return Ok(LockStatus::Granted);
         }

@@ -36,7 +36,6 @@ mod writer;
 mod zeroing;
 
 pub use error::{JournalError, JournalFull};
-pub(crate) use reclaim::Complaints;
 pub use reclaim::{Reclaim, Reclaimer};
 pub use replay::{Replay, ReplayRecord};
 pub use state::Reservation;

@@ -1,17 +1,13 @@
 //! Asking the replicas of a row: until all of one version have answered, or the deadline passes.
 
-use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas, waits::Wait};
+use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas, retry::RetryState};
 use firn_blockd_disk::{Incarnation, ReplicaError};
 use firn_blockd_protocol::{
     CallError, Generation, Refusal, Replica, Reply, Request, Row, RowVersion, VersionedBlocks, WriteBlocks,
 };
-use firn_env::{Backoff, Env, Monotonic};
 use futures::future::join_all;
-use std::{collections::BTreeSet, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering::Relaxed};
 use tracing::debug;
-
-/// Before a node is asked again.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500)).without_jitter();
 
 /// What an answer to a request about a row means.
 enum Verdict<T> {
@@ -23,35 +19,6 @@ enum Verdict<T> {
     /// The replica has it, but not whole.
     Damaged,
     Fenced(Incarnation),
-}
-
-pub(crate) struct RetryState {
-    began: Monotonic,
-    failures: u32,
-    immediate_retries: u32,
-    /// For people, from the first pause on.
-    wait: Option<Wait>,
-}
-
-/// Times that something new is followed at once, in one store or load. More of them mean that somebody is confused.
-const IMMEDIATE_RETRIES_MAX: u32 = 8;
-
-impl RetryState {
-    pub(crate) fn new(env: &Env) -> Self {
-        Self {
-            began: env.now(),
-            failures: 0,
-            immediate_retries: 0,
-            wait: None,
-        }
-    }
-
-    /// Asks again at once, or says why not.
-    fn retry_at_once(&mut self) -> Option<String> {
-        self.immediate_retries += 1;
-        (self.immediate_retries > IMMEDIATE_RETRIES_MAX)
-            .then(|| "the row keeps changing, or a node keeps forgetting its fence".into())
-    }
 }
 
 impl ClusterReplicas {
@@ -94,15 +61,11 @@ impl ClusterReplicas {
         why: String,
     ) -> Result<(), ReplicaError> {
         self.counters.retries.fetch_add(1, Relaxed);
-        match &retry.wait {
-            Some(wait) => wait.say(why.clone()),
-            None => retry.wait = Some(self.waits.begin(retry.began, why.clone())),
-        }
-        if self.env.now().since(retry.began) >= self.deadline_after {
+        retry.say(&self.waits, &why);
+        if self.env.now().since(retry.began()) >= self.deadline_after {
             return Err(ReplicaError::Unreachable { replica: 0, why });
         }
-        retry.failures += 1;
-        BACKOFF.wait(&self.env, retry.failures).await;
+        retry.pause(&self.env).await;
         // The table may be away as well: then nobody changes rows either.
         if let Err(error) = self.rows.refresh(row.index).await {
             debug!(%error, "the table cannot be read");

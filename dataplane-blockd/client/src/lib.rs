@@ -22,6 +22,7 @@ mod layout;
 mod opening;
 mod pool;
 mod replicas;
+mod retry;
 mod rows;
 mod settings;
 mod takeover;

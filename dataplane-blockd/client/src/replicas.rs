@@ -15,9 +15,9 @@
 use crate::{
     access::Access,
     chunks::{self, Found, Joined, Piece},
-    exchange::RetryState,
     layout::{Chunk, Layout, LayoutError},
     pool::{Pool, Speaker},
+    retry::RetryState,
     rows::Rows,
     waits::{Waiting, Waits},
 };

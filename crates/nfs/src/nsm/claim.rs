@@ -18,7 +18,7 @@
 
 use super::{Host, Monitor, PROGRAM, VERSION, program::HostName};
 use crate::{
-    nlm,
+    nlm::number,
     portmap::port_of,
     remote::{self, RemoteError},
     rpc::{Credential, Peer, Target, Transport},
@@ -190,7 +190,7 @@ async fn verdict(env: &Env, address: IpAddr, name: &Bytes, state: i32) -> Verdic
         },
         Err(RemoteError::NotRegistered) => {
             for transport in [Transport::Tcp, Transport::Udp] {
-                match port_of(env, address, nlm::PROGRAM, nlm::VERSION, transport).await {
+                match port_of(env, address, number::PROGRAM, number::VERSION, transport).await {
                     Ok(None) => {}
                     Ok(Some(_)) | Err(_) => return Verdict::Unproven,
                 }

@@ -6,15 +6,7 @@
 
 use super::state::Shared;
 use async_trait::async_trait;
-use firn_env::{Env, Monotonic};
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-
-/// Between two log lines about the same stall: enough for whoever watches, and a day of it is a thousand lines.
-const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
+use std::{fmt, sync::Arc};
 
 /// Something on the journal's disk that can be given up.
 #[async_trait]
@@ -42,29 +34,10 @@ impl Reclaimer {
     }
 }
 
-/// Lets one complaint a minute through.
-#[derive(Default)]
-pub(crate) struct Complaints {
-    last: Mutex<Option<Monotonic>>,
-}
-
-impl Complaints {
-    /// Whether it is time for one; if so, this is it.
-    pub(crate) fn is_due(&self, env: &Env) -> bool {
-        let now = env.now();
-        let mut last = self.last.lock().expect("no panic under this lock");
-        let due = last.is_none_or(|last| now.since(last) >= COMPLAINT_EVERY);
-        if due {
-            *last = Some(now);
-        }
-        due
-    }
-}
-
 impl Shared {
     /// The disk is too full for what is to be written: said in `status` until it is over, and in the log once a minute.
     pub(super) fn stall(&self, error: &dyn fmt::Display) {
-        if self.complaints.is_due(&self.env) {
+        if self.complaints.count(self.env.now()).is_some() {
             tracing::warn!(%error, "the journal waits for its disk; clients wait when the present file is full");
         }
         self.lock().stalled = Some(error.to_string());

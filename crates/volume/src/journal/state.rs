@@ -15,10 +15,9 @@ use super::{
     Appended, JournalConfig, JournalError, JournalStatistics, RecordRef, ReserveClass, Sequence,
     file::{FIRST_RECORD_OFFSET, FIRST_RECORD_SLOT, JournalFile, RECORD_ADDED_BYTES},
     recent::RecentRecords,
-    reclaim::Complaints,
 };
 use bytes::Bytes;
-use firn_env::{Env, Monotonic};
+use firn_env::{Env, LogLimiter, Monotonic};
 use firn_format::MAX_RECORD_BYTES;
 use firn_seal::SEALED_OVERHEAD_BYTES;
 use futures::channel::oneshot;
@@ -56,7 +55,7 @@ pub(super) struct Shared {
     /// Held while a batch is sealed, in the order in which batches were taken off the queue.
     pub(super) sealing: tokio::sync::Mutex<()>,
     /// About a disk that is full.
-    pub(super) complaints: Complaints,
+    pub(super) complaints: LogLimiter,
     state: Mutex<State>,
 }
 
@@ -187,7 +186,7 @@ impl Shared {
             durable: AtomicU64::new(last.0),
             recent: Mutex::default(),
             sealing: tokio::sync::Mutex::default(),
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
             state: Mutex::new(State {
                 next: Sequence(last.0 + 1),
                 cursor,

@@ -17,10 +17,10 @@
 //! also closes the file: one that somebody else unlinked takes its space as long as it is open.
 
 use super::ranges::RangeSet;
-use crate::journal::{Complaints, Reclaim};
+use crate::journal::Reclaim;
 use async_trait::async_trait;
 use bytes::Bytes;
-use firn_env::{DiskError, DiskFile, Env, OpenMode};
+use firn_env::{DiskError, DiskFile, Env, LogLimiter, OpenMode};
 use firn_format::{Location, SegmentId, WriterId};
 use std::{
     collections::BTreeMap,
@@ -67,7 +67,7 @@ pub(super) struct DiskCache {
     capacity_bytes: u64,
     /// Left free on the disk, for the journal.
     headroom_bytes: u64,
-    complaints: Complaints,
+    complaints: LogLimiter,
     state: Mutex<State>,
 }
 
@@ -166,7 +166,7 @@ impl DiskCache {
             directory: directory.to_owned(),
             capacity_bytes,
             headroom_bytes,
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
             state: Mutex::default(),
         };
         for name in env.disk().list(directory).await? {
@@ -197,7 +197,7 @@ impl DiskCache {
             directory: String::new(),
             capacity_bytes: 0,
             headroom_bytes: 0,
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
             state: Mutex::default(),
         }
     }
@@ -362,7 +362,7 @@ impl DiskCache {
             }
             Err(error) => {
                 self.lock().write_failures += 1;
-                if self.complaints.is_due(&self.env) {
+                if self.complaints.count(self.env.now()).is_some() {
                     tracing::warn!(%error, "the disk cache cannot take more; reads go to the store");
                 }
             }

@@ -4,20 +4,17 @@
 //! before, oldest (the durable one) first. A crash picks one of them for each sector; a sync forgets those older than
 //! itself. The length is kept in the same way.
 
-use super::image::{FileImage, Survival};
+use super::image::{FileImage, PAGE_BYTES, Page, Survival};
 use crate::sim::seeded::Seeded;
 use bytes::{Bytes, BytesMut};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The unit of storage and of space accounting, as ext4's.
-pub(super) const PAGE_BYTES: usize = 4096;
 /// The unit of loss: what disks promise to write whole.
 pub(super) const SECTOR_BYTES: usize = 512;
 const SECTORS_PER_PAGE: u64 = (PAGE_BYTES / SECTOR_BYTES) as u64;
 /// Contents remembered per sector; the durable one is always among them.
 const VERSIONS_MAX: usize = 4;
 
-pub(super) type Page = [u8; PAGE_BYTES];
 type Sector = [u8; SECTOR_BYTES];
 
 /// A sector whose current content is not known to be durable.

@@ -1,6 +1,5 @@
 //! What a crash leaves of a disk, and how it is chosen.
 
-use super::content::{PAGE_BYTES, Page};
 use crate::sim::seeded::Seeded;
 use bytes::Bytes;
 use std::{
@@ -9,6 +8,11 @@ use std::{
     path::Path,
     sync::Arc,
 };
+
+/// The unit of storage and of space accounting, as ext4's.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+pub(super) type Page = [u8; PAGE_BYTES];
 
 /// Which of the unsynced changes survive a crash. All of these happen to real disks; the interesting ones are rare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
