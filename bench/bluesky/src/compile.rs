@@ -163,12 +163,12 @@ impl Build {
 
     /// Runs the jobs; without a mount only their computing, which is what a file system that takes no time would give.
     pub async fn run(self: Arc<Self>, env: &Env, mount: Option<Arc<Mount>>, build: &str) -> Result<()> {
-        let turns = Arc::new(Semaphore::new(JOBS_AT_ONCE));
+        let permits = Arc::new(Semaphore::new(JOBS_AT_ONCE));
         let done: Vec<watch::Sender<bool>> = self.jobs.iter().map(|_| watch::channel(false).0).collect();
         let done = Arc::new(done);
         let mut running = Vec::with_capacity(self.jobs.len());
         for number in 0..self.jobs.len() {
-            let turn = turns.clone().acquire_owned().await.context("the turns end")?;
+            let permit = permits.clone().acquire_owned().await.context("the permits end")?;
             let (this, env_of_job, mount, done) = (self.clone(), env.clone(), mount.clone(), done.clone());
             let build = build.to_owned();
             running.push(env.spawn("job", async move {
@@ -183,7 +183,7 @@ impl Build {
                 }
                 let outcome = job.run(&env_of_job, mount.as_deref(), &build).await;
                 done[number].send_replace(true);
-                drop(turn);
+                drop(permit);
                 outcome.with_context(|| format!("job {number}"))
             }));
         }

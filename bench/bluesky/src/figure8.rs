@@ -99,7 +99,7 @@ impl Figure8 {
         let (env, files, burst) = (edge.env.clone(), set.files.clone(), self.burst);
         let ((took, passed), _) = office.measure(&edge, async move {
             let (noise, mut random) = (Noise::new(3), Seeded::new(29, rate));
-            let turns = Arc::new(Semaphore::new(AT_ONCE));
+            let permits = Arc::new(Semaphore::new(AT_ONCE));
             let started = env.now();
             let interval = Duration::from_secs(1) / u32::try_from(rate).context("a small rate")?;
             let mut running = Vec::new();
@@ -112,7 +112,7 @@ impl Figure8 {
                 if passed < due {
                     env.sleep(due - passed).await;
                 }
-                let turn = turns.clone().acquire_owned().await.context("the turns end")?;
+                let permit = permits.clone().acquire_owned().await.context("the permits end")?;
                 let (file, data) = (
                     random.pick(&files).handle.clone(),
                     noise.bytes(u64::from(number), REQUEST_BYTES),
@@ -122,7 +122,7 @@ impl Figure8 {
                     let began = env_of_write.now();
                     mount.write(&file, 0, data, StableHow::FileSync).await?;
                     let took = env_of_write.now().since(began);
-                    drop(turn);
+                    drop(permit);
                     anyhow::Ok(took)
                 }));
             }

@@ -301,7 +301,7 @@ impl Load {
     /// Operations `first..first + count`, each at its time unless too many are under way.
     async fn run(self: Arc<Self>, first: u64, count: u64) -> Result<()> {
         let started = self.env.now();
-        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
         let mut running = Vec::new();
         for number in 0..count {
             let due = Duration::from_nanos(number * 1_000_000_000 / OPERATIONS_PER_SECOND);
@@ -309,11 +309,11 @@ impl Load {
             if passed < due {
                 self.env.sleep(due - passed).await;
             }
-            let turn = turns.clone().acquire_owned().await.context("the turns end")?;
+            let permit = permits.clone().acquire_owned().await.context("the permits end")?;
             let this = self.clone();
             running.push(self.env.spawn("operation", async move {
                 let result = this.one(first + number).await;
-                drop(turn);
+                drop(permit);
                 result.with_context(|| format!("operation {number}"))
             }));
         }

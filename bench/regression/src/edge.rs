@@ -28,7 +28,7 @@ const LARGE_BYTES: u64 = 512 << 20;
 const GIB: f64 = (1_u64 << 30) as f64;
 const SMALL_BYTES: u32 = 4096;
 const SMALL_CALLS: u64 = 10_000;
-const PATIENCE: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Measures all rows.
 pub async fn measure(directory: &Path) -> Result<Figures> {
@@ -142,7 +142,7 @@ impl Span {
 /// A client of the server at `address`, and the root of what it mounted.
 pub async fn connect(env: &Env, address: &str, export: &str) -> Result<(NfsClient, WireHandle)> {
     let credential = Credential::sys("bench", 0, 0, Vec::new());
-    let client = NfsClient::connect(env, address, credential, PATIENCE).await?;
+    let client = NfsClient::connect(env, address, credential, CALL_TIMEOUT).await?;
     let mounted = client.mount(export).await?;
     let mounted = mounted.map_err(|status| anyhow::anyhow!("MOUNT: {status:?}"))?;
     Ok((client, mounted.handle))

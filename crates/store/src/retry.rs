@@ -4,7 +4,7 @@
 //! pause below a bound that doubles (full jitter), so that clients that failed together do not return together. Each try
 //! has a deadline that grows with the bytes it moves, and doubles after each try that ran into it, so that a line slower
 //! than expected still gets through. Requests under way are bounded, reads apart from writes: a burst of uploads does not
-//! hold up a read. Waiting for a turn or for the upload limit does not count against the deadline of a try.
+//! hold up a read. Waiting for a permit or for the upload limit does not count against the deadline of a try.
 //!
 //! **A create-only put whose reply was lost.** The first try may have made the object, then the second is told that it
 //! exists. Names are never used by two writers, so it is almost surely ours; to be sure it is read back, and the put has
@@ -105,7 +105,7 @@ pub struct Retrying {
 struct Request<'a> {
     operation: &'static str,
     key: &'a ObjectKey,
-    turns: &'a Semaphore,
+    permits: &'a Semaphore,
     /// What the deadline allows for, and the upload limit charges if the request is a put.
     bytes: u64,
     is_upload: bool,
@@ -165,14 +165,14 @@ impl Retrying {
             {
                 limit.admit(request.bytes).await;
             }
-            let turn = request
-                .turns
+            let permit = request
+                .permits
                 .acquire()
                 .await
                 .expect("the semaphore is never closed");
             let deadline = self.deadline(request.bytes, timeouts, give_up_at);
             let result = self.env.timeout(deadline, call(tries > 0)).await;
-            drop(turn);
+            drop(permit);
             tries += 1;
             let error = match result {
                 Ok(Err(error)) if error.is_transient() => error,
@@ -210,7 +210,7 @@ impl Retrying {
         Request {
             operation,
             key,
-            turns: &self.reads,
+            permits: &self.reads,
             bytes,
             is_upload: false,
         }
@@ -220,7 +220,7 @@ impl Retrying {
         Request {
             operation,
             key,
-            turns: &self.writes,
+            permits: &self.writes,
             bytes: 0,
             is_upload: false,
         }
@@ -260,7 +260,7 @@ impl Store for Retrying {
         let request = Request {
             operation: "put",
             key,
-            turns: &self.writes,
+            permits: &self.writes,
             bytes: parts.iter().map(|part| part.len() as u64).sum(),
             is_upload: true,
         };

@@ -151,8 +151,8 @@ impl Admission {
         }
     }
 
-    /// The oldest handshake makes room, as when the process has no more file descriptors; false if there is none.
-    pub(crate) fn make_room(&self) -> bool {
+    /// Evicts the oldest handshake, as when the process has no more file descriptors; false if there is none.
+    pub(crate) fn evict_oldest(&self) -> bool {
         let oldest = {
             let mut handshakes = self.handshakes();
             let oldest = handshakes.oldest(None);

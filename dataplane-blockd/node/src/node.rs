@@ -397,7 +397,7 @@ async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: 
             Err(error) => {
                 debug!(%error, "a connection was not accepted");
                 // Most often there is no file descriptor left. Who is silent gives one back at once; where nobody is, we wait.
-                if !inner.admission.make_room() {
+                if !inner.admission.evict_oldest() {
                     inner.env.sleep(Duration::from_millis(100)).await;
                 } else {
                     inner.env.sleep(Duration::from_millis(1)).await;

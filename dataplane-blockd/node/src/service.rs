@@ -346,9 +346,9 @@ impl NodeSession {
         };
         // Who has more requests waiting than the disk takes loses nothing by waiting for a commit with others, which on a disk with
         // an arm all others pay for.
-        let patience = self.node.options.commit_wait_max;
-        if !patience.is_zero() && self.node.queue.has_waiting(grant.tenant) {
-            self.node.store.durable_within(batch, patience).await;
+        let wait_max = self.node.options.commit_wait_max;
+        if !wait_max.is_zero() && self.node.queue.has_waiting(grant.tenant) {
+            self.node.store.durable_within(batch, wait_max).await;
         } else {
             self.node.store.durable(batch).await;
         }

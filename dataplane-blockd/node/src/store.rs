@@ -259,9 +259,9 @@ impl Store {
     }
 
     /// The same for somebody who can wait: a commit is asked for only if none came in this time.
-    pub async fn durable_within(&self, batch: u64, patience: Duration) {
+    pub async fn durable_within(&self, batch: u64, limit: Duration) {
         let committed = self.shared.durable.wait_for(|durable| *durable >= batch);
-        if self.shared.env.timeout(patience, committed).await.is_err() {
+        if self.shared.env.timeout(limit, committed).await.is_err() {
             self.durable(batch).await;
         }
     }

@@ -384,7 +384,7 @@ fn a_joining_replica_serves_no_reads() -> Result<(), String> {
         .map_err(|error| error.to_string())?
 }
 
-/// The row of the first tract, once nobody joins or leaves it any more: rows move a little until nodes take turns in them.
+/// The row of the first tract, once nobody joins or leaves it any more: rows move a little until nodes are balanced in them.
 async fn at_rest(client: &Client) -> Result<Row, String> {
     for _ in 0..200 {
         let row = client.row(0).await;

@@ -13,8 +13,8 @@ fn fill_up(machine: &Machine) {
     machine.disk().configure(|options| options.capacity_bytes -= free);
 }
 
-/// Makes room again.
-fn make_room(machine: &Machine) {
+/// Gives the disk its capacity back.
+fn restore_capacity(machine: &Machine) {
     machine
         .disk()
         .configure(|options| options.capacity_bytes = DiskOptions::default().capacity_bytes);
@@ -55,7 +55,7 @@ fn a_store_without_room_for_a_checkpoint_reads_on_and_goes_on_by_itself() {
             assert!(acknowledged > 100, "{acknowledged} were acknowledged before");
             let block = (acknowledged % 512) as u16;
             assert!(read(&store, 0, block).await.0.generation >= generation(acknowledged));
-            make_room(&machine);
+            restore_capacity(&machine);
             env.sleep(Duration::from_secs(3)).await;
             assert!(
                 !store.is_read_only() && !store.is_full().await,

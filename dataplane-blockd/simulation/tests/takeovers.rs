@@ -158,7 +158,7 @@ async fn all_hold(env: &Env, client: &Client, winner: &AttachedDisk) -> Result<(
         if let Some(at) = copies.iter().position(differs) {
             return Err(format!("copy {at} is not what was written"));
         }
-        // Rows move a little until nodes take turns in them.
+        // Rows move a little until nodes are balanced in them.
         if copies.len() == usize::from(SETTING.copies) && !copies.contains(&Copy::Joining) {
             return Ok(());
         }

@@ -104,7 +104,7 @@ struct Inner {
     billing: Billing,
     counts: OperationCounts,
     limiter: Limiter,
-    turns: TenantLocks,
+    tenant_locks: TenantLocks,
 }
 
 impl Record for Revocations {
@@ -139,7 +139,7 @@ impl App {
             billing: Billing::new(&parts.env, parts.table.clone()),
             counts: OperationCounts::default(),
             limiter: Limiter::new(parts.limits),
-            turns: TenantLocks::default(),
+            tenant_locks: TenantLocks::default(),
             parts,
             sagas: tokio::sync::Notify::new(),
             revoked: Watched::new(0),
@@ -193,8 +193,8 @@ impl App {
         &self.0.limiter
     }
 
-    pub(crate) fn turns(&self) -> &TenantLocks {
-        &self.0.turns
+    pub(crate) fn tenant_locks(&self) -> &TenantLocks {
+        &self.0.tenant_locks
     }
 
     pub(crate) fn counts(&self) -> &OperationCounts {

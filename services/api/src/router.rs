@@ -165,15 +165,15 @@ pub(crate) fn is_door(endpoint: &Endpoint) -> bool {
 }
 
 async fn perform(endpoint: &Endpoint, call: Call) -> Result<Reply, Problem> {
-    let turns = match &call.context {
-        Some(context) if endpoint.is_mutation() => Some(call.app.turns().of(context.tenant())),
+    let lock = match &call.context {
+        Some(context) if endpoint.is_mutation() => Some(call.app.tenant_locks().of(context.tenant())),
         _ => None,
     };
     for attempt in 0..TRIES {
-        let turn = match &turns {
+        let guard = match &lock {
             None => None,
-            Some(turns) if attempt == 0 => Some(turns.beside().await),
-            Some(turns) => Some(turns.alone().await),
+            Some(lock) if attempt == 0 => Some(lock.beside().await),
+            Some(lock) => Some(lock.alone().await),
         };
         if let Some(idempotency) = &call.idempotency
             && let Some(reply) = idempotency.earlier(&call.app, &call.store()?).await?
@@ -182,7 +182,7 @@ async fn perform(endpoint: &Endpoint, call: Call) -> Result<Reply, Problem> {
         }
         match (endpoint.handler)(call.clone()).await {
             Err(problem) if problem.code == Code::ChangedMeanwhile && attempt + 1 < TRIES => {
-                drop(turn);
+                drop(guard);
                 COLLISION_BACKOFF.wait(call.app.env(), attempt + 1).await;
             }
             result => return result,

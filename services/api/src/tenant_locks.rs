@@ -16,15 +16,15 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 /// Tenants remembered before those that nobody waits for are forgotten.
 const REMEMBERED: usize = 1024;
 
-/// The turns of all tenants.
+/// The locks of all tenants.
 #[derive(Default)]
 pub(crate) struct TenantLocks(Mutex<HashMap<TenantId, Weak<RwLock<()>>>>);
 
-/// The turns of one tenant.
+/// The lock of one tenant.
 #[derive(Clone)]
 pub(crate) struct TenantLock(Arc<RwLock<()>>);
 
-/// A turn: until it is dropped.
+/// The lock, held until this is dropped.
 pub(crate) enum TenantGuard {
     Beside { _guard: OwnedRwLockReadGuard<()> },
     Alone { _guard: OwnedRwLockWriteGuard<()> },
@@ -33,16 +33,16 @@ pub(crate) enum TenantGuard {
 impl TenantLocks {
     pub(crate) fn of(&self, tenant: TenantId) -> TenantLock {
         let mut all = self.0.lock().expect("no panic under this lock");
-        if let Some(turns) = all.get(&tenant).and_then(Weak::upgrade) {
-            return TenantLock(turns);
+        if let Some(lock) = all.get(&tenant).and_then(Weak::upgrade) {
+            return TenantLock(lock);
         }
         // What is left are tenants with requests under way, of which the server bounds the number.
         if all.len() >= REMEMBERED {
-            all.retain(|_, turns| turns.strong_count() > 0);
+            all.retain(|_, lock| lock.strong_count() > 0);
         }
-        let turns = Arc::new(RwLock::new(()));
-        all.insert(tenant, Arc::downgrade(&turns));
-        TenantLock(turns)
+        let lock = Arc::new(RwLock::new(()));
+        all.insert(tenant, Arc::downgrade(&lock));
+        TenantLock(lock)
     }
 }
 

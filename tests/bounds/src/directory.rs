@@ -30,7 +30,7 @@ use std::{
 
 /// Files of which a rate is taken.
 const CHUNK: u64 = 10_000;
-/// How many of the last chunks take turns with the first chunk of an empty directory.
+/// How many of the last chunks are interleaved with the first chunk of an empty directory.
 const ROUNDS: u64 = 10;
 /// Calls in flight.
 const QUEUE: usize = 64;

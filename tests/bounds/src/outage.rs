@@ -275,9 +275,9 @@ async fn real(directory: &Path, outage: Duration) -> Result<Outcome> {
         .collect();
     let mut told = Instant::now();
     // Until everybody writes again, and some seconds more.
-    let patience = back + Duration::from_secs(60);
+    let deadline = back + Duration::from_secs(60);
     while Instant::now() < back + Duration::from_secs(5)
-        || (seen.first_after_ms.load(Relaxed) == 0 && Instant::now() < patience)
+        || (seen.first_after_ms.load(Relaxed) == 0 && Instant::now() < deadline)
     {
         tokio::time::sleep(Duration::from_millis(100)).await;
         ensure!(

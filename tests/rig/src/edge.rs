@@ -337,9 +337,9 @@ require_privileged_port = false
     }
 
     /// Waits until the edge ends by itself; its exit code, and its last lines.
-    pub async fn ended(&mut self, patience: Duration) -> Result<(Option<i32>, String)> {
+    pub async fn ended(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
         let mut child = self.child.take().context("the edge does not run")?;
-        let status = tokio::time::timeout(patience, child.wait()).await;
+        let status = tokio::time::timeout(limit, child.wait()).await;
         let status = status.context("the edge goes on")??;
         let log = fs::read_to_string(self.config.with_file_name("edge.log"))?;
         let from = log.len().saturating_sub(4096);

@@ -85,7 +85,7 @@ fn a_call_that_ended_without_a_reply_is_executed_when_sent_again() {
 }
 
 #[test]
-fn the_oldest_replies_make_room_for_new_ones() {
+fn the_oldest_replies_are_evicted_for_new_ones() {
     let cache = DuplicateCache::new(&env(), LIMITS, []);
     for transaction in 1..=4 {
         execute(&cache, transaction, "done");

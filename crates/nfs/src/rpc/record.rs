@@ -123,7 +123,7 @@ impl Assembler {
     }
 
     /// Allocates for exactly `room` more bytes.
-    fn make_room(&mut self, room: usize) {
+    fn reserve_exactly(&mut self, room: usize) {
         if self.record.capacity() - self.record.len() < room {
             let mut larger = BytesMut::with_capacity(self.record.len() + room);
             larger.extend_from_slice(&self.record);
@@ -161,7 +161,7 @@ impl Assembler {
             }
             let (head, rest) = input.split_at(take);
             if self.record.capacity() - self.record.len() < take {
-                self.make_room(self.sized_room(room, take));
+                self.reserve_exactly(self.sized_room(room, take));
             }
             self.record.put_slice(head);
             self.fragment_left -= take;
@@ -203,7 +203,7 @@ impl Assembler {
         if !self.in_fragment || room < DIRECT_FROM_BYTES {
             return None;
         }
-        self.make_room(room);
+        self.reserve_exactly(room);
         Some((&mut self.record).limit(room))
     }
 

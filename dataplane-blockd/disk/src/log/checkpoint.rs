@@ -6,7 +6,7 @@
 //! | physical blocks u64, each: 0 free, 1 used, n + 2 quarantined by entry n          all little-endian
 //! ```
 //!
-//! Sealed as a whole, so a torn one is no checkpoint. Two places take turns: while one is being written, the other holds
+//! Sealed as a whole, so a torn one is no checkpoint. Two places alternate: while one is being written, the other holds
 //! the one before.
 
 use super::replay::{Mapping, Replay, State};

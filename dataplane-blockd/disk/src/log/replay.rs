@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn tracts_take_turns_and_each_is_written_from_its_beginning() {
+    fn tracts_are_filled_round_robin_and_each_is_written_from_its_beginning() {
         let mut replay = Replay::new(8, 14, 4);
         let places: Vec<u64> = (0..8).map(|block| write(&mut replay, block)).collect();
         assert_eq!(places, [0, 4, 8, 12, 1, 5, 9, 13]);
