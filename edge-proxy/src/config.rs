@@ -1,7 +1,7 @@
 //! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
 
 use crate::{
-    cloud_session::CredentialsFrom, failure::Failure, rings::KeysSection, roots::RootsAt, validation,
+    anchor::AnchorAt, cloud_session::CredentialsFrom, failure::Failure, rings::KeysSection, validation,
 };
 use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
@@ -49,8 +49,9 @@ pub struct VolumeSection {
     pub edge_name: String,
     #[serde(deserialize_with = "from_text")]
     pub store: StoreUrl,
-    #[serde(deserialize_with = "from_text")]
-    pub table: RootsAt,
+    /// Where the roots are; it was called `table` when there were only tables.
+    #[serde(deserialize_with = "from_text", alias = "table")]
+    pub anchor: AnchorAt,
     /// Of the store.
     #[serde(default)]
     pub credentials: CredentialsFrom,
@@ -512,7 +513,7 @@ mod tests {
         let kept = MINIMAL.replace("redb:/srv/table.redb", "service");
         assert!(Config::parse(&kept).is_ok());
         let error = Config::parse(&format!("{kept}\n[cleaner]\nevery = \"15 min\"")).unwrap_err();
-        assert!(error.contains("it also cleans"), "{error}");
+        assert!(error.contains("lets no edge clean"), "{error}");
         let given = MINIMAL.replace("state_directory", "credentials = \"service\"\nstate_directory");
         assert!(Config::parse(&given).is_ok());
         let error = Config::parse(&format!("{given}\n[cleaner]\nevery = \"15 min\"")).unwrap_err();

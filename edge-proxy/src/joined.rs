@@ -127,6 +127,12 @@ impl Joined {
         })
     }
 
+    /// The address of something of the tenant's.
+    pub fn at(&self, path: &str) -> String {
+        let Invitation { server, tenant, .. } = &self.invitation;
+        format!("{}/v1/tenants/{tenant}/{path}", server.trim_end_matches('/'))
+    }
+
     /// What the invitation says of this edge's volume; none if it was made before invitations did.
     pub fn pinned(&self) -> Option<&Pinned> {
         self.invitation.pinned.get(&self.volume.to_string())
@@ -137,7 +143,8 @@ impl Joined {
         self.invitation.edge
     }
 
-    fn client(&self, config: &Config) -> Result<reqwest::Client, Failure> {
+    /// A client with the newest certificate.
+    pub fn client(&self, config: &Config) -> Result<reqwest::Client, Failure> {
         let written = certificate::written(config)?;
         let mut known = self.client.lock().expect("no panic under this lock");
         if let Some((then, client)) = &*known
@@ -197,8 +204,7 @@ impl Joined {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Result<Reply, String>, Failure> {
-        let Invitation { server, tenant, .. } = &self.invitation;
-        let url = format!("{}/v1/tenants/{tenant}/{path}", server.trim_end_matches('/'));
+        let url = self.at(path);
         let client = self.client(config)?;
         let request = match body {
             None => client.get(url),

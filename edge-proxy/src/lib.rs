@@ -6,6 +6,7 @@
 
 mod admin;
 pub mod allocator;
+mod anchor;
 mod bounds;
 mod certificate;
 mod cleaner;
@@ -29,7 +30,6 @@ mod recover;
 mod replace;
 mod report;
 mod rings;
-mod roots;
 mod run;
 mod snapshot;
 mod snapshots;

@@ -1,6 +1,7 @@
 //! From the configuration to what a volume is made of.
 
 use crate::{
+    anchor::{AnchorAt, Roots},
     cloud_session::{CredentialsFrom, ServiceSessions},
     config::Config,
     failure::Failure,
@@ -8,7 +9,6 @@ use crate::{
     later::{LaterStore, LaterTable},
     outage::DEADLINE,
     rings::KeyRings,
-    roots::{RootsAt, ServiceRoots},
 };
 use firn_anchor::Anchor;
 use firn_env::Env;
@@ -16,7 +16,7 @@ use firn_format::{FamilyId, VolumeId};
 use firn_seal::Keys;
 use firn_store::{Stack, StackConfig, Store, StoreUrl};
 use firn_store_cloud::{Credentials, OpenError};
-use firn_table::{Metered, RemoteTable, Table, TableError, TablePrices, TableUrl};
+use firn_table::{Table, TableError, TablePrices, TableUrl};
 use firn_volume::{NotDetachable, Parts, Volume, VolumeError};
 use futures::FutureExt;
 use std::{path::Path, sync::Arc};
@@ -25,7 +25,7 @@ use std::{path::Path, sync::Arc};
 pub struct Outside {
     pub(crate) env: Env,
     pub(crate) stack: Stack,
-    pub(crate) table: Arc<Metered>,
+    pub(crate) roots: Roots,
 }
 
 impl Outside {
@@ -52,14 +52,15 @@ impl Outside {
 
     async fn open_with(config: &Config, fault: Option<&Path>, if_away: IfAway) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
-        let (table, prices): (Arc<dyn Table>, _) = match &config.volume.table {
-            RootsAt::Service => (
-                Arc::new(RemoteTable::new(ServiceRoots::open(config)?)),
-                TablePrices::FREE,
-            ),
-            RootsAt::Table(url) => open_table(&env, url, if_away).await?,
+        let roots = match &config.volume.anchor {
+            AnchorAt::Service => Roots::of_joined(config)?,
+            AnchorAt::Url(url) => Roots::at(config, url)?,
+            AnchorAt::Table(url) => {
+                let (table, prices) = open_table(&env, url, if_away).await?;
+                Roots::over(table, prices)
+            }
         };
-        Self::assemble(env, config, fault, table, prices, if_away).await
+        Self::assemble(env, config, fault, roots, if_away).await
     }
 
     /// Opens the store, over a table that is open already: the one that the configuration names, which others in this process
@@ -69,15 +70,15 @@ impl Outside {
     /// [`Failure`] if the state directory cannot be made or the store cannot be opened.
     pub async fn over(config: &Config, table: Arc<dyn Table>) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
-        Self::assemble(env, config, None, table, TablePrices::FREE, IfAway::Fail).await
+        let roots = Roots::over(table, TablePrices::FREE);
+        Self::assemble(env, config, None, roots, IfAway::Fail).await
     }
 
     async fn assemble(
         env: Env,
         config: &Config,
         fault: Option<&Path>,
-        table: Arc<dyn Table>,
-        prices: TablePrices,
+        roots: Roots,
         if_away: IfAway,
     ) -> Result<Self, Failure> {
         let credentials = match config.volume.credentials {
@@ -98,15 +99,11 @@ impl Outside {
             ..StackConfig::default()
         };
         let stack = Stack::new(&env, backend, stack);
-        Ok(Self {
-            env,
-            stack,
-            table: Arc::new(Metered::new(table, prices)),
-        })
+        Ok(Self { env, stack, roots })
     }
 
     pub(crate) fn anchor(&self, family: FamilyId) -> Anchor {
-        Anchor::new(self.table.clone(), self.env.clone(), family)
+        self.roots.anchor(&self.env, family)
     }
 
     pub(crate) fn parts(&self, family: FamilyId, volume: VolumeId, keys: Keys) -> Parts {

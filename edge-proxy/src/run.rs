@@ -139,7 +139,7 @@ async fn serve_opened(
         keys: parts.keys.clone(),
         owner: opened.owner,
         store_url: config.volume.store.to_string(),
-        table_url: config.volume.table.to_string(),
+        table_url: config.volume.anchor.to_string(),
         book,
     };
     let observed = Arc::new(Observed::new(

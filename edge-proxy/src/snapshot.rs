@@ -4,13 +4,13 @@
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
 
 use crate::{
+    anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
     detached::{Detached, DetachedPart},
 };
 use firn_nfs::{NfsService, nlm::LockService};
 use firn_seal::Keys;
 use firn_store::{Meter, PriceBook, Route, Usage};
-use firn_table::Metered;
 use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -295,7 +295,7 @@ pub struct Observed {
     pub meter: Meter,
     pub book: PriceBook,
     pub table_url: String,
-    pub table: Arc<Metered>,
+    pub roots: Roots,
     pub cleaner: Arc<InsideCleaner>,
     keys: Keys,
     detached: Option<Arc<Detached>>,
@@ -333,7 +333,7 @@ impl Observed {
             meter: outside.stack.meter.clone(),
             book: fixed.book,
             table_url: fixed.table_url,
-            table: outside.table.clone(),
+            roots: outside.roots.clone(),
             cleaner,
             keys: fixed.keys,
             detached,
@@ -366,7 +366,7 @@ impl Observed {
         };
         let usage = self.meter.usage();
         let cost = self.book.cost(&usage, Route::Internet);
-        let table = self.table.usage();
+        let table = self.roots.usage();
         let wall_ms = self.env.wall().as_millis();
         let (journal, objects) = (status.journal, status.objects);
         Snapshot {

@@ -5,10 +5,10 @@
 //! start again: trying again would not help.
 
 use crate::{
+    anchor::AnchorAt,
     bounds,
     cloud_session::CredentialsFrom,
     config::{Config, LimitsSection, NfsSection},
-    roots::RootsAt,
 };
 use firn_nfs::Export;
 use firn_quantity::Size;
@@ -165,8 +165,8 @@ fn state_directory(config: &Config) -> Result<(), String> {
 
 fn cleaner(config: &Config) -> Result<(), String> {
     config.cleaner.check()?;
-    if config.cleaner.every.is_some() && config.volume.table == RootsAt::Service {
-        return Err("cleaner.every: where the service keeps the roots it also cleans; leave it out".into());
+    if config.cleaner.every.is_some() && !matches!(config.volume.anchor, AnchorAt::Table(_)) {
+        return Err("cleaner.every: a service that keeps the roots lets no edge clean; leave it out, and run a cleaner beside it".into());
     }
     if config.cleaner.every.is_some() && config.volume.credentials == CredentialsFrom::Service {
         return Err(

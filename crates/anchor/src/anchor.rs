@@ -1,24 +1,23 @@
 //! Families and their volumes.
 
 use crate::{
-    AnchorError, FamilyTuple, OwnerId, TupleError, TupleVersion, VolumeTuple, retry, tuple::check_name,
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, AnchorRole, FamilyTuple, MAX_LISTED, Obstacle,
+    Root, StoredTuple, TableBackend, TupleError, TupleVersion, VolumeTuple, retry, tuple::check_name,
 };
 use bytes::Bytes;
 use firn_env::Env;
-use firn_format::{FamilyId, OwnershipEpoch, VolumeId, WriterId};
-use firn_table::{Condition, Item, ItemKey, Table, TableError, Write};
+use firn_format::{FamilyId, VolumeId};
+use firn_table::{Table, TableError};
 use std::sync::Arc;
 
 pub(crate) const FAMILY: &str = "family";
-const VOLUME_PREFIX: &str = "volume/";
+pub(crate) const VOLUME_PREFIX: &str = "volume/";
 pub(crate) const NAME_PREFIX: &str = "name/";
-/// Volumes listed with one request.
-const VOLUMES_A_PAGE: usize = 1000;
 
-/// The anchor of one family; cheap to clone.
+/// The anchor of one family, on a table or behind a service; cheap to clone.
 #[derive(Clone)]
 pub struct Anchor {
-    pub(crate) table: Arc<dyn Table>,
+    backend: Arc<dyn AnchorBackend>,
     pub(crate) env: Env,
     family: FamilyId,
 }
@@ -35,7 +34,29 @@ pub struct VolumeEntry {
 impl Anchor {
     /// An anchor that keeps the tuples of `family` in `table`. Makes no request.
     pub fn new(table: Arc<dyn Table>, env: Env, family: FamilyId) -> Self {
-        Self { table, env, family }
+        let backend = TableBackend::new(table, format!("family/{family}"));
+        Self::over(Arc::new(backend), env, family)
+    }
+
+    /// The anchor of a family whose tuples a service keeps in the partition `kept` of its table, as the service's own components
+    /// see it in their `role`. Makes no request.
+    ///
+    /// The partition does not say which family it is of, so a wrong `family` is not noticed here: before anything is judged, whoever
+    /// cleans looks for a head in that family's log.
+    pub fn within(
+        table: Arc<dyn Table>,
+        env: Env,
+        family: FamilyId,
+        kept: impl Into<String>,
+        role: AnchorRole,
+    ) -> Self {
+        let backend = TableBackend::new(table, kept).for_role(role);
+        Self::over(Arc::new(backend), env, family)
+    }
+
+    /// The anchor of `family`, whose calls `backend` answers. Makes no request.
+    pub fn over(backend: Arc<dyn AnchorBackend>, env: Env, family: FamilyId) -> Self {
+        Self { backend, env, family }
     }
 
     /// The family.
@@ -43,28 +64,20 @@ impl Anchor {
         self.family
     }
 
-    /// Creates the family's tuple. Making the call again after [`TableError::Unavailable`] may answer that it exists.
+    /// Creates the family's tuple.
     ///
     /// # Errors
-    /// [`AnchorError::FamilyExists`], or what the table says.
+    /// [`AnchorError::FamilyExists`], or what the table says. After [`TableError::Unavailable`] it may exist: making the call again
+    /// may then answer that it does.
     pub async fn create_family(&self) -> Result<(), AnchorError> {
-        let tuple = FamilyTuple {
-            next_writer: WriterId(1),
+        let call = AnchorCall::CreateFamily {
             created_at_ms: self.env.wall().as_millis(),
             change_id: self.env.random_bytes(),
         };
-        let put = Write::Put {
-            key: self.key(FAMILY),
-            value: tuple.to_bytes(),
-            condition: Condition::Absent,
-        };
-        let exists = || AnchorError::FamilyExists { family: self.family };
-        self.create(vec![put], FAMILY, |item| {
-            let found = FamilyTuple::from_bytes(&item.value)?;
-            Ok(found.change_id == tuple.change_id)
-        })
-        .await?
-        .map_err(|_| exists())
+        match self.create(call, FAMILY).await? {
+            Ok(()) => Ok(()),
+            Err(_) => Err(AnchorError::FamilyExists { family: self.family }),
+        }
     }
 
     /// Creates a volume without an owner and without a root. A name belongs to one volume of the family.
@@ -73,44 +86,32 @@ impl Anchor {
     /// [`AnchorError::VolumeExists`], [`AnchorError::NameTaken`], [`AnchorError::Name`], [`AnchorError::NoSuchFamily`], or
     /// what the table says.
     pub async fn create_volume(&self, volume: VolumeId, name: &str) -> Result<(), AnchorError> {
+        self.enter_volume(volume, name, None).await
+    }
+
+    pub(crate) async fn enter_volume(
+        &self,
+        volume: VolumeId,
+        name: &str,
+        root: Option<Root>,
+    ) -> Result<(), AnchorError> {
         check_name(name)?;
         self.load_family().await?;
-        let tuple = VolumeTuple {
+        let call = AnchorCall::CreateVolume {
+            volume,
             name: name.to_owned(),
-            root: None,
-            epoch: OwnershipEpoch(0),
-            tenure: OwnershipEpoch(0),
-            tenure_owner: OwnerId([0; 16]),
-            grant: [0; 16],
-            owner: None,
-            taken_at_ms: self.env.wall().as_millis(),
-            drained: false,
-            retained: Vec::new(),
+            grant: match &root {
+                Some(_) => self.env.random_bytes(),
+                None => [0; 16],
+            },
+            root,
+            created_at_ms: self.env.wall().as_millis(),
             change_id: self.env.random_bytes(),
         };
-        let sort = volume_sort(volume);
-        let writes = vec![
-            Write::Put {
-                key: self.key(&sort),
-                value: tuple.to_bytes(),
-                condition: Condition::Absent,
-            },
-            Write::Put {
-                key: self.key(&format!("{NAME_PREFIX}{name}")),
-                value: Bytes::copy_from_slice(&volume.0),
-                condition: Condition::Absent,
-            },
-        ];
-        let created = self
-            .create(writes, &sort, |item| {
-                let found = VolumeTuple::from_bytes(&item.value)?;
-                Ok(found.change_id == tuple.change_id)
-            })
-            .await?;
-        match created {
+        match self.create(call, &volume_sort(volume)).await? {
             Ok(()) => Ok(()),
-            Err(0) => Err(AnchorError::VolumeExists { volume }),
-            Err(_) => Err(AnchorError::NameTaken {
+            Err(Obstacle::Tuple) => Err(AnchorError::VolumeExists { volume }),
+            Err(Obstacle::Name) => Err(AnchorError::NameTaken {
                 name: name.to_owned(),
             }),
         }
@@ -121,16 +122,18 @@ impl Anchor {
     /// # Errors
     /// What the table says, or [`AnchorError::Damaged`].
     pub async fn volumes(&self) -> Result<Vec<VolumeEntry>, AnchorError> {
-        let partition = self.partition();
-        let mut volumes = Vec::new();
-        let mut after: Option<String> = None;
+        let mut volumes: Vec<VolumeEntry> = Vec::new();
         loop {
-            let page = self
-                .table
-                .query(&partition, VOLUME_PREFIX, after.as_deref(), VOLUMES_A_PAGE)
-                .await?;
-            for item in &page.items {
-                let sort = &item.key.sort;
+            let after = volumes.last().map(|entry| entry.volume);
+            let call = AnchorCall::Volumes {
+                after,
+                limit: MAX_LISTED,
+            };
+            let (tuples, more) = self.list(call, VOLUME_PREFIX, after.map(volume_sort)).await?;
+            for StoredTuple {
+                name: sort, content, ..
+            } in tuples
+            {
                 let volume =
                     VolumeId::from_hex(&sort[VOLUME_PREFIX.len()..]).map_err(|_| AnchorError::Damaged {
                         what: sort.clone(),
@@ -139,15 +142,12 @@ impl Anchor {
                             offset: VOLUME_PREFIX.len(),
                         },
                     })?;
-                volumes.push(VolumeEntry {
-                    volume,
-                    tuple: decode(sort, VolumeTuple::from_bytes(&item.value))?,
-                });
+                let tuple = decode(&sort, VolumeTuple::from_bytes(&content))?;
+                volumes.push(VolumeEntry { volume, tuple });
             }
-            // Each page begins after the last one's end, so this ends with the partition.
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(volumes),
+            // Each list begins after the last one's end, so this ends with the family.
+            if !more {
+                return Ok(volumes);
             }
         }
     }
@@ -159,9 +159,12 @@ impl Anchor {
     pub async fn volume_named(&self, name: &str) -> Result<Option<VolumeId>, AnchorError> {
         check_name(name)?;
         let sort = format!("{NAME_PREFIX}{name}");
-        match self.table.get(&self.key(&sort)).await? {
+        let call = AnchorCall::VolumeNamed {
+            name: name.to_owned(),
+        };
+        match self.tuple(call, &sort).await? {
             None => Ok(None),
-            Some(item) => match <[u8; 16]>::try_from(&item.value[..]) {
+            Some((content, _)) => match <[u8; 16]>::try_from(&content[..]) {
                 Ok(bytes) => Ok(Some(VolumeId(bytes))),
                 Err(_) => Err(AnchorError::Damaged {
                     what: sort,
@@ -180,8 +183,8 @@ impl Anchor {
     /// [`AnchorError::NoSuchVolume`], [`AnchorError::Damaged`], or what the table says.
     pub async fn load(&self, volume: VolumeId) -> Result<(VolumeTuple, TupleVersion), AnchorError> {
         let sort = volume_sort(volume);
-        match self.table.get(&self.key(&sort)).await? {
-            Some(item) => Ok((decode(&sort, VolumeTuple::from_bytes(&item.value))?, item.version)),
+        match self.tuple(AnchorCall::Volume { volume }, &sort).await? {
+            Some((content, version)) => Ok((decode(&sort, VolumeTuple::from_bytes(&content))?, version)),
             None => Err(AnchorError::NoSuchVolume {
                 family: self.family,
                 volume,
@@ -190,40 +193,76 @@ impl Anchor {
     }
 
     pub(crate) async fn load_family(&self) -> Result<(FamilyTuple, TupleVersion), AnchorError> {
-        match self.table.get(&self.key(FAMILY)).await? {
-            Some(item) => Ok((
-                decode(FAMILY, FamilyTuple::from_bytes(&item.value))?,
-                item.version,
-            )),
+        match self.tuple(AnchorCall::Family {}, FAMILY).await? {
+            Some((content, version)) => Ok((decode(FAMILY, FamilyTuple::from_bytes(&content))?, version)),
             None => Err(AnchorError::NoSuchFamily { family: self.family }),
         }
     }
 
-    /// Makes items that must not be there yet. `Ok(Err(index))`: one was there before us. After a lost reply, `is_ours`
-    /// looks at the item `sort` to tell our own creation from another's.
-    pub(crate) async fn create(
-        &self,
-        writes: Vec<Write>,
-        sort: &str,
-        is_ours: impl Fn(&Item) -> Result<bool, TupleError>,
-    ) -> Result<Result<(), usize>, AnchorError> {
+    /// Makes tuples that must not be there yet. `Ok(Err(_))`: one was there before us. The call carries a mark, so our own
+    /// creation is told from another's after a lost reply.
+    async fn create(&self, call: AnchorCall, sort: &str) -> Result<Result<(), Obstacle>, AnchorError> {
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
             retry::BACKOFF.wait(&self.env, attempt).await;
-            match self.table.transact(writes.clone()).await {
-                Ok(_) => return Ok(Ok(())),
-                Err(TableError::ConditionFailed { index }) if last.is_none() => return Ok(Err(index)),
-                Err(TableError::ConditionFailed { index }) => match self.table.get(&self.key(sort)).await {
-                    Ok(Some(item)) if decode(sort, is_ours(&item))? => return Ok(Ok(())),
-                    Ok(_) => return Ok(Err(index)),
-                    Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                    Err(error) => return Err(error.into()),
-                },
+            match self.change(call.clone()).await {
+                Ok(Ok(_)) => return Ok(Ok(())),
+                Ok(Err(obstacle)) => return Ok(Err(obstacle)),
                 Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(self.gave_up(sort, last))
+    }
+
+    /// One tuple.
+    pub(crate) async fn tuple(
+        &self,
+        call: AnchorCall,
+        sort: &str,
+    ) -> Result<Option<(Bytes, TupleVersion)>, TableError> {
+        match self.backend.call(call).await? {
+            AnchorAnswer::Tuple { tuple: None } => Ok(None),
+            AnchorAnswer::Tuple { tuple: Some(tuple) } if tuple.name == sort => {
+                Ok(Some((tuple.content, tuple.version)))
+            }
+            AnchorAnswer::Tuple { .. }
+            | AnchorAnswer::Tuples { .. }
+            | AnchorAnswer::Changed { .. }
+            | AnchorAnswer::Conflict { .. } => Err(nonsense()),
+        }
+    }
+
+    /// Tuples below a prefix and after a name, and whether there are more.
+    pub(crate) async fn list(
+        &self,
+        call: AnchorCall,
+        prefix: &str,
+        after: Option<String>,
+    ) -> Result<(Vec<StoredTuple>, bool), TableError> {
+        let AnchorAnswer::Tuples { tuples, more } = self.backend.call(call).await? else {
+            return Err(nonsense());
+        };
+        // A list that does not go forward would be read for ever.
+        let fits = tuples.len() <= usize::from(MAX_LISTED)
+            && !(more && tuples.is_empty())
+            && tuples.is_sorted_by(|left, right| left.name < right.name)
+            && tuples.iter().all(|tuple| {
+                tuple.name.starts_with(prefix) && after.as_ref().is_none_or(|after| tuple.name > *after)
+            });
+        if fits { Ok((tuples, more)) } else { Err(nonsense()) }
+    }
+
+    /// Makes a change: the version that it left, or what stood in its way.
+    pub(crate) async fn change(
+        &self,
+        call: AnchorCall,
+    ) -> Result<Result<Option<TupleVersion>, Obstacle>, TableError> {
+        match self.backend.call(call).await? {
+            AnchorAnswer::Changed { version } => Ok(Ok(version)),
+            AnchorAnswer::Conflict { with } => Ok(Err(with)),
+            AnchorAnswer::Tuple { .. } | AnchorAnswer::Tuples { .. } => Err(nonsense()),
+        }
     }
 
     pub(crate) fn gave_up(&self, what: &str, last: Option<TableError>) -> AnchorError {
@@ -235,14 +274,11 @@ impl Anchor {
             },
         }
     }
+}
 
-    pub(crate) fn partition(&self) -> String {
-        format!("family/{}", self.family)
-    }
-
-    pub(crate) fn key(&self, sort: &str) -> ItemKey {
-        ItemKey::new(self.partition(), sort)
-    }
+/// An answer to another question: nothing is known of what happened.
+pub(crate) fn nonsense() -> TableError {
+    TableError::Unavailable("the anchor's answer is not one to what was asked".into())
 }
 
 pub(crate) fn volume_sort(volume: VolumeId) -> String {

@@ -18,16 +18,16 @@
 //! cleaner leaves that never came to its retirement is garbage of an ended writer.
 
 use crate::{
-    Anchor, AnchorError, Proposal, TupleError, TupleVersion,
+    Anchor, AnchorCall, AnchorError, MAX_LISTED, Proposal, RetireProposal, RetireSegment, SeenSegment,
+    StoredTuple, TupleError, TupleVersion,
     anchor::decode,
     layout::{self, Reader, Writer},
-    proposal::proposal_sort,
     retry,
-    writer::writer_sort,
 };
 use bytes::Bytes;
 use firn_format::{SegmentId, Version, VolumeId, WriterId};
-use firn_table::{Condition, MAX_TRANSACTION_OPERATIONS, TableError, Write};
+use firn_table::{MAX_TRANSACTION_OPERATIONS, TableError};
+use serde::{Deserialize, Serialize};
 
 const LAYOUT_VERSION: u8 = 1;
 const ROUND_KIND: u8 = b'C';
@@ -48,7 +48,9 @@ const SEEN: u8 = 1;
 pub const MAX_COVERS: usize = 64;
 
 /// What a sweep goes over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Sweep {
     /// The segments in the log, for victims.
     Log,
@@ -57,7 +59,7 @@ pub enum Sweep {
 }
 
 impl Sweep {
-    fn sort(self) -> String {
+    pub(crate) fn sort(self) -> String {
         let what = match self {
             Self::Log => "log",
             Self::Retired => "retired",
@@ -237,12 +239,11 @@ impl Anchor {
     /// # Errors
     /// [`AnchorError::Damaged`], or what the table says.
     pub async fn cleaner_round(&self) -> Result<(CleanerRound, Option<TupleVersion>), AnchorError> {
-        match self.table.get(&self.key(ROUND)).await? {
+        match self.tuple(AnchorCall::CleanerRound {}, ROUND).await? {
             None => Ok((CleanerRound::default(), None)),
-            Some(item) => Ok((
-                decode(ROUND, CleanerRound::from_bytes(&item.value))?,
-                Some(item.version),
-            )),
+            Some((content, version)) => {
+                Ok((decode(ROUND, CleanerRound::from_bytes(&content))?, Some(version)))
+            }
         }
     }
 
@@ -256,8 +257,8 @@ impl Anchor {
     /// If there is more to retire than [`retirement_segments`] allows.
     pub async fn retire(&self, retirement: Retirement) -> Result<RetirementOutcome, AnchorError> {
         let Retirement {
-            seen: (round, round_version),
-            mover: (mover, mover_version),
+            seen: (_, seen),
+            mover: (mover, mover_seen),
             segments,
             proposals,
         } = retirement;
@@ -265,54 +266,32 @@ impl Anchor {
             segments.len() <= retirement_segments(proposals.len()),
             "the cleaner's batches are bounded"
         );
-        let change_id = self.env.random_bytes();
-        let next = CleanerRound {
-            round: round.round.saturating_add(1),
-            change_id,
+        let segments = segments
+            .into_iter()
+            .map(|(segment, retired)| RetireSegment { segment, retired });
+        let proposals = proposals
+            .into_iter()
+            .map(|(volume, proposal, seen)| RetireProposal {
+                volume,
+                seen,
+                proposal,
+            });
+        let call = AnchorCall::Retire {
+            seen,
+            mover,
+            mover_seen,
+            segments: segments.collect(),
+            proposals: proposals.collect(),
+            change_id: self.env.random_bytes(),
         };
-        let mut writes = vec![
-            Write::Put {
-                key: self.key(ROUND),
-                value: next.to_bytes(),
-                condition: at(round_version),
-            },
-            Write::Check {
-                key: self.key(&writer_sort(mover)),
-                condition: Condition::Version(mover_version),
-            },
-        ];
-        for (segment, retired) in &segments {
-            writes.push(Write::Put {
-                key: self.key(&segment_sort(RETIRED_PREFIX, *segment)),
-                value: retired.to_bytes(),
-                condition: Condition::Absent,
-            });
-            writes.push(Write::Put {
-                key: self.key(&segment_sort(DOOMED_PREFIX, *segment)),
-                value: doomed_bytes(None),
-                condition: Condition::Absent,
-            });
-        }
-        for (volume, proposal, replaced) in &proposals {
-            writes.push(Write::Put {
-                key: self.key(&proposal_sort(*volume)),
-                value: proposal.to_bytes(),
-                condition: at(*replaced),
-            });
-        }
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
             retry::BACKOFF.wait(&self.env, attempt).await;
-            match self.table.transact(writes.clone()).await {
-                Ok(_) => return Ok(RetirementOutcome::Done),
-                Err(TableError::ConditionFailed { .. }) => match self.cleaner_round().await {
-                    Ok((found, _)) if found.change_id == change_id => return Ok(RetirementOutcome::Done),
-                    Ok(_) => return Ok(RetirementOutcome::Overtaken),
-                    Err(AnchorError::Table(error @ TableError::Unavailable(_))) => last = Some(error),
-                    Err(error) => return Err(error),
-                },
+            match self.change(call.clone()).await {
+                Ok(Ok(_)) => return Ok(RetirementOutcome::Done),
+                Ok(Err(_)) => return Ok(RetirementOutcome::Overtaken),
                 Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(self.gave_up(ROUND, last))
@@ -327,11 +306,11 @@ impl Anchor {
         segment: SegmentId,
     ) -> Result<Option<(RetiredSegment, TupleVersion)>, AnchorError> {
         let sort = segment_sort(RETIRED_PREFIX, segment);
-        match self.table.get(&self.key(&sort)).await? {
+        match self.tuple(AnchorCall::Retired { segment }, &sort).await? {
             None => Ok(None),
-            Some(item) => Ok(Some((
-                decode(&sort, RetiredSegment::from_bytes(&item.value))?,
-                item.version,
+            Some((content, version)) => Ok(Some((
+                decode(&sort, RetiredSegment::from_bytes(&content))?,
+                version,
             ))),
         }
     }
@@ -346,10 +325,15 @@ impl Anchor {
         limit: usize,
     ) -> Result<Vec<(SegmentId, RetiredSegment, TupleVersion)>, AnchorError> {
         let mut found = Vec::new();
-        for item in self.segments_under(RETIRED_PREFIX, after, limit).await? {
-            let sort = &item.key.sort;
-            let retired = decode(sort, RetiredSegment::from_bytes(&item.value))?;
-            found.push((segment_of(sort, RETIRED_PREFIX)?, retired, item.version));
+        let call = |after, limit| AnchorCall::ListRetired { after, limit };
+        for StoredTuple {
+            name,
+            version,
+            content,
+        } in self.segments_under(RETIRED_PREFIX, call, after, limit).await?
+        {
+            let retired = decode(&name, RetiredSegment::from_bytes(&content))?;
+            found.push((segment_of(&name, RETIRED_PREFIX)?, retired, version));
         }
         Ok(found)
     }
@@ -364,8 +348,13 @@ impl Anchor {
         limit: usize,
     ) -> Result<Vec<DoomedSegment>, AnchorError> {
         let mut found = Vec::new();
-        for item in self.segments_under(DOOMED_PREFIX, after, limit).await? {
-            let sort = &item.key.sort;
+        let call = |after, limit| AnchorCall::ListDoomed { after, limit };
+        for StoredTuple {
+            name,
+            version,
+            content,
+        } in self.segments_under(DOOMED_PREFIX, call, after, limit).await?
+        {
             let read = |bytes: &[u8]| {
                 let (mut reader, flags) = open(bytes, DOOMED_KIND, SEEN)?;
                 let seen_at_ms = reader.i64()?;
@@ -373,9 +362,9 @@ impl Anchor {
                 Ok((flags & SEEN != 0).then_some(seen_at_ms))
             };
             found.push(DoomedSegment {
-                segment: segment_of(sort, DOOMED_PREFIX)?,
-                seen_at_ms: decode(sort, read(&item.value))?,
-                version: item.version,
+                segment: segment_of(&name, DOOMED_PREFIX)?,
+                seen_at_ms: decode(&name, read(&content))?,
+                version,
             });
         }
         Ok(found)
@@ -387,17 +376,18 @@ impl Anchor {
     /// # Errors
     /// What the table says. It may then have happened.
     pub async fn see_doomed(&self, doomed: &[DoomedSegment]) -> Result<bool, AnchorError> {
-        let now_ms = self.env.wall().as_millis();
-        let writes = doomed.iter().map(|doomed| Write::Put {
-            key: self.key(&segment_sort(DOOMED_PREFIX, doomed.segment)),
-            value: doomed_bytes(Some(now_ms)),
-            condition: Condition::Version(doomed.version),
-        });
-        match self.table.transact(writes.collect()).await {
-            Ok(_) => Ok(true),
-            Err(TableError::ConditionFailed { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
+        if doomed.is_empty() {
+            return Ok(true);
         }
+        let segments = doomed.iter().map(|doomed| SeenSegment {
+            segment: doomed.segment,
+            seen: doomed.version,
+        });
+        let call = AnchorCall::SeeDoomed {
+            segments: segments.collect(),
+            seen_at_ms: self.env.wall().as_millis(),
+        };
+        Ok(self.change(call).await?.is_ok())
     }
 
     /// Says that a doomed segment was deleted. One that is not there is fine.
@@ -405,19 +395,14 @@ impl Anchor {
     /// # Errors
     /// What the table says.
     pub async fn forget_doomed(&self, segment: SegmentId) -> Result<(), AnchorError> {
-        let key = self.key(&segment_sort(DOOMED_PREFIX, segment));
-        let Some(item) = self.table.get(&key).await? else {
+        let sort = segment_sort(DOOMED_PREFIX, segment);
+        let Some((_, seen)) = self.tuple(AnchorCall::Doomed { segment }, &sort).await? else {
             return Ok(());
         };
-        let delete = Write::Delete {
-            key,
-            version: item.version,
-        };
-        match self.table.transact(vec![delete]).await {
-            // Nobody changes such an item; if the condition fails, another cleaner has deleted it.
-            Ok(_) | Err(TableError::ConditionFailed { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        let segment = SeenSegment { segment, seen };
+        // Nobody changes such a tuple; if it is another one, another cleaner has deleted it.
+        self.change(AnchorCall::ForgetDoomed { segment }).await?.ok();
+        Ok(())
     }
 
     /// Replaces what is known of a retired segment (`None`: forgets it, since nothing leads to it any more), unless it was
@@ -431,20 +416,11 @@ impl Anchor {
         seen: TupleVersion,
         changed: Option<&RetiredSegment>,
     ) -> Result<bool, AnchorError> {
-        let key = self.key(&segment_sort(RETIRED_PREFIX, segment));
-        let write = match changed {
-            None => Write::Delete { key, version: seen },
-            Some(retired) => Write::Put {
-                key,
-                value: retired.to_bytes(),
-                condition: Condition::Version(seen),
-            },
+        let call = AnchorCall::ChangeRetired {
+            segment: SeenSegment { segment, seen },
+            retired: changed.cloned(),
         };
-        match self.table.transact(vec![write]).await {
-            Ok(_) => Ok(true),
-            Err(TableError::ConditionFailed { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.change(call).await?.is_ok())
     }
 
     /// The last segment that a sweep looked at; `None` at its beginning.
@@ -453,7 +429,7 @@ impl Anchor {
     /// [`AnchorError::Damaged`], or what the table says.
     pub async fn cleaner_cursor(&self, sweep: Sweep) -> Result<Option<SegmentId>, AnchorError> {
         let sort = sweep.sort();
-        let Some(item) = self.table.get(&self.key(&sort)).await? else {
+        let Some((content, _)) = self.tuple(AnchorCall::CleanerCursor { sweep }, &sort).await? else {
             return Ok(None);
         };
         let read = |bytes: &[u8]| {
@@ -465,7 +441,7 @@ impl Anchor {
             reader.finish()?;
             Ok((flags & SOMEWHERE != 0).then_some(segment))
         };
-        decode(&sort, read(&item.value))
+        decode(&sort, read(&content))
     }
 
     /// Remembers where a sweep goes on. A hint: of two cleaners that set it at one time, either wins.
@@ -477,51 +453,51 @@ impl Anchor {
         sweep: Sweep,
         after: Option<SegmentId>,
     ) -> Result<(), AnchorError> {
-        let key = self.key(&sweep.sort());
-        let found = self.table.get(&key).await?;
-        let mut writer = begin(CURSOR_KIND, if after.is_some() { SOMEWHERE } else { 0 });
-        writer.u64(after.map_or(0, |segment| segment.writer.0));
-        writer.u64(after.map_or(0, |segment| segment.sequence));
-        let put = Write::Put {
-            key,
-            value: writer.finish().into(),
-            condition: at(found.map(|item| item.version)),
+        let found = self
+            .tuple(AnchorCall::CleanerCursor { sweep }, &sweep.sort())
+            .await?;
+        let call = AnchorCall::SetCleanerCursor {
+            sweep,
+            seen: found.map(|(_, version)| version),
+            after,
         };
-        match self.table.transact(vec![put]).await {
-            Ok(_) | Err(TableError::ConditionFailed { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.change(call).await?.ok();
+        Ok(())
     }
 
     async fn segments_under(
         &self,
         prefix: &str,
-        after: Option<SegmentId>,
+        call: impl Fn(Option<SegmentId>, u16) -> AnchorCall,
+        mut after: Option<SegmentId>,
         limit: usize,
-    ) -> Result<Vec<firn_table::Item>, AnchorError> {
-        let mut after = after.map(|segment| segment_sort(prefix, segment));
-        let mut items = Vec::new();
-        // Each page begins after the last one's end, so this ends with the partition.
-        while items.len() < limit {
-            let page = self
-                .table
-                .query(&self.partition(), prefix, after.as_deref(), limit - items.len())
-                .await?;
-            items.extend(page.items);
-            match page.next {
-                Some(next) => after = Some(next),
-                None => break,
+    ) -> Result<Vec<StoredTuple>, AnchorError> {
+        let mut found: Vec<StoredTuple> = Vec::new();
+        // Each list begins after the last one's end, so this ends with the family.
+        while found.len() < limit {
+            let wanted = u16::try_from(limit - found.len())
+                .unwrap_or(MAX_LISTED)
+                .min(MAX_LISTED);
+            let name = after.map(|segment| segment_sort(prefix, segment));
+            let (tuples, more) = self.list(call(after, wanted), prefix, name).await?;
+            found.extend(tuples);
+            match found.last() {
+                Some(last) if more => after = Some(segment_of(&last.name, prefix)?),
+                Some(_) | None => break,
             }
         }
-        Ok(items)
+        Ok(found)
     }
 }
 
-fn at(version: Option<TupleVersion>) -> Condition {
-    version.map_or(Condition::Absent, Condition::Version)
+pub(crate) fn cursor_bytes(after: Option<SegmentId>) -> Bytes {
+    let mut writer = begin(CURSOR_KIND, if after.is_some() { SOMEWHERE } else { 0 });
+    writer.u64(after.map_or(0, |segment| segment.writer.0));
+    writer.u64(after.map_or(0, |segment| segment.sequence));
+    writer.finish().into()
 }
 
-fn doomed_bytes(seen_at_ms: Option<i64>) -> Bytes {
+pub(crate) fn doomed_bytes(seen_at_ms: Option<i64>) -> Bytes {
     let mut doomed = begin(DOOMED_KIND, if seen_at_ms.is_some() { SEEN } else { 0 });
     doomed.i64(seen_at_ms.unwrap_or(0));
     doomed.finish().into()
@@ -544,7 +520,7 @@ fn open(bytes: &[u8], kind: u8, known_flags: u8) -> Result<(Reader<'_>, u8), Tup
     Ok((reader, flags))
 }
 
-fn segment_sort(prefix: &str, segment: SegmentId) -> String {
+pub(crate) fn segment_sort(prefix: &str, segment: SegmentId) -> String {
     format!("{prefix}{:016x}/{:016x}", segment.writer.0, segment.sequence)
 }
 

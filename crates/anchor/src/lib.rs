@@ -10,33 +10,46 @@
 //! - A **writer** tuple says for what an incarnation was drawn, hence when what it left behind is garbage ([`WriterTenure`]).
 //! - A [`Proposal`] is a relocated head that the cleaner offers; [`Anchor::retire`] puts the retirements of all cleaners into
 //!   one order.
-//! - [`Anchor::for_cleaner_within`] is what a cleaner sees of a family that a service keeps for its edges.
+//! - [`AnchorCall`] is what may be asked, [`AnchorBackend`] who answers: a table ([`TableBackend`]), or a service before one.
 //! - [`RememberedRoot`] is what an edge keeps on its own disk to notice a table that was rolled back.
 //!
 //! Nothing here runs in the background: a volume nobody uses costs no request.
 
 mod anchor;
+mod call;
 mod cleaning;
+#[cfg(feature = "testing")]
+pub mod conformance;
 mod error;
+mod known;
 mod layout;
+mod on_table;
 mod ownership;
 mod proposal;
 mod remembered;
 mod restore;
 mod retry;
-mod service_partition;
+mod text;
+mod transition;
 mod tuple;
 mod writer;
 
 pub use anchor::{Anchor, VolumeEntry};
+pub use call::{
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, MAX_LISTED, Obstacle, RetireProposal, RetireSegment,
+    SeenSegment, StoredTuple,
+};
 pub use cleaning::{
     CleanerRound, Cover, DoomedSegment, MAX_COVERS, RetiredSegment, Retirement, RetirementOutcome, Sweep,
     retirement_segments,
 };
 pub use error::{AnchorError, Fenced};
+pub use known::KnownTuples;
+pub use on_table::TableBackend;
 pub use ownership::{Ownership, Takeover};
 pub use proposal::{MAX_PROPOSAL_USAGE, Overtaken, Proposal, UsageChange};
 pub use remembered::{RememberedRoot, RolledBack, SeenRoot};
+pub use transition::{MAX_VERSION_STEP, Unfit, VolumeChange};
 pub use tuple::{
     FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, RetainedRoot, Root,
     TupleError, TupleVersion, VolumeTuple,

@@ -21,11 +21,15 @@
 //! no other one before it is resolved.
 
 use crate::{
-    Anchor, AnchorError, Fenced, MAX_RETAINED_ROOTS, Owner, OwnerId, RetainedRoot, Root, TupleVersion,
-    VolumeTuple, anchor::volume_sort, retry, tuple::check_name,
+    Anchor, AnchorCall, AnchorError, Fenced, MAX_RETAINED_ROOTS, Owner, OwnerId, RetainedRoot, Root,
+    TupleVersion, VolumeChange, VolumeTuple,
+    anchor::{nonsense, volume_sort},
+    retry,
+    transition::follows,
+    tuple::check_name,
 };
 use firn_format::{Location, OwnershipEpoch, Uid, Version, VolumeId};
-use firn_table::{Condition, TableError, Write};
+use firn_table::TableError;
 
 /// The right to commit roots of a volume. Not `Clone`: there is one committer.
 #[derive(Debug)]
@@ -166,7 +170,7 @@ impl Anchor {
         };
         let grant = self.env.random_bytes();
         let (tuple, version) = self
-            .change(volume, grant, |tuple| {
+            .change_volume(volume, grant, |tuple| {
                 if let Some(other) = &tuple.owner
                     && other.id != owner.id
                     && !firn_env::planted!("anchor.acquire_from_other")
@@ -178,11 +182,7 @@ impl Anchor {
                         last_committed_ms: tuple.last_committed_ms(),
                     });
                 }
-                let mut given = self.give(volume, tuple, &owner, grant)?;
-                if firn_env::planted!("anchor.restart_keeps_epoch") && tuple.owner.is_some() {
-                    given.epoch = tuple.epoch;
-                }
-                Ok(given)
+                self.take(volume, tuple, &owner, grant, false)
             })
             .await?;
         Ok(self.held(volume, owner, tuple, version))
@@ -206,39 +206,25 @@ impl Anchor {
             name: name.to_owned(),
         };
         let grant = self.env.random_bytes();
-        let now_ms = self.env.wall().as_millis();
         let mut taken_from: Option<VolumeTuple> = None;
         let (tuple, version) = self
-            .change(volume, grant, |tuple| {
+            .change_volume(volume, grant, |tuple| {
                 if let Some(first) = &taken_from
                     && first.grant != tuple.grant
                 {
                     // The operator decided on what stood there before; a newer owner is another decision.
                     return Err(self.gave_up(&volume_sort(volume), None));
                 }
-                let mut given = self.give(volume, tuple, &owner, grant)?;
-                if let (Some(fenced), Some(root)) = (&tuple.owner, &tuple.root)
-                    && fenced.id != owner.id
-                    && !firn_env::planted!("anchor.takeover_drops_root")
-                {
-                    if given.retained.len() >= MAX_RETAINED_ROOTS {
-                        return Err(AnchorError::TooManyRetained {
-                            volume,
-                            retained: given.retained.len(),
-                        });
-                    }
-                    given.retained.push(RetainedRoot {
-                        fenced_epoch: tuple.epoch,
-                        tenure: tuple.tenure,
-                        retained_at_ms: now_ms,
-                        root: root.clone(),
+                let retains =
+                    tuple.root.is_some() && tuple.owner.as_ref().is_some_and(|fenced| fenced.id != owner.id);
+                if retains && tuple.retained.len() >= MAX_RETAINED_ROOTS {
+                    return Err(AnchorError::TooManyRetained {
+                        volume,
+                        retained: tuple.retained.len(),
                     });
                 }
-                if firn_env::planted!("anchor.takeover_keeps_epoch") {
-                    given.epoch = tuple.epoch;
-                }
                 taken_from = Some(tuple.clone());
-                Ok(given)
+                self.take(volume, tuple, &owner, grant, true)
             })
             .await?;
         // Set by the last decision, which is the one that was written.
@@ -272,18 +258,18 @@ impl Anchor {
         let volume = ownership.volume;
         let held = &*ownership;
         let (tuple, version) = self
-            .change(volume, change_id, |tuple| {
+            .change_volume(volume, change_id, |tuple| {
                 // An earlier call whose reply never came may have done it; then it is done once more.
                 let drained_by_us =
                     tuple.epoch == held.epoch && tuple.grant == held.grant && tuple.owner.is_none();
                 if !drained_by_us {
                     held.stands_in(tuple)?;
                 }
-                Ok(VolumeTuple {
-                    owner: None,
-                    drained: true,
-                    taken_at_ms: now_ms,
-                    ..tuple.clone()
+                Ok(VolumeChange::Drain {
+                    epoch: held.epoch,
+                    grant: held.grant,
+                    drained_at_ms: now_ms,
+                    change_id,
                 })
             })
             .await?;
@@ -320,21 +306,23 @@ impl Anchor {
                     Err(error) => return Err(error),
                 }
             }
-            let changed = VolumeTuple {
-                root: Some(root.clone()),
-                change_id: root.commit_id,
-                ..ownership.tuple.clone()
+            let change = VolumeChange::Commit {
+                grant: ownership.grant,
+                root: root.clone(),
             };
+            let changed = change
+                .apply(&ownership.tuple)
+                .map_err(|why| unfit(ownership, &root, why.0))?;
             // Set before the request leaves: if this future is dropped meanwhile, the doubt stays known.
             ownership.unresolved = Some(root.clone());
-            match self.put(ownership.volume, &changed, ownership.version).await {
-                Ok(version) => {
+            match self.put(ownership.volume, change, ownership.version).await {
+                Ok(Some(version)) => {
                     ownership.tuple = changed;
                     ownership.version = version;
                     ownership.unresolved = None;
                     return Ok(());
                 }
-                Err(TableError::ConditionFailed { .. }) => {
+                Ok(None) => {
                     if firn_env::planted!("anchor.lost_reply_is_failure") {
                         return Err(ownership.fenced_by(&ownership.tuple).into());
                     }
@@ -347,7 +335,7 @@ impl Anchor {
                     }
                     last = Some(error);
                 }
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
             read_back = true;
         }
@@ -374,14 +362,9 @@ impl Anchor {
     /// As [`Anchor::load`], or [`AnchorError::Contended`].
     pub async fn forget_retained(&self, volume: VolumeId, fenced: OwnershipEpoch) -> Result<(), AnchorError> {
         let change_id = self.env.random_bytes();
-        self.change(volume, change_id, |tuple| {
-            let mut changed = tuple.clone();
-            changed
-                .retained
-                .retain(|retained| retained.fenced_epoch != fenced);
-            Ok(changed)
-        })
-        .await?;
+        let change = VolumeChange::ForgetRetained { fenced, change_id };
+        self.change_volume(volume, change_id, |_| Ok(change.clone()))
+            .await?;
         Ok(())
     }
 
@@ -393,14 +376,8 @@ impl Anchor {
         if !ownership.is_held_in(&ownership.tuple) {
             return Err(ownership.fenced_by(&ownership.tuple).into());
         }
-        let unfit = |why| AnchorError::UnfitRoot {
-            volume: ownership.volume,
-            offered: root.version,
-            current: ownership.root().map(|root| root.version),
-            why,
-        };
         if root.epoch != ownership.epoch || root.owner != ownership.owner.id {
-            return Err(unfit("it names another owner or epoch"));
+            return Err(unfit(ownership, root, "it names another owner or epoch"));
         }
         check_name(&root.owner_name)?;
         if let Some(unresolved) = &ownership.unresolved
@@ -411,11 +388,8 @@ impl Anchor {
                 version: unresolved.version,
             });
         }
-        if let Some(current) = ownership.root()
-            && root.version <= current.version
-            && !firn_env::planted!("anchor.versions_may_repeat")
-        {
-            return Err(unfit("versions only grow"));
+        if !follows(ownership.root(), root) && !firn_env::planted!("anchor.versions_may_repeat") {
+            return Err(unfit(ownership, root, "versions rise, by 65,536 at most"));
         }
         Ok(true)
     }
@@ -442,35 +416,29 @@ impl Anchor {
         Ok(false)
     }
 
-    /// The tuple after ownership was given to `owner`.
-    fn give(
+    fn take(
         &self,
         volume: VolumeId,
         tuple: &VolumeTuple,
         owner: &Owner,
         grant: [u8; 16],
-    ) -> Result<VolumeTuple, AnchorError> {
-        let epoch = tuple.epoch.0.checked_add(1).ok_or_else(|| AnchorError::Damaged {
-            what: volume_sort(volume),
-            why: crate::TupleError::Malformed {
-                what: "an epoch at its end",
-                offset: 3,
-            },
-        })?;
-        let same_tenure = tuple.tenure_owner == owner.id && tuple.tenure.0 > 0;
-        Ok(VolumeTuple {
-            epoch: OwnershipEpoch(epoch),
-            tenure: if same_tenure != firn_env::planted!("anchor.tenure_follows_nobody") {
-                tuple.tenure
-            } else {
-                OwnershipEpoch(epoch)
-            },
-            tenure_owner: owner.id,
+        force: bool,
+    ) -> Result<VolumeChange, AnchorError> {
+        if tuple.epoch.0 == u64::MAX {
+            return Err(AnchorError::Damaged {
+                what: volume_sort(volume),
+                why: crate::TupleError::Malformed {
+                    what: "an epoch at its end",
+                    offset: 3,
+                },
+            });
+        }
+        Ok(VolumeChange::Take {
+            owner: owner.id,
+            owner_name: owner.name.clone(),
+            force,
             grant,
-            owner: Some(owner.clone()),
             taken_at_ms: self.env.wall().as_millis(),
-            drained: false,
-            ..tuple.clone()
         })
     }
 
@@ -486,31 +454,29 @@ impl Anchor {
         }
     }
 
+    /// Makes a change on the tuple at a version; `None` if that stands no more.
     async fn put(
         &self,
         volume: VolumeId,
-        tuple: &VolumeTuple,
-        version: TupleVersion,
-    ) -> Result<TupleVersion, TableError> {
-        let put = Write::Put {
-            key: self.key(&volume_sort(volume)),
-            value: tuple.to_bytes(),
-            condition: Condition::Version(version),
-        };
-        let applied = self.table.transact(vec![put]).await?;
-        match applied[..] {
-            [Some(version)] => Ok(version),
-            _ => unreachable!("a put yields a version"),
+        change: VolumeChange,
+        seen: TupleVersion,
+    ) -> Result<Option<TupleVersion>, TableError> {
+        let call = AnchorCall::ChangeVolume { volume, seen, change };
+        match self.change(call).await? {
+            Ok(Some(version)) => Ok(Some(version)),
+            // A volume's tuple is never deleted.
+            Ok(None) => Err(nonsense()),
+            Err(_) => Ok(None),
         }
     }
 
     /// Changes a volume's tuple as `decide` says, which sees the tuple of each try and may refuse. After a lost reply the
     /// tuple is recognised by `change_id`.
-    async fn change(
+    async fn change_volume(
         &self,
         volume: VolumeId,
         change_id: [u8; 16],
-        mut decide: impl FnMut(&VolumeTuple) -> Result<VolumeTuple, AnchorError>,
+        mut decide: impl FnMut(&VolumeTuple) -> Result<VolumeChange, AnchorError>,
     ) -> Result<(VolumeTuple, TupleVersion), AnchorError> {
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
@@ -526,17 +492,26 @@ impl Anchor {
             if tuple.change_id == change_id {
                 return Ok((tuple, version));
             }
-            let changed = VolumeTuple {
-                change_id,
-                ..decide(&tuple)?
-            };
-            match self.put(volume, &changed, version).await {
-                Ok(version) => return Ok((changed, version)),
-                Err(TableError::ConditionFailed { .. }) => last = None,
+            let change = decide(&tuple)?;
+            let changed = change
+                .apply(&tuple)
+                .map_err(|why| TableError::Limit(format!("volume {volume}: {why}")))?;
+            match self.put(volume, change, version).await {
+                Ok(Some(version)) => return Ok((changed, version)),
+                Ok(None) => last = None,
                 Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(self.gave_up(&volume_sort(volume), last))
+    }
+}
+
+fn unfit(ownership: &Ownership, root: &Root, why: &'static str) -> AnchorError {
+    AnchorError::UnfitRoot {
+        volume: ownership.volume,
+        offered: root.version,
+        current: ownership.root().map(|root| root.version),
+        why,
     }
 }

@@ -11,14 +11,14 @@
 //! Nothing waits for that: forwarding records lead from every old place to the new one, whether it is merged or not.
 
 use crate::{
-    Anchor, AnchorError, TupleError, TupleVersion,
+    Anchor, AnchorCall, AnchorError, TupleError, TupleVersion,
     anchor::decode,
     layout::{self, Writer},
     retry,
 };
 use bytes::Bytes;
 use firn_format::{Location, SegmentId, Uid, Version, VolumeId, WriterId};
-use firn_table::{Condition, TableError, Write};
+use firn_table::TableError;
 
 pub(crate) const PROPOSAL_PREFIX: &str = "proposal/";
 /// Version 2 added what the moves changed of the live bytes of segments.
@@ -170,12 +170,9 @@ impl Anchor {
     /// [`AnchorError::Damaged`], or what the table says.
     pub async fn proposal(&self, volume: VolumeId) -> Result<Option<(Proposal, TupleVersion)>, AnchorError> {
         let sort = proposal_sort(volume);
-        match self.table.get(&self.key(&sort)).await? {
+        match self.tuple(AnchorCall::Proposal { volume }, &sort).await? {
             None => Ok(None),
-            Some(item) => Ok(Some((
-                decode(&sort, Proposal::from_bytes(&item.value))?,
-                item.version,
-            ))),
+            Some((content, version)) => Ok(Some((decode(&sort, Proposal::from_bytes(&content))?, version))),
         }
     }
 
@@ -203,24 +200,24 @@ impl Anchor {
                 }
                 Err(error) => return Err(error),
             };
-            let (sequence, condition) = match found {
+            let (sequence, seen) = match found {
                 Some((found, _)) if found.change_id == proposal.change_id => return Ok(Ok(())),
-                Some((found, version)) => (found.sequence, Condition::Version(version)),
-                None => (0, Condition::Absent),
+                Some((found, version)) => (found.sequence, Some(version)),
+                None => (0, None),
             };
             if sequence.checked_add(1) != Some(proposal.sequence) {
                 return Ok(Err(Overtaken { sequence }));
             }
-            let put = Write::Put {
-                key: self.key(&sort),
-                value: proposal.to_bytes(),
-                condition,
+            let call = AnchorCall::Propose {
+                volume,
+                seen,
+                proposal: proposal.clone(),
             };
-            match self.table.transact(vec![put]).await {
-                Ok(_) => return Ok(Ok(())),
-                Err(TableError::ConditionFailed { .. }) => last = None,
+            match self.change(call).await {
+                Ok(Ok(_)) => return Ok(Ok(())),
+                Ok(Err(_)) => last = None,
                 Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(self.gave_up(&sort, last))

@@ -4,5 +4,6 @@ mod cleaning;
 mod histories;
 mod layouts;
 mod mutants;
+mod service;
 mod support;
 mod volumes;

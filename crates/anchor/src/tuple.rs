@@ -6,8 +6,8 @@
 //!                                  sort "name/<name>"       the 16 bytes of the volume that has the name
 //!
 //! family   = version u8 (1) | kind u8 'F' | flags u8 | next_writer u64 | created_at_ms i64 | change_id [16]
-//! volume   = version u8 (1) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
-//!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained*
+//! volume   = version u8 (2) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
+//!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained* | commits u64
 //! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit, and any in a family: refused)
 //! owner    = id [16] | name text
 //! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
@@ -30,6 +30,8 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub const MAX_RETAINED_ROOTS: usize = 32;
 
 const LAYOUT_VERSION: u8 = 1;
+/// Version 2 of the volume's tuple added the count of its commits.
+const VOLUME_VERSION: u8 = 2;
 const FAMILY_KIND: u8 = b'F';
 const VOLUME_KIND: u8 = b'V';
 const HAS_OWNER: u8 = 1;
@@ -125,6 +127,8 @@ pub struct VolumeTuple {
     pub retained: Vec<RetainedRoot>,
     /// Random, drawn for this state of the tuple: recognised after a lost reply.
     pub change_id: [u8; 16],
+    /// Root commits since the tuple was made, whoever made them: what is charged. (A root's version counts births; it may skip.)
+    pub commits: u64,
 }
 
 /// All the anchor knows of a family.
@@ -142,7 +146,7 @@ pub struct FamilyTuple {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TupleError {
     /// Written by a newer build.
-    #[error("layout {found} is unknown; this build reads layout {LAYOUT_VERSION}")]
+    #[error("layout {found} is unknown; this build reads layouts up to {VOLUME_VERSION}")]
     UnknownVersion {
         /// What its first byte says.
         found: u8,
@@ -220,7 +224,7 @@ impl VolumeTuple {
             "takeovers are refused before"
         );
         let mut writer = Writer::default();
-        writer.u8(LAYOUT_VERSION);
+        writer.u8(VOLUME_VERSION);
         writer.u8(VOLUME_KIND);
         let mut flags = 0;
         if self.owner.is_some() {
@@ -254,6 +258,7 @@ impl VolumeTuple {
             writer.i64(retained.retained_at_ms);
             write_root(&mut writer, &retained.root);
         }
+        writer.u64(self.commits);
         writer.finish().into()
     }
 
@@ -262,7 +267,7 @@ impl VolumeTuple {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one volume tuple of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = layout::open(bytes, LAYOUT_VERSION, VOLUME_KIND)?;
+        let (mut reader, layout) = layout::open_versions(bytes, LAYOUT_VERSION, VOLUME_VERSION, VOLUME_KIND)?;
         let flags = reader.u8()?;
         if flags & !(HAS_OWNER | HAS_ROOT | DRAINED) != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -300,6 +305,7 @@ impl VolumeTuple {
                 root: read_root(&mut reader)?,
             });
         }
+        let commits = if layout >= 2 { reader.u64()? } else { 0 };
         reader.finish()?;
         Ok(Self {
             name,
@@ -313,7 +319,28 @@ impl VolumeTuple {
             drained: flags & DRAINED != 0,
             retained,
             change_id,
+            commits,
         })
+    }
+}
+
+impl Root {
+    /// Encodes, as within a volume's tuple.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut writer = Writer::default();
+        write_root(&mut writer, self);
+        writer.finish().into()
+    }
+
+    /// Decodes.
+    ///
+    /// # Errors
+    /// [`TupleError`] if the bytes are not exactly one root.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
+        let mut reader = Reader::new(layout::Tuple, bytes);
+        let root = read_root(&mut reader)?;
+        reader.finish()?;
+        Ok(root)
     }
 }
 

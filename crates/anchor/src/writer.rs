@@ -15,14 +15,15 @@
 //! An item goes only after its writer's end. So an incarnation that was drawn once and has no item is over, too.
 
 use crate::{
-    Anchor, AnchorError, FamilyTuple, TupleError, TupleVersion,
+    Anchor, AnchorCall, AnchorError, TupleError, TupleVersion,
     anchor::{FAMILY, decode},
     layout::{self, Writer},
-    retry,
+    retry, text,
 };
 use bytes::Bytes;
 use firn_format::{OwnershipEpoch, VolumeId, WriterId};
-use firn_table::{Condition, TableError, Write};
+use firn_table::TableError;
+use serde::{Deserialize, Serialize};
 
 const LAYOUT_VERSION: u8 = 1;
 const WRITER_KIND: u8 = b'W';
@@ -35,20 +36,28 @@ const FIRST_ROOT: u8 = 2;
 const CLEANER: u8 = 3;
 
 /// For what an incarnation was drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum WriterTenure {
     /// Nothing is known; its segments are never judged.
     Unknown,
     /// It commits roots of a volume under one ownership.
     Owner {
         /// The volume.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         volume: VolumeId,
         /// The ownership.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         epoch: OwnershipEpoch,
     },
     /// It commits the first root of a new branch: a clone, a salvage.
     FirstRoot {
         /// The branch.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         volume: VolumeId,
     },
     /// It moves what others wrote.
@@ -169,38 +178,25 @@ impl Anchor {
             };
             let after_floor = floor.0.checked_add(1).ok_or_else(exhausted)?;
             let writer = tuple.next_writer.0.max(after_floor);
-            let changed = FamilyTuple {
-                next_writer: WriterId(writer.checked_add(1).ok_or_else(exhausted)?),
-                change_id: self.env.random_bytes(),
-                ..tuple
-            };
-            let registered = WriterTuple {
+            let call = AnchorCall::DrawWriter {
+                seen: version,
+                writer: WriterId(writer),
                 tenure,
-                ended: false,
                 drawn_at_ms: self.env.wall().as_millis(),
-                change_id: changed.change_id,
+                change_id: self.env.random_bytes(),
             };
-            let writes = vec![
-                Write::Put {
-                    key: self.key(FAMILY),
-                    value: changed.to_bytes(),
-                    condition: Condition::Version(version),
-                },
-                Write::Put {
-                    key: self.key(&writer_sort(WriterId(writer))),
-                    value: registered.to_bytes(),
-                    condition: Condition::Absent,
-                },
-            ];
-            match self.table.transact(writes).await {
-                Ok(_) => return Ok(WriterId(writer)),
-                Err(TableError::ConditionFailed { .. }) => last = None,
+            if writer == u64::MAX {
+                return Err(exhausted());
+            }
+            match self.change(call).await {
+                Ok(Ok(_)) => return Ok(WriterId(writer)),
+                Ok(Err(_)) => last = None,
                 Err(TableError::Unavailable(_)) if firn_env::planted!("anchor.writer_without_reply") => {
                     return Ok(WriterId(writer));
                 }
                 // If it happened, that number is lost and the next try takes the one after.
                 Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(self.gave_up(FAMILY, last))
@@ -213,12 +209,11 @@ impl Anchor {
     /// [`AnchorError::Damaged`], or what the table says.
     pub async fn writer(&self, writer: WriterId) -> Result<Option<(WriterTuple, TupleVersion)>, AnchorError> {
         let sort = writer_sort(writer);
-        match self.table.get(&self.key(&sort)).await? {
+        match self.tuple(AnchorCall::Writer { writer }, &sort).await? {
             None => Ok(None),
-            Some(item) => Ok(Some((
-                decode(&sort, WriterTuple::from_bytes(&item.value))?,
-                item.version,
-            ))),
+            Some((content, version)) => {
+                Ok(Some((decode(&sort, WriterTuple::from_bytes(&content))?, version)))
+            }
         }
     }
 
@@ -240,26 +235,21 @@ impl Anchor {
         let mut last = None;
         for attempt in 0..retry::ATTEMPTS {
             retry::BACKOFF.wait(&self.env, attempt).await;
-            let (tuple, version) = match self.writer(writer).await {
+            let seen = match self.writer(writer).await {
                 Ok(Some((tuple, _))) if tuple.ended => return Ok(()),
                 Ok(None) => return Ok(()),
-                Ok(Some(found)) => found,
+                Ok(Some((_, version))) => version,
                 Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
                     last = Some(error);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            let put = Write::Put {
-                key: self.key(&sort),
-                value: WriterTuple { ended: true, ..tuple }.to_bytes(),
-                condition: Condition::Version(version),
-            };
-            match self.table.transact(vec![put]).await {
-                Ok(_) => return Ok(()),
-                Err(TableError::ConditionFailed { .. }) => last = None,
+            match self.change(AnchorCall::EndWriter { writer, seen }).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(_)) => last = None,
                 Err(error @ TableError::Unavailable(_)) => last = Some(error),
-                Err(error @ (TableError::Limit(_) | TableError::Refused(_))) => return Err(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         Err(self.gave_up(&sort, last))

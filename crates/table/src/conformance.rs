@@ -3,14 +3,11 @@
 //! Each check is a sentence and works in partitions of its own below `namespace`, so that the suite can run again on a table
 //! that lives on. A broken promise panics with the sentence's words. The table must be without faults: "unavailable" fails.
 
-mod folded;
 mod items;
 mod limits;
 mod queries;
 mod races;
 mod versions;
-
-pub use folded::Folded;
 
 use crate::{Applied, Condition, Item, ItemKey, ItemVersion, Table, TableError, Write};
 use bytes::Bytes;
@@ -22,7 +19,6 @@ use std::sync::Arc;
 /// # Panics
 /// If the table breaks a promise.
 pub async fn run(table: Arc<dyn Table>, env: &Env, namespace: &str) {
-    run_below_limits(table.clone(), env, namespace).await;
     let subject = Subject {
         table,
         env: env.clone(),
@@ -33,18 +29,6 @@ pub async fn run(table: Arc<dyn Table>, env: &Env, namespace: &str) {
     limits::a_hundred_operations_are_one_transaction_and_one_more_is_refused(&subject).await;
     limits::keys_of_exactly_the_limit_are_fine_and_longer_or_empty_ones_are_refused(&subject).await;
     queries::a_page_ends_at_its_byte_limit(&subject).await;
-}
-
-/// Runs all checks but those of the exact limits: for a table behind something that has narrower ones of its own.
-///
-/// # Panics
-/// If the table breaks a promise.
-pub async fn run_below_limits(table: Arc<dyn Table>, env: &Env, namespace: &str) {
-    let subject = Subject {
-        table,
-        env: env.clone(),
-        namespace: namespace.to_owned(),
-    };
     items::an_item_is_absent_until_it_is_put_and_again_once_it_is_deleted(&subject).await;
     items::values_of_any_bytes_and_of_none_come_back_as_they_were(&subject).await;
     items::keys_of_any_characters_are_told_apart(&subject).await;

@@ -8,8 +8,6 @@
 //! - [`MemoryTable`]: a table for simulations, shared by all simulated machines, with faults on demand.
 //! - The DynamoDB engine is a crate of its own, so that nothing waits for the cloud SDK to compile.
 //! - [`Metered`] counts requests and money over any of them.
-//! - [`RemoteTable`] is one partition of a table that a service guards, reached by the calls of [`wire`]; [`Within`] is the same
-//!   partition as the service's own components see it.
 
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -19,11 +17,8 @@ mod memory;
 mod metered;
 mod page;
 mod redb_table;
-mod remote;
 mod table;
 mod url;
-pub mod wire;
-mod within;
 
 pub use limits::{
     ITEM_OVERHEAD_BYTES, MAX_ITEM_BYTES, MAX_KEY_BYTES, MAX_PAGE_BYTES, MAX_TRANSACTION_BYTES,
@@ -33,8 +28,5 @@ pub use limits::{
 pub use memory::{Fault, FaultRates, MemoryTable, MemoryTableClient, MemoryTableImage, TableCounts};
 pub use metered::{Metered, TablePrices, TableUsage};
 pub use redb_table::RedbTable;
-pub use remote::{RemoteTable, TableService};
 pub use table::{Applied, Condition, Item, ItemKey, ItemVersion, Page, Table, TableError, Write};
 pub use url::{DynamoDbUrl, TableUrl, TableUrlError};
-pub use wire::{TableAnswer, TableCall, TableItem, TableWrite};
-pub use within::Within;

@@ -13,8 +13,8 @@ async fn kept_root(machine: &Machine, tenant: &str, volume: &str) -> (u64, Optio
     let kept = firn_api::roots_partition(tenant.parse().unwrap(), volume.parse().unwrap());
     // The family is the edge's matter; here it stands for the one partition.
     let family = firn_format::FamilyId([0; 16]);
-    let within = firn_table::Within::new(Arc::new(table), format!("family/{family}"), kept);
-    let anchor = firn_anchor::Anchor::new(Arc::new(within), env, family);
+    let role = firn_anchor::AnchorRole::Observer;
+    let anchor = firn_anchor::Anchor::within(Arc::new(table), env, family, kept, role);
     let volumes = anchor.volumes().await.unwrap();
     assert_eq!(volumes.len(), 1);
     let tuple = &volumes[0].tuple;

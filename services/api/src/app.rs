@@ -13,6 +13,7 @@ use crate::{
     store::{self, Change, Record},
     tenant_locks::TenantLocks,
 };
+use firn_anchor_service::AnchorService;
 use firn_billing::Billing;
 use firn_env::{Env, Watched};
 use firn_identity::{
@@ -102,6 +103,7 @@ struct Inner {
     /// The signed list: its number, when it was signed, and its text.
     signed: Mutex<(u64, UnixTime, Arc<str>)>,
     billing: Billing,
+    anchor: AnchorService,
     counts: OperationCounts,
     limiter: Limiter,
     tenant_locks: TenantLocks,
@@ -137,6 +139,7 @@ impl App {
             verifier: RwLock::new(verifier),
             issuer,
             billing: Billing::new(&parts.env, parts.table.clone()),
+            anchor: AnchorService::new(parts.table.clone()),
             counts: OperationCounts::default(),
             limiter: Limiter::new(parts.limits),
             tenant_locks: TenantLocks::default(),
@@ -187,6 +190,11 @@ impl App {
     /// The ledger, over the same table.
     pub fn billing(&self) -> &Billing {
         &self.0.billing
+    }
+
+    /// The anchor of the volumes that edges serve.
+    pub(crate) fn anchor(&self) -> &AnchorService {
+        &self.0.anchor
     }
 
     pub(crate) fn limiter(&self) -> &Limiter {

@@ -3,6 +3,7 @@
 //!
 //! [`Change`]: crate::store::Change
 
+mod anchor;
 mod audit;
 mod bills;
 mod disks;
@@ -12,7 +13,6 @@ mod limits;
 mod members;
 mod nodes;
 mod rings;
-mod roots;
 mod service;
 mod sessions;
 mod signup;
@@ -53,7 +53,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         rings::endpoints(),
         edges::endpoints(),
         sessions::endpoints(),
-        roots::endpoints(),
+        anchor::endpoints(),
         disks::endpoints(),
         nodes::endpoints(),
         limits::endpoints(),

@@ -81,7 +81,7 @@ pub use handlers::{find_lost_nodes, set_capped, verify_chain, verify_head};
 pub use limiter::{Limits, RequestRate};
 pub use living::Roster;
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
-pub use metering::{observe_capacity, record_operations};
+pub use metering::{observe_capacity, record_operations, settle_commits, settle_commits_of};
 pub use placement::{DiskPlacement, DiskPlan, NoFleet, PlacementError, Room};
 pub use policy::{BadPolicy, POLICY, Policy, PolicyQuestion, Question, RegoPolicy, ask};
 pub use pool::{MAX_POOL_NODES, Pool, PoolSettings, reconcile};

@@ -15,18 +15,22 @@
 //! ```
 //!
 //! Whoever finds a pending batch delivers it. An hour in which no instance ran is not charged.
+//!
+//! **Root commits** are counted by `firn_anchor_service::CommitMeter`, from the versions of the roots: some seconds after a commit, by
+//! the instance that made it, and in a walk over all volumes, for what an instance that died did not come to.
 
 use crate::{
     app::App,
     context::TenantContext,
-    handlers::{DiskRecord, EdgeRecord, refused},
+    handlers::{DiskRecord, EdgeRecord, VolumeRecord, refused},
     problem::{Code, Problem},
     store::{self, Loaded, Record, TenantStore},
-    types::EdgeState,
+    types::{EdgeState, VolumeState},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use firn_billing::{Hour, Reporter};
-use firn_identity::{Principal, TenantId};
+use firn_anchor_service::{CommitMeter, Ledger, MeterError};
+use firn_billing::{Billing, Hour, Reporter};
+use firn_identity::{Principal, TenantId, TenantVolume};
 use firn_table::{Condition, Write};
 use firn_usage::{
     APPEND_MAX, Incarnation, Meter, Observation, ResourceName, SourceId, Spool, TenantName, UsageBatch,
@@ -101,6 +105,81 @@ pub(crate) fn now_ms(app: &App) -> u64 {
 
 fn resource(name: &str) -> ResourceName {
     ResourceName::new(name).expect("made of letters, digits, slashes and underscores")
+}
+
+/// The ledger of this installation.
+struct Own<'a>(&'a Billing);
+
+#[async_trait::async_trait]
+impl Ledger for Own<'_> {
+    async fn accept(&self, batch: &UsageBatch) -> Result<(), String> {
+        let reporter = Reporter::service(batch.source().clone());
+        let receipt = self.0.accept(&reporter, batch).await;
+        receipt.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+async fn settle(app: &App, volume: TenantVolume) -> Result<u64, Problem> {
+    let meter = CommitMeter::new(app.env().clone(), app.table().clone());
+    match meter.settle(volume, &Own(app.billing())).await {
+        Ok(commits) => Ok(commits),
+        Err(MeterError::Table { error, .. }) => Err(error.into()),
+        Err(error) if error.is_transient() => {
+            tracing::warn!(%error, "commits wait for the next pass");
+            Err(Problem::new(
+                Code::StorageUnavailable,
+                "commits wait for the next pass",
+            ))
+        }
+        Err(error) => Err(Problem::internal(error)),
+    }
+}
+
+/// Brings the root commits that this instance made since the last call into the ledger; gives how many.
+///
+/// # Errors
+/// The last of the failures; what was not counted is counted by the next call or the next walk.
+pub async fn settle_commits(app: &App) -> Result<u64, Problem> {
+    let (mut commits, mut failure) = (0, None);
+    for volume in app.anchor().take_committed() {
+        match settle(app, volume).await {
+            Ok(more) => commits += more,
+            Err(problem) => {
+                app.anchor().put_back(volume);
+                failure = Some(problem);
+            }
+        }
+    }
+    failure.map_or(Ok(commits), Err)
+}
+
+/// Brings all root commits of a tenant's volumes into the ledger, whoever made them; gives how many.
+///
+/// # Errors
+/// If storage or the ledger did not answer; the next walk goes on.
+pub async fn settle_commits_of(app: &App, tenant: TenantId) -> Result<u64, Problem> {
+    let store = TenantStore::of(app.table(), &TenantContext::for_service(tenant));
+    let mut volumes = Vec::new();
+    each::<VolumeRecord>(&store, "volume/", |record| {
+        // What is being erased was counted before.
+        if matches!(record.volume.state, VolumeState::Active | VolumeState::Deleted) {
+            volumes.push(record.volume.id);
+        }
+    })
+    .await?;
+    let mut commits = 0;
+    for volume in volumes {
+        commits += settle(app, TenantVolume { tenant, volume }).await?;
+    }
+    Ok(commits)
+}
+
+/// Counts what was committed to a volume before its roots go.
+///
+/// # Errors
+/// If storage or the ledger did not answer; then the roots have to stay.
+pub(crate) async fn settle_last_commits(app: &App, volume: TenantVolume) -> Result<(), Problem> {
+    settle(app, volume).await.map(drop)
 }
 
 /// How far a tenant's capacity was observed.

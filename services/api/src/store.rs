@@ -101,7 +101,7 @@ pub(crate) fn etag(version: ItemVersion) -> String {
 }
 
 /// The partition in which the service keeps the roots of a volume for the edges that serve it: what a cleaner of the same
-/// installation, with credentials of the table, reads through [`firn_table::Within`].
+/// installation, with credentials of the table, reads through `firn_anchor::Anchor::within`.
 pub fn roots_partition(tenant: TenantId, volume: VolumeId) -> String {
     TenantVolume { tenant, volume }.roots_partition()
 }

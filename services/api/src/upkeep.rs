@@ -2,8 +2,8 @@
 //!
 //! | pass | how often | what |
 //! |---|---|---|
-//! | fold | 2 s | received records into the hours of their tenants |
-//! | watch | 60 s | gaps; nodes that are silent or not needed; capacity of the last hour; budgets: alerts, mail, hard caps; findings into the audit log |
+//! | fold | 2 s | root commits that this instance made into the ledger; received records into the hours of their tenants |
+//! | watch | 60 s | root commits whose instance died; gaps; nodes that are silent or not needed; capacity of the last hour; budgets: alerts, mail, hard caps; findings into the audit log |
 //! | settle | 10 min | edges' counts against the service's; months that are over are closed |
 //!
 //! A pass that fails is logged, and the next one does what it left. One tenant's failure does not keep the others waiting.
@@ -41,7 +41,10 @@ const FINDINGS_AT_ONCE: usize = 100;
 
 /// Runs the passes for ever; end it by aborting its task. `spool` is where this instance's requests are written down.
 pub(crate) async fn run(app: App, spool: Spool) {
-    let fold = repeat(&app, FOLD_PERIOD, "fold", || fold(&app));
+    let fold = repeat(&app, FOLD_PERIOD, "fold", || async {
+        let counted = metering::settle_commits(&app).await.map(drop);
+        fold(&app).await.and(counted)
+    });
     let watch = repeat(&app, WATCH_PERIOD, "watch", || async {
         if let Err(error) = metering::record_operations(&app, &spool).await {
             tracing::warn!(%error, "counted requests wait for the spool");
@@ -88,6 +91,7 @@ pub async fn watch(app: &App) -> Result<(), Problem> {
     let tenants = for_each_tenant(app, |tenant| async move {
         find_lost_nodes(app, tenant).await?;
         metering::observe_capacity(app, tenant).await?;
+        metering::settle_commits_of(app, tenant).await?;
         check_budget(app, tenant).await?;
         copy_findings(app, tenant).await
     })

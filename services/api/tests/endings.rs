@@ -15,7 +15,7 @@ use firn_api::{
 use firn_format::{FamilyId, VolumeId};
 use firn_identity::{PeerIdentity, Principal, Role, TenantId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
-use firn_table::{MemoryTableImage, Table};
+use firn_table::{Condition, ItemKey, MemoryTableImage, Table, Write};
 use harness::{Answer, Call, Cloud, Customer, Service, base64};
 use mortal::{Life, killed_at_every_moment};
 use serde_json::json;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// More generations than one transaction removes.
 const RINGS: usize = 95;
-/// Items that its edge put beside the volume's roots: more than the room that the last rings leave.
+/// Items beside the volume's roots: more than the room that the last rings leave.
 const ROOTS: usize = 100;
 const DAY: i64 = 24 * 3600;
 
@@ -190,19 +190,21 @@ impl Scene {
     }
 }
 
-/// An edge that serves the volume, was given a session of the cloud and put items beside the volume's roots.
+/// An edge that serves the volume, was given a session of the cloud, and items beside the volume's roots.
 async fn join(service: &Service, customer: &Customer, token: &str, volume: &str) -> (String, PeerIdentity) {
     let (edge, peer, _) = service.join_edge_of(customer, token, "e", &[volume]).await;
     let path = format!("{}/edges/{edge}/volumes/{volume}/session", customer.base);
     let session = Call::new(Method::POST, &path).peer(&peer).json(json!({}));
     assert_eq!(service.send(session).await.status, StatusCode::CREATED);
-    let path = format!("{}/edges/{edge}/volumes/{volume}/roots", customer.base);
+    let partition = roots_partition(customer.tenant, volume.parse().unwrap());
+    let table = service.table.connect(&service.env);
     for item in 0..ROOTS {
-        let put = json!({ "put": { "sort": format!("retired/{item:04}"), "value": "AA" } });
-        let call = Call::new(Method::POST, &path)
-            .peer(&peer)
-            .json(json!({ "transact": { "writes": [put] } }));
-        assert_eq!(service.send(call).await.status, StatusCode::OK);
+        let put = Write::Put {
+            key: ItemKey::new(&*partition, format!("retired/{item:04}")),
+            value: "A".into(),
+            condition: Condition::Absent,
+        };
+        table.transact(vec![put]).await.unwrap();
     }
     (edge.to_string(), peer)
 }

@@ -4,7 +4,7 @@ use crate::{
     RootsAt, Settings, Target, Work,
     families::{self, Division, Found},
 };
-use firn_anchor::Anchor;
+use firn_anchor::{Anchor, AnchorRole};
 use firn_cleaner::{CleanError, Cleaner, Damage, Limits, Plan, Report};
 use firn_env::{DiskError, Env, Monotonic};
 use firn_quantity::Money;
@@ -295,10 +295,8 @@ impl Host {
             RootsAt::Table | RootsAt::Volume(_) => opened.store.clone(),
         };
         let kept = volume.roots_partition();
-        Ok((
-            Anchor::for_cleaner_within(table, env, target.family, &kept),
-            store,
-        ))
+        let anchor = Anchor::within(table, env, target.family, kept, AnchorRole::Cleaner);
+        Ok((anchor, store))
     }
 
     async fn run(

@@ -2,11 +2,11 @@
 
 use super::support::{Dice, run, world};
 use crate::{
-    Anchor, AnchorError, CleanerRound, Overtaken, OwnerId, Proposal, RetiredSegment, Retirement,
+    Anchor, AnchorError, AnchorRole, CleanerRound, Overtaken, OwnerId, Proposal, RetiredSegment, Retirement,
     RetirementOutcome, Sweep, TupleVersion, WriterTenure, retirement_segments,
 };
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
-use firn_table::{Fault, MemoryTable, MemoryTableClient, TableError, Within};
+use firn_table::{Fault, MemoryTable, MemoryTableClient, TableError};
 use std::sync::Arc;
 
 const VOLUME: VolumeId = VolumeId([7; 16]);
@@ -252,11 +252,10 @@ fn within_a_services_table_a_cleaner_does_its_work_and_touches_neither_roots_nor
     let env = world(Dice::new(4));
     let client = MemoryTable::new().connect(&env);
     let id = FamilyId([1; 16]);
-    let kept = Within::new(client.clone(), format!("family/{id}"), KEPT);
-    let edge = Anchor::new(Arc::new(kept), env.clone(), id);
+    let edge = Anchor::within(client.clone(), env.clone(), id, KEPT, AnchorRole::Edge);
     run(edge.create_family()).unwrap();
     run(edge.create_volume(VOLUME, "main")).unwrap();
-    let cleaners = Anchor::for_cleaner_within(client.clone(), env.clone(), id, KEPT);
+    let cleaners = Anchor::within(client.clone(), env.clone(), id, KEPT, AnchorRole::Cleaner);
     let family = Family {
         client,
         anchor: cleaners.clone(),
@@ -287,8 +286,13 @@ fn within_a_services_table_a_cleaner_does_its_work_and_touches_neither_roots_nor
     assert_eq!((tuple.owner, tuple.epoch), (None, OwnershipEpoch(0)));
 
     // What is said to be another family's is looked for in the same partition and nowhere else.
-    let neighbour =
-        Anchor::for_cleaner_within(family.client.clone(), env, FamilyId([2; 16]), "anchor/ten/other");
+    let neighbour = Anchor::within(
+        family.client.clone(),
+        env,
+        FamilyId([2; 16]),
+        "anchor/ten/other",
+        AnchorRole::Cleaner,
+    );
     assert!(matches!(
         run(neighbour.undrawn_writer()).unwrap_err(),
         AnchorError::NoSuchFamily { .. }

@@ -1,5 +1,6 @@
 //! Random histories of several edges that fight over one volume through a table that throttles, loses replies and lets
-//! writes land late, against a model.
+//! writes land late, against a model: on the table themselves, and through a service before it that loses, repeats, delays and
+//! reorders calls and restarts ([`service`](super::service)).
 //!
 //! The table shows every state the volume's tuple ever had: that is the truth. Beside it stands what each edge was told.
 //! A history is sound if
@@ -14,7 +15,8 @@
 //! gives the same history. Each planted bug must be found, or the test proves nothing.
 
 use super::{
-    mutants::MUTANTS,
+    mutants::{MUTANTS, SERVICE_MUTANTS},
+    service::Service,
     support::{Dice, step, world},
 };
 use crate::{Anchor, AnchorError, OwnerId, Ownership, RetainedRoot, Root, VolumeTuple};
@@ -300,13 +302,24 @@ impl Edge {
     }
 }
 
+/// How the edges reach the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Direct,
+    Service,
+}
+
 /// Runs one history and returns what it went through, or what is wrong with it.
-fn history(seed: u64) -> Result<Log, String> {
+fn history(seed: u64, way: Way) -> Result<Log, String> {
     let dice = Dice::new(seed);
     let env = world(dice.clone());
     let table = MemoryTable::new();
     let log = Arc::new(Mutex::new(Log::default()));
-    let make_anchor = |client: Arc<MemoryTableClient>| Anchor::new(client, env.clone(), FAMILY);
+    let service = Arc::new(Service::new(dice.clone()));
+    let make_anchor = |client: Arc<MemoryTableClient>| match way {
+        Way::Direct => Anchor::new(client, env.clone(), FAMILY),
+        Way::Service => Anchor::over(Arc::new(service.reached_by(client)), env.clone(), FAMILY),
+    };
 
     let watched = log.clone();
     table.watch(move |key, value| {
@@ -319,6 +332,7 @@ fn history(seed: u64) -> Result<Log, String> {
     let setup = make_anchor(table.connect(&env));
     super::support::run(setup.create_family()).unwrap();
     super::support::run(setup.create_volume(VOLUME, "contended")).unwrap();
+    service.become_unreliable();
 
     let rates = FaultRates {
         throttle_per_mille: dice.roll(100) as u32,
@@ -390,8 +404,8 @@ fn check_step(before: &VolumeTuple, after: &VolumeTuple, log: &Log) -> Result<()
     if after.grant != before.grant {
         let new_owner = after.owner.as_ref().ok_or("ownership was given to nobody")?.id;
         ensure(
-            after.epoch > before.epoch,
-            "ownership was given without raising the epoch",
+            after.epoch.0 == before.epoch.0 + 1,
+            "ownership was given without raising the epoch by one",
         )?;
         ensure(
             after.root == before.root,
@@ -423,6 +437,10 @@ fn check_step(before: &VolumeTuple, after: &VolumeTuple, log: &Log) -> Result<()
         );
     }
     ensure(after.retained == before.retained, "retained roots changed")?;
+    ensure(
+        after.root != before.root || after.commits == before.commits,
+        "a commit was counted that was none",
+    )?;
     ensure(after.epoch == before.epoch, "the epoch changed under an owner")?;
     if after.root != before.root {
         let root = after.root.as_ref().ok_or("the root vanished")?;
@@ -436,7 +454,11 @@ fn check_step(before: &VolumeTuple, after: &VolumeTuple, log: &Log) -> Result<()
             "a root was committed by another than the owner",
         )?;
         let grows = before.root.as_ref().is_none_or(|old| root.version > old.version);
-        return ensure(grows, "a version did not grow");
+        ensure(grows, "a version did not grow")?;
+        return ensure(
+            after.commits == before.commits + 1,
+            "a commit was not counted once",
+        );
     }
     ensure(
         after.owner == before.owner || (after.owner.is_none() && after.drained),
@@ -471,17 +493,31 @@ fn check_reported(log: &Log) -> Result<(), String> {
     Ok(())
 }
 
-fn first_failure(mutant: &str, histories: u64) -> Option<(u64, String)> {
-    let violated = |seed| history(seed).err().map(|violation| (seed, violation));
+fn first_failure(mutant: &str, way: Way, histories: u64) -> Option<(u64, String)> {
+    let violated = |seed| history(seed, way).err().map(|violation| (seed, violation));
     planting(Some(mutant), || (0..histories).find_map(violated))
 }
 
 #[test]
 fn histories_with_lost_and_late_replies_stalls_crashes_and_takeovers_are_sound() {
-    const HISTORIES: u64 = 1500;
+    are_sound(Way::Direct, 1500);
+}
+
+/// `FIRN_ANCHOR_HISTORIES` sets how many; `FIRN_SEED` runs one alone.
+#[test]
+fn histories_through_a_service_that_loses_repeats_delays_and_reorders_calls_and_restarts_are_sound() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(seed) = number("FIRN_SEED") {
+        history(seed, Way::Service).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        return;
+    }
+    are_sound(Way::Service, number("FIRN_ANCHOR_HISTORIES").unwrap_or(2000));
+}
+
+fn are_sound(way: Way, histories: u64) {
     let mut total = Counts::default();
-    for seed in 0..HISTORIES {
-        let log = history(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    for seed in 0..histories {
+        let log = history(seed, way).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let Counts {
             commits,
             fenced,
@@ -501,7 +537,7 @@ fn histories_with_lost_and_late_replies_stalls_crashes_and_takeovers_are_sound()
         total.drains += drains;
         total.crashes += crashes;
     }
-    println!("{HISTORIES} histories: {total:?}");
+    println!("{way:?}: {histories} histories: {total:?}");
     for (what, count) in [
         ("commits", total.commits),
         ("fenced commits", total.fenced),
@@ -513,8 +549,8 @@ fn histories_with_lost_and_late_replies_stalls_crashes_and_takeovers_are_sound()
         ("crashes", total.crashes),
     ] {
         assert!(
-            count >= HISTORIES / 10,
-            "only {count} {what} in {HISTORIES} histories"
+            count >= histories / 10,
+            "only {count} {what} in {histories} histories"
         );
     }
 }
@@ -522,21 +558,30 @@ fn histories_with_lost_and_late_replies_stalls_crashes_and_takeovers_are_sound()
 #[test]
 fn the_same_seed_gives_the_same_history() {
     for seed in [3, 77, 4096] {
-        let (one, two) = (history(seed).unwrap(), history(seed).unwrap());
-        assert_eq!(one.truth, two.truth);
-        assert_eq!(one.told, two.told);
+        for way in [Way::Direct, Way::Service] {
+            let (one, two) = (history(seed, way).unwrap(), history(seed, way).unwrap());
+            assert_eq!(one.truth, two.truth);
+            assert_eq!(one.told, two.told);
+        }
     }
-    assert_ne!(history(1).unwrap().truth, history(2).unwrap().truth);
+    let truth = |seed| history(seed, Way::Direct).unwrap().truth;
+    assert_ne!(truth(1), truth(2));
 }
 
 #[test]
 fn every_planted_bug_is_found() {
-    for mutant in MUTANTS {
-        let (seed, violation) =
-            first_failure(mutant, 500).unwrap_or_else(|| panic!("{mutant} was not found"));
-        println!(
-            "{mutant}: seed {seed}: {}",
-            violation.lines().next().unwrap_or_default()
-        );
+    for (way, mutants) in [
+        (Way::Direct, &MUTANTS[..]),
+        (Way::Service, &MUTANTS),
+        (Way::Service, &SERVICE_MUTANTS),
+    ] {
+        for mutant in mutants {
+            let (seed, violation) =
+                first_failure(mutant, way, 500).unwrap_or_else(|| panic!("{mutant} was not found ({way:?})"));
+            println!(
+                "{mutant} ({way:?}): seed {seed}: {}",
+                violation.lines().next().unwrap_or_default()
+            );
+        }
     }
 }

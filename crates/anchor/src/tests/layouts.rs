@@ -2,8 +2,9 @@
 
 use super::support::Dice;
 use crate::{
-    CleanerRound, Cover, FamilyTuple, Owner, OwnerId, Proposal, RememberedRoot, RetainedRoot, RetiredSegment,
-    Root, TupleError, UsageChange, VolumeTuple, WriterTenure, WriterTuple,
+    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, Owner, OwnerId, Proposal, RememberedRoot,
+    RetainedRoot, RetiredSegment, Root, TupleError, UsageChange, VolumeChange, VolumeTuple, WriterTenure,
+    WriterTuple,
 };
 use firn_env::Random;
 use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -53,10 +54,22 @@ fn volume() -> VolumeTuple {
             root: root(),
         }],
         change_id: [0x66; 16],
+        commits: 12,
     }
 }
 
-const ROOT: &str = concat!(
+/// A volume's tuple as version 1 had it, without the first byte.
+const VOLUME: &str = concat!(
+    "5603",
+    "0800000000000000",
+    "0700000000000000",
+    "44444444444444444444444444444444",
+    "55555555555555555555555555555555",
+    "0900000000000000",
+    "66666666666666666666666666666666",
+    "0562c3bc726f",
+    "44444444444444444444444444444444",
+    "0165",
     "1111111111111111111111111111111111111111111111111111111111111111",
     "0200000000000000",
     "0300000000000000",
@@ -67,11 +80,26 @@ const ROOT: &str = concat!(
     "22222222222222222222222222222222",
     "0465646765",
     "33333333333333333333333333333333",
-    "ffffffffffffffff"
+    "ffffffffffffffff",
+    "0100",
+    "0700000000000000",
+    "0600000000000000",
+    "0a00000000000000",
+    "1111111111111111111111111111111111111111111111111111111111111111",
+    "0200000000000000",
+    "0300000000000000",
+    "04000000",
+    "05000000",
+    "0600000000000000",
+    "0700000000000000",
+    "22222222222222222222222222222222",
+    "0465646765",
+    "33333333333333333333333333333333",
+    "ffffffffffffffff",
 );
 
 #[test]
-fn the_layouts_of_version_one_are_these_bytes() {
+fn the_layouts_are_these_bytes_and_those_of_version_one_are_read() {
     let family = FamilyTuple {
         next_writer: WriterId(1),
         created_at_ms: 2,
@@ -85,25 +113,16 @@ fn the_layouts_of_version_one_are_these_bytes() {
     ]
     .concat();
     assert_eq!(hex(&family.to_bytes()), expected);
-    let expected = [
-        "015603",
-        "0800000000000000",
-        "0700000000000000",
-        "44444444444444444444444444444444",
-        "55555555555555555555555555555555",
-        "0900000000000000",
-        "66666666666666666666666666666666",
-        "0562c3bc726f",
-        "44444444444444444444444444444444",
-        "0165",
-        ROOT,
-        "0100",
-        "0700000000000000",
-        "0600000000000000",
-        "0a00000000000000",
-        ROOT,
-    ]
-    .concat();
+    let version_one = ["01", VOLUME].concat();
+    let read = VolumeTuple::from_bytes(&data_encoding::HEXLOWER.decode(version_one.as_bytes()).unwrap());
+    assert_eq!(
+        read,
+        Ok(VolumeTuple {
+            commits: 0,
+            ..volume()
+        })
+    );
+    let expected = ["02", VOLUME, "0c00000000000000"].concat();
     assert_eq!(hex(&volume().to_bytes()), expected);
     let remembered = RememberedRoot::new(VolumeId([0x77; 16]), &volume());
     let expected = [
@@ -139,10 +158,10 @@ fn what_was_encoded_is_decoded_with_and_without_its_optional_parts() {
 #[test]
 fn a_tuple_of_a_newer_build_and_unknown_flags_are_refused_by_name() {
     let mut bytes = volume().to_bytes().to_vec();
-    bytes[0] = 2;
+    bytes[0] = 3;
     assert_eq!(
         VolumeTuple::from_bytes(&bytes),
-        Err(TupleError::UnknownVersion { found: 2 })
+        Err(TupleError::UnknownVersion { found: 3 })
     );
     bytes[0] = 1;
     bytes[2] |= 0x80;
@@ -361,5 +380,49 @@ fn shared_tuples_that_are_cut_or_flagged_are_refused() {
     assert!(
         Proposal::from_bytes(&talkative).is_err(),
         "more segments than a proposal tells of"
+    );
+}
+
+#[test]
+fn a_commit_is_this_text_and_nothing_else_is_read_as_one() {
+    let call = AnchorCall::ChangeVolume {
+        volume: VolumeId([0x77; 16]),
+        seen: firn_table::ItemVersion(u64::MAX),
+        change: VolumeChange::Commit {
+            grant: [0x55; 16],
+            root: root(),
+        },
+    };
+    let text = serde_json::to_string(&call).unwrap();
+    let expected = concat!(
+        r#"{"change_volume":{"volume":"vol_77777777777777777777777777777777","seen":"18446744073709551615","#,
+        r#""change":{"commit":{"grant":"55555555555555555555555555555555","root":"EREREREREREREREREREREREREREREREREREREREREREC"#,
+        "AAAAAAAAAAMAAAAAAAAABAAAAAUAAAAGAAAAAAAAAAcAAAAAAAAAIiIiIiIiIiIiIiIiIiIiIgRlZGdlMzMzMzMzMzMzMzMzMzMzM///////////",
+        r#""}}}}"#
+    );
+    assert_eq!(text, expected);
+    println!("a commit of an edge named \"edge\": {} bytes", text.len());
+    assert_eq!(serde_json::from_str::<AnchorCall>(&text).unwrap(), call);
+    for (whole, changed) in [
+        ("\"seen\"", "\"more\":1,\"seen\""),
+        ("\"18446744073709551615\"", "\"18446744073709551616\""),
+        ("\"18446744073709551615\"", "\"+1\""),
+        ("\"18446744073709551615\"", "1"),
+        ("vol_7777", "vol_777"),
+        ("vol_", "dsk_"),
+        ("EREREREREREREREREREREREREREREREREREREREREREC", "EREC"),
+        ("//////////\"", "//////////AA\""),
+        ("//////////\"", "//////////==\""),
+        ("commit", "push"),
+    ] {
+        let text = text.replacen(whole, changed, 1);
+        assert!(serde_json::from_str::<AnchorCall>(&text).is_err(), "{text}");
+    }
+    let answer = serde_json::to_string(&AnchorAnswer::Changed {
+        version: Some(firn_table::ItemVersion(u64::MAX)),
+    });
+    assert_eq!(
+        answer.unwrap(),
+        r#"{"changed":{"version":"18446744073709551615"}}"#
     );
 }

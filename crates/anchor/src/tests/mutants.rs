@@ -23,3 +23,17 @@ pub(super) const MUTANTS: [&str; 10] = [
     // A new tenure begins at every start, and a new owner continues the old one's.
     "anchor.tenure_follows_nobody",
 ];
+
+/// Those of whoever answers calls for others.
+pub(super) const SERVICE_MUTANTS: [&str; 5] = [
+    // A change is made on whatever the tuple is now, not on the one that it was decided on.
+    "anchor.change_on_any_version",
+    // What is remembered of a tuple is taken for what it was at another version.
+    "anchor.memory_without_versions",
+    // A change whose ground is gone is answered as done, whosever mark the tuple carries.
+    "anchor.any_mark_is_ours",
+    // A commit is not counted in the transaction that makes it.
+    "anchor.commits_uncounted",
+    // A call that ended in doubt is answered as done.
+    "anchor.doubt_is_done",
+];

@@ -561,7 +561,7 @@ fn a_remembered_epoch_or_root_that_went_back_or_vanished_is_a_rollback() {
 fn an_unreadable_tuple_is_reported_with_its_name_and_an_unreachable_table_as_transient() {
     let office = office();
     let sort = format!("volume/{}", VOLUME.hex());
-    let key = office.anchor.key(&sort);
+    let key = firn_table::ItemKey::new(format!("family/{}", office.anchor.family()), &*sort);
     let item = run(office.client.get(&key)).unwrap().unwrap();
     let garbage = firn_table::Write::Put {
         key,

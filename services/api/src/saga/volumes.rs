@@ -7,11 +7,12 @@ use crate::{
     app::App,
     context::TenantContext,
     handlers::{LimitsRecord, NameRecord, RingRecord, VolumeRecord, volume_name_sort},
+    metering,
     problem::{Code, Problem},
     store::{Change, TenantStore},
     types::{InUse, VolumeState},
 };
-use firn_identity::{TenantId, VolumeId};
+use firn_identity::{TenantId, TenantVolume, VolumeId};
 use firn_table::Write;
 
 /// Items removed in one transaction, which also holds the saga.
@@ -41,13 +42,21 @@ async fn erase(step: &Step<'_>, volume: VolumeId) -> Result<Stepped, Problem> {
     let is_more = if more.is_some() || room == 0 {
         true
     } else {
-        let roots = step.store.roots(volume);
-        let page = step.store.table().query(&roots, "", None, room).await?;
+        let (roots, table) = (step.store.roots(volume), step.store.table());
+        // What counts commits goes first, once all of them are charged; how far they are goes after it.
+        let mut page = table.query(&roots, "volume/", None, room).await?;
+        let counts = !page.items.is_empty();
+        if counts {
+            let tenant = step.tenant;
+            metering::settle_last_commits(step.app, TenantVolume { tenant, volume }).await?;
+        } else {
+            page = table.query(&roots, "", None, room).await?;
+        }
         deletes.extend(page.items.into_iter().map(|item| Write::Delete {
             key: item.key,
             version: item.version,
         }));
-        page.next.is_some()
+        counts || page.next.is_some()
     };
     let next = if is_more {
         SagaStep::Erase

@@ -1,15 +1,15 @@
-//! The roots of the volumes that edges serve: the anchor's table, behind the service's own door.
+//! The anchor of the volumes that edges serve, mounted: `crates/anchor`'s typed calls behind the service's own door.
 //!
 //! ```text
 //! edge ── certificate ──▶ is it active, does it serve the volume, is the volume active?
 //!                           │ reads: answered
-//!                           └ transactions: together with checks that edge and volume are still the versions that were looked at
+//!                           └ changes: together with checks that edge and volume are still the versions that were looked at
 //! stored in the partition   anchor/<tenant>/<volume>
 //! ```
 //!
 //! So no root is committed after the transaction that removes its edge (or deletes the volume), whatever the edge still holds and
 //! whichever instance it asks: a commit that was under way meets the new version, and starts over in front of a closed door.
-//! What the items say is the edge's matter (`crates/anchor`): they hold hashes and places, no names and no keys.
+//! What a call may say, and what becomes of it, is `services/anchor`'s matter.
 //!
 //! A root's commit is not an audit entry: a tenant's entries form a chain, and its edges would wait for each other in it.
 
@@ -20,25 +20,26 @@ use crate::{
     store::Loaded,
 };
 use axum::http::{Method, StatusCode};
-use firn_identity::{EdgeId, VolumeId};
-use firn_table::{Condition, TableAnswer, TableCall, TableError, Write};
+use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole};
+use firn_anchor_service::Admitted;
+use firn_identity::{EdgeId, TenantVolume, VolumeId};
+use firn_table::{Condition, TableError, Write};
 
-/// What the gateway lets through as well. A volume's tuple has a few KiB; the largest transactions of an anchor are the cleaner's,
-/// and its own credentials reach the table without this door.
-const CALL_BODY_BYTES: usize = 512 << 10;
+/// The largest call that an edge makes is a root, in some 400 bytes of text; a cleaner's would be larger, and is refused here.
+const CALL_BODY_BYTES: usize = 8 << 10;
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::POST,
-            "/v1/tenants/{tenant}/edges/{edge}/volumes/{volume}/roots",
-            "callRoots",
+            "/v1/tenants/{tenant}/edges/{edge}/volumes/{volume}/anchor",
+            "callAnchor",
             "Reads or changes the roots of a volume that the edge serves",
             call,
         )
-        .takes::<TableCall>()
+        .takes::<AnchorCall>()
         .up_to(CALL_BODY_BYTES)
-        .gives::<TableAnswer>(StatusCode::OK),
+        .gives::<AnchorAnswer>(StatusCode::OK),
     ]
 }
 
@@ -50,15 +51,29 @@ fn unchanged<T>(loaded: &Loaded<T>) -> Write {
 }
 
 async fn call(call: Call) -> Result<Reply, Problem> {
-    let asked: TableCall = call.body()?;
+    let asked: AnchorCall = call.body()?;
     let (edge, volume): (EdgeId, VolumeId) = (call.param("edge")?, call.param("volume")?);
+    if !AnchorRole::Edge.may(&asked) {
+        let why =
+            "an edge commits roots; retiring and deleting is a cleaner's work, which has a way of its own";
+        return Err(Problem::new(Code::NotAllowed, why));
+    }
     let store = call.store()?;
     let edge = store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?;
     require_active(&edge)?;
     let known = volumes::active_served(&call).await?;
-    let guards = vec![unchanged(&edge), unchanged(&known)];
-    let answer = asked
-        .perform(&**store.table(), &store.roots(volume), guards)
+    let admitted = Admitted {
+        volume: TenantVolume {
+            tenant: call.context()?.tenant(),
+            volume,
+        },
+        role: AnchorRole::Edge,
+        guards: vec![unchanged(&edge), unchanged(&known)],
+    };
+    let answer = call
+        .app
+        .anchor()
+        .answer(admitted, asked)
         .await
         .map_err(|error| match error {
             TableError::Limit(why) => Problem::new(Code::InvalidField, why),

@@ -1,5 +1,5 @@
-//! The roots of volumes behind the service's door: a table like any other to the edge that serves the volume, shut to it from the
-//! transaction on that removes it, and to everybody else always.
+//! The anchor mounted in the service: what it promises on a table it promises the edge that serves the volume, shut to it from the
+//! transaction on that removes it, and to everybody else always; and its commits are charged, each once.
 
 mod harness;
 mod shaky;
@@ -9,7 +9,9 @@ use axum::{
     Router,
     http::{Method, StatusCode},
 };
-use firn_anchor::{Anchor, AnchorError, OwnerId, Ownership};
+use firn_anchor::{
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, AnchorRole, OwnerId, Ownership, conformance,
+};
 use firn_api::{AUDIENCE, REVOKED_WITHIN, roots_partition, router};
 use firn_env::{
     Env, Monotonic,
@@ -17,7 +19,7 @@ use firn_env::{
 };
 use firn_format::{FamilyId, Location, SegmentId, Uid, Version, VolumeId, WriterId};
 use firn_identity::{EdgeId, PeerIdentity, Principal, Role};
-use firn_table::{RemoteTable, Table, TableAnswer, TableCall, TableError, TableService, Within, conformance};
+use firn_table::{Table, TableError};
 use harness::{Call, Customer, Fleet, Service};
 use serde_json::{Value, json};
 use shaky::Shaky;
@@ -70,17 +72,17 @@ impl Scene {
     }
 
     fn path(&self) -> String {
-        self.at(&format!("edges/{}/volumes/{}/roots", self.edge, self.volume))
+        self.at(&format!("edges/{}/volumes/{}/anchor", self.edge, self.volume))
     }
 
     /// The edge's way to its roots by this instance, with its certificate or with a token.
-    fn door(&self, router: &Router, token: Option<String>) -> RemoteTable<Door> {
-        RemoteTable::new(Door {
+    fn door(&self, router: &Router, token: Option<String>) -> Door {
+        Door {
             router: router.clone(),
             path: self.path(),
             peer: self.peer.clone(),
             token,
-        })
+        }
     }
 
     fn token(&self) -> String {
@@ -94,8 +96,13 @@ impl Scene {
     fn seen_by_the_service(&self) -> Anchor {
         let kept = roots_partition(self.customer.tenant, self.volume.parse().unwrap());
         let table = self.service.table.connect(&self.service.env);
-        let within = Within::new(table, format!("family/{FAMILY}"), kept);
-        Anchor::new(Arc::new(within), self.service.env.clone(), FAMILY)
+        Anchor::within(
+            table,
+            self.service.env.clone(),
+            FAMILY,
+            kept,
+            AnchorRole::Observer,
+        )
     }
 
     fn engine_volume(&self) -> VolumeId {
@@ -116,9 +123,9 @@ struct Door {
 }
 
 #[async_trait]
-impl TableService for Door {
-    async fn call(&self, call: &TableCall) -> Result<TableAnswer, TableError> {
-        let asked = Call::new(Method::POST, &self.path).json(serde_json::to_value(call).unwrap());
+impl AnchorBackend for Door {
+    async fn call(&self, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
+        let asked = Call::new(Method::POST, &self.path).json(serde_json::to_value(&call).unwrap());
         let asked = match &self.token {
             Some(token) => asked.token(token),
             None => asked.peer(&self.peer),
@@ -158,11 +165,10 @@ async fn commit(env: &Env, anchor: &Anchor, ownership: &mut Ownership) -> Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn to_the_edge_it_is_a_table_like_any_other() {
+async fn what_the_anchor_promises_on_a_table_it_promises_here() {
     let scene = Scene::set(Service::new()).await;
     let door = scene.door(&scene.service.router, None);
-    let folded = conformance::Folded::new(Arc::new(door), format!("family/{FAMILY}"));
-    conformance::run_below_limits(Arc::new(folded), &scene.service.env, "roots").await;
+    conformance::run(Arc::new(door), &scene.service.env).await;
 }
 
 #[tokio::test]
@@ -170,7 +176,7 @@ async fn what_an_edge_commits_is_what_the_services_own_components_see() {
     let scene = Scene::set(Service::new()).await;
     let env = &scene.service.env;
     let door = Arc::new(scene.door(&scene.service.router, None));
-    let anchor = Anchor::new(door, env.clone(), FAMILY);
+    let anchor = Anchor::over(door, env.clone(), FAMILY);
     anchor.create_family().await.unwrap();
     anchor.create_volume(scene.engine_volume(), "main").await.unwrap();
     let mut ownership = anchor
@@ -207,8 +213,8 @@ async fn what_an_edge_commits_is_what_the_services_own_components_see() {
 #[tokio::test]
 async fn nobody_but_the_edge_that_serves_the_volume_gets_in_and_only_while_the_volume_is_active() {
     let scene = Scene::set(Service::new()).await;
-    let put = json!({ "transact": { "writes": [{ "put": { "sort": "family", "value": "AA" } }] } });
-    let get = json!({ "get": { "sort": "family" } });
+    let put = json!({ "create_family": { "created_at_ms": 7, "change_id": "00".repeat(16) } });
+    let get = json!({ "family": {} });
     let send = async |path: &str, peer: &PeerIdentity, body: &Value| {
         let call = Call::new(Method::POST, path).peer(peer).json(body.clone());
         scene.service.send(call).await
@@ -217,7 +223,7 @@ async fn nobody_but_the_edge_that_serves_the_volume_gets_in_and_only_while_the_v
         .service
         .join_edge_of(&scene.customer, &scene.owner, "other", &[])
         .await;
-    let others_path = scene.at(&format!("edges/{other}/volumes/{}/roots", scene.volume));
+    let others_path = scene.at(&format!("edges/{other}/volumes/{}/anchor", scene.volume));
     let stranger = scene.service.sign_up("bob@two.example").await;
     let strangers = scene.service.log_in(&stranger).await;
     let (_, strangers_peer, _) = scene.service.join_edge(&stranger, &strangers, "e").await;
@@ -248,51 +254,152 @@ async fn nobody_but_the_edge_that_serves_the_volume_gets_in_and_only_while_the_v
         .post(&scene.owner, &format!("{volume}/undelete"), json!({}))
         .await;
     let found = send(&scene.path(), &scene.peer, &get).await;
-    assert_eq!(found.body["item"]["item"]["value"], "AA");
+    assert_eq!(found.body["tuple"]["tuple"]["name"], "family");
 }
 
 #[tokio::test]
 async fn what_is_no_call_is_refused_with_a_word() {
     let scene = Scene::set(Service::new()).await;
-    let many: Vec<Value> = (0..99)
-        .map(|item| json!({ "check": { "sort": format!("{item}") } }))
-        .collect();
+    let id = "07".repeat(16);
+    let take = |seen: &str, name: &str| {
+        let take = json!({ "owner": id, "owner_name": name, "force": false, "grant": id, "taken_at_ms": 1 });
+        json!({ "change_volume": { "volume": format!("vol_{id}"), "seen": seen, "change": { "take": take } } })
+    };
     for (body, code) in [
         (json!({}), "malformed_body"),
+        (json!("family"), "malformed_body"),
+        (json!({ "get": { "sort": "family" } }), "malformed_body"),
+        (json!({ "family": { "partition": "p" } }), "malformed_body"),
+        (json!({ "volume": { "volume": "7" } }), "malformed_body"),
         (
-            json!({ "get": { "sort": "s", "partition": "p" } }),
+            json!({ "volume": { "volume": format!("vol_{}", "AB".repeat(16)) } }),
             "malformed_body",
         ),
-        (json!({ "get": { "sort": "" } }), "invalid_field"),
-        (json!({ "query": { "prefix": "", "limit": 0 } }), "invalid_field"),
+        (json!({ "volumes": { "limit": 0 } }), "invalid_field"),
+        (json!({ "volumes": { "limit": 1001 } }), "invalid_field"),
+        (json!({ "volumes": { "limit": -1 } }), "malformed_body"),
+        (take("-1", "e"), "malformed_body"),
+        (take("01", "e"), "malformed_body"),
+        (take("18446744073709551616", "e"), "malformed_body"),
+        (json!({ "volume_named": { "name": "" } }), "invalid_field"),
+        (json!({ "volume_named": { "name": "a/b" } }), "invalid_field"),
         (
-            json!({ "query": { "prefix": "", "limit": -1 } }),
+            json!({ "propose": { "volume": format!("vol_{id}"), "proposal": "!" } }),
             "malformed_body",
         ),
-        (json!({ "transact": { "writes": [] } }), "invalid_field"),
-        // One less than a transaction of the table takes, and the service adds two.
-        (json!({ "transact": { "writes": many } }), "invalid_field"),
         (
-            json!({ "transact": { "writes": [{ "put": { "sort": "s", "value": "!" } }] } }),
-            "invalid_field",
-        ),
-        (
-            json!({ "get": { "sort": "x".repeat(600_000) } }),
+            json!({ "volume_named": { "name": "x".repeat(9_000) } }),
             "body_too_large",
         ),
     ] {
         let call = Call::new(Method::POST, &scene.path())
             .peer(&scene.peer)
-            .json(body);
+            .json(body.clone());
         let answer = scene.service.send(call).await;
-        assert_eq!(answer.code(), code, "{:?}", answer.body);
+        assert_eq!(answer.code(), code, "{body}: {:?}", answer.body);
     }
-    let none = scene.service.send(
-        Call::new(Method::POST, &scene.path())
+    let call = Call::new(Method::POST, &scene.path())
+        .peer(&scene.peer)
+        .json(json!({ "volumes": { "limit": 10 } }));
+    let none = scene.service.send(call).await;
+    assert_eq!(none.body, json!({ "tuples": { "tuples": [], "more": false } }));
+}
+
+#[tokio::test]
+async fn an_edge_may_not_do_what_cleaners_do() {
+    let scene = Scene::set(Service::new()).await;
+    let segment = format!("{}/{}", "0".repeat(16), "0".repeat(16));
+    let seen = json!({ "segment": segment, "seen": "1" });
+    for body in [
+        json!({ "end_writer": { "writer": "1", "seen": "1" } }),
+        json!({ "draw_writer": {
+            "seen": "1", "writer": "1", "tenure": "cleaner", "drawn_at_ms": 1, "change_id": "00".repeat(16),
+        } }),
+        json!({ "retire": {
+            "mover": "1", "mover_seen": "1", "segments": [], "proposals": [], "change_id": "00".repeat(16),
+        } }),
+        json!({ "see_doomed": { "segments": [seen], "seen_at_ms": 1 } }),
+        json!({ "forget_doomed": { "segment": seen } }),
+        json!({ "change_retired": { "segment": seen } }),
+        json!({ "set_cleaner_cursor": { "sweep": "log" } }),
+    ] {
+        let call = Call::new(Method::POST, &scene.path())
             .peer(&scene.peer)
-            .json(json!({ "query": { "prefix": "", "limit": 10 } })),
+            .json(body.clone());
+        let answer = scene.service.send(call).await;
+        assert_eq!(answer.code(), "not_allowed", "{body}: {:?}", answer.body);
+    }
+}
+
+/// Root commits in the tenant's ledger.
+async fn charged(scene: &Scene) -> u64 {
+    firn_api::fold(&scene.service.app).await.unwrap();
+    let now_ms = u64::try_from(scene.service.env.wall().as_millis()).unwrap();
+    let month = firn_billing::Month::of_ms(now_ms);
+    let (mut sum, mut cursor) = (0, String::new());
+    loop {
+        let path = format!("{}/usage/{month}?limit=100{cursor}", scene.customer.base);
+        let usage = scene.service.get(&scene.owner, &path).await;
+        for hour in usage.body["items"].as_array().unwrap() {
+            for entry in hour["entries"].as_array().unwrap() {
+                if entry["meter"] == "root-commits" {
+                    sum += entry["quantity"].as_str().unwrap().parse::<u64>().unwrap();
+                }
+            }
+        }
+        match usage.body["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return sum,
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_commit_is_charged_once_whoever_counts_it_and_an_erased_volumes_last_ones_too() {
+    let scene = Scene::set(Service::new()).await;
+    let env = &scene.service.env;
+    let door = Arc::new(scene.door(&scene.service.router, None));
+    let anchor = Anchor::over(door, env.clone(), FAMILY);
+    anchor.create_family().await.unwrap();
+    anchor.create_volume(scene.engine_volume(), "main").await.unwrap();
+    let mut ownership = anchor
+        .acquire(scene.engine_volume(), OWNER, "edge")
+        .await
+        .unwrap();
+    for _ in 0..5 {
+        commit(env, &anchor, &mut ownership).await.unwrap();
+    }
+    let app = &scene.service.app;
+    assert_eq!(firn_api::settle_commits(app).await.unwrap(), 5);
+    assert_eq!(firn_api::settle_commits(app).await.unwrap(), 0);
+    assert_eq!(
+        firn_api::settle_commits_of(app, scene.customer.tenant)
+            .await
+            .unwrap(),
+        0
     );
-    assert_eq!(none.await.body, json!({ "page": { "items": [] } }));
+    // A clone's history is not charged again: it begins where it branched off.
+    let clone = VolumeId([9; 16]);
+    anchor.create_volume(clone, "clone").await.unwrap();
+    let mut other = anchor.acquire(clone, OWNER, "edge").await.unwrap();
+    let place = ownership.root().unwrap().clone();
+    let first = other.next_root(place.uid, place.location, Version(6), env.random_bytes(), 0);
+    anchor.commit(&mut other, first).await.unwrap();
+    commit(env, &anchor, &mut other).await.unwrap();
+    commit(env, &anchor, &mut ownership).await.unwrap();
+    // Another instance has not seen them, and finds them on its walk.
+    let fleet = Arc::new(Fleet::default());
+    let table = scene.service.table.connect(env);
+    let walker = harness::app_over(env, table, harness::rego(), &scene.service.mail, fleet);
+    assert_eq!(firn_api::settle_commits(&walker).await.unwrap(), 0);
+    assert_eq!(
+        firn_api::settle_commits_of(&walker, scene.customer.tenant)
+            .await
+            .unwrap(),
+        3
+    );
+    assert_eq!(firn_api::settle_commits(app).await.unwrap(), 0);
+    assert_eq!(charged(&scene).await, 8);
 }
 
 /// How an edge's commits ended, by one way to the service.
@@ -360,7 +467,7 @@ async fn history(env: Env, other: Env, seed: u64) -> Duration {
     let volume = scene.engine_volume();
     let door = |token| {
         let door = scene.door(&router(&there), token);
-        Anchor::new(Arc::new(door), other.clone(), FAMILY)
+        Anchor::over(Arc::new(door), other.clone(), FAMILY)
     };
     let anchor = door(None);
     anchor.create_family().await.unwrap();

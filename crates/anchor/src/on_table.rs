@@ -1,0 +1,577 @@
+//! The anchor's calls on a table: each becomes one read, or one conditional transaction.
+//!
+//! **What is checked** does not depend on who asks: a root's version rises and it is committed by the owner under its epoch and grant, an
+//! epoch rises by one, a writer's number was never drawn, a round and a proposal count by one, lists are bounded. To check a change
+//! the tuple that it was decided on has to be known; a version names one content for ever, so what was read or written once is
+//! remembered by it ([`KnownTuples`]), and a commit costs no read. Whether it is still the current one the transaction's condition
+//! says, nobody's memory.
+//!
+//! **Guards** are checks of other items that go into every transaction: what a service found true of the caller when it let it in is
+//! still true in the instant of the write (decision 0080).
+
+use crate::{
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleanerRound, FamilyTuple, MAX_LISTED, Obstacle,
+    OwnerId, Proposal, RetireProposal, RetireSegment, RetiredSegment, Root, SeenSegment, StoredTuple,
+    TupleError, TupleVersion, VolumeChange, VolumeTuple, WriterTenure, WriterTuple,
+    anchor::{FAMILY, NAME_PREFIX, VOLUME_PREFIX, volume_sort},
+    cleaning::{self, DOOMED_PREFIX, RETIRED_PREFIX, ROUND, retirement_segments, segment_sort},
+    known::KnownTuples,
+    proposal::proposal_sort,
+    tuple::check_name,
+    writer::writer_sort,
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use firn_format::{OwnershipEpoch, VolumeId, WriterId};
+use firn_table::{Condition, Item, ItemKey, MAX_TRANSACTION_OPERATIONS, Table, TableError, Write};
+use std::sync::Arc;
+
+/// One family's tuples in one partition of a table.
+pub struct TableBackend {
+    table: Arc<dyn Table>,
+    partition: String,
+    role: Option<AnchorRole>,
+    guards: Vec<Write>,
+    known: Arc<KnownTuples>,
+}
+
+impl TableBackend {
+    /// Answers from this partition, whatever is asked. Makes no request.
+    pub fn new(table: Arc<dyn Table>, partition: impl Into<String>) -> Self {
+        Self {
+            table,
+            partition: partition.into(),
+            role: None,
+            guards: Vec::new(),
+            known: Arc::default(),
+        }
+    }
+
+    /// Refuses what the role may not.
+    #[must_use]
+    pub fn for_role(self, role: AnchorRole) -> Self {
+        let role = Some(role);
+        Self { role, ..self }
+    }
+
+    /// Changes nothing unless these hold as well: checks of items in other partitions.
+    #[must_use]
+    pub fn guarded(self, guards: Vec<Write>) -> Self {
+        Self { guards, ..self }
+    }
+
+    /// Shares what is remembered of tuples with other backends over the same table.
+    #[must_use]
+    pub fn knowing(self, known: Arc<KnownTuples>) -> Self {
+        Self { known, ..self }
+    }
+
+    fn key(&self, sort: &str) -> ItemKey {
+        ItemKey::new(&*self.partition, sort)
+    }
+
+    async fn read(&self, sort: &str) -> Result<Option<Item>, TableError> {
+        let item = self.table.get(&self.key(sort)).await?;
+        if let Some(item) = &item {
+            self.known.learn(&item.key, item.version, &item.value);
+        }
+        Ok(item)
+    }
+
+    async fn answer(&self, sort: &str) -> Result<AnchorAnswer, TableError> {
+        let item = self.read(sort).await?;
+        Ok(AnchorAnswer::Tuple {
+            tuple: item.map(stored),
+        })
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<String>,
+        limit: u16,
+    ) -> Result<AnchorAnswer, TableError> {
+        if !(1..=MAX_LISTED).contains(&limit) {
+            return Err(limited(format!(
+                "lists have 1 to {MAX_LISTED} tuples, not {limit}"
+            )));
+        }
+        let page = self
+            .table
+            .query(&self.partition, prefix, after.as_deref(), usize::from(limit))
+            .await?;
+        for item in &page.items {
+            self.known.learn(&item.key, item.version, &item.value);
+        }
+        Ok(AnchorAnswer::Tuples {
+            more: page.next.is_some() && !page.items.is_empty(),
+            tuples: page.items.into_iter().map(stored).collect(),
+        })
+    }
+
+    /// The content that a tuple had at a version; `None` if it has another one now.
+    async fn content_at(&self, sort: &str, seen: TupleVersion) -> Result<Option<Bytes>, TableError> {
+        let key = self.key(sort);
+        if let Some(content) = self.known.content(&key, seen) {
+            return Ok(Some(content));
+        }
+        let item = self.read(sort).await?;
+        Ok(item.filter(|item| item.version == seen).map(|item| item.value))
+    }
+
+    /// Makes a change; after a conflict, one that carries a mark is looked for in the tuple `sort`.
+    async fn change(
+        &self,
+        sort: &str,
+        writes: Vec<Write>,
+        mark: Option<(Decode, [u8; 16])>,
+    ) -> Result<AnchorAnswer, TableError> {
+        let own = writes.len();
+        let written = writes.iter().find_map(|write| match write {
+            Write::Put { key, value, .. } if key.sort == sort => Some(value.clone()),
+            Write::Put { .. } | Write::Delete { .. } | Write::Check { .. } => None,
+        });
+        let mut all = writes;
+        all.extend(self.guards.iter().cloned());
+        match self.table.transact(all).await {
+            Ok(applied) => {
+                let version = applied.first().copied().flatten();
+                if let (Some(version), Some(value)) = (version, &written) {
+                    self.known.learn(&self.key(sort), version, value);
+                }
+                Ok(AnchorAnswer::Changed { version })
+            }
+            Err(TableError::ConditionFailed { index }) if index < own => {
+                self.already(
+                    sort,
+                    mark,
+                    if index == 1 {
+                        Obstacle::Name
+                    } else {
+                        Obstacle::Tuple
+                    },
+                )
+                .await
+            }
+            Err(TableError::Unavailable(_)) if firn_env::planted!("anchor.doubt_is_done") => {
+                Ok(AnchorAnswer::Changed {
+                    version: Some(firn_table::ItemVersion(1)),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is answered to a change whose ground is gone: it may be there already.
+    async fn already(
+        &self,
+        sort: &str,
+        mark: Option<(Decode, [u8; 16])>,
+        with: Obstacle,
+    ) -> Result<AnchorAnswer, TableError> {
+        if let Some((mark_of, wanted)) = mark
+            && let Some(item) = self.read(sort).await?
+            && mark_of(&item.value)
+                .is_ok_and(|found| found == wanted || firn_env::planted!("anchor.any_mark_is_ours"))
+        {
+            let version = Some(item.version);
+            return Ok(AnchorAnswer::Changed { version });
+        }
+        Ok(AnchorAnswer::Conflict { with })
+    }
+
+    async fn create_volume(
+        &self,
+        volume: VolumeId,
+        name: String,
+        root: Option<Root>,
+        grant: [u8; 16],
+        created_at_ms: i64,
+        change_id: [u8; 16],
+    ) -> Result<AnchorAnswer, TableError> {
+        check_name(&name).map_err(|error| limited(error.to_string()))?;
+        let tuple = VolumeTuple {
+            name,
+            epoch: root.as_ref().map_or(OwnershipEpoch(0), |root| root.epoch),
+            drained: root.is_some(),
+            root,
+            // Nobody's: a journal that is still somewhere belongs to a tenure the table has forgotten, and is salvaged.
+            tenure: OwnershipEpoch(0),
+            tenure_owner: OwnerId([0; 16]),
+            grant,
+            owner: None,
+            taken_at_ms: created_at_ms,
+            retained: Vec::new(),
+            change_id,
+            commits: 0,
+        };
+        let sort = volume_sort(volume);
+        let writes = vec![
+            self.put(&sort, tuple.to_bytes(), None),
+            self.put(
+                &format!("{NAME_PREFIX}{}", tuple.name),
+                Bytes::copy_from_slice(&volume.0),
+                None,
+            ),
+        ];
+        self.change(&sort, writes, Some((volume_mark, change_id))).await
+    }
+
+    async fn change_volume(
+        &self,
+        volume: VolumeId,
+        seen: TupleVersion,
+        change: VolumeChange,
+    ) -> Result<AnchorAnswer, TableError> {
+        let sort = volume_sort(volume);
+        let mark = Some((volume_mark as Decode, change.change_id()));
+        let mut seen = seen;
+        if firn_env::planted!("anchor.change_on_any_version")
+            && let Some(item) = self.read(&sort).await?
+        {
+            seen = item.version;
+        }
+        let Some(content) = self.content_at(&sort, seen).await? else {
+            return self.already(&sort, mark, Obstacle::Tuple).await;
+        };
+        let tuple = readable(&sort, VolumeTuple::from_bytes(&content))?;
+        let changed = change
+            .apply(&tuple)
+            .map_err(|why| limited(format!("this cannot be made of volume {volume}: {why}")))?;
+        let put = self.put(&sort, changed.to_bytes(), Some(seen));
+        self.change(&sort, vec![put], mark).await
+    }
+
+    async fn draw_writer(
+        &self,
+        seen: TupleVersion,
+        writer: WriterId,
+        tenure: WriterTenure,
+        drawn_at_ms: i64,
+        change_id: [u8; 16],
+    ) -> Result<AnchorAnswer, TableError> {
+        let mark = Some((family_mark as Decode, change_id));
+        let Some(content) = self.content_at(FAMILY, seen).await? else {
+            return self.already(FAMILY, mark, Obstacle::Tuple).await;
+        };
+        let family = readable(FAMILY, FamilyTuple::from_bytes(&content))?;
+        let next = writer
+            .0
+            .checked_add(1)
+            .ok_or_else(|| limited("a writer at the end of its numbers".into()))?;
+        if writer < family.next_writer && !firn_env::planted!("anchor.writers_drawn_twice") {
+            return Err(limited(format!("writer {writer} was drawn before")));
+        }
+        let changed = FamilyTuple {
+            next_writer: WriterId(next),
+            change_id,
+            ..family
+        };
+        let registered = WriterTuple {
+            tenure,
+            ended: false,
+            drawn_at_ms,
+            change_id,
+        };
+        let writes = vec![
+            self.put(FAMILY, changed.to_bytes(), Some(seen)),
+            self.put(&writer_sort(writer), registered.to_bytes(), None),
+        ];
+        self.change(FAMILY, writes, mark).await
+    }
+
+    async fn end_writer(&self, writer: WriterId, seen: TupleVersion) -> Result<AnchorAnswer, TableError> {
+        let sort = writer_sort(writer);
+        let Some(content) = self.content_at(&sort, seen).await? else {
+            return Ok(AnchorAnswer::Conflict {
+                with: Obstacle::Tuple,
+            });
+        };
+        let tuple = readable(&sort, WriterTuple::from_bytes(&content))?;
+        let put = self.put(&sort, WriterTuple { ended: true, ..tuple }.to_bytes(), Some(seen));
+        self.change(&sort, vec![put], None).await
+    }
+
+    /// The write of a proposal, if it comes next after the one that was seen; `None` if that one stands no more.
+    async fn proposed(
+        &self,
+        volume: VolumeId,
+        seen: Option<TupleVersion>,
+        proposal: &Proposal,
+    ) -> Result<Option<Write>, TableError> {
+        let sort = proposal_sort(volume);
+        let before = match seen {
+            None => 0,
+            Some(seen) => match self.content_at(&sort, seen).await? {
+                Some(content) => readable(&sort, Proposal::from_bytes(&content))?.sequence,
+                None => return Ok(None),
+            },
+        };
+        if before.checked_add(1) != Some(proposal.sequence) {
+            return Err(limited(format!(
+                "proposal {} does not follow {before}",
+                proposal.sequence
+            )));
+        }
+        Ok(Some(self.put(&sort, proposal.to_bytes(), seen)))
+    }
+
+    async fn propose(
+        &self,
+        volume: VolumeId,
+        seen: Option<TupleVersion>,
+        proposal: Proposal,
+    ) -> Result<AnchorAnswer, TableError> {
+        let sort = proposal_sort(volume);
+        let mark = Some((proposal_mark as Decode, proposal.change_id));
+        match self.proposed(volume, seen, &proposal).await? {
+            Some(put) => self.change(&sort, vec![put], mark).await,
+            None => self.already(&sort, mark, Obstacle::Tuple).await,
+        }
+    }
+
+    async fn retire(
+        &self,
+        seen: Option<TupleVersion>,
+        (mover, mover_seen): (WriterId, TupleVersion),
+        segments: Vec<RetireSegment>,
+        proposals: Vec<RetireProposal>,
+        change_id: [u8; 16],
+    ) -> Result<AnchorAnswer, TableError> {
+        if segments.len() > retirement_segments(proposals.len()) {
+            return Err(limited(format!(
+                "a retirement with {} proposals has at most {} segments, not {}",
+                proposals.len(),
+                retirement_segments(proposals.len()),
+                segments.len()
+            )));
+        }
+        let mark = Some((round_mark as Decode, change_id));
+        let before = match seen {
+            None => CleanerRound::default(),
+            Some(seen) => match self.content_at(ROUND, seen).await? {
+                Some(content) => readable(ROUND, CleanerRound::from_bytes(&content))?,
+                None => return self.already(ROUND, mark, Obstacle::Tuple).await,
+            },
+        };
+        let next = CleanerRound {
+            round: before.round.saturating_add(1),
+            change_id,
+        };
+        let mut writes = vec![
+            self.put(ROUND, next.to_bytes(), seen),
+            Write::Check {
+                key: self.key(&writer_sort(mover)),
+                condition: Condition::Version(mover_seen),
+            },
+        ];
+        for RetireSegment { segment, retired } in &segments {
+            writes.push(self.put(&segment_sort(RETIRED_PREFIX, *segment), retired.to_bytes(), None));
+            writes.push(self.put(
+                &segment_sort(DOOMED_PREFIX, *segment),
+                cleaning::doomed_bytes(None),
+                None,
+            ));
+        }
+        for RetireProposal {
+            volume,
+            seen,
+            proposal,
+        } in &proposals
+        {
+            match self.proposed(*volume, *seen, proposal).await? {
+                Some(put) => writes.push(put),
+                None => return self.already(ROUND, mark, Obstacle::Tuple).await,
+            }
+        }
+        self.change(ROUND, writes, mark).await
+    }
+
+    async fn see_doomed(
+        &self,
+        segments: Vec<SeenSegment>,
+        seen_at_ms: i64,
+    ) -> Result<AnchorAnswer, TableError> {
+        if segments.is_empty() || segments.len() > MAX_TRANSACTION_OPERATIONS {
+            return Err(limited(format!(
+                "1 to {MAX_TRANSACTION_OPERATIONS} segments are seen at once, not {}",
+                segments.len()
+            )));
+        }
+        let writes = segments
+            .iter()
+            .map(|segment| {
+                let sort = segment_sort(DOOMED_PREFIX, segment.segment);
+                self.put(
+                    &sort,
+                    cleaning::doomed_bytes(Some(seen_at_ms)),
+                    Some(segment.seen),
+                )
+            })
+            .collect();
+        self.change("", writes, None).await
+    }
+
+    async fn change_retired(
+        &self,
+        segment: SeenSegment,
+        retired: Option<RetiredSegment>,
+    ) -> Result<AnchorAnswer, TableError> {
+        let sort = segment_sort(RETIRED_PREFIX, segment.segment);
+        let write = match retired {
+            Some(retired) => self.put(&sort, retired.to_bytes(), Some(segment.seen)),
+            None => self.delete(&sort, segment.seen),
+        };
+        self.change(&sort, vec![write], None).await
+    }
+
+    fn put(&self, sort: &str, value: Bytes, seen: Option<TupleVersion>) -> Write {
+        Write::Put {
+            key: self.key(sort),
+            value,
+            condition: seen.map_or(Condition::Absent, Condition::Version),
+        }
+    }
+
+    fn delete(&self, sort: &str, version: TupleVersion) -> Write {
+        let key = self.key(sort);
+        Write::Delete { key, version }
+    }
+}
+
+#[async_trait]
+impl AnchorBackend for TableBackend {
+    async fn call(&self, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
+        if let Some(role) = self.role
+            && !role.may(&call)
+        {
+            return Err(TableError::Refused(format!("{role:?} may not make this call")));
+        }
+        match call {
+            AnchorCall::Family {} => self.answer(FAMILY).await,
+            AnchorCall::Volume { volume } => self.answer(&volume_sort(volume)).await,
+            AnchorCall::Volumes { after, limit } => {
+                self.list(VOLUME_PREFIX, after.map(volume_sort), limit).await
+            }
+            AnchorCall::VolumeNamed { name } => {
+                check_name(&name).map_err(|error| limited(error.to_string()))?;
+                self.answer(&format!("{NAME_PREFIX}{name}")).await
+            }
+            AnchorCall::Writer { writer } => self.answer(&writer_sort(writer)).await,
+            AnchorCall::Proposal { volume } => self.answer(&proposal_sort(volume)).await,
+            AnchorCall::CleanerRound {} => self.answer(ROUND).await,
+            AnchorCall::Retired { segment } => self.answer(&segment_sort(RETIRED_PREFIX, segment)).await,
+            AnchorCall::ListRetired { after, limit } => {
+                let after = after.map(|segment| segment_sort(RETIRED_PREFIX, segment));
+                self.list(RETIRED_PREFIX, after, limit).await
+            }
+            AnchorCall::ListDoomed { after, limit } => {
+                let after = after.map(|segment| segment_sort(DOOMED_PREFIX, segment));
+                self.list(DOOMED_PREFIX, after, limit).await
+            }
+            AnchorCall::Doomed { segment } => self.answer(&segment_sort(DOOMED_PREFIX, segment)).await,
+            AnchorCall::CleanerCursor { sweep } => self.answer(&sweep.sort()).await,
+            AnchorCall::CreateFamily {
+                created_at_ms,
+                change_id,
+            } => {
+                let tuple = FamilyTuple {
+                    next_writer: WriterId(1),
+                    created_at_ms,
+                    change_id,
+                };
+                let put = self.put(FAMILY, tuple.to_bytes(), None);
+                self.change(FAMILY, vec![put], Some((family_mark, change_id)))
+                    .await
+            }
+            AnchorCall::CreateVolume {
+                volume,
+                name,
+                root,
+                grant,
+                created_at_ms,
+                change_id,
+            } => {
+                self.create_volume(volume, name, root, grant, created_at_ms, change_id)
+                    .await
+            }
+            AnchorCall::ChangeVolume { volume, seen, change } => {
+                self.change_volume(volume, seen, change).await
+            }
+            AnchorCall::DrawWriter {
+                seen,
+                writer,
+                tenure,
+                drawn_at_ms,
+                change_id,
+            } => {
+                self.draw_writer(seen, writer, tenure, drawn_at_ms, change_id)
+                    .await
+            }
+            AnchorCall::EndWriter { writer, seen } => self.end_writer(writer, seen).await,
+            AnchorCall::Propose {
+                volume,
+                seen,
+                proposal,
+            } => self.propose(volume, seen, proposal).await,
+            AnchorCall::Retire {
+                seen,
+                mover,
+                mover_seen,
+                segments,
+                proposals,
+                change_id,
+            } => {
+                self.retire(seen, (mover, mover_seen), segments, proposals, change_id)
+                    .await
+            }
+            AnchorCall::SeeDoomed { segments, seen_at_ms } => self.see_doomed(segments, seen_at_ms).await,
+            AnchorCall::ForgetDoomed { segment } => {
+                let sort = segment_sort(DOOMED_PREFIX, segment.segment);
+                self.change(&sort, vec![self.delete(&sort, segment.seen)], None)
+                    .await
+            }
+            AnchorCall::ChangeRetired { segment, retired } => self.change_retired(segment, retired).await,
+            AnchorCall::SetCleanerCursor { sweep, seen, after } => {
+                let put = self.put(&sweep.sort(), cleaning::cursor_bytes(after), seen);
+                self.change(&sweep.sort(), vec![put], None).await
+            }
+        }
+    }
+}
+
+/// Reads a tuple's mark.
+type Decode = fn(&[u8]) -> Result<[u8; 16], TupleError>;
+
+fn volume_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    VolumeTuple::from_bytes(bytes).map(|tuple| tuple.change_id)
+}
+
+fn family_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    FamilyTuple::from_bytes(bytes).map(|tuple| tuple.change_id)
+}
+
+fn proposal_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    Proposal::from_bytes(bytes).map(|proposal| proposal.change_id)
+}
+
+fn round_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
+    CleanerRound::from_bytes(bytes).map(|round| round.change_id)
+}
+
+fn stored(item: Item) -> StoredTuple {
+    StoredTuple {
+        name: item.key.sort,
+        version: item.version,
+        content: item.value,
+    }
+}
+
+fn limited(why: String) -> TableError {
+    TableError::Limit(why)
+}
+
+/// A change cannot be checked against a tuple that cannot be read; whoever reads it is told more.
+fn readable<T>(sort: &str, read: Result<T, TupleError>) -> Result<T, TableError> {
+    read.map_err(|why| limited(format!("the tuple {sort} cannot be read: {why}")))
+}

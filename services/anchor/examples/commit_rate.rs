@@ -1,0 +1,169 @@
+//! Root commits per second and how long one takes, on the embedded table directly and through a `firn-anchor` on loopback:
+//! `cargo run --release -p firn-anchor-service --example commit_rate`
+//!
+//! Each writer has a volume of its own and commits one root after the other; a commit is durable when it is acknowledged.
+#![allow(clippy::disallowed_methods, reason = "measures real time")]
+
+use firn_anchor::{Anchor, AnchorBackend, OwnerId, TableBackend};
+use firn_anchor_service::{
+    HttpsAnchor, PemClients,
+    host::{HostOptions, serve},
+};
+use firn_env::Env;
+use firn_format::{FamilyId, Location, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_identity::{
+    CertificateAuthority, EdgeId, PeerIdentity, PeerKind, SigningKey, TenantId, TenantVolume, UnixTime,
+    certificate_request, pem,
+};
+use firn_table::{RedbTable, Table};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const DOMAIN: &str = "firn.bench";
+const TENANT: TenantId = TenantId([1; 16]);
+const OWNER: OwnerId = OwnerId([2; 16]);
+const COMMITS: usize = 1000;
+
+fn volume(writer: u8) -> TenantVolume {
+    TenantVolume {
+        tenant: TENANT,
+        volume: VolumeId([writer; 16]),
+    }
+}
+
+/// Commits one root after the other; how long each took.
+async fn writer(env: Env, backend: Arc<dyn AnchorBackend>, commits: usize) -> Vec<Duration> {
+    let anchor = Anchor::over(backend, env.clone(), FamilyId([3; 16]));
+    let volume = VolumeId([4; 16]);
+    anchor.create_family().await.expect("a family");
+    anchor.create_volume(volume, "main").await.expect("a volume");
+    let mut held = anchor.acquire(volume, OWNER, "edge").await.expect("an owner");
+    let mut took = Vec::with_capacity(commits);
+    for version in 1..=commits as u64 {
+        let place = Location {
+            segment: SegmentId {
+                writer: WriterId(1),
+                sequence: version,
+            },
+            offset: 0,
+            length: 100,
+        };
+        let root = held.next_root(Uid([5; 32]), place, Version(version), env.random_bytes(), 0);
+        let began = Instant::now();
+        anchor.commit(&mut held, root).await.expect("a commit");
+        took.push(began.elapsed());
+    }
+    took
+}
+
+async fn measure(env: &Env, what: &str, writers: u8, backend: impl Fn(u8) -> Arc<dyn AnchorBackend>) {
+    let each = COMMITS.div_ceil(usize::from(writers));
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..writers)
+        .map(|number| tokio::spawn(writer(env.clone(), backend(number), each)))
+        .collect();
+    let mut took = Vec::new();
+    for task in tasks {
+        took.extend(task.await.expect("a writer"));
+    }
+    let rate = took.len() as f64 / began.elapsed().as_secs_f64();
+    took.sort();
+    let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1000.0;
+    println!(
+        "| {what} | {writers} | {rate:.0} | {:.2} ms | {:.2} ms |",
+        at(0.5),
+        at(0.99)
+    );
+}
+
+async fn table(env: &Env, path: &Path) -> Arc<dyn Table> {
+    Arc::new(RedbTable::open(env, path).await.expect("a table"))
+}
+
+fn issue(env: &Env, authority: &CertificateAuthority, name: &PeerIdentity, path: &Path) {
+    let key = SigningKey::from_seed(env.random_bytes());
+    let random = env.clone();
+    let mut entropy =
+        move |bytes: &mut [u8]| bytes.copy_from_slice(&random.random_bytes::<16>()[..bytes.len()]);
+    let (request, now) = (certificate_request(&key, name), UnixTime::from_wall(env.wall()));
+    let issued = authority
+        .issue(&request, name, &["localhost".to_owned()], now, &mut entropy)
+        .expect("a certificate");
+    let text = [
+        pem("PRIVATE KEY", &key.to_pkcs8()).as_str(),
+        pem("CERTIFICATE", &issued.certificate).as_str(),
+    ]
+    .concat();
+    std::fs::write(path, text).expect("a file");
+}
+
+#[tokio::main]
+async fn main() {
+    let directory = std::env::temp_dir().join(format!("firn-commit-rate-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let env = firn_env::real(&directory).expect("an environment");
+    println!("| anchor | writers | commits/s | median | p99 |\n|---|---|---|---|---|");
+    for writers in [1, 16] {
+        let direct = table(&env, &directory.join(format!("direct-{writers}.redb"))).await;
+        measure(&env, "the embedded table", writers, |number| {
+            Arc::new(TableBackend::new(
+                direct.clone(),
+                volume(number).roots_partition(),
+            ))
+        })
+        .await;
+    }
+    let now = UnixTime::from_wall(env.wall());
+    let authority = CertificateAuthority::from_seed([7; 32], DOMAIN, now.minus(3600)).expect("an authority");
+    let own = |kind| PeerIdentity {
+        trust_domain: DOMAIN.into(),
+        kind,
+    };
+    let edge = own(PeerKind::Edge {
+        tenant: TENANT,
+        edge: EdgeId([6; 16]),
+    });
+    let options = HostOptions {
+        identity: directory.join("anchor.pem"),
+        authority: directory.join("authority.pem"),
+        grants: directory.join("grants.toml"),
+        connections: 64,
+    };
+    issue(
+        &env,
+        &authority,
+        &own(PeerKind::Service("anchor".into())),
+        &options.identity,
+    );
+    issue(&env, &authority, &edge, &directory.join("edge.pem"));
+    std::fs::write(&options.authority, &*pem("CERTIFICATE", authority.certificate())).expect("a file");
+    let grants: String = (0..16)
+        .map(|number| {
+            format!(
+                "[[grant]]\nname = \"{edge}\"\nvolume = \"{}\"\nrole = \"edge\"\n",
+                volume(number)
+            )
+        })
+        .collect();
+    std::fs::write(&options.grants, grants).expect("a file");
+    for writers in [1, 16] {
+        let served = table(&env, &directory.join(format!("served-{writers}.redb"))).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (inside, with) = (env.clone(), options.clone());
+        let serving = tokio::spawn(async move { serve(&inside, &with, served, listener).await });
+        measure(&env, "firn-anchor on loopback", writers, |number| {
+            let clients = PemClients::new(directory.join("edge.pem"), &options.authority);
+            let url = format!("https://localhost:{port}/v1/anchor/{}", volume(number));
+            Arc::new(HttpsAnchor::new(url, clients))
+        })
+        .await;
+        serving.abort();
+    }
+    std::fs::remove_dir_all(&directory).expect("what was made goes");
+}

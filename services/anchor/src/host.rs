@@ -1,0 +1,351 @@
+//! A process of its own as host: mutual TLS, and a file of grants that says whose calls are answered.
+//!
+//! ```text
+//! connection ── TLS 1.3, client certificate of the authority ──▶ PeerIdentity ── grants ──▶ role ──▶ AnchorService
+//! ```
+//!
+//! A connection without a certificate ends in its handshake. Connections are bounded; each has ten seconds for its handshake, a minute
+//! between requests, and twenty seconds for a request.
+
+mod grants;
+
+pub use grants::{Grants, GrantsError};
+
+use crate::{Admitted, AnchorService};
+use axum::{
+    Extension, Json, Router,
+    body::{Body, to_bytes},
+    extract::{Path as PathOf, Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole};
+use firn_env::Env;
+use firn_identity::{CertificateDer, PeerIdentity, TenantId, TenantVolume, VolumeId};
+use firn_table::{Table, TableError};
+use grants::GrantsFile;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{PrivateKeyDer, pem::PemObject as _},
+    server::WebPkiClientVerifier,
+};
+use serde_json::json;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+/// The largest call of an edge is a root.
+const EDGE_CALL_BYTES: usize = 8 << 10;
+/// The largest call of a cleaner retires some fifty segments and proposes heads, each with up to 34 KiB of text.
+const CLEANER_CALL_BYTES: usize = 2 << 20;
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// What a host needs.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// The service's private key and certificate, PEM; read again when replaced.
+    pub identity: PathBuf,
+    /// The certificates of the authority that callers' certificates come from, PEM.
+    pub authority: PathBuf,
+    /// Who may reach which volume as what; read again when replaced.
+    pub grants: PathBuf,
+    /// Connections at once.
+    pub connections: usize,
+}
+
+/// Why a host cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// A file that cannot be read.
+    #[error("{path}: {why}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The grants.
+    #[error(transparent)]
+    Grants(#[from] GrantsError),
+}
+
+struct Host {
+    env: Env,
+    service: AnchorService,
+    grants: GrantsFile,
+}
+
+/// Serves on `listener` for ever; end it by dropping the future.
+///
+/// # Errors
+/// [`HostError`] if a file is not what it should be at the start; later the last good one stays in use.
+pub async fn serve(
+    env: &Env,
+    options: &HostOptions,
+    table: Arc<dyn Table>,
+    listener: TcpListener,
+) -> Result<(), HostError> {
+    let host = Arc::new(Host {
+        env: env.clone(),
+        service: AnchorService::new(table),
+        grants: GrantsFile::open(&options.grants)?,
+    });
+    let mut tls = Tls::open(options)?;
+    let router = Router::new()
+        .route("/v1/anchor/{tenant}/{volume}", post(call))
+        .with_state(host);
+    let seats = Arc::new(Semaphore::new(options.connections));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                env.sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Ok(seat) = seats.clone().try_acquire_owned() else {
+            tracing::warn!(
+                connections = options.connections,
+                "a connection was refused: there are too many"
+            );
+            continue;
+        };
+        let (acceptor, router, inner) = (tls.acceptor(options), router.clone(), env.clone());
+        drop(env.spawn("connection", async move {
+            converse(&inner, stream, acceptor, router).await;
+            drop(seat);
+        }));
+    }
+}
+
+async fn converse(env: &Env, stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
+    // Answers are written whole; waiting for more would only delay them.
+    let _ = stream.set_nodelay(true);
+    // A client that fails its handshake has no request to be answered.
+    let Ok(Ok(stream)) = env.timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await else {
+        return;
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let peer = certificate.and_then(|certificate| PeerIdentity::of_certificate(certificate).ok());
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        router.clone().oneshot(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    // What a client does to its own connection is its own matter.
+    let _ = connection.await;
+}
+
+async fn call(
+    State(host): State<Arc<Host>>,
+    PathOf((tenant, volume)): PathOf<(String, String)>,
+    peer: Option<Extension<PeerIdentity>>,
+    request: Request,
+) -> Response {
+    let answered = answer(&host, &tenant, &volume, peer.map(|Extension(peer)| peer), request);
+    match host.env.timeout(REQUEST_LIMIT, answered).await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(refusal)) => refusal.into_response(),
+        Err(_) => {
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "it took too long").into_response()
+        }
+    }
+}
+
+/// Why a call was not answered: in the words of the control plane (docs/errors.md).
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, detail: impl ToString) -> Self {
+        Self {
+            status,
+            code,
+            detail: detail.to_string(),
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (
+            self.status,
+            Json(json!({ "code": self.code, "detail": self.detail })),
+        )
+            .into_response()
+    }
+}
+
+async fn answer(
+    host: &Host,
+    tenant: &str,
+    volume: &str,
+    peer: Option<PeerIdentity>,
+    request: Request,
+) -> Result<AnchorAnswer, Refusal> {
+    let unnamed = || {
+        let why = "the client's certificate does not hold exactly one Firn name";
+        Refusal::new(StatusCode::UNAUTHORIZED, "certificate_refused", why)
+    };
+    let peer = peer.ok_or_else(unnamed)?;
+    // Where a volume is named that is none, and where one is that was not granted, the answer is the same.
+    let refused = || {
+        let why = format!("{peer} was granted nothing of {tenant}/{volume}");
+        Refusal::new(StatusCode::FORBIDDEN, "not_allowed", why)
+    };
+    let volume = match (tenant.parse::<TenantId>(), volume.parse::<VolumeId>()) {
+        (Ok(tenant), Ok(volume)) => TenantVolume { tenant, volume },
+        (Err(_), _) | (_, Err(_)) => return Err(refused()),
+    };
+    let role = host.grants.current().role(&peer, volume).ok_or_else(refused)?;
+    let limit = match role {
+        AnchorRole::Cleaner => CLEANER_CALL_BYTES,
+        AnchorRole::Edge | AnchorRole::Observer => EDGE_CALL_BYTES,
+    };
+    let body = to_bytes(request.into_body(), limit).await.map_err(|error| {
+        Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            format!("{limit} bytes at most: {error}"),
+        )
+    })?;
+    let asked: AnchorCall = serde_json::from_slice(&body)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "malformed_body", error))?;
+    if !role.may(&asked) {
+        let why = format!("{peer} may not make this call: its role is {role:?}");
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "not_allowed", why));
+    }
+    let admitted = Admitted {
+        volume,
+        role,
+        guards: Vec::new(),
+    };
+    host.service
+        .answer(admitted, asked)
+        .await
+        .map_err(|error| match error {
+            TableError::Limit(why) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", why),
+            TableError::Unavailable(why) => {
+                tracing::warn!(why, "the table did not answer");
+                let detail = "the table did not answer; the change may have happened: ask again";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "storage_unavailable", detail)
+            }
+            error @ (TableError::ConditionFailed { .. } | TableError::Refused(_)) => {
+                tracing::error!(%error, "the table refuses the service");
+                Refusal::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "internal",
+                    "it was logged; nothing was changed",
+                )
+            }
+        })
+}
+
+/// The service's own certificate, and the authority of its callers.
+struct Tls {
+    acceptor: TlsAcceptor,
+    written: SystemTime,
+}
+
+fn file(path: &Path) -> Result<(SystemTime, Vec<u8>), HostError> {
+    let failed = |why: String| HostError::File {
+        path: path.to_owned(),
+        why,
+    };
+    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if metadata.len() > PEM_BYTES_MAX {
+        return Err(failed(format!("{} bytes are no certificate", metadata.len())));
+    }
+    let written = metadata.modified().map_err(|error| failed(error.to_string()))?;
+    Ok((
+        written,
+        std::fs::read(path).map_err(|error| failed(error.to_string()))?,
+    ))
+}
+
+fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, HostError> {
+    let failed = |why: String| HostError::File {
+        path: path.to_owned(),
+        why,
+    };
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let read = read.map_err(|error| failed(error.to_string()))?;
+    if read.is_empty() {
+        return Err(failed("there is no certificate in it".into()));
+    }
+    Ok(read)
+}
+
+impl Tls {
+    fn open(options: &HostOptions) -> Result<Self, HostError> {
+        let (written, identity) = file(&options.identity)?;
+        let failed = |path: &Path, why: String| HostError::File {
+            path: path.to_owned(),
+            why,
+        };
+        let chain = certificates(&options.identity, &identity)?;
+        let key = PrivateKeyDer::from_pem_slice(&identity)
+            .map_err(|error| failed(&options.identity, error.to_string()))?;
+        let (_, authority) = file(&options.authority)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&options.authority, &authority)? {
+            roots
+                .add(certificate)
+                .map_err(|error| failed(&options.authority, error.to_string()))?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .map_err(|error| failed(&options.authority, error.to_string()))?;
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .and_then(|config| {
+                config
+                    .with_client_cert_verifier(verifier)
+                    .with_single_cert(chain, key)
+            })
+            .map_err(|error| failed(&options.identity, error.to_string()))?;
+        Ok(Self {
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            written,
+        })
+    }
+
+    /// With the newest certificate that can be used.
+    fn acceptor(&mut self, options: &HostOptions) -> TlsAcceptor {
+        let written = std::fs::metadata(&options.identity).and_then(|metadata| metadata.modified());
+        if written.is_ok_and(|written| written != self.written) {
+            match Self::open(options) {
+                Ok(newer) => *self = newer,
+                Err(error) => {
+                    tracing::error!(%error, "the new certificate cannot be used; the old one stays in use")
+                }
+            }
+        }
+        self.acceptor.clone()
+    }
+}

@@ -1,0 +1,89 @@
+//! `firn-anchor`: the anchor as a process of its own.
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use firn_anchor_service::host::{HostOptions, serve};
+use firn_table::TableUrl;
+use futures::future::{Either, select};
+use std::{net::SocketAddr, path::PathBuf, pin::pin, process::ExitCode};
+use tokio::net::TcpListener;
+
+/// Keeps the roots of volumes for edges and cleaners that come with certificates (docs/anchor.md).
+#[derive(Parser)]
+#[command(name = "firn-anchor", version)]
+struct Arguments {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:8447")]
+    listen: SocketAddr,
+    /// The table: redb:/path or dynamodb://name?region=…
+    #[arg(long)]
+    table: TableUrl,
+    /// The service's private key and certificate, PEM; read again when it is replaced.
+    #[arg(long)]
+    identity: PathBuf,
+    /// The authority that callers' certificates come from, PEM.
+    #[arg(long)]
+    authority: PathBuf,
+    /// Who may reach which volume as what, TOML; read again when it is replaced.
+    #[arg(long)]
+    grants: PathBuf,
+    /// Connections at once.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
+    connections: u16,
+    /// Where the process may keep files of its own.
+    #[arg(long, default_value = ".")]
+    directory: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")))
+        .with_writer(std::io::stderr)
+        .init();
+    let arguments = Arguments::parse();
+    let outcome = tokio::runtime::Runtime::new()
+        .context("cannot start threads")
+        .and_then(|runtime| {
+            let outcome = runtime.block_on(run(&arguments));
+            // What is being answered ends with the process; callers ask again.
+            runtime.shutdown_background();
+            outcome
+        });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("firn-anchor: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a real listener, for a real process: TLS and HTTP speak to it directly"
+)]
+async fn run(arguments: &Arguments) -> Result<()> {
+    let env = firn_env::real(&arguments.directory)?;
+    let (table, _) = firn_table_dynamodb::open(&env, &arguments.table)
+        .await
+        .with_context(|| arguments.table.to_string())?;
+    let listener = TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let options = HostOptions {
+        identity: arguments.identity.clone(),
+        authority: arguments.authority.clone(),
+        grants: arguments.grants.clone(),
+        connections: usize::from(arguments.connections),
+    };
+    println!("firn-anchor listens on {}", listener.local_addr()?);
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let signalled = pin!(async {
+        select(pin!(tokio::signal::ctrl_c()), pin!(terminate.recv())).await;
+    });
+    match select(signalled, pin!(serve(&env, &options, table, listener))).await {
+        Either::Left(((), _)) => Ok(()),
+        Either::Right((served, _)) => Ok(served?),
+    }
+}

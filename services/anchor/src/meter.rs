@@ -1,0 +1,222 @@
+//! The meter of root commits: what happened, made usage records of, each commit exactly once.
+//!
+//! The tuple of a volume counts its commits in the very write that makes each one, so none is lost or counted twice, whoever dies when
+//! and however often a call was repeated. What is stored beside it is how far the count was made records of:
+//!
+//! ```text
+//! item counted of the family's partition: settled commits, records so far, pending (until, when)
+//!   more commits ──(conditional write)──▶ pending ──(the ledger takes the record, once by its number)──(conditional write)──▶ settled
+//! ```
+//!
+//! A record is decided before it is delivered, so that it is the same when it is sent again, by any instance.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use firn_anchor::{Anchor, AnchorError, AnchorRole};
+use firn_env::Env;
+use firn_format::FamilyId;
+use firn_identity::TenantVolume;
+use firn_table::{Condition, ItemKey, Table, TableError, Write};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+const COUNTED: &str = "counted";
+/// Deliver, decide, deliver, with a collision or two.
+const STEPS: usize = 8;
+
+/// Takes usage records, each number of a source once.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// Takes a batch.
+    ///
+    /// # Errors
+    /// Why it was not taken; it will be offered again.
+    async fn accept(&self, batch: &UsageBatch) -> Result<(), String>;
+}
+
+/// Why commits were not counted yet; they will be.
+#[derive(Debug, thiserror::Error)]
+pub enum MeterError {
+    /// The roots could not be read.
+    #[error("the roots of {volume} could not be read: {error}")]
+    Anchor {
+        /// Of which volume.
+        volume: TenantVolume,
+        /// Why.
+        error: AnchorError,
+    },
+    /// The table.
+    #[error("how far {volume} was counted: {error}")]
+    Table {
+        /// Of which volume.
+        volume: TenantVolume,
+        /// Why.
+        error: TableError,
+    },
+    /// What is stored of the count is not what this build writes.
+    #[error("how far {volume} was counted cannot be read: {why}")]
+    Unreadable {
+        /// Of which volume.
+        volume: TenantVolume,
+        /// Why.
+        why: String,
+    },
+    /// The ledger.
+    #[error("the ledger does not take the commits of {volume}: {why}")]
+    Ledger {
+        /// Of which volume.
+        volume: TenantVolume,
+        /// Why.
+        why: String,
+    },
+}
+
+impl MeterError {
+    /// Whether calling again may help without anybody's doing.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Anchor { error, .. } => error.is_transient(),
+            Self::Table { error, .. } => matches!(error, TableError::Unavailable(_)),
+            Self::Ledger { .. } => true,
+            Self::Unreadable { .. } => false,
+        }
+    }
+}
+
+/// How far the commits of a volume and its clones are in the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Counted {
+    /// So many commits are in the ledger.
+    settled: u64,
+    /// Records so far.
+    records: u64,
+    /// Decided on; may be in the ledger.
+    pending: Option<Pending>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pending {
+    until: u64,
+    decided_at_ms: u64,
+}
+
+fn encode(counted: &Counted) -> Bytes {
+    serde_json::to_vec(counted)
+        .expect("numbers have a JSON form")
+        .into()
+}
+
+/// Makes usage records of root commits.
+pub struct CommitMeter {
+    env: Env,
+    table: Arc<dyn Table>,
+}
+
+impl CommitMeter {
+    /// Over the table in which the roots are. Makes no request.
+    pub fn new(env: Env, table: Arc<dyn Table>) -> Self {
+        Self { env, table }
+    }
+
+    /// Brings all that was committed to a volume and its clones into the ledger; gives how many commits. Costs a query and a
+    /// read, more only where there is news.
+    ///
+    /// # Errors
+    /// [`MeterError`]; calling again goes on.
+    pub async fn settle(&self, volume: TenantVolume, ledger: &dyn Ledger) -> Result<u64, MeterError> {
+        let partition = volume.roots_partition();
+        // The partition is the family's; its name matters to nobody here.
+        let family = FamilyId([0; 16]);
+        let anchor = Anchor::within(
+            self.table.clone(),
+            self.env.clone(),
+            family,
+            &*partition,
+            AnchorRole::Observer,
+        );
+        let branches = anchor
+            .volumes()
+            .await
+            .map_err(|error| MeterError::Anchor { volume, error })?;
+        // Those of the volume and its clones: tuples only go when all of them do, so the sum only rises.
+        let committed = branches
+            .iter()
+            .fold(0_u64, |sum, branch| sum.saturating_add(branch.tuple.commits));
+        let key = ItemKey::new(partition, COUNTED);
+        let failed = |error| MeterError::Table { volume, error };
+        let mut commits = 0;
+        for _ in 0..STEPS {
+            let item = self.table.get(&key).await.map_err(failed)?;
+            let (counted, condition) = match &item {
+                Some(item) => {
+                    let counted =
+                        serde_json::from_slice(&item.value).map_err(|error| MeterError::Unreadable {
+                            volume,
+                            why: error.to_string(),
+                        })?;
+                    (counted, Condition::Version(item.version))
+                }
+                None => (Counted::default(), Condition::Absent),
+            };
+            let next = match counted.pending {
+                Some(pending) => {
+                    commits += deliver(volume, counted, pending, ledger).await?;
+                    self.env.fault_point("anchor.commits_delivered").await;
+                    Counted {
+                        settled: pending.until,
+                        records: counted.records + 1,
+                        pending: None,
+                    }
+                }
+                None if committed <= counted.settled => return Ok(commits),
+                None => Counted {
+                    pending: Some(Pending {
+                        until: committed,
+                        decided_at_ms: u64::try_from(self.env.wall().as_millis()).unwrap_or(0),
+                    }),
+                    ..counted
+                },
+            };
+            let put = Write::Put {
+                key: key.clone(),
+                value: encode(&next),
+                condition,
+            };
+            match self.table.transact(vec![put]).await {
+                // Another instance was faster; what it decided is delivered by either.
+                Ok(_) | Err(TableError::ConditionFailed { .. }) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            self.env.fault_point("anchor.commits_decided").await;
+        }
+        Ok(commits)
+    }
+}
+
+async fn deliver(
+    volume: TenantVolume,
+    counted: Counted,
+    pending: Pending,
+    ledger: &dyn Ledger,
+) -> Result<u64, MeterError> {
+    let refused = |why: String| MeterError::Ledger { volume, why };
+    let quantity = pending.until.saturating_sub(counted.settled);
+    let observation = Observation {
+        tenant: TenantName::from(volume.tenant),
+        resource: ResourceName::new(&format!("volume/{}", volume.volume))
+            .map_err(|error| refused(error.to_string()))?,
+        meter: Meter::ROOT_COMMITS,
+        quantity,
+        from_ms: pending.decided_at_ms,
+        duration_ms: 0,
+    };
+    let source =
+        SourceId::new(&format!("anchor/{}", volume.volume)).map_err(|error| refused(error.to_string()))?;
+    let batch = UsageBatch::new(source, Incarnation(1), counted.records + 1, vec![observation])
+        .map_err(|error| refused(error.to_string()))?;
+    ledger.accept(&batch).await.map_err(refused)?;
+    Ok(quantity)
+}

@@ -1,0 +1,87 @@
+//! Answering calls for callers that a host has let in.
+
+use firn_anchor::{
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, KnownTuples, TableBackend, VolumeChange,
+};
+use firn_identity::TenantVolume;
+use firn_table::{Table, TableError, Write};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+/// Volumes with commits that were not looked at yet; of those beyond, the next walk over all volumes learns.
+const FRESH_VOLUMES: usize = 65_536;
+
+/// A caller, as far as its host vouches for it.
+pub struct Admitted {
+    /// Whose tuples it reaches: those of this volume's family, clones included.
+    pub volume: TenantVolume,
+    /// As what.
+    pub role: AnchorRole,
+    /// What must still hold in the instant of a change: checks of the items that say so.
+    pub guards: Vec<Write>,
+}
+
+/// The anchor of all families in a table.
+pub struct AnchorService {
+    table: Arc<dyn Table>,
+    known: Arc<KnownTuples>,
+    fresh: Mutex<BTreeSet<TenantVolume>>,
+}
+
+impl AnchorService {
+    /// Answers from this table. Makes no request.
+    pub fn new(table: Arc<dyn Table>) -> Self {
+        Self {
+            table,
+            known: Arc::default(),
+            fresh: Mutex::default(),
+        }
+    }
+
+    /// Makes a call.
+    ///
+    /// # Errors
+    /// As [`AnchorBackend::call`]; [`TableError::ConditionFailed`] if a guard does not hold: then the host looks at the caller again.
+    pub async fn answer(&self, admitted: Admitted, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
+        let commits = matches!(
+            &call,
+            AnchorCall::ChangeVolume {
+                change: VolumeChange::Commit { .. },
+                ..
+            }
+        );
+        let backend = TableBackend::new(self.table.clone(), admitted.volume.roots_partition())
+            .for_role(admitted.role)
+            .guarded(admitted.guards)
+            .knowing(self.known.clone());
+        let answer = backend.call(call).await;
+        // Also after an answer that was lost below: then it may have happened.
+        if commits
+            && matches!(
+                answer,
+                Ok(AnchorAnswer::Changed { .. }) | Err(TableError::Unavailable(_))
+            )
+        {
+            let mut fresh = self.fresh.lock().expect("no panic under this lock");
+            if fresh.len() < FRESH_VOLUMES {
+                fresh.insert(admitted.volume);
+            }
+        }
+        answer
+    }
+
+    /// The volumes that were committed since this was last asked.
+    pub fn take_committed(&self) -> BTreeSet<TenantVolume> {
+        std::mem::take(&mut *self.fresh.lock().expect("no panic under this lock"))
+    }
+
+    /// Says that a volume's commits could not be counted yet.
+    pub fn put_back(&self, volume: TenantVolume) {
+        self.fresh
+            .lock()
+            .expect("no panic under this lock")
+            .insert(volume);
+    }
+}

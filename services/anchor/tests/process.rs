@@ -1,0 +1,313 @@
+//! The anchor as a process of its own: certificates, grants, restarts, and a real edge whose anchor is killed under it.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it starts real programs, and waits for them in real time"
+)]
+
+use firn_anchor::{AnchorAnswer, AnchorBackend as _, AnchorCall, VolumeTuple, conformance};
+use firn_anchor_service::{HttpsAnchor, PemClients};
+use firn_env::Env;
+use firn_identity::{
+    CertificateAuthority, EdgeId, PeerIdentity, PeerKind, SigningKey, TenantId, TenantVolume, UnixTime,
+    VolumeId, certificate_request, pem,
+};
+use firn_rig::{Client, EXPORT, Edge};
+use firn_table::TableError;
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const DOMAIN: &str = "firn.test";
+const TENANT: TenantId = TenantId([1; 16]);
+
+fn volume(number: u8) -> TenantVolume {
+    TenantVolume {
+        tenant: TENANT,
+        volume: VolumeId([number; 16]),
+    }
+}
+
+fn edge(number: u8) -> PeerIdentity {
+    PeerIdentity {
+        trust_domain: DOMAIN.into(),
+        kind: PeerKind::Edge {
+            tenant: TENANT,
+            edge: EdgeId([number; 16]),
+        },
+    }
+}
+
+fn service(name: &str) -> PeerIdentity {
+    PeerIdentity {
+        trust_domain: DOMAIN.into(),
+        kind: PeerKind::Service(name.into()),
+    }
+}
+
+/// An authority's directory, and the anchor that runs in it.
+struct Place {
+    env: Env,
+    root: PathBuf,
+    authority: CertificateAuthority,
+    child: Option<Child>,
+    address: Option<SocketAddr>,
+}
+
+impl Place {
+    fn new(root: &Path, seed: u8) -> Self {
+        let env = firn_env::real(root).unwrap();
+        let now = UnixTime::from_wall(env.wall());
+        let authority = CertificateAuthority::from_seed([seed; 32], DOMAIN, now.minus(3600)).unwrap();
+        fs::write(
+            root.join("authority.pem"),
+            &*pem("CERTIFICATE", authority.certificate()),
+        )
+        .unwrap();
+        let place = Self {
+            env,
+            root: root.to_owned(),
+            authority,
+            child: None,
+            address: None,
+        };
+        place.issue(&service("anchor"), "anchor.pem");
+        place.grant(&[]);
+        place
+    }
+
+    /// Key and certificate of somebody, in a file.
+    fn issue(&self, name: &PeerIdentity, file: &str) -> PathBuf {
+        let key = SigningKey::from_seed(self.env.random_bytes());
+        let addresses = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let env = self.env.clone();
+        let mut entropy =
+            move |bytes: &mut [u8]| bytes.copy_from_slice(&env.random_bytes::<16>()[..bytes.len()]);
+        let issued = self
+            .authority
+            .issue(
+                &certificate_request(&key, name),
+                name,
+                &addresses,
+                UnixTime::from_wall(self.env.wall()),
+                &mut entropy,
+            )
+            .unwrap();
+        let path = self.root.join(file);
+        let text = [
+            pem("PRIVATE KEY", &key.to_pkcs8()).as_str(),
+            pem("CERTIFICATE", &issued.certificate).as_str(),
+        ]
+        .concat();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn grant(&self, grants: &[(&PeerIdentity, TenantVolume, &str)]) {
+        let text: String = grants
+            .iter()
+            .map(|(name, volume, role)| {
+                format!("[[grant]]\nname = \"{name}\"\nvolume = \"{volume}\"\nrole = \"{role}\"\n")
+            })
+            .collect();
+        let newer = self.root.join("grants.toml.new");
+        fs::write(&newer, text).unwrap();
+        fs::rename(newer, self.root.join("grants.toml")).unwrap();
+    }
+
+    fn start(&mut self) {
+        let listen = self
+            .address
+            .map_or("127.0.0.1:0".to_owned(), |address| address.to_string());
+        let mut child = Command::new(env!("CARGO_BIN_EXE_firn-anchor"))
+            .args(["--listen", &listen, "--table"])
+            .arg(format!("redb:{}", self.root.join("roots.redb").display()))
+            .arg("--identity")
+            .arg(self.root.join("anchor.pem"))
+            .arg("--authority")
+            .arg(self.root.join("authority.pem"))
+            .arg("--grants")
+            .arg(self.root.join("grants.toml"))
+            .arg("--directory")
+            .arg(&self.root)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line.trim().strip_prefix("firn-anchor listens on ").expect(&line);
+        self.address = Some(address.parse().unwrap());
+        self.child = Some(child);
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn reached(&self, identity: &Path, volume: TenantVolume) -> HttpsAnchor<PemClients> {
+        let clients = PemClients::new(identity, self.root.join("authority.pem"));
+        let url = format!(
+            "https://localhost:{}/v1/anchor/{volume}",
+            self.address.unwrap().port()
+        );
+        HttpsAnchor::new(url, clients)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+async fn family(anchor: &HttpsAnchor<PemClients>) -> Result<AnchorAnswer, TableError> {
+    anchor.call(AnchorCall::Family {}).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_conforms_and_lets_nobody_in_but_whom_the_grants_name() {
+    let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut place = Place::new(here.path(), 1);
+    let cleaner = service("cleaner");
+    place.grant(&[(&edge(1), volume(1), "edge"), (&cleaner, volume(1), "cleaner")]);
+    let edges = place.issue(&edge(1), "edge.pem");
+    place.start();
+    let anchor = place.reached(&edges, volume(1));
+    conformance::run(std::sync::Arc::new(place.reached(&edges, volume(1))), &place.env).await;
+
+    let refused = |answer: Result<AnchorAnswer, TableError>| matches!(answer, Err(TableError::Refused(_)));
+    // Another volume; another edge; a service that is none of its cleaners; an edge of the name under another authority.
+    assert!(refused(family(&place.reached(&edges, volume(2))).await));
+    let others = place.issue(&edge(2), "other.pem");
+    assert!(refused(family(&place.reached(&others, volume(1))).await));
+    let stranger = place.issue(&service("other"), "stranger.pem");
+    assert!(refused(family(&place.reached(&stranger, volume(1))).await));
+    let forged = Place::new(elsewhere.path(), 2).issue(&edge(1), "edge.pem");
+    let answer = family(&place.reached(&forged, volume(1))).await;
+    assert!(
+        matches!(answer, Err(TableError::Unavailable(_))),
+        "no handshake: {answer:?}"
+    );
+    // Each role its own calls.
+    let cleaners = place.reached(&place.issue(&cleaner, "cleaner.pem"), volume(1));
+    let cursor = AnchorCall::SetCleanerCursor {
+        sweep: firn_anchor::Sweep::Log,
+        seen: None,
+        after: None,
+    };
+    assert!(refused(anchor.call(cursor.clone()).await));
+    let set = cleaners.call(cursor).await;
+    assert!(matches!(set, Ok(AnchorAnswer::Changed { .. })), "{set:?}");
+    let create = AnchorCall::CreateFamily {
+        created_at_ms: 0,
+        change_id: [0; 16],
+    };
+    assert!(refused(cleaners.call(create).await));
+    let long = AnchorCall::VolumeNamed {
+        name: "x".repeat(9_000),
+    };
+    assert!(matches!(anchor.call(long).await, Err(TableError::Limit(_))));
+
+    // A restart keeps what was committed; who is taken out of the grants is out, and nobody is in on grants that cannot be read.
+    let before = family(&anchor).await.unwrap();
+    place.kill();
+    assert!(matches!(family(&anchor).await, Err(TableError::Unavailable(_))));
+    place.start();
+    assert_eq!(family(&anchor).await.unwrap(), before);
+    place.grant(&[(&cleaner, volume(1), "cleaner")]);
+    assert!(refused(family(&anchor).await));
+    fs::write(place.root.join("grants.toml"), "[[grant]]\nname = 7").unwrap();
+    assert!(refused(family(&cleaners).await));
+}
+
+/// How many roots were committed to the one volume.
+async fn commits(place: &Place, identity: &Path) -> u64 {
+    let anchor = place.reached(identity, volume(1));
+    let listed = anchor
+        .call(AnchorCall::Volumes {
+            after: None,
+            limit: 10,
+        })
+        .await;
+    let Ok(AnchorAnswer::Tuples { tuples, .. }) = listed else {
+        panic!("a list was asked for, not {listed:?}")
+    };
+    VolumeTuple::from_bytes(&tuples[0].content).unwrap().commits
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_go_on_while_the_anchor_is_killed_and_the_edge_catches_up_by_itself() {
+    let here = tempfile::tempdir().unwrap();
+    let mut place = Place::new(here.path(), 1);
+    place.grant(&[(&edge(1), volume(1), "edge")]);
+    let identity = place.issue(&edge(1), "edge.pem");
+    place.start();
+    let url = format!(
+        "https://localhost:{}/{}",
+        place.address.unwrap().port(),
+        volume(1)
+    );
+    let office = here.path().join("office");
+    fs::create_dir_all(office.join("state")).unwrap();
+    let binary = Edge::binary().expect("the edge's program");
+    let mut settings = firn_rig::Settings::local(&office);
+    settings.table = url;
+    settings.limits = "checkpoint_busy = \"1 s\"\ncheckpoint_trickle = \"1 s\"".into();
+    fs::create_dir_all(office.join("store")).unwrap();
+    let mut edge = Edge::configure(binary, &office, settings).unwrap();
+    fs::create_dir_all(&edge.state).unwrap();
+    fs::copy(&identity, edge.state.join("anchor.pem")).unwrap();
+    fs::copy(
+        place.root.join("authority.pem"),
+        edge.state.join("anchor-authority.pem"),
+    )
+    .unwrap();
+    edge.format().await.unwrap();
+    edge.start().await.unwrap();
+    let mut client = Client::mount(edge.address, EXPORT).await.unwrap();
+    let root = client.root.clone();
+    client
+        .write_file(&root, b"before", 0o644, b"in the cloud")
+        .await
+        .unwrap();
+    edge.sync().await.unwrap();
+    let before = commits(&place, &identity).await;
+    assert!(before > 0);
+
+    place.kill();
+    for number in 0..20 {
+        let name = format!("meanwhile-{number}");
+        client
+            .write_file(&root, name.as_bytes(), 0o644, name.as_bytes())
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    place.start();
+    edge.sync().await.unwrap();
+    assert!(commits(&place, &identity).await > before);
+    // What was written meanwhile is in the volume, also for a life that knows of it by root and bucket alone.
+    edge.kill().await.unwrap();
+    edge.wipe_cache().unwrap();
+    edge.start().await.unwrap();
+    let mut client = Client::mount(edge.address, EXPORT).await.unwrap();
+    let root = client.root.clone();
+    for number in 0..20 {
+        let name = format!("meanwhile-{number}");
+        let file = client.lookup(&root, name.as_bytes()).await.unwrap();
+        let (found, bytes) = client.checksum(&file).await.unwrap();
+        assert_eq!((found, bytes), (blake3::hash(name.as_bytes()), name.len() as u64));
+    }
+    edge.stop().await.unwrap();
+}

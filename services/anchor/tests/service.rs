@@ -1,0 +1,425 @@
+//! The service as its hosts use it: what it promises of each call, who may make which, and that each commit is counted once.
+
+use async_trait::async_trait;
+use firn_anchor::{
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, OwnerId, Ownership, RetiredSegment,
+    SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
+};
+use firn_anchor_service::{Admitted, AnchorService, CommitMeter, Ledger};
+use firn_env::{Env, mutants::planting, sim::Simulation};
+use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_identity::{TenantId, TenantVolume};
+use firn_table::{
+    Condition, FaultRates, ItemKey, ItemVersion, MemoryTable, MemoryTableClient, Table, TableError, Write,
+};
+use firn_usage::{Meter, UsageBatch};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+const FAMILY: FamilyId = FamilyId([5; 16]);
+const MAIN: VolumeId = VolumeId([1; 16]);
+const OWNER: OwnerId = OwnerId([6; 16]);
+
+fn named(number: u8) -> TenantVolume {
+    TenantVolume {
+        tenant: TenantId([number; 16]),
+        volume: MAIN,
+    }
+}
+
+/// A caller at the service, by text, as at the end of a wire.
+struct Caller {
+    service: Arc<AnchorService>,
+    volume: TenantVolume,
+    role: AnchorRole,
+    guards: Vec<Write>,
+}
+
+impl Caller {
+    fn new(service: &Arc<AnchorService>, number: u8, role: AnchorRole) -> Self {
+        Self {
+            service: service.clone(),
+            volume: named(number),
+            role,
+            guards: Vec::new(),
+        }
+    }
+}
+
+#[async_trait]
+impl AnchorBackend for Caller {
+    async fn call(&self, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
+        let text = serde_json::to_string(&call).unwrap();
+        let admitted = Admitted {
+            volume: self.volume,
+            role: self.role,
+            guards: self.guards.clone(),
+        };
+        let answer = self
+            .service
+            .answer(admitted, serde_json::from_str(&text).unwrap())
+            .await?;
+        let text = serde_json::to_string(&answer).unwrap();
+        Ok(serde_json::from_str(&text).unwrap())
+    }
+}
+
+async fn commit(env: &Env, anchor: &Anchor, ownership: &mut Ownership) -> bool {
+    let root = match ownership.unresolved() {
+        Some(root) => root.clone(),
+        None => {
+            // Versions may skip; the count does not.
+            let version =
+                Version(ownership.root().map_or(0, |root| root.version.0) + 1 + env.random_below(3));
+            let place = Location {
+                segment: SegmentId {
+                    writer: WriterId(1),
+                    sequence: version.0,
+                },
+                offset: 0,
+                length: 100,
+            };
+            let now_ms = env.wall().as_millis();
+            ownership.next_root(Uid([7; 32]), place, version, env.random_bytes(), now_ms)
+        }
+    };
+    anchor.commit(ownership, root).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_service_in_this_process_conforms() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    let service = Arc::new(AnchorService::new(MemoryTable::new().connect(&env)));
+    conformance::run(Arc::new(Caller::new(&service, 1, AnchorRole::Edge)), &env).await;
+    // Two families never see each other.
+    conformance::run(Arc::new(Caller::new(&service, 2, AnchorRole::Edge)), &env).await;
+}
+
+/// On this thread, where bugs are planted.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(future)
+}
+
+/// One of each call, with who may make it beside those who read.
+fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
+    let segment = SegmentId {
+        writer: WriterId(1),
+        sequence: 1,
+    };
+    let seen = SeenSegment {
+        segment,
+        seen: ItemVersion(1),
+    };
+    let draw = |tenure| AnchorCall::DrawWriter {
+        seen: ItemVersion(1),
+        writer: WriterId(1),
+        tenure,
+        drawn_at_ms: 0,
+        change_id: [0; 16],
+    };
+    let retired = RetiredSegment {
+        mover: WriterId(1),
+        retired_at_ms: 0,
+        segment_bytes: 1,
+        moved_objects: 1,
+        keep_for_ever: false,
+        covers: Vec::new(),
+    };
+    let reads = [
+        AnchorCall::Family {},
+        AnchorCall::Volume { volume: MAIN },
+        AnchorCall::Volumes {
+            after: None,
+            limit: 1,
+        },
+        AnchorCall::VolumeNamed { name: "n".into() },
+        AnchorCall::Writer { writer: WriterId(1) },
+        AnchorCall::Proposal { volume: MAIN },
+        AnchorCall::CleanerRound {},
+        AnchorCall::Retired { segment },
+        AnchorCall::ListRetired {
+            after: None,
+            limit: 1,
+        },
+        AnchorCall::ListDoomed {
+            after: None,
+            limit: 1,
+        },
+        AnchorCall::Doomed { segment },
+        AnchorCall::CleanerCursor { sweep: Sweep::Log },
+    ];
+    let edges = [
+        AnchorCall::CreateFamily {
+            created_at_ms: 0,
+            change_id: [0; 16],
+        },
+        AnchorCall::CreateVolume {
+            volume: MAIN,
+            name: "n".into(),
+            root: None,
+            grant: [0; 16],
+            created_at_ms: 0,
+            change_id: [0; 16],
+        },
+        AnchorCall::ChangeVolume {
+            volume: MAIN,
+            seen: ItemVersion(1),
+            change: VolumeChange::ForgetRetained {
+                fenced: OwnershipEpoch(1),
+                change_id: [0; 16],
+            },
+        },
+        draw(WriterTenure::Unknown),
+        draw(WriterTenure::FirstRoot { volume: MAIN }),
+        draw(WriterTenure::Owner {
+            volume: MAIN,
+            epoch: OwnershipEpoch(1),
+        }),
+    ];
+    let cleaners = [
+        draw(WriterTenure::Cleaner),
+        AnchorCall::EndWriter {
+            writer: WriterId(1),
+            seen: ItemVersion(1),
+        },
+        AnchorCall::Retire {
+            seen: None,
+            mover: WriterId(1),
+            mover_seen: ItemVersion(1),
+            segments: Vec::new(),
+            proposals: Vec::new(),
+            change_id: [0; 16],
+        },
+        AnchorCall::SeeDoomed {
+            segments: vec![seen.clone()],
+            seen_at_ms: 0,
+        },
+        AnchorCall::ForgetDoomed {
+            segment: seen.clone(),
+        },
+        AnchorCall::ChangeRetired {
+            segment: seen,
+            retired: Some(retired),
+        },
+        AnchorCall::SetCleanerCursor {
+            sweep: Sweep::Log,
+            seen: None,
+            after: None,
+        },
+    ];
+    let reads = reads.into_iter().map(|call| (call, None));
+    let edges = edges.into_iter().map(|call| (call, Some(AnchorRole::Edge)));
+    let cleaners = cleaners.into_iter().map(|call| (call, Some(AnchorRole::Cleaner)));
+    reads.chain(edges).chain(cleaners).collect()
+}
+
+/// Whether each role is let in where it should be and nowhere else.
+async fn matrix_holds(env: &Env) -> bool {
+    let mut holds = true;
+    for (call, only) in calls() {
+        for role in [AnchorRole::Edge, AnchorRole::Cleaner, AnchorRole::Observer] {
+            let table = MemoryTable::new();
+            let service = Arc::new(AnchorService::new(table.connect(env)));
+            let before = table.counts();
+            let answer = Caller::new(&service, 1, role).call(call.clone()).await;
+            let refused = matches!(answer, Err(TableError::Refused(_)));
+            let expected = only.is_some_and(|only| only != role);
+            holds &= refused == expected;
+            // Who is refused does not even cost a request.
+            holds &= !refused || table.counts() == before;
+        }
+    }
+    holds
+}
+
+#[test]
+fn each_role_makes_its_own_calls_and_no_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    assert!(block_on(matrix_holds(&env)));
+    let planted = planting(Some("anchor.cleaners_may_all"), || block_on(matrix_holds(&env)));
+    assert!(!planted, "the matrix would not notice a hole");
+}
+
+#[tokio::test]
+async fn nothing_changes_where_a_guard_does_not_hold() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    let table = MemoryTable::new();
+    let client = table.connect(&env);
+    let service = Arc::new(AnchorService::new(client.clone()));
+    let record = ItemKey::new("tenant/t", "edge/e");
+    let put = |condition| Write::Put {
+        key: record.clone(),
+        value: "active".into(),
+        condition,
+    };
+    let applied = client.transact(vec![put(Condition::Absent)]).await.unwrap();
+    let looked_at = applied[0].unwrap();
+    let caller = Caller {
+        guards: vec![Write::Check {
+            key: record.clone(),
+            condition: Condition::Version(looked_at),
+        }],
+        ..Caller::new(&service, 1, AnchorRole::Edge)
+    };
+    let anchor = Anchor::over(Arc::new(caller), env.clone(), FAMILY);
+    anchor.create_family().await.unwrap();
+    anchor.create_volume(MAIN, "main").await.unwrap();
+    let mut ownership = anchor.acquire(MAIN, OWNER, "edge").await.unwrap();
+    assert!(commit(&env, &anchor, &mut ownership).await);
+    client
+        .transact(vec![put(Condition::Version(looked_at))])
+        .await
+        .unwrap();
+    let before = anchor.load(MAIN).await.unwrap();
+    let root = ownership.next_root(
+        Uid([8; 32]),
+        ownership.root().unwrap().location,
+        Version(ownership.root().unwrap().version.0 + 1),
+        [1; 16],
+        0,
+    );
+    let call = AnchorCall::ChangeVolume {
+        volume: MAIN,
+        seen: before.1,
+        change: VolumeChange::Commit {
+            grant: ownership.tuple().grant,
+            root,
+        },
+    };
+    let caller = Caller {
+        guards: vec![Write::Check {
+            key: record,
+            condition: Condition::Version(looked_at),
+        }],
+        ..Caller::new(&service, 1, AnchorRole::Edge)
+    };
+    let answer = caller.call(call).await;
+    assert!(
+        matches!(answer, Err(TableError::ConditionFailed { .. })),
+        "{answer:?}"
+    );
+    assert_eq!(anchor.load(MAIN).await.unwrap(), before);
+}
+
+/// A ledger that takes each number once, may die before or after that, and notices a number with two contents.
+#[derive(Clone)]
+struct Book {
+    env: Env,
+    taken: Arc<Mutex<BTreeMap<(String, u64), u64>>>,
+}
+
+impl Book {
+    fn commits(&self) -> u64 {
+        self.taken.lock().unwrap().values().sum()
+    }
+}
+
+#[async_trait]
+impl Ledger for Book {
+    async fn accept(&self, batch: &UsageBatch) -> Result<(), String> {
+        self.env
+            .sleep(Duration::from_millis(self.env.random_below(20)))
+            .await;
+        if self.env.random_below(5) == 0 {
+            return Err("away".into());
+        }
+        for record in batch.records() {
+            assert_eq!(record.observation.meter, Meter::ROOT_COMMITS);
+            let key = (record.source.to_string(), record.sequence);
+            let quantity = record.observation.quantity;
+            let kept = *self.taken.lock().unwrap().entry(key).or_insert(quantity);
+            assert_eq!(kept, quantity, "a number with two contents");
+        }
+        if self.env.random_below(5) == 0 {
+            return Err("the receipt was lost".into());
+        }
+        Ok(())
+    }
+}
+
+/// Commits while several instances count, on a table with faults; gives how many commits the tuples have and the book has.
+async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> (u64, u64) {
+    let faulty = |env: &Env| -> Arc<MemoryTableClient> {
+        let client = table.connect(env);
+        client.set_rates(rates.clone());
+        client
+    };
+    let service = Arc::new(AnchorService::new(faulty(&env)));
+    let setup = Anchor::within(
+        table.connect(&env),
+        env.clone(),
+        FAMILY,
+        named(1).roots_partition(),
+        AnchorRole::Edge,
+    );
+    setup.create_family().await.unwrap();
+    let book = Book {
+        env: env.clone(),
+        taken: Arc::default(),
+    };
+    let mut meters = Vec::new();
+    for _ in 0..3 {
+        let (meter, book, env) = (
+            CommitMeter::new(env.clone(), faulty(&env)),
+            book.clone(),
+            env.clone(),
+        );
+        meters.push(env.clone().spawn("meter", async move {
+            for _ in 0..20 {
+                let _again_later = meter.settle(named(1), &book).await;
+                env.sleep(Duration::from_millis(env.random_below(200))).await;
+            }
+        }));
+    }
+    for (number, name) in [(1, "main"), (2, "clone")] {
+        let volume = VolumeId([number; 16]);
+        setup.create_volume(volume, name).await.unwrap();
+        let caller = Arc::new(Caller::new(&service, 1, AnchorRole::Edge));
+        let anchor = Anchor::over(caller, env.clone(), FAMILY);
+        let mut held = loop {
+            if let Ok(held) = anchor.acquire(volume, OWNER, "edge").await {
+                break held;
+            }
+        };
+        for _ in 0..15 {
+            let _or_in_doubt = commit(&env, &anchor, &mut held).await;
+            env.sleep(Duration::from_millis(env.random_below(50))).await;
+        }
+    }
+    for meter in meters {
+        meter.await.unwrap();
+    }
+    table.settle();
+    let meter = CommitMeter::new(env.clone(), table.connect(&env));
+    while !matches!(meter.settle(named(1), &book).await, Ok(0)) {}
+    let volumes = setup.volumes().await.unwrap();
+    let made = volumes.iter().map(|entry| entry.tuple.commits).sum();
+    (made, book.commits())
+}
+
+#[test]
+fn each_commit_is_counted_once_by_instances_that_fail_over_a_table_that_loses_replies() {
+    let mut all = 0;
+    for seed in 1..=60 {
+        let simulation = Simulation::new(seed);
+        let env = simulation.machine("service").env();
+        let rates = FaultRates {
+            throttle_per_mille: 50,
+            lose_reply_per_mille: 100,
+            late_per_mille: 50,
+            late_requests: 1 + seed % 20,
+            delay: Duration::from_millis(1)..=Duration::from_millis(20),
+        };
+        let (made, counted) = simulation.run(counting(env, MemoryTable::new(), rates)).unwrap();
+        assert_eq!(made, counted, "seed {seed}");
+        all += made;
+    }
+    assert!(all > 60 * 20, "only {all} commits");
+}
