@@ -409,6 +409,9 @@ async fn accept(inner: Arc<Inner>, listener: Box<dyn firn_env::Listener>, stop: 
             return;
         }
         let mut unknown = inner.admission.arrived(&peer);
+        // Who was displaced for it gives their descriptor back before the next one is taken: however long the backlog is, few are being
+        // closed at any time.
+        inner.env.yield_now().await;
         let (inner, service, stop) = (inner.clone(), service.clone(), stop.clone());
         let spawning = inner.env.clone();
         drop(spawning.spawn("blockd connection", async move {

@@ -2,12 +2,21 @@
 
 use super::{Bench, DIRECTORY, VOLUME, all, append, append_many, keys_of, payload, small_config};
 use crate::journal::{Journal, JournalError, Sequence};
-use firn_format::{VolumeId, WriterId};
+use firn_format::{JOURNAL_HEADER_BYTES, RecordScan, VolumeId, WriterId, next_record};
 use std::path::Path;
 
+/// Where the last whole record ends. It may end in zeros, as what was never written does.
 fn end_of_records(path: &Path) -> usize {
     let bytes = std::fs::read(path).expect("readable");
-    bytes.iter().rposition(|byte| *byte != 0).expect("not blank") + 1
+    let mut end = JOURNAL_HEADER_BYTES;
+    let slot = bytes[end + 4..].first_chunk().expect("a record");
+    for slot in u32::from_le_bytes(*slot).. {
+        match next_record(&bytes[end..], slot) {
+            RecordScan::Record { total_bytes, .. } => end += total_bytes,
+            RecordScan::Torn | RecordScan::End => break,
+        }
+    }
+    end
 }
 
 fn change_byte(path: &Path, offset: usize) {
