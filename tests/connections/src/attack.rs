@@ -33,9 +33,10 @@ use tokio::{
 
 /// Between two bytes of a slow connection.
 const SLOW: Duration = Duration::from_secs(5);
-/// Until a connection that was closed or refused is opened again. A crowd of 32,000 at a server that takes a thousand then makes
-/// a thousand connections a second: the check is of connections that are held, not of a flood of new ones.
-const AGAIN: Duration = Duration::from_secs(30);
+/// Until a connection that was closed or refused is opened again, at most; each waits for another part of it, so that they do not come in waves.
+/// A crowd of 32,000 at a server that takes a thousand then makes a thousand connections a second: the check is of connections that are
+/// held, not of a flood of new ones.
+const AGAIN: Duration = Duration::from_secs(60);
 /// Connections opened at once, and the pause after them: 500 a second and process.
 const BURST: usize = 10;
 const BURST_PAUSE: Duration = Duration::from_millis(20);
@@ -112,7 +113,7 @@ pub async fn hold(part: Part) -> Result<()> {
 
 async fn keep(part: Arc<Part>, tls: Tls, ordinal: usize, counts: Arc<Counts>) {
     let from = IpAddr::from(source(part.first_source + ordinal % part.sources));
-    loop {
+    for time in 0_usize.. {
         if let Ok(stream) = open(from, part.address).await {
             counts.open.fetch_add(1, Relaxed);
             counts.opened.fetch_add(1, Relaxed);
@@ -121,7 +122,12 @@ async fn keep(part: Arc<Part>, tls: Tls, ordinal: usize, counts: Arc<Counts>) {
             counts.open.fetch_sub(1, Relaxed);
             counts.closed.fetch_add(1, Relaxed);
         }
-        tokio::time::sleep(AGAIN).await;
+        // Multiplied by odd numbers, the ordinals of neighbours lie far apart.
+        let spread = ordinal
+            .wrapping_mul(7919)
+            .wrapping_add(time.wrapping_mul(104_729))
+            % 1000;
+        tokio::time::sleep(AGAIN * spread as u32 / 1000).await;
     }
 }
 

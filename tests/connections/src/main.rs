@@ -193,7 +193,7 @@ fn text(plan: &Plan, rows: &str) -> String {
     format!(
         "# A crowd that says nothing\n\n\
          What {connections} silent and slow connections from {sources} addresses cost those who work. {clients} clients work for \
-         {} s without the crowd and {} s beside it, {rounds} times; what is closed or refused is opened again after half a \
+         {} s without the crowd and {} s beside it, {rounds} times; what is closed or refused is opened again within a \
          minute. Goal: the 99th percentile beside the crowd is at most twice the one without it, no client's operation fails, and \
          memory stays within its bound. Written by `make check-flood`.\n\n\
          Operations: NFS: a 4 KiB file written, looked up, or read; HTTPS: a page, each on a connection of its own; a disk: a \
