@@ -54,12 +54,13 @@ impl ResidentWrites {
             first.drop_memory();
             self.leaving_bytes -= first.length as u64;
         }
-        // What leaves and is not written yet counts as well: until it is, the newest that can be read back goes in its place.
-        while self.bytes() > limit_bytes
-            && let Some(newest) = self
-                .kept
-                .pop_back_if(|newest| !counts(newest) || is_written(newest))
-        {
+        // What leaves and is not written yet counts as well: until it is, the newest that can be read back goes in its place. The journal
+        // writes in this order, so those that can be are the first ones.
+        while self.bytes() > limit_bytes {
+            let written = self.kept.partition_point(|buffer| is_written(buffer));
+            let Some(newest) = written.checked_sub(1).and_then(|at| self.kept.remove(at)) else {
+                break;
+            };
             newest.drop_memory();
             self.kept_bytes -= newest.length as u64;
         }
@@ -111,6 +112,19 @@ mod tests {
         assert_eq!((in_memory(&all).len(), resident.bytes()), (6, 50));
         resident.keep(all[5].clone(), 30, |_| true);
         assert_eq!((in_memory(&all), resident.bytes()), (vec![0, 1, 2], 30));
+    }
+
+    #[test]
+    fn the_newest_that_is_written_goes_though_newer_ones_are_not() {
+        let mut resident = ResidentWrites::default();
+        let all = buffers(4);
+        for buffer in &all[..3] {
+            resident.keep(buffer.clone(), 30, |_| false);
+        }
+        // The journal has written the first two of them.
+        let is_written = |buffer: &WriteBuffer| all[..2].iter().any(|one| std::ptr::eq(&**one, buffer));
+        resident.keep(all[3].clone(), 30, is_written);
+        assert_eq!((in_memory(&all), resident.bytes()), (vec![0, 2, 3], 30));
     }
 
     #[test]
