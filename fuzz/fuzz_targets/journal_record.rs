@@ -4,8 +4,7 @@
 #![no_main]
 
 use firn_format::{
-    JOURNAL_HEADER_BYTES, JournalFileHeader, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, RecordScan, frame_record,
-    next_record,
+    Framing, JOURNAL_HEADER_BYTES, JournalFileHeader, JournalUse, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, RecordScan,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -20,12 +19,18 @@ fuzz_target!(|data: &[u8]| {
         );
     }
 
+    let usage = match repaired % 3 {
+        0 => JournalUse::Unseeded,
+        1 => JournalUse::First,
+        _ => JournalUse::Recycled,
+    };
+    let framing = Framing::new(usage, &[repaired; 32]);
     let mut records = file.to_vec();
-    repair(&mut records, usize::from(repaired));
+    repair(&framing, &mut records, usize::from(repaired));
     let mut rest = &records[..];
     let mut slot = 0;
-    while let RecordScan::Record { payload, total_bytes } = next_record(rest, slot) {
-        let frame = frame_record(slot, &rest[payload.clone()]);
+    while let RecordScan::Record { payload, total_bytes } = framing.next(rest, slot) {
+        let frame = framing.frame(slot, &rest[payload.clone()]);
         assert_eq!(frame.head, rest[..payload.start]);
         assert_eq!(frame.tail, rest[payload.end..total_bytes]);
         rest = &rest[total_bytes..];
@@ -40,7 +45,7 @@ fn without_optional_features(file: &[u8]) -> Vec<u8> {
 }
 
 /// Gives the first `count` records their slots and checksums.
-fn repair(records: &mut [u8], count: usize) {
+fn repair(framing: &Framing, records: &mut [u8], count: usize) {
     let mut start = 0;
     for slot in 0..count {
         let Some(length) = records.get(start..start + 4) else {
@@ -51,9 +56,9 @@ fn repair(records: &mut [u8], count: usize) {
         if length == 0 || end + 4 > records.len() {
             return;
         }
-        records[start + 4..start + 8].copy_from_slice(&(slot as u32).to_le_bytes());
-        let checksum = crc32c::crc32c(&records[start..end]);
-        records[end..end + 4].copy_from_slice(&checksum.to_le_bytes());
+        let frame = framing.frame(slot as u32, &records[start + RECORD_HEAD_BYTES..end]);
+        records[start..start + RECORD_HEAD_BYTES].copy_from_slice(&frame.head);
+        records[end..end + 4].copy_from_slice(&frame.tail);
         start = end + 4;
     }
 }

@@ -1,9 +1,14 @@
 //! Reading fields out of bytes that may end anywhere or say anything.
 
+use crate::{ByteOrder, Input};
+
 /// A format as its reader sees it: which error it makes of what is wrong.
 pub trait Codec {
     /// The format's error.
     type Error;
+
+    /// The byte order of its integers.
+    const BYTE_ORDER: ByteOrder = ByteOrder::Little;
 
     /// At `offset` the next field needs `needed` bytes, and `found` are left.
     fn truncated(&self, offset: usize, needed: usize, found: usize) -> Self::Error;
@@ -16,18 +21,19 @@ pub trait VariableCodec: Codec {
 }
 
 /// A position in bytes being decoded.
-pub struct Reader<'a, C> {
+#[derive(Clone, Debug)]
+pub struct Reader<I, C> {
     codec: C,
-    bytes: &'a [u8],
+    input: I,
     offset: usize,
 }
 
-impl<'a, C: Codec> Reader<'a, C> {
+impl<I: Input, C: Codec> Reader<I, C> {
     /// Starts at the first byte.
-    pub fn new(codec: C, bytes: &'a [u8]) -> Self {
+    pub fn new(codec: C, input: I) -> Self {
         Self {
             codec,
-            bytes,
+            input,
             offset: 0,
         }
     }
@@ -44,7 +50,12 @@ impl<'a, C: Codec> Reader<'a, C> {
 
     /// Bytes not read yet.
     pub fn remaining(&self) -> usize {
-        self.bytes.len() - self.offset
+        self.input.bytes().len() - self.offset
+    }
+
+    /// What is not read yet, without a copy.
+    pub fn rest(&self) -> I::Part {
+        self.input.part(self.offset..self.input.bytes().len())
     }
 
     /// Checks that `needed` more bytes are there; done before anything is allocated for them.
@@ -62,11 +73,35 @@ impl<'a, C: Codec> Reader<'a, C> {
     ///
     /// # Errors
     /// If there are fewer.
-    pub fn take(&mut self, length: usize) -> Result<&'a [u8], C::Error> {
+    pub fn take(&mut self, length: usize) -> Result<I::Part, C::Error> {
         self.require(length)?;
-        let taken = &self.bytes[self.offset..self.offset + length];
+        let taken = self.input.part(self.offset..self.offset + length);
         self.offset += length;
         Ok(taken)
+    }
+
+    /// Reads `length` bytes without a copy, and passes over those behind them that fill the last of `unit` bytes, whatever they
+    /// are.
+    ///
+    /// # Errors
+    /// If there are fewer, those that are passed over included.
+    pub fn take_padded(&mut self, length: usize, unit: usize) -> Result<I::Part, C::Error> {
+        // What no memory can hold is not there either.
+        let padded = length.checked_next_multiple_of(unit).unwrap_or(usize::MAX);
+        self.require(padded)?;
+        let taken = self.input.part(self.offset..self.offset + length);
+        self.offset += padded;
+        Ok(taken)
+    }
+
+    /// Passes over `length` bytes.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn skip(&mut self, length: usize) -> Result<(), C::Error> {
+        self.require(length)?;
+        self.offset += length;
+        Ok(())
     }
 
     /// Reads `N` bytes.
@@ -74,9 +109,13 @@ impl<'a, C: Codec> Reader<'a, C> {
     /// # Errors
     /// If there are fewer.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], C::Error> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
-        Ok(array)
+        match self.input.bytes()[self.offset..].first_chunk() {
+            Some(array) => {
+                self.offset += N;
+                Ok(*array)
+            }
+            None => Err(self.codec.truncated(self.offset, N, self.remaining())),
+        }
     }
 
     /// Reads an integer of one byte.
@@ -92,7 +131,10 @@ impl<'a, C: Codec> Reader<'a, C> {
     /// # Errors
     /// If the bytes end.
     pub fn u16(&mut self) -> Result<u16, C::Error> {
-        Ok(u16::from_le_bytes(self.array()?))
+        self.array().map(match C::BYTE_ORDER {
+            ByteOrder::Little => u16::from_le_bytes,
+            ByteOrder::Big => u16::from_be_bytes,
+        })
     }
 
     /// Reads an integer of four bytes.
@@ -100,7 +142,10 @@ impl<'a, C: Codec> Reader<'a, C> {
     /// # Errors
     /// If the bytes end.
     pub fn u32(&mut self) -> Result<u32, C::Error> {
-        Ok(u32::from_le_bytes(self.array()?))
+        self.array().map(match C::BYTE_ORDER {
+            ByteOrder::Little => u32::from_le_bytes,
+            ByteOrder::Big => u32::from_be_bytes,
+        })
     }
 
     /// Reads an integer of eight bytes.
@@ -108,7 +153,10 @@ impl<'a, C: Codec> Reader<'a, C> {
     /// # Errors
     /// If the bytes end.
     pub fn u64(&mut self) -> Result<u64, C::Error> {
-        Ok(u64::from_le_bytes(self.array()?))
+        self.array().map(match C::BYTE_ORDER {
+            ByteOrder::Little => u64::from_le_bytes,
+            ByteOrder::Big => u64::from_be_bytes,
+        })
     }
 
     /// Reads an integer of eight bytes with a sign.
@@ -116,11 +164,14 @@ impl<'a, C: Codec> Reader<'a, C> {
     /// # Errors
     /// If the bytes end.
     pub fn i64(&mut self) -> Result<i64, C::Error> {
-        Ok(i64::from_le_bytes(self.array()?))
+        self.array().map(match C::BYTE_ORDER {
+            ByteOrder::Little => i64::from_le_bytes,
+            ByteOrder::Big => i64::from_be_bytes,
+        })
     }
 }
 
-impl<'a, C: VariableCodec> Reader<'a, C> {
+impl<I: Input, C: VariableCodec> Reader<I, C> {
     /// The error that says `what` of the bytes read so far.
     pub fn malformed(&self, what: &'static str) -> C::Error {
         self.codec.malformed(what, self.offset)
@@ -158,16 +209,6 @@ impl<'a, C: VariableCodec> Reader<'a, C> {
         Ok(((value >> 1) as i64) ^ -((value & 1) as i64))
     }
 
-    /// Reads a text of at most 255 bytes, whose length stands before it in one byte.
-    ///
-    /// # Errors
-    /// If the bytes end, or are not UTF-8.
-    pub fn text(&mut self) -> Result<&'a str, C::Error> {
-        let length = usize::from(self.u8()?);
-        let text = self.take(length)?;
-        std::str::from_utf8(text).map_err(|_| self.malformed("a name that is not UTF-8"))
-    }
-
     /// Checks that nothing is left.
     ///
     /// # Errors
@@ -177,5 +218,17 @@ impl<'a, C: VariableCodec> Reader<'a, C> {
             0 => Ok(()),
             _ => Err(self.malformed("bytes after the end")),
         }
+    }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized, C: VariableCodec> Reader<&'a T, C> {
+    /// Reads a text of at most 255 bytes, whose length stands before it in one byte.
+    ///
+    /// # Errors
+    /// If the bytes end, or are not UTF-8.
+    pub fn text(&mut self) -> Result<&'a str, C::Error> {
+        let length = usize::from(self.u8()?);
+        let text = self.take(length)?;
+        std::str::from_utf8(text).map_err(|_| self.malformed("a name that is not UTF-8"))
     }
 }

@@ -1,15 +1,49 @@
 //! Writing fields one after the other.
 
+use crate::ByteOrder;
+
 /// Bytes being encoded; what [`Reader`](crate::Reader) reads.
 #[derive(Default)]
 pub struct Writer {
+    order: ByteOrder,
     bytes: Vec<u8>,
 }
 
 impl Writer {
+    /// With room for `bytes` before the buffer grows.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            order: ByteOrder::Little,
+            bytes: Vec::with_capacity(bytes),
+        }
+    }
+
+    /// The same of a format whose integers are [big-endian](ByteOrder::Big).
+    pub fn big_endian(bytes: usize) -> Self {
+        Self {
+            order: ByteOrder::Big,
+            ..Self::with_capacity(bytes)
+        }
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Writes bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Writes zeros until `length` bytes are written in all; nothing if there are as many.
+    pub fn zeros_to(&mut self, length: usize) {
+        self.bytes.resize(self.bytes.len().max(length), 0);
     }
 
     /// Writes an integer in one byte.
@@ -19,22 +53,34 @@ impl Writer {
 
     /// Writes an integer in two bytes.
     pub fn u16(&mut self, value: u16) {
-        self.raw(&value.to_le_bytes());
+        self.raw(&match self.order {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        });
     }
 
     /// Writes an integer in four bytes.
     pub fn u32(&mut self, value: u32) {
-        self.raw(&value.to_le_bytes());
+        self.raw(&match self.order {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        });
     }
 
     /// Writes an integer in eight bytes.
     pub fn u64(&mut self, value: u64) {
-        self.raw(&value.to_le_bytes());
+        self.raw(&match self.order {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        });
     }
 
     /// Writes an integer with a sign in eight bytes.
     pub fn i64(&mut self, value: i64) {
-        self.raw(&value.to_le_bytes());
+        self.raw(&match self.order {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        });
     }
 
     /// Writes a LEB128 number, in its shortest form.

@@ -47,6 +47,18 @@ impl<T: Clone> Watched<T> {
         self.0.changed.notify_waiters();
     }
 
+    /// The same, unless the value that stands there says that it is to stay.
+    pub fn set_unless(&self, value: T, stays: impl FnOnce(&T) -> bool) {
+        {
+            let mut present = self.value();
+            if stays(&present) {
+                return;
+            }
+            *present = value;
+        }
+        self.0.changed.notify_waiters();
+    }
+
     /// Waits until the value is as wanted and returns it. Of values that follow each other quickly a waiter may see only
     /// the last. Can be dropped at any time.
     pub async fn wait_for(&self, mut wanted: impl FnMut(&T) -> bool) -> T {

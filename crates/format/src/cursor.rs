@@ -8,7 +8,7 @@ use firn_codec::{Codec, Reader};
 use std::ops::{Deref, DerefMut};
 
 /// A position in bytes being decoded: a [`Reader`] of the fields that all formats have, and what only ours have.
-pub struct Cursor<'a>(Reader<'a, What>);
+pub struct Cursor<'a>(Reader<&'a [u8], What>);
 
 impl Codec for What {
     type Error = FormatError;
@@ -24,7 +24,7 @@ impl Codec for What {
 }
 
 impl<'a> Deref for Cursor<'a> {
-    type Target = Reader<'a, What>;
+    type Target = Reader<&'a [u8], What>;
 
     fn deref(&self) -> &Self::Target {
         &self.0

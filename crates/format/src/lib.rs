@@ -36,8 +36,8 @@ pub use ids::{
     FamilyId, KeyEpoch, OwnershipEpoch, ParseIdError, SegmentId, Uid, Version, VolumeId, WriterId,
 };
 pub use journal::{
-    JOURNAL_HEADER_BYTES, JOURNAL_VERSION, JournalFileHeader, MAX_RECORD_BYTES, RECORD_HEAD_BYTES,
-    RECORD_OVERHEAD_BYTES, RECORD_TAIL_BYTES, RecordFrame, RecordScan, frame_record, next_record,
+    Framing, JOURNAL_HEADER_BYTES, JOURNAL_VERSION, JournalFileHeader, JournalUse, MAX_RECORD_BYTES,
+    RECORD_HEAD_BYTES, RECORD_OVERHEAD_BYTES, RECORD_TAIL_BYTES, RecordFrame, RecordScan,
 };
 pub use object::{
     Codec, EncodedObject, FetchedObject, Kind, MAX_CHILDREN, MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES,

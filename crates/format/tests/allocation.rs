@@ -35,8 +35,12 @@ fn check(bytes: &Bytes) {
         "forwarding record of {} bytes",
         bytes.len()
     );
-    let record = || (JournalFileHeader::decode(bytes), next_record(bytes, 0));
+    let record = || (JournalFileHeader::decode(bytes), framing().next(bytes, 0));
     assert!(allocated_by(record) <= limit, "record of {} bytes", bytes.len());
+}
+
+fn framing() -> Framing {
+    Framing::new(JournalUse::Unseeded, &[0; 32])
 }
 
 /// The bytes with every 16- and 32-bit field claiming as much as it can.
@@ -80,7 +84,7 @@ fn claims_are_not_believed() {
         builder.push(&object);
         let segment: Bytes = builder.finish().concat().into();
         let footer = segment.slice(segment.len() - FOOTER_BYTES..);
-        let record = frame_record(0, &object.bytes);
+        let record = framing().frame(0, &object.bytes);
         let record: Bytes = [&record.head[..], &object.bytes, &record.tail].concat().into();
         let plain = checkpoint.to_plain_and_children().0;
         let forwarding = ForwardingRecord {

@@ -6,16 +6,29 @@ use firn_format::*;
 use proptest::prelude::*;
 use strategies::*;
 
+/// Of a file made for its first use.
+fn framing() -> Framing {
+    Framing::new(JournalUse::First, &[0x5a; 32])
+}
+
 fn framed(slot: u32, sealed: &[u8]) -> Vec<u8> {
-    let frame = frame_record(slot, sealed);
+    framed_by(&framing(), slot, sealed)
+}
+
+fn framed_by(framing: &Framing, slot: u32, sealed: &[u8]) -> Vec<u8> {
+    let frame = framing.frame(slot, sealed);
     [&frame.head[..], sealed, &frame.tail].concat()
 }
 
 /// What recovery keeps of a file: the payloads of the records before the first that is not the next one.
-fn recovered(mut bytes: &[u8]) -> (Vec<Vec<u8>>, RecordScan) {
+fn recovered(bytes: &[u8]) -> (Vec<Vec<u8>>, RecordScan) {
+    recovered_by(&framing(), bytes)
+}
+
+fn recovered_by(framing: &Framing, mut bytes: &[u8]) -> (Vec<Vec<u8>>, RecordScan) {
     let mut payloads = Vec::new();
     loop {
-        match next_record(bytes, payloads.len() as u32) {
+        match framing.next(bytes, payloads.len() as u32) {
             RecordScan::Record { payload, total_bytes } => {
                 payloads.push(bytes[payload].to_vec());
                 bytes = &bytes[total_bytes..];
@@ -36,7 +49,34 @@ fn file(payloads: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
+fn usages() -> impl Strategy<Value = JournalUse> {
+    prop::sample::select(vec![
+        JournalUse::Unseeded,
+        JournalUse::First,
+        JournalUse::Recycled,
+    ])
+}
+
 proptest! {
+    /// Whatever the lengths are, and wherever the new records end among the old ones.
+    #[test]
+    fn nothing_of_an_earlier_use_is_taken_for_a_record(old in payloads(), new in payloads(), salts: [[u8; 32]; 2]) {
+        prop_assume!(salts[0] != salts[1]);
+        let of = |usage, salt, payloads: &[Vec<u8>]| -> Vec<u8> {
+            let framing = Framing::new(usage, salt);
+            payloads.iter().zip(0..).flat_map(|(payload, slot)| framed_by(&framing, slot, payload)).collect()
+        };
+        for earlier in [JournalUse::Unseeded, JournalUse::First, JournalUse::Recycled] {
+            let mut bytes = of(earlier, &salts[0], &old);
+            let written = of(JournalUse::Recycled, &salts[1], &new);
+            let length = bytes.len().max(written.len());
+            bytes.resize(length, 0);
+            bytes[..written.len()].copy_from_slice(&written);
+            let framing = Framing::new(JournalUse::Recycled, &salts[1]);
+            prop_assert_eq!(recovered_by(&framing, &bytes), (new.clone(), RecordScan::End));
+        }
+    }
+
     #[test]
     fn all_records_are_found_and_zeros_end_them(payloads in payloads(), zeros in 0..100usize) {
         let mut bytes = file(&payloads);
@@ -83,18 +123,19 @@ proptest! {
     #[test]
     fn a_record_of_another_slot_is_not_the_next_one(slot: u32, expected: u32, payload in prop::collection::vec(any::<u8>(), 1..60)) {
         let bytes = framed(slot, &payload);
-        let is_next = matches!(next_record(&bytes, expected), RecordScan::Record { .. });
+        let is_next = matches!(framing().next(&bytes, expected), RecordScan::Record { .. });
         prop_assert_eq!(is_next, slot == expected);
     }
 
     #[test]
-    fn a_file_header_is_read_as_it_was_written(volume: [u8; 16], writer: u64, number: u64, key_epoch: u32, salt: [u8; 32], bit in 0..JOURNAL_HEADER_BYTES * 8) {
+    fn a_file_header_is_read_as_it_was_written(volume: [u8; 16], writer: u64, number: u64, key_epoch: u32, salt: [u8; 32], usage in usages(), bit in 0..JOURNAL_HEADER_BYTES * 8) {
         let header = JournalFileHeader {
             volume: VolumeId(volume),
             writer: WriterId(writer),
             number,
             key_epoch: KeyEpoch(key_epoch),
             salt,
+            usage,
         };
         let bytes = header.encode();
         prop_assert_eq!(JournalFileHeader::decode(&bytes), Ok(header));
@@ -108,10 +149,12 @@ proptest! {
 #[test]
 fn a_length_that_is_none_is_torn_not_believed() {
     // With the right checksum, as only a faulty writer would.
+    let seed = crc32c::crc32c(&[0x5a; 32]);
     let framed = |length: usize| {
-        let head = [(length as u32).to_le_bytes(), 5u32.to_le_bytes()].concat();
+        let head = [(length as u32).to_le_bytes(), (5 ^ seed).to_le_bytes()].concat();
         let record = [head, vec![7; length]].concat();
-        [&record[..], &crc32c::crc32c(&record).to_le_bytes()].concat()
+        let checksum = crc32c::crc32c_append(seed, &record);
+        [&record[..], &checksum.to_le_bytes()].concat()
     };
     for (length, is_one) in [
         (0, false),
@@ -119,7 +162,7 @@ fn a_length_that_is_none_is_torn_not_believed() {
         (MAX_RECORD_BYTES, true),
         (MAX_RECORD_BYTES + 1, false),
     ] {
-        let scan = next_record(&framed(length), 5);
+        let scan = framing().next(&framed(length), 5);
         assert_eq!(
             matches!(scan, RecordScan::Record { .. }),
             is_one,
@@ -128,14 +171,14 @@ fn a_length_that_is_none_is_torn_not_believed() {
     }
     let mut endless = framed(3);
     endless[..4].fill(0xff);
-    assert_eq!(next_record(&endless, 5), RecordScan::Torn);
-    assert_eq!(next_record(&[], 0), RecordScan::End);
-    assert_eq!(next_record(&[0; 7], 0), RecordScan::End);
-    assert_eq!(next_record(&[1; 7], 0), RecordScan::Torn);
+    assert_eq!(framing().next(&endless, 5), RecordScan::Torn);
+    assert_eq!(framing().next(&[], 0), RecordScan::End);
+    assert_eq!(framing().next(&[0; 7], 0), RecordScan::End);
+    assert_eq!(framing().next(&[1; 7], 0), RecordScan::Torn);
 }
 
 #[test]
 #[should_panic(expected = "record of 0 bytes")]
 fn an_empty_record_cannot_be_written() {
-    frame_record(0, &[]);
+    framing().frame(0, &[]);
 }

@@ -20,6 +20,11 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v1/{name}.hex"))
 }
 
+/// Journals have a version of their own.
+fn journal_path(version: u8) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v{version}/journal.hex"))
+}
+
 fn vector(name: &str) -> Bytes {
     hexfile::read(&path(name)).into()
 }
@@ -145,25 +150,30 @@ fn segment() -> Vec<u8> {
     builder.finish().concat()
 }
 
-fn journal_header() -> JournalFileHeader {
+fn journal_header(usage: JournalUse) -> JournalFileHeader {
     JournalFileHeader {
         volume: VOLUME,
         writer: SEGMENT.writer,
         number: 5,
         key_epoch: seal_header(0).key_epoch,
         salt: seal_header(0).salt,
+        usage,
     }
 }
 
 const RECORDS: [&[u8]; 2] = [b"first sealed record", b"second"];
 
 fn journal() -> Vec<u8> {
-    let mut file = journal_header().encode().to_vec();
+    let header = journal_header(JournalUse::Recycled);
+    let mut file = header.encode().to_vec();
     for (slot, sealed) in (0..).zip(RECORDS) {
-        let frame = frame_record(slot, sealed);
+        let frame = header.framing().frame(slot, sealed);
         file.extend([&frame.head[..], sealed, &frame.tail].concat());
     }
-    file.resize(file.len() + 16, 0);
+    // What an earlier use of the file left: its third record.
+    let earlier = Framing::new(JournalUse::First, &[0x0e; 32]);
+    let frame = earlier.frame(2, b"stale");
+    file.extend([&frame.head[..], b"stale", &frame.tail].concat());
     file
 }
 
@@ -210,11 +220,6 @@ fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ),
         ("segment", "A segment of those three objects", segment()),
         (
-            "journal",
-            "A journal file of two records, preallocated further",
-            journal(),
-        ),
-        (
             "pointer",
             "A pointer on its own",
             child(0xab).pointer.to_bytes().to_vec(),
@@ -238,6 +243,8 @@ fn regenerate() {
     for (name, title, bytes) in current() {
         hexfile::write(&path(name), title, &bytes);
     }
+    let title = "A journal file of two records, recycled: behind them stands a record of its earlier use";
+    hexfile::write(&journal_path(JOURNAL_VERSION), title, &journal());
 }
 
 #[test]
@@ -249,6 +256,12 @@ fn this_build_writes_what_it_always_wrote() {
             "{name}: a format changed without a new version"
         );
     }
+    let written = hexfile::read(&journal_path(JOURNAL_VERSION));
+    assert_eq!(
+        written,
+        journal(),
+        "journal: a format changed without a new version"
+    );
 }
 
 #[test]
@@ -283,18 +296,21 @@ fn segments_of_version_1_are_read() {
 }
 
 #[test]
-fn journals_of_version_1_are_read() {
-    let file = vector("journal");
-    assert_eq!(JournalFileHeader::decode(&file), Ok(journal_header()));
-    let mut rest = &file[JOURNAL_HEADER_BYTES..];
-    for (slot, sealed) in (0..).zip(RECORDS) {
-        let RecordScan::Record { payload, total_bytes } = next_record(rest, slot) else {
-            panic!("record {slot} is there");
-        };
-        assert_eq!(&rest[payload], sealed);
-        rest = &rest[total_bytes..];
+fn journals_of_both_versions_are_read() {
+    for (version, usage) in [(1, JournalUse::Unseeded), (2, JournalUse::Recycled)] {
+        let file = hexfile::read(&journal_path(version));
+        let header = JournalFileHeader::decode(&file).unwrap();
+        assert_eq!(header, journal_header(usage));
+        let mut rest = &file[JOURNAL_HEADER_BYTES..];
+        for (slot, sealed) in (0..).zip(RECORDS) {
+            let RecordScan::Record { payload, total_bytes } = header.framing().next(rest, slot) else {
+                panic!("record {slot} is there");
+            };
+            assert_eq!(&rest[payload], sealed);
+            rest = &rest[total_bytes..];
+        }
+        assert_eq!(header.framing().next(rest, 2), RecordScan::End);
     }
-    assert_eq!(next_record(rest, 2), RecordScan::End);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use aws_lc_rs::{
     digest::{SHA256, digest},
     signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey},
 };
+use firn_codec::{ByteOrder, Codec, Reader, Writer};
 use std::{collections::BTreeMap, fmt};
 use zeroize::ZeroizeOnDrop;
 
@@ -166,25 +167,20 @@ impl CapabilityIssuer {
         let expires = capability
             .expires
             .min(capability.not_before.plus(MAX_CAPABILITY_SECONDS));
-        let mut bytes = [0; CAPABILITY_BYTES];
-        let mut at = 0;
-        let mut put = |part: &[u8]| {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        };
-        put(&[VERSION]);
-        put(&self.public().id());
-        put(&capability.tenant.0);
-        put(&capability.disk.0);
-        put(&capability.rights.0.to_be_bytes());
-        put(&capability.fence.to_be_bytes());
-        put(&capability.not_before.0.to_be_bytes());
-        put(&expires.0.to_be_bytes());
-        put(&capability.holder.map_or(ANYONE, |holder| holder.0));
-        assert_eq!(at, SIGNED_BYTES, "the layout above");
-        let signature = self.pair().sign(&signed_message(&bytes[..SIGNED_BYTES]));
-        bytes[SIGNED_BYTES..].copy_from_slice(signature.as_ref());
-        bytes
+        let mut fields = Writer::big_endian(CAPABILITY_BYTES);
+        fields.u8(VERSION);
+        fields.raw(&self.public().id());
+        fields.raw(&capability.tenant.0);
+        fields.raw(&capability.disk.0);
+        fields.u16(capability.rights.0);
+        fields.u64(capability.fence);
+        fields.u64(capability.not_before.0);
+        fields.u64(expires.0);
+        fields.raw(&capability.holder.map_or(ANYONE, |holder| holder.0));
+        let signature = self.pair().sign(&signed_message(fields.as_slice()));
+        fields.raw(signature.as_ref());
+        let bytes = fields.finish();
+        bytes.try_into().expect("the layout above is that long")
     }
 
     fn pair(&self) -> Ed25519KeyPair {
@@ -251,16 +247,22 @@ impl CapabilityVerifier {
     /// # Errors
     /// [`CapabilityError`] says what is wrong.
     pub fn verify(&self, bytes: &[u8], now: UnixTime) -> Result<VerifiedCapability, CapabilityError> {
-        let bytes: &[u8; CAPABILITY_BYTES] = bytes.try_into().map_err(|_| CapabilityError::Malformed)?;
-        if bytes[0] != VERSION {
+        if bytes.len() != CAPABILITY_BYTES {
             return Err(CapabilityError::Malformed);
         }
-        let key = self.keys.get(&bytes[1..9]).ok_or(CapabilityError::UnknownKey)?;
+        let mut fields = Reader::new(Layout, bytes);
+        if fields.u8()? != VERSION {
+            return Err(CapabilityError::Malformed);
+        }
+        let key = self
+            .keys
+            .get(&fields.array()?)
+            .ok_or(CapabilityError::UnknownKey)?;
         let (signed, signature) = bytes.split_at(SIGNED_BYTES);
         UnparsedPublicKey::new(&ED25519, key.0)
             .verify(&signed_message(signed), signature)
             .map_err(|_| CapabilityError::BadSignature)?;
-        let capability = decode(signed);
+        let capability = read(&mut fields)?;
         if now >= capability.expires.plus(CLOCK_SKEW_SECONDS) {
             return Err(CapabilityError::Expired);
         }
@@ -323,29 +325,29 @@ fn signed_message(signed: &[u8]) -> Vec<u8> {
     [CONTEXT, signed].concat()
 }
 
-/// Reads the parts of a capability whose length and version were checked.
-fn decode(signed: &[u8]) -> Capability {
-    let mut rest = &signed[9..];
-    let tenant = TenantId(take(&mut rest));
-    let disk = DiskId(take(&mut rest));
-    let rights = Rights(u16::from_be_bytes(take(&mut rest)));
-    let fence = u64::from_be_bytes(take(&mut rest));
-    let not_before = UnixTime(u64::from_be_bytes(take(&mut rest)));
-    let expires = UnixTime(u64::from_be_bytes(take(&mut rest)));
-    let holder: [u8; 32] = take(&mut rest);
-    Capability {
-        tenant,
-        disk,
-        rights,
-        fence,
-        not_before,
-        expires,
-        holder: (holder != ANYONE).then_some(HolderHash(holder)),
+/// The layout above, as its reader sees it.
+struct Layout;
+
+impl Codec for Layout {
+    type Error = CapabilityError;
+    const BYTE_ORDER: ByteOrder = ByteOrder::Big;
+
+    fn truncated(&self, _offset: usize, _needed: usize, _found: usize) -> CapabilityError {
+        CapabilityError::Malformed
     }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    let (part, after) = rest.split_first_chunk().expect("the length was checked");
-    *rest = after;
-    *part
+/// Reads what stands behind version and key.
+fn read(fields: &mut Reader<&[u8], Layout>) -> Result<Capability, CapabilityError> {
+    Ok(Capability {
+        tenant: TenantId(fields.array()?),
+        disk: DiskId(fields.array()?),
+        rights: Rights(fields.u16()?),
+        fence: fields.u64()?,
+        not_before: UnixTime(fields.u64()?),
+        expires: UnixTime(fields.u64()?),
+        holder: Some(fields.array()?)
+            .filter(|holder| *holder != ANYONE)
+            .map(HolderHash),
+    })
 }

@@ -147,7 +147,7 @@ fn main() {
         slot += 1;
         let framed = Bytes::copy_from_slice(&group);
         rate(size, || {
-            let RecordScan::Record { payload, .. } = next_record(&framed, slot - 1) else {
+            let RecordScan::Record { payload, .. } = records.framing().next(&framed, slot - 1) else {
                 unreachable!("it was framed");
             };
             records.open(slot - 1, framed.slice(payload))

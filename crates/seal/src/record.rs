@@ -10,8 +10,8 @@ use crate::{
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use firn_format::{
-    FamilyId, JournalFileHeader, KeyEpoch, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, RECORD_OVERHEAD_BYTES,
-    SEAL_TAG_BYTES, VolumeId, WriterId, frame_record,
+    FamilyId, Framing, JournalFileHeader, JournalUse, KeyEpoch, MAX_RECORD_BYTES, RECORD_HEAD_BYTES,
+    RECORD_OVERHEAD_BYTES, SEAL_TAG_BYTES, VolumeId, WriterId,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -139,6 +139,8 @@ pub struct RecordSealer {
     opener: RecordOpener,
     key_epoch: KeyEpoch,
     salt: [u8; 32],
+    /// Of a journal file.
+    usage: JournalUse,
     /// The lowest slot not spent; slots only rise.
     next_slot: AtomicU64,
 }
@@ -162,8 +164,21 @@ impl RecordSealer {
             opener: RecordOpener { family, key, context },
             key_epoch: keys.current(),
             salt,
+            usage: JournalUse::First,
             next_slot: AtomicU64::new(0),
         }
+    }
+
+    /// The same for a journal file in which something else stood before, before anything is sealed.
+    #[must_use]
+    pub fn in_place_of(mut self, usage: JournalUse) -> Self {
+        self.usage = usage;
+        self
+    }
+
+    /// How the records of a journal file are framed.
+    pub fn framing(&self) -> Framing {
+        Framing::new(self.usage, &self.salt)
     }
 
     /// The salt that was drawn.
@@ -185,6 +200,7 @@ impl RecordSealer {
             number: context.number,
             key_epoch: self.key_epoch,
             salt: self.salt,
+            usage: self.usage,
         }
     }
 
@@ -232,7 +248,7 @@ impl RecordSealer {
         let (head, sealed) = group[start..].split_at_mut(RECORD_HEAD_BYTES);
         let authenticated = self.opener.context.authenticated(&self.opener.family, slot);
         self.opener.key.seal_in_place(slot, &authenticated, sealed);
-        let frame = frame_record(slot, sealed);
+        let frame = self.framing().frame(slot, sealed);
         head.copy_from_slice(&frame.head);
         group.put_slice(&frame.tail);
         Ok(())

@@ -43,6 +43,11 @@ fn key_ring_path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/v2/key-ring.hex")
 }
 
+/// So have journals.
+fn journal_path(version: u8) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v{version}/journal.hex"))
+}
+
 fn vector(name: &str) -> Bytes {
     hexfile::read(&path(name)).into()
 }
@@ -74,7 +79,7 @@ fn object(compression: Compression) -> EncodedObject {
 
 fn journal() -> Vec<u8> {
     let context = RecordContext::journal(VOLUME, WriterId(3), 9);
-    let sealer = RecordSealer::new(&keys(), ENTROPY, context);
+    let sealer = RecordSealer::new(&keys(), ENTROPY, context).in_place_of(JournalUse::Recycled);
     let mut file = BytesMut::from(&sealer.journal_header().encode()[..]);
     sealer.append_framed(0, &[TEXT], &mut file).unwrap();
     sealer.append_framed(1, &[b"two ", b"parts"], &mut file).unwrap();
@@ -136,7 +141,6 @@ fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "The same, compressed",
             object(Compression::Lz4).bytes.to_vec(),
         ),
-        ("journal", "A journal file of two sealed records", journal()),
     ]
 }
 
@@ -149,6 +153,8 @@ fn regenerate() {
     fs::write(phrase_path(), phrase_vector()).unwrap();
     let title = "A key ring of two recipients and two epochs, signed for a volume";
     hexfile::write(&key_ring_path(), title, &key_ring());
+    let title = "A journal file of two sealed records, recycled";
+    hexfile::write(&journal_path(JOURNAL_VERSION), title, &journal());
 }
 
 #[test]
@@ -164,6 +170,11 @@ fn this_build_writes_what_it_always_wrote() {
         hexfile::read(&key_ring_path()),
         key_ring(),
         "key-ring: a format changed without a new version"
+    );
+    assert_eq!(
+        hexfile::read(&journal_path(JOURNAL_VERSION)),
+        journal(),
+        "journal: a format changed without a new version"
     );
 }
 
@@ -182,17 +193,19 @@ fn objects_of_version_1_are_opened() {
 }
 
 #[test]
-fn journals_of_version_1_are_opened() {
-    let file = vector("journal");
-    let header = JournalFileHeader::decode(&file).unwrap();
-    let opener = RecordOpener::of_journal(&keys(), &header).unwrap();
-    let mut rest = file.slice(JOURNAL_HEADER_BYTES..);
-    for (slot, expected) in [(0, TEXT), (1, b"two parts")] {
-        let RecordScan::Record { payload, total_bytes } = next_record(&rest, slot) else {
-            panic!("record {slot} is there");
-        };
-        assert_eq!(&opener.open(slot, rest.slice(payload)).unwrap()[..], expected);
-        rest = rest.slice(total_bytes..);
+fn journals_of_both_versions_are_opened() {
+    for version in [1, 2] {
+        let file = Bytes::from(hexfile::read(&journal_path(version)));
+        let header = JournalFileHeader::decode(&file).unwrap();
+        let opener = RecordOpener::of_journal(&keys(), &header).unwrap();
+        let mut rest = file.slice(JOURNAL_HEADER_BYTES..);
+        for (slot, expected) in [(0, TEXT), (1, b"two parts")] {
+            let RecordScan::Record { payload, total_bytes } = header.framing().next(&rest, slot) else {
+                panic!("record {slot} is there");
+            };
+            assert_eq!(&opener.open(slot, rest.slice(payload)).unwrap()[..], expected);
+            rest = rest.slice(total_bytes..);
+        }
     }
 }
 
@@ -311,12 +324,23 @@ fn a_second_reader_finds_the_volume_of_a_key_ring() {
 
 #[test]
 fn a_second_reader_opens_the_journal() {
-    let file = vector("journal");
+    let second_seed = |file: &[u8]| crc32c::crc32c(&file[48..80]);
+    for (version, seed_of) in [(1, (|_: &[u8]| 0) as fn(&[u8]) -> u32), (2, second_seed)] {
+        let file = hexfile::read(&journal_path(version));
+        assert_eq!(file[8], version);
+        second_opens(&file, seed_of(&file));
+    }
+}
+
+fn second_opens(file: &[u8], seed: u32) {
     let cipher = second::cipher(&file[48..80], b"firn 1 journal");
     let mut offset = 84;
     for (slot, expected) in [(0u32, TEXT), (1, b"two parts")] {
-        let sealed = &file[offset + 8..offset + 8 + second::number(&file, offset)];
-        assert_eq!(second::number(&file, offset + 4), slot as usize);
+        let sealed = &file[offset + 8..offset + 8 + second::number(file, offset)];
+        assert_eq!(second::number(file, offset + 4), (slot ^ seed) as usize);
+        let end = offset + 8 + sealed.len();
+        let checksum = crc32c::crc32c_append(seed, &file[offset..end]) as usize;
+        assert_eq!(second::number(file, end), checksum);
         let aad = [&FAMILY.0[..], &file[16..48], &slot.to_le_bytes()].concat();
         let payload = Payload {
             msg: sealed,

@@ -67,7 +67,9 @@ impl Subject {
 
     async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError> {
         let result = self.table.transact(writes).await;
-        if let Err(error @ (TableError::Unavailable(_) | TableError::Refused(_))) = &result {
+        if let Err(error) = &result
+            && (error.is_in_doubt() || matches!(error, TableError::Refused(_)))
+        {
             panic!("the table under test has faults: {error}");
         }
         result

@@ -104,7 +104,7 @@ impl Metered {
             // Never sent, or refused at the door.
             Err(TableError::Limit(_)) => return,
             Err(TableError::Refused(_)) => return count(&mut usage),
-            Err(TableError::Unavailable(_)) => {
+            Err(TableError::Unavailable(_) | TableError::InvalidAnswer(_)) => {
                 usage.unavailable += 1;
                 return count(&mut usage);
             }

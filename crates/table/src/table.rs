@@ -133,9 +133,23 @@ pub enum TableError {
     /// then succeed).
     #[error("the table is unavailable: {0}")]
     Unavailable(String),
+    /// Something answered, but nothing that a table of ours would say. As with [`TableError::Unavailable`] the transaction may
+    /// have happened; but whoever answers is there, so nobody takes it for an outage and goes on without it.
+    #[error("what answered as the table said nothing that a table says: {0}")]
+    InvalidAnswer(String),
     /// The credentials do not allow it, the table does not exist, or its schema is not ours.
     #[error("the table refuses: {0}")]
     Refused(String),
+}
+
+impl TableError {
+    /// Whether a transaction that ended so may have happened, or may still happen: read back.
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::InvalidAnswer(_) => true,
+            Self::ConditionFailed { .. } | Self::Limit(_) | Self::Refused(_) => false,
+        }
+    }
 }
 
 /// What a transaction did: for each of its writes in order, the version a put stored; `None` for deletes and checks.

@@ -8,7 +8,12 @@
 //! Locks: `Core` is held for bookkeeping only; futures are polled and dropped outside of it, since both may come back
 //! here. The ready queue has a lock of its own, because wakers are called from anywhere.
 
-use super::{Limits, SimulationError, machine::MachineState, network::NetworkState, seeded::Seeded};
+use super::{
+    limits::{Limits, SimulationError},
+    machine_state::MachineState,
+    network::state::NetworkState,
+    seeded::Seeded,
+};
 use futures::future::BoxFuture;
 use std::{
     any::Any,

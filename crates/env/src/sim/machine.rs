@@ -4,35 +4,14 @@
 //! never complete and what it spawns never runs, exactly as for a process that was killed.
 
 use super::{
-    disk::SimulatedDisk,
-    executor::{Shared, Sleep},
-    seeded::Seeded,
+    disk::{AttachedDisk, SimulatedDisk},
+    executor::Shared,
+    handle::Handle,
+    machine_state::MachineState,
+    network::state::address_of,
 };
-use crate::{Clock, Env, FaultAction, FaultPoints, Monotonic, Parts, Random, Tasks, WallTime};
-use futures::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
-
-/// Where wall clocks start: 2026-01-01T00:00:00Z.
-const WALL_START_NANOS: i64 = 1_767_225_600_000_000_000;
-/// Compute work runs in place; one in this many runs as a task of its own, so that others may come in between.
-const COMPUTE_LATER_IN: u64 = 4;
-/// Half of those take up to so long, as on a pool whose other threads are busy: longer than the next sync, so that work ends in
-/// another order than it began.
-const COMPUTE_DELAY_MAX: Duration = Duration::from_millis(5);
-
-pub(super) struct MachineState {
-    pub(super) name: String,
-    pub(super) running: bool,
-    pub(super) incarnation: u64,
-    pub(super) disk: SimulatedDisk,
-    pub(super) faults: Arc<FaultPoints>,
-    pub(super) random: Seeded,
-    /// Subtracted from the simulation's time: a monotonic clock means nothing after a restart.
-    boot_nanos: u64,
-    wall_offset_nanos: i64,
-    pub(super) may_panic: bool,
-    pub(super) panics: Vec<String>,
-}
+use crate::{Env, FaultAction, FaultPoints, Parts};
+use std::sync::Arc;
 
 /// A simulated machine; cheap to clone.
 #[derive(Clone)]
@@ -45,21 +24,8 @@ impl Machine {
     pub(super) fn add(shared: &Arc<Shared>, name: &str) -> Self {
         let mut core = shared.core();
         let id = core.machines.len();
-        let seed = core.seed;
-        let faults = Arc::new(FaultPoints::default());
-        faults.count_hits();
-        core.machines.push(MachineState {
-            name: name.to_owned(),
-            running: true,
-            incarnation: 1,
-            disk: SimulatedDisk::new(Seeded::new(seed, 1000 + id as u64)),
-            faults,
-            random: Seeded::new(seed, 2000 + id as u64),
-            boot_nanos: 0,
-            wall_offset_nanos: 0,
-            may_panic: false,
-            panics: Vec::new(),
-        });
+        let state = MachineState::new(name, core.seed, id);
+        core.machines.push(state);
         core.network.add_machine(name);
         drop(core);
         Self {
@@ -75,7 +41,7 @@ impl Machine {
 
     /// Its address on the simulated network.
     pub fn address(&self) -> String {
-        super::network::address_of(self.id)
+        address_of(self.id)
     }
 
     /// Whether its connections come from ports below 1024, which only root can use.
@@ -105,7 +71,7 @@ impl Machine {
             clock: handle.clone(),
             random: handle.clone(),
             tasks: handle.clone(),
-            disk: Arc::new(state.disk.attach(handle.clone())),
+            disk: Arc::new(AttachedDisk::new(&state.disk, handle.clone())),
             network: handle,
             faults: state.faults.clone(),
         })
@@ -200,88 +166,5 @@ impl Machine {
 
     pub(super) fn id(&self) -> usize {
         self.id
-    }
-}
-
-/// One incarnation's access to the simulation.
-pub(super) struct Handle {
-    pub(super) shared: Arc<Shared>,
-    pub(super) machine: usize,
-    pub(super) incarnation: u64,
-}
-
-impl Handle {
-    pub(super) fn is_alive(&self) -> bool {
-        self.shared.core().is_alive(self.machine, self.incarnation)
-    }
-
-    pub(super) fn sleep_for(&self, duration: Duration) -> Sleep {
-        Sleep::new(self.shared.clone(), self.machine, self.incarnation, duration)
-    }
-
-    /// Runs `future` beside its caller, which may be gone before it ends.
-    pub(super) fn detach(&self, name: &'static str, future: BoxFuture<'static, ()>) {
-        self.shared.spawn(self.machine, self.incarnation, name, future);
-    }
-}
-
-impl Clock for Handle {
-    fn now(&self) -> Monotonic {
-        let core = self.shared.core();
-        Monotonic(core.now - core.machines[self.machine].boot_nanos.min(core.now))
-    }
-
-    fn wall(&self) -> WallTime {
-        let core = self.shared.core();
-        let passed = i64::try_from(core.now).unwrap_or(i64::MAX);
-        WallTime(
-            WALL_START_NANOS
-                .saturating_add(passed)
-                .saturating_add(core.machines[self.machine].wall_offset_nanos),
-        )
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(self.sleep_for(duration))
-    }
-}
-
-impl Random for Handle {
-    fn fill(&self, bytes: &mut [u8]) {
-        self.shared.core().machines[self.machine].random.fill(bytes);
-    }
-}
-
-impl Tasks for Handle {
-    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn Fn() + Send + Sync> {
-        let task = self.shared.spawn(self.machine, self.incarnation, name, future);
-        let shared = Arc::downgrade(&self.shared);
-        Box::new(move || {
-            if let (Some(task), Some(shared)) = (task, shared.upgrade()) {
-                shared.abort(task);
-            }
-        })
-    }
-
-    fn spawn_compute(&self, work: Box<dyn FnOnce() + Send>) {
-        // On a dead machine nothing may run, and the work must not be dropped at once: whoever awaits it would notice.
-        let later = !self.is_alive() || self.shared.core().scheduler.chance(1, COMPUTE_LATER_IN);
-        if later {
-            let delay = {
-                let mut core = self.shared.core();
-                let slow = core.scheduler.chance(1, 2);
-                slow.then(|| core.scheduler.duration(Duration::ZERO, COMPUTE_DELAY_MAX))
-            };
-            let sleep = delay.map(|delay| self.sleep_for(delay));
-            let work = async move {
-                if let Some(sleep) = sleep {
-                    sleep.await;
-                }
-                work();
-            };
-            self.detach("compute", Box::pin(work));
-        } else {
-            work();
-        }
     }
 }

@@ -6,7 +6,8 @@
 //! ```
 
 use super::Host;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
+use firn_codec::{ByteOrder, Codec, Reader, Writer};
 use std::{collections::BTreeMap, net::IpAddr};
 
 const MAGIC: &[u8; 8] = b"FIRNNSM1";
@@ -34,30 +35,42 @@ impl DamagedRecord {
     }
 }
 
+/// The file, as its reader sees it.
+struct ClientList;
+
+impl Codec for ClientList {
+    type Error = DamagedRecord;
+    const BYTE_ORDER: ByteOrder = ByteOrder::Big;
+
+    fn truncated(&self, _offset: usize, _needed: usize, _found: usize) -> DamagedRecord {
+        DamagedRecord("it ends too early")
+    }
+}
+
 impl Record {
     pub(super) fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        out.put_slice(MAGIC);
-        out.put_u32(self.state);
-        out.put_u32(u32::try_from(self.clients.len()).expect("the list is bounded"));
+        let mut out = Writer::big_endian(256);
+        out.raw(MAGIC);
+        out.u32(self.state);
+        out.u32(u32::try_from(self.clients.len()).expect("the list is bounded"));
         for (host, state) in &self.clients {
             match host.address {
                 IpAddr::V4(address) => {
-                    out.put_u8(4);
-                    out.put_slice(&address.octets());
+                    out.u8(4);
+                    out.raw(&address.octets());
                 }
                 IpAddr::V6(address) => {
-                    out.put_u8(16);
-                    out.put_slice(&address.octets());
+                    out.u8(16);
+                    out.raw(&address.octets());
                 }
             }
-            out.put_u32(*state);
-            out.put_u16(u16::try_from(host.name.len()).expect("host names are bounded"));
-            out.put_slice(&host.name);
+            out.u32(*state);
+            out.u16(u16::try_from(host.name.len()).expect("host names are bounded"));
+            out.raw(&host.name);
         }
-        let hash = blake3::hash(&out);
-        out.put_slice(hash.as_bytes());
-        out.freeze()
+        let hash = blake3::hash(out.as_slice());
+        out.raw(hash.as_bytes());
+        out.finish().into()
     }
 
     pub(super) fn decode(file: &[u8]) -> Result<Self, DamagedRecord> {
@@ -69,30 +82,25 @@ impl Record {
         if blake3::hash(body).as_bytes() != hash {
             return Err(DamagedRecord("its checksum is wrong"));
         }
-        let mut rest = body
-            .strip_prefix(MAGIC)
-            .ok_or(DamagedRecord("unknown format or version"))?;
-        let short = |_| DamagedRecord("it ends too early");
-        let state = rest.try_get_u32().map_err(short)?;
-        let count = rest.try_get_u32().map_err(short)?;
+        let mut fields = Reader::new(ClientList, body);
+        if fields.array().ok() != Some(*MAGIC) {
+            return Err(DamagedRecord("unknown format or version"));
+        }
+        let state = fields.u32()?;
+        let count = fields.u32()?;
         let mut clients = Clients::new();
         for _ in 0..count {
-            let address = match rest.try_get_u8().map_err(short)? {
-                4 => IpAddr::from(rest.try_get_u32().map_err(short)?.to_be_bytes()),
-                16 => IpAddr::from(rest.try_get_u128().map_err(short)?.to_be_bytes()),
+            let address = match fields.u8()? {
+                4 => IpAddr::from(fields.array::<4>()?),
+                16 => IpAddr::from(fields.array::<16>()?),
                 _ => return Err(DamagedRecord("an address is neither IPv4 nor IPv6")),
             };
-            let notified = rest.try_get_u32().map_err(short)?;
-            let length = usize::from(rest.try_get_u16().map_err(short)?);
-            if rest.len() < length {
-                return Err(DamagedRecord("it ends too early"));
-            }
-            let (name, after) = rest.split_at(length);
-            rest = after;
-            let name = Bytes::copy_from_slice(name);
+            let notified = fields.u32()?;
+            let length = fields.u16()?;
+            let name = Bytes::copy_from_slice(fields.take(length.into())?);
             clients.insert(Host { address, name }, notified);
         }
-        if !rest.is_empty() {
+        if fields.remaining() > 0 {
             return Err(DamagedRecord("there is more than its count says"));
         }
         Ok(Self { state, clients })
@@ -112,6 +120,28 @@ mod tests {
             });
         let clients = prop::collection::btree_map(host, any::<u32>(), 0..8);
         (any::<u32>(), clients).prop_map(|(state, clients)| Record { state, clients })
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn golden_bytes() {
+        let host = |address: &str, name: &'static str| Host {
+            address: address.parse().unwrap(),
+            name: Bytes::from_static(name.as_bytes()),
+        };
+        let record = Record {
+            state: 0x0102_0305,
+            clients: [(host("192.0.2.1", "ab"), 7), (host("2001:db8::1", "c"), 0)].into(),
+        };
+        let file = record.encode();
+        let body = [
+            &b"FIRNNSM1\x01\x02\x03\x05\0\0\0\x02"[..],
+            b"\x04\xc0\0\x02\x01\0\0\0\x07\0\x02ab",
+            b"\x10\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\x01c",
+        ]
+        .concat();
+        assert_eq!(file, [&body[..], blake3::hash(&body).as_bytes()].concat());
+        assert_eq!(Record::decode(&file), Ok(record));
     }
 
     proptest! {

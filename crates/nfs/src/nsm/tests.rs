@@ -3,7 +3,7 @@
 use super::*;
 use crate::nlm::{
     LockStatus, NetObject,
-    world::{OnGranted, TestClient, World, simulate},
+    world::{OnGranted, Running, TestClient, World, simulate},
 };
 use crate::rpc::Peer;
 
@@ -11,12 +11,23 @@ async fn file(world: &World) -> NetObject {
     world.handle(world.file("f", 0o644).await)
 }
 
+/// A server, the handle of a file, and a client that may lock it.
+async fn site(world: &World) -> (Running, NetObject, TestClient) {
+    (world.start().await, file(world).await, world.client("one").await)
+}
+
+/// One in which the client holds the lock of the first ten bytes.
+async fn locked(world: &World) -> (Running, NetObject, TestClient) {
+    let (running, handle, one) = site(world).await;
+    let lock = one.wire_lock(&handle, 1, 0, 10);
+    assert_eq!(one.lock(&lock).await, LockStatus::Granted);
+    (running, handle, one)
+}
+
 #[test]
 fn after_a_kill_clients_are_told_reclaim_and_nobody_else_gets_their_locks() {
     simulate(1, async |world| {
-        let running = world.start().await;
-        let handle = file(&world).await;
-        let mut one = world.client("one").await;
+        let (running, handle, mut one) = site(&world).await;
         let mut two = world.client("two").await;
         let lock = one.wire_lock(&handle, 1, 0, 10);
         let other = two.wire_lock(&handle, 2, 0, 10);
@@ -59,9 +70,7 @@ fn after_a_kill_clients_are_told_reclaim_and_nobody_else_gets_their_locks() {
 #[test]
 fn a_client_that_waited_over_a_restart_waits_again_and_is_granted() {
     simulate(2, async |world| {
-        let _running = world.start().await;
-        let handle = file(&world).await;
-        let mut one = world.client("one").await;
+        let (_running, handle, mut one) = site(&world).await;
         let mut two = world.client("two").await;
         let lock = one.wire_lock(&handle, 1, 0, 10);
         let other = two.wire_lock(&handle, 2, 0, 10);
@@ -83,9 +92,7 @@ fn a_client_that_waited_over_a_restart_waits_again_and_is_granted() {
 #[test]
 fn the_grace_period_lasts_its_whole_time_for_a_client_that_does_not_come_back() {
     simulate(3, async |world| {
-        let _running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
+        let (_running, handle, one) = site(&world).await;
         let two = world.client("two").await;
         one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
         one.machine.crash();
@@ -105,9 +112,7 @@ fn the_grace_period_lasts_its_whole_time_for_a_client_that_does_not_come_back() 
 #[test]
 fn a_server_whose_clients_held_nothing_has_no_grace_period() {
     simulate(4, async |world| {
-        let running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
+        let (running, handle, one) = site(&world).await;
         let lock = one.wire_lock(&handle, 1, 0, 10);
         one.lock(&lock).await;
         one.unlock(&lock).await;
@@ -129,9 +134,7 @@ fn a_server_whose_clients_held_nothing_has_no_grace_period() {
 #[test]
 fn a_client_that_restarts_loses_its_locks_once_and_only_by_its_own_word() {
     simulate(5, async |world| {
-        let _running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
+        let (_running, handle, one) = site(&world).await;
         let two = world.client("two").await;
         let lock = one.wire_lock(&handle, 1, 0, 10);
         let other = two.wire_lock(&handle, 2, 0, 10);
@@ -235,9 +238,7 @@ fn a_client_that_comes_while_it_is_taken_off_the_list_is_on_it_when_its_lock_is_
         removed += simulate(seed, async move |mut world| {
             // Looks come as fast as the disk writes, so that they meet requests at every point.
             world.config.idle_pass = Duration::from_millis(2);
-            let running = world.start().await;
-            let handle = file(&world).await;
-            let mut one = world.client("one").await;
+            let (running, handle, mut one) = site(&world).await;
             let lock = one.wire_lock(&handle, 1, 0, 10);
             let mut removed = 0;
             for _ in 0..4 {
@@ -288,9 +289,7 @@ fn a_client_with_a_request_under_way_stays_on_the_list() {
 #[test]
 fn a_full_disk_refuses_locks_to_new_clients_and_serves_those_listed() {
     simulate(7, async |world| {
-        let _running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
+        let (_running, handle, one) = site(&world).await;
         let two = world.client("two").await;
         assert_eq!(
             one.lock(&one.wire_lock(&handle, 1, 0, 1)).await,
@@ -322,9 +321,7 @@ fn a_full_disk_refuses_locks_to_new_clients_and_serves_those_listed() {
 #[test]
 fn a_failed_sync_gives_no_lock_and_the_next_attempt_starts_anew() {
     simulate(8, async |world| {
-        let _running = world.start().await;
-        let handle = file(&world).await;
-        let mut one = world.client("one").await;
+        let (_running, handle, mut one) = site(&world).await;
         let lock = one.wire_lock(&handle, 1, 0, 1);
         world
             .server
@@ -363,9 +360,7 @@ fn a_damaged_list_is_put_aside_and_the_server_starts() {
 #[test]
 fn a_client_that_cannot_be_reached_at_first_is_told_later() {
     simulate(10, async |world| {
-        let _running = world.start().await;
-        let handle = file(&world).await;
-        let mut one = world.client("one").await;
+        let (_running, handle, mut one) = site(&world).await;
         one.lock(&one.wire_lock(&handle, 1, 0, 1)).await;
         world.simulation().partition(&world.server, &one.machine, true);
         let _running = world.restart().await;
@@ -402,9 +397,7 @@ fn only_a_notice_is_taken_from_other_machines() {
 fn the_same_seed_is_the_same_run() {
     let run = || {
         simulate(12, async |world| {
-            let _running = world.start().await;
-            let handle = file(&world).await;
-            let one = world.client("one").await;
+            let (_running, handle, one) = site(&world).await;
             let two = world.client("two").await;
             two.on_granted(OnGranted::Silence);
             let lock = one.wire_lock(&handle, 1, 0, 10);
@@ -430,10 +423,7 @@ fn change(name: &str, state: i32) -> StatusChange {
 #[test]
 fn a_notice_of_somebody_who_is_not_root_of_an_admitted_machine_is_refused() {
     simulate(14, async |world| {
-        let running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
-        one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
+        let (running, _, one) = locked(&world).await;
         one.machine.use_privileged_ports(false);
         let said = one.call(PROGRAM, NOTIFY, &change("one", 5)).await;
         assert!(said.is_err(), "any user of the machine can say this");
@@ -455,9 +445,7 @@ fn a_notice_of_somebody_who_is_not_root_of_an_admitted_machine_is_refused() {
 #[test]
 fn a_notice_that_anybody_can_forge_releases_nothing() {
     simulate(15, async |world| {
-        let running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
+        let (running, handle, one) = site(&world).await;
         let lock = one.wire_lock(&handle, 1, 0, 10);
         one.lock(&lock).await;
         let present = TestClient::lock_call(lock.clone()).state;
@@ -492,10 +480,7 @@ fn a_notice_that_anybody_can_forge_releases_nothing() {
 #[test]
 fn a_notice_by_datagram_is_believed_when_the_clients_monitor_confirms_it() {
     simulate(16, async |world| {
-        let running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
-        one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
+        let (running, _, one) = locked(&world).await;
         *one.state.lock().expect("no panic under this lock") = Some(5);
         let claim = change("one", 5);
         let said = world.datagram_of(&one, &running, PROGRAM, NOTIFY, &claim).await;
@@ -508,10 +493,7 @@ fn a_notice_by_datagram_is_believed_when_the_clients_monitor_confirms_it() {
 #[test]
 fn a_notice_that_nobody_confirms_is_believed_when_the_client_locks_with_the_new_number() {
     simulate(17, async |world| {
-        let running = world.start().await;
-        let handle = file(&world).await;
-        let one = world.client("one").await;
-        one.lock(&one.wire_lock(&handle, 1, 0, 10)).await;
+        let (running, handle, one) = locked(&world).await;
         let claim = change("one", 5);
         let said = world.datagram_of(&one, &running, PROGRAM, NOTIFY, &claim).await;
         assert!(said.is_ok());

@@ -1,6 +1,9 @@
 //! Reading XDR out of shared bytes.
+//!
+//! A [`Reader`] of `firn-codec` finds the fields; here is what is XDR's own: units of four bytes, and limits of lengths.
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
+use firn_codec::{ByteOrder, Codec, Reader};
 
 /// Input that is not the XDR it should be. The remote side is at fault; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,36 +32,40 @@ pub enum XdrError {
     },
 }
 
+/// The format, as its reader sees it.
+#[derive(Clone, Copy, Debug)]
+struct Xdr;
+
+impl Codec for Xdr {
+    type Error = XdrError;
+    const BYTE_ORDER: ByteOrder = ByteOrder::Big;
+
+    fn truncated(&self, _offset: usize, needed_bytes: usize, left_bytes: usize) -> XdrError {
+        XdrError::Truncated {
+            needed_bytes,
+            left_bytes,
+        }
+    }
+}
+
 /// A position in XDR input. Opaque values come out as slices of the input, not as copies.
 #[derive(Clone, Debug)]
-pub struct Decoder {
-    input: Bytes,
-}
+pub struct Decoder(Reader<Bytes, Xdr>);
 
 impl Decoder {
     /// Starts at the beginning of `input`.
     pub fn new(input: Bytes) -> Self {
-        Self { input }
+        Self(Reader::new(Xdr, input))
     }
 
     /// Bytes not yet decoded.
     pub fn remaining(&self) -> usize {
-        self.input.len()
+        self.0.remaining()
     }
 
     /// What is not yet decoded, shared.
     pub fn rest(&self) -> Bytes {
-        self.input.clone()
-    }
-
-    fn require(&self, needed_bytes: usize) -> Result<(), XdrError> {
-        if self.input.len() < needed_bytes {
-            return Err(XdrError::Truncated {
-                needed_bytes,
-                left_bytes: self.input.len(),
-            });
-        }
-        Ok(())
+        self.0.rest()
     }
 
     /// An unsigned integer.
@@ -66,8 +73,7 @@ impl Decoder {
     /// # Errors
     /// If the input ends.
     pub fn u32(&mut self) -> Result<u32, XdrError> {
-        self.require(4)?;
-        Ok(self.input.get_u32())
+        self.0.u32()
     }
 
     /// An unsigned hyper.
@@ -75,8 +81,7 @@ impl Decoder {
     /// # Errors
     /// If the input ends.
     pub fn u64(&mut self) -> Result<u64, XdrError> {
-        self.require(8)?;
-        Ok(self.input.get_u64())
+        self.0.u64()
     }
 
     /// A boolean; anything but 0 and 1 is an error.
@@ -96,11 +101,8 @@ impl Decoder {
     /// # Errors
     /// If the input ends.
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], XdrError> {
-        let padded = padded(N);
-        self.require(padded)?;
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&self.input[..N]);
-        self.input.advance(padded);
+        let bytes = self.0.array()?;
+        self.0.skip(padded(N) - N)?;
         Ok(bytes)
     }
 
@@ -114,16 +116,14 @@ impl Decoder {
         if length > limit {
             return Err(XdrError::TooLong { length, limit });
         }
-        let padded = padded(length);
-        self.require(padded)?;
-        let bytes = self.input.split_to(length);
-        self.input.advance(padded - length);
-        Ok(bytes)
+        self.0.take_padded(length, UNIT_BYTES)
     }
 }
 
-/// The length rounded up to whole XDR units.
+/// Everything in XDR is a multiple of this.
+const UNIT_BYTES: usize = 4;
+
+/// The length of encoded data rounded up to whole XDR units.
 pub(super) fn padded(length: usize) -> usize {
-    // Lengths come from 32-bit fields or slices: far from overflow on 64 bits, saturating elsewhere.
-    length.saturating_add(3) & !3
+    length.next_multiple_of(UNIT_BYTES)
 }

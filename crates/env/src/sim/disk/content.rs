@@ -4,9 +4,9 @@
 //! before, oldest (the durable one) first. A crash picks one of them for each sector; a sync forgets those older than
 //! itself. The length is kept in the same way.
 
-use super::image::{FileImage, PAGE_BYTES, Page, Survival};
+use super::image::{FileImage, PAGE_BYTES, Page, Survival, read_pages};
 use crate::sim::seeded::Seeded;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The unit of loss: what disks promise to write whole.
@@ -77,19 +77,7 @@ impl Content {
 
     pub(super) fn read(&self, offset: u64, length: usize) -> Bytes {
         let end = self.length.min(offset.saturating_add(length as u64));
-        if offset >= end {
-            return Bytes::new();
-        }
-        let mut out = BytesMut::zeroed((end - offset) as usize);
-        let first = offset / PAGE_BYTES as u64;
-        for (number, page) in self.pages.range(first..end.div_ceil(PAGE_BYTES as u64)) {
-            let page_start = number * PAGE_BYTES as u64;
-            let from = offset.max(page_start);
-            let to = end.min(page_start + PAGE_BYTES as u64);
-            out[(from - offset) as usize..(to - offset) as usize]
-                .copy_from_slice(&page[(from - page_start) as usize..(to - page_start) as usize]);
-        }
-        out.freeze()
+        read_pages(&self.pages, offset, end)
     }
 
     pub(super) fn write(&mut self, mut offset: u64, parts: &[Bytes], sequence: u64) {

@@ -1,7 +1,7 @@
 //! What a crash leaves of a disk, and how it is chosen.
 
 use crate::sim::seeded::Seeded;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -13,6 +13,23 @@ use std::{
 pub(super) const PAGE_BYTES: usize = 4096;
 
 pub(super) type Page = [u8; PAGE_BYTES];
+
+/// The bytes from `offset` to `end`; where there is no page, zeros.
+pub(super) fn read_pages(pages: &BTreeMap<u64, Arc<Page>>, offset: u64, end: u64) -> Bytes {
+    if offset >= end {
+        return Bytes::new();
+    }
+    let mut out = BytesMut::zeroed((end - offset) as usize);
+    let first = offset / PAGE_BYTES as u64;
+    for (number, page) in pages.range(first..end.div_ceil(PAGE_BYTES as u64)) {
+        let page_start = number * PAGE_BYTES as u64;
+        let from = offset.max(page_start);
+        let to = end.min(page_start + PAGE_BYTES as u64);
+        out[(from - offset) as usize..(to - offset) as usize]
+            .copy_from_slice(&page[(from - page_start) as usize..(to - page_start) as usize]);
+    }
+    out.freeze()
+}
 
 /// Which of the unsynced changes survive a crash. All of these happen to real disks; the interesting ones are rare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +108,7 @@ impl FileImage {
 
     /// Its content.
     pub fn to_bytes(&self) -> Bytes {
-        super::content::Content::from_image(self).read(0, usize::try_from(self.length).unwrap_or(usize::MAX))
+        read_pages(&self.pages, 0, self.length)
     }
 
     /// Its length.
