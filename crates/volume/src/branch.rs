@@ -4,7 +4,7 @@ use crate::{
     checkpoint::{CheckpointPayload, Packer, build, pack_checkpoint},
     error::VolumeError,
     journal::Journal,
-    open::Parts,
+    parts::Parts,
     state::State,
     usage::UsageMap,
 };

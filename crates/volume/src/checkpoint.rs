@@ -7,37 +7,20 @@
 mod build;
 mod compressibility;
 mod confirm;
+mod error;
 mod packer;
 mod payload;
+mod root;
 mod run;
+mod uploads;
 
 pub use build::{BuiltCheckpoint, build};
 pub use compressibility::Compressibility;
-pub use confirm::{ConfirmError, LostSegments, Uploads};
+pub use confirm::ConfirmError;
 pub(crate) use confirm::{LIST_NAMES, confirm, unlisted_up_to};
+pub use error::CheckpointError;
 pub use packer::{Packer, PackerContext, ToPack, UploadProgress};
 pub use payload::{CheckpointPayload, HISTORY_MAX, SealedSnapshot};
-pub(crate) use run::{pack_checkpoint, run};
-
-use crate::{journal::JournalError, objects::ReadError};
-use firn_env::TaskEnded;
-
-/// Why a checkpoint could not be built or committed. The data is still in the journal.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// Old data that a change builds on cannot be read.
-    #[error("cannot read what a change builds on: {0}")]
-    Read(#[from] ReadError),
-    /// Journaled data cannot be read back.
-    #[error("cannot read the journal back: {0}")]
-    Journal(#[from] JournalError),
-    /// Sealing failed.
-    #[error("cannot seal: {0}")]
-    Seal(#[from] firn_seal::SealError),
-    /// An upload task died, which happens only when the process stops.
-    #[error("an upload ended early")]
-    Ended(#[from] TaskEnded),
-    /// The root could not be committed.
-    #[error("cannot commit the root: {0}")]
-    Anchor(#[from] firn_anchor::AnchorError),
-}
+pub(crate) use root::{pack_checkpoint, sealed_snapshots};
+pub(crate) use run::run;
+pub use uploads::{LostSegments, Uploads};

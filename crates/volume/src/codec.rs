@@ -1,10 +1,12 @@
-//! A small bounded byte codec for what the engine stores inside sealed payloads: inodes, directory pages, journal
-//! records, the volume's own counters.
+//! What the engine stores inside sealed payloads (inodes, directory pages, journal records, the volume's own counters), field by
+//! field: the bounded reader and writer of [`firn_codec`], with a version byte before every payload, byte strings behind a 32-bit
+//! length, and options behind a flag.
 //!
-//! Integers are little-endian; byte strings carry a 32-bit length. Every payload starts with a version byte. The input
-//! has been authenticated before it gets here, but is decoded as if it had not: no panic, no allocation beyond the input.
+//! The input has been authenticated before it gets here, but is decoded as if it had not: no panic, no allocation beyond it.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
+use firn_codec::{Codec, Reader, Writer};
+use std::ops::{Deref, DerefMut};
 
 /// The bytes are not what this build writes or can read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,42 +16,52 @@ pub struct DecodeError {
     pub what: &'static str,
 }
 
-/// Writes fields one after the other.
-#[derive(Default)]
-pub struct Encoder {
-    buffer: BytesMut,
+/// The structure that is read, for its errors.
+pub struct What(&'static str);
+
+impl Codec for What {
+    type Error = DecodeError;
+
+    fn truncated(&self, _offset: usize, _needed: usize, _found: usize) -> DecodeError {
+        DecodeError { what: self.0 }
+    }
 }
+
+/// Writes fields one after the other.
+pub struct Encoder(Writer);
 
 impl Encoder {
     /// Starts with the version byte.
     pub fn new(version: u8) -> Self {
-        let mut buffer = BytesMut::with_capacity(256);
-        buffer.put_u8(version);
-        Self { buffer }
+        /// Most records and inodes fit, so that their buffer grows once.
+        const USUAL_BYTES: usize = 256;
+        let mut writer = Writer::with_capacity(USUAL_BYTES);
+        writer.u8(version);
+        Self(writer)
     }
 
     pub fn u8(&mut self, value: u8) -> &mut Self {
-        self.buffer.put_u8(value);
+        self.0.u8(value);
         self
     }
 
     pub fn u32(&mut self, value: u32) -> &mut Self {
-        self.buffer.put_u32_le(value);
+        self.0.u32(value);
         self
     }
 
     pub fn u64(&mut self, value: u64) -> &mut Self {
-        self.buffer.put_u64_le(value);
+        self.0.u64(value);
         self
     }
 
     pub fn i64(&mut self, value: i64) -> &mut Self {
-        self.buffer.put_i64_le(value);
+        self.0.i64(value);
         self
     }
 
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
-        self.buffer.put_slice(bytes);
+        self.0.raw(bytes);
         self
     }
 
@@ -72,97 +84,69 @@ impl Encoder {
     }
 
     /// What was written so far, for a checksum.
-    pub fn snapshot(&self) -> Bytes {
-        Bytes::copy_from_slice(&self.buffer)
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.as_slice()
     }
 
     pub fn finish(self) -> Bytes {
-        self.buffer.freeze()
+        self.0.finish().into()
     }
 }
 
-/// Reads fields one after the other.
-pub struct Decoder {
-    rest: Bytes,
-    what: &'static str,
+/// Reads fields one after the other: a [`Reader`], and what only payloads have. Byte strings are slices of the input, not copies.
+pub struct Decoder<'a> {
+    input: &'a Bytes,
+    reader: Reader<&'a [u8], What>,
 }
 
-impl Decoder {
+impl<'a> Deref for Decoder<'a> {
+    type Target = Reader<&'a [u8], What>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.reader
+    }
+}
+
+impl DerefMut for Decoder<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.reader
+    }
+}
+
+impl<'a> Decoder<'a> {
     /// Starts to read `what`; the version byte must be `version`.
-    pub fn new(bytes: Bytes, version: u8, what: &'static str) -> Result<Self, DecodeError> {
-        let mut decoder = Self { rest: bytes, what };
-        if decoder.u8()? == version {
-            Ok(decoder)
-        } else {
-            Err(DecodeError { what })
-        }
+    pub fn new(input: &'a Bytes, version: u8, what: &'static str) -> Result<Self, DecodeError> {
+        Self::versions(input, version, version, what).map(|(decoder, _)| decoder)
     }
 
     /// Starts to read `what`, which may be of any version from `oldest` to `newest`; returns which.
     pub fn versions(
-        bytes: Bytes,
+        input: &'a Bytes,
         oldest: u8,
         newest: u8,
         what: &'static str,
     ) -> Result<(Self, u8), DecodeError> {
-        let mut decoder = Self { rest: bytes, what };
-        let version = decoder.u8()?;
+        let mut reader = Reader::new(What(what), &input[..]);
+        let version = reader.u8()?;
         if (oldest..=newest).contains(&version) {
-            Ok((decoder, version))
+            Ok((Self { input, reader }, version))
         } else {
             Err(DecodeError { what })
         }
     }
 
-    fn need(&self, count: usize) -> Result<(), DecodeError> {
-        if self.rest.len() >= count {
-            Ok(())
-        } else {
-            Err(DecodeError { what: self.what })
-        }
-    }
-
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
-        self.need(1)?;
-        Ok(self.rest.get_u8())
-    }
-
-    pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.need(4)?;
-        Ok(self.rest.get_u32_le())
-    }
-
-    pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.need(8)?;
-        Ok(self.rest.get_u64_le())
-    }
-
-    pub fn i64(&mut self) -> Result<i64, DecodeError> {
-        self.need(8)?;
-        Ok(self.rest.get_i64_le())
-    }
-
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        self.need(N)?;
-        let mut array = [0; N];
-        self.rest.copy_to_slice(&mut array);
-        Ok(array)
-    }
-
     pub fn bytes(&mut self) -> Result<Bytes, DecodeError> {
         let length = self.u32()? as usize;
-        self.need(length)?;
-        Ok(self.rest.split_to(length))
+        let from = self.offset();
+        self.take(length)?;
+        Ok(self.input.slice(from..from + length))
     }
 
     /// A count of things that take at least `each_bytes` of the rest, so that nothing is allocated for what is not there.
     pub fn count(&mut self, each_bytes: usize) -> Result<usize, DecodeError> {
         let count = self.u32()? as usize;
-        if count.saturating_mul(each_bytes) <= self.rest.len() {
-            Ok(count)
-        } else {
-            Err(self.error())
-        }
+        self.require(count.saturating_mul(each_bytes))?;
+        Ok(count)
     }
 
     pub fn option<T>(
@@ -178,19 +162,18 @@ impl Decoder {
 
     /// What has not been read.
     pub fn rest(self) -> Bytes {
-        self.rest
+        self.input.slice(self.offset()..)
     }
 
     /// Nothing may be left.
     pub fn finish(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(self.error())
+        match self.remaining() {
+            0 => Ok(()),
+            _ => Err(self.error()),
         }
     }
 
     pub fn error(&self) -> DecodeError {
-        DecodeError { what: self.what }
+        DecodeError { what: self.codec().0 }
     }
 }

@@ -81,11 +81,11 @@ pub enum VolumeError {
     #[error("not done: {0}; what was acknowledged is safe in the journal")]
     Stopped(String),
     /// What was asked for needs the cloud, and the volume was opened without it.
-    #[error("{}", crate::detached::DETACHED)]
+    #[error("{}", DETACHED)]
     Detached,
     /// The volume cannot be served without the cloud.
     #[error("Without store and table the volume cannot be served: {0}")]
-    NotDetachable(#[from] crate::detached::NotDetachable),
+    NotDetachable(#[from] NotDetachable),
     /// The volume was never formatted.
     #[error("the volume has no root; run `firn-edge format` first")]
     NotFormatted,
@@ -98,6 +98,42 @@ pub enum VolumeError {
         /// The tenure the journal belongs to.
         tenure: OwnershipEpoch,
     },
+}
+
+/// What is said to whoever asks for something that needs the cloud.
+pub(crate) const DETACHED: &str = "this edge started while the store or the table was away and serves from its journal and its cache: \
+                                   nothing was changed. Ask again when `firn-edge status` no longer says detached";
+
+/// Why a volume cannot be served without the cloud. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotDetachable {
+    /// It was drained, or never served here.
+    #[error("this edge did not own the volume when it stopped (it was drained, or never served here)")]
+    NotOwned,
+    /// It was last started by an earlier build, it was fenced, or the disk refused to keep the copy.
+    #[error(
+        "there is no copy of the newest checkpoint on this machine: it was last served by an earlier version, another edge took it over, \
+         or the state directory was full"
+    )]
+    NoCopy,
+    /// The copy is not the checkpoint that this edge has seen last.
+    #[error("the copy of the newest checkpoint on this machine is damaged: {detail}")]
+    Damaged {
+        /// What is wrong.
+        detail: String,
+    },
+    /// Replaying it would mean to upload its tree.
+    #[error("a snapshot was made and had not reached the cloud")]
+    SnapshotUncommitted,
+    /// What the journal changes is not in the cache.
+    #[error("what the journal changes is not in the cache: {detail}")]
+    NotCached {
+        /// What is missing.
+        detail: String,
+    },
+    /// All inode numbers set aside for such starts are given out.
+    #[error("it was started without the cloud too often")]
+    TooManyStarts,
 }
 
 impl From<FormatError> for VolumeError {

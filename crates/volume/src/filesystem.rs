@@ -6,10 +6,10 @@ mod listing;
 mod query;
 
 use crate::{
-    open::file_system_id,
+    change::{Before, ChangeRequest, Planned},
     record::Operation,
     state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
-    volume::{Before, ChangeRequest, Inner, Planned, Volume},
+    volume::{Inner, Volume},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ const SYMLINK_BYTES_MAX: usize = 4095;
 impl Inner {
     /// The inode a handle names, if the handle is of the live tree.
     fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
-        if handle.file_system == file_system_id(self.volume) {
+        if handle.file_system == self.file_system {
             Ok(handle.inode)
         } else {
             Err(VfsError::Stale)
@@ -38,7 +38,7 @@ impl Inner {
 
     fn handle(&self, inode: u64) -> FileHandle {
         FileHandle {
-            file_system: file_system_id(self.volume),
+            file_system: self.file_system,
             inode,
         }
     }

@@ -127,7 +127,7 @@ impl Inode {
 
     /// The inode and its inline content.
     pub fn decode(payload: Bytes) -> Result<(Self, Option<Bytes>), DecodeError> {
-        let mut input = Decoder::new(payload, VERSION, "inode")?;
+        let mut input = Decoder::new(&payload, VERSION, "inode")?;
         let number = input.u64()?;
         let kind = decode_kind(&mut input)?;
         let (mode, links, uid, gid) = (input.u32()?, input.u32()?, input.u32()?, input.u32()?);
@@ -137,7 +137,7 @@ impl Inode {
         let changed = decode_time(&mut input)?;
         let born = decode_time(&mut input)?;
         let (change, parent) = (input.u64()?, input.u64()?);
-        let exclusive_verifier = input.option(Decoder::array)?;
+        let exclusive_verifier = input.option(|input| input.array())?;
         let symlink_target = input.bytes()?;
         let count = input.count(8)?;
         let mut xattrs = BTreeMap::new();
@@ -197,7 +197,7 @@ pub(crate) fn encode_time(out: &mut Encoder, time: Timestamp) {
     out.i64(time.seconds).u32(time.nanoseconds);
 }
 
-pub(crate) fn decode_time(input: &mut Decoder) -> Result<Timestamp, DecodeError> {
+pub(crate) fn decode_time(input: &mut Decoder<'_>) -> Result<Timestamp, DecodeError> {
     let time = Timestamp {
         seconds: input.i64()?,
         nanoseconds: input.u32()?,
@@ -222,7 +222,7 @@ pub(crate) fn encode_kind(out: &mut Encoder, kind: FileKind) {
     out.u8(tag).u32(major).u32(minor);
 }
 
-pub(crate) fn decode_kind(input: &mut Decoder) -> Result<FileKind, DecodeError> {
+pub(crate) fn decode_kind(input: &mut Decoder<'_>) -> Result<FileKind, DecodeError> {
     let (tag, major, minor) = (input.u8()?, input.u32()?, input.u32()?);
     Ok(match tag {
         1 => FileKind::Regular,
@@ -251,7 +251,7 @@ pub(crate) fn encode_acl(out: &mut Encoder, acl: &Acl) {
     }
 }
 
-pub(crate) fn decode_acl(input: &mut Decoder) -> Result<Acl, DecodeError> {
+pub(crate) fn decode_acl(input: &mut Decoder<'_>) -> Result<Acl, DecodeError> {
     let count = input.count(6)?;
     let mut entries = Vec::with_capacity(count);
     for _ in 0..count {

@@ -5,7 +5,7 @@
 //! grows. A record is never split over two files.
 //!
 //! ```text
-//! file      = header | opening record | record* | zeros          (framing: firn_format; sealing: firn_seal)
+//! file      = header | opening record | record* | zeros, or an earlier use   (framing: firn_format; sealing: firn_seal)
 //! opening   = sequence of the file's first record
 //! ```
 //!
@@ -16,171 +16,51 @@
 //! records are missing, which is damage and stops the start (I6). What recovery keeps it first makes durable: records that a
 //! killed process left in the kernel's memory may be built upon only after that.
 //!
-//! **Trimming** removes files that lie wholly under a committed root, oldest first.
+//! **Trimming** takes files that lie wholly under a committed root, oldest first: a few become spare files that are used again under
+//! another number and salt ([`spares`]), the others are removed. No file is ever made longer.
 //!
 //! A failed write or fsync is a crash, not a retry: the kernel may have dropped the pages. From then on nothing is
 //! acknowledged. The directory belongs to one process at a time; whoever opens the journal holds the state directory's lock.
 
 mod batch;
+mod config;
 mod error;
 mod file;
+mod layout;
 mod recent;
 mod reclaim;
+mod record;
 mod recovery;
 mod replay;
 mod scan;
+mod spares;
 mod state;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod writer;
 mod zeroing;
 
+pub use config::{JournalConfig, ReserveClass};
 pub use error::{JournalError, JournalFull};
 pub use reclaim::{Reclaim, Reclaimer};
+pub use record::{Appended, RecordRef, Sequence};
 pub use replay::{Replay, ReplayRecord};
 pub use state::Reservation;
+pub use statistics::JournalStatistics;
 
 use bytes::Bytes;
-use file::{FIRST_RECORD_OFFSET, RECORD_ADDED_BYTES};
 use firn_env::{Env, Monotonic, Task};
 use firn_format::{VolumeId, WriterId};
 use firn_seal::Keys;
+use layout::{Cursor, RECORD_ADDED_BYTES, largest_framed};
 use recovery::Survey;
-use state::{Cursor, FileEntry, Shared, largest_framed};
+use state::{FileEntry, Shared};
 use std::{
-    fmt,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 use writer::{FileMaker, Writer};
-
-/// Number of a record in its volume's life: each is one more than the one before, over restarts too. The first is 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Sequence(pub u64);
-
-impl fmt::Display for Sequence {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
-    }
-}
-
-/// Sizes of a journal.
-#[derive(Clone, Debug)]
-pub struct JournalConfig {
-    /// Bytes of one file, preallocated. Space comes back in whole files; each costs a few syncs to make.
-    pub file_bytes: u64,
-    /// Bytes of all files together.
-    pub capacity_bytes: u64,
-    /// Kept free for removals and the checkpoint, so that a full journal can always be emptied.
-    pub reserve_bytes: u64,
-    /// Who gives space up when the disk is full.
-    pub reclaimer: Reclaimer,
-}
-
-impl Default for JournalConfig {
-    fn default() -> Self {
-        Self {
-            file_bytes: 64 << 20,
-            capacity_bytes: 4 << 30,
-            reserve_bytes: 16 << 20,
-            reclaimer: Reclaimer::default(),
-        }
-    }
-}
-
-impl JournalConfig {
-    fn check(&self) -> Result<(), JournalError> {
-        let wrong = |detail: String| Err(JournalError::Configuration { detail });
-        if !(4096..=1 << 31).contains(&self.file_bytes) {
-            return wrong(format!(
-                "a file of {} bytes; 4 KiB to 2 GiB are possible",
-                self.file_bytes
-            ));
-        }
-        // An empty file must hold the reserve and the largest record, or an empty journal could be full.
-        let reserve_most = self.file_bytes - FIRST_RECORD_OFFSET - largest_framed(self.file_bytes);
-        if self.reserve_bytes > reserve_most {
-            return wrong(format!(
-                "a reserve of {} bytes; files of {} bytes allow at most {reserve_most}",
-                self.reserve_bytes, self.file_bytes
-            ));
-        }
-        if self.capacity_bytes < 2 * self.file_bytes {
-            return wrong(format!(
-                "a capacity of {} bytes; two files of {} bytes are the least",
-                self.capacity_bytes, self.file_bytes
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// What a reservation is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReserveClass {
-    /// Anything a client asks for that may grow the volume.
-    Ordinary = 0,
-    /// Removals and the checkpoint's own records: they may use the reserve.
-    Reserved = 1,
-}
-
-/// Where a record is. Stays valid until the record is trimmed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(test, derive(Default))]
-pub struct RecordRef {
-    sequence: Sequence,
-    file: u64,
-    offset: u64,
-    slot: u32,
-    sealed_bytes: u32,
-}
-
-impl RecordRef {
-    /// Which record.
-    pub fn sequence(&self) -> Sequence {
-        self.sequence
-    }
-
-    fn framed_bytes(&self) -> u64 {
-        u64::from(self.sealed_bytes) - firn_seal::SEALED_OVERHEAD_BYTES as u64 + RECORD_ADDED_BYTES
-    }
-}
-
-/// A record was queued.
-#[derive(Clone, Debug)]
-pub struct Appended {
-    /// Its number; [`Journal::durable`] waits for it.
-    pub sequence: Sequence,
-    /// Its place, for reading it back.
-    pub record: RecordRef,
-}
-
-/// Counters since the start, and the present state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JournalStatistics {
-    /// Records appended.
-    pub records: u64,
-    /// Bytes of their payloads.
-    pub record_bytes: u64,
-    /// Writes to the disk; a write holds one record or many.
-    pub writes: u64,
-    /// Syncs of the disk; fewer than records where clients share them.
-    pub syncs: u64,
-    /// Changes to a new file.
-    pub rotations: u64,
-    /// Requests that had to wait for space.
-    pub space_waits: u64,
-    /// Bytes of the files in use, up to the next record.
-    pub used_bytes: u64,
-    /// Bytes that all files may take.
-    pub capacity_bytes: u64,
-    /// Bytes appended and not yet with the kernel.
-    pub queued_bytes: u64,
-    /// Files on the disk, the prepared ones included.
-    pub files: u64,
-    /// Why writing waits at the moment, if it does.
-    pub stalled: Option<String>,
-}
 
 /// A volume's journal; cheap to clone. When the last clone is dropped, what was appended is written, synced and closed.
 #[derive(Clone)]
@@ -222,7 +102,7 @@ impl Journal {
         make_directory(env, directory).await?;
         let survey = Survey::take(env, keys, volume, directory, covered, recovery::Purpose::Serve).await?;
         survey.make_durable(env, directory).await?;
-        survey.remove_useless(env).await?;
+        let spares = survey.retire_useless(env, directory, &config).await?;
         env.fault_point("journal.after_recovery").await;
 
         let last = survey.last;
@@ -236,13 +116,14 @@ impl Journal {
             volume,
             writer,
         };
-        let file = Arc::new(maker.make(env, directory, number, &config).await?);
+        let file = Arc::new(maker.make(env, directory, number, &config, &spares).await?);
         let shared = Arc::new(Shared::new(
             env.clone(),
             directory.to_owned(),
             config,
             last,
             Cursor::start_of(number),
+            spares,
         ));
         {
             let mut state = shared.lock();
@@ -379,7 +260,7 @@ impl Journal {
             return Ok(payload);
         }
         self.shared.wait_for(record.sequence, false).await?;
-        let trimmed = JournalError::Trimmed {
+        let trimmed = || JournalError::Trimmed {
             sequence: record.sequence.0,
         };
         let file = self
@@ -388,13 +269,19 @@ impl Journal {
             .files
             .get(&record.file)
             .map(|entry| entry.file.clone())
-            .ok_or(trimmed)?;
-        let payload = file.read(record).await?;
+            .ok_or_else(trimmed)?;
+        let payload = match file.read(record).await {
+            // Trimmed meanwhile, and its file used again: what was there is under a committed root.
+            Err(JournalError::Damaged { .. }) if !self.shared.lock().files.contains_key(&record.file) => {
+                return Err(trimmed());
+            }
+            read => read?,
+        };
         recent().insert(record.sequence, payload.clone());
         Ok(payload)
     }
 
-    /// Everything up to `covered` is under a committed root: files wholly below are removed, their space returns.
+    /// Everything up to `covered` is under a committed root: files wholly below are retired, their space returns.
     ///
     /// # Errors
     /// If the disk refuses; the file stays and the next trim tries again.
@@ -402,12 +289,9 @@ impl Journal {
         let env = &self.shared.env;
         while let Some(entry) = self.shared.take_covered_file(covered) {
             env.fault_point("journal.before_trim").await;
-            match env.disk().remove(&entry.file.path).await {
-                Ok(()) | Err(firn_env::DiskError::NotFound { .. }) => {}
-                Err(error) => {
-                    self.shared.put_back(entry);
-                    return Err(error.into());
-                }
+            if let Err(error) = self.shared.retire(&entry).await {
+                self.shared.put_back(entry);
+                return Err(error);
             }
             env.fault_point("journal.after_trim_remove").await;
             self.shared.space_changed();
@@ -442,7 +326,7 @@ impl Journal {
             used_bytes: self.shared.used_bytes(&state),
             capacity_bytes: self.shared.config.capacity_bytes,
             queued_bytes: state.queued_bytes,
-            files: state.files.len() as u64,
+            files: (state.files.len() + self.shared.spares.count()) as u64,
             stalled: state.stalled.clone(),
             ..state.counters.clone()
         }

@@ -1,11 +1,13 @@
 //! The log-structured file system engine: a volume that journals on the local disk and lives in an object store.
 //!
-//! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path), then `state` (what is
+//! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path) and `change`, then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
-//! it comes back), `open`, `detached` and `salvage` (start, stop, takeover).
+//! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover).
 
 mod branch;
+mod change;
 mod checkpoint;
+mod checkpointer;
 mod codec;
 mod config;
 mod damage;
@@ -21,6 +23,7 @@ mod local;
 mod merge;
 pub mod objects;
 mod open;
+mod parts;
 mod paths;
 mod read;
 mod read_view;
@@ -28,10 +31,12 @@ mod record;
 pub mod recover;
 mod replay;
 mod salvage;
+mod serving;
 mod snapshots;
 mod start;
 mod state;
 mod status;
+mod stop;
 mod tree;
 mod tree_diff;
 mod usage;
@@ -40,19 +45,22 @@ mod volume;
 
 pub use checkpoint::LostSegments;
 pub use config::{Cadence, VolumeConfig};
-pub use detached::{DetachedReport, NotDetachable};
-pub use error::VolumeError;
-pub use merge::MergeStatus;
+pub use detached::DetachedReport;
+pub use error::{NotDetachable, VolumeError};
+pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
-pub use open::{FormatOptions, Parts, RecoveryReport, file_system_id};
+pub use open::FormatOptions;
+pub use parts::{Parts, file_system_id};
+pub use replay::RecoveryReport;
 pub use salvage::{SalvageReport, TakeoverReport};
+pub use serving::ServingState;
 pub use snapshots::{
     AUTOMATIC, CloneError, CloneReport, PolicyError, RestoreError, RestoreReport, RetentionPolicy, Rungs,
     SNAPSHOTS_DIRECTORY, SnapshotAccess, SnapshotError, SnapshotInfo, SnapshotSpace,
 };
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};
-pub use volume::{ServingState, Volume};
+pub use volume::Volume;
 
 /// Space is counted in units of this; no block is smaller.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 4096;

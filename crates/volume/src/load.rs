@@ -4,7 +4,7 @@ use crate::{
     checkpoint::{CheckpointPayload, HISTORY_MAX, SealedSnapshot},
     error::VolumeError,
     objects::{Object, Objects, ReadError},
-    open::file_system_id,
+    parts::file_system_id,
     read_view::decode_inode,
     state::{Retained, Snapshot, State},
     tree,

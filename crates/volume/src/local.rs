@@ -133,7 +133,7 @@ impl LocalState {
             out.u64(writer.0);
         });
         out.u64(self.shares_taken);
-        let checksum = blake3::hash(&out.snapshot());
+        let checksum = blake3::hash(out.as_slice());
         out.raw(&checksum.as_bytes()[..8]);
         out.finish()
     }
@@ -142,7 +142,7 @@ impl LocalState {
         let body = bytes.slice(..bytes.len().saturating_sub(8));
         let checksum = bytes.slice(body.len()..);
         let intact = blake3::hash(&body).as_bytes()[..8] == checksum[..];
-        let (mut input, version) = Decoder::versions(body, OLDEST_VERSION, VERSION, "local state file")?;
+        let (mut input, version) = Decoder::versions(&body, OLDEST_VERSION, VERSION, "local state file")?;
         if !intact {
             return Err(input.error());
         }
@@ -152,7 +152,7 @@ impl LocalState {
             let bytes = input.bytes()?;
             RememberedRoot::from_bytes(&bytes).map_err(|_| input.error())
         })?;
-        let clean_verifier = input.option(Decoder::array)?;
+        let clean_verifier = input.option(|input| input.array())?;
         let (mut writer, mut shares_taken) = (None, 0);
         if version >= 2 {
             writer = input.option(|input| Ok(WriterId(input.u64()?)))?;
@@ -193,7 +193,7 @@ mod tests {
 
         let mut out = Encoder::new(OLDEST_VERSION);
         out.raw(&state.owner.0).u8(1).u64(3).u8(0).u8(1).raw(&[9; 8]);
-        let checksum = blake3::hash(&out.snapshot());
+        let checksum = blake3::hash(out.as_slice());
         out.raw(&checksum.as_bytes()[..8]);
         let read = LocalState::decode(out.finish());
         let expected = LocalState {

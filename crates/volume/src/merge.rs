@@ -20,99 +20,33 @@
 //! that the proposal is merged (`cleaner_sequence`).
 
 mod memory;
-mod moves;
+pub(crate) mod moves;
 mod samples;
+pub(crate) mod state;
 
 use crate::{
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
+    checkpointer::CheckpointerState,
     objects::{Objects, ReadError},
     state::{Retained, Snapshot},
     tree::{self, Update},
     tree_diff::{Counterpart, map_of},
-    usage::ProposedUsage,
-    volume::{CheckpointerState, Inner},
+    volume::Inner,
 };
 use bytes::Bytes;
-use firn_anchor::UsageChange;
-use firn_env::Monotonic;
 use firn_format::{
     Checkpoint, Child, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, UsageLeaf,
     checkpoint_place, radix,
 };
 use futures::{FutureExt, future::BoxFuture};
-pub(crate) use moves::Moves;
+pub(crate) use memory::forget_old_places;
+use moves::Moves;
 use samples::Samples;
+use state::{Step, UnderWay};
 use std::collections::BTreeMap;
 
 /// Nodes and inodes looked at in one step: 16 MiB of nodes at most, a fraction of a checkpoint's time. A file is never split.
 const STEP_OBJECTS: usize = 2000;
-
-/// Where taking over stands; kept by the checkpointer.
-#[derive(Default)]
-pub(crate) struct MergeState {
-    /// The newest proposal that is merged.
-    pub merged: u64,
-    looked: Option<Monotonic>,
-    under_way: Option<UnderWay>,
-    /// A proposal that cannot be merged.
-    refused: u64,
-}
-
-impl MergeState {
-    /// After a start: everything up to proposal `merged` is in the tree.
-    pub fn new(merged: u64) -> Self {
-        Self {
-            merged,
-            ..Self::default()
-        }
-    }
-}
-
-impl MergeState {
-    /// What the cleaner says of segments: taken over with the last step.
-    pub fn told(&mut self, step: Option<&Step>) -> Option<ProposedUsage<'_>> {
-        match (&mut self.under_way, step) {
-            (Some(under_way), Some(Step { next_inode: None, .. })) => Some(ProposedUsage {
-                changes: &under_way.told,
-                base: under_way.theirs.version,
-                moves: &mut under_way.moves,
-            }),
-            (_, _) => None,
-        }
-    }
-}
-
-struct UnderWay {
-    sequence: u64,
-    /// The relocated base.
-    theirs: Checkpoint,
-    /// Inodes below are done.
-    next_inode: u64,
-    /// What the cleaner says of the segments it touched.
-    told: Vec<UsageChange>,
-    /// Where it put what lay in those it retired.
-    moves: Moves,
-}
-
-/// What a step found out, to be kept once it is committed.
-pub(crate) struct Step {
-    sequence: u64,
-    /// `None`: all is merged.
-    next_inode: Option<u64>,
-}
-
-/// Counts for `status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MergeStatus {
-    /// Subtrees and leaves whose new place was taken over, since the start.
-    pub adopted: u64,
-    /// Nodes and inodes written anew for it.
-    pub rewritten: u64,
-    /// Proposals merged.
-    pub merged: u64,
-    /// Why the last refused proposal was refused.
-    pub refused: Option<String>,
-}
 
 /// Why a step did not happen. The checkpoint goes on without it.
 enum NotMerged {
@@ -158,7 +92,7 @@ pub(crate) async fn step(
         );
         own.merge.refused = sequence;
         own.merge.under_way = None;
-        inner.merge_status().refused = Some(format!("proposal {sequence}: {why}"));
+        inner.checkpointer.merge_status().refused = Some(format!("proposal {sequence}: {why}"));
     };
     let sequence = match begin(inner, own).await {
         Ok(None) => return Ok(None),
@@ -301,7 +235,7 @@ async fn walk(
     for (at, retained) in roots {
         snapshots[at].retained = Some(retained);
     }
-    let mut status = inner.merge_status();
+    let mut status = inner.checkpointer.merge_status();
     status.adopted += adopted;
     status.rewritten += rewritten;
     Ok(stopped_at)
@@ -544,42 +478,21 @@ impl Walk<'_> {
     }
 }
 
-impl CheckpointerState {
-    /// A step was committed.
-    pub(crate) fn merge_committed(&mut self, inner: &Inner, step: &Step) {
-        match step.next_inode {
-            None => {
-                self.merge.merged = step.sequence;
-                if let Some(done) = self.merge.under_way.take() {
-                    inner.objects.note_relocation(done.moves.into_relocation());
-                }
-                inner.merge_status().merged += 1;
-                tracing::info!(sequence = step.sequence, "what the cleaner moved is taken over");
+/// A step was committed.
+pub(crate) fn committed(inner: &Inner, own: &mut CheckpointerState, step: &Step) {
+    match step.next_inode {
+        None => {
+            own.merge.merged = step.sequence;
+            if let Some(done) = own.merge.under_way.take() {
+                inner.objects.note_relocation(done.moves.into_relocation());
             }
-            Some(next_inode) => {
-                if let Some(under_way) = &mut self.merge.under_way {
-                    under_way.next_inode = next_inode;
-                }
+            inner.checkpointer.merge_status().merged += 1;
+            tracing::info!(sequence = step.sequence, "what the cleaner moved is taken over");
+        }
+        Some(next_inode) => {
+            if let Some(under_way) = &mut own.merge.under_way {
+                under_way.next_inode = next_inode;
             }
         }
-    }
-}
-
-impl Step {
-    /// What the checkpoint says to be merged.
-    pub fn merged(&self, before: u64) -> u64 {
-        if self.next_inode.is_none() {
-            self.sequence
-        } else {
-            before
-        }
-    }
-}
-
-impl Inner {
-    pub(crate) fn merge_status(&self) -> std::sync::MutexGuard<'_, MergeStatus> {
-        self.merging
-            .lock()
-            .expect("no panic under the lock of the merge's counts")
     }
 }

@@ -23,10 +23,12 @@ mod kept;
 mod link_estimate;
 mod locality;
 mod memory;
+mod object;
 mod pieces;
 mod plan;
 mod ranges;
 mod relocated;
+mod relocations;
 mod runs;
 mod statistics;
 #[cfg(test)]
@@ -36,6 +38,7 @@ mod windows;
 pub use damages::{DamageCounters, DamageKind, Damages, KnownDamage};
 pub use error::{ObjectsError, ReadError};
 pub use fetch::FetchPolicy;
+pub use object::Object;
 pub use plan::FetchPrices;
 pub use statistics::ObjectsStatistics;
 
@@ -44,15 +47,16 @@ use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
 use firn_env::Env;
-use firn_format::{FamilyId, FormatError, Location, ObjectHeader, Place, Pointer, Uid, decode_object};
+use firn_format::{FamilyId, Location, Place, Pointer};
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
 use forwarding::HOPS_MAX;
-use futures::{FutureExt, channel::oneshot, future::Shared};
+use futures::{FutureExt, channel::oneshot};
 use locality::Arrival;
 use memory::MemoryCache;
-pub(crate) use relocated::Relocation;
-use relocated::Relocations;
+use object::{Loading, Misfit, at_place, loaded, open_object, trusting};
+pub(crate) use relocations::Relocation;
+use relocations::Relocations;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
@@ -94,17 +98,6 @@ impl Default for ObjectsConfig {
         }
     }
 }
-
-/// An object, verified and opened.
-#[derive(Clone, Debug)]
-pub struct Object {
-    /// What it says of itself, and its children.
-    pub header: ObjectHeader,
-    /// Its payload.
-    pub payload: Bytes,
-}
-
-type Loading = Shared<oneshot::Receiver<Result<Arc<Object>, ReadError>>>;
 
 struct State {
     memory: MemoryCache,
@@ -221,7 +214,7 @@ impl Objects {
                 None => self.start_load(&mut state, pointer, place, None),
             }
         };
-        runs::loaded(loading, pointer, place).await
+        loaded(loading, pointer, place).await
     }
 
     /// Starts a load; `arrival` if the caches were already asked.
@@ -331,26 +324,6 @@ impl Objects {
         self.inner.relocations.clear();
         self.inner.disk.clear().await;
     }
-}
-
-/// A uid is the right one for one place only.
-fn at_place(object: Arc<Object>, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
-    if object.header.place == place {
-        return Ok(object);
-    }
-    Err(ReadError::Corrupt {
-        place,
-        location: pointer.location,
-        detail: format!("the object belongs at {}", object.header.place),
-    })
-}
-
-/// What is wrong with bytes that were to be an object.
-enum Misfit {
-    /// They are not the object: others may be.
-    Damaged(String),
-    /// They are the object, and it cannot be used: no other bytes will do.
-    Unusable(String),
 }
 
 impl Inner {
@@ -539,35 +512,6 @@ impl Inner {
             .compute(move || open_object(&opener, bytes, &uid, Some(place)))
             .await
     }
-}
-
-fn open_object(
-    opener: &ObjectOpener,
-    bytes: Bytes,
-    uid: &Uid,
-    place: Option<Place>,
-) -> Result<Arc<Object>, Misfit> {
-    let verified = decode_object(bytes)
-        .and_then(|fetched| fetched.verify(uid, place))
-        .map_err(|error| match error {
-            FormatError::WrongPlace { .. } => Misfit::Unusable(error.to_string()),
-            other => Misfit::Damaged(other.to_string()),
-        })?;
-    let opened = opener
-        .open(verified)
-        .map_err(|error| Misfit::Unusable(error.to_string()))?;
-    Ok(Arc::new(Object {
-        header: opened.header,
-        payload: opened.payload,
-    }))
-}
-
-/// What a build without verification would do (a planted bug).
-fn trusting(opener: &ObjectOpener, bytes: Bytes) -> Result<Arc<Object>, Misfit> {
-    let uid = decode_object(bytes.clone())
-        .map_err(|error| Misfit::Damaged(error.to_string()))?
-        .uid();
-    open_object(opener, bytes, &uid, None)
 }
 
 /// Why a fetch failed, for the reader; `Ok` is a reason to try once more.

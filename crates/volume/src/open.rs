@@ -1,93 +1,27 @@
-//! Making, opening and stopping a volume: format, recovery, drain.
+//! Making and opening a volume: format, recovery.
 //!
 //! Recovery = newest root + journal replay (I6). The journal is bound to the ownership epoch under which it was written: on
 //! any other owner's root it is never replayed but salvaged (I8).
 
 use crate::{
     branch::{NewBranch, commit_branch},
-    checkpoint::{self, ConfirmError, Packer, PackerContext, UploadProgress},
+    checkpoint::Packer,
     config::VolumeConfig,
     error::VolumeError,
     kept_checkpoint,
     load::load_root,
     local::LocalState,
-    objects::{Objects, ObjectsConfig},
+    parts::{Parts, file_system_id},
+    replay::RecoveryReport,
+    salvage::has_journal,
     start::{Start, StartRoot},
     state::{State, VolumeCounters, root_inode},
-    volume::{Inner, ServingState, Volume},
+    volume::Volume,
 };
-use firn_anchor::{Anchor, AnchorError, Ownership, RememberedRoot, WriterTenure};
-use firn_env::Env;
-use firn_format::{FamilyId, ROOT_DIRECTORY, Version, VolumeId, WriterId, checkpoint_place};
-use firn_seal::Keys;
-use firn_store::{Store, StoreError};
+use firn_anchor::{AnchorError, Ownership, RememberedRoot, WriterTenure};
+use firn_format::{ROOT_DIRECTORY, Version, WriterId, checkpoint_place};
 use firn_vfs::Timestamp;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
-
-/// What a volume is made of, outside this crate.
-#[derive(Clone)]
-pub struct Parts {
-    /// Clock, randomness, tasks, and the state directory as disk.
-    pub env: Env,
-    /// The bucket.
-    pub store: Arc<dyn Store>,
-    /// The anchor of the family.
-    pub anchor: Anchor,
-    /// The opened key ring.
-    pub keys: Keys,
-    /// Which volume of the family.
-    pub volume: VolumeId,
-}
-
-impl Parts {
-    pub(crate) fn family(&self) -> FamilyId {
-        self.anchor.family()
-    }
-
-    pub(crate) async fn objects(&self, config: &VolumeConfig) -> Result<Objects, VolumeError> {
-        self.objects_of(config, false).await
-    }
-
-    /// The same for a volume that is served while the cloud is away.
-    pub(crate) async fn detached_objects(&self, config: &VolumeConfig) -> Result<Objects, VolumeError> {
-        self.objects_of(config, true).await
-    }
-
-    async fn objects_of(&self, config: &VolumeConfig, absent_is_away: bool) -> Result<Objects, VolumeError> {
-        let objects = ObjectsConfig {
-            absent_is_away,
-            memory_cache_bytes: config.memory_cache_bytes,
-            disk_cache_bytes: config.disk_cache_bytes,
-            // The file that the journal makes next, and the one after it.
-            disk_headroom_bytes: 2 * config.journal_file_bytes,
-            fetch: config.fetch,
-            prices: config.fetch_prices,
-        };
-        let (env, store) = (&self.env, self.store.clone());
-        Ok(Objects::open(env, store, self.family(), self.keys.clone(), "cache", objects).await?)
-    }
-
-    pub(crate) fn packer(&self, config: &VolumeConfig, objects: &Objects, writer: WriterId) -> PackerContext {
-        PackerContext {
-            env: self.env.clone(),
-            store: self.store.clone(),
-            objects: objects.clone(),
-            keys: self.keys.clone(),
-            family: self.family(),
-            writer,
-            next_segment: Arc::new(AtomicU64::new(0)),
-            segment_bytes: config.segment_bytes,
-            uploads_max: config.uploads_max,
-            compression: config.compression,
-            compressibility: Arc::default(),
-            progress: Arc::new(UploadProgress::default()),
-        }
-    }
-}
+use std::collections::BTreeMap;
 
 /// How a new volume is laid out; fixed for its life.
 #[derive(Clone, Copy, Debug)]
@@ -105,24 +39,6 @@ impl Default for FormatOptions {
             root_mode: 0o755,
         }
     }
-}
-
-/// Between two times that a store is asked which does not answer.
-const CONFIRM_RETRY: Duration = Duration::from_secs(2);
-
-/// What recovery did, for the log and for tests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecoveryReport {
-    /// The committed version that recovery began with.
-    pub version: u64,
-    /// Records replayed from the journal on top of it.
-    pub records: u64,
-    /// Bytes of file data among them.
-    pub data_bytes: u64,
-    /// Unlinked files that were open at the stop and are now freed.
-    pub orphans_freed: u64,
-    /// What was found torn at the end of the journal, and dropped: it was never acknowledged.
-    pub torn_tail: Option<String>,
 }
 
 impl Volume {
@@ -202,7 +118,7 @@ impl Volume {
                 // Who knows that the volume is another's does not serve it when the cloud is away.
                 kept_checkpoint::forget(&**env.disk()).await?;
                 return Err(match local.tenure {
-                    Some(tenure) if crate::salvage::has_journal(&parts, &config, tenure).await? => {
+                    Some(tenure) if has_journal(&parts, &config, tenure).await? => {
                         VolumeError::SalvageFirst { tenure }
                     }
                     Some(_) | None => error.into(),
@@ -226,7 +142,7 @@ impl Volume {
         };
         if let Some(old) = local.tenure.filter(|old| *old != tenure) {
             kept_checkpoint::forget(&**env.disk()).await?;
-            if crate::salvage::has_journal(&parts, &config, old).await? {
+            if has_journal(&parts, &config, old).await? {
                 return Err(VolumeError::SalvageFirst { tenure: old });
             }
             local.tenure = None;
@@ -282,139 +198,9 @@ impl Volume {
         .run()
         .await
     }
-
-    /// Waits until everything changed before this call is committed and the store was seen to have it (level 2), however long
-    /// the cloud takes.
-    ///
-    /// # Errors
-    /// If the volume is fenced, detached or has failed, or the store lost what it had acknowledged.
-    pub async fn sync(&self) -> Result<(), firn_vfs::VfsError> {
-        self.inner.checkpointer()?;
-        self.committed().await?;
-        let lost = |error: VolumeError| firn_vfs::VfsError::Io(error.to_string());
-        self.confirmed().await.map_err(lost)
-    }
-
-    /// Waits until the store was seen to have everything that it acknowledged.
-    async fn confirmed(&self) -> Result<(), VolumeError> {
-        let inner = &self.inner;
-        loop {
-            match checkpoint::confirm(&inner.packer).await {
-                Ok(()) => return Ok(()),
-                Err(ConfirmError::Lost(lost)) => return Err(VolumeError::LevelTwoLost(lost)),
-                Err(ConfirmError::Unasked(StoreError::Unavailable { .. })) => {
-                    inner.check_not_ended()?;
-                    inner.env.sleep(CONFIRM_RETRY).await;
-                }
-                Err(ConfirmError::Unasked(error)) => {
-                    // An edge may lack the right to list; what was acknowledged then counts as there.
-                    tracing::warn!(%error, "the store does not say whether it has what it acknowledged");
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Waits until everything changed before this call is under a committed root.
-    async fn committed(&self) -> Result<(), firn_vfs::VfsError> {
-        let inner = &self.inner;
-        let target = inner.lock().applied;
-        loop {
-            let committed = inner.committed.notified();
-            futures::pin_mut!(committed);
-            committed.as_mut().enable();
-            match &*inner.serving_state.borrow() {
-                ServingState::Serving | ServingState::Stopping => {}
-                ServingState::Fenced => return Err(firn_vfs::VfsError::Fenced),
-                ServingState::Failed(reason) => return Err(firn_vfs::VfsError::Io(reason.clone())),
-            }
-            let clean = {
-                let state = inner.lock();
-                !state.is_dirty() && !inner.times.lock().expect("no panic under this lock").building
-            };
-            let committed_to = inner.times.lock().expect("no panic under this lock").committed_to;
-            if clean || committed_to >= target {
-                return Ok(());
-            }
-            inner.want_checkpoint();
-            committed.await;
-        }
-    }
-
-    /// Stops serving with the journal synced (level 1): the next start on this disk replays it and keeps the write verifier.
-    ///
-    /// # Errors
-    /// If the journal cannot be synced.
-    pub async fn stop(&self) -> Result<(), VolumeError> {
-        let inner = &self.inner;
-        inner.set_serving_state(ServingState::Stopping);
-        inner.close_journal().await?;
-        let _checkpointer = match &inner.checkpointer {
-            Some(checkpointer) => Some(checkpointer.lock().await),
-            None => None,
-        };
-        let mut local = inner.local.lock().await;
-        local.clean_verifier = Some(inner.verifier);
-        local.save(&**inner.env.disk()).await?;
-        // Ends the checkpointer; a checkpoint under way is simply not finished.
-        inner.set_serving_state(ServingState::Failed("the edge has stopped".into()));
-        Ok(())
-    }
-
-    /// Commits everything (level 2) and gives the ownership up, so that any other edge can open the volume.
-    ///
-    /// # Errors
-    /// If the volume is fenced, detached or has failed, or the anchor refuses.
-    pub async fn drain(&self) -> Result<(), VolumeError> {
-        let inner = &self.inner;
-        let checkpointer = inner.checkpointer.as_ref().ok_or(VolumeError::Detached)?;
-        inner.set_serving_state(ServingState::Stopping);
-        self.committed()
-            .await
-            .map_err(|error| VolumeError::Stopped(error.to_string()))?;
-        self.confirmed().await?;
-        let mut checkpointer = checkpointer.lock().await;
-        inner.close_journal().await?;
-        // Once the volume is given up, nothing may go on in its journal; what it has is committed.
-        kept_checkpoint::forget(&**inner.env.disk()).await?;
-        inner.env.fault_point("drain.before_release").await;
-        inner.anchor.drain(&mut checkpointer.ownership).await?;
-        inner.env.fault_point("drain.after_release").await;
-        let tenure = checkpointer.ownership.tenure();
-        let mut local = inner.local.lock().await;
-        local.tenure = None;
-        local.save(&**inner.env.disk()).await?;
-        crate::salvage::remove_journal(&**inner.env.disk(), tenure).await?;
-        inner.set_serving_state(ServingState::Failed("the volume was drained".into()));
-        Ok(())
-    }
 }
 
 /// A planted bug: after a start without the cloud, the volume is taken for ours whoever has it.
 fn skips_acquire(local: &LocalState) -> bool {
     firn_env::planted!("volume.return_without_acquire") && local.shares_taken > 0
-}
-
-impl Inner {
-    /// Refuses once the volume does not serve any more for good.
-    fn check_not_ended(&self) -> Result<(), VolumeError> {
-        match &*self.serving_state.borrow() {
-            ServingState::Serving | ServingState::Stopping => Ok(()),
-            ServingState::Fenced => Err(VolumeError::Stopped("another edge took the volume over".into())),
-            ServingState::Failed(reason) => Err(VolumeError::Stopped(reason.clone())),
-        }
-    }
-
-    async fn close_journal(&self) -> Result<(), VolumeError> {
-        self.journal.close().await;
-        match self.journal.failed() {
-            None => Ok(()),
-            Some(reason) => Err(VolumeError::Stopped(reason)),
-        }
-    }
-}
-
-/// The number by which protocols know a volume: stable, and different for different volumes.
-pub fn file_system_id(volume: VolumeId) -> u64 {
-    u64::from_le_bytes(volume.0[..8].try_into().expect("sixteen bytes"))
 }

@@ -6,7 +6,7 @@
 
 use crate::{
     objects::{DamageKind, KnownDamage},
-    volume::{Inner, ServingState},
+    volume::Inner,
 };
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, ROOT_DIRECTORY};
 use futures::future::{Either, select};
@@ -24,7 +24,6 @@ const KEY_END: u64 = 1 << crate::state::KEY_BITS;
 /// Gives every newly found damage its path, and says it in the log once. Runs as long as the volume serves.
 pub(crate) async fn name_damages(inner: Arc<Inner>) {
     let damages = inner.objects.damages().clone();
-    let mut standing = inner.serving_state.subscribe();
     loop {
         while let Some(damage) = damages.without_path() {
             let path = what(&inner, &damage).await;
@@ -42,9 +41,8 @@ pub(crate) async fn name_damages(inner: Arc<Inner>) {
             );
             damages.name(&damage.place, path);
         }
-        let ended =
-            pin!(standing.wait_for(|now| matches!(now, ServingState::Fenced | ServingState::Failed(_))));
-        let committed = pin!(inner.committed.notified());
+        let ended = pin!(inner.serving.ended());
+        let committed = pin!(inner.checkpointer.committed());
         let found = pin!(damages.found());
         let news = select(found, committed);
         if let Either::Right(_) = select(news, ended).await {

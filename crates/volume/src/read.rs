@@ -15,7 +15,7 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_format::{Place, Pointer, TreeRoot};
-use firn_vfs::VfsError;
+use firn_vfs::{Caller, FileHandle, ReadReply, VfsError, rules};
 
 /// Zeros for holes, shared by all readers.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -135,8 +135,39 @@ impl Inner {
 }
 
 impl ReadView<'_> {
+    /// Reads a file of a tree that nobody changes; the bytes of `length_bytes` are bounded by the caller.
+    pub async fn read_unchanging(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        length_bytes: u32,
+    ) -> Result<ReadReply, VfsError> {
+        let number = self.number(file)?;
+        let (attributes, end, pieces) = self
+            .ask(|state| {
+                let seen = state.see(number)?;
+                rules::may_read(seen.subject(), &caller.credentials)?;
+                let size = seen.attributes.size_bytes;
+                let start = offset.min(size);
+                let end = offset
+                    .saturating_add(u64::from(length_bytes))
+                    .min(size)
+                    .max(start);
+                let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
+                let pieces = plan(&[&entry.active], &entry.content, start, end);
+                Ok((seen.attributes, end, pieces))
+            })
+            .await?;
+        Ok(ReadReply {
+            data: self.resolve_committed(number, pieces).await?,
+            end_of_file: end >= attributes.size_bytes,
+            attributes,
+        })
+    }
+
     /// The bytes of the pieces of a tree that nobody changes, in order.
-    pub async fn resolve_committed(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
+    async fn resolve_committed(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
         let mut data = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match piece {

@@ -2,14 +2,13 @@
 
 use crate::{
     objects::{Objects, ReadError},
+    serving::Serving,
     state::{Content, DirectoryPage, Missing, PagePlace, State, Stop},
     tree,
-    volume::ServingState,
 };
 use firn_format::{INODE_MAP, Place, Pointer};
 use firn_vfs::{FileHandle, VfsError};
 use std::sync::{Mutex, MutexGuard};
-use tokio::sync::watch;
 
 /// Loads before a request gives up: every load brings one thing into memory, and no request needs more than a handful; a
 /// deep rename check needs one an ancestor.
@@ -18,10 +17,12 @@ pub(crate) const LOADS_MAX: usize = 100_000;
 /// See the module.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadView<'a> {
+    /// Names the tree to protocols.
+    pub file_system: u64,
     pub state: &'a Mutex<State>,
     pub objects: &'a Objects,
     pub block_bytes: u64,
-    pub serving_state: &'a watch::Sender<ServingState>,
+    pub serving: &'a Serving,
 }
 
 impl ReadView<'_> {
@@ -33,22 +34,10 @@ impl ReadView<'_> {
 
     /// The inode a handle names, if the handle is of this tree.
     pub fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
-        if handle.file_system == self.lock().file_system {
+        if handle.file_system == self.file_system {
             Ok(handle.inode)
         } else {
             Err(VfsError::Stale)
-        }
-    }
-
-    /// Refuses if the volume does not serve.
-    pub fn check_serving(&self) -> Result<(), VfsError> {
-        match &*self.serving_state.borrow() {
-            ServingState::Serving => Ok(()),
-            ServingState::Stopping => Err(VfsError::TryAgain {
-                reason: "the edge is stopping",
-            }),
-            ServingState::Fenced => Err(VfsError::Fenced),
-            ServingState::Failed(reason) => Err(VfsError::Io(reason.clone())),
         }
     }
 
@@ -58,7 +47,7 @@ impl ReadView<'_> {
         mut question: impl FnMut(&mut State) -> Result<T, Stop>,
     ) -> Result<T, VfsError> {
         for _ in 0..LOADS_MAX {
-            self.check_serving()?;
+            self.serving.check()?;
             let missing = match question(&mut self.lock()) {
                 Ok(answer) => return Ok(answer),
                 Err(Stop::Refused(error)) => return Err(error),

@@ -207,7 +207,7 @@ impl Record {
 
     /// The record and the data behind it (empty but for `Write`).
     pub fn decode(payload: Bytes) -> Result<(Self, Bytes), DecodeError> {
-        let mut input = Decoder::new(payload, VERSION, "journal record")?;
+        let mut input = Decoder::new(&payload, VERSION, "journal record")?;
         let request = input.option(decode_request)?;
         let now = decode_time(&mut input)?;
         let operation = match input.u8()? {
@@ -237,7 +237,7 @@ impl Record {
                 to_directory: input.u64()?,
                 to_name: input.bytes()?,
                 inode: input.u64()?,
-                replaced: input.option(Decoder::u64)?,
+                replaced: input.option(|input| input.u64())?,
                 orphan: input.u8()? != 0,
             },
             5 => Operation::SetAttributes {
@@ -245,7 +245,7 @@ impl Record {
                 mode: input.u32()?,
                 uid: input.u32()?,
                 gid: input.u32()?,
-                size_bytes: input.option(Decoder::u64)?,
+                size_bytes: input.option(|input| input.u64())?,
                 accessed: input.option(decode_time)?,
                 modified: input.option(decode_time)?,
                 access_acl: input.option(decode_acl)?,
@@ -299,7 +299,7 @@ pub(crate) fn encode_request(out: &mut Encoder, request: RequestId) {
         .u32(request.checksum);
 }
 
-pub(crate) fn decode_request(input: &mut Decoder) -> Result<RequestId, DecodeError> {
+pub(crate) fn decode_request(input: &mut Decoder<'_>) -> Result<RequestId, DecodeError> {
     Ok(RequestId {
         client: input.u64()?,
         transaction: input.u32()?,

@@ -9,7 +9,7 @@
 //! that never happened. It counts as whole only if all segments of its commit are there.
 
 use crate::{
-    checkpoint::CheckpointPayload, config::VolumeConfig, error::VolumeError, objects::ReadError, open::Parts,
+    checkpoint::CheckpointPayload, config::VolumeConfig, error::VolumeError, objects::ReadError, parts::Parts,
 };
 use firn_anchor::{AnchorError, OwnerId, Root};
 use firn_format::{

@@ -3,12 +3,10 @@
 use crate::{
     branch::pack_dirty,
     checkpoint::{Packer, PackerContext},
-    detached::NotDetachable,
-    error::VolumeError,
+    error::{NotDetachable, VolumeError},
     extents::WriteBuffer,
     journal::{Journal, Replay},
     objects::Objects,
-    open::RecoveryReport,
     read_view::decode_inode,
     record::{Operation, Record},
     state::{Missing, Retained, State},
@@ -17,6 +15,21 @@ use crate::{
 };
 use firn_format::{Place, Pointer, Version};
 use std::collections::BTreeMap;
+
+/// What recovery did, for the log and for tests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The committed version that recovery began with.
+    pub version: u64,
+    /// Records replayed from the journal on top of it.
+    pub records: u64,
+    /// Bytes of file data among them.
+    pub data_bytes: u64,
+    /// Unlinked files that were open at the stop and are now freed.
+    pub orphans_freed: u64,
+    /// What was found torn at the end of the journal, and dropped: it was never acknowledged.
+    pub torn_tail: Option<String>,
+}
 
 /// A replay onto a root, and what it needs to pack the trees of the snapshots it meets.
 pub(crate) struct Replaying<'a> {

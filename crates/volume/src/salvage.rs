@@ -16,9 +16,9 @@ use crate::{
     load::{load_root, read_checkpoint},
     local::{LocalState, journal_directory},
     objects::ReadError,
-    open::{Parts, RecoveryReport},
+    parts::Parts,
     record::{Operation, Record},
-    replay::load_for_replay,
+    replay::{RecoveryReport, load_for_replay},
     volume::Volume,
 };
 use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};

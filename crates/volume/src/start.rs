@@ -15,28 +15,29 @@
 
 use crate::{
     checkpoint,
+    checkpointer::{CheckpointTimes, Checkpointer, CheckpointerState},
     config::VolumeConfig,
-    detached::NotDetachable,
-    error::VolumeError,
+    error::{NotDetachable, VolumeError},
     journal::{Journal, JournalConfig, Replay, ReserveClass},
     load::LoadedRoot,
     local::{LocalState, journal_directory},
-    merge::MergeState,
+    merge::state::MergeState,
     objects::Objects,
-    open::{Parts, RecoveryReport},
+    parts::{Parts, file_system_id},
+    paths::name_damages,
     record::{Operation, Record},
-    replay::Replaying,
-    snapshots::SnapshotViews,
+    replay::{RecoveryReport, Replaying},
+    serving::Serving,
+    snapshots::Snapshots,
     usage::{UsageChanges, UsageMap},
-    volume::{CheckpointTimes, CheckpointerState, Inner, ServingState, Volume},
+    volume::{Inner, Volume},
 };
 use firn_anchor::Ownership;
 use firn_format::{OwnershipEpoch, Uid, Version, WriterId};
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::sync::{Notify, watch};
 
 /// Inode numbers set aside for each incarnation of a writer. More than any start makes files; few enough for two thousand million
 /// incarnations.
@@ -133,7 +134,6 @@ impl Start {
         let verifier = self.take_verifier().await?;
         let replayed = self.loaded.state.completed();
         let dirty_since = self.loaded.state.is_dirty().then(|| env.now());
-        let (serving_state, _) = watch::channel(ServingState::Serving);
         let loaded = self.loaded;
         let checkpointer = self.ownership.map(|ownership| CheckpointerState {
             ownership,
@@ -145,43 +145,34 @@ impl Start {
             merge: MergeState::new(loaded.cleaner_sequence),
             usage: UsageMap::found(loaded.usage, replayed_usage),
         });
+        let times = CheckpointTimes {
+            dirty_since,
+            last_commit_ms: Some(self.root.committed_at_ms),
+            committed_to: covered,
+            ..CheckpointTimes::default()
+        };
         let inner = Arc::new(Inner {
             volume: self.parts.volume,
+            file_system: file_system_id(self.parts.volume),
             block_bytes: u64::from(block_bytes),
             state: Mutex::new(loaded.state),
             journal,
             objects: self.objects,
             anchor: self.parts.anchor,
-            packer,
+            serving: Serving::new(),
+            checkpointer: Checkpointer::new(checkpointer, packer, self.local, times),
+            snapshots: Snapshots::default(),
             verifier,
             replayed,
-            checkpointer: checkpointer.map(tokio::sync::Mutex::new),
-            local: tokio::sync::Mutex::new(self.local),
-            times: Mutex::new(CheckpointTimes {
-                dirty_since,
-                last_commit_ms: Some(self.root.committed_at_ms),
-                committed_to: covered,
-                ..CheckpointTimes::default()
-            }),
-            serving_state,
-            wake: Notify::new(),
-            wanted: AtomicBool::new(false),
-            committed: Notify::new(),
             started: env.now(),
-            waiting_snapshots: Mutex::default(),
-            pinned_snapshots: Mutex::default(),
-            merging: Mutex::default(),
-            views: SnapshotViews::default(),
             config: self.config,
             env,
         });
         report.orphans_freed = free_orphans(&inner).await?;
-        if inner.checkpointer.is_some() {
+        if inner.checkpointer.own().is_some() {
             inner.env.spawn("checkpointer", checkpoint::run(inner.clone()));
         }
-        inner
-            .env
-            .spawn("damage namer", crate::paths::name_damages(inner.clone()));
+        inner.env.spawn("damage namer", name_damages(inner.clone()));
         Ok((Volume { inner }, report))
     }
 

@@ -3,9 +3,10 @@
 use crate::{
     checkpoint::LostSegments,
     journal::JournalStatistics,
-    merge::MergeStatus,
+    merge::state::MergeStatus,
     objects::{KnownDamage, ObjectsStatistics},
-    volume::{ServingState, Volume},
+    serving::ServingState,
+    volume::Volume,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -67,19 +68,19 @@ impl Volume {
     pub fn status(&self) -> VolumeStatus {
         let inner = &self.inner;
         let now = inner.env.now();
-        let times = inner.times.lock().expect("no panic under this lock").clone();
+        let times = inner.checkpointer.times().clone();
         let oldest = times.frozen_since.into_iter().chain(times.dirty_since).min();
-        let progress = &inner.packer.progress;
+        let progress = &inner.checkpointer.packer.progress;
         let upload_error = progress
             .last_error
             .lock()
             .expect("no panic under this lock")
             .clone();
-        let serving_state = inner.serving_state.borrow().clone();
+        let serving_state = inner.serving.now();
         let state = inner.lock();
         VolumeStatus {
             serving_state,
-            detached: inner.checkpointer.is_none(),
+            detached: inner.checkpointer.own().is_none(),
             up: now.since(inner.started),
             files: state.counters.files,
             used_bytes: state.counters.used_bytes,
@@ -96,33 +97,24 @@ impl Volume {
             uploaded_bytes: progress.bytes.load(Ordering::Relaxed),
             upload_failures: progress.failures.load(Ordering::Relaxed),
             last_error: upload_error.or(times.last_error),
-            lost_segments: progress.uploads.lost(&inner.packer),
+            lost_segments: progress.uploads.lost(&inner.checkpointer.packer.family),
             journal: inner.journal.statistics(),
             objects: inner.objects.statistics(),
             damages: inner.objects.damages().known(),
             snapshots: state.snapshots().len() as u64,
-            merging: inner.merge_status().clone(),
+            merging: inner.checkpointer.merge_status().clone(),
         }
     }
 
     /// Waits until the volume stops serving for good, and says why: fenced, failed or stopped.
     pub async fn ended(&self) -> ServingState {
-        let mut serving_state = self.inner.serving_state.subscribe();
-        loop {
-            let now = serving_state.borrow_and_update().clone();
-            if matches!(now, ServingState::Fenced | ServingState::Failed(_)) {
-                return now;
-            }
-            if serving_state.changed().await.is_err() {
-                return now;
-            }
-        }
+        self.inner.serving.ended().await
     }
 
     /// Drops every cached copy of what is committed, in memory and on disk, as after a long time: for tests and benchmarks.
     pub async fn drop_caches(&self) {
         self.inner.lock().drop_clean();
-        self.inner.views.clear();
+        self.inner.snapshots.views.clear();
         self.inner.objects.drop_caches().await;
     }
 }

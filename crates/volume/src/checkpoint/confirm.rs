@@ -13,41 +13,19 @@
 //!
 //! A retired segment's objects are elsewhere, which its forwarding record says.
 
-use super::PackerContext;
+use super::{LostSegments, PackerContext};
 use crate::objects::Objects;
 use bytes::Bytes;
 use firn_format::{FamilyId, ForwardingRecord, SegmentId, WriterId, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     ops::RangeInclusive,
-    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 /// Names in one answer of a LIST, and so the segments after which one is worth its price.
 pub(crate) const LIST_NAMES: usize = 1000;
-
-/// Segments remembered, of some 40 bytes each; beyond it the oldest are taken to be there. A store that cannot be listed for
-/// so long has other troubles.
-const UPLOADED_MAX: usize = 100_000;
-
-/// Segments named in an error.
-const NAMED_MAX: usize = 8;
-
-/// What was uploaded and not confirmed, and what turned out not to be there.
-#[derive(Default)]
-pub struct Uploads {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// With the length. Of several writers: a clone is packed by one of its own.
-    unconfirmed: BTreeMap<SegmentId, u64>,
-    lost: BTreeMap<SegmentId, u64>,
-}
 
 /// Why it is not certain that everything is at level 2.
 #[derive(Debug, thiserror::Error)]
@@ -60,58 +38,6 @@ pub enum ConfirmError {
     Lost(LostSegments),
 }
 
-/// Segments that the store acknowledged and has not, nor has this machine's cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostSegments {
-    /// Their keys, the first few.
-    pub keys: Vec<String>,
-    /// How many there are.
-    pub count: u64,
-}
-
-impl fmt::Display for LostSegments {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "the store acknowledged {} segments and does not have them: {}. What is in them cannot be read. Bring them back from \
-             the bucket's versions; `firn-edge verify` names the files, snapshots from before have them as they were",
-            self.count,
-            self.keys.join(", ")
-        )
-    }
-}
-
-impl Uploads {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
-    }
-
-    /// The store acknowledged a segment of so many bytes.
-    pub(super) fn note(&self, id: SegmentId, bytes: u64) {
-        let mut state = self.lock();
-        state.unconfirmed.insert(id, bytes);
-        while state.unconfirmed.len() > UPLOADED_MAX {
-            state.unconfirmed.pop_first();
-        }
-    }
-
-    /// How many are not confirmed.
-    pub(crate) fn unconfirmed(&self) -> usize {
-        self.lock().unconfirmed.len()
-    }
-
-    /// What is known to be lost.
-    pub(crate) fn lost(&self, context: &PackerContext) -> Option<LostSegments> {
-        let state = self.lock();
-        let keys = state.lost.keys().take(NAMED_MAX);
-        let keys = keys.map(|id| id.key(&context.family));
-        (!state.lost.is_empty()).then(|| LostSegments {
-            keys: keys.collect(),
-            count: state.lost.len() as u64,
-        })
-    }
-}
-
 fn segment(writer: WriterId, sequence: u64) -> SegmentId {
     SegmentId { writer, sequence }
 }
@@ -122,16 +48,7 @@ fn segment(writer: WriterId, sequence: u64) -> SegmentId {
 /// See [`ConfirmError`].
 pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError> {
     let uploads = &context.progress.uploads;
-    let asked: BTreeMap<SegmentId, u64> = {
-        let state = uploads.lock();
-        // What was lost may have been brought back.
-        state
-            .unconfirmed
-            .iter()
-            .chain(&state.lost)
-            .map(|(id, bytes)| (*id, *bytes))
-            .collect()
-    };
+    let asked = uploads.doubtful();
     let mut absent = unlisted(context, asked.clone()).await?;
     let mut lost = BTreeMap::new();
     while let Some((id, bytes)) = absent.pop_first() {
@@ -139,15 +56,8 @@ pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError>
             lost.insert(id, bytes);
         }
     }
-    {
-        let mut state = uploads.lock();
-        for id in asked.keys() {
-            state.unconfirmed.remove(id);
-            state.lost.remove(id);
-        }
-        state.lost.append(&mut lost);
-    }
-    match uploads.lost(context) {
+    uploads.settle(&asked, lost);
+    match uploads.lost(&context.family) {
         None => Ok(()),
         Some(lost) => {
             tracing::error!(count = lost.count, first = lost.keys.first(), "{lost}");

@@ -77,7 +77,8 @@ impl CheckpointPayload {
     }
 
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
-        let (mut input, version) = Decoder::versions(payload, OLDEST_VERSION, VERSION, "checkpoint payload")?;
+        let (mut input, version) =
+            Decoder::versions(&payload, OLDEST_VERSION, VERSION, "checkpoint payload")?;
         let counters = VolumeCounters {
             next_inode: input.u64()?,
             files: input.u64()?,

@@ -11,48 +11,49 @@
 //!
 //! An idle volume has no timer and makes no request (I9).
 
-use super::{CheckpointError, CheckpointPayload, LIST_NAMES, Packer, SealedSnapshot, ToPack, build, confirm};
+use super::{
+    CheckpointError, CheckpointPayload, LIST_NAMES, Packer, build, confirm, pack_checkpoint, sealed_snapshots,
+};
 use crate::{
+    checkpointer::CheckpointerState,
     kept_checkpoint, merge,
+    serving::ServingState,
     state::{Retained, Snapshot},
-    volume::{CheckpointerState, Inner, ServingState},
+    volume::Inner,
 };
 use bytes::Bytes;
 use firn_anchor::{AnchorError, RememberedRoot};
 use firn_env::Backoff;
-use firn_format::{Checkpoint, Kind, Pointer, Version, checkpoint_place};
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use firn_format::{Checkpoint, Pointer, Version};
+use std::{sync::Arc, time::Duration};
 
 /// Runs until the volume stops serving.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let Some(checkpointer) = &inner.checkpointer else {
+    let Some(own) = inner.checkpointer.own() else {
         return;
     };
     loop {
         if !serving(&inner) {
             return;
         }
-        if !inner.lock().is_dirty() && !inner.wants_snapshot() {
+        if !inner.lock().is_dirty() && !inner.snapshots.are_waited_for() {
             // A sync of a clean volume is done as it is asked for.
-            inner.wanted.store(false, Ordering::Release);
-            inner.committed.notify_waiters();
-            inner.wake.notified().await;
+            inner.checkpointer.begin();
+            inner.checkpointer.tell_committed();
+            inner.checkpointer.woken().await;
             continue;
         }
         wait_until_due(&inner).await;
         if !serving(&inner) {
             return;
         }
-        inner.wanted.store(false, Ordering::Release);
-        let mut own = checkpointer.lock().await;
+        inner.checkpointer.begin();
+        let mut own = own.lock().await;
         if let Err(error) = checkpoint(&inner, &mut own).await {
             // What was frozen stays in the journal and in the frozen layer; only a restart builds it anew.
             let reason = format!("a checkpoint failed and cannot be retried in place: {error}");
             tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
-            inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
+            inner.checkpointer.times().last_error = Some(error.to_string());
             let fenced = matches!(error, CheckpointError::Anchor(AnchorError::Fenced(_)));
             if fenced && let Err(error) = kept_checkpoint::forget(&**inner.env.disk()).await {
                 tracing::warn!(%error, "the copy of the newest checkpoint is still there, though another edge took the volume over");
@@ -68,22 +69,19 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 fn serving(inner: &Inner) -> bool {
-    matches!(
-        *inner.serving_state.borrow(),
-        ServingState::Serving | ServingState::Stopping
-    )
+    !inner.serving.now().is_final()
 }
 
 /// Waits until the next checkpoint should start.
 async fn wait_until_due(inner: &Inner) {
     loop {
-        let wake = inner.wake.notified();
+        let wake = inner.checkpointer.woken();
         futures::pin_mut!(wake);
         wake.as_mut().enable();
-        if inner.wanted.load(Ordering::Acquire) || !serving(inner) {
+        if inner.checkpointer.is_wanted() || !serving(inner) {
             return;
         }
-        let since = inner.times.lock().expect("no panic under this lock").dirty_since;
+        let since = inner.checkpointer.times().dirty_since;
         let waited = since.map_or(Duration::ZERO, |since| inner.env.now().since(since));
         let limit = {
             let state = inner.lock();
@@ -107,11 +105,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         let mut state = inner.lock();
         // In one instant: a snapshot is what is frozen with its record.
         let begun = inner.begin_snapshots(&mut state);
-        {
-            let mut times = inner.times.lock().expect("no panic under this lock");
-            times.frozen_since = times.dirty_since.take();
-            times.building = true;
-        }
+        inner.checkpointer.times().freeze();
         let frozen = state.freeze();
         (
             begun,
@@ -125,7 +119,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     };
     inner.env.fault_point("checkpoint.after_freeze").await;
     let version = Version(own.version.0 + 1);
-    let mut packer = Packer::new(inner.packer.clone(), version);
+    let mut packer = Packer::new(inner.checkpointer.packer.clone(), version);
     let block_bytes = inner.block_bytes;
     let mut built = build(
         &mut packer,
@@ -159,11 +153,11 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     let usage = own.usage.write(&mut packer, told).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
-        family: inner.packer.family,
+        family: inner.checkpointer.packer.family,
         volume: inner.volume,
         version,
         epoch: own.ownership.epoch(),
-        writer: inner.packer.writer,
+        writer: inner.checkpointer.packer.writer,
         previous: Some(own.root),
         fork: None,
         inode_map: built.inode_map,
@@ -215,60 +209,24 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         state.relocate_snapshots(&listed);
     }
     if let Some(step) = &merged {
-        own.merge_committed(inner, step);
-        inner.forget_old_places(&packer, own).await;
+        merge::committed(inner, own, step);
+        merge::forget_old_places(inner, &packer, own).await;
     }
     inner.end_snapshots(begun);
-    {
-        let mut times = inner.times.lock().expect("no panic under this lock");
-        times.frozen_since = None;
-        times.building = false;
-        times.committed += 1;
-        times.committed_to = covered;
-        times.last_commit_ms = Some(committed_at_ms);
-        times.last_error = None;
-    }
+    inner.checkpointer.times().commit(covered, committed_at_ms);
     let remembered = remember_root(inner, own, &copy).await;
     inner.env.fault_point("checkpoint.before_trim").await;
     if remembered {
         inner.journal.trim(covered).await?;
     }
-    inner.committed.notify_waiters();
-    if inner.packer.progress.uploads.unconfirmed() >= LIST_NAMES
-        && let Err(error) = confirm(&inner.packer).await
+    inner.checkpointer.tell_committed();
+    if inner.checkpointer.packer.progress.uploads.unconfirmed() >= LIST_NAMES
+        && let Err(error) = confirm(&inner.checkpointer.packer).await
     {
         // A store that does not answer is asked with the next checkpoint; what is lost was said and stands in `status`.
         tracing::debug!(%error, "uploads not confirmed");
     }
     Ok(())
-}
-
-/// The part of the snapshots' list that is sealed.
-pub(crate) fn sealed_snapshots(snapshots: &[Snapshot]) -> Vec<SealedSnapshot> {
-    let sealed = |snapshot: &Snapshot| SealedSnapshot {
-        id: snapshot.id,
-        name: snapshot.name.clone(),
-        files: snapshot.files,
-        used_bytes: snapshot.used_bytes,
-    };
-    snapshots.iter().map(sealed).collect()
-}
-
-/// Packs the checkpoint object itself, and returns it sealed as well.
-pub(crate) async fn pack_checkpoint(
-    packer: &mut Packer,
-    checkpoint: &Checkpoint,
-    payload: &CheckpointPayload,
-) -> Result<(Pointer, Bytes), CheckpointError> {
-    let (plain, children) = checkpoint.to_plain_and_children();
-    let object = ToPack {
-        kind: Kind::Checkpoint,
-        place: checkpoint_place(checkpoint.version),
-        plain,
-        children,
-        payload: payload.encode(),
-    };
-    packer.pack_copied(object).await
 }
 
 /// Between tries of a commit, for as long as it takes. One writer a volume: there is nobody to collide with.
@@ -297,7 +255,7 @@ async fn commit(
                 if failures.is_power_of_two() {
                     tracing::warn!(%error, failures, "root not committed yet; its data is safe in the journal");
                 }
-                inner.times.lock().expect("no panic under this lock").last_error = Some(error.to_string());
+                inner.checkpointer.times().last_error = Some(error.to_string());
                 COMMIT_BACKOFF.wait(&inner.env, failures).await;
             }
             Err(error) => return Err(error.into()),
@@ -308,7 +266,7 @@ async fn commit(
 /// Remembers the root, so that a rolled-back anchor is noticed at the next start and a start without the cloud goes out from it;
 /// `false` if the journal must keep everything meanwhile. Failing to is no reason to stop.
 async fn remember_root(inner: &Inner, own: &CheckpointerState, copy: &Bytes) -> bool {
-    let mut local = inner.local.lock().await;
+    let mut local = inner.checkpointer.local.lock().await;
     local.seen = Some(RememberedRoot::new(inner.volume, own.ownership.tuple()));
     match local.remember(&**inner.env.disk(), Some(copy)).await {
         Ok(_) => true,

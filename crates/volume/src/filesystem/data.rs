@@ -2,10 +2,11 @@
 
 use super::IO_BYTES_MAX;
 use crate::{
+    change::ChangeRequest,
     read::{self, Unresolved},
-    volume::{ChangeRequest, Inner, contiguous},
+    volume::Inner,
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use firn_vfs::{Caller, ChangedAttributes, FileHandle, ReadReply, Stability, VfsError, WriteReply, rules};
 
 /// Plans of one read: each but the last met a checkpoint that moved its data from the journal to the log.
@@ -115,4 +116,19 @@ impl Inner {
             after: attributes,
         })
     }
+}
+
+/// One contiguous buffer for the data of a write. Small writes are copied, so that they do not keep a whole network buffer
+/// alive in memory that is accounted by their own length.
+fn contiguous(mut parts: Vec<Bytes>) -> Bytes {
+    const COPY_BELOW: usize = 64 << 10;
+    if parts.len() == 1 && parts[0].len() >= COPY_BELOW {
+        return parts.swap_remove(0);
+    }
+    let total = parts.iter().map(Bytes::len).sum();
+    let mut buffer = BytesMut::with_capacity(total);
+    for part in &parts {
+        buffer.extend_from_slice(part);
+    }
+    buffer.freeze()
 }

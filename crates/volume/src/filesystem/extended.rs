@@ -1,6 +1,6 @@
 //! Extended attributes and access control lists.
 
-use crate::volume::{ChangeRequest, Inner};
+use crate::{change::ChangeRequest, volume::Inner};
 use bytes::Bytes;
 use firn_vfs::{Acl, Caller, ChangedAttributes, FileHandle, VfsError, XattrMode};
 

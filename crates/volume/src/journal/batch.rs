@@ -1,8 +1,9 @@
 //! Records that are written together, and the three calls of the disk that make them stay: each seals what it writes.
 
 use super::{
-    JournalError, Sequence,
+    JournalError,
     file::JournalFile,
+    record::Sequence,
     state::{BatchNote, Pending, Shared},
     zeroing::zeros,
 };

@@ -1,7 +1,7 @@
 //! One journal file: its name, its header, and records sealed into it and opened from it.
 //!
 //! ```text
-//! <directory>/<number, 16 hex digits>.journal
+//! <directory>/<number, 16 hex digits>.journal       .spare: kept to be used again
 //! slot 0      the opening record: first_sequence u64, the sequence of the record in slot 1
 //! slot n > 0  the record with sequence first_sequence + n - 1
 //! ```
@@ -9,38 +9,49 @@
 //! The header is durable before the file is used, so a file whose header cannot be read holds no acknowledged record unless
 //! it was damaged. The opening record is sealed: it ties the file to the history before it, and tells a wrong key ring at once.
 
-use super::{JournalError, RecordRef, Sequence};
+use super::{
+    JournalError,
+    layout::OPENING_BYTES,
+    record::{RecordRef, Sequence},
+    zeroing::zeros,
+};
 use bytes::{Bytes, BytesMut};
 use firn_env::{DiskError, DiskFile, Env, OpenMode};
 use firn_format::{
-    JOURNAL_HEADER_BYTES, JournalFileHeader, RECORD_OVERHEAD_BYTES, RecordScan, VolumeId, WriterId,
-    next_record,
+    Framing, JOURNAL_HEADER_BYTES, JournalFileHeader, JournalUse, MAX_RECORD_BYTES, RECORD_HEAD_BYTES,
+    RECORD_OVERHEAD_BYTES, RecordScan, VolumeId, WriterId,
 };
-use firn_seal::{Keys, RecordContext, RecordOpener, RecordSealer, SEALED_OVERHEAD_BYTES, SealError};
+use firn_seal::{Keys, RecordContext, RecordOpener, RecordSealer, SealError};
 use std::sync::Arc;
 
-/// Bytes that sealing and framing add to a record.
-pub(super) const RECORD_ADDED_BYTES: u64 = (RECORD_OVERHEAD_BYTES + SEALED_OVERHEAD_BYTES) as u64;
-
-/// Payload of the opening record.
-const OPENING_BYTES: u64 = 8;
-
-/// Where the first record after the opening one begins.
-pub(super) const FIRST_RECORD_OFFSET: u64 = JOURNAL_HEADER_BYTES as u64 + OPENING_BYTES + RECORD_ADDED_BYTES;
-
-/// The slot of the first record after the opening one.
-pub(super) const FIRST_RECORD_SLOT: u32 = 1;
-
 const SUFFIX: &str = ".journal";
+const SPARE_SUFFIX: &str = ".spare";
+
+/// Records that may stand behind a place at which one is not whole: more than one batch, or one sync, has.
+const SLOTS_AHEAD: u32 = 1 << 16;
 
 /// The path of file `number`.
 pub(super) fn path_of(directory: &str, number: u64) -> String {
     format!("{directory}/{number:016x}{SUFFIX}")
 }
 
+/// The path of file `number` while it is a spare.
+pub(super) fn spare_path_of(directory: &str, number: u64) -> String {
+    format!("{directory}/{number:016x}{SPARE_SUFFIX}")
+}
+
 /// The number a file name stands for; `None` for files that are not the journal's.
 pub(super) fn number_of(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(SUFFIX)?;
+    number_with(name, SUFFIX)
+}
+
+/// The number of a spare.
+pub(super) fn spare_number_of(name: &str) -> Option<u64> {
+    number_with(name, SPARE_SUFFIX)
+}
+
+fn number_with(name: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_suffix(suffix)?;
     let plain = digits.len() == 16
         && digits
             .bytes()
@@ -56,6 +67,7 @@ pub(super) struct JournalFile {
     pub(super) path: String,
     /// The bytes.
     pub(super) handle: Arc<dyn DiskFile>,
+    framing: Framing,
     keys: FileKeys,
 }
 
@@ -69,8 +81,8 @@ enum FileKeys {
 pub(super) enum FoundHeader {
     /// A journal file of this volume that the keys open.
     Ours(JournalFile),
-    /// Preallocated and never used.
-    Blank,
+    /// Preallocated and never used; so many bytes.
+    Blank(u64),
 }
 
 impl JournalFile {
@@ -115,16 +127,67 @@ impl JournalFile {
                 other => other.into(),
             });
         }
-        if !firn_env::planted!("volume.skip_journal_directory_sync") {
-            env.disk().sync_directory(directory).await?;
+        sync_names(env, directory).await?;
+        Ok(Self::sealed_by(sealer, number, path, handle))
+    }
+
+    /// Makes file `number` of a spare: its new header and its name durable, its old records behind it.
+    pub(super) async fn recycle(
+        env: &Env,
+        keys: &Keys,
+        (volume, writer): (VolumeId, WriterId),
+        directory: &str,
+        (spare, number): (u64, u64),
+        file_bytes: u64,
+    ) -> Result<Self, JournalError> {
+        /// Written at once with the header, so that nothing needs to be read for it.
+        const FIRST_PAGE_BYTES: u64 = 4096;
+        let (path, spare) = (path_of(directory, number), spare_path_of(directory, spare));
+        env.fault_point("journal.before_file_recycle").await;
+        // Under its former name another header would be damage.
+        env.disk().sync_directory(directory).await?;
+        let handle = env.disk().open(&spare, OpenMode::ReadWrite).await?;
+        let found_bytes = handle.length().await?;
+        if found_bytes != file_bytes {
+            let detail = format!("it has {found_bytes} bytes, not {file_bytes}");
+            return Err(JournalError::Unreadable { path: spare, detail });
         }
-        env.fault_point("journal.after_file_create").await;
-        Ok(Self {
+        let usage = if firn_env::planted!("volume.accept_stale_records") {
+            JournalUse::Unseeded
+        } else {
+            JournalUse::Recycled
+        };
+        let context = RecordContext::journal(volume, writer, number);
+        let sealer = RecordSealer::new(keys, env.random_bytes(), context).in_place_of(usage);
+        let header = Bytes::copy_from_slice(&sealer.journal_header().encode());
+        let rest = FIRST_PAGE_BYTES.min(file_bytes) - JOURNAL_HEADER_BYTES as u64;
+        let parts = std::iter::once(header).chain(zeros(rest));
+        handle.write_at(0, parts.collect()).await?;
+        handle.sync_data().await?;
+        env.fault_point("journal.before_recycled_name").await;
+        env.disk().rename(&spare, &path).await?;
+        sync_names(env, directory).await?;
+        Ok(Self::sealed_by(sealer, number, path, handle))
+    }
+
+    fn sealed_by(sealer: RecordSealer, number: u64, path: String, handle: Arc<dyn DiskFile>) -> Self {
+        Self {
             number,
             path,
             handle,
+            framing: sealer.framing(),
             keys: FileKeys::New(sealer),
-        })
+        }
+    }
+
+    /// How its records are framed.
+    pub(super) fn framing(&self) -> &Framing {
+        &self.framing
+    }
+
+    /// Whether all its blocks were written by an earlier use, and the records of that stand behind its own.
+    pub(super) fn is_recycled(&self) -> bool {
+        self.framing.is_recycled()
     }
 
     /// Opens a file that was found, and says whether it was ever used.
@@ -141,10 +204,12 @@ impl JournalFile {
         let bytes = handle.read_at(0, JOURNAL_HEADER_BYTES).await?;
         let header = match JournalFileHeader::decode(&bytes) {
             Ok(header) => header,
-            Err(_) if is_zero_from(&*handle, 0).await? => return Ok(FoundHeader::Blank),
             // Its header is synced before its first record is written: without any record it was never used.
-            Err(_) if is_zero_from(&*handle, JOURNAL_HEADER_BYTES as u64).await? => {
-                return Ok(FoundHeader::Blank);
+            Err(_)
+                if is_zero_from(&*handle, 0).await?
+                    || is_zero_from(&*handle, JOURNAL_HEADER_BYTES as u64).await? =>
+            {
+                return Ok(FoundHeader::Blank(handle.length().await?));
             }
             Err(error) => {
                 return Err(JournalError::Unreadable {
@@ -171,6 +236,7 @@ impl JournalFile {
                 number,
                 path,
                 handle,
+                framing: header.framing(),
                 keys: FileKeys::Found(opener),
             })),
             Err(error) => Err(JournalError::WrongKey {
@@ -239,7 +305,7 @@ impl JournalFile {
             .handle
             .read_at(record.offset, record.framed_bytes() as usize)
             .await?;
-        match next_record(&framed, record.slot) {
+        match self.framing.next(&framed, record.slot) {
             RecordScan::Record { payload, total_bytes } if total_bytes as u64 == record.framed_bytes() => {
                 let sealed = framed.slice(payload);
                 // Nobody else holds the bytes: they are opened where they lie.
@@ -257,15 +323,54 @@ impl JournalFile {
         }
     }
 
-    /// Whether nothing but zeros stands at and after `offset`.
-    pub(super) async fn is_zero_from(&self, offset: u64) -> Result<bool, JournalError> {
+    /// Whether no record of this use of the file stands at or behind `offset`, where that in `slot` would be, nor a part of one as
+    /// far as that can be told: zeros, or what an earlier use left.
+    pub(super) async fn is_blank_from(&self, offset: u64, slot: u32) -> Result<bool, JournalError> {
+        if self.is_recycled() {
+            return Ok(!self.has_record_from(offset, slot).await?);
+        }
         is_zero_from(&*self.handle, offset).await
+    }
+
+    async fn has_record_from(&self, mut offset: u64, slot: u32) -> Result<bool, JournalError> {
+        loop {
+            let bytes = self
+                .handle
+                .read_at(offset, STEP_BYTES + RECORD_HEAD_BYTES - 1)
+                .await?;
+            for (index, head) in bytes.windows(RECORD_HEAD_BYTES).enumerate() {
+                let Some(head) = head.first_chunk() else { continue };
+                let (sealed_bytes, found) = self.framing.head(head);
+                if found.wrapping_sub(slot) > SLOTS_AHEAD || !(1..=MAX_RECORD_BYTES).contains(&sealed_bytes) {
+                    continue;
+                }
+                let framed_bytes = sealed_bytes + RECORD_OVERHEAD_BYTES;
+                let framed = self.handle.read_at(offset + index as u64, framed_bytes).await?;
+                if matches!(self.framing.next(&framed, found), RecordScan::Record { .. }) {
+                    return Ok(true);
+                }
+            }
+            if bytes.len() < STEP_BYTES {
+                return Ok(false);
+            }
+            offset += STEP_BYTES as u64;
+        }
     }
 }
 
+/// Makes the name of a file that is ready durable.
+async fn sync_names(env: &Env, directory: &str) -> Result<(), JournalError> {
+    if !firn_env::planted!("volume.skip_journal_directory_sync") {
+        env.disk().sync_directory(directory).await?;
+    }
+    env.fault_point("journal.after_file_create").await;
+    Ok(())
+}
+
+/// One read at a time: small beside the memory of one write batch.
+const STEP_BYTES: usize = 1 << 20;
+
 async fn is_zero_from(file: &dyn DiskFile, mut offset: u64) -> Result<bool, JournalError> {
-    /// One read at a time: small beside the memory of one write batch.
-    const STEP_BYTES: usize = 1 << 20;
     loop {
         let bytes = file.read_at(offset, STEP_BYTES).await?;
         if bytes.is_empty() {

@@ -1,6 +1,6 @@
 //! The opened records read back last, so that reading a record's data in pieces opens it once.
 
-use super::Sequence;
+use super::record::Sequence;
 use bytes::Bytes;
 use std::collections::VecDeque;
 

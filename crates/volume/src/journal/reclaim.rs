@@ -4,7 +4,6 @@
 //! full evicts from the cache before it lets writers wait, and the complaint about a disk that is full all the same is logged
 //! once a minute, however often the attempt is repeated.
 
-use super::state::Shared;
 use async_trait::async_trait;
 use std::{fmt, sync::Arc};
 
@@ -30,24 +29,6 @@ impl Reclaimer {
     pub(super) async fn reclaim(&self, free_bytes: u64) {
         if let Some(spare) = &self.0 {
             spare.reclaim(free_bytes).await;
-        }
-    }
-}
-
-impl Shared {
-    /// The disk is too full for what is to be written: said in `status` until it is over, and in the log once a minute.
-    pub(super) fn stall(&self, error: &dyn fmt::Display) {
-        if self.complaints.count(self.env.now()).is_some() {
-            tracing::warn!(%error, "the journal waits for its disk; clients wait when the present file is full");
-        }
-        self.lock().stalled = Some(error.to_string());
-    }
-
-    /// The disk took what it had refused.
-    pub(super) fn unstall(&self) {
-        let stalled = self.lock().stalled.take();
-        if stalled.is_some() {
-            tracing::info!(directory = self.directory, "the journal's disk has room again");
         }
     }
 }

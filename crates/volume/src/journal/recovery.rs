@@ -11,11 +11,13 @@
 //! Checksums are checked here, seals only by the replay (and for each file's opening record).
 
 use super::{
-    JournalError, Sequence,
-    file::{FoundHeader, JournalFile, number_of, path_of},
+    JournalConfig, JournalError,
+    file::{FoundHeader, JournalFile, number_of, spare_number_of, spare_path_of},
+    record::Sequence,
     scan::{FileEnd, Scanned, Scanner},
+    spares::{SPARES_MAX, Spares},
 };
-use firn_env::{Disk, DiskError, Env, OpenMode};
+use firn_env::{Disk, Env, OpenMode};
 use firn_format::VolumeId;
 use firn_seal::Keys;
 use std::sync::Arc;
@@ -46,8 +48,10 @@ pub(super) struct FoundFile {
 /// All files of a directory, in order.
 pub(super) struct Survey {
     pub(super) files: Vec<FoundFile>,
-    /// Paths of files that were never used.
-    unused: Vec<String>,
+    /// Numbers and bytes of files that were never used.
+    unused: Vec<(u64, u64)>,
+    /// Numbers of those that wait to be used again.
+    spares: Vec<u64>,
     /// The last record that stands, at least what is covered.
     pub(super) last: Sequence,
     covered: Sequence,
@@ -77,18 +81,21 @@ impl Survey {
         let mut survey = Self {
             files: Vec::new(),
             unused: Vec::new(),
+            spares: Vec::new(),
             last: covered,
             covered,
             highest_number: 0,
             torn_tail: None,
         };
         let mut candidates = Vec::new();
-        for number in numbers(env, directory).await? {
+        let numbers;
+        (numbers, survey.spares) = list(env, directory).await?;
+        for number in numbers {
             survey.highest_number = number;
             let file = match JournalFile::found(env, keys, volume, directory, number, mode).await? {
                 FoundHeader::Ours(file) => Arc::new(file),
-                FoundHeader::Blank => {
-                    survey.unused.push(path_of(directory, number));
+                FoundHeader::Blank(bytes) => {
+                    survey.unused.push((number, bytes));
                     continue;
                 }
             };
@@ -99,7 +106,7 @@ impl Survey {
                 }
                 (None, torn) => {
                     survey.torn_tail = torn.map(|torn| format!("{}: {torn}", file.path));
-                    survey.unused.push(file.path.clone());
+                    survey.unused.push((number, file.handle.length().await?));
                 }
             }
         }
@@ -137,6 +144,7 @@ impl Survey {
                 last: Sequence(next.0 - 1),
                 end: FileEnd {
                     offset: 0,
+                    slot: 0,
                     torn: None,
                 },
                 bytes: allocated,
@@ -155,9 +163,11 @@ impl Survey {
             if next_first.is_none() && self.torn_tail.is_none() {
                 self.torn_tail = Some(torn.clone());
             }
-        } else if purpose == Purpose::Serve && end.offset < allocated && file.is_zero_from(end.offset).await?
+        } else if purpose == Purpose::Serve
+            && end.offset < allocated
+            && file.is_blank_from(end.offset, end.slot).await?
         {
-            // Preallocated and never used: returned, so that a hundred crashes in a row do not fill the disk.
+            // Preallocated and not used: returned, so that a hundred crashes in a row do not fill the disk.
             file.handle.truncate(end.offset).await?;
             bytes = end.offset;
         }
@@ -242,34 +252,49 @@ impl Survey {
         Ok(())
     }
 
-    /// Removes files that were never used, that have no record, or that the root covers.
-    pub(super) async fn remove_useless(&self, env: &Env) -> Result<(), JournalError> {
-        let covered = self
-            .files
-            .iter()
-            .filter(|found| found.last <= self.covered)
-            .map(|found| &found.file.path);
-        for path in self.unused.iter().chain(covered) {
-            env.fault_point("journal.before_recovery_remove").await;
-            match env.disk().remove(path).await {
-                Ok(()) | Err(DiskError::NotFound { .. }) => {}
-                Err(error) => return Err(error.into()),
+    /// Keeps files that were never used, that have no record or that the root covers as spares, or removes them.
+    pub(super) async fn retire_useless(
+        &self,
+        env: &Env,
+        directory: &str,
+        config: &JournalConfig,
+    ) -> Result<Spares, JournalError> {
+        let spares = Spares::default();
+        for number in &self.spares {
+            let path = spare_path_of(directory, *number);
+            let found = env.disk().status(&path).await?;
+            if found.length_bytes == config.file_bytes && spares.count() < SPARES_MAX {
+                spares.add(*number);
+            } else {
+                env.disk().remove(&path).await?;
             }
         }
-        Ok(())
+        let (covered, kept): (Vec<_>, Vec<_>) =
+            self.files.iter().partition(|found| found.last <= self.covered);
+        let kept_bytes = kept.iter().map(|found| found.bytes).sum();
+        let covered = covered.iter().map(|found| (found.file.number, found.bytes));
+        for (number, bytes) in self.unused.iter().copied().chain(covered) {
+            env.fault_point("journal.before_recovery_remove").await;
+            spares
+                .retire(env, directory, config, number, (bytes, kept_bytes))
+                .await?;
+        }
+        Ok(spares)
     }
 }
 
-/// The numbers of the journal files in a directory, ascending; other files are not ours to judge.
-async fn numbers(env: &Env, directory: &str) -> Result<Vec<u64>, JournalError> {
+/// The numbers of the journal files in a directory and of its spares, ascending; other files are not ours to judge.
+async fn list(env: &Env, directory: &str) -> Result<(Vec<u64>, Vec<u64>), JournalError> {
     let disk: &dyn Disk = &**env.disk();
-    let mut numbers = Vec::new();
+    let (mut numbers, mut spares) = (Vec::new(), Vec::new());
     for name in disk.list(directory).await? {
-        match number_of(&name) {
-            Some(number) => numbers.push(number),
-            None => tracing::warn!(directory, name, "not a journal file; left alone"),
+        match (number_of(&name), spare_number_of(&name)) {
+            (Some(number), _) => numbers.push(number),
+            (None, Some(number)) => spares.push(number),
+            (None, None) => tracing::warn!(directory, name, "not a journal file; left alone"),
         }
     }
     numbers.sort_unstable();
-    Ok(numbers)
+    spares.sort_unstable();
+    Ok((numbers, spares))
 }

@@ -1,7 +1,8 @@
 //! The records a start has to apply again, one after the other.
 
 use super::{
-    JournalError, RecordRef, Sequence,
+    JournalError,
+    record::{RecordRef, Sequence},
     recovery::{FoundFile, Survey},
     scan::{Scanned, Scanner},
 };

@@ -1,16 +1,18 @@
 //! Reading a found journal file from its first record to where it ends.
 //!
 //! The file is read through a window of a few megabytes, so a restart holds neither a file nor a list of its records in
-//! memory. The scan stops at the first thing that is not the next record, and says whether it was zeros (the file ends) or
-//! something else (a tail torn by a crash, or damage: the recovery can tell them apart, the scan cannot).
+//! memory. The scan stops at the first thing that is not the next record, and says whether it was zeros or of an earlier use (the
+//! file ends) or something else (a tail torn by a crash, or damage: the recovery can tell them apart, the scan cannot).
 
 use super::{
-    JournalError, RecordRef, Sequence,
-    file::{FIRST_RECORD_OFFSET, FIRST_RECORD_SLOT, JournalFile},
+    JournalError,
+    file::JournalFile,
+    layout::{FIRST_RECORD_OFFSET, FIRST_RECORD_SLOT},
+    record::{RecordRef, Sequence},
 };
 use bytes::{Bytes, BytesMut};
 use firn_format::{
-    JOURNAL_HEADER_BYTES, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordScan, next_record,
+    JOURNAL_HEADER_BYTES, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordScan,
 };
 use std::sync::Arc;
 
@@ -35,7 +37,9 @@ pub(super) enum Scanned {
 pub(super) struct FileEnd {
     /// The first byte that belongs to no whole record.
     pub(super) offset: u64,
-    /// What stands there if it is not zeros.
+    /// The slot of the record that would stand there.
+    pub(super) slot: u32,
+    /// What stands there if it is no end, as zeros are and what an earlier use of the file left.
     pub(super) torn: Option<String>,
 }
 
@@ -58,7 +62,7 @@ impl Scanner {
         let offset = JOURNAL_HEADER_BYTES as u64;
         let length = (FIRST_RECORD_OFFSET - offset) as usize;
         let bytes = file.handle.read_at(offset, length).await?;
-        match next_record(&bytes, 0) {
+        match file.framing().next(&bytes, 0) {
             RecordScan::Record { payload, total_bytes } if total_bytes == length => {
                 let first = file.open_opening(bytes.slice(payload))?;
                 let scanner = Self {
@@ -71,7 +75,7 @@ impl Scanner {
                 };
                 Ok((Some(scanner), None))
             }
-            RecordScan::End if file.is_zero_from(offset).await? => Ok((None, None)),
+            RecordScan::End if file.is_blank_from(offset, 0).await? => Ok((None, None)),
             RecordScan::Record { .. } | RecordScan::Torn | RecordScan::End => {
                 Ok((None, Some("its opening record was not written whole".into())))
             }
@@ -99,7 +103,7 @@ impl Scanner {
             self.fill(length + RECORD_OVERHEAD_BYTES).await?;
         }
         let at = (self.offset - self.window_offset) as usize;
-        match next_record(&self.window[at..], self.slot) {
+        match self.file.framing().next(&self.window[at..], self.slot) {
             RecordScan::Record { payload, total_bytes } => {
                 let record = RecordRef {
                     sequence: Sequence(self.first.0 + u64::from(self.slot - FIRST_RECORD_SLOT)),
@@ -115,6 +119,7 @@ impl Scanner {
             }
             RecordScan::Torn => Ok(Scanned::End(FileEnd {
                 offset: self.offset,
+                slot: self.slot,
                 torn: Some(format!(
                     "{}: the record at byte {} was not written whole",
                     self.file.path, self.offset
@@ -122,6 +127,7 @@ impl Scanner {
             })),
             RecordScan::End => Ok(Scanned::End(FileEnd {
                 offset: self.offset,
+                slot: self.slot,
                 torn: None,
             })),
         }

@@ -12,17 +12,20 @@
 //! One short mutex guards it all; nothing is awaited and no system call is made under it.
 
 use super::{
-    Appended, JournalConfig, JournalError, JournalStatistics, RecordRef, ReserveClass, Sequence,
-    file::{FIRST_RECORD_OFFSET, FIRST_RECORD_SLOT, JournalFile, RECORD_ADDED_BYTES},
+    JournalConfig, JournalError, JournalStatistics, ReserveClass,
+    file::JournalFile,
+    layout::{Cursor, FIRST_RECORD_OFFSET, framed, largest_framed},
     recent::RecentRecords,
+    record::{Appended, RecordRef, Sequence},
+    spares::Spares,
 };
 use bytes::Bytes;
 use firn_env::{Env, LogLimiter, Monotonic};
-use firn_format::MAX_RECORD_BYTES;
 use firn_seal::SEALED_OVERHEAD_BYTES;
 use futures::channel::oneshot;
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -52,6 +55,7 @@ pub(super) struct Shared {
     /// Records up to here are durable.
     pub(super) durable: AtomicU64,
     pub(super) recent: Mutex<RecentRecords>,
+    pub(super) spares: Spares,
     /// Held while a batch is sealed, in the order in which batches were taken off the queue.
     pub(super) sealing: tokio::sync::Mutex<()>,
     /// About a disk that is full.
@@ -73,24 +77,6 @@ pub(super) struct FileEntry {
     pub(super) bytes: u64,
     /// Its last record, once the cursor has left it; `None` while it is in use or waits to be used.
     pub(super) last: Option<Sequence>,
-}
-
-/// Where the next record goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor {
-    pub(super) file: u64,
-    pub(super) offset: u64,
-    pub(super) slot: u32,
-}
-
-impl Cursor {
-    pub(super) fn start_of(file: u64) -> Self {
-        Self {
-            file,
-            offset: FIRST_RECORD_OFFSET,
-            slot: FIRST_RECORD_SLOT,
-        }
-    }
 }
 
 type Waiters = BTreeMap<(u64, u64), oneshot::Sender<Result<(), JournalError>>>;
@@ -158,17 +144,6 @@ pub(super) fn send_grants(grants: Grants) {
 /// Reservations on their way to those who waited.
 pub(super) type Grants = Vec<(oneshot::Sender<Reservation>, Reservation)>;
 
-/// Bytes a record of `payload` bytes takes in a file.
-pub(super) fn framed(payload: u64) -> u64 {
-    payload.saturating_add(RECORD_ADDED_BYTES)
-}
-
-/// The largest framed record a file of this size takes: the format's limit, and at most half a file.
-pub(super) fn largest_framed(file_bytes: u64) -> u64 {
-    let limit = (MAX_RECORD_BYTES - SEALED_OVERHEAD_BYTES) as u64 + RECORD_ADDED_BYTES;
-    limit.min(file_bytes.saturating_sub(FIRST_RECORD_OFFSET) / 2)
-}
-
 impl Shared {
     pub(super) fn new(
         env: Env,
@@ -176,6 +151,7 @@ impl Shared {
         config: JournalConfig,
         last: Sequence,
         cursor: Cursor,
+        spares: Spares,
     ) -> Self {
         Self {
             env,
@@ -185,6 +161,7 @@ impl Shared {
             written: AtomicU64::new(last.0),
             durable: AtomicU64::new(last.0),
             recent: Mutex::default(),
+            spares,
             sealing: tokio::sync::Mutex::default(),
             complaints: LogLimiter::default(),
             state: Mutex::new(State {
@@ -498,6 +475,22 @@ impl Shared {
         self.end(Some(detail));
     }
 
+    /// The disk is too full for what is to be written: said in `status` until it is over, and in the log once a minute.
+    pub(super) fn stall(&self, error: &dyn fmt::Display) {
+        if self.complaints.count(self.env.now()).is_some() {
+            tracing::warn!(%error, "the journal waits for its disk; clients wait when the present file is full");
+        }
+        self.lock().stalled = Some(error.to_string());
+    }
+
+    /// The disk took what it had refused.
+    pub(super) fn unstall(&self) {
+        let stalled = self.lock().stalled.take();
+        if stalled.is_some() {
+            tracing::info!(directory = self.directory, "the journal's disk has room again");
+        }
+    }
+
     /// No writer is there any more: whoever waits is answered, whatever is queued is dropped.
     pub(super) fn end(&self, failure: Option<&str>) {
         let (waiting, dropped) = {
@@ -546,6 +539,15 @@ impl Shared {
         (number < state.writing_file && last <= covered.0)
             .then(|| state.files.remove(&number))
             .flatten()
+    }
+
+    /// Keeps a file that was taken out of the accounting as a spare, or removes it.
+    pub(super) async fn retire(&self, entry: &FileEntry) -> Result<(), JournalError> {
+        let others_bytes = self.lock().files.values().map(|other| other.bytes).sum();
+        let (number, bytes) = (entry.file.number, (entry.bytes, others_bytes));
+        self.spares
+            .retire(&self.env, &self.directory, &self.config, number, bytes)
+            .await
     }
 
     pub(super) fn put_back(&self, entry: FileEntry) {

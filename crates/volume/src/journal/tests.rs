@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod recycling;
 mod space;
 
 use super::{Appended, Journal, JournalConfig, JournalError, Replay, ReserveClass, Sequence};
@@ -28,6 +29,17 @@ fn small_config() -> JournalConfig {
     }
 }
 
+/// Opens the journal as a writer that no start before it was.
+async fn open_as(
+    env: &Env,
+    (keys, volume): (&Keys, VolumeId),
+    covered: u64,
+    config: JournalConfig,
+) -> Result<(Journal, Replay), JournalError> {
+    let writer = WriterId(env.random_u64());
+    Journal::open(env, keys, volume, writer, DIRECTORY, Sequence(covered), config).await
+}
+
 struct Bench {
     directory: tempfile::TempDir,
     env: Env,
@@ -41,17 +53,15 @@ impl Bench {
     }
 
     async fn open(&self, covered: u64, config: JournalConfig) -> Result<(Journal, Replay), JournalError> {
-        let writer = WriterId(self.env.random_u64());
-        Journal::open(
-            &self.env,
-            &keys_of(1),
-            VOLUME,
-            writer,
-            DIRECTORY,
-            Sequence(covered),
-            config,
-        )
-        .await
+        open_as(&self.env, (&keys_of(1), VOLUME), covered, config).await
+    }
+
+    /// A start with the keys of somebody else, or for another volume, that is refused.
+    async fn refused(&self, keys: &Keys, volume: VolumeId) -> JournalError {
+        match open_as(&self.env, (keys, volume), 0, small_config()).await {
+            Err(error) => error,
+            Ok(_) => panic!("the start should have been refused"),
+        }
     }
 
     async fn start(&self, covered: u64) -> (Journal, Vec<Bytes>) {
@@ -64,10 +74,7 @@ impl Bench {
     }
 
     async fn failed_start(&self) -> JournalError {
-        match self.open(0, small_config()).await {
-            Err(error) => error,
-            Ok(_) => panic!("the start should have been refused"),
-        }
+        self.refused(&keys_of(1), VOLUME).await
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -82,6 +89,9 @@ impl Bench {
     /// The files that hold records, oldest first.
     fn used_files(&self) -> Vec<PathBuf> {
         let used = |path: &PathBuf| {
+            if path.extension().is_none_or(|extension| extension != "journal") {
+                return false;
+            }
             let bytes = std::fs::read(path).expect("readable");
             // One that is being prepared may be shorter than its header.
             bytes.iter().skip(84).any(|byte| *byte != 0)
@@ -311,18 +321,8 @@ fn a_full_disk_at_the_start_is_one_clear_line() {
     let env = machine.env();
     let opened = simulation
         .run(async move {
-            let (volume, writer) = (VOLUME, WriterId(1));
-            Journal::open(
-                &env,
-                &keys_of(1),
-                volume,
-                writer,
-                DIRECTORY,
-                Sequence(0),
-                small_config(),
-            )
-            .await
-            .map(drop)
+            let owner = (&keys_of(1), VOLUME);
+            open_as(&env, owner, 0, small_config()).await.map(drop)
         })
         .expect("the simulation runs");
     let error = opened.expect_err("64 KiB do not fit in 40");
@@ -345,7 +345,7 @@ async fn a_file_is_what_the_specification_says() {
     let mut rest = bytes.slice(firn_format::JOURNAL_HEADER_BYTES..);
     let mut opened = Vec::new();
     while let firn_format::RecordScan::Record { payload, total_bytes } =
-        firn_format::next_record(&rest, opened.len() as u32)
+        header.framing().next(&rest, opened.len() as u32)
     {
         opened.push(
             opener

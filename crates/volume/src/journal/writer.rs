@@ -20,9 +20,11 @@
 //! so whatever is found in a file proves that all before that file was durable (which tells damage from a torn tail).
 
 use super::{
-    JournalConfig, JournalError, Sequence,
+    JournalConfig, JournalError,
     batch::{Batch, RETRY, Synced, sync, write, write_and_sync},
-    file::JournalFile,
+    file::{JournalFile, spare_path_of},
+    record::Sequence,
+    spares::Spares,
     state::{BatchNote, FileEntry, Shared, State},
     zeroing::ZeroAhead,
 };
@@ -66,8 +68,20 @@ impl FileMaker {
         directory: &str,
         number: u64,
         config: &JournalConfig,
+        spares: &Spares,
     ) -> Result<JournalFile, JournalError> {
         let owner = (self.volume, self.writer);
+        if let Some(spare) = spares.take() {
+            let numbers = (spare, number);
+            match JournalFile::recycle(env, &self.keys, owner, directory, numbers, config.file_bytes).await {
+                Ok(file) => return Ok(file),
+                Err(error) => {
+                    tracing::warn!(%error, "a spare journal file cannot be used again; a new one is made");
+                    // Under whichever name it is; if even that fails, the next start looks for it.
+                    let _ = env.disk().remove(&spare_path_of(directory, spare)).await;
+                }
+            }
+        }
         let attempt = || JournalFile::create(env, &self.keys, owner, directory, number, config.file_bytes);
         match attempt().await {
             Err(JournalError::NoSpace { .. }) if config.reclaimer.0.is_some() => {
@@ -116,7 +130,7 @@ impl Writer {
         current: Arc<JournalFile>,
         last: Sequence,
     ) -> Self {
-        let zero_ahead = ZeroAhead::new(shared.config.file_bytes);
+        let zero_ahead = ZeroAhead::new(shared.config.file_bytes, current.is_recycled());
         Self {
             shared,
             maker,
@@ -257,7 +271,7 @@ impl Writer {
             };
             self.current = entry.file.clone();
             self.opened = false;
-            self.zero_ahead.begin_file();
+            self.zero_ahead.begin_file(self.current.is_recycled());
             state.writing_file = number;
             state.counters.rotations += 1;
         }
@@ -285,7 +299,8 @@ impl Writer {
         }
         let batch = self.take_batch(state);
         if state.closing || first_waiter.is_some_and(|first| first <= batch.last()) {
-            self.start_write_and_sync(batch);
+            let is_alone = state.queue.is_empty();
+            self.start_write_and_sync(batch, is_alone);
         } else {
             self.start_plain_write(batch);
         }
@@ -297,8 +312,8 @@ impl Writer {
         self.write = Some(Box::pin(write(self.shared.clone(), self.current.clone(), batch)));
     }
 
-    fn start_write_and_sync(&mut self, batch: Batch) {
-        let zero_bytes = self.zero_ahead.take(batch.framed_bytes, batch.end());
+    fn start_write_and_sync(&mut self, batch: Batch, is_alone: bool) {
+        let zero_bytes = self.zero_ahead.take(batch.framed_bytes, batch.end(), is_alone);
         self.sync_writes = true;
         self.sync_zeroes = zero_bytes > 0;
         self.unsynced_bytes = 0;
@@ -409,7 +424,13 @@ impl Writer {
                 shared.env.sleep(after).await;
             }
             maker
-                .make(&shared.env, &shared.directory, number, &shared.config)
+                .make(
+                    &shared.env,
+                    &shared.directory,
+                    number,
+                    &shared.config,
+                    &shared.spares,
+                )
                 .await
         })
     }

@@ -4,7 +4,10 @@
 //! the file's extent tree, and a sync must commit that change to the file system's journal, two or three more writes and a
 //! flush. A block that holds written zeros has no such change left to make, and its sync is one write and one flush: about
 //! half the time. So a small batch that is synced takes zeros along for those that will follow it. What is read behind the
-//! last record is zeros either way: the format does not know of this.
+//! last record is no record either way: the format does not know of this.
+//!
+//! A file that is used again has no unwritten blocks, and needs none of that. There a small batch takes zeros up to the end of its
+//! page: what is written of a page that the kernel no longer has in memory is written only after the rest of it was read.
 //!
 //! The stretch begins small and doubles while small batches use it up; a batch that is large, and pays for its own extents
 //! easily, starts it anew. No more zeros are written than records that profit from them, but for the last stretch.
@@ -24,9 +27,13 @@ const STRETCH_BYTES_MAX: u64 = 1 << 20;
 /// Whole stretches are made of pieces of one page of constant zeros each.
 static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
+/// What the kernel reads and writes at a time.
+const PAGE_BYTES: u64 = 4096;
+
 /// Where zeros stand in the file written to, and how many to write next.
 pub(super) struct ZeroAhead {
     file_bytes: u64,
+    is_recycled: bool,
     /// All before it needs no change of the extent tree.
     until: u64,
     stretch_bytes: u64,
@@ -34,18 +41,20 @@ pub(super) struct ZeroAhead {
 
 impl ZeroAhead {
     /// For files of `file_bytes`. Small files, as simulations have them, get stretches in proportion.
-    pub(super) fn new(file_bytes: u64) -> Self {
+    pub(super) fn new(file_bytes: u64, is_recycled: bool) -> Self {
         let mut ahead = Self {
             file_bytes,
+            is_recycled,
             until: 0,
             stretch_bytes: 0,
         };
-        ahead.begin_file();
+        ahead.begin_file(is_recycled);
         ahead
     }
 
     /// A new file is written to from now on.
-    pub(super) fn begin_file(&mut self) {
+    pub(super) fn begin_file(&mut self, is_recycled: bool) {
+        self.is_recycled = is_recycled;
         self.until = JOURNAL_HEADER_BYTES as u64;
         self.stretch_bytes = STRETCH_BYTES_MIN.min(self.file_bytes / 16);
     }
@@ -59,8 +68,14 @@ impl ZeroAhead {
     }
 
     /// How many zeros to write behind a batch of `batch_bytes` that ends at `end` and is synced: 0 if enough stand there.
-    pub(super) fn take(&mut self, batch_bytes: u64, end: u64) -> u64 {
+    /// `is_alone`: nothing waits to be written behind it, which zeros would hold up.
+    pub(super) fn take(&mut self, batch_bytes: u64, end: u64, is_alone: bool) -> u64 {
         debug_assert!(end <= self.file_bytes, "records are placed inside the file");
+        if self.is_recycled {
+            let page_end = end.next_multiple_of(PAGE_BYTES).min(self.file_bytes);
+            let is_small = batch_bytes <= SMALL_BYTES.min(self.file_bytes / 8);
+            return if is_alone && is_small { page_end - end } else { 0 };
+        }
         if batch_bytes > SMALL_BYTES.min(self.file_bytes / 8) {
             self.passed(end);
             return 0;
@@ -95,7 +110,7 @@ mod tests {
         let (mut bytes, mut times) = (0, 0);
         for _ in 0..count {
             *end += 4 << 10;
-            let zero_bytes = ahead.take(4 << 10, *end);
+            let zero_bytes = ahead.take(4 << 10, *end, true);
             assert!(*end + zero_bytes <= FILE_BYTES);
             bytes += zero_bytes;
             times += u64::from(zero_bytes > 0);
@@ -105,7 +120,7 @@ mod tests {
 
     #[test]
     fn stretches_double_and_stay_in_proportion_to_what_used_them() {
-        let mut ahead = ZeroAhead::new(FILE_BYTES);
+        let mut ahead = ZeroAhead::new(FILE_BYTES, false);
         let mut end = 4 << 10;
         assert_eq!(
             small_batches(&mut ahead, &mut end, 1),
@@ -122,11 +137,11 @@ mod tests {
 
     #[test]
     fn a_large_batch_needs_no_zeros_and_starts_the_stretches_anew() {
-        let mut ahead = ZeroAhead::new(FILE_BYTES);
+        let mut ahead = ZeroAhead::new(FILE_BYTES, false);
         let mut end = 4 << 10;
         small_batches(&mut ahead, &mut end, 1000);
         end += 8 << 20;
-        assert_eq!(ahead.take(4 << 20, end), 0);
+        assert_eq!(ahead.take(4 << 20, end, true), 0);
         assert_eq!(small_batches(&mut ahead, &mut end, 1).0, STRETCH_BYTES_MIN);
         // One that was written without a sync counts the same.
         small_batches(&mut ahead, &mut end, 1000);
@@ -137,15 +152,35 @@ mod tests {
 
     #[test]
     fn zeros_end_with_the_file() {
-        let mut ahead = ZeroAhead::new(FILE_BYTES);
-        assert_eq!(ahead.take(100, FILE_BYTES - 100), 100);
-        assert_eq!(ahead.take(100, FILE_BYTES), 0, "nothing is left to write");
-        ahead.begin_file();
+        let mut ahead = ZeroAhead::new(FILE_BYTES, false);
+        assert_eq!(ahead.take(100, FILE_BYTES - 100, true), 100);
+        assert_eq!(ahead.take(100, FILE_BYTES, true), 0, "nothing is left to write");
+        ahead.begin_file(false);
         assert_eq!(
-            ahead.take(100, 8 << 10),
+            ahead.take(100, 8 << 10, true),
             STRETCH_BYTES_MIN,
             "the next file has none yet"
         );
+    }
+
+    #[test]
+    fn a_file_that_is_used_again_takes_zeros_to_the_end_of_a_page_only() {
+        let mut ahead = ZeroAhead::new(FILE_BYTES, true);
+        assert_eq!(ahead.take(4 << 10, (4 << 10) + 100, true), (4 << 10) - 100);
+        assert_eq!(ahead.take(4 << 10, 8 << 10, true), 0, "the page is full");
+        assert_eq!(
+            ahead.take(4 << 10, 100, false),
+            0,
+            "others wait to be written there"
+        );
+        assert_eq!(
+            ahead.take(4 << 20, (4 << 20) + 1, true),
+            0,
+            "a large batch has few pages of parts"
+        );
+        assert_eq!(ahead.take(100, FILE_BYTES, true), 0);
+        let mut ahead = ZeroAhead::new(1000, true);
+        assert_eq!(ahead.take(100, 900, true), 100, "no page reaches beyond the file");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! An object with children is one copy of several that the cleaner may have made, all with one uid: they differ in where their
 //! children are said to be. So it is found only by a pointer to the very place it was read from.
 
-use super::Object;
+use super::object::Object;
 use firn_format::{Kind, Location, Pointer, Uid};
 use std::{
     collections::{BTreeMap, HashMap},

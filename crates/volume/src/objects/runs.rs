@@ -5,9 +5,12 @@
 //! wake-ups, takes as long as reading and opening a block of 32 KiB. What is in neither is loaded as by [`Objects::get`], side
 //! by side. Two readers of the same run may both read it from the disk; nothing is fetched twice from the store.
 
-use super::{Inner, Loading, Object, Objects, ReadError, at_place, locality::Arrival};
+use super::{
+    Inner, Object, Objects, ReadError,
+    locality::Arrival,
+    object::{Loading, at_place, loaded},
+};
 use firn_format::{Place, Pointer};
-use futures::channel::oneshot;
 use std::sync::Arc;
 
 /// One of the objects that are wanted.
@@ -65,22 +68,6 @@ impl Objects {
             let loading = loading.unwrap_or_else(|| self.start_load(&mut state, pointer, *place, arrival));
             *one = Wanted::Loading(loading);
         }
-    }
-}
-
-/// Waits for a load that is under way.
-pub(super) async fn loaded(
-    loading: Loading,
-    pointer: &Pointer,
-    place: Place,
-) -> Result<Arc<Object>, ReadError> {
-    match loading.await {
-        Ok(Ok(object)) => at_place(object, pointer, place),
-        Ok(Err(error)) => Err(error),
-        Err(oneshot::Canceled) => Err(ReadError::Unavailable {
-            segment: pointer.location.segment,
-            detail: "the load was ended".into(),
-        }),
     }
 }
 

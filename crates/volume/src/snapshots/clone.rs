@@ -8,7 +8,7 @@
 //! before (a clone of the present state makes a snapshot first, and deletes it last). So at no time is there a tree that no
 //! root in the anchor leads to.
 
-use super::{SnapshotError, shown};
+use super::info::{SnapshotError, shown};
 use crate::{
     branch::{commit_root, first_version},
     checkpoint::{CheckpointPayload, Packer, PackerContext},
@@ -57,21 +57,6 @@ impl From<AnchorError> for CloneError {
     }
 }
 
-/// Keeps a snapshot from being deleted while it is being cloned.
-struct Pinned<'a> {
-    volume: &'a Volume,
-    id: u64,
-}
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        let mut pinned = self.volume.inner.pinned_snapshots();
-        if let Some(at) = pinned.iter().position(|id| *id == self.id) {
-            pinned.swap_remove(at);
-        }
-    }
-}
-
 impl Volume {
     /// Makes a writable volume `name` of the same family out of a snapshot; any edge that has the family's keys can serve it.
     ///
@@ -80,8 +65,8 @@ impl Volume {
     pub async fn clone_snapshot(&self, snapshot: &[u8], name: &str) -> Result<CloneReport, CloneError> {
         let inner = &self.inner;
         inner.check_serving().map_err(SnapshotError::from)?;
-        let checkpointer = inner.checkpointer().map_err(SnapshotError::from)?;
-        let (retained, id, counters, used) = {
+        let checkpointer = inner.checkpointer.attached().map_err(SnapshotError::from)?;
+        let (retained, id, counters, used, _pinned) = {
             let state = inner.lock();
             let found = state
                 .snapshot_named(snapshot)
@@ -97,10 +82,9 @@ impl Volume {
                 ..state.counters.clone()
             };
             // Under the lock under which a deletion would be planned.
-            inner.pinned_snapshots().push(found.id);
-            (retained, found.id, counters, found.used_bytes)
+            let pinned = inner.snapshots.pin(found.id);
+            (retained, found.id, counters, found.used_bytes, pinned)
         };
-        let _pinned = Pinned { volume: self, id };
         let volume = clone_id(inner.volume, id, name);
         match inner.anchor.create_volume(volume, name).await {
             Ok(()) => {}
@@ -129,7 +113,7 @@ impl Volume {
                 version: root.version,
                 uid: root.uid,
             };
-            (inner.local.lock().await.owner, fork)
+            (inner.checkpointer.local.lock().await.owner, fork)
         };
         let ownership = inner
             .anchor
@@ -142,11 +126,11 @@ impl Volume {
                 .next_writer_for(WriterTenure::FirstRoot { volume })
                 .await?,
             next_segment: Arc::new(AtomicU64::new(0)),
-            ..inner.packer.clone()
+            ..inner.checkpointer.packer.clone()
         };
         let packer = Packer::new(context, version);
         let checkpoint = Checkpoint {
-            family: inner.packer.family,
+            family: inner.checkpointer.packer.family,
             volume,
             version,
             epoch: ownership.epoch(),

@@ -3,8 +3,14 @@
 //! It acts after commits and at no other time, so an idle volume stays idle (I9): what was not written to has nothing new to keep.
 //! What goes wrong is tried again after the next commit.
 
-use super::{AUTOMATIC, RetentionPolicy, SnapshotError};
-use crate::volume::{Inner, ServingState, Volume};
+use super::{
+    info::SnapshotError,
+    retention::{AUTOMATIC, RetentionPolicy},
+};
+use crate::{
+    serving::ServingState,
+    volume::{Inner, Volume},
+};
 use firn_env::{Monotonic, Task};
 use std::{sync::Arc, time::Duration};
 
@@ -34,10 +40,10 @@ impl Keeper {
     async fn run(mut self) {
         loop {
             let inner = self.inner.clone();
-            let committed = inner.committed.notified();
+            let committed = inner.checkpointer.committed();
             futures::pin_mut!(committed);
             committed.as_mut().enable();
-            if !matches!(*inner.serving_state.borrow(), ServingState::Serving) {
+            if !matches!(inner.serving.now(), ServingState::Serving) {
                 return;
             }
             committed.await;

@@ -12,8 +12,8 @@
 //! again: the temporary name follows from what is restored to where, and a file whose times are already those of its original is
 //! complete, since they are set last. Memory: one chunk of data, a directory page a level, and the hard links of the tree.
 
-use super::{SnapshotAccess, SnapshotError, administrator};
-use crate::volume::{RECORD_BYTES_MAX, Volume};
+use super::{administration::administrator, directory::SnapshotAccess, info::SnapshotError};
+use crate::{change::RECORD_BYTES_MAX, volume::Volume};
 use bytes::Bytes;
 use firn_env::{Backoff, Env, Retry};
 use firn_vfs::{
@@ -150,7 +150,7 @@ impl Volume {
         replace: bool,
         progress: &(dyn Fn(&RestoreReport) + Send + Sync),
     ) -> Result<RestoreReport, RestoreError> {
-        self.inner.checkpointer().map_err(SnapshotError::from)?;
+        self.inner.checkpointer.attached().map_err(SnapshotError::from)?;
         let no_such = || SnapshotError::NoSuchSnapshot {
             name: shown(snapshot),
         };

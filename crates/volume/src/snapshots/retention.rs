@@ -10,7 +10,7 @@
 //! Periods in which nothing was written have no snapshot and take no place on the tiers. On the day on which clocks go back an
 //! hour comes twice: they are two hours. Everything here is pure; who asks gives the time.
 
-use super::SnapshotInfo;
+use super::info::SnapshotInfo;
 use jiff::{
     Timestamp,
     civil::{Date, ISOWeekDate},

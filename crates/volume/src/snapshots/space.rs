@@ -4,7 +4,7 @@
 //! (or the head) has, nothing else has. The three trees are walked side by side; equal uids end the walk, so it costs what
 //! differs. It stops after [`OBJECTS_MAX`] objects, and then says that it found *at least* so much.
 
-use super::{SnapshotError, shown};
+use super::info::{SnapshotError, shown};
 use crate::{
     objects::{Objects, ReadError},
     read_view::read_failed,

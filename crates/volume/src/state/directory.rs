@@ -177,7 +177,7 @@ impl DirectoryPage {
     }
 
     pub fn decode(payload: Bytes, place: PagePlace) -> Result<Self, DecodeError> {
-        let mut input = Decoder::new(payload, VERSION, "directory page")?;
+        let mut input = Decoder::new(&payload, VERSION, "directory page")?;
         let count = input.count(20)?;
         let mut page = Self::default();
         for _ in 0..count {

@@ -118,26 +118,47 @@ async fn empty_cache(env: &Env) {
     }
 }
 
-/// A volume with one large file, after a start that has nothing of it in a cache and finds an object of it damaged.
+/// What `make` leaves in a new volume, after a start that has nothing of it in a cache and finds the newest object at a place that is
+/// `wanted` damaged.
+fn after_damage<T, F>(
+    simulation: &Simulation,
+    world: &mut World,
+    make: impl FnOnce(Volume) -> F + Send + 'static,
+    wanted: impl Fn(&T, Place) -> bool + Send + Sync + 'static,
+) -> (Volume, T)
+where
+    T: Send + Sync + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let (format, parts) = (world.format_and_open(), world.own_parts());
+    let made = simulation
+        .run(async move {
+            let volume = format.await;
+            let made = make(volume.clone()).await;
+            volume.sync().await.expect("synced");
+            volume.stop().await.expect("stopped");
+            damage(&*parts.store, |place| wanted(&made, place)).await;
+            empty_cache(&parts.env).await;
+            made
+        })
+        .expect("the run ends");
+    (world.power_cut(simulation), made)
+}
+
+/// The same for one large file.
 fn damaged(
     simulation: &Simulation,
     world: &mut World,
     wanted: impl Fn(u64, Place) -> bool + Send + Sync + 'static,
 ) -> (Volume, FileHandle) {
-    let (format, parts) = (world.format_and_open(), world.own_parts());
-    let file = simulation
-        .run(async move {
-            let volume = format.await;
-            let file = create(&volume, volume.root(), "large").await;
-            write_content(&volume, file, 0, FILE_BYTES).await;
-            volume.sync().await.expect("synced");
-            volume.stop().await.expect("stopped");
-            damage(&*parts.store, |place| wanted(file.inode, place)).await;
-            empty_cache(&parts.env).await;
-            file
-        })
-        .expect("the run ends");
-    (world.power_cut(simulation), file)
+    let make = |volume: Volume| async move {
+        let file = create(&volume, volume.root(), "large").await;
+        write_content(&volume, file, 0, FILE_BYTES).await;
+        file
+    };
+    after_damage(simulation, world, make, move |file: &FileHandle, place| {
+        wanted(file.inode, place)
+    })
 }
 
 /// What a file with a damaged node goes through, `lost` being the part below the node.
@@ -279,29 +300,19 @@ fn a_file_whose_map_is_damaged_can_be_removed() {
 fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_else() {
     let simulation = Simulation::new(5);
     let mut world = World::new(&simulation);
-    let (format, parts) = (world.format_and_open(), world.own_parts());
-    let (first, last) = simulation
-        .run(async move {
-            let volume = format.await;
-            let mut files = Vec::new();
-            for number in 0..300 {
-                files.push(create(&volume, volume.root(), &format!("file{number}")).await);
-            }
-            volume.sync().await.expect("synced");
-            volume.stop().await.expect("stopped");
-            let last = files[files.len() - 1];
-            let place = Place {
-                inode: INODE_MAP,
-                level: 1,
-                index: last.inode / 128,
-            };
-            damage(&*parts.store, |at| at == place).await;
-            empty_cache(&parts.env).await;
-            (files[0], last)
-        })
-        .expect("the run ends");
-    assert_ne!(first.inode / 128, last.inode / 128, "below different nodes");
-    let volume = world.power_cut(&simulation);
+    let make = |volume: Volume| async move {
+        let mut files = Vec::new();
+        for number in 0..300 {
+            files.push(create(&volume, volume.root(), &format!("file{number}")).await);
+        }
+        (files[0], files[files.len() - 1])
+    };
+    let wanted = |(_, last): &(FileHandle, FileHandle), at| {
+        let (inode, level) = (INODE_MAP, 1);
+        let index = last.inode / 128;
+        at == Place { inode, level, index }
+    };
+    let (volume, (first, last)) = after_damage(&simulation, &mut world, make, wanted);
     let env = world.env();
     simulation
         .run(async move {
@@ -327,27 +338,18 @@ fn a_damaged_node_of_the_inode_map_takes_its_files_along_and_holds_up_nobody_els
 fn a_damaged_node_of_a_directory_costs_its_names_and_holds_up_nobody_else() {
     let simulation = Simulation::new(8);
     let mut world = World::new(&simulation);
-    let (format, parts) = (world.format_and_open(), world.own_parts());
-    let (full, file) = simulation
-        .run(async move {
-            let volume = format.await;
-            let full = directory(&volume, volume.root(), "full").await;
-            let mut files = Vec::new();
-            for number in 0..500 {
-                files.push(create(&volume, full, &format!("file{number}")).await);
-            }
-            write(&volume, files[7], 0, vec![1; 10]).await;
-            volume.sync().await.expect("synced");
-            volume.stop().await.expect("stopped");
-            damage(&*parts.store, |place| {
-                place.inode == full.inode && place.level == 1
-            })
-            .await;
-            empty_cache(&parts.env).await;
-            (full, files[7])
-        })
-        .expect("the run ends");
-    let volume = world.power_cut(&simulation);
+    let make = |volume: Volume| async move {
+        let full = directory(&volume, volume.root(), "full").await;
+        let mut files = Vec::new();
+        for number in 0..500 {
+            files.push(create(&volume, full, &format!("file{number}")).await);
+        }
+        write(&volume, files[7], 0, vec![1; 10]).await;
+        (full, files[7])
+    };
+    let wanted =
+        |(full, _): &(FileHandle, FileHandle), place: Place| place.inode == full.inode && place.level == 1;
+    let (volume, (full, file)) = after_damage(&simulation, &mut world, make, wanted);
     let env = world.env();
     simulation
         .run(async move {

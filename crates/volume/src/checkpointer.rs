@@ -1,0 +1,194 @@
+//! The checkpointer's own: what only it changes, and what others may ask of it or tell it.
+//!
+//! | who | what |
+//! |---|---|
+//! | the task ([`crate::checkpoint::run`]) | holds [`CheckpointerState`] from one checkpoint to the next |
+//! | a request | [`Checkpointer::mark_dirty`], [`Checkpointer::want`], [`Checkpointer::wake`]; waits for [`Checkpointer::committed`] |
+//! | `status` | [`Checkpointer::times`], [`Checkpointer::merge_status`] |
+//!
+//! A volume that was opened while the cloud is away ([`crate::detached`]) has these, too, but nobody runs them and there is no state
+//! of a branch.
+
+use crate::{
+    checkpoint::{HISTORY_MAX, PackerContext},
+    error::DETACHED,
+    journal::Sequence,
+    local::LocalState,
+    merge::state::{MergeState, MergeStatus},
+    usage::UsageMap,
+};
+use firn_anchor::Ownership;
+use firn_env::Monotonic;
+use firn_format::{Pointer, Uid, Version};
+use firn_vfs::VfsError;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tokio::sync::{Notify, futures::Notified};
+
+/// What the checkpointer alone changes.
+pub(crate) struct CheckpointerState {
+    pub ownership: Ownership,
+    pub version: Version,
+    pub root: Uid,
+    /// Inodes that the newest checkpoint counts.
+    pub files: u64,
+    /// Where the committed orphans are.
+    pub orphan_pointers: BTreeMap<u64, Pointer>,
+    /// The newest commits, oldest first; at most [`HISTORY_MAX`].
+    pub history: VecDeque<(Version, Uid)>,
+    /// Where taking over from the cleaner stands.
+    pub merge: MergeState,
+    /// Live bytes of segments.
+    pub usage: UsageMap,
+}
+
+impl CheckpointerState {
+    /// Remembers a commit of this branch.
+    pub fn remember(&mut self, version: Version, uid: Uid) {
+        if self.history.len() >= HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((version, uid));
+    }
+}
+
+/// Times and counts of checkpoints, for `status` and for the cadence.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CheckpointTimes {
+    /// When the oldest change that no commit covers was made.
+    pub dirty_since: Option<Monotonic>,
+    /// The same for what the checkpoint under way has frozen.
+    pub frozen_since: Option<Monotonic>,
+    pub committed: u64,
+    /// The newest record under a committed root.
+    pub committed_to: Sequence,
+    pub last_commit_ms: Option<i64>,
+    pub last_error: Option<String>,
+    pub building: bool,
+}
+
+/// See the module.
+pub(crate) struct Checkpointer {
+    /// `None` while detached: nobody knows whose the volume is, and nothing is committed.
+    own: Option<tokio::sync::Mutex<CheckpointerState>>,
+    pub packer: PackerContext,
+    /// Locked after the state of the branch.
+    pub local: tokio::sync::Mutex<LocalState>,
+    times: Mutex<CheckpointTimes>,
+    /// What was taken over from the cleaner.
+    merging: Mutex<MergeStatus>,
+    /// Something became dirty, or somebody wants a checkpoint now.
+    woken: Notify,
+    wanted: AtomicBool,
+    /// A checkpoint was committed.
+    committed: Notify,
+}
+
+impl Checkpointer {
+    pub fn new(
+        own: Option<CheckpointerState>,
+        packer: PackerContext,
+        local: LocalState,
+        times: CheckpointTimes,
+    ) -> Self {
+        Self {
+            own: own.map(tokio::sync::Mutex::new),
+            packer,
+            local: tokio::sync::Mutex::new(local),
+            times: Mutex::new(times),
+            merging: Mutex::default(),
+            woken: Notify::new(),
+            wanted: AtomicBool::new(false),
+            committed: Notify::new(),
+        }
+    }
+
+    /// What may commit; `None` while detached.
+    pub fn own(&self) -> Option<&tokio::sync::Mutex<CheckpointerState>> {
+        self.own.as_ref()
+    }
+
+    /// The same for a request, which is refused while detached.
+    pub fn attached(&self) -> Result<&tokio::sync::Mutex<CheckpointerState>, VfsError> {
+        self.own().ok_or(VfsError::TryAgain { reason: DETACHED })
+    }
+
+    pub fn times(&self) -> MutexGuard<'_, CheckpointTimes> {
+        self.times
+            .lock()
+            .expect("no panic under the lock of the checkpointer's times")
+    }
+
+    pub fn merge_status(&self) -> MutexGuard<'_, MergeStatus> {
+        self.merging
+            .lock()
+            .expect("no panic under the lock of the merge's counts")
+    }
+
+    /// Has the task look whether a checkpoint is due.
+    pub fn wake(&self) {
+        self.woken.notify_one();
+    }
+
+    /// Asks for a checkpoint now.
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// A checkpoint begins, or none is needed.
+    pub fn begin(&self) {
+        self.wanted.store(false, Ordering::Release);
+    }
+
+    pub fn woken(&self) -> Notified<'_> {
+        self.woken.notified()
+    }
+
+    /// The next commit, or that there was nothing to commit, or the end of the volume.
+    pub fn committed(&self) -> Notified<'_> {
+        self.committed.notified()
+    }
+
+    /// Has all who wait for a commit look again.
+    pub fn tell_committed(&self) {
+        self.committed.notify_waiters();
+    }
+
+    /// Remembers since when something is dirty; whether nothing was before.
+    pub fn mark_dirty(&self, now: Monotonic) -> bool {
+        let mut times = self.times();
+        let first = times.dirty_since.is_none();
+        if first {
+            times.dirty_since = Some(now);
+        }
+        first
+    }
+}
+
+impl CheckpointTimes {
+    /// What was dirty is frozen, and built from now on.
+    pub fn freeze(&mut self) {
+        self.frozen_since = self.dirty_since.take();
+        self.building = true;
+    }
+
+    /// What was frozen is committed.
+    pub fn commit(&mut self, covered: Sequence, committed_at_ms: i64) {
+        self.frozen_since = None;
+        self.building = false;
+        self.committed += 1;
+        self.committed_to = covered;
+        self.last_commit_ms = Some(committed_at_ms);
+        self.last_error = None;
+    }
+}
