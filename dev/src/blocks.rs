@@ -3,12 +3,14 @@
 use crate::layout::Layout;
 use anyhow::{Context as _, Result, bail};
 use firn_api::MasterSecret;
-use firn_blockd::{NodeSection, Operator, Size, coordinate, start_node};
+use firn_billing::{Billing, BillingSink, Reporter};
+use firn_blockd::{NodeMeter, NodeSection, Operator, Size, coordinate, start_node, usage_source};
 use firn_blockd_node::Node;
-use firn_blockd_placement::{Placement, PlacementError};
+use firn_blockd_placement::Placement;
 use firn_blockd_protocol::{Replication, RowIndex};
 use firn_env::Env;
 use firn_table::Table;
+use firn_usage::DeliveryPolicy;
 use std::{sync::Arc, time::Duration};
 
 /// As many as the most copies of a disk.
@@ -20,6 +22,8 @@ const DEAD_AFTER_SECONDS: u64 = 4;
 /// How long the lease of an earlier process on this directory is respected, and disks wait after a crash: the table's lock
 /// shows that it is gone, so no longer than it takes to renew one's own in time.
 const LEASE: Duration = Duration::from_secs(3);
+/// Who uses a disk and then asks for the bill should not wait.
+const METER_PERIOD: Duration = Duration::from_millis(500);
 /// Nodes that do not register by then are broken.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The installation's name in certificates.
@@ -29,8 +33,12 @@ pub const TRUST_DOMAIN: &str = "dev.firn";
 pub struct Cluster {
     env: Env,
     pub placement: Placement,
-    nodes: Vec<Node>,
+    /// Each with the environment of its directory.
+    nodes: Vec<(Node, Env)>,
 }
+
+/// What of the nodes goes to the bill.
+pub struct Meters(Vec<NodeMeter>);
 
 /// What makes nodes and those who attach disks believe each other: the service's authority and its capabilities.
 pub fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
@@ -38,22 +46,15 @@ pub fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
     Ok(Arc::new(Operator::with(env, authority, master.capabilities())))
 }
 
-/// Starts the nodes, which open `table`. Until a later version a cluster that an earlier one kept in `shared` is moved out of there.
+/// Starts the nodes, which open `table`.
 pub async fn start(
     env: &Env,
     layout: &Layout,
     master: &MasterSecret,
-    shared: &Arc<dyn Table>,
     table: Arc<dyn Table>,
 ) -> Result<Cluster> {
     let operator = operator(env, master)?;
     let placement = Placement::new(env.clone(), table, "dev")?;
-    let before = Placement::new(env.clone(), shared.clone(), "dev")?;
-    // The directory's lock shows that no node runs.
-    match placement.move_from(&before, Duration::ZERO).await {
-        Ok(_) | Err(PlacementError::NoCluster) => {}
-        Err(error) => return Err(error.into()),
-    }
     placement.initialise([ROWS; 3]).await?;
     let start_one = async |number: usize| -> Result<(Node, Env, NodeSection)> {
         let section = NodeSection {
@@ -67,6 +68,7 @@ pub async fn start(
             dead_after_seconds: DEAD_AFTER_SECONDS,
             connections: 1024,
             memory: Size(256 << 20),
+            metrics: None,
         };
         std::fs::create_dir_all(&section.directory)?;
         let node_env = firn_env::real(&section.directory)?;
@@ -80,7 +82,7 @@ pub async fn start(
     for (_, node_env, section) in &started {
         coordinate(node_env, &placement, section, LEASE);
     }
-    let nodes = started.into_iter().map(|(node, ..)| node).collect();
+    let nodes = started.into_iter().map(|(node, env, _)| (node, env)).collect();
     Ok(Cluster {
         env: env.clone(),
         placement,
@@ -102,8 +104,33 @@ impl Cluster {
         Ok(())
     }
 
-    pub async fn stop(self) {
-        for node in self.nodes {
+    /// Opens what carries the nodes' counts into the ledger, which lies in `table`.
+    pub async fn meters(&self, table: &Arc<dyn Table>) -> Result<Meters> {
+        let ledger = Arc::new(Billing::new(&self.env, table.clone()));
+        let mut meters = Vec::new();
+        for (node, env) in &self.nodes {
+            let reporter = Reporter::service(usage_source(node.id()));
+            let sink = Arc::new(BillingSink::new(ledger.clone(), reporter));
+            let policy = DeliveryPolicy {
+                linger: METER_PERIOD,
+                ..DeliveryPolicy::default()
+            };
+            let meter = NodeMeter::start(env, node.id(), sink, policy).await;
+            meters.push(meter.map_err(|failure| anyhow::anyhow!("{failure}"))?);
+        }
+        Ok(Meters(meters))
+    }
+
+    /// Counts for ever what the nodes serve.
+    pub async fn keep_counting(&self, Meters(meters): &Meters) {
+        let counting = self.nodes.iter().zip(meters);
+        let counting = counting.map(|((node, _), meter)| meter.run(node, METER_PERIOD));
+        futures::future::join_all(counting).await;
+    }
+
+    pub async fn stop(self, Meters(meters): Meters) {
+        for ((node, _), meter) in self.nodes.into_iter().zip(&meters) {
+            meter.record(&node).await;
             node.stop().await;
         }
     }

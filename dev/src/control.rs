@@ -19,7 +19,6 @@ use tokio::{
 
 /// A running API.
 pub struct Api {
-    pub app: App,
     pub url: String,
     serving: JoinHandle<()>,
 }
@@ -57,7 +56,6 @@ pub async fn start(
     let names = vec!["localhost".into(), address.ip().to_string()];
     let listening = Listening::new(address, Some(names), "dev");
     let (ready, told) = oneshot::channel();
-    let served = app.clone();
     let serving = tokio::spawn(async move {
         let stop = async move {
             // A sender that is gone stops us too.
@@ -67,7 +65,7 @@ pub async fn start(
             // Nobody waits any more if the start failed elsewhere.
             let _ = ready.send(bound.tenants);
         };
-        if let Err(error) = firn_api::serve_recorded(&served, &listening, recorder, ready, stop).await {
+        if let Err(error) = firn_api::serve_recorded(&app, &listening, recorder, ready, stop).await {
             tracing::error!(%error, "the API ended");
             eprintln!("firn-dev: the API ended: {error}");
         }
@@ -77,7 +75,6 @@ pub async fn start(
         bail!("the API cannot listen on {address}; name another place with --api");
     };
     Ok(Api {
-        app,
         url: format!("https://localhost:{}", address.port()),
         serving,
     })

@@ -5,19 +5,19 @@
 //! ```
 
 use crate::{
-    Arguments, commits,
+    Arguments,
     layout::{Layout, write_whole},
 };
 use anyhow::{Context as _, Result};
-use firn_anchor::Anchor;
-use firn_api::App;
-use firn_cleaner::{Cleaner, Limits};
+use firn_anchor::{Anchor, AnchorRole};
+use firn_cleaner::{Cleaner, CleaningNotes, Limits};
 use firn_edge::{Config, Enrolment, Failure, Outside, Place, enrol, serve_until};
 use firn_env::Env;
-use firn_format::FamilyId;
+use firn_identity::TenantVolume;
 use firn_store::{Stack, StackConfig, StoreUrl};
 use firn_store_cloud::Credentials;
 use firn_table::Table;
+use serde_json::json;
 use std::{io::Write as _, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -42,12 +42,11 @@ pub struct Edge {
     task: JoinHandle<()>,
 }
 
-/// Starts to wait for an edge to join, and then to serve.
+/// Starts to wait for an edge to join, and then to serve. `table` is the API's, where the anchor's tuples are: the cleaner's way to them.
 pub fn start(
     env: &Env,
     layout: &Layout,
     table: Arc<dyn Table>,
-    app: App,
     arguments: &Arguments,
     stopping: watch::Receiver<bool>,
 ) -> Result<Edge> {
@@ -60,11 +59,10 @@ pub fn start(
         let cleaning = Cleaning {
             env,
             layout: layout.clone(),
-            table: table.clone(),
-            app,
+            table,
             every: Duration::from_secs(clean_every),
         };
-        let why = match life(&layout, &config, table, &cleaning, stopping, &report).await {
+        let why = match life(&layout, &config, &cleaning, stopping, &report).await {
             Ok(()) => "it was told to".to_owned(),
             Err(failure) => failure.to_string(),
         };
@@ -81,7 +79,7 @@ fn configuration(layout: &Layout, nfs: SocketAddr) -> String {
 name = "main"
 edge_name = "dev"
 store = "file://{bucket}"
-table = "redb:{table}"
+anchor = "service"
 state_directory = "{state}"
 
 [limits]
@@ -104,7 +102,6 @@ squash = "none"
 require_privileged_port = false
 "#,
         bucket = layout.text("bucket"),
-        table = layout.text("storage.redb"),
         state = layout.text("edge"),
         host = nfs.ip(),
         port = nfs.port(),
@@ -114,19 +111,14 @@ require_privileged_port = false
 async fn life(
     layout: &Layout,
     config: &Config,
-    table: Arc<dyn Table>,
     cleaning: &Cleaning,
     mut stopping: watch::Receiver<bool>,
     report: &watch::Sender<Progress>,
 ) -> Result<(), Failure> {
-    let Some((outside, place)) = joined(layout, config, &table, stopping.clone()).await? else {
+    let Some((outside, place)) = joined(layout, config, stopping.clone()).await else {
         return Ok(());
     };
-    let commits = commits::observe(cleaning.env.clone(), table, cleaning.app.clone(), place);
-    let beside = [
-        tokio::spawn(commits),
-        tokio::spawn(cleaning.clone().run(place.family)),
-    ];
+    let cleaner = tokio::spawn(cleaning.clone().run(place));
     let told = async move {
         // A sender that is gone stops us too.
         let _ = stopping.wait_for(|stop| *stop).await;
@@ -135,7 +127,7 @@ async fn life(
         report.send_replace(Progress::Serving(address.to_owned()));
     };
     let served = serve_until(config, &outside, told, ready).await;
-    beside.iter().for_each(JoinHandle::abort);
+    cleaner.abort();
     served
 }
 
@@ -143,31 +135,35 @@ async fn life(
 async fn joined(
     layout: &Layout,
     config: &Config,
-    table: &Arc<dyn Table>,
     stopping: watch::Receiver<bool>,
-) -> Result<Option<(Outside, Place)>, Failure> {
+) -> Option<(Outside, Place)> {
     let mut outside = None;
     loop {
         if *stopping.borrow() {
-            return Ok(None);
+            return None;
         }
         // The state directory is made by `firn edge join`, not before it: opening would be in its way.
         if layout.has_edge() {
-            if outside.is_none() {
-                outside = Some(Outside::over(config, table.clone()).await?);
-            }
-            if let Some(opened) = &outside {
-                match enrol(config, opened).await {
-                    Ok(Enrolment::Ready { place, .. }) => {
-                        return Ok(outside.map(|outside| (outside, place)));
-                    }
-                    Ok(Enrolment::NotApproved { .. }) => {}
-                    // The API of this process may be a moment behind.
-                    Err(failure) => tracing::warn!(%failure, "not enrolled yet"),
-                }
+            match take_up(config, &mut outside).await {
+                Ok(Some(place)) => return outside.map(|outside| (outside, place)),
+                Ok(None) => {}
+                // The API of this process may be a moment behind.
+                Err(failure) => tracing::warn!(%failure, "not enrolled yet"),
             }
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Takes the keys up; nothing if the edge was not approved yet.
+async fn take_up(config: &Config, outside: &mut Option<Outside>) -> Result<Option<Place>, Failure> {
+    let outside = match outside {
+        Some(opened) => opened,
+        None => outside.insert(Outside::for_serving(config, None).await?),
+    };
+    match enrol(config, outside).await? {
+        Enrolment::Ready { place, .. } => Ok(Some(place)),
+        Enrolment::NotApproved { .. } => Ok(None),
     }
 }
 
@@ -207,39 +203,49 @@ struct Cleaning {
     env: Env,
     layout: Layout,
     table: Arc<dyn Table>,
-    app: App,
     every: Duration,
 }
 
 impl Cleaning {
-    /// Cleans for ever; each run's report is a line of `cleaner.log`.
-    async fn run(self, family: FamilyId) {
+    /// Cleans for ever; each run's report, and what was noted of it for the bill, is a line of `cleaner.log`.
+    async fn run(self, place: Place) {
         loop {
             tokio::time::sleep(self.every).await;
-            if let Err(error) = self.rounds(family).await {
+            if let Err(error) = self.rounds(place).await {
                 tracing::warn!(%error, "the cleaner starts anew");
             }
         }
     }
 
-    async fn rounds(&self, family: FamilyId) -> Result<()> {
+    async fn rounds(&self, place: Place) -> Result<()> {
         let url = format!("file://{}", self.layout.text("bucket")).parse::<StoreUrl>()?;
         let backend = firn_store_cloud::open(&self.env, &url, &Credentials::Environment).await?;
-        let stack = Stack::new(&self.env, backend, StackConfig::default());
-        let anchor = Anchor::new(self.table.clone(), self.env.clone(), family);
+        let Stack { store, meter, .. } = Stack::new(&self.env, backend, StackConfig::default());
+        let Place {
+            tenant,
+            volume,
+            family,
+        } = place;
+        let kept = TenantVolume { tenant, volume }.roots_partition();
+        let (table, env) = (self.table.clone(), self.env.clone());
+        let anchor = Anchor::within(table, env, family, kept, AnchorRole::Cleaner);
         let limits = Limits {
             grace: GRACE,
             ..Limits::default()
         };
-        let mut cleaner = Cleaner::new(&self.env, stack.store, &anchor, limits);
+        let mut cleaner = Cleaner::new(&self.env, store, &anchor, limits);
+        let mut notes = CleaningNotes::new(meter);
         let mut log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.layout.path("cleaner.log"))
             .context("cleaner.log")?;
         loop {
-            let report = cleaner.run().await?;
-            writeln!(log, "{}", serde_json::to_string(&report)?)?;
+            let ran = cleaner.run().await;
+            let listing = ran.as_ref().ok().and_then(|report| report.listing);
+            let noted = notes.note(&self.env, &anchor, listing).await?;
+            let line = json!({ "noted": noted, "report": ran? });
+            writeln!(log, "{line}")?;
             tokio::time::sleep(self.every).await;
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! master.key  authority.pem          the service's secret; whom clients take for it
-//! api.redb    api/                   the control plane's table; its state, with the letters it would mail
-//! storage.redb  bucket/              roots of volumes; what a bucket would hold
+//! api.redb    api/                   the control plane's table, roots of volumes included; its state, with the letters it would mail
+//! bucket/                            what a bucket would hold
 //! node-0 … node-2  cluster.redb      disk nodes, and the table that they open
 //! disks.sock  disk-keys/             NBD; the keys of disks, which are the customer's
 //! edge/  firn-edge.toml              the edge's state, as `firn edge join` makes it; its configuration
@@ -11,7 +11,7 @@
 //! firn-dev.log  firn-dev.pid  lock   of the process
 //! ```
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use firn_api::MasterSecret;
 use firn_env::Env;
 use std::{
@@ -39,6 +39,13 @@ impl Layout {
         let layout = Self {
             root: directory.canonicalize()?,
         };
+        ensure!(
+            !layout.path("storage.redb").exists(),
+            "{} was made by an earlier firn dev, which kept the volume's roots in a table of their own; nothing was changed. Begin in \
+             another directory (--directory); the version that made this one still serves it, and `firn-edge recover` reads the volume \
+             from its bucket with the recovery phrase",
+            layout.root.display()
+        );
         for name in ["api", "bucket", "disk-keys"] {
             fs::create_dir_all(layout.path(name)).with_context(|| name.to_owned())?;
         }

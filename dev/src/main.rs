@@ -4,7 +4,8 @@
 //!            firn (you) ──HTTPS──▶ API ──▶ api.redb                       what a service would keep
 //!                                   │ disks
 //!            NBD ──▶ disks.sock ──▶ hosts ──▶ three disk nodes            node-0 … node-2, cluster.redb
-//! mount ──NFS──▶ edge ──▶ journal, cache ──▶ bucket/, storage.redb        what a customer's cloud would keep
+//!                                   ▲ roots
+//! mount ──NFS──▶ edge ──▶ journal, cache ──▶ bucket/                      what a customer's cloud would keep
 //!                                               ▲
 //!                            cleaner ───────────┘
 //! ```
@@ -12,6 +13,7 @@
 //! It is the code of the programs themselves, not a copy: the API's server, the edge's `run`, the nodes of `firn-blockd`, the
 //! cleaner's runs. Only what lets one process in at a time (the embedded tables) is shared instead of reached over a network.
 //! Killed at any moment, it goes on from its directory.
+#![recursion_limit = "256"]
 #![allow(
     clippy::disallowed_methods,
     reason = "a program for people: real time, real processes, real files"
@@ -19,7 +21,7 @@
 
 mod background;
 mod blocks;
-mod commits;
+mod certificate;
 mod control;
 mod customer;
 mod disks;
@@ -120,14 +122,16 @@ async fn run(arguments: &Arguments) -> Result<()> {
     })?;
     layout.start_log()?;
     layout.note_process()?;
+    // The API goes after those who ask it.
     let (stopping, _) = tokio::sync::watch::channel(false);
+    let (stopping_api, _) = tokio::sync::watch::channel(false);
     let master = layout.master_secret(&env)?;
-    let (records, storage, rows) = futures::try_join!(
+    certificate::renew_if_over(&env, &layout, &master)?;
+    let (records, rows) = futures::try_join!(
         table(&env, &layout, "api.redb"),
-        table(&env, &layout, "storage.redb"),
         table(&env, &layout, "cluster.redb")
     )?;
-    let cluster = blocks::start(&env, &layout, &master, &storage, rows).await?;
+    let cluster = blocks::start(&env, &layout, &master, rows).await?;
     let hosts = disks::Hosts::start(&env, &layout, &master, &cluster.placement).await?;
     let recorder = match &arguments.record {
         Some(path) => Some(Recorder::open(path).with_context(|| path.display().to_string())?),
@@ -136,21 +140,15 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let api = control::start(
         &layout,
         master,
-        records,
+        records.clone(),
         hosts.clone(),
         arguments.api,
         recorder,
-        stopping.subscribe(),
+        stopping_api.subscribe(),
     )
     .await?;
-    let edge = edge::start(
-        &env,
-        &layout,
-        storage,
-        api.app.clone(),
-        arguments,
-        stopping.subscribe(),
-    )?;
+    let meters = cluster.meters(&records).await?;
+    let edge = edge::start(&env, &layout, records, arguments, stopping.subscribe())?;
     let typed = if arguments.empty {
         Vec::new()
     } else {
@@ -169,9 +167,11 @@ async fn run(arguments: &Arguments) -> Result<()> {
         let signalled = pin!(async {
             select(pin!(tokio::signal::ctrl_c()), pin!(terminate.recv())).await;
         });
-        match select(signalled, pin!(edge.failed())).await {
-            Either::Left(((), _)) => Ok(()),
-            Either::Right((why, _)) => Err(why),
+        let (failed, counting) = (pin!(edge.failed()), pin!(cluster.keep_counting(&meters)));
+        match select(select(signalled, failed), counting).await {
+            Either::Left((Either::Left(((), _)), _)) => Ok(()),
+            Either::Left((Either::Right((why, _)), _)) => Err(why),
+            Either::Right(((), _)) => Err("the disk nodes' meters ended".to_owned()),
         }
     };
     tracing::info!("stopping");
@@ -179,8 +179,9 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let ended = async {
         edge.ended().await;
         hosts.stop().await;
+        stopping_api.send_replace(true);
         api.ended().await;
-        cluster.stop().await;
+        cluster.stop(meters).await;
     };
     if tokio::time::timeout(LAST_WORD, ended).await.is_err() {
         tracing::warn!("not everything ended in time; the next start goes on from the directory");

@@ -67,8 +67,8 @@ impl Anchor {
     /// Creates the family's tuple.
     ///
     /// # Errors
-    /// [`AnchorError::FamilyExists`], or what the table says. After [`TableError::Unavailable`] it may exist: making the call again
-    /// may then answer that it does.
+    /// [`AnchorError::FamilyExists`], or what the table says. [In doubt](TableError::is_in_doubt) it may exist: making the call
+    /// again may then answer that it does.
     pub async fn create_family(&self) -> Result<(), AnchorError> {
         let call = AnchorCall::CreateFamily {
             created_at_ms: self.env.wall().as_millis(),
@@ -208,7 +208,7 @@ impl Anchor {
             match self.change(call.clone()).await {
                 Ok(Ok(_)) => return Ok(Ok(())),
                 Ok(Err(obstacle)) => return Ok(Err(obstacle)),
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error) if error.is_in_doubt() => last = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -278,7 +278,7 @@ impl Anchor {
 
 /// An answer to another question: nothing is known of what happened.
 pub(crate) fn nonsense() -> TableError {
-    TableError::Unavailable("the anchor's answer is not one to what was asked".into())
+    TableError::InvalidAnswer("the anchor's answer is not one to what was asked".into())
 }
 
 pub(crate) fn volume_sort(volume: VolumeId) -> String {

@@ -12,7 +12,9 @@
 //!
 //! No call names a family or a partition: whoever answers knows which one the caller's is.
 
-use crate::{Proposal, RetiredSegment, Root, Sweep, TupleVersion, VolumeChange, WriterTenure, text};
+use crate::{
+    CleaningNote, Proposal, RetiredSegment, Root, Sweep, TupleVersion, VolumeChange, WriterTenure, text,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_format::{SegmentId, VolumeId, WriterId};
@@ -28,7 +30,7 @@ pub trait AnchorBackend: Send + Sync {
     /// Makes a call.
     ///
     /// # Errors
-    /// [`TableError::Unavailable`]: it may have happened or may still happen. [`TableError::Refused`]: the caller may not.
+    /// [In doubt](TableError::is_in_doubt): it may have happened or may still happen. [`TableError::Refused`]: the caller may not.
     /// [`TableError::Limit`]: the call cannot be made by anybody (a root that does not come next, a list too long). Of a guarded
     /// backend [`TableError::ConditionFailed`]: a guard does not hold.
     async fn call(&self, call: AnchorCall) -> Result<AnchorAnswer, TableError>;
@@ -129,6 +131,8 @@ pub enum AnchorCall {
         /// Which sweep.
         sweep: Sweep,
     },
+    /// Reads what cleaners noted for the bill.
+    CleaningAccount {},
     /// Creates the family.
     CreateFamily {
         /// By the caller's wall clock, milliseconds since 1970.
@@ -276,6 +280,19 @@ pub enum AnchorCall {
         #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
         after: Option<SegmentId>,
     },
+    /// Notes for the bill what a run of the cleaner sent and found.
+    NoteCleaning {
+        /// The version of the account on which this was decided.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        seen: Option<TupleVersion>,
+        /// What is noted.
+        note: CleaningNote,
+        /// The change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        change_id: [u8; 16],
+    },
 }
 
 /// A segment to retire.
@@ -402,7 +419,8 @@ impl AnchorCall {
             | Self::ListRetired { .. }
             | Self::ListDoomed { .. }
             | Self::Doomed { .. }
-            | Self::CleanerCursor { .. } => true,
+            | Self::CleanerCursor { .. }
+            | Self::CleaningAccount {} => true,
             Self::CreateFamily { .. }
             | Self::CreateVolume { .. }
             | Self::ChangeVolume { .. }
@@ -413,7 +431,8 @@ impl AnchorCall {
             | Self::SeeDoomed { .. }
             | Self::ForgetDoomed { .. }
             | Self::ChangeRetired { .. }
-            | Self::SetCleanerCursor { .. } => false,
+            | Self::SetCleanerCursor { .. }
+            | Self::NoteCleaning { .. } => false,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_format::{SegmentId, Version, VolumeId, WriterId};
-use firn_table::{MAX_TRANSACTION_OPERATIONS, TableError};
+use firn_table::MAX_TRANSACTION_OPERATIONS;
 use serde::{Deserialize, Serialize};
 
 const LAYOUT_VERSION: u8 = 1;
@@ -290,7 +290,7 @@ impl Anchor {
             match self.change(call.clone()).await {
                 Ok(Ok(_)) => return Ok(RetirementOutcome::Done),
                 Ok(Err(_)) => return Ok(RetirementOutcome::Overtaken),
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error) if error.is_in_doubt() => last = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -434,10 +434,7 @@ impl Anchor {
         };
         let read = |bytes: &[u8]| {
             let (mut reader, flags) = open(bytes, CURSOR_KIND, SOMEWHERE)?;
-            let segment = SegmentId {
-                writer: WriterId(reader.u64()?),
-                sequence: reader.u64()?,
-            };
+            let segment = layout::read_segment(&mut reader)?;
             reader.finish()?;
             Ok((flags & SOMEWHERE != 0).then_some(segment))
         };

@@ -42,7 +42,7 @@ impl fmt::Display for Fenced {
 /// A failed call of the anchor.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AnchorError {
-    /// The table failed. If it is [`TableError::Unavailable`], the change may have happened or may still happen: make the
+    /// The table failed. If it [is in doubt](TableError::is_in_doubt), the change may have happened or may still happen: make the
     /// same call again.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -169,10 +169,16 @@ pub enum AnchorError {
 impl AnchorError {
     /// Whether the same call may succeed later without anybody's help.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Table(TableError::Unavailable(_)) | Self::Contended { .. }
-        )
+        match self {
+            Self::Table(error) => error.is_in_doubt(),
+            Self::Contended { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether whoever answered for the anchor said nothing that one says: a mistake of the address, or somebody in its place.
+    pub fn is_invalid_answer(&self) -> bool {
+        matches!(self, Self::Table(TableError::InvalidAnswer(_)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::TupleError;
 use firn_codec::{Codec, VariableCodec};
+use firn_format::{Location, SegmentId, WriterId};
 
 pub(crate) use firn_codec::Writer;
 
@@ -9,7 +10,7 @@ pub(crate) use firn_codec::Writer;
 pub(crate) struct Tuple;
 
 /// Reads a tuple.
-pub(crate) type Reader<'a> = firn_codec::Reader<'a, Tuple>;
+pub(crate) type Reader<'a> = firn_codec::Reader<&'a [u8], Tuple>;
 
 impl Codec for Tuple {
     type Error = TupleError;
@@ -48,4 +49,30 @@ pub(crate) fn open_versions(
         return Err(reader.malformed("the kind of another tuple"));
     }
     Ok((reader, layout))
+}
+
+pub(crate) fn write_segment(writer: &mut Writer, segment: SegmentId) {
+    writer.u64(segment.writer.0);
+    writer.u64(segment.sequence);
+}
+
+pub(crate) fn read_segment(reader: &mut Reader<'_>) -> Result<SegmentId, TupleError> {
+    Ok(SegmentId {
+        writer: WriterId(reader.u64()?),
+        sequence: reader.u64()?,
+    })
+}
+
+pub(crate) fn write_location(writer: &mut Writer, location: &Location) {
+    write_segment(writer, location.segment);
+    writer.u32(location.offset);
+    writer.u32(location.length);
+}
+
+pub(crate) fn read_location(reader: &mut Reader<'_>) -> Result<Location, TupleError> {
+    Ok(Location {
+        segment: read_segment(reader)?,
+        offset: reader.u32()?,
+        length: reader.u32()?,
+    })
 }

@@ -8,6 +8,7 @@
 //! - A **volume** tuple ([`VolumeTuple`]) holds the root, who may replace it, and the roots retained at takeovers.
 //! - [`Ownership`] is the right to replace the root, until somebody takes it away. It never expires by time.
 //! - A **writer** tuple says for what an incarnation was drawn, hence when what it left behind is garbage ([`WriterTenure`]).
+//! - A [`CleaningAccount`] adds up what cleaners sent to the bucket and found in it, for the bill.
 //! - A [`Proposal`] is a relocated head that the cleaner offers; [`Anchor::retire`] puts the retirements of all cleaners into
 //!   one order.
 //! - [`AnchorCall`] is what may be asked, [`AnchorBackend`] who answers: a table ([`TableBackend`]), or a service before one.
@@ -15,6 +16,7 @@
 //!
 //! Nothing here runs in the background: a volume nobody uses costs no request.
 
+mod account;
 mod anchor;
 mod call;
 mod cleaning;
@@ -23,6 +25,7 @@ pub mod conformance;
 mod error;
 mod known;
 mod layout;
+mod mark;
 mod on_table;
 mod ownership;
 mod proposal;
@@ -34,6 +37,7 @@ mod transition;
 mod tuple;
 mod writer;
 
+pub use account::{CleaningAccount, CleaningNote, LISTING_GAP_MAX, Listing};
 pub use anchor::{Anchor, VolumeEntry};
 pub use call::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, MAX_LISTED, Obstacle, RetireProposal, RetireSegment,

@@ -10,12 +10,15 @@
 //! still true in the instant of the write (decision 0080).
 
 use crate::{
-    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleanerRound, FamilyTuple, MAX_LISTED, Obstacle,
-    OwnerId, Proposal, RetireProposal, RetireSegment, RetiredSegment, Root, SeenSegment, StoredTuple,
-    TupleError, TupleVersion, VolumeChange, VolumeTuple, WriterTenure, WriterTuple,
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleanerRound, CleaningAccount, CleaningNote,
+    FamilyTuple, MAX_LISTED, Obstacle, OwnerId, Proposal, RetireProposal, RetireSegment, RetiredSegment,
+    Root, SeenSegment, StoredTuple, TupleError, TupleVersion, VolumeChange, VolumeTuple, WriterTenure,
+    WriterTuple,
+    account::ACCOUNT,
     anchor::{FAMILY, NAME_PREFIX, VOLUME_PREFIX, volume_sort},
     cleaning::{self, DOOMED_PREFIX, RETIRED_PREFIX, ROUND, retirement_segments, segment_sort},
     known::KnownTuples,
+    mark::{ReadMark, account_mark, family_mark, proposal_mark, round_mark, volume_mark},
     proposal::proposal_sort,
     tuple::check_name,
     writer::writer_sort,
@@ -124,7 +127,7 @@ impl TableBackend {
         &self,
         sort: &str,
         writes: Vec<Write>,
-        mark: Option<(Decode, [u8; 16])>,
+        mark: Option<(ReadMark, [u8; 16])>,
     ) -> Result<AnchorAnswer, TableError> {
         let own = writes.len();
         let written = writes.iter().find_map(|write| match write {
@@ -166,7 +169,7 @@ impl TableBackend {
     async fn already(
         &self,
         sort: &str,
-        mark: Option<(Decode, [u8; 16])>,
+        mark: Option<(ReadMark, [u8; 16])>,
         with: Obstacle,
     ) -> Result<AnchorAnswer, TableError> {
         if let Some((mark_of, wanted)) = mark
@@ -224,7 +227,7 @@ impl TableBackend {
         change: VolumeChange,
     ) -> Result<AnchorAnswer, TableError> {
         let sort = volume_sort(volume);
-        let mark = Some((volume_mark as Decode, change.change_id()));
+        let mark = Some((volume_mark as ReadMark, change.change_id()));
         let mut seen = seen;
         if firn_env::planted!("anchor.change_on_any_version")
             && let Some(item) = self.read(&sort).await?
@@ -250,7 +253,7 @@ impl TableBackend {
         drawn_at_ms: i64,
         change_id: [u8; 16],
     ) -> Result<AnchorAnswer, TableError> {
-        let mark = Some((family_mark as Decode, change_id));
+        let mark = Some((family_mark as ReadMark, change_id));
         let Some(content) = self.content_at(FAMILY, seen).await? else {
             return self.already(FAMILY, mark, Obstacle::Tuple).await;
         };
@@ -323,7 +326,7 @@ impl TableBackend {
         proposal: Proposal,
     ) -> Result<AnchorAnswer, TableError> {
         let sort = proposal_sort(volume);
-        let mark = Some((proposal_mark as Decode, proposal.change_id));
+        let mark = Some((proposal_mark as ReadMark, proposal.change_id));
         match self.proposed(volume, seen, &proposal).await? {
             Some(put) => self.change(&sort, vec![put], mark).await,
             None => self.already(&sort, mark, Obstacle::Tuple).await,
@@ -346,7 +349,7 @@ impl TableBackend {
                 segments.len()
             )));
         }
-        let mark = Some((round_mark as Decode, change_id));
+        let mark = Some((round_mark as ReadMark, change_id));
         let before = match seen {
             None => CleanerRound::default(),
             Some(seen) => match self.content_at(ROUND, seen).await? {
@@ -425,6 +428,27 @@ impl TableBackend {
         self.change(&sort, vec![write], None).await
     }
 
+    async fn note_cleaning(
+        &self,
+        seen: Option<TupleVersion>,
+        note: &CleaningNote,
+        change_id: [u8; 16],
+    ) -> Result<AnchorAnswer, TableError> {
+        let mark = Some((account_mark as ReadMark, change_id));
+        let before = match seen {
+            None => CleaningAccount::default(),
+            Some(seen) => match self.content_at(ACCOUNT, seen).await? {
+                Some(content) => readable(ACCOUNT, CleaningAccount::from_bytes(&content))?,
+                None => return self.already(ACCOUNT, mark, Obstacle::Tuple).await,
+            },
+        };
+        let changed = before
+            .with(note, change_id)
+            .map_err(|why| limited(format!("this cannot be noted: {why}")))?;
+        let put = self.put(ACCOUNT, changed.to_bytes(), seen);
+        self.change(ACCOUNT, vec![put], mark).await
+    }
+
     fn put(&self, sort: &str, value: Bytes, seen: Option<TupleVersion>) -> Write {
         Write::Put {
             key: self.key(sort),
@@ -471,6 +495,7 @@ impl AnchorBackend for TableBackend {
             }
             AnchorCall::Doomed { segment } => self.answer(&segment_sort(DOOMED_PREFIX, segment)).await,
             AnchorCall::CleanerCursor { sweep } => self.answer(&sweep.sort()).await,
+            AnchorCall::CleaningAccount {} => self.answer(ACCOUNT).await,
             AnchorCall::CreateFamily {
                 created_at_ms,
                 change_id,
@@ -536,27 +561,13 @@ impl AnchorBackend for TableBackend {
                 let put = self.put(&sweep.sort(), cleaning::cursor_bytes(after), seen);
                 self.change(&sweep.sort(), vec![put], None).await
             }
+            AnchorCall::NoteCleaning {
+                seen,
+                note,
+                change_id,
+            } => self.note_cleaning(seen, &note, change_id).await,
         }
     }
-}
-
-/// Reads a tuple's mark.
-type Decode = fn(&[u8]) -> Result<[u8; 16], TupleError>;
-
-fn volume_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
-    VolumeTuple::from_bytes(bytes).map(|tuple| tuple.change_id)
-}
-
-fn family_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
-    FamilyTuple::from_bytes(bytes).map(|tuple| tuple.change_id)
-}
-
-fn proposal_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
-    Proposal::from_bytes(bytes).map(|proposal| proposal.change_id)
-}
-
-fn round_mark(bytes: &[u8]) -> Result<[u8; 16], TupleError> {
-    CleanerRound::from_bytes(bytes).map(|round| round.change_id)
 }
 
 fn stored(item: Item) -> StoredTuple {

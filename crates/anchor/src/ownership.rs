@@ -299,7 +299,7 @@ impl Anchor {
                             return Ok(());
                         }
                     }
-                    Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                    Err(AnchorError::Table(error)) if error.is_in_doubt() => {
                         last = Some(error);
                         continue;
                     }
@@ -328,7 +328,7 @@ impl Anchor {
                     }
                     last = None;
                 }
-                Err(error @ TableError::Unavailable(_)) => {
+                Err(error) if error.is_in_doubt() => {
                     if firn_env::planted!("anchor.lost_reply_is_success") {
                         ownership.unresolved = None;
                         return Ok(());
@@ -483,7 +483,7 @@ impl Anchor {
             retry::BACKOFF.wait(&self.env, attempt).await;
             let (tuple, version) = match self.load(volume).await {
                 Ok(loaded) => loaded,
-                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                Err(AnchorError::Table(error)) if error.is_in_doubt() => {
                     last = Some(error);
                     continue;
                 }
@@ -499,7 +499,7 @@ impl Anchor {
             match self.put(volume, change, version).await {
                 Ok(Some(version)) => return Ok((changed, version)),
                 Ok(None) => last = None,
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error) if error.is_in_doubt() => last = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -18,7 +18,6 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_format::{Location, SegmentId, Uid, Version, VolumeId, WriterId};
-use firn_table::TableError;
 
 pub(crate) const PROPOSAL_PREFIX: &str = "proposal/";
 /// Version 2 added what the moves changed of the live bytes of segments.
@@ -77,18 +76,14 @@ impl Proposal {
         writer.u64(self.chained_from);
         writer.u64(self.base_version.0);
         writer.raw(&self.base_uid.0);
-        writer.u64(self.location.segment.writer.0);
-        writer.u64(self.location.segment.sequence);
-        writer.u32(self.location.offset);
-        writer.u32(self.location.length);
+        layout::write_location(&mut writer, &self.location);
         writer.u64(self.mover.0);
         writer.i64(self.proposed_at_ms);
         writer.raw(&self.change_id);
         let count = self.usage.len().min(MAX_PROPOSAL_USAGE);
         writer.u16(count as u16);
         for change in &self.usage[..count] {
-            writer.u64(change.segment.writer.0);
-            writer.u64(change.segment.sequence);
+            layout::write_segment(&mut writer, change.segment);
             writer.i64(change.bytes);
             writer.u8(if change.is_retired { RETIRED } else { 0 });
         }
@@ -116,14 +111,7 @@ impl Proposal {
             chained_from,
             base_version: Version(reader.u64()?),
             base_uid: Uid(reader.array()?),
-            location: Location {
-                segment: SegmentId {
-                    writer: WriterId(reader.u64()?),
-                    sequence: reader.u64()?,
-                },
-                offset: reader.u32()?,
-                length: reader.u32()?,
-            },
+            location: layout::read_location(&mut reader)?,
             mover: WriterId(reader.u64()?),
             proposed_at_ms: reader.i64()?,
             change_id: reader.array()?,
@@ -135,10 +123,7 @@ impl Proposal {
                 return Err(reader.malformed("a proposal that tells of too many segments"));
             }
             for _ in 0..count {
-                let segment = SegmentId {
-                    writer: WriterId(reader.u64()?),
-                    sequence: reader.u64()?,
-                };
+                let segment = layout::read_segment(&mut reader)?;
                 let bytes = reader.i64()?;
                 let flags = reader.u8()?;
                 if flags & !RETIRED != 0 {
@@ -194,7 +179,7 @@ impl Anchor {
             retry::BACKOFF.wait(&self.env, attempt).await;
             let found = match self.proposal(volume).await {
                 Ok(found) => found,
-                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                Err(AnchorError::Table(error)) if error.is_in_doubt() => {
                     last = Some(error);
                     continue;
                 }
@@ -216,7 +201,7 @@ impl Anchor {
             match self.change(call).await {
                 Ok(Ok(_)) => return Ok(Ok(())),
                 Ok(Err(_)) => last = None,
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error) if error.is_in_doubt() => last = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -1,5 +1,6 @@
 //! What the anchor promises, one sentence a test.
 
+mod account;
 mod cleaning;
 mod histories;
 mod layouts;

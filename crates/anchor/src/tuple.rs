@@ -20,7 +20,7 @@
 
 use crate::layout::{self, Reader, Writer};
 use bytes::Bytes;
-use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, WriterId};
+use firn_format::{Location, OwnershipEpoch, Uid, Version, WriterId};
 use firn_table::ItemVersion;
 use std::fmt;
 
@@ -379,10 +379,7 @@ impl FamilyTuple {
 
 fn write_root(writer: &mut Writer, root: &Root) {
     writer.raw(&root.uid.0);
-    writer.u64(root.location.segment.writer.0);
-    writer.u64(root.location.segment.sequence);
-    writer.u32(root.location.offset);
-    writer.u32(root.location.length);
+    layout::write_location(writer, &root.location);
     writer.u64(root.version.0);
     writer.u64(root.epoch.0);
     writer.raw(&root.owner.0);
@@ -394,14 +391,7 @@ fn write_root(writer: &mut Writer, root: &Root) {
 fn read_root(reader: &mut Reader<'_>) -> Result<Root, TupleError> {
     Ok(Root {
         uid: Uid(reader.array()?),
-        location: Location {
-            segment: SegmentId {
-                writer: WriterId(reader.u64()?),
-                sequence: reader.u64()?,
-            },
-            offset: reader.u32()?,
-            length: reader.u32()?,
-        },
+        location: layout::read_location(reader)?,
         version: Version(reader.u64()?),
         epoch: OwnershipEpoch(reader.u64()?),
         owner: OwnerId(reader.array()?),

@@ -163,7 +163,7 @@ impl Anchor {
             retry::BACKOFF.wait(&self.env, attempt).await;
             let (tuple, version) = match self.load_family().await {
                 Ok(loaded) => loaded,
-                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                Err(AnchorError::Table(error)) if error.is_in_doubt() => {
                     last = Some(error);
                     continue;
                 }
@@ -195,7 +195,7 @@ impl Anchor {
                     return Ok(WriterId(writer));
                 }
                 // If it happened, that number is lost and the next try takes the one after.
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error) if error.is_in_doubt() => last = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -239,7 +239,7 @@ impl Anchor {
                 Ok(Some((tuple, _))) if tuple.ended => return Ok(()),
                 Ok(None) => return Ok(()),
                 Ok(Some((_, version))) => version,
-                Err(AnchorError::Table(error @ TableError::Unavailable(_))) => {
+                Err(AnchorError::Table(error)) if error.is_in_doubt() => {
                     last = Some(error);
                     continue;
                 }
@@ -248,7 +248,7 @@ impl Anchor {
             match self.change(AnchorCall::EndWriter { writer, seen }).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(_)) => last = None,
-                Err(error @ TableError::Unavailable(_)) => last = Some(error),
+                Err(error) if error.is_in_doubt() => last = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -96,7 +96,7 @@ pub enum BillingError {
 impl From<TableError> for BillingError {
     fn from(error: TableError) -> Self {
         match error {
-            TableError::Unavailable(why) => Self::Unavailable(why),
+            TableError::Unavailable(why) | TableError::InvalidAnswer(why) => Self::Unavailable(why),
             TableError::ConditionFailed { .. } => Self::Unavailable("others changed the same items".into()),
             TableError::Limit(_) | TableError::Refused(_) => Self::Table(error),
         }

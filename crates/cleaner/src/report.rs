@@ -1,6 +1,7 @@
 //! What a run did, or would do.
 
 use crate::Damage;
+use firn_anchor::Listing;
 use firn_quantity::Money;
 use firn_store::{PriceBook, Route, Usage};
 use serde::Serialize;
@@ -88,6 +89,9 @@ pub struct Report {
     pub damaged: Vec<DamagedFile>,
     /// Damaged objects beyond those named.
     pub damaged_more: u64,
+    /// The part of the log that the listing showed, once it is done with: what stands in a report of an earlier run is listed again.
+    #[serde(skip)]
+    pub listing: Option<Listing>,
     /// Whether the sweep came to the end of the log: the next run begins anew.
     pub sweep_ended: bool,
     /// Whether the run ended because its time was up.

@@ -161,6 +161,7 @@ impl Cleaner {
         let finished = candidates.is_empty() || report.retired_segments == 0;
         let mut next = if finished { window.next } else { after };
         report.sweep_ended = finished && window.next.is_none();
+        report.listing = finished.then_some(window.listing(after));
         if firn_env::planted!("cleaner.cursor_skips") && next.is_none() {
             next = Some(SegmentId {
                 writer: WriterId(u64::MAX),

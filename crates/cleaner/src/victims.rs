@@ -14,6 +14,7 @@
 //! A branch without a map may need anything beyond what the others are known to need.
 
 use crate::{CleanError, branches::Branch, limits::Limits, lookup::lookup, objects::Objects};
+use firn_anchor::Listing;
 use firn_format::{SegmentId, UsageLeaf, usage_slot};
 use firn_store::ObjectKey;
 use std::collections::BTreeMap;
@@ -69,6 +70,17 @@ pub(crate) struct Window {
     pub foreign: Vec<ObjectKey>,
     /// Where the next window begins; `None`: at the log's beginning.
     pub next: Option<SegmentId>,
+}
+
+impl Window {
+    /// What the listing behind `after` found, for the bill.
+    pub(crate) fn listing(&self, after: Option<SegmentId>) -> Listing {
+        Listing {
+            after,
+            until: self.next,
+            bytes: self.listed_bytes,
+        }
+    }
 }
 
 /// Names of foreign objects that are reported; more say no more.

@@ -8,7 +8,7 @@ pub(crate) use firn_codec::Writer;
 pub(crate) struct Usage;
 
 /// Reads one of them.
-pub(crate) type Reader<'a> = firn_codec::Reader<'a, Usage>;
+pub(crate) type Reader<'a> = firn_codec::Reader<&'a [u8], Usage>;
 
 /// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Meter(pub u16);
 
 /// number, name, unit, what one unit is. Numbers and names are for ever.
-const KNOWN: [(u16, &str, &str, &str); 10] = [
+const KNOWN: [(u16, &str, &str, &str); 11] = [
     (
         1,
         "root-commits",
@@ -63,6 +63,12 @@ const KNOWN: [(u16, &str, &str, &str); 10] = [
         "bytes",
         "a byte that an edge fetched from the bucket",
     ),
+    (
+        11,
+        "node-bytes",
+        "bytes",
+        "a byte that a block node wrote or read for a disk",
+    ),
 ];
 
 impl Meter {
@@ -86,6 +92,9 @@ impl Meter {
     pub const EDGE_BYTES_UP: Self = Self(9);
     /// Bytes that an edge fetched from the bucket (advisory).
     pub const EDGE_BYTES_DOWN: Self = Self(10);
+
+    /// Bytes that block nodes wrote and read.
+    pub const NODE_BYTES: Self = Self(11);
 
     /// All meters that this build knows.
     pub fn known() -> impl Iterator<Item = Self> {
@@ -147,7 +156,7 @@ mod tests {
 
     #[test]
     fn every_meter_has_one_name_known_or_not() {
-        for meter in Meter::known().chain([Meter(0), Meter(11), Meter(65535)]) {
+        for meter in Meter::known().chain([Meter(0), Meter(12), Meter(65535)]) {
             assert_eq!(Meter::named(&meter.to_string()), Some(meter));
         }
         for name in [

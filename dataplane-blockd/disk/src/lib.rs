@@ -15,6 +15,7 @@
 //!
 //! What holds after a crash is said in [`striped`] and [`log`], and checked by `firn-blockd-simulation`.
 
+mod fields;
 pub mod journal;
 pub mod log;
 #[cfg(feature = "testing")]

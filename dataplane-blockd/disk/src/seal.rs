@@ -26,6 +26,7 @@ use aws_lc_rs::{
     hkdf::{HKDF_SHA256, KeyType, Salt},
 };
 use bytes::{BufMut, Bytes, BytesMut};
+use firn_codec::{Codec, Reader, Writer};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -44,6 +45,17 @@ pub const OVERHEAD_BYTES: usize = HEAD_BYTES + 1 + TAG_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content is not authentic")]
 pub struct NotAuthentic;
+
+/// What stands before a seal, as its reader sees it.
+struct Head;
+
+impl Codec for Head {
+    type Error = NotAuthentic;
+
+    fn truncated(&self, _offset: usize, _needed: usize, _found: usize) -> NotAuthentic {
+        NotAuthentic
+    }
+}
 
 /// Seals and opens the units of one disk.
 pub struct Sealer {
@@ -110,13 +122,13 @@ impl Sealer {
             .aead(version.incarnation)
             .seal_in_place_separate_tag(nonce(unit, version), Aad::from(place(unit)), &mut plain)
             .expect("units are far shorter than what AES-GCM can seal");
-        let mut sealed = BytesMut::with_capacity(HEAD_BYTES + plain.len() + TAG_BYTES);
-        sealed.put_u8(FORMAT);
-        sealed.put_u64_le(version.incarnation.0);
-        sealed.put_u64_le(version.sequence);
-        sealed.put_slice(&plain);
-        sealed.put_slice(tag.as_ref());
-        Sealed::Bytes(sealed.freeze())
+        let mut sealed = Writer::with_capacity(HEAD_BYTES + plain.len() + TAG_BYTES);
+        sealed.u8(FORMAT);
+        sealed.u64(version.incarnation.0);
+        sealed.u64(version.sequence);
+        sealed.raw(&plain);
+        sealed.raw(tag.as_ref());
+        Sealed::Bytes(sealed.finish().into())
     }
 
     /// Appends the content of a block in place, sealed.
@@ -153,15 +165,16 @@ impl Sealer {
     }
 
     fn open_with_room(&self, unit: Unit, bytes: &[u8]) -> Result<Stored, NotAuthentic> {
-        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(NotAuthentic)?;
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
-        if head[0] != FORMAT || rest.len() < 1 + TAG_BYTES {
+        let mut fields = Reader::new(Head, bytes);
+        let format = fields.u8()?;
+        let version = Version {
+            incarnation: Incarnation(fields.u64()?),
+            sequence: fields.u64()?,
+        };
+        let rest = fields.rest();
+        if format != FORMAT || rest.len() < 1 + TAG_BYTES {
             return Err(NotAuthentic);
         }
-        let version = Version {
-            incarnation: Incarnation(word(1)),
-            sequence: word(9),
-        };
         let mut buffer = BytesMut::from(rest);
         self.aead(version.incarnation)
             .open_in_place(nonce(unit, version), Aad::from(place(unit)), &mut buffer)

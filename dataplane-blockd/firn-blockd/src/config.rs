@@ -85,6 +85,8 @@ pub struct NodeSection {
     /// Memory for requests and replies in flight, shared alike.
     #[serde(default = "default_memory")]
     pub memory: Size,
+    /// Where Prometheus scrapes it; nowhere if absent.
+    pub metrics: Option<String>,
 }
 
 /// Whoever uses disks on this machine.
@@ -223,6 +225,7 @@ mod tests {
             "dead_after_seconds",
             "connections",
             "memory",
+            "metrics",
             "tenant",
             "state_directory",
             "capability_seconds",

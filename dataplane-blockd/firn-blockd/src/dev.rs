@@ -96,6 +96,7 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
             dead_after_seconds: 10,
             connections: 1024,
             memory: Size(256 << 20),
+            metrics: None,
         };
         node::raise_file_limit(&vec![section.clone(); wanted.nodes.into()])?;
         let node_env = environment(&section.directory)?;

@@ -10,6 +10,7 @@
 //! by. So a service that is away holds up nothing that the node does.
 
 use crate::{config::ServiceSection, failure::Failure};
+use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_blockd_node::{CapabilityAuthenticator, Node, Security};
 use firn_blockd_protocol::Transport;
@@ -18,6 +19,7 @@ use firn_identity::{
     CapabilityKey, CapabilityVerifier, CertificateDer, IssuedCertificate, JoinSecret, NodeId, PeerIdentity,
     PeerKind, SigningKey, TlsIdentity, UnixTime, certificate_request, pem,
 };
+use firn_usage::{SinkError, UsageBatch, UsageSink};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::{
@@ -295,6 +297,15 @@ impl Joined {
         })
     }
 
+    /// Where this node's usage records go.
+    pub fn usage_sink(&self) -> Arc<dyn UsageSink> {
+        Arc::new(ServiceSink {
+            service: self.service.clone(),
+            place: self.place.clone(),
+            path: self.path("usage"),
+        })
+    }
+
     /// Says again and again that the node lives and what is free, and renews its certificate; until the surrounding task ends.
     pub async fn report(mut self, node: &Node) {
         loop {
@@ -352,6 +363,31 @@ impl Joined {
         )?;
         self.kept = kept;
         Ok(())
+    }
+}
+
+/// The service's door for this node's usage records.
+struct ServiceSink {
+    service: ServiceSection,
+    place: PathBuf,
+    path: String,
+}
+
+#[async_trait]
+impl UsageSink for ServiceSink {
+    async fn accept(&self, batch: &UsageBatch) -> Result<(), SinkError> {
+        let refused = |why: &dyn std::fmt::Display| SinkError::Refused(why.to_string());
+        let batch = batch.encode().map_err(|error| refused(&error))?;
+        let body = json!({ "batch": STANDARD_NO_PAD.encode(batch) });
+        // With the newest certificate: it is replaced whole when it is renewed.
+        let kept = read(&self.place.join("joined.json"))
+            .and_then(|text| serde_json::from_slice::<Kept>(&text).map_err(Failure::new))
+            .map_err(|failure| SinkError::Unavailable(failure.to_string()))?;
+        match call(&self.service, &self.place, Some(&kept), &self.path, Some(&body)).await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.is_usage() => Err(refused(&failure)),
+            Err(failure) => Err(SinkError::Unavailable(failure.to_string())),
+        }
     }
 }
 

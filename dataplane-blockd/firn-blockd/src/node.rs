@@ -7,19 +7,25 @@ use crate::{
     config::{Config, NodeSection, ServiceSection},
     failure::Failure,
     joined::Joined,
+    meter::NodeMeter,
 };
+use axum::Router;
 use firn_blockd_node::{
     DiskModel, Geometry, HANDSHAKES_MAX, Node, NodeOptions, OpenError, Security, Store, StoreOptions,
 };
 use firn_blockd_placement::{Coordinator, CoordinatorSettings, Placement};
 use firn_blockd_protocol::NodeId;
 use firn_env::{Env, println};
+use firn_metrics::Served;
+use firn_usage::DeliveryPolicy;
 use futures::future::{Either, select};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{pin::pin, time::Duration};
 
 /// Between two looks of a coordinator.
 const TICK: Duration = Duration::from_secs(1);
+/// Between two takings of what was served: what a process that dies does not charge.
+const METER_PERIOD: Duration = Duration::from_secs(10);
 /// Below this a node's disk is cut into smaller groups, down to the least that is of use.
 const GROUPS_OF_A_GIBIBYTE_FROM: u64 = 2 << 30;
 /// What passes under the arm of a common disk while it could move: 8 ms at 128 MB/s.
@@ -200,13 +206,46 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     let lease = Duration::from_secs(section.dead_after_seconds);
     coordinate(&env, &placement, section, lease);
     println!("node {} serves at {}", node.id().hex(), node.address());
-    serve(&env, &node, joined).await?;
+    // Held until the node ends.
+    let _metrics = match &section.metrics {
+        Some(address) => Some(serve_metrics(&env, &node, address).await?),
+        None => None,
+    };
+    // Whoever runs a cluster without a control plane has no bill.
+    let meter = match &joined {
+        Some(joined) => {
+            let policy = DeliveryPolicy::default();
+            Some(NodeMeter::start(&env, node.id(), joined.usage_sink(), policy).await?)
+        }
+        None => None,
+    };
+    let served = serve(&env, &node, joined, meter.as_ref()).await;
+    if let Some(meter) = &meter {
+        meter.record(&node).await;
+    }
+    served?;
     node.stop().await;
     Ok(())
 }
 
+async fn serve_metrics(env: &Env, node: &Node, address: &str) -> Result<Served, Failure> {
+    let served = firn_metrics::serve(env, address, node.metrics(), Router::new()).await;
+    let served = served.map_err(|error| {
+        Failure::usage(format!(
+            "cannot serve metrics on {address} (node.metrics): {error}"
+        ))
+    })?;
+    println!("metrics at http://{}/metrics", served.address);
+    Ok(served)
+}
+
 /// Waits until the process is told to end. An error if it must not go on.
-async fn serve(env: &Env, node: &Node, joined: Option<Joined>) -> Result<(), Failure> {
+async fn serve(
+    env: &Env,
+    node: &Node,
+    joined: Option<Joined>,
+    meter: Option<&NodeMeter>,
+) -> Result<(), Failure> {
     let superseded = async {
         while !node.is_superseded() {
             env.sleep(TICK).await;
@@ -217,6 +256,15 @@ async fn serve(env: &Env, node: &Node, joined: Option<Joined>) -> Result<(), Fai
             Some(joined) => joined.report(node).await,
             None => std::future::pending().await,
         }
+    };
+    let metering = async {
+        match meter {
+            Some(meter) => meter.run(node, METER_PERIOD).await,
+            None => std::future::pending().await,
+        }
+    };
+    let reporting = async {
+        select(pin!(reporting), pin!(metering)).await;
     };
     let (stopped, superseded, reporting) = (pin!(until_stopped()), pin!(superseded), pin!(reporting));
     match select(select(stopped, superseded), reporting).await {

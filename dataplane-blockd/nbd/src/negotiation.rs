@@ -23,7 +23,7 @@ use crate::{
     tls::Tls,
     wire::{BASE_ALLOCATION, BASE_ALLOCATION_ID, IHAVEOPT, NBDMAGIC, client, handshake, info, opt, rep},
 };
-use bytes::{BufMut, BytesMut};
+use firn_codec::Writer;
 use firn_env::ByteStream;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -89,11 +89,11 @@ enum Next {
 
 impl Negotiation<'_> {
     pub(crate) async fn run(&self, mut stream: Box<dyn ByteStream>) -> Result<Agreed, NoAgreement> {
-        let mut greeting = BytesMut::with_capacity(18);
-        greeting.put_u64(NBDMAGIC);
-        greeting.put_u64(IHAVEOPT);
-        greeting.put_u16(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
-        stream.write_all(&greeting).await?;
+        let mut greeting = Writer::big_endian(18);
+        greeting.u64(NBDMAGIC);
+        greeting.u64(IHAVEOPT);
+        greeting.u16(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        stream.write_all(greeting.as_slice()).await?;
         stream.flush().await?;
         let flags = stream.read_u32().await?;
         if flags & !(client::FIXED_NEWSTYLE | client::NO_ZEROES) != 0 {
@@ -169,10 +169,7 @@ impl Session<'_> {
                 .reply(option, rep::ERR_SHUTDOWN, b"the server is stopping")
                 .await;
         }
-        if option == opt::STARTTLS {
-            return self.start_tls(&data).await;
-        }
-        if self.rules.tls.is_some() && !self.private {
+        if self.rules.tls.is_some() && !self.private && option != opt::STARTTLS {
             return self
                 .reply(
                     option,
@@ -181,11 +178,21 @@ impl Session<'_> {
                 )
                 .await;
         }
+        let carries_data = !matches!(
+            option,
+            opt::STARTTLS | opt::LIST | opt::STRUCTURED_REPLY | opt::EXTENDED_HEADERS
+        );
+        if !carries_data && !data.is_empty() {
+            return self
+                .reply(option, rep::ERR_INVALID, b"this option carries no data")
+                .await;
+        }
         match option {
-            opt::LIST => self.list(&data).await,
+            opt::STARTTLS => self.start_tls().await,
+            opt::LIST => self.list().await,
             opt::INFO | opt::GO => self.info(option, &data).await,
-            opt::STRUCTURED_REPLY => self.structured(&data).await,
-            opt::EXTENDED_HEADERS => self.extended(&data).await,
+            opt::STRUCTURED_REPLY => self.structured().await,
+            opt::EXTENDED_HEADERS => self.extended().await,
             opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(option, &data).await,
             _ => self.reply(option, rep::ERR_UNSUP, b"unknown option").await,
         }
@@ -207,24 +214,19 @@ impl Session<'_> {
             return Err(NoAgreement::Violation("an unknown export"));
         };
         self.keep_context_for(&canonical);
-        let mut reply = BytesMut::with_capacity(134);
-        reply.put_u64(export.device.geometry().size_bytes);
-        reply.put_u16(self.flags(&canonical, &export));
+        let mut reply = Writer::big_endian(134);
+        reply.u64(export.device.geometry().size_bytes);
+        reply.u16(self.flags(&canonical, &export));
         if !self.no_zeroes {
-            reply.put_bytes(0, 124);
+            reply.zeros_to(reply.len() + 124);
         }
-        self.stream.write_all(&reply).await?;
+        self.stream.write_all(reply.as_slice()).await?;
         self.stream.flush().await?;
         Ok(Next::Transmit(export))
     }
 
-    async fn start_tls(&mut self, data: &[u8]) -> Result<Next, NoAgreement> {
+    async fn start_tls(&mut self) -> Result<Next, NoAgreement> {
         let option = opt::STARTTLS;
-        if !data.is_empty() {
-            return self
-                .reply(option, rep::ERR_INVALID, b"STARTTLS carries no data")
-                .await;
-        }
         if self.private {
             return self
                 .reply(option, rep::ERR_INVALID, b"TLS is already in use")
@@ -251,18 +253,13 @@ impl Session<'_> {
         })
     }
 
-    async fn list(&mut self, data: &[u8]) -> Result<Next, NoAgreement> {
-        if !data.is_empty() {
-            return self
-                .reply(opt::LIST, rep::ERR_INVALID, b"LIST carries no data")
-                .await;
-        }
+    async fn list(&mut self) -> Result<Next, NoAgreement> {
         for (name, description) in self.rules.exports.list() {
-            let mut entry = BytesMut::with_capacity(4 + name.len() + description.len());
-            entry.put_u32(name.len() as u32);
-            entry.put_slice(name.as_bytes());
-            entry.put_slice(description.as_bytes());
-            self.reply(opt::LIST, rep::SERVER, &entry).await?;
+            let mut entry = Writer::big_endian(4 + name.len() + description.len());
+            entry.u32(name.len() as u32);
+            entry.raw(name.as_bytes());
+            entry.raw(description.as_bytes());
+            self.reply(opt::LIST, rep::SERVER, entry.as_slice()).await?;
         }
         self.reply(opt::LIST, rep::ACK, b"").await
     }
@@ -281,24 +278,24 @@ impl Session<'_> {
             self.keep_context_for(&name);
         }
         let geometry = export.device.geometry();
-        let mut item = BytesMut::with_capacity(12);
-        item.put_u16(info::EXPORT);
-        item.put_u64(geometry.size_bytes);
-        item.put_u16(self.flags(&name, &export));
-        self.reply(option, rep::INFO, &item).await?;
+        let mut item = Writer::big_endian(12);
+        item.u16(info::EXPORT);
+        item.u64(geometry.size_bytes);
+        item.u16(self.flags(&name, &export));
+        self.reply(option, rep::INFO, item.as_slice()).await?;
         // Sizes are told unasked too: a client that does not know them ignores them, one that does is faster.
-        let mut item = BytesMut::with_capacity(14);
-        item.put_u16(info::BLOCK_SIZE);
-        item.put_u32(geometry.block_bytes);
-        item.put_u32(geometry.preferred_bytes);
-        item.put_u32(geometry.payload_bytes_max);
-        self.reply(option, rep::INFO, &item).await?;
+        let mut item = Writer::big_endian(14);
+        item.u16(info::BLOCK_SIZE);
+        item.u32(geometry.block_bytes);
+        item.u32(geometry.preferred_bytes);
+        item.u32(geometry.payload_bytes_max);
+        self.reply(option, rep::INFO, item.as_slice()).await?;
         for (kind, text) in [(info::NAME, &name), (info::DESCRIPTION, &export.description)] {
             if request.items.contains(&kind) {
-                let mut item = BytesMut::with_capacity(2 + text.len());
-                item.put_u16(kind);
-                item.put_slice(text.as_bytes());
-                self.reply(option, rep::INFO, &item).await?;
+                let mut item = Writer::big_endian(2 + text.len());
+                item.u16(kind);
+                item.raw(text.as_bytes());
+                self.reply(option, rep::INFO, item.as_slice()).await?;
             }
         }
         self.reply(option, rep::ACK, b"").await?;
@@ -309,13 +306,8 @@ impl Session<'_> {
         })
     }
 
-    async fn structured(&mut self, data: &[u8]) -> Result<Next, NoAgreement> {
+    async fn structured(&mut self) -> Result<Next, NoAgreement> {
         let option = opt::STRUCTURED_REPLY;
-        if !data.is_empty() {
-            return self
-                .reply(option, rep::ERR_INVALID, b"this option carries no data")
-                .await;
-        }
         if self.settings.extended {
             return self
                 .reply(
@@ -334,13 +326,8 @@ impl Session<'_> {
         self.reply(option, rep::ACK, b"").await
     }
 
-    async fn extended(&mut self, data: &[u8]) -> Result<Next, NoAgreement> {
+    async fn extended(&mut self) -> Result<Next, NoAgreement> {
         let option = opt::EXTENDED_HEADERS;
-        if !data.is_empty() {
-            return self
-                .reply(option, rep::ERR_INVALID, b"this option carries no data")
-                .await;
-        }
         if self.settings.extended {
             return self
                 .reply(option, rep::ERR_INVALID, b"extended headers are already in use")
@@ -376,10 +363,10 @@ impl Session<'_> {
             .iter()
             .any(|query| query == BASE_ALLOCATION || (!set && query == "base:"));
         if all || matches {
-            let mut reply = BytesMut::with_capacity(32);
-            reply.put_u32(if set { BASE_ALLOCATION_ID } else { 0 });
-            reply.put_slice(BASE_ALLOCATION.as_bytes());
-            self.reply(option, rep::META_CONTEXT, &reply).await?;
+            let mut reply = Writer::big_endian(32);
+            reply.u32(if set { BASE_ALLOCATION_ID } else { 0 });
+            reply.raw(BASE_ALLOCATION.as_bytes());
+            self.reply(option, rep::META_CONTEXT, reply.as_slice()).await?;
         }
         if set && matches {
             self.settings.context_of = Some(name);

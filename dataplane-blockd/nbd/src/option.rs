@@ -1,6 +1,7 @@
 //! Options of the negotiation: what a client sends before it may read or write.
 
 use crate::wire::{IHAVEOPT, STRING_BYTES_MAX};
+use firn_codec::{ByteOrder, Codec, Reader};
 
 /// Queries in one metadata request; more is answered with "too big".
 pub const QUERIES_MAX: usize = 64;
@@ -43,13 +44,13 @@ impl OptionHeader {
     /// # Errors
     /// [`OptionError::Magic`].
     pub fn decode(bytes: &[u8; OPTION_HEADER_BYTES]) -> Result<Self, OptionError> {
-        let mut cursor = Cursor(bytes);
-        if cursor.u64()? != IHAVEOPT {
+        let mut fields = Reader::new(OptionData, bytes);
+        if fields.u64()? != IHAVEOPT {
             return Err(OptionError::Magic);
         }
         Ok(Self {
-            option: cursor.u32()?,
-            length: cursor.u32()?,
+            option: fields.u32()?,
+            length: fields.u32()?,
         })
     }
 }
@@ -69,13 +70,13 @@ impl InfoRequest {
     /// # Errors
     /// If it is malformed.
     pub fn decode(data: &[u8]) -> Result<Self, OptionError> {
-        let mut cursor = Cursor(data);
-        let name = cursor.string()?;
-        let count = cursor.u16()?;
-        if cursor.0.len() != usize::from(count) * 2 {
+        let mut fields = Reader::new(OptionData, data);
+        let name = string(&mut fields)?;
+        let count = fields.u16()?;
+        if fields.remaining() != usize::from(count) * 2 {
             return Err(OptionError::Malformed);
         }
-        let items = (0..count).map(|_| cursor.u16()).collect::<Result<_, _>>()?;
+        let items = (0..count).map(|_| fields.u16()).collect::<Result<_, _>>()?;
         Ok(Self { name, items })
     }
 }
@@ -95,20 +96,20 @@ impl MetaRequest {
     /// # Errors
     /// If it is malformed or has too many queries.
     pub fn decode(data: &[u8]) -> Result<Self, OptionError> {
-        let mut cursor = Cursor(data);
-        let name = cursor.string()?;
-        let count = cursor.u32()? as usize;
+        let mut fields = Reader::new(OptionData, data);
+        let name = string(&mut fields)?;
+        let count = fields.u32()? as usize;
         // Each query has a length of four bytes at least, so a larger count is a lie rather than a long list.
-        if count > cursor.0.len() / 4 {
+        if count > fields.remaining() / 4 {
             return Err(OptionError::Malformed);
         }
         if count > QUERIES_MAX {
             return Err(OptionError::TooMany);
         }
         let queries = (0..count)
-            .map(|_| cursor.string())
+            .map(|_| string(&mut fields))
             .collect::<Result<Vec<_>, _>>()?;
-        if !cursor.0.is_empty() {
+        if fields.remaining() > 0 {
             return Err(OptionError::Malformed);
         }
         if queries
@@ -132,29 +133,22 @@ pub fn decode_name(data: &[u8]) -> Result<String, OptionError> {
     String::from_utf8(data.to_vec()).map_err(|_| OptionError::BadString)
 }
 
-struct Cursor<'a>(&'a [u8]);
+/// The data of an option, as its reader sees it.
+struct OptionData;
 
-impl Cursor<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], OptionError> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(OptionError::Malformed)?;
-        self.0 = rest;
-        Ok(*head)
+impl Codec for OptionData {
+    type Error = OptionError;
+    const BYTE_ORDER: ByteOrder = ByteOrder::Big;
+
+    fn truncated(&self, _offset: usize, _needed: usize, _found: usize) -> OptionError {
+        OptionError::Malformed
     }
-    fn u16(&mut self) -> Result<u16, OptionError> {
-        self.take().map(u16::from_be_bytes)
-    }
-    fn u32(&mut self) -> Result<u32, OptionError> {
-        self.take().map(u32::from_be_bytes)
-    }
-    fn u64(&mut self) -> Result<u64, OptionError> {
-        self.take().map(u64::from_be_bytes)
-    }
-    fn string(&mut self) -> Result<String, OptionError> {
-        let length = self.u32()? as usize;
-        let (head, rest) = self.0.split_at_checked(length).ok_or(OptionError::Malformed)?;
-        self.0 = rest;
-        decode_name(head)
-    }
+}
+
+/// A string with its length before it.
+fn string(fields: &mut Reader<&[u8], OptionData>) -> Result<String, OptionError> {
+    let length = fields.u32()? as usize;
+    fields.take(length).and_then(decode_name)
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use crate::{
         STRUCTURED_REPLY_MAGIC, chunk, state,
     },
 };
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
+use firn_codec::Writer;
 
 /// Chunks of one read; a reply in more pieces is sent as one chunk of data, since each chunk costs the client a step.
 const CHUNKS_MAX: usize = 64;
@@ -93,11 +94,11 @@ impl Encoder {
             // Without structured replies there is no block status; the request was refused before it ran.
             Outcome::Status(_) => ErrorCode::Invalid as u32,
         };
-        let mut head = BytesMut::with_capacity(16);
-        head.put_u32(SIMPLE_REPLY_MAGIC);
-        head.put_u32(code);
-        head.put_u64(self.cookie);
-        self.buffers.push(head.freeze());
+        let mut head = Writer::big_endian(16);
+        head.u32(SIMPLE_REPLY_MAGIC);
+        head.u32(code);
+        head.u64(self.cookie);
+        self.buffers.push(head.finish().into());
         if let Outcome::Data { pieces, .. } = outcome {
             pieces.into_iter().for_each(|piece| self.piece(piece));
         }
@@ -108,11 +109,11 @@ impl Encoder {
             Outcome::Done => self.chunk(chunk::NONE, true, &[], 0),
             Outcome::Failed { code, message } => {
                 let message = shorten(&message);
-                let mut payload = BytesMut::with_capacity(6 + message.len());
-                payload.put_u32(code as u32);
-                payload.put_u16(message.len() as u16);
-                payload.put_slice(message.as_bytes());
-                self.chunk(chunk::ERROR, true, &payload, 0);
+                let mut payload = Writer::big_endian(6 + message.len());
+                payload.u32(code as u32);
+                payload.u16(message.len() as u16);
+                payload.raw(message.as_bytes());
+                self.chunk(chunk::ERROR, true, payload.as_slice(), 0);
             }
             Outcome::Status(extents) => self.status(&extents),
             Outcome::Data { pieces, whole } => self.data(pieces, whole),
@@ -139,9 +140,10 @@ impl Encoder {
             let (length, last) = (piece.length_bytes(), index + 1 == count);
             match piece {
                 Piece::Zeroes(length) => {
-                    let mut payload = offset.to_be_bytes().to_vec();
-                    payload.extend((length as u32).to_be_bytes());
-                    self.chunk(chunk::OFFSET_HOLE, last, &payload, 0);
+                    let mut payload = Writer::big_endian(12);
+                    payload.u64(offset);
+                    payload.u32(length as u32);
+                    self.chunk(chunk::OFFSET_HOLE, last, payload.as_slice(), 0);
                 }
                 Piece::Data(data) => {
                     self.chunk(chunk::OFFSET_DATA, last, &offset.to_be_bytes(), length);
@@ -154,20 +156,20 @@ impl Encoder {
 
     fn status(&mut self, extents: &[Extent]) {
         let extended = self.style == Style::Extended;
-        let mut payload = BytesMut::with_capacity(8 + extents.len() * 16);
-        payload.put_u32(BASE_ALLOCATION_ID);
+        let mut payload = Writer::big_endian(8 + extents.len() * 16);
+        payload.u32(BASE_ALLOCATION_ID);
         if extended {
-            payload.put_u32(extents.len() as u32);
+            payload.u32(extents.len() as u32);
         }
         for extent in extents {
             let flags = if extent.hole { state::HOLE } else { 0 } | if extent.zero { state::ZERO } else { 0 };
             if extended {
-                payload.put_u64(extent.length_bytes);
-                payload.put_u64(flags.into());
+                payload.u64(extent.length_bytes);
+                payload.u64(flags.into());
             } else {
                 // A compact request asks for less than 4 GiB, and extents end where the request ends.
-                payload.put_u32(u32::try_from(extent.length_bytes).unwrap_or(u32::MAX));
-                payload.put_u32(flags);
+                payload.u32(u32::try_from(extent.length_bytes).unwrap_or(u32::MAX));
+                payload.u32(flags);
             }
         }
         let kind = if extended {
@@ -175,30 +177,30 @@ impl Encoder {
         } else {
             chunk::BLOCK_STATUS
         };
-        self.chunk(kind, true, &payload, 0);
+        self.chunk(kind, true, payload.as_slice(), 0);
     }
 
     /// A chunk's header and the start of its payload; `more` bytes follow in buffers of their own.
     fn chunk(&mut self, kind: u16, last: bool, payload: &[u8], more: u64) {
-        let mut head = BytesMut::with_capacity(32 + payload.len());
+        let mut head = Writer::big_endian(32 + payload.len());
         let length = payload.len() as u64 + more;
         let flags = if last { chunk::FLAG_DONE } else { 0 };
         if self.style == Style::Extended {
-            head.put_u32(EXTENDED_REPLY_MAGIC);
-            head.put_u16(flags);
-            head.put_u16(kind);
-            head.put_u64(self.cookie);
-            head.put_u64(self.request_offset);
-            head.put_u64(length);
+            head.u32(EXTENDED_REPLY_MAGIC);
+            head.u16(flags);
+            head.u16(kind);
+            head.u64(self.cookie);
+            head.u64(self.request_offset);
+            head.u64(length);
         } else {
-            head.put_u32(STRUCTURED_REPLY_MAGIC);
-            head.put_u16(flags);
-            head.put_u16(kind);
-            head.put_u64(self.cookie);
-            head.put_u32(u32::try_from(length).expect("reads and extents are bounded far below 4 GiB"));
+            head.u32(STRUCTURED_REPLY_MAGIC);
+            head.u16(flags);
+            head.u16(kind);
+            head.u64(self.cookie);
+            head.u32(u32::try_from(length).expect("reads and extents are bounded far below 4 GiB"));
         }
-        head.put_slice(payload);
-        self.buffers.push(head.freeze());
+        head.raw(payload);
+        self.buffers.push(head.finish().into());
     }
 
     fn piece(&mut self, piece: Piece) {
@@ -225,13 +227,13 @@ fn shorten(message: &str) -> &str {
 
 /// Encodes a reply to an option.
 pub fn encode_option(option: u32, kind: u32, data: &[u8]) -> Bytes {
-    let mut reply = BytesMut::with_capacity(20 + data.len());
-    reply.put_u64(OPTION_REPLY_MAGIC);
-    reply.put_u32(option);
-    reply.put_u32(kind);
-    reply.put_u32(u32::try_from(data.len()).expect("replies to options are short"));
-    reply.put_slice(data);
-    reply.freeze()
+    let mut reply = Writer::big_endian(20 + data.len());
+    reply.u64(OPTION_REPLY_MAGIC);
+    reply.u32(option);
+    reply.u32(kind);
+    reply.u32(u32::try_from(data.len()).expect("replies to options are short"));
+    reply.raw(data);
+    reply.finish().into()
 }
 
 #[cfg(test)]

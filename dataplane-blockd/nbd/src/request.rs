@@ -1,6 +1,7 @@
 //! Requests of the transmission phase.
 
 use crate::wire::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, cmd, cmd_flag};
+use firn_codec::{ByteOrder, Codec, Reader};
 
 /// Bytes of a compact request without its payload.
 pub const COMPACT_BYTES: usize = 28;
@@ -35,17 +36,12 @@ impl Request {
     /// # Errors
     /// [`WrongMagic`].
     pub fn decode_compact(bytes: &[u8; COMPACT_BYTES]) -> Result<Self, WrongMagic> {
-        if be32(bytes, 0) != REQUEST_MAGIC {
-            return Err(WrongMagic);
-        }
-        let (command, length) = (be16(bytes, 6), u64::from(be32(bytes, 24)));
-        Ok(Self {
-            flags: be16(bytes, 4),
-            command,
-            cookie: be64(bytes, 8),
-            offset: be64(bytes, 16),
-            length,
-            payload_bytes: if command == cmd::WRITE { length } else { 0 },
+        Self::decode(bytes, REQUEST_MAGIC, |fields| fields.u32().map(u64::from)).map(|request| Self {
+            payload_bytes: match request.command {
+                cmd::WRITE => request.length,
+                _ => 0,
+            },
+            ..request
         })
     }
 
@@ -54,18 +50,33 @@ impl Request {
     /// # Errors
     /// [`WrongMagic`].
     pub fn decode_extended(bytes: &[u8; EXTENDED_BYTES]) -> Result<Self, WrongMagic> {
-        if be32(bytes, 0) != EXTENDED_REQUEST_MAGIC {
+        Self::decode(bytes, EXTENDED_REQUEST_MAGIC, Reader::u64).map(|request| Self {
+            payload_bytes: if request.has(cmd_flag::PAYLOAD_LEN) {
+                request.length
+            } else {
+                0
+            },
+            ..request
+        })
+    }
+
+    /// The fields of either header, which differ in magic number and width of the length.
+    fn decode<'a>(
+        bytes: &'a [u8],
+        magic: u32,
+        length: impl FnOnce(&mut Reader<&'a [u8], Header>) -> Result<u64, WrongMagic>,
+    ) -> Result<Self, WrongMagic> {
+        let mut fields = Reader::new(Header, bytes);
+        if fields.u32()? != magic {
             return Err(WrongMagic);
         }
-        let (flags, length) = (be16(bytes, 4), be64(bytes, 24));
-        let has_payload = flags & cmd_flag::PAYLOAD_LEN != 0;
         Ok(Self {
-            flags,
-            command: be16(bytes, 6),
-            cookie: be64(bytes, 8),
-            offset: be64(bytes, 16),
-            length,
-            payload_bytes: if has_payload { length } else { 0 },
+            flags: fields.u16()?,
+            command: fields.u16()?,
+            cookie: fields.u64()?,
+            offset: fields.u64()?,
+            length: length(&mut fields)?,
+            payload_bytes: 0,
         })
     }
 
@@ -75,16 +86,17 @@ impl Request {
     }
 }
 
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
+/// A request's header, as its reader sees it.
+struct Header;
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
+impl Codec for Header {
+    type Error = WrongMagic;
+    const BYTE_ORDER: ByteOrder = ByteOrder::Big;
 
-fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
+    /// Never called for a header of its whole length, which both kinds have by their type.
+    fn truncated(&self, _offset: usize, _needed: usize, _found: usize) -> WrongMagic {
+        WrongMagic
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! - [`Authenticator`]: who may do what on a connection.
 //! - What connections there are and what they may hold is shared by their owners: [`NodeOptions::connections`],
 //!   [`NodeOptions::memory_bytes`].
+//! - [`Served`]: what clients were served, for the bill.
 //! - [`FairQueue`]: tenants share the disk by deficit round robin.
 //! - [`DiskModel`]: a disk that is as slow as one says, on the node's own code path.
 
@@ -20,6 +21,7 @@ mod peers;
 mod reclaim;
 mod rows;
 mod scrub;
+mod served;
 mod service;
 mod store;
 mod throttle;
@@ -30,6 +32,7 @@ pub use auth::{AuthError, Authenticator, CapabilityAuthenticator, Grant, Scope};
 pub use fair::{FairQueue, IoPermit, QueueFull};
 pub use model::{DiskModel, ModelError};
 pub use node::{MEMORY_BYTES_MIN, Node, NodeOptions, Security, StartError};
+pub use served::{Served, ServedDisk};
 pub use store::{
     Content, Found, Geometry, OpenError, Put, Store, StoreCounts, StoreError, StoreOptions, TractPlace,
 };

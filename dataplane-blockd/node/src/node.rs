@@ -15,6 +15,7 @@ use crate::{
     reclaim,
     rows::Rows,
     scrub,
+    served::{Served, ServedCounts, ServedDisk},
     service::{NodeService, refusal},
     store::{Put, Store, StoreError, TractPlace},
     throttle::Throttle,
@@ -26,6 +27,7 @@ use firn_blockd_protocol::{
     Budget, NodeId, Operation, Owner, Refusal, ServerLimits, ServerUsage, TenantId, Transport, limits, serve,
 };
 use firn_env::{Env, Task, Watched};
+use firn_metrics::Metrics;
 use futures::future::{Either, select};
 use std::{
     collections::BTreeMap,
@@ -163,6 +165,7 @@ pub(crate) struct Inner {
     /// The same, at the moment it happens.
     pub(crate) frame_wanted: Notify,
     pub(crate) usage: Arc<ServerUsage>,
+    pub(crate) served: ServedCounts,
     operations: Mutex<BTreeMap<Operation, u64>>,
     pub(crate) copied_blocks: AtomicU64,
     pub(crate) repaired_blocks: AtomicU64,
@@ -314,6 +317,7 @@ impl Node {
             out_of_tracts: AtomicBool::new(false),
             frame_wanted: Notify::new(),
             usage: Arc::default(),
+            served: ServedCounts::default(),
             operations: Mutex::default(),
             copied_blocks: AtomicU64::new(0),
             repaired_blocks: AtomicU64::new(0),
@@ -373,9 +377,21 @@ impl Node {
         self.inner.copied_blocks.load(Relaxed)
     }
 
-    /// Its metrics in Prometheus' text format.
-    pub fn metrics(&self) -> String {
-        metrics::render(&self.inner)
+    /// Takes what clients of disks were served since this was last asked.
+    pub fn take_served(&self) -> BTreeMap<ServedDisk, Served> {
+        self.inner.served.take()
+    }
+
+    /// Gives back what was taken and could not be kept elsewhere.
+    pub fn put_back_served(&self, served: impl IntoIterator<Item = (ServedDisk, Served)>) {
+        for (disk, count) in served {
+            self.inner.served.add(disk, count);
+        }
+    }
+
+    /// Its metrics for Prometheus.
+    pub fn metrics(&self) -> Metrics {
+        metrics::metrics(self.inner.clone())
     }
 
     /// Takes no more requests, lets those under way end, and makes everything durable; on a file system without room it gives up

@@ -16,6 +16,7 @@ use crate::{
     auth::{Grant, Scope},
     node::Inner,
     rows::{Admitted, Located},
+    served::{Served, ServedDisk},
     store::{Content, Put, StoreError, TractPlace},
 };
 use async_trait::async_trait;
@@ -85,6 +86,33 @@ impl Session for NodeSession {
         if node.stopped.load(Relaxed) {
             return Err(Refusal::NotServing("another process is this node now".into()));
         }
+        let counted = self.counted(&request);
+        let reply = self.perform(request).await?;
+        if let Some((disk, bytes)) = counted {
+            node.served.add(disk, Served { requests: 1, bytes });
+        }
+        Ok(reply)
+    }
+}
+
+impl NodeSession {
+    /// For whose disk a request counts if it is served, and the bytes that it moves; nothing if it is a node's.
+    fn counted(&self, request: &Request) -> Option<(ServedDisk, u64)> {
+        let (disk, bytes) = match request {
+            Request::Write { tract, range, .. } | Request::Fetch { tract, range, .. } => {
+                (tract.disk, range.bytes())
+            }
+            Request::Trim { tract, .. } => (tract.disk, 0),
+            Request::SetFence { disk, .. } | Request::List { disk: Some(disk), .. } => (*disk, 0),
+            Request::List { disk: None, .. } | Request::Hello { .. } | Request::Authenticate { .. } => {
+                return None;
+            }
+        };
+        let grant = self.grant(Some(disk)).ok()?;
+        Some(((grant.tenant, Some(disk)), bytes as u64))
+    }
+
+    async fn perform(&self, request: Request) -> Result<Reply, Refusal> {
         match request {
             Request::Hello { .. } => Err(Refusal::Malformed("hello was said before".into())),
             Request::Authenticate { capability } => self.authenticate(&capability),

@@ -21,6 +21,9 @@ mod commit;
 mod defragmentation;
 mod entry;
 mod error;
+mod fields;
+#[cfg(test)]
+mod golden;
 mod index;
 mod journal;
 mod layout;

@@ -53,62 +53,45 @@ fn is_not_permitted(answer: &Result<Reply, CallError>) -> bool {
 
 #[test]
 fn a_node_gets_nothing_of_rows_in_which_the_table_does_not_list_it() {
-    let Stage { cluster, client } = stage(31, 3, 2);
-    let env = cluster.simulation.machine("stranger").env();
-    cluster
-        .simulation
-        .run(async move {
-            fill(&client, 1).await;
-            let row = client.row(0).await;
-            let source = row.active().next().expect("the row is whole").clone();
-            let fetch = Request::Fetch {
-                tract: client.tract(0),
-                row: row.version,
-                fence: Fence(0),
-                range: BlockRange::new(0, 8).expect("within the tract"),
-            };
-            // Any node's certificate, such as one that a tenant had issued for a machine of its own.
-            let stranger = Scope::Node(NodeId([0x66; 16]));
-            let connection = connected(&env, &source.address, TENANT, stranger).await;
-            let everything = Request::List {
-                disk: None,
-                row: None,
-                after: None,
-                limit: 100,
-            };
-            let of_disk = Request::List {
-                disk: Some(client.disk),
-                row: None,
-                after: None,
-                limit: 100,
-            };
-            for request in [everything.clone(), of_disk.clone(), list_row(&row), fetch.clone()] {
-                let answer = connection.call(request.clone()).await;
-                assert!(
-                    is_not_permitted(&answer),
-                    "{request:?} was answered with {answer:?}"
-                );
-            }
-            // The other replica of the row copies and repairs from it; and it, too, gets that row's tracts only.
-            let member = row
-                .replicas
-                .iter()
-                .find(|replica| replica.node != source.node)
-                .expect("two copies");
-            let connection = connected(&env, &source.address, TENANT, Scope::Node(member.node)).await;
-            for request in [list_row(&row), fetch] {
-                let answer = connection.call(request.clone()).await;
-                assert!(answer.is_ok(), "{request:?} was answered with {answer:?}");
-            }
-            for request in [everything, of_disk] {
-                let answer = connection.call(request.clone()).await;
-                assert!(
-                    is_not_permitted(&answer),
-                    "{request:?} was answered with {answer:?}"
-                );
-            }
-        })
-        .expect("the run ends");
+    as_a_stranger(31, async |Stranger { env, client, row, .. }| {
+        let source = row.active().next().expect("the row is whole").clone();
+        let fetch = Request::Fetch {
+            tract: client.tract(0),
+            row: row.version,
+            fence: Fence(0),
+            range: BlockRange::new(0, 8).expect("within the tract"),
+        };
+        // Any node's certificate, such as one that a tenant had issued for a machine of its own.
+        let stranger = Scope::Node(NodeId([0x66; 16]));
+        let connection = connected(&env, &source.address, TENANT, stranger).await;
+        let everything = list(None);
+        let of_disk = list(Some(client.disk));
+        for request in [everything.clone(), of_disk.clone(), list_row(&row), fetch.clone()] {
+            let answer = connection.call(request.clone()).await;
+            assert!(
+                is_not_permitted(&answer),
+                "{request:?} was answered with {answer:?}"
+            );
+        }
+        // The other replica of the row copies and repairs from it; and it, too, gets that row's tracts only.
+        let member = row
+            .replicas
+            .iter()
+            .find(|replica| replica.node != source.node)
+            .expect("two copies");
+        let connection = connected(&env, &source.address, TENANT, Scope::Node(member.node)).await;
+        for request in [list_row(&row), fetch] {
+            let answer = connection.call(request.clone()).await;
+            assert!(answer.is_ok(), "{request:?} was answered with {answer:?}");
+        }
+        for request in [everything, of_disk] {
+            let answer = connection.call(request.clone()).await;
+            assert!(
+                is_not_permitted(&answer),
+                "{request:?} was answered with {answer:?}"
+            );
+        }
+    });
 }
 
 #[test]
@@ -164,47 +147,35 @@ fn a_row_that_a_node_has_left_is_not_its_any_more() {
 
 #[test]
 fn a_capability_that_was_signed_for_the_wrong_tenant_lists_nothing() {
-    let Stage { cluster, client } = stage(33, 3, 2);
-    let env = cluster.simulation.machine("stranger").env();
-    cluster
-        .simulation
-        .run(async move {
-            fill(&client, 1).await;
-            let row = client.row(0).await;
-            let scope = |fence| Scope::Disk {
-                disk: client.disk,
-                fence,
-                write: true,
-                attach: true,
-            };
-            let list = Request::List {
-                disk: Some(client.disk),
-                row: None,
-                after: None,
-                limit: 100,
-            };
-            let address = &row.replicas[0].address;
-            let foreign = connected(&env, address, TenantId([8; 16]), scope(client.fence)).await;
-            assert_eq!(
-                foreign.call(list.clone()).await,
-                Err(CallError::Refused(Refusal::UnknownDisk))
-            );
-            // Who lost the disk to a later attach sees nothing of it any more either.
-            let late = connected(&env, address, TENANT, scope(Fence(client.fence.0 - 1))).await;
-            let answer = late.call(list.clone()).await;
-            assert!(
-                matches!(
-                    answer,
-                    Err(CallError::Refused(
-                        Refusal::Fenced { .. } | Refusal::CapabilityInvalid(_)
-                    ))
-                ),
-                "{answer:?}"
-            );
-            let own = connected(&env, address, TENANT, scope(client.fence)).await;
-            assert!(matches!(own.call(list).await, Ok(Reply::List { .. })));
-        })
-        .expect("the run ends");
+    as_a_stranger(33, async |Stranger { env, client, row, .. }| {
+        let scope = |fence| Scope::Disk {
+            disk: client.disk,
+            fence,
+            write: true,
+            attach: true,
+        };
+        let list = list(Some(client.disk));
+        let address = &row.replicas[0].address;
+        let foreign = connected(&env, address, TenantId([8; 16]), scope(client.fence)).await;
+        assert_eq!(
+            foreign.call(list.clone()).await,
+            Err(CallError::Refused(Refusal::UnknownDisk))
+        );
+        // Who lost the disk to a later attach sees nothing of it any more either.
+        let late = connected(&env, address, TENANT, scope(Fence(client.fence.0 - 1))).await;
+        let answer = late.call(list.clone()).await;
+        assert!(
+            matches!(
+                answer,
+                Err(CallError::Refused(
+                    Refusal::Fenced { .. } | Refusal::CapabilityInvalid(_)
+                ))
+            ),
+            "{answer:?}"
+        );
+        let own = connected(&env, address, TENANT, scope(client.fence)).await;
+        assert!(matches!(own.call(list).await, Ok(Reply::List { .. })));
+    });
 }
 
 /// With certificates, the name in the certificate is who calls: what is presented can add the rights of a disk to it, and make
@@ -268,36 +239,28 @@ fn where_there_are_certificates_a_capability_makes_nobody_another_node_and_nobod
 /// the table for each.
 #[test]
 fn made_up_rows_are_not_kept() {
-    let Stage { cluster, client } = stage(35, 3, 2);
-    let env = cluster.simulation.machine("stranger").env();
-    let table = cluster.table.clone();
-    cluster
-        .simulation
-        .run(async move {
-            fill(&client, 1).await;
-            let row = client.row(0).await;
-            let stranger = Scope::Node(NodeId([0x66; 16]));
-            let connection = connected(&env, &row.replicas[0].address, TENANT, stranger).await;
-            let before = table.counts();
-            for index in ROWS..ROWS + 500 {
-                let made_up = Row {
-                    index: RowIndex(index),
-                    version: RowVersion(7),
-                    ..row.clone()
-                };
-                let answer = connection.call(list_row(&made_up)).await;
-                assert!(
-                    matches!(answer, Err(CallError::Refused(Refusal::Malformed(_)))),
-                    "{answer:?}"
-                );
-            }
-            let after = table.counts();
-            // Heartbeats and the coordinator go on.
-            let reads = after.gets - before.gets;
+    as_a_stranger(35, async |Stranger { env, row, table, .. }| {
+        let stranger = Scope::Node(NodeId([0x66; 16]));
+        let connection = connected(&env, &row.replicas[0].address, TENANT, stranger).await;
+        let before = table.counts();
+        for index in ROWS..ROWS + 500 {
+            let made_up = Row {
+                index: RowIndex(index),
+                version: RowVersion(7),
+                ..row.clone()
+            };
+            let answer = connection.call(list_row(&made_up)).await;
             assert!(
-                reads < 100,
-                "{reads} reads of the table for 500 rows that there are not"
+                matches!(answer, Err(CallError::Refused(Refusal::Malformed(_)))),
+                "{answer:?}"
             );
-        })
-        .expect("the run ends");
+        }
+        let after = table.counts();
+        // Heartbeats and the coordinator go on.
+        let reads = after.gets - before.gets;
+        assert!(
+            reads < 100,
+            "{reads} reads of the table for 500 rows that there are not"
+        );
+    });
 }

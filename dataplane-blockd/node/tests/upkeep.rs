@@ -39,114 +39,102 @@ fn damage_is_repaired_from_another_replica() {
 
 #[test]
 fn capabilities_are_asked_for_and_bind() {
-    let Stage { cluster, client } = stage(7, 3, 2);
-    let env = cluster.simulation.machine("stranger").env();
-    cluster
-        .simulation
-        .run(async move {
-            fill(&client, 1).await;
-            let row = client.row(0).await;
-            let replica = row.replicas[0].clone();
-            let read = |disk, index| Request::Fetch {
-                tract: TractId { disk, index },
-                row: row.version,
-                fence: client.fence,
-                range: BlockRange::new(1, 1).expect("within the tract"),
-            };
-            let open = || Connection::open(&env, &replica.address, ConnectionOptions::default());
-            let refused = |answer: Result<Reply, CallError>| match answer {
-                Err(CallError::Refused(refusal)) => refusal,
-                other => panic!("not refused: {other:?}"),
-            };
-            let stranger = open().await.expect("the node listens");
-            assert_eq!(
-                refused(stranger.call(read(client.disk, 0)).await),
-                Refusal::NotAuthenticated
-            );
-            let forged = Request::Authenticate {
-                capability: Bytes::from_static(b"open sesame"),
-            };
-            assert!(matches!(
-                refused(stranger.call(forged).await),
-                Refusal::CapabilityInvalid(_)
-            ));
-            let sign = |scope, expires| capability_until(&env, scope, expires);
-            let scope = |write, fence| Scope::Disk {
-                disk: client.disk,
-                fence,
-                write,
-                attach: false,
-            };
-            let now = UnixTime::from_wall(env.wall());
-            let soon = now.plus(5);
-            let expired = Request::Authenticate {
-                capability: sign(scope(true, client.fence), now.minus(1)),
-            };
-            assert_eq!(refused(stranger.call(expired).await), Refusal::CapabilityExpired);
-            // Signed by the cluster, but for a tenant who does not own the disk.
-            let foreign = Request::Authenticate {
-                capability: capability_of(&env, TenantId([8; 16]), scope(true, client.fence), now.plus(60)),
-            };
-            stranger.call(foreign).await.expect("it is a capability");
-            assert_eq!(
-                refused(stranger.call(read(client.disk, 0)).await),
-                Refusal::UnknownDisk
-            );
-            let set = Request::SetFence {
-                disk: client.disk,
-                fence: client.fence,
-            };
-            assert_eq!(refused(stranger.call(set.clone()).await), Refusal::UnknownDisk);
-            let brief = Request::Authenticate {
-                capability: sign(scope(false, client.fence), soon),
-            };
-            stranger.call(brief).await.expect("it is valid");
-            assert!(matches!(
-                stranger.call(read(client.disk, 0)).await,
-                Ok(Reply::Fetched(_))
-            ));
-            assert!(matches!(
-                refused(stranger.call(set).await),
-                Refusal::NotPermitted(_)
-            ));
-            // Another disk, a tract beyond the end, and a write where reading was granted.
-            let other = DiskId([1; 16]);
-            assert_eq!(
-                refused(stranger.call(read(other, 0)).await),
-                Refusal::NotAuthenticated
-            );
-            assert_eq!(
-                refused(stranger.call(read(client.disk, TRACTS)).await),
-                Refusal::OutOfRange { tracts: TRACTS }
-            );
-            let trim = Request::Trim {
-                tract: client.tract(0),
-                row: row.version,
-                generation: Generation::new(client.fence, 9),
-                range: BlockRange::TRACT,
-            };
-            assert!(matches!(
-                refused(stranger.call(trim).await),
-                Refusal::NotPermitted(_)
-            ));
-            let list = Request::List {
-                disk: None,
-                row: None,
-                after: None,
-                limit: 10,
-            };
-            assert!(matches!(
-                refused(stranger.call(list).await),
-                Refusal::Malformed(_)
-            ));
-            env.sleep(Duration::from_secs(6)).await;
-            assert_eq!(
-                refused(stranger.call(read(client.disk, 0)).await),
-                Refusal::CapabilityExpired
-            );
-            assert_eq!(filled(&client, 1).await, Ok(()));
-        })
-        .expect("the run ends");
+    as_a_stranger(7, async |Stranger { env, client, row, .. }| {
+        let replica = row.replicas[0].clone();
+        let read = |disk, index| Request::Fetch {
+            tract: TractId { disk, index },
+            row: row.version,
+            fence: client.fence,
+            range: BlockRange::new(1, 1).expect("within the tract"),
+        };
+        let open = || Connection::open(&env, &replica.address, ConnectionOptions::default());
+        let refused = |answer: Result<Reply, CallError>| match answer {
+            Err(CallError::Refused(refusal)) => refusal,
+            other => panic!("not refused: {other:?}"),
+        };
+        let stranger = open().await.expect("the node listens");
+        assert_eq!(
+            refused(stranger.call(read(client.disk, 0)).await),
+            Refusal::NotAuthenticated
+        );
+        let forged = Request::Authenticate {
+            capability: Bytes::from_static(b"open sesame"),
+        };
+        assert!(matches!(
+            refused(stranger.call(forged).await),
+            Refusal::CapabilityInvalid(_)
+        ));
+        let sign = |scope, expires| capability_until(&env, scope, expires);
+        let scope = |write, fence| Scope::Disk {
+            disk: client.disk,
+            fence,
+            write,
+            attach: false,
+        };
+        let now = UnixTime::from_wall(env.wall());
+        let soon = now.plus(5);
+        let expired = Request::Authenticate {
+            capability: sign(scope(true, client.fence), now.minus(1)),
+        };
+        assert_eq!(refused(stranger.call(expired).await), Refusal::CapabilityExpired);
+        // Signed by the cluster, but for a tenant who does not own the disk.
+        let foreign = Request::Authenticate {
+            capability: capability_of(&env, TenantId([8; 16]), scope(true, client.fence), now.plus(60)),
+        };
+        stranger.call(foreign).await.expect("it is a capability");
+        assert_eq!(
+            refused(stranger.call(read(client.disk, 0)).await),
+            Refusal::UnknownDisk
+        );
+        let set = Request::SetFence {
+            disk: client.disk,
+            fence: client.fence,
+        };
+        assert_eq!(refused(stranger.call(set.clone()).await), Refusal::UnknownDisk);
+        let brief = Request::Authenticate {
+            capability: sign(scope(false, client.fence), soon),
+        };
+        stranger.call(brief).await.expect("it is valid");
+        assert!(matches!(
+            stranger.call(read(client.disk, 0)).await,
+            Ok(Reply::Fetched(_))
+        ));
+        assert!(matches!(
+            refused(stranger.call(set).await),
+            Refusal::NotPermitted(_)
+        ));
+        // Another disk, a tract beyond the end, and a write where reading was granted.
+        let other = DiskId([1; 16]);
+        assert_eq!(
+            refused(stranger.call(read(other, 0)).await),
+            Refusal::NotAuthenticated
+        );
+        assert_eq!(
+            refused(stranger.call(read(client.disk, TRACTS)).await),
+            Refusal::OutOfRange { tracts: TRACTS }
+        );
+        let trim = Request::Trim {
+            tract: client.tract(0),
+            row: row.version,
+            generation: Generation::new(client.fence, 9),
+            range: BlockRange::TRACT,
+        };
+        assert!(matches!(
+            refused(stranger.call(trim).await),
+            Refusal::NotPermitted(_)
+        ));
+        let list = list(None);
+        assert!(matches!(
+            refused(stranger.call(list).await),
+            Refusal::Malformed(_)
+        ));
+        env.sleep(Duration::from_secs(6)).await;
+        assert_eq!(
+            refused(stranger.call(read(client.disk, 0)).await),
+            Refusal::CapabilityExpired
+        );
+        assert_eq!(filled(&client, 1).await, Ok(()));
+    });
 }
 
 #[test]
@@ -203,7 +191,7 @@ fn deleted_disks_are_dropped_by_the_nodes() {
                 .lock()
                 .expect("no panic")
                 .as_ref()
-                .map(Node::metrics)
+                .map(|node| node.metrics().text())
                 .unwrap_or_default();
             assert!(text.contains("firn_blockd_used_tracts"), "{text}");
             placement

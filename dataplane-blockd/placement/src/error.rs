@@ -134,7 +134,7 @@ pub enum PlacementError {
 impl From<TableError> for PlacementError {
     fn from(error: TableError) -> Self {
         match error {
-            TableError::Unavailable(reason) => Self::Unavailable(reason),
+            TableError::Unavailable(reason) | TableError::InvalidAnswer(reason) => Self::Unavailable(reason),
             TableError::Refused(reason) | TableError::Limit(reason) => Self::Refused(reason),
             TableError::ConditionFailed { .. } => Self::Contention { what: "an item" },
         }

@@ -126,7 +126,7 @@ impl VersionedBlocks {
         let versions = range
             .blocks()
             .map(|_| {
-                Ok(match decoder.u8("block state")? {
+                Ok(match decoder.u8()? {
                     0 => BlockVersion {
                         generation: Generation::ZERO,
                         state: BlockState::Absent,
@@ -137,7 +137,7 @@ impl VersionedBlocks {
                     },
                     2 => BlockVersion {
                         generation: decoder.generation()?,
-                        state: BlockState::Written(decoder.u32("checksum")?),
+                        state: BlockState::Written(decoder.u32()?),
                     },
                     value => {
                         return Err(DecodeError::Invalid {
@@ -186,7 +186,7 @@ pub(crate) fn decode_write(
 ) -> Result<WriteBlocks, DecodeError> {
     let checksums = range
         .blocks()
-        .map(|_| decoder.u32("checksum"))
+        .map(|_| decoder.u32())
         .collect::<Result<Vec<_>, _>>()?;
     require_blocks(&data, checksums.len())?;
     Ok(WriteBlocks { checksums, data })

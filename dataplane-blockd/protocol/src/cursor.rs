@@ -1,15 +1,21 @@
 //! Fields in and out of bytes. Integers are little-endian; whatever has a length says it first.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
+use firn_codec::{Codec, Reader, Writer};
+use std::ops::{Deref, DerefMut};
 
 /// Bytes that are no message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end inside a field.
-    #[error("the message ends inside {field}")]
+    #[error("the message ends inside the field at byte {offset}: {found} of {needed} bytes are there")]
     Truncated {
-        /// What was being read.
-        field: &'static str,
+        /// Where the field begins.
+        offset: usize,
+        /// Bytes that it takes.
+        needed: usize,
+        /// Bytes that are there.
+        found: usize,
     },
     /// Bytes are left over.
     #[error("{bytes} bytes too many")]
@@ -42,50 +48,45 @@ pub enum DecodeError {
     },
 }
 
-/// Reads fields one after the other.
-pub(crate) struct Decoder {
-    bytes: Bytes,
+/// A message's fields, as their reader sees them.
+pub(crate) struct Message;
+
+impl Codec for Message {
+    type Error = DecodeError;
+
+    fn truncated(&self, offset: usize, needed: usize, found: usize) -> DecodeError {
+        DecodeError::Truncated {
+            offset,
+            needed,
+            found,
+        }
+    }
+}
+
+/// Reads fields one after the other: those that all formats have, and what only messages have.
+pub(crate) struct Decoder(Reader<Bytes, Message>);
+
+impl Deref for Decoder {
+    type Target = Reader<Bytes, Message>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Decoder {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 impl Decoder {
     pub(crate) fn new(bytes: Bytes) -> Self {
-        Self { bytes }
-    }
-
-    fn require(&self, bytes: usize, field: &'static str) -> Result<(), DecodeError> {
-        if self.bytes.len() < bytes {
-            return Err(DecodeError::Truncated { field });
-        }
-        Ok(())
-    }
-
-    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
-        self.require(1, field)?;
-        Ok(self.bytes.get_u8())
-    }
-
-    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
-        self.require(2, field)?;
-        Ok(self.bytes.get_u16_le())
-    }
-
-    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        self.require(4, field)?;
-        Ok(self.bytes.get_u32_le())
-    }
-
-    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
-        self.require(8, field)?;
-        Ok(self.bytes.get_u64_le())
-    }
-
-    pub(crate) fn i64(&mut self, field: &'static str) -> Result<i64, DecodeError> {
-        self.require(8, field)?;
-        Ok(self.bytes.get_i64_le())
+        Self(Reader::new(Message, bytes))
     }
 
     pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool, DecodeError> {
-        match self.u8(field)? {
+        match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
             value => Err(DecodeError::Invalid {
@@ -95,16 +96,9 @@ impl Decoder {
         }
     }
 
-    pub(crate) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
-        self.require(N, field)?;
-        let mut array = [0; N];
-        self.bytes.copy_to_slice(&mut array);
-        Ok(array)
-    }
-
     /// A count that is at most `most`.
     pub(crate) fn count(&mut self, field: &'static str, most: usize) -> Result<usize, DecodeError> {
-        let count = self.u16(field)?;
+        let count = self.u16()?;
         if usize::from(count) > most {
             return Err(DecodeError::Invalid {
                 field,
@@ -117,8 +111,7 @@ impl Decoder {
     /// Bytes with their length before them, at most `most`.
     pub(crate) fn blob(&mut self, field: &'static str, most: usize) -> Result<Bytes, DecodeError> {
         let length = self.count(field, most)?;
-        self.require(length, field)?;
-        Ok(self.bytes.split_to(length))
+        self.take(length)
     }
 
     pub(crate) fn text(&mut self, field: &'static str, most: usize) -> Result<String, DecodeError> {
@@ -130,7 +123,7 @@ impl Decoder {
     }
 
     pub(crate) fn end(self) -> Result<(), DecodeError> {
-        match self.bytes.len() {
+        match self.remaining() {
             0 => Ok(()),
             bytes => Err(DecodeError::Trailing { bytes }),
         }
@@ -139,37 +132,25 @@ impl Decoder {
 
 /// Writes fields one after the other.
 #[derive(Default)]
-pub(crate) struct Encoder {
-    bytes: BytesMut,
+pub(crate) struct Encoder(Writer);
+
+impl Deref for Encoder {
+    type Target = Writer;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Encoder {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 impl Encoder {
-    pub(crate) fn u8(&mut self, value: u8) {
-        self.bytes.put_u8(value);
-    }
-
-    pub(crate) fn u16(&mut self, value: u16) {
-        self.bytes.put_u16_le(value);
-    }
-
-    pub(crate) fn u32(&mut self, value: u32) {
-        self.bytes.put_u32_le(value);
-    }
-
-    pub(crate) fn u64(&mut self, value: u64) {
-        self.bytes.put_u64_le(value);
-    }
-
-    pub(crate) fn i64(&mut self, value: i64) {
-        self.bytes.put_i64_le(value);
-    }
-
     pub(crate) fn flag(&mut self, value: bool) {
         self.u8(value.into());
-    }
-
-    pub(crate) fn array(&mut self, bytes: &[u8]) {
-        self.bytes.put_slice(bytes);
     }
 
     /// # Panics
@@ -181,19 +162,15 @@ impl Encoder {
 
     pub(crate) fn blob(&mut self, bytes: &[u8], most: usize) {
         self.count(bytes.len(), most);
-        self.array(bytes);
+        self.raw(bytes);
     }
 
     /// Text is cut at `most` bytes, at a character's end.
     pub(crate) fn text(&mut self, text: &str, most: usize) {
-        let mut end = text.len().min(most);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.blob(&text.as_bytes()[..end], most);
+        self.blob(&text.as_bytes()[..text.floor_char_boundary(most)], most);
     }
 
     pub(crate) fn finish(self) -> Bytes {
-        self.bytes.freeze()
+        self.0.finish().into()
     }
 }

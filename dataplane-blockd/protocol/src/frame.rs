@@ -14,10 +14,11 @@
 
 use crate::{
     BLOCK_BYTES,
-    cursor::{DecodeError, Decoder, Encoder},
+    cursor::{DecodeError, Message},
     limits::{HEADER_BYTES, MAX_BODY_BYTES, MAX_DATA_BYTES},
 };
 use bytes::{Bytes, BytesMut};
+use firn_codec::{Reader, Writer};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -113,25 +114,22 @@ pub struct Frame {
 impl Frame {
     /// The bytes before the data: header and body in one piece.
     pub fn head(&self) -> Bytes {
-        let mut encoder = Encoder::default();
-        encoder.array(&MAGIC);
-        encoder.u8(self.header.version);
-        encoder.u8(match self.header.kind {
+        let mut head = Writer::with_capacity(HEADER_BYTES + self.body.len());
+        head.raw(&MAGIC);
+        head.u8(self.header.version);
+        head.u8(match self.header.kind {
             FrameKind::Request => 1,
             FrameKind::Reply => 2,
         });
-        encoder.u8(self.header.operation);
-        encoder.u8(self.header.status);
-        encoder.u64(self.header.request);
-        encoder.u32(u32::try_from(self.body.len()).expect("bodies are bounded"));
-        encoder.u32(u32::try_from(self.data.len()).expect("data is bounded"));
-        encoder.u32(crc32c::crc32c(&self.body));
-        let fields = encoder.finish();
-        let mut head = BytesMut::with_capacity(HEADER_BYTES + self.body.len());
-        head.extend_from_slice(&fields);
-        head.extend_from_slice(&crc32c::crc32c(&fields).to_le_bytes());
-        head.extend_from_slice(&self.body);
-        head.freeze()
+        head.u8(self.header.operation);
+        head.u8(self.header.status);
+        head.u64(self.header.request);
+        head.u32(u32::try_from(self.body.len()).expect("bodies are bounded"));
+        head.u32(u32::try_from(self.data.len()).expect("data is bounded"));
+        head.u32(crc32c::crc32c(&self.body));
+        head.u32(crc32c::crc32c(head.as_slice()));
+        head.raw(&self.body);
+        head.finish().into()
     }
 
     /// All its bytes in one piece.
@@ -175,16 +173,16 @@ impl Lengths {
         if bytes.len() < HEADER_BYTES {
             return Ok(None);
         }
-        let mut decoder = Decoder::new(Bytes::copy_from_slice(&bytes[MAGIC.len()..HEADER_BYTES]));
-        let version = decoder.u8("version")?;
-        let kind = decoder.u8("kind")?;
-        let operation = decoder.u8("operation")?;
-        let status = decoder.u8("status")?;
-        let request = decoder.u64("request")?;
-        let body = decoder.u32("body length")? as usize;
-        let data = decoder.u32("data length")? as usize;
-        let body_checksum = decoder.u32("body checksum")?;
-        if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != decoder.u32("header checksum")? {
+        let mut decoder = Reader::new(Message, &bytes[MAGIC.len()..HEADER_BYTES]);
+        let version = decoder.u8()?;
+        let kind = decoder.u8()?;
+        let operation = decoder.u8()?;
+        let status = decoder.u8()?;
+        let request = decoder.u64()?;
+        let body = decoder.u32()? as usize;
+        let data = decoder.u32()? as usize;
+        let body_checksum = decoder.u32()?;
+        if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != decoder.u32()? {
             return Err(DecodeError::Checksum { part: "header" });
         }
         let kind = match kind {

@@ -194,10 +194,10 @@ impl Refusal {
         let mut text = || decoder.text("reason", MAX_TEXT_BYTES);
         let refusal = match code {
             1 => Self::Malformed(text()?),
-            2 => Self::UnknownOperation(decoder.u8("operation")?),
+            2 => Self::UnknownOperation(decoder.u8()?),
             3 => Self::Version {
-                lowest: decoder.u8("lowest version")?,
-                highest: decoder.u8("highest version")?,
+                lowest: decoder.u8()?,
+                highest: decoder.u8()?,
             },
             4 => Self::NotAuthenticated,
             5 => Self::CapabilityInvalid(text()?),
@@ -205,22 +205,22 @@ impl Refusal {
             7 => Self::NotPermitted(text()?),
             8 => Self::UnknownDisk,
             9 => Self::OutOfRange {
-                tracts: decoder.u32("tracts")?,
+                tracts: decoder.u32()?,
             },
             10 => Self::WrongRow {
                 newest: Row::decode(&mut decoder)?,
             },
             11 => Self::NotFenced,
             12 => Self::Fenced {
-                current: Fence(decoder.u32("fence")?),
+                current: Fence(decoder.u32()?),
             },
             13 => Self::Joining,
             14 => Self::Full,
             15 => Self::Damaged {
-                block: decoder.u16("block")?,
+                block: decoder.u16()?,
             },
             16 => Self::DataChecksum {
-                block: decoder.u16("block")?,
+                block: decoder.u16()?,
             },
             17 => Self::Busy,
             18 => Self::NotServing(text()?),

@@ -103,14 +103,14 @@ impl Reply {
         }
         let reply = match operation {
             Operation::Hello => Self::Hello(HelloReply {
-                version: decoder.u8("version")?,
+                version: decoder.u8()?,
                 node: decoder.node()?,
-                incarnation: decoder.u64("incarnation")?,
-                requests_in_flight: decoder.u32("requests in flight")?,
-                bytes_in_flight: decoder.u32("bytes in flight")?,
+                incarnation: decoder.u64()?,
+                requests_in_flight: decoder.u32()?,
+                bytes_in_flight: decoder.u32()?,
             }),
             Operation::Authenticate => Self::Authenticated {
-                expires_unix_ms: decoder.i64("expiry")?,
+                expires_unix_ms: decoder.i64()?,
             },
             Operation::Fetch => Self::Fetched(VersionedBlocks::decode(&mut decoder, data)?),
             Operation::Write => Self::Written,
@@ -144,8 +144,8 @@ fn encode_tract(version: u8, encoder: &mut Encoder, tract: TractId) {
 fn decode_tract(version: u8, decoder: &mut Decoder) -> Result<TractId, DecodeError> {
     let tract = decoder.tract()?;
     if version == PREVIOUS_VERSION {
-        decoder.u64("since")?;
-        decoder.u16("written blocks")?;
+        decoder.u64()?;
+        decoder.u16()?;
         decoder.generation()?;
     }
     Ok(tract)

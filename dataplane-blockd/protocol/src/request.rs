@@ -200,8 +200,8 @@ impl Request {
         }
         let request = match operation {
             Operation::Hello => Self::Hello {
-                lowest: decoder.u8("lowest version")?,
-                highest: decoder.u8("highest version")?,
+                lowest: decoder.u8()?,
+                highest: decoder.u8()?,
                 program: decoder.text("program", MAX_TEXT_BYTES)?,
             },
             Operation::Authenticate => Self::Authenticate {
@@ -209,8 +209,8 @@ impl Request {
             },
             Operation::Fetch => Self::Fetch {
                 tract: decoder.tract()?,
-                row: RowVersion(decoder.u64("row version")?),
-                fence: Fence(decoder.u32("fence")?),
+                row: RowVersion(decoder.u64()?),
+                fence: Fence(decoder.u32()?),
                 range: blocks::request_range(&mut decoder)?,
             },
             Operation::Write => {
@@ -234,15 +234,15 @@ impl Request {
             }
             Operation::SetFence => Self::SetFence {
                 disk: decoder.disk()?,
-                fence: Fence(decoder.u32("fence")?),
+                fence: Fence(decoder.u32()?),
             },
             Operation::List => Self::List {
                 disk: decoder.optional("disk", Decoder::disk)?,
                 row: decoder.optional("row", |decoder| {
                     Ok(RowAt {
                         replication: decoder.replication()?,
-                        index: RowIndex(decoder.u32("row")?),
-                        version: RowVersion(decoder.u64("row version")?),
+                        index: RowIndex(decoder.u32()?),
+                        version: RowVersion(decoder.u64()?),
                     })
                 })?,
                 after: decoder.optional("after", Decoder::tract)?,
@@ -263,7 +263,7 @@ impl Request {
 }
 
 fn decode_limit(decoder: &mut Decoder, most: usize) -> Result<u16, DecodeError> {
-    let limit = decoder.u16("limit")?;
+    let limit = decoder.u16()?;
     if limit == 0 || usize::from(limit) > most {
         return Err(DecodeError::Invalid {
             field: "limit",
@@ -288,7 +288,7 @@ fn encode_change(version: u8, encoder: &mut Encoder, (tract, row, generation, ra
 }
 
 fn decode_change(version: u8, decoder: &mut Decoder) -> Result<Change, DecodeError> {
-    let (tract, row) = (decoder.tract()?, RowVersion(decoder.u64("row version")?));
+    let (tract, row) = (decoder.tract()?, RowVersion(decoder.u64()?));
     let generation = decoder.generation()?;
     if version == PREVIOUS_VERSION {
         // Whoever did not ask for it loses nothing by a durable write.

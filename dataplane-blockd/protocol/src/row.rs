@@ -93,14 +93,14 @@ impl Row {
 
     pub(crate) fn decode(decoder: &mut Decoder) -> Result<Self, DecodeError> {
         let replication = decoder.replication()?;
-        let index = RowIndex(decoder.u32("row")?);
-        let version = RowVersion(decoder.u64("row version")?);
+        let index = RowIndex(decoder.u32()?);
+        let version = RowVersion(decoder.u64()?);
         let count = decoder.count("replicas", MAX_REPLICAS)?;
         let replicas = (0..count)
             .map(|_| {
                 Ok(Replica {
                     node: decoder.node()?,
-                    state: match decoder.u8("replica state")? {
+                    state: match decoder.u8()? {
                         1 => ReplicaState::Active,
                         2 => ReplicaState::Joining,
                         value => {
@@ -110,7 +110,7 @@ impl Row {
                             });
                         }
                     },
-                    since: RowVersion(decoder.u64("since")?),
+                    since: RowVersion(decoder.u64()?),
                     address: decoder.text("address", MAX_ADDRESS_BYTES)?,
                 })
             })

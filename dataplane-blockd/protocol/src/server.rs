@@ -206,7 +206,12 @@ async fn read_requests(
             };
             let charge = match length {
                 ..=FIRST_BYTES => None,
-                _ if !greeted => return Err(FrameError::Decode(DecodeError::Truncated { field: "hello" })),
+                _ if !greeted => {
+                    return Err(FrameError::Decode(DecodeError::Invalid {
+                        field: "the length of a hello",
+                        value: length as u64,
+                    }));
+                }
                 _ => {
                     // That it waits is not the client's fault; when it may go on, its time begins anew.
                     activity.awaits_rest(false, env.now());

@@ -7,29 +7,29 @@ use crate::{
 
 impl Decoder {
     pub(crate) fn disk(&mut self) -> Result<DiskId, DecodeError> {
-        Ok(DiskId(self.array("disk")?))
+        Ok(DiskId(self.array()?))
     }
 
     pub(crate) fn node(&mut self) -> Result<NodeId, DecodeError> {
-        Ok(NodeId(self.array("node")?))
+        Ok(NodeId(self.array()?))
     }
 
     pub(crate) fn tract(&mut self) -> Result<TractId, DecodeError> {
         Ok(TractId {
             disk: self.disk()?,
-            index: self.u32("tract")?,
+            index: self.u32()?,
         })
     }
 
     pub(crate) fn generation(&mut self) -> Result<Generation, DecodeError> {
         Ok(Generation {
-            fence: Fence(self.u32("fence")?),
-            sequence: self.u64("sequence")?,
+            fence: Fence(self.u32()?),
+            sequence: self.u64()?,
         })
     }
 
     pub(crate) fn range(&mut self) -> Result<BlockRange, DecodeError> {
-        let (first, count) = (self.u16("first block")?, self.u16("block count")?);
+        let (first, count) = (self.u16()?, self.u16()?);
         BlockRange::new(first, count).ok_or(DecodeError::Invalid {
             field: "block range",
             value: u64::from(first) << 16 | u64::from(count),
@@ -37,7 +37,7 @@ impl Decoder {
     }
 
     pub(crate) fn replication(&mut self) -> Result<Replication, DecodeError> {
-        let copies = self.u8("replication")?;
+        let copies = self.u8()?;
         Replication::new(copies).ok_or(DecodeError::Invalid {
             field: "replication",
             value: copies.into(),
@@ -59,11 +59,11 @@ impl Decoder {
 
 impl Encoder {
     pub(crate) fn disk(&mut self, disk: DiskId) {
-        self.array(&disk.0);
+        self.raw(&disk.0);
     }
 
     pub(crate) fn node(&mut self, node: NodeId) {
-        self.array(&node.0);
+        self.raw(&node.0);
     }
 
     pub(crate) fn tract(&mut self, tract: TractId) {

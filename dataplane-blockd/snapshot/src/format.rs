@@ -10,9 +10,11 @@
 //! A page without any tract has the uid of all zeroes and no object; nor has a tract of zeroes. The last tract of a disk
 //! may be shorter.
 
+use crate::fields::{Fields, head};
 use bytes::{BufMut, Bytes, BytesMut};
 use firn_blockd_nbd::Piece;
 use firn_blockd_protocol::DiskId;
+use firn_codec::{Reader, Writer};
 use std::fmt;
 
 const MAGIC: [u8; 4] = *b"FBDS";
@@ -117,39 +119,34 @@ impl Root {
     }
 
     pub(crate) fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(64 + self.settings.len() + 32 * self.pages.len());
-        bytes.put_slice(&MAGIC);
-        bytes.put_slice(&[VERSION, 0, 0, 0]);
-        bytes.put_slice(&self.disk.0);
-        bytes.put_u64_le(self.size_bytes);
-        bytes.put_u32_le(self.tract_bytes);
-        bytes.put_u32_le(0);
-        bytes.put_i64_le(self.taken_unix_ms);
-        bytes.put_u16_le(u16::try_from(self.settings.len()).expect("settings are at most 16 KiB"));
-        bytes.put_slice(self.settings.as_bytes());
-        bytes.put_u32_le(u32::try_from(self.pages.len()).expect("at most 32 768"));
-        self.pages.iter().for_each(|page| bytes.put_slice(&page.0));
-        bytes.freeze()
+        let room = 64 + self.settings.len() + 32 * self.pages.len();
+        let mut fields = Writer::with_capacity(room);
+        fields.raw(&MAGIC);
+        fields.raw(&[VERSION, 0, 0, 0]);
+        fields.raw(&self.disk.0);
+        fields.u64(self.size_bytes);
+        fields.u32(self.tract_bytes);
+        fields.u32(0);
+        fields.i64(self.taken_unix_ms);
+        fields.u16(u16::try_from(self.settings.len()).expect("settings are at most 16 KiB"));
+        fields.raw(self.settings.as_bytes());
+        fields.u32(u32::try_from(self.pages.len()).expect("at most 32 768"));
+        self.pages.iter().for_each(|page| fields.raw(&page.0));
+        fields.finish().into()
     }
 
-    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Self, &'static str> {
-        let head: [u8; 8] = take(&mut bytes)?;
-        if head[..4] != MAGIC {
-            return Err("it is no root");
-        }
-        if head[4] != VERSION {
-            return Err("it is of a later build");
-        }
-        let disk = DiskId(take(&mut bytes)?);
-        let size_bytes = u64::from_le_bytes(take(&mut bytes)?);
-        let tract_bytes = u32::from_le_bytes(take(&mut bytes)?);
-        let _reserved: [u8; 4] = take(&mut bytes)?;
-        let taken_unix_ms = i64::from_le_bytes(take(&mut bytes)?);
-        let length = usize::from(u16::from_le_bytes(take(&mut bytes)?));
-        let (settings, rest) = bytes.split_at_checked(length).ok_or("it is too short")?;
-        bytes = rest;
-        let settings = String::from_utf8(settings.to_vec()).map_err(|_| "its settings are no text")?;
-        let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut fields = Reader::new(Fields, bytes);
+        head(&mut fields, MAGIC, VERSION, "it is no root")?;
+        let disk = DiskId(fields.array()?);
+        let size_bytes = fields.u64()?;
+        let tract_bytes = fields.u32()?;
+        fields.skip(4)?;
+        let taken_unix_ms = fields.i64()?;
+        let length = fields.u16()?;
+        let settings =
+            std::str::from_utf8(fields.take(length.into())?).map_err(|_| "its settings are no text")?;
+        let count = fields.u32()? as usize;
         if tract_bytes == 0 || !(tract_bytes as usize).is_multiple_of(GRAIN_BYTES) || size_bytes == 0 {
             return Err("its sizes cannot be");
         }
@@ -157,25 +154,20 @@ impl Root {
         if count > PAGES_MAX || tracts.div_ceil(PAGE_TRACTS as u64) != count as u64 {
             return Err("its pages do not cover the disk");
         }
-        if bytes.len() != 32 * count || !size_bytes.is_multiple_of(GRAIN_BYTES as u64) {
+        if fields.remaining() != 32 * count || !size_bytes.is_multiple_of(GRAIN_BYTES as u64) {
             return Err("its length does not fit");
         }
-        let (pages, _) = bytes.as_chunks::<32>();
         Ok(Self {
             disk,
             size_bytes,
             tract_bytes,
             taken_unix_ms,
-            settings,
-            pages: pages.iter().copied().map(Uid).collect(),
+            settings: settings.to_owned(),
+            pages: (0..count)
+                .map(|_| fields.array().map(Uid))
+                .collect::<Result<_, _>>()?,
         })
     }
-}
-
-pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], &'static str> {
-    let (taken, rest) = bytes.split_first_chunk::<N>().ok_or("it is too short")?;
-    *bytes = rest;
-    Ok(*taken)
 }
 
 /// A page of tracts; nothing if all of them are zeroes.
@@ -185,26 +177,27 @@ pub(crate) fn encode_page(tracts: &[Uid]) -> Option<Bytes> {
     if count == 0 {
         return None;
     }
-    let mut bytes = BytesMut::with_capacity(2 + 34 * usize::from(count));
-    bytes.put_u16_le(count);
+    let mut fields = Writer::with_capacity(2 + 34 * usize::from(count));
+    fields.u16(count);
     for (tract, uid) in stored() {
-        bytes.put_u16_le(tract);
-        bytes.put_slice(&uid.0);
+        fields.u16(tract);
+        fields.raw(&uid.0);
     }
-    Some(bytes.freeze())
+    Some(fields.finish().into())
 }
 
 /// The tracts of a page, as many as asked for.
-pub(crate) fn decode_page(mut bytes: &[u8], tracts: usize) -> Result<Vec<Uid>, &'static str> {
-    let count = usize::from(u16::from_le_bytes(take(&mut bytes)?));
-    if bytes.len() != 34 * count {
+pub(crate) fn decode_page(bytes: &[u8], tracts: usize) -> Result<Vec<Uid>, &'static str> {
+    let mut fields = Reader::new(Fields, bytes);
+    let count = fields.u16()?;
+    if fields.remaining() != 34 * usize::from(count) {
         return Err("its length does not fit");
     }
     let mut found = vec![Uid::NONE; tracts];
     let mut least = 0;
-    while !bytes.is_empty() {
-        let tract = usize::from(u16::from_le_bytes(take(&mut bytes)?));
-        let uid = Uid(take(&mut bytes)?);
+    for _ in 0..count {
+        let tract = usize::from(fields.u16()?);
+        let uid = Uid(fields.array()?);
         if tract < least {
             return Err("its tracts are out of order");
         }

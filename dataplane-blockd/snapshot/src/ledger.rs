@@ -12,8 +12,12 @@
 //! A generation is removed when there is a newer one. Somebody who slept meanwhile may then create one of a number long past: nobody
 //! looks at it, and whoever did finds that the newest does not say what it wanted ([`Catalogue::commit`](crate::Catalogue)).
 
-use crate::format::{Uid, take};
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::{
+    fields::{Fields, head},
+    format::Uid,
+};
+use bytes::Bytes;
+use firn_codec::{Reader, Writer};
 
 const MAGIC: [u8; 4] = *b"FBDL";
 const VERSION: u8 = 1;
@@ -60,54 +64,42 @@ impl Ledger {
     }
 
     pub(crate) fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(28 + 128 * self.live.len());
-        bytes.put_slice(&MAGIC);
-        bytes.put_slice(&[VERSION, 0, 0, 0]);
-        bytes.put_u64_le(self.number);
-        bytes.put_u64_le(self.epoch);
-        bytes.put_u32_le(u32::try_from(self.live.len()).expect("at most 4096"));
+        let mut fields = Writer::with_capacity(28 + 128 * self.live.len());
+        fields.raw(&MAGIC);
+        fields.raw(&[VERSION, 0, 0, 0]);
+        fields.u64(self.number);
+        fields.u64(self.epoch);
+        fields.u32(u32::try_from(self.live.len()).expect("at most 4096"));
         for listed in &self.live {
-            bytes.put_u8(u8::try_from(listed.name.len()).expect("names are at most 64 bytes"));
-            bytes.put_slice(listed.name.as_bytes());
-            bytes.put_u64_le(listed.generation);
-            bytes.put_i64_le(listed.taken_unix_ms);
-            bytes.put_u64_le(listed.size_bytes);
-            bytes.put_slice(&listed.root.0);
+            fields.text(&listed.name);
+            fields.u64(listed.generation);
+            fields.i64(listed.taken_unix_ms);
+            fields.u64(listed.size_bytes);
+            fields.raw(&listed.root.0);
         }
-        bytes.freeze()
+        fields.finish().into()
     }
 
-    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Self, &'static str> {
-        let head: [u8; 8] = take(&mut bytes)?;
-        if head[..4] != MAGIC {
-            return Err("it is no generation");
-        }
-        if head[4] != VERSION {
-            return Err("it is of a later build");
-        }
-        let number = u64::from_le_bytes(take(&mut bytes)?);
-        let epoch = u64::from_le_bytes(take(&mut bytes)?);
-        let count = u32::from_le_bytes(take(&mut bytes)?) as usize;
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut fields = Reader::new(Fields, bytes);
+        head(&mut fields, MAGIC, VERSION, "it is no generation")?;
+        let number = fields.u64()?;
+        let epoch = fields.u64()?;
+        let count = fields.u32()? as usize;
         if epoch > number || count > SNAPSHOTS_MAX {
             return Err("its numbers cannot be");
         }
         let mut live = Vec::new();
         for _ in 0..count {
-            let [length] = take(&mut bytes)?;
-            let (name, rest) = bytes.split_at_checked(length.into()).ok_or("it is too short")?;
-            bytes = rest;
-            let name = String::from_utf8(name.to_vec()).map_err(|_| "a name is no text")?;
             live.push(Listed {
-                name,
-                generation: u64::from_le_bytes(take(&mut bytes)?),
-                taken_unix_ms: i64::from_le_bytes(take(&mut bytes)?),
-                size_bytes: u64::from_le_bytes(take(&mut bytes)?),
-                root: Uid(take(&mut bytes)?),
+                name: fields.text()?.to_owned(),
+                generation: fields.u64()?,
+                taken_unix_ms: fields.i64()?,
+                size_bytes: fields.u64()?,
+                root: Uid(fields.array()?),
             });
         }
-        if !bytes.is_empty() {
-            return Err("its length does not fit");
-        }
+        fields.finish()?;
         Ok(Self { number, epoch, live })
     }
 }

@@ -20,6 +20,7 @@
 mod catalogue;
 mod delete;
 mod error;
+mod fields;
 mod format;
 mod gate;
 mod ledger;

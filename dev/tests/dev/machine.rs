@@ -1,5 +1,6 @@
 //! A machine on which somebody runs Firn: its directory, `firn-dev` as a process, `firn` as a customer types it.
 
+use firn_anchor::{Anchor, AnchorRole, CleaningAccount, VolumeTuple};
 use firn_rig::Client;
 use serde_json::Value;
 use std::{
@@ -8,6 +9,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -131,12 +133,12 @@ impl Machine {
         assert!(waiter.join().unwrap().success());
     }
 
-    fn firn(&self, arguments: &[&str]) -> Command {
+    fn firn(&self, output: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program("firn"));
         command
             .args([
                 "--output",
-                "json",
+                output,
                 "--profile",
                 &self.path("customer/profile.json"),
             ])
@@ -144,17 +146,27 @@ impl Machine {
         command
     }
 
+    /// What a customer types, and what it shows a person.
+    #[track_caller]
+    pub fn shows(&self, arguments: &[&str]) -> String {
+        good(&mut self.firn("table", arguments), "")
+    }
+
     /// What a customer types, and what it answers.
     #[track_caller]
     pub fn tell(&self, arguments: &[&str], input: &str) -> Value {
-        let said = good(&mut self.firn(arguments), input);
+        let said = good(&mut self.firn("json", arguments), input);
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))
     }
 
     /// A command that must be refused with this exit code.
     #[track_caller]
     pub fn refused(&self, code: i32, arguments: &[&str]) {
-        let output = self.firn(arguments).stdin(Stdio::null()).output().unwrap();
+        let output = self
+            .firn("json", arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         let complained = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complained}");
     }
@@ -175,7 +187,7 @@ impl Machine {
             &phrase,
         ]);
         let mut child = self
-            .firn(&arguments)
+            .firn("json", &arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -210,6 +222,38 @@ impl Machine {
     /// Mounts the share with a client that is not ours, as soon as it is served.
     pub async fn mount(&self) -> Client {
         mount(self.nfs, firn_rig::EXPORT).await
+    }
+
+    /// Where the service keeps the roots of the tenant's first volume, in its table. Asks the service.
+    pub fn roots_partition(&self) -> String {
+        let tenant = self.tell(&["whoami"], "")["tenant"].clone();
+        let volume = self.tell(&["volume", "list"], "")[0]["id"].clone();
+        let id = |id: &Value| id.as_str().unwrap().to_owned();
+        firn_api::roots_partition(id(&tenant).parse().unwrap(), id(&volume).parse().unwrap())
+    }
+
+    /// The tuples that are kept there. The table lets one process in at a time.
+    async fn anchor(&self, kept: &str) -> Anchor {
+        let env = firn_env::real(&self.root).unwrap();
+        let table = firn_table::RedbTable::open(&env, &self.root.join("api.redb"))
+            .await
+            .unwrap();
+        // The family is the edge's matter; here it stands for the one partition.
+        let family = firn_format::FamilyId([0; 16]);
+        Anchor::within(Arc::new(table), env, family, kept, AnchorRole::Observer)
+    }
+
+    /// The one volume whose roots are kept there. Nothing may run.
+    pub async fn kept_volume(&self, kept: &str) -> VolumeTuple {
+        let mut volumes = self.anchor(kept).await.volumes().await.unwrap();
+        assert_eq!(volumes.len(), 1);
+        volumes.remove(0).tuple
+    }
+
+    /// What cleaners noted there for the bill. Nothing may run.
+    pub async fn kept_account(&self, kept: &str) -> CleaningAccount {
+        let (account, _) = self.anchor(kept).await.cleaning_account().await.unwrap();
+        account
     }
 
     /// Where NBD clients find a disk.

@@ -4,10 +4,12 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
+mod branch;
 mod cleaning;
 mod distrust;
 mod knowledge;
 mod machine;
+mod outage;
 mod quick_start;
 mod removal;
 mod search;

@@ -1,7 +1,14 @@
 //! The way to an anchor service: each call one POST over HTTPS, with a client certificate.
 //!
-//! What the service answers is taken for what it says only if it is said clearly: everything else (no answer, a page of a gateway,
-//! an overloaded or broken service) leaves the call in doubt, which the [`Anchor`](firn_anchor::Anchor) above resolves by asking again.
+//! | what comes back | error | happened? | is it away? |
+//! |---|---|---|---|
+//! | no connection, no end in time, 5xx, 408, 429, a change meanwhile | [`TableError::Unavailable`] | in doubt | yes |
+//! | success that is no answer of an anchor, or one without end | [`TableError::InvalidAnswer`] | in doubt | no |
+//! | 400, 413, 422 | [`TableError::Limit`] | no | no |
+//! | any other refusal | [`TableError::Refused`] | no | no |
+//!
+//! The [`Anchor`](firn_anchor::Anchor) above resolves doubt by asking again. Only what is away lets an edge start without it: whoever
+//! says nonsense is there, with a certificate that the edge trusts. A handshake that fails is no connection.
 
 use crate::tally::Tally;
 use async_trait::async_trait;
@@ -70,12 +77,11 @@ impl<C: Clients> HttpsAnchor<C> {
             .map_err(|error| unavailable(told(&error)))?
         {
             if text.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(unavailable("its answer does not end".into()));
+                return Err(TableError::InvalidAnswer(
+                    "the anchor's answer does not end".into(),
+                ));
             }
             text.extend_from_slice(&chunk);
-        }
-        if status.is_server_error() || status.as_u16() == 429 {
-            return Err(unavailable(format!("it says {status}")));
         }
         understood(status.as_u16(), &text)
     }
@@ -113,13 +119,13 @@ struct Refusal {
 fn understood(status: u16, text: &[u8]) -> Result<AnchorAnswer, TableError> {
     if status == 200 {
         return serde_json::from_slice(text).map_err(|error| {
-            TableError::Unavailable(format!("the anchor's answer cannot be read: {error}"))
+            TableError::InvalidAnswer(format!("the anchor's answer cannot be read: {error}"))
         });
     }
     let Refusal { code, detail } = serde_json::from_slice(text).unwrap_or_default();
     let why = format!("the anchor says {status} {code}: {detail}");
     Err(match (status, &*code) {
-        (408, _) | (409, "changed_meanwhile") => TableError::Unavailable(why),
+        (408 | 429 | 500.., _) | (409, "changed_meanwhile") => TableError::Unavailable(why),
         (400 | 413 | 422, _) => TableError::Limit(why),
         _ => TableError::Refused(why),
     })
@@ -194,17 +200,27 @@ mod tests {
     use firn_anchor::Obstacle;
 
     #[test]
-    fn only_a_clear_no_is_taken_for_one() {
+    fn a_clear_no_is_taken_for_one_nonsense_for_nonsense_and_the_rest_for_away() {
         assert_eq!(
             understood(200, br#"{"conflict":{"with":"tuple"}}"#).expect("an answer"),
             AnchorAnswer::Conflict {
                 with: Obstacle::Tuple
             }
         );
+        for text in [
+            "<html>a gateway's page</html>",
+            r#"{"conflict":{"with":"tuple","and":"more"}}"#,
+            r#"{"key_ring":"AAAA"}"#,
+            "",
+        ] {
+            let answer = understood(200, text.as_bytes());
+            assert!(matches!(answer, Err(TableError::InvalidAnswer(_))), "{answer:?}");
+        }
         for (status, text) in [
-            (200, "<html>a gateway's page</html>"),
-            (200, r#"{"conflict":{"with":"tuple","and":"more"}}"#),
             (408, ""),
+            (429, ""),
+            (500, r#"{"code":"internal","detail":"it was logged"}"#),
+            (503, "<html>a gateway's page</html>"),
             (409, r#"{"code":"changed_meanwhile","detail":"read it again"}"#),
         ] {
             let answer = understood(status, text.as_bytes());

@@ -249,7 +249,7 @@ async fn answer(
         .await
         .map_err(|error| match error {
             TableError::Limit(why) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", why),
-            TableError::Unavailable(why) => {
+            TableError::Unavailable(why) | TableError::InvalidAnswer(why) => {
                 tracing::warn!(why, "the table did not answer");
                 let detail = "the table did not answer; the change may have happened: ask again";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "storage_unavailable", detail)

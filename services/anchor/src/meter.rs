@@ -1,14 +1,15 @@
-//! The meter of root commits: what happened, made usage records of, each commit exactly once.
+//! The meter of what the anchor's tuples count: root commits, requests of the cleaner, bytes that are stored.
 //!
-//! The tuple of a volume counts its commits in the very write that makes each one, so none is lost or counted twice, whoever dies when
-//! and however often a call was repeated. What is stored beside it is how far the count was made records of:
+//! The tuple of a volume counts its commits in the very write that makes each one, and cleaners note what they sent and found in the
+//! account beside it, so nothing is lost or counted twice, whoever dies when and however often a call was repeated. What is stored
+//! beside them is how far these counts were made usage records of:
 //!
 //! ```text
-//! item counted of the family's partition: settled commits, records so far, pending (until, when)
-//!   more commits ──(conditional write)──▶ pending ──(the ledger takes the record, once by its number)──(conditional write)──▶ settled
+//! item counted of the family's partition: settled counts, records so far, pending (counts, when)
+//!   counts rose ──(conditional write)──▶ pending ──(the ledger takes the records, once by their numbers)──(conditional write)──▶ settled
 //! ```
 //!
-//! A record is decided before it is delivered, so that it is the same when it is sent again, by any instance.
+//! Records are decided before they are delivered, so that they are the same when they are sent again, by any instance.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -77,30 +78,73 @@ impl MeterError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Anchor { error, .. } => error.is_transient(),
-            Self::Table { error, .. } => matches!(error, TableError::Unavailable(_)),
+            Self::Table { error, .. } => error.is_in_doubt(),
             Self::Ledger { .. } => true,
             Self::Unreadable { .. } => false,
         }
     }
 }
 
-/// How far the commits of a volume and its clones are in the ledger.
+/// How far the counts of a volume and its clones are in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counted {
     /// So many commits are in the ledger.
     settled: u64,
+    /// So many of the cleaner's requests.
+    #[serde(default)]
+    cleaner_operations: u64,
+    /// So many byte-hours.
+    #[serde(default)]
+    stored_byte_hours: u64,
     /// Records so far.
     records: u64,
     /// Decided on; may be in the ledger.
     pending: Option<Pending>,
 }
 
+/// The counts up to which records are decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pending {
     until: u64,
+    #[serde(default)]
+    cleaner_operations: u64,
+    #[serde(default)]
+    stored_byte_hours: u64,
     decided_at_ms: u64,
+}
+
+impl Counted {
+    /// What is pending, meter by meter; what did not rise is left out.
+    fn rises(&self, pending: &Pending) -> Vec<(Meter, u64)> {
+        let rises = [
+            (Meter::ROOT_COMMITS, pending.until, self.settled),
+            (
+                Meter::CLEANER_OPERATIONS,
+                pending.cleaner_operations,
+                self.cleaner_operations,
+            ),
+            (
+                Meter::STORED_BYTE_HOURS,
+                pending.stored_byte_hours,
+                self.stored_byte_hours,
+            ),
+        ];
+        let rises = rises.map(|(meter, until, settled)| (meter, until.saturating_sub(settled)));
+        rises.into_iter().filter(|(_, quantity)| *quantity > 0).collect()
+    }
+
+    /// With what was pending, which made so many records.
+    fn settled(self, pending: &Pending, records: u64) -> Self {
+        Self {
+            settled: self.settled.max(pending.until),
+            cleaner_operations: self.cleaner_operations.max(pending.cleaner_operations),
+            stored_byte_hours: self.stored_byte_hours.max(pending.stored_byte_hours),
+            records: self.records + records,
+            pending: None,
+        }
+    }
 }
 
 fn encode(counted: &Counted) -> Bytes {
@@ -109,7 +153,7 @@ fn encode(counted: &Counted) -> Bytes {
         .into()
 }
 
-/// Makes usage records of root commits.
+/// Makes usage records of root commits, and of what cleaners noted.
 pub struct CommitMeter {
     env: Env,
     table: Arc<dyn Table>,
@@ -121,8 +165,8 @@ impl CommitMeter {
         Self { env, table }
     }
 
-    /// Brings all that was committed to a volume and its clones into the ledger; gives how many commits. Costs a query and a
-    /// read, more only where there is news.
+    /// Brings all that was committed to a volume and its clones into the ledger, and what cleaners noted of it; gives how many
+    /// commits. Costs a query and two reads, more only where there is news.
     ///
     /// # Errors
     /// [`MeterError`]; calling again goes on.
@@ -145,6 +189,10 @@ impl CommitMeter {
         let committed = branches
             .iter()
             .fold(0_u64, |sum, branch| sum.saturating_add(branch.tuple.commits));
+        let (account, _) = anchor
+            .cleaning_account()
+            .await
+            .map_err(|error| MeterError::Anchor { volume, error })?;
         let key = ItemKey::new(partition, COUNTED);
         let failed = |error| MeterError::Table { volume, error };
         let mut commits = 0;
@@ -163,22 +211,27 @@ impl CommitMeter {
             };
             let next = match counted.pending {
                 Some(pending) => {
-                    commits += deliver(volume, counted, pending, ledger).await?;
+                    let rises = counted.rises(&pending);
+                    deliver(volume, &counted, &pending, &rises, ledger).await?;
                     self.env.fault_point("anchor.commits_delivered").await;
+                    commits += pending.until.saturating_sub(counted.settled);
+                    counted.settled(&pending, rises.len() as u64)
+                }
+                None => {
+                    let pending = Pending {
+                        until: committed,
+                        cleaner_operations: account.requests,
+                        stored_byte_hours: account.stored_byte_hours(),
+                        decided_at_ms: u64::try_from(self.env.wall().as_millis()).unwrap_or(0),
+                    };
+                    if counted.rises(&pending).is_empty() {
+                        return Ok(commits);
+                    }
                     Counted {
-                        settled: pending.until,
-                        records: counted.records + 1,
-                        pending: None,
+                        pending: Some(pending),
+                        ..counted
                     }
                 }
-                None if committed <= counted.settled => return Ok(commits),
-                None => Counted {
-                    pending: Some(Pending {
-                        until: committed,
-                        decided_at_ms: u64::try_from(self.env.wall().as_millis()).unwrap_or(0),
-                    }),
-                    ..counted
-                },
             };
             let put = Write::Put {
                 key: key.clone(),
@@ -198,25 +251,30 @@ impl CommitMeter {
 
 async fn deliver(
     volume: TenantVolume,
-    counted: Counted,
-    pending: Pending,
+    counted: &Counted,
+    pending: &Pending,
+    rises: &[(Meter, u64)],
     ledger: &dyn Ledger,
-) -> Result<u64, MeterError> {
+) -> Result<(), MeterError> {
     let refused = |why: String| MeterError::Ledger { volume, why };
-    let quantity = pending.until.saturating_sub(counted.settled);
-    let observation = Observation {
+    let resource = ResourceName::new(&format!("volume/{}", volume.volume))
+        .map_err(|error| refused(error.to_string()))?;
+    let observations = rises.iter().map(|(meter, quantity)| Observation {
         tenant: TenantName::from(volume.tenant),
-        resource: ResourceName::new(&format!("volume/{}", volume.volume))
-            .map_err(|error| refused(error.to_string()))?,
-        meter: Meter::ROOT_COMMITS,
-        quantity,
+        resource: resource.clone(),
+        meter: *meter,
+        quantity: *quantity,
         from_ms: pending.decided_at_ms,
         duration_ms: 0,
-    };
+    });
     let source =
         SourceId::new(&format!("anchor/{}", volume.volume)).map_err(|error| refused(error.to_string()))?;
-    let batch = UsageBatch::new(source, Incarnation(1), counted.records + 1, vec![observation])
-        .map_err(|error| refused(error.to_string()))?;
-    ledger.accept(&batch).await.map_err(refused)?;
-    Ok(quantity)
+    let batch = UsageBatch::new(
+        source,
+        Incarnation(1),
+        counted.records + 1,
+        observations.collect(),
+    )
+    .map_err(|error| refused(error.to_string()))?;
+    ledger.accept(&batch).await.map_err(refused)
 }

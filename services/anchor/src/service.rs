@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Volumes with commits that were not looked at yet; of those beyond, the next walk over all volumes learns.
+/// Volumes with counts that were not looked at yet; of those beyond, the next walk over all volumes learns.
 const FRESH_VOLUMES: usize = 65_536;
 
 /// A caller, as far as its host vouches for it.
@@ -45,12 +45,13 @@ impl AnchorService {
     /// # Errors
     /// As [`AnchorBackend::call`]; [`TableError::ConditionFailed`] if a guard does not hold: then the host looks at the caller again.
     pub async fn answer(&self, admitted: Admitted, call: AnchorCall) -> Result<AnchorAnswer, TableError> {
-        let commits = matches!(
+        let is_counted = matches!(
             &call,
-            AnchorCall::ChangeVolume {
-                change: VolumeChange::Commit { .. },
-                ..
-            }
+            AnchorCall::NoteCleaning { .. }
+                | AnchorCall::ChangeVolume {
+                    change: VolumeChange::Commit { .. },
+                    ..
+                }
         );
         let backend = TableBackend::new(self.table.clone(), admitted.volume.roots_partition())
             .for_role(admitted.role)
@@ -58,12 +59,11 @@ impl AnchorService {
             .knowing(self.known.clone());
         let answer = backend.call(call).await;
         // Also after an answer that was lost below: then it may have happened.
-        if commits
-            && matches!(
-                answer,
-                Ok(AnchorAnswer::Changed { .. }) | Err(TableError::Unavailable(_))
-            )
-        {
+        let may_have_happened = match &answer {
+            Ok(answer) => matches!(answer, AnchorAnswer::Changed { .. }),
+            Err(error) => error.is_in_doubt(),
+        };
+        if is_counted && may_have_happened {
             let mut fresh = self.fresh.lock().expect("no panic under this lock");
             if fresh.len() < FRESH_VOLUMES {
                 fresh.insert(admitted.volume);

@@ -23,7 +23,7 @@ impl Tally {
             _ => usage.transactions += 1,
         }
         match answer {
-            Err(TableError::Unavailable(_)) => usage.unavailable += 1,
+            Err(error) if error.is_in_doubt() => usage.unavailable += 1,
             Ok(AnchorAnswer::Conflict { .. }) => usage.condition_failures += 1,
             Ok(_) | Err(_) => {}
         }

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use firn_anchor::{
-    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, OwnerId, Ownership, RetiredSegment,
-    SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningNote, Listing, OwnerId, Ownership,
+    RetiredSegment, SeenSegment, Sweep, VolumeChange, WriterTenure, conformance,
 };
 use firn_anchor_service::{Admitted, AnchorService, CommitMeter, Ledger};
 use firn_env::{Env, mutants::planting, sim::Simulation};
@@ -152,6 +152,7 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
         },
         AnchorCall::Doomed { segment },
         AnchorCall::CleanerCursor { sweep: Sweep::Log },
+        AnchorCall::CleaningAccount {},
     ];
     let edges = [
         AnchorCall::CreateFamily {
@@ -205,6 +206,15 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
         AnchorCall::ChangeRetired {
             segment: seen,
             retired: Some(retired),
+        },
+        AnchorCall::NoteCleaning {
+            seen: None,
+            note: CleaningNote {
+                requests: 1,
+                listing: None,
+                noted_at_ms: 1,
+            },
+            change_id: [0; 16],
         },
         AnchorCall::SetCleanerCursor {
             sweep: Sweep::Log,
@@ -308,16 +318,21 @@ async fn nothing_changes_where_a_guard_does_not_hold() {
     assert_eq!(anchor.load(MAIN).await.unwrap(), before);
 }
 
+/// By source and number.
+type Taken = BTreeMap<(String, u64), (Meter, u64)>;
+
 /// A ledger that takes each number once, may die before or after that, and notices a number with two contents.
 #[derive(Clone)]
 struct Book {
     env: Env,
-    taken: Arc<Mutex<BTreeMap<(String, u64), u64>>>,
+    taken: Arc<Mutex<Taken>>,
 }
 
 impl Book {
-    fn commits(&self) -> u64 {
-        self.taken.lock().unwrap().values().sum()
+    fn sum(&self, wanted: Meter) -> u64 {
+        let taken = self.taken.lock().unwrap();
+        let counts = taken.values().filter(|(meter, _)| *meter == wanted);
+        counts.map(|(_, quantity)| quantity).sum()
     }
 }
 
@@ -331,11 +346,10 @@ impl Ledger for Book {
             return Err("away".into());
         }
         for record in batch.records() {
-            assert_eq!(record.observation.meter, Meter::ROOT_COMMITS);
             let key = (record.source.to_string(), record.sequence);
-            let quantity = record.observation.quantity;
-            let kept = *self.taken.lock().unwrap().entry(key).or_insert(quantity);
-            assert_eq!(kept, quantity, "a number with two contents");
+            let counted = (record.observation.meter, record.observation.quantity);
+            let kept = *self.taken.lock().unwrap().entry(key).or_insert(counted);
+            assert_eq!(kept, counted, "a number with two contents");
         }
         if self.env.random_below(5) == 0 {
             return Err("the receipt was lost".into());
@@ -344,8 +358,9 @@ impl Ledger for Book {
     }
 }
 
-/// Commits while several instances count, on a table with faults; gives how many commits the tuples have and the book has.
-async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> (u64, u64) {
+/// Commits and cleans while several instances count, on a table with faults; gives what the tuples count and what the book has, meter by
+/// meter.
+async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> [(u64, u64); 3] {
     let faulty = |env: &Env| -> Arc<MemoryTableClient> {
         let client = table.connect(env);
         client.set_rates(rates.clone());
@@ -378,6 +393,26 @@ async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> (u64, u64)
             }
         }));
     }
+    let within = |client| {
+        let kept = named(1).roots_partition();
+        Anchor::within(client, env.clone(), FAMILY, kept, AnchorRole::Cleaner)
+    };
+    let (cleaner, inner) = (within(faulty(&env)), env.clone());
+    let cleaning = env.spawn("cleaner", async move {
+        for _ in 0..15 {
+            let note = CleaningNote {
+                requests: inner.random_below(30),
+                listing: Some(Listing {
+                    after: None,
+                    until: None,
+                    bytes: 100_000_000 + inner.random_below(1_000_000_000),
+                }),
+                noted_at_ms: inner.wall().as_millis(),
+            };
+            let _or_in_doubt = cleaner.note_cleaning(note).await;
+            inner.sleep(Duration::from_millis(inner.random_below(100))).await;
+        }
+    });
     for (number, name) in [(1, "main"), (2, "clone")] {
         let volume = VolumeId([number; 16]);
         setup.create_volume(volume, name).await.unwrap();
@@ -393,20 +428,26 @@ async fn counting(env: Env, table: MemoryTable, rates: FaultRates) -> (u64, u64)
             env.sleep(Duration::from_millis(env.random_below(50))).await;
         }
     }
-    for meter in meters {
-        meter.await.unwrap();
+    for task in meters.into_iter().chain([cleaning]) {
+        task.await.unwrap();
     }
     table.settle();
     let meter = CommitMeter::new(env.clone(), table.connect(&env));
     while !matches!(meter.settle(named(1), &book).await, Ok(0)) {}
     let volumes = setup.volumes().await.unwrap();
     let made = volumes.iter().map(|entry| entry.tuple.commits).sum();
-    (made, book.commits())
+    let (account, _) = within(table.connect(&env)).cleaning_account().await.unwrap();
+    [
+        (made, Meter::ROOT_COMMITS),
+        (account.requests, Meter::CLEANER_OPERATIONS),
+        (account.stored_byte_hours(), Meter::STORED_BYTE_HOURS),
+    ]
+    .map(|(made, meter)| (made, book.sum(meter)))
 }
 
 #[test]
-fn each_commit_is_counted_once_by_instances_that_fail_over_a_table_that_loses_replies() {
-    let mut all = 0;
+fn each_count_is_charged_once_by_instances_that_fail_over_a_table_that_loses_replies() {
+    let mut all = [0; 3];
     for seed in 1..=60 {
         let simulation = Simulation::new(seed);
         let env = simulation.machine("service").env();
@@ -417,9 +458,16 @@ fn each_commit_is_counted_once_by_instances_that_fail_over_a_table_that_loses_re
             late_requests: 1 + seed % 20,
             delay: Duration::from_millis(1)..=Duration::from_millis(20),
         };
-        let (made, counted) = simulation.run(counting(env, MemoryTable::new(), rates)).unwrap();
-        assert_eq!(made, counted, "seed {seed}");
-        all += made;
+        let counts = simulation.run(counting(env, MemoryTable::new(), rates)).unwrap();
+        for (all, (made, charged)) in all.iter_mut().zip(counts) {
+            assert_eq!(made, charged, "seed {seed}");
+            *all += made;
+        }
     }
-    assert!(all > 60 * 20, "only {all} commits");
+    let [commits, requests, byte_hours] = all;
+    assert!(commits > 60 * 20, "only {commits} commits");
+    assert!(
+        requests > 60 * 100 && byte_hours > 60,
+        "{requests} requests, {byte_hours} byte-hours"
+    );
 }

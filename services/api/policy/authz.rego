@@ -70,6 +70,7 @@ rows := {
 	"GET /v1/tenants/{tenant}/nodes/{node}": {"roles": everyone | {"node"}, "scope": "node:read", "itself": "node"},
 	"DELETE /v1/tenants/{tenant}/nodes/{node}": {"roles": operators, "scope": "node:write"},
 	"POST /v1/tenants/{tenant}/nodes/{node}/heartbeat": {"roles": {"node"}, "scope": "node:self", "itself": "node"},
+	"POST /v1/tenants/{tenant}/nodes/{node}/usage": {"roles": {"node"}, "scope": "node:self", "itself": "node"},
 	"POST /v1/tenants/{tenant}/nodes/{node}/certificate": {"roles": {"node"}, "scope": "node:self", "itself": "node"},
 	"GET /v1/tenants/{tenant}/operations/{operation}": {"roles": everyone, "scope": "operation:read"},
 	"GET /v1/tenants/{tenant}/quota": {"roles": everyone, "scope": "quota:read"},

@@ -145,6 +145,10 @@ impl CloudSessions for AzureSessions {
         })
     }
 
+    fn regions(&self) -> Option<Vec<String>> {
+        Some(vec![self.region.clone()])
+    }
+
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
         let place = &request.place;
         if request.role.is_some() || place.account.as_ref() != Some(&self.account) {

@@ -275,6 +275,8 @@ impl RingObject {
 pub trait CloudSessions: Send + Sync {
     /// Where the service keeps a managed volume of this region.
     fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place>;
+    /// Regions in which the service keeps managed volumes. `None`: any, since it has no cloud and a region is only a name to it.
+    fn regions(&self) -> Option<Vec<String>>;
     /// Starts a session; every call is a new one.
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError>;
     /// Shows that whoever set the role up meant this tenant, and that the role reaches the place: the role refuses another external id
@@ -309,6 +311,12 @@ impl CloudSessions for BothClouds {
         in_s3.or_else(|| self.azure.managed(region, tenant, volume))
     }
 
+    fn regions(&self) -> Option<Vec<String>> {
+        let (mut all, azure) = (self.s3.regions()?, self.azure.regions()?);
+        all.extend(azure);
+        Some(all)
+    }
+
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
         self.of(&request.place).start(request).await
     }
@@ -328,6 +336,10 @@ pub struct NoCloud;
 #[async_trait]
 impl CloudSessions for NoCloud {
     fn managed(&self, _region: &str, _tenant: TenantId, _volume: VolumeId) -> Option<Place> {
+        None
+    }
+
+    fn regions(&self) -> Option<Vec<String>> {
         None
     }
 

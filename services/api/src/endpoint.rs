@@ -218,10 +218,22 @@ impl Call {
 
     /// Reads the body, strictly.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        serde_json::from_slice(&self.body).map_err(|error| {
-            // A value that parses and is refused by its type is another matter than one of the wrong shape.
-            Problem::new(Code::MalformedBody, error.to_string())
-        })
+        let mut reader = serde_json::Deserializer::from_slice(&self.body);
+        let body: T = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let field = error.path().to_string();
+            let why = without_place(error.inner());
+            // The path of a body that is none is a dot.
+            let detail = if field == "." {
+                why
+            } else {
+                format!("{field}: {why}")
+            };
+            Problem::new(Code::MalformedBody, detail)
+        })?;
+        reader
+            .end()
+            .map_err(|_| Problem::new(Code::MalformedBody, "something follows the document"))?;
+        Ok(body)
     }
 
     /// Refuses the change if the caller named another version than the present one.
@@ -390,5 +402,13 @@ impl Reply {
             );
         }
         response
+    }
+}
+/// What a parser says, without line and column: whoever filled in a field never saw the document.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(place) => text[..place].to_owned(),
+        None => text,
     }
 }

@@ -24,7 +24,7 @@ mod volumes;
 pub use audit::{verify_chain, verify_head};
 pub(crate) use bills::refused;
 pub(crate) use disks::{DiskRecord, disk_name_sort};
-pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord};
+pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord, name_entry};
 pub(crate) use keys::KeyRecord;
 pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;

@@ -328,7 +328,12 @@ async fn observed(store: &TenantStore, tenant: TenantId, hour: Hour) -> Result<V
     Ok(observations)
 }
 
-async fn each<T: Record>(store: &TenantStore, prefix: &str, mut see: impl FnMut(T)) -> Result<(), Problem> {
+/// Passes over all records of a kind.
+pub(crate) async fn each<T: Record>(
+    store: &TenantStore,
+    prefix: &str,
+    mut see: impl FnMut(T),
+) -> Result<(), Problem> {
     let mut after = None;
     loop {
         let (records, next) = store.page::<T>(prefix, after.as_deref(), 100).await?;

@@ -3,52 +3,45 @@
 
 use crate::connections::{Connections, Phase};
 use axum::{Router, http::header, routing::get};
-use std::{fmt::Write as _, sync::Arc};
+use firn_metrics::{CONTENT_TYPE, Exposition, Metrics};
+use std::sync::Arc;
 
 /// Listeners by name.
 pub(crate) type Seen = Vec<(&'static str, Connections)>;
 
 pub(crate) fn router(seen: Seen) -> Router {
-    let seen = Arc::new(seen);
+    let metrics = Arc::new(Metrics::new("firn_api", move |out| expose(out, &seen)));
     let metrics = move || {
-        let text = exposition(&seen);
-        async move { ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text) }
+        let text = metrics.text();
+        async move { ([(header::CONTENT_TYPE, CONTENT_TYPE)], text) }
     };
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "serving\n" }))
 }
 
-fn exposition(seen: &Seen) -> String {
-    let mut text = String::from(
-        "# HELP firn_api_connections Connections of a listener by what they are doing.\n# TYPE firn_api_connections gauge\n",
+fn expose(out: &mut Exposition<'_>, seen: &Seen) {
+    out.gauges(
+        "connections",
+        "Connections of a listener by what they are doing.",
+        seen.iter().flat_map(|(listener, connections)| {
+            Phase::ALL
+                .iter()
+                .zip(connections.phases())
+                .map(|(phase, count)| ([("listener", *listener), ("phase", phase.as_str())], count))
+        }),
     );
-    for (name, connections) in seen {
-        for (phase, count) in Phase::ALL.iter().zip(connections.phases()) {
-            let phase = phase.as_str();
-            // A String takes everything.
-            let _ = writeln!(
-                text,
-                "firn_api_connections{{listener=\"{name}\",phase=\"{phase}\"}} {count}"
-            );
-        }
-    }
-    text.push_str(
-        "# HELP firn_api_connections_ended_total Connections ended by the service: displaced by newcomers, too long in a phase, \
-         refused.\n# TYPE firn_api_connections_ended_total counter\n",
+    out.counters(
+        "connections_ended_total",
+        "Connections ended by the service: displaced by newcomers, too long in a phase, refused.",
+        seen.iter().flat_map(|(listener, connections)| {
+            let ended = connections.ended();
+            [
+                ("displaced", ended.displaced),
+                ("late", ended.late),
+                ("refused", ended.refused),
+            ]
+            .map(|(why, count)| ([("listener", *listener), ("why", why)], count))
+        }),
     );
-    for (name, connections) in seen {
-        let ended = connections.ended();
-        for (why, count) in [
-            ("displaced", ended.displaced),
-            ("late", ended.late),
-            ("refused", ended.refused),
-        ] {
-            let _ = writeln!(
-                text,
-                "firn_api_connections_ended_total{{listener=\"{name}\",why=\"{why}\"}} {count}"
-            );
-        }
-    }
-    text
 }

@@ -203,7 +203,7 @@ impl From<TableError> for Problem {
                 Code::ChangedMeanwhile,
                 "read it again, then decide; nothing was changed",
             ),
-            TableError::Unavailable(why) => {
+            TableError::Unavailable(why) | TableError::InvalidAnswer(why) => {
                 tracing::warn!(%why, "the table did not answer");
                 Self::new(
                     Code::StorageUnavailable,

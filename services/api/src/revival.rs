@@ -22,7 +22,7 @@ use crate::{
     context::TenantContext,
     handlers::{
         CLOSED, EdgeRecord, JoinRecord, KeyRecord, LimitsRecord, MemberRecord, NameRecord, NodeRecord,
-        RingRecord, TenantRecord, VolumeRecord, email_sort,
+        RingRecord, TenantRecord, VolumeRecord, email_sort, name_entry,
     },
     living::{Living, Roster, all},
     problem::Problem,
@@ -275,10 +275,13 @@ impl Settling<'_> {
             let mut record = loaded.record.clone();
             record.edge.state = EdgeState::Revoked;
             record.edge.operation = None;
-            let change = self
+            let mut change = self
                 .change("edge.remove", edge.id)
                 .detail("it had ended, or its invitation waited, when the backup was restored; rotate the key epoch")
                 .update(&loaded, &record);
+            if let Some(entry) = name_entry(&self.store, edge).await? {
+                change = change.delete(&entry);
+            }
             let change = self
                 .giving_back(change, |used, _| used.edges = used.edges.saturating_sub(1))
                 .await?;

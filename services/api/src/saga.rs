@@ -137,6 +137,38 @@ pub(crate) enum SagaStep {
     Undone,
 }
 
+impl SagaStep {
+    /// For people who wait.
+    fn doing(self, work: &Work) -> &'static str {
+        match (self, work) {
+            (
+                Self::Place,
+                Work::Disk {
+                    kind: DiskWork::Delete,
+                    ..
+                },
+            ) => "removing its copies from nodes",
+            (Self::Place, _) => "placing copies on nodes",
+            (Self::Unplace, _) => "taking its copies back from nodes",
+            (Self::Erase, _) => "removing its key rings",
+            (Self::Launch, _) => "starting a machine",
+            (Self::Unlaunch, _) => "closing the door to its machine",
+            (Self::Drain, _) => "giving what it holds to other nodes",
+            (Self::Undrain, _) => "letting it serve again",
+            (Self::Terminate, _) => "ending its machine",
+            (Self::Remove, _) => "removing it",
+            (Self::Settle, Work::RemoveEdge { .. }) => {
+                "waiting until its last cloud session is over, a quarter of an hour at most"
+            }
+            (Self::Settle, Work::LaunchNode { .. }) => "waiting until it joins",
+            (Self::Settle, _) => "waiting until it is empty",
+            (Self::Publish, _) => "finishing",
+            (Self::Done, _) => "done",
+            (Self::Undone, _) => "undone",
+        }
+    }
+}
+
 /// A saga's persisted log: what it is about, and how far it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SagaRecord {
@@ -224,6 +256,7 @@ impl SagaRecord {
             kind: self.work.action().to_owned(),
             target: self.work.target(),
             steps_done: self.steps_done,
+            doing: self.step.doing(&self.work).to_owned(),
             state: match self.step {
                 SagaStep::Done => "done",
                 SagaStep::Undone => "undone",

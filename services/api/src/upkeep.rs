@@ -12,17 +12,19 @@ use crate::{
     app::App,
     backup::{KnownTenant, TENANTS},
     context::TenantContext,
-    handlers::{LimitsRecord, MemberRecord, find_lost_nodes, refused, set_capped},
+    handlers::{EdgeRecord, LimitsRecord, MemberRecord, find_lost_nodes, refused, set_capped},
     mailer::Mail,
-    metering,
+    metering::{self, each},
     pool::reconcile,
     problem::{Code, Problem},
     store::{self, Change, Record, TenantStore},
+    types::EdgeState,
 };
-use firn_billing::{Alert, Budget, Hour, Money, REPORT_LAG};
-use firn_identity::{Role, TenantId};
+use firn_billing::{Alert, Budget, Finding, Hour, Money, REPORT_LAG};
+use firn_identity::{Role, TenantId, VolumeId};
 use firn_usage::{ResourceName, Spool, TenantName};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::time::Duration;
 
 const FOLD_PERIOD: Duration = Duration::from_secs(2);
@@ -36,6 +38,8 @@ const WINDOW_HOURS: u32 = 6;
 const CLOSED_AT_ONCE: usize = 12;
 /// Findings this old were copied long ago.
 const FINDINGS_DAYS: u64 = 7;
+/// Edges of one volume that a finding names.
+const EDGES_NAMED: usize = 16;
 /// Findings copied in one pass for one tenant.
 const FINDINGS_AT_ONCE: usize = 100;
 
@@ -245,6 +249,31 @@ impl Record for FindingNoted {
     const KIND: &'static str = "finding-noted";
 }
 
+/// A finding about a volume's edges, with the names of those that serve it: one of them is broken, cut off, or lies.
+async fn with_edges(store: &TenantStore, finding: &Finding, text: String) -> Result<String, Problem> {
+    let (Finding::UnderReported { resource, .. }
+    | Finding::OverReported { resource, .. }
+    | Finding::Silent { resource, .. }) = finding
+    else {
+        return Ok(text);
+    };
+    let volume = resource.as_str().strip_prefix("volume/");
+    let Some(volume) = volume.and_then(|volume| volume.parse::<VolumeId>().ok()) else {
+        return Ok(text);
+    };
+    let mut serving = Vec::new();
+    each::<EdgeRecord>(store, "edge/", |record| {
+        let edge = record.edge;
+        if edge.volumes.contains(&volume) && edge.state == EdgeState::Active && serving.len() < EDGES_NAMED {
+            serving.push(json!({ "id": edge.id, "name": edge.name }));
+        }
+    })
+    .await?;
+    let mut detail = serde_json::to_value(finding).map_err(Problem::internal)?;
+    detail["edges"] = serving.into();
+    Ok(detail.to_string())
+}
+
 /// Copies what billing found about a tenant into its audit log, each finding once.
 ///
 /// # Errors
@@ -268,8 +297,9 @@ pub async fn copy_findings(app: &App, tenant: TenantId) -> Result<(), Problem> {
             if store.get::<FindingNoted>(&noted).await?.is_some() {
                 continue;
             }
+            let detail = with_edges(&store, &event.finding, text).await?;
             let change = Change::new(&store, None, "billing.finding", tenant)
-                .detail(text)
+                .detail(detail)
                 .create(&noted, &FindingNoted {});
             match change.commit(app.env(), None).await {
                 // Another instance, or another change of the tenant: the next pass looks again.

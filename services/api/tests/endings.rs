@@ -13,10 +13,14 @@ use firn_api::{
     SessionRequest, drive_all, roots_partition, router, sweep,
 };
 use firn_format::{FamilyId, VolumeId};
-use firn_identity::{PeerIdentity, Principal, Role, TenantId};
+use firn_identity::{JoinSecret, PeerIdentity, Principal, Role, TenantId};
 use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
 use firn_table::{Condition, ItemKey, MemoryTableImage, Table, Write};
-use harness::{Answer, Call, Cloud, Customer, Service, base64};
+use harness::{
+    Answer, Call, Cloud, Customer, Service, base64,
+    customer::{entropy, recovery},
+    invitation,
+};
 use mortal::{Life, killed_at_every_moment};
 use serde_json::json;
 use std::sync::Arc;
@@ -37,23 +41,10 @@ struct Scene {
     edge: (String, PeerIdentity),
 }
 
-fn entropy(service: &Service) -> impl FnMut(&mut [u8]) + use<> {
-    let env = service.env.clone();
-    move |bytes: &mut [u8]| {
-        for chunk in bytes.chunks_mut(32) {
-            chunk.copy_from_slice(&env.random_bytes::<32>()[..chunk.len()]);
-        }
-    }
-}
-
 /// Key rings that follow each other; the last lists the edge's key.
 fn rings(service: &Service, customer: &Customer, volume: &str, count: usize) -> Vec<String> {
     let (signer, mut entropy) = (customer.phrase.signing_key(), entropy(service));
-    let recovery = Recipient {
-        name: "recovery".into(),
-        kind: RecipientKind::Recovery,
-        public: customer.phrase.recovery_secret().public(),
-    };
+    let recovery = recovery(customer);
     let volume: firn_identity::VolumeId = volume.parse().unwrap();
     let volume = VolumeId(volume.0);
     let (first, keys) =
@@ -341,6 +332,10 @@ impl CloudSessions for CloudAfter {
         Cloud.managed(region, tenant, volume)
     }
 
+    fn regions(&self) -> Option<Vec<String>> {
+        Cloud.regions()
+    }
+
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
         let answer = self.first.clone().send(&self.router).await;
         assert!(answer.status.is_success(), "{:?}", answer.body);
@@ -407,4 +402,53 @@ async fn a_deleted_volume_is_erased_after_a_month_and_can_be_undeleted_until_the
         (state(&after).await, scene.rings().await),
         ("erased".to_owned(), 0)
     );
+}
+
+#[tokio::test]
+async fn the_name_of_an_edge_is_its_own_until_it_is_removed() {
+    let service = Service::new();
+    let customer = service.sign_up("ada@one.example").await;
+    let token = service.log_in(&customer).await;
+    let edges = format!("{}/edges", customer.base);
+    let (first, ..) = service.join_edge(&customer, &token, "Office").await;
+    let secret = JoinSecret::generate(&mut entropy(&service));
+    let sealed = secret
+        .seal(b"what the edge must know", &mut entropy(&service))
+        .unwrap();
+    // Also one that reads alike.
+    let again = service
+        .post(&token, &edges, invitation("oFFICE", &secret, &sealed))
+        .await;
+    assert_eq!(again.code(), "name_taken", "{:?}", again.body);
+    let other = service.sign_up("eve@two.example").await;
+    let others = service.log_in(&other).await;
+    service.join_edge(&other, &others, "Office").await;
+    let removal = Call::new(Method::DELETE, &format!("{edges}/{first}")).token(&token);
+    assert_eq!(service.send(removal).await.status, StatusCode::OK);
+    let again = service
+        .post(&token, &edges, invitation("oFFICE", &secret, &sealed))
+        .await;
+    assert_eq!(again.status, StatusCode::CREATED, "{:?}", again.body);
+}
+
+#[tokio::test]
+async fn an_edge_was_last_seen_when_it_asked_for_credentials() {
+    let scene = Scene::set(2).await;
+    let (edge, peer) = &scene.edge;
+    let path = scene.at(&format!("edges/{edge}"));
+    let seen = async |service: &Service| {
+        let token = service.log_in(&scene.customer).await;
+        service.get(&token, &path).await.body["last_seen"].as_u64()
+    };
+    // The scene ends with its first session.
+    assert_eq!(seen(&scene.service).await, Some(scene.service.now().0));
+    let later = scene.service.after(600);
+    let session = Call::new(
+        Method::POST,
+        &scene.at(&format!("edges/{edge}/volumes/{}/session", scene.volume)),
+    );
+    let started = later.send(session.peer(peer).json(json!({}))).await;
+    assert_eq!(started.status, StatusCode::CREATED, "{:?}", started.body);
+    assert_eq!(seen(&later).await, Some(later.now().0));
+    assert_eq!(seen(&scene.service.after(4000)).await, Some(later.now().0));
 }

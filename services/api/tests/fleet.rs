@@ -3,7 +3,9 @@
 mod harness;
 
 use axum::http::{Method, StatusCode};
-use firn_identity::{JoinSecret, NodeId, PeerIdentity, PeerKind, SigningKey, certificate_request};
+use firn_billing::{Hour, ReporterRole};
+use firn_identity::{JoinSecret, NodeId, PeerIdentity, PeerKind, SigningKey, TenantId, certificate_request};
+use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
 use harness::{Answer, Call, Customer, Service, base64, hex};
 use serde_json::{Value, json};
 
@@ -104,9 +106,73 @@ async fn a_tenant_gets_no_certificate_of_the_fleet_for_a_node_of_its_own() {
         .await;
     assert_eq!(old.code(), "certificate_refused", "{:?}", old.body);
     assert_eq!(
-        service.send(heartbeat.peer(&peer(own))).await.status,
+        service.send(heartbeat.peer(&peer(own.clone()))).await.status,
         StatusCode::OK
     );
+
+    // What it says that it served is the tenant's own word: shown, not charged, and of nobody else.
+    let (other, payer) = (TenantId([9; 16]), customer.tenant);
+    let said = report(&service, &customer, own.clone(), node, (other, 7)).await;
+    assert_eq!(said.status, StatusCode::OK, "{:?}", said.body);
+    assert_eq!(counted(&service, other).await, []);
+    let (second, secret) = invited(&service, &customer, &token).await;
+    let kind = PeerKind::TenantNode {
+        tenant: payer,
+        node: second,
+    };
+    let requests = [
+        ("certificate_request", request_for(PeerKind::Node(second))),
+        ("tenant_certificate_request", request_for(kind.clone())),
+    ];
+    join(&service, &customer, second, &secret, &requests).await;
+    // One node does not speak for another.
+    let said = report(&service, &customer, own, second, (payer, 7)).await;
+    assert!(said.status.is_client_error(), "{:?}", said.body);
+    let said = report(&service, &customer, kind, second, (payer, 7)).await;
+    assert_eq!(said.status, StatusCode::OK, "{:?}", said.body);
+    assert_eq!(counted(&service, payer).await, [(ReporterRole::Advisory, 7)]);
+}
+
+/// What a node says that it served to a tenant's disk; the answer.
+async fn report(
+    service: &Service,
+    customer: &Customer,
+    shown: PeerKind,
+    node: NodeId,
+    (payer, requests): (TenantId, u64),
+) -> Answer {
+    let observation = Observation {
+        tenant: TenantName::from(payer),
+        resource: ResourceName::new("disk/dsk_1").unwrap(),
+        meter: Meter::NODE_OPERATIONS,
+        quantity: requests,
+        from_ms: u64::try_from(service.env.wall().as_millis()).unwrap(),
+        duration_ms: 0,
+    };
+    let source = SourceId::new(&format!("node/{node}")).unwrap();
+    let batch = UsageBatch::new(source, Incarnation(1), 1, vec![observation]).unwrap();
+    let path = format!("{}/nodes/{node}/usage", customer.base);
+    let body = json!({ "batch": base64(&batch.encode().unwrap()) });
+    let call = Call::new(Method::POST, &path).peer(&peer(shown));
+    service.send(call.json(body)).await
+}
+
+/// The requests at nodes that the ledger has for a tenant, and what they are worth.
+async fn counted(service: &Service, payer: TenantId) -> Vec<(ReporterRole, u128)> {
+    firn_api::fold(&service.app).await.unwrap();
+    let now = Hour::of_ms(u64::try_from(service.env.wall().as_millis()).unwrap());
+    let until = Hour(now.0 + 1);
+    let hours = service
+        .app
+        .billing()
+        .hours(&TenantName::from(payer), now, until)
+        .await
+        .unwrap();
+    let entries = hours.values().flat_map(|entries| entries.iter());
+    let entries = entries.filter(|(key, _)| key.meter == Meter::NODE_OPERATIONS);
+    entries
+        .map(|(key, totals)| (key.standing, totals.quantity))
+        .collect()
 }
 
 fn peer(kind: PeerKind) -> PeerIdentity {
@@ -145,4 +211,12 @@ async fn the_fleets_tenant_gets_the_fleets_certificates() {
         .json(json!({ "free_bytes": 1 }));
     let seen = service.send(heartbeat.peer(&peer(PeerKind::Node(node)))).await;
     assert_eq!(seen.status, StatusCode::OK, "{:?}", seen.body);
+
+    // What it served to anybody's disk is charged to them, once.
+    let payer = TenantId([9; 16]);
+    for _ in 0..2 {
+        let said = report(&service, &customer, PeerKind::Node(node), node, (payer, 7)).await;
+        assert_eq!(said.status, StatusCode::OK, "{:?}", said.body);
+    }
+    assert_eq!(counted(&service, payer).await, [(ReporterRole::Observed, 7)]);
 }

@@ -5,18 +5,11 @@ mod harness;
 use axum::http::{Method, StatusCode};
 use firn_identity::{CapabilityKey, CapabilityVerifier, HolderHash, JoinSecret, PeerIdentity, PeerKind};
 use firn_table::Table;
-use harness::{Call, Customer, Service, base64};
+use harness::{Call, base64, customer::customer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 const TRACT: u64 = 8 << 20;
-
-async fn customer() -> (Service, Customer, String) {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
-    (service, customer, token)
-}
 
 #[tokio::test]
 async fn no_secret_that_was_shown_lies_in_the_table() {

@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use firn_billing::{Hour, Month};
 use firn_identity::{PeerIdentity, PeerKind, Role};
 use firn_usage::{Incarnation, Meter, Observation, ResourceName, SourceId, TenantName, UsageBatch};
-use harness::{Call, Customer, DOMAIN, Service};
+use harness::{Call, Customer, DOMAIN, Service, customer::customer};
 use serde_json::json;
 
 fn service_peer(name: &str) -> PeerIdentity {
@@ -53,13 +53,6 @@ async fn send(service: &Service, peer: &str, path: &str, body: serde_json::Value
     service
         .send(Call::new(Method::POST, path).peer(&service_peer(peer)).json(body))
         .await
-}
-
-async fn customer() -> (Service, Customer, String) {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
-    (service, customer, token)
 }
 
 #[tokio::test]
@@ -438,15 +431,31 @@ async fn prices_are_published_ahead_and_hold_from_their_month_on() {
 async fn an_edge_that_reports_a_tenth_of_its_work_is_found_and_told_of_once() {
     let (service, customer, token) = customer().await;
     let tenant = payer(&customer);
-    let (edge, peer, _) = service.join_edge(&customer, &token, "e").await;
+    let made = service
+        .post(
+            &token,
+            &format!("{}/volumes", customer.base),
+            json!({ "name": "v", "bucket": { "kind": "managed", "region": "eu" } }),
+        )
+        .await;
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.body);
+    let volume = made.text("id");
+    let (edge, peer, _) = service
+        .join_edge_of(&customer, &token, "branch", &[&volume])
+        .await;
+    service.join_edge(&customer, &token, "elsewhere").await;
+    let of_volume = |quantity| Observation {
+        resource: ResourceName::new(&format!("volume/{volume}")).unwrap(),
+        ..commits(&service, &tenant, quantity)
+    };
     send(
         &service,
         "anchor",
         "/v1/usage",
-        report("anchor", 1, vec![commits(&service, &tenant, 1000)]),
+        report("anchor", 1, vec![of_volume(1000)]),
     )
     .await;
-    let said = report(&format!("edge/{edge}"), 1, vec![commits(&service, &tenant, 100)]);
+    let said = report(&format!("edge/{edge}"), 1, vec![of_volume(100)]);
     let path = format!("{}/edges/{edge}/usage", customer.base);
     let call = Call::new(Method::POST, &path).peer(&peer).json(said);
     assert_eq!(service.send(call).await.status, StatusCode::OK);
@@ -479,5 +488,11 @@ async fn an_edge_that_reports_a_tenth_of_its_work_is_found_and_told_of_once() {
             && found[0].contains("\"observed\":\"1000\"")
             && found[0].contains("\"reported\":\"100\""),
         "{found:?}"
+    );
+    // By its name; the one that does not serve the volume is not suspected.
+    let detail: serde_json::Value = serde_json::from_str(&found[0]).unwrap();
+    assert_eq!(
+        detail["edges"],
+        json!([{ "id": edge.to_string(), "name": "branch" }])
     );
 }

@@ -4,22 +4,13 @@ mod harness;
 
 use axum::http::{Method, StatusCode};
 use firn_api::{BackupError, Restored, Roster, Since, drive_all, types::AuditEntry, verify_chain};
-use firn_seal::{KeyRing, Recipient, RecipientKind};
 use firn_table::Table;
-use harness::{Call, Customer, Service, base64};
-use serde_json::{Value, json};
+use harness::{
+    Call, Customer, Service,
+    customer::{customer, rings, volume},
+};
+use serde_json::json;
 use std::{io::BufReader, sync::Arc};
-
-async fn customer() -> (Service, Customer, String) {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
-    (service, customer, token)
-}
-
-fn volume(name: &str) -> Value {
-    json!({ "name": name, "bucket": { "kind": "managed", "region": "eu-central-1" } })
-}
 
 fn table(service: &Service) -> Arc<dyn Table> {
     service.table.connect(&service.env)
@@ -187,27 +178,6 @@ impl Scene {
         let answer = service.send(Call::new(Method::GET, &path).peer(&self.peer)).await;
         answer.status == StatusCode::OK
     }
-}
-
-/// The first ring of a family, and its successor.
-fn rings(service: &Service, customer: &Customer, volume: &str) -> (String, String) {
-    let signer = customer.phrase.signing_key();
-    let env = service.env.clone();
-    let mut entropy = move |bytes: &mut [u8]| {
-        for chunk in bytes.chunks_mut(32) {
-            chunk.copy_from_slice(&env.random_bytes::<32>()[..chunk.len()]);
-        }
-    };
-    let recovery = Recipient {
-        name: "recovery".into(),
-        kind: RecipientKind::Recovery,
-        public: customer.phrase.recovery_secret().public(),
-    };
-    let (family, volume) = (firn_format::FamilyId([5; 16]), volume.parse().unwrap());
-    let (first, keys) = KeyRing::create(family, volume, vec![recovery], &signer, &mut entropy).unwrap();
-    let first = first.verify(&signer.public()).unwrap();
-    let (second, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();
-    (base64(&first.ring().encode()), base64(&second.encode()))
 }
 
 #[tokio::test]

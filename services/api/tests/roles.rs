@@ -3,7 +3,7 @@
 mod harness;
 
 use axum::http::{Method, StatusCode};
-use harness::{Answer, Call, Customer, Service};
+use harness::{Answer, Call, Customer, Service, customer::customer};
 use serde_json::{Value, json};
 
 /// A member who was invited and accepted: their id and login key.
@@ -84,9 +84,7 @@ async fn change_role(service: &Service, customer: &Customer, owner: &str, member
 
 #[tokio::test]
 async fn a_key_never_grants_more_than_the_member_who_made_it_may_now() {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let owner = service.log_in(&customer).await;
+    let (service, customer, owner) = customer().await;
     let (id, login) = member(&service, &customer, &owner, "bob@one.example", "admin").await;
     let bob = token(&service, &customer, &login).await;
     let key = key_of(&service, &customer, &bob, "admin").await;
@@ -143,9 +141,7 @@ async fn a_key_never_grants_more_than_the_member_who_made_it_may_now() {
 
 #[tokio::test]
 async fn an_invitation_is_worth_no_more_than_whoever_made_it() {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let owner = service.log_in(&customer).await;
+    let (service, customer, owner) = customer().await;
     let (admin, login) = member(&service, &customer, &owner, "bob@one.example", "admin").await;
     let bob = token(&service, &customer, &login).await;
     let (friend, code) = invite(&service, &customer, &bob, "friend@x.example", "admin").await;

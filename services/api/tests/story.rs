@@ -9,21 +9,13 @@ use firn_api::{
     verify_chain, verify_head,
 };
 use firn_seal::RecipientSecret;
-use harness::{Call, Customer, Service};
-use serde_json::{Value, json};
+use harness::{
+    Call, Service,
+    customer::{customer, volume},
+};
+use serde_json::json;
 
 const TRACT: u64 = 8 << 20;
-
-async fn customer() -> (Service, Customer, String) {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
-    (service, customer, token)
-}
-
-fn volume(name: &str) -> Value {
-    json!({ "name": name, "bucket": { "kind": "managed", "region": "eu-central-1" } })
-}
 
 #[tokio::test]
 async fn signing_up_twice_looks_the_same_and_a_code_works_once() {

@@ -4,7 +4,7 @@ mod harness;
 
 use axum::http::{Method, StatusCode};
 use firn_identity::{CLOCK_SKEW_SECONDS, JoinSecret, MAX_TOKEN_SECONDS, PeerIdentity, PeerKind};
-use harness::{Call, Service};
+use harness::{Call, Service, customer::customer};
 use serde_json::{Value, json};
 
 const HOUR: i64 = 3600;
@@ -12,9 +12,7 @@ const DAY: i64 = 24 * HOUR;
 
 #[tokio::test]
 async fn a_token_is_good_on_instances_whose_clocks_differ_a_little_and_no_longer() {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
+    let (service, customer, token) = customer().await;
     let life = i64::try_from(MAX_TOKEN_SECONDS).unwrap();
     let skew = i64::try_from(CLOCK_SKEW_SECONDS).unwrap();
     for (seconds, good) in [
@@ -48,9 +46,7 @@ async fn a_token_is_good_on_instances_whose_clocks_differ_a_little_and_no_longer
 
 #[tokio::test]
 async fn keys_codes_and_join_secrets_expire() {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
+    let (service, customer, token) = customer().await;
     let body = json!({ "name": "ci", "role": "reader", "lifetime_seconds": 3600 });
     let key = service
         .post(&token, &format!("{}/keys", customer.base), body)
@@ -116,9 +112,7 @@ async fn invite(service: &Service, customer: &harness::Customer, token: &str) ->
 
 #[tokio::test]
 async fn a_sweep_removes_what_expired_and_nothing_else() {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
+    let (service, customer, token) = customer().await;
     let signup = json!({ "email": "eve@two.example", "tenant_name": "never confirmed" });
     service
         .send(Call::new(Method::POST, "/v1/signups").json(signup))

@@ -4,42 +4,11 @@ mod harness;
 
 use axum::http::{Method, StatusCode};
 use firn_api::drive_all;
-use firn_seal::{KeyRing, Recipient, RecipientKind};
-use harness::{Call, Customer, Service, base64};
-use serde_json::{Value, json};
-
-async fn customer() -> (Service, Customer, String) {
-    let service = Service::new();
-    let customer = service.sign_up("ada@one.example").await;
-    let token = service.log_in(&customer).await;
-    (service, customer, token)
-}
-
-fn volume(name: &str) -> Value {
-    json!({ "name": name, "bucket": { "kind": "managed", "region": "eu-central-1" } })
-}
-
-/// The first ring of a family, and its successor.
-fn rings(service: &Service, customer: &Customer, volume: &str) -> (String, String) {
-    let signer = customer.phrase.signing_key();
-    let env = service.env.clone();
-    let mut entropy = move |bytes: &mut [u8]| {
-        for chunk in bytes.chunks_mut(32) {
-            chunk.copy_from_slice(&env.random_bytes::<32>()[..chunk.len()]);
-        }
-    };
-    let recovery = Recipient {
-        name: "recovery".into(),
-        kind: RecipientKind::Recovery,
-        public: customer.phrase.recovery_secret().public(),
-    };
-    let family = firn_format::FamilyId([5; 16]);
-    let volume = volume.parse().unwrap();
-    let (first, keys) = KeyRing::create(family, volume, vec![recovery], &signer, &mut entropy).unwrap();
-    let first = first.verify(&signer.public()).unwrap();
-    let (second, _) = first.rotate(&keys, &signer, &mut entropy).unwrap();
-    (base64(&first.ring().encode()), base64(&second.encode()))
-}
+use harness::{
+    Call,
+    customer::{customer, rings, volume},
+};
+use serde_json::json;
 
 #[tokio::test]
 async fn a_volume_lives_is_deleted_comes_back_and_is_erased() {

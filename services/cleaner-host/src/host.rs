@@ -5,10 +5,10 @@ use crate::{
     families::{self, Division, Found},
 };
 use firn_anchor::{Anchor, AnchorRole};
-use firn_cleaner::{CleanError, Cleaner, Damage, Limits, Plan, Report};
+use firn_cleaner::{CleanError, Cleaner, CleaningNotes, Damage, Limits, Plan, Report};
 use firn_env::{DiskError, Env, Monotonic};
 use firn_quantity::Money;
-use firn_store::{Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
+use firn_store::{Meter, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
 use firn_store_cloud::{Credentials, OpenError};
 use firn_table::{Metered, TableError};
 use serde::Serialize;
@@ -142,8 +142,23 @@ pub struct Round {
 }
 
 struct Opened {
-    store: Arc<dyn Store>,
+    bucket: Bucket,
     table: Arc<Metered>,
+}
+
+/// A store, and what counts every request that is sent to it.
+#[derive(Clone)]
+struct Bucket {
+    store: Arc<dyn Store>,
+    meter: Meter,
+}
+
+/// What is kept of a family between its runs.
+struct Known {
+    bucket: Bucket,
+    notes: CleaningNotes,
+    /// Knows what was not worth moving.
+    cleaner: Option<Cleaner>,
 }
 
 /// A host's one cleaner, opened when it is first asked for something.
@@ -152,7 +167,7 @@ pub struct Host {
     settings: Settings,
     opened: OnceCell<Opened>,
     /// One run at a time. What it knows of each family spares the next run lookups.
-    running: Mutex<BTreeMap<Target, Cleaner>>,
+    running: Mutex<BTreeMap<Target, Known>>,
     waiting: AtomicUsize,
 }
 
@@ -204,9 +219,9 @@ impl Host {
         let mut running = self.running.lock().await;
         let opened = self.open().await?;
         let Found { mut targets, more } = match (self.settings.roots, &self.settings.families[..]) {
-            (RootsAt::Service, _) => families::find(&*opened.store, Division::Volumes).await?,
+            (RootsAt::Service, _) => families::find(&*opened.bucket.store, Division::Volumes).await?,
             (RootsAt::Table | RootsAt::Volume(_), []) => {
-                families::find(&*opened.store, Division::Families).await?
+                families::find(&*opened.bucket.store, Division::Families).await?
             }
             (RootsAt::Table | RootsAt::Volume(_), named) => Found {
                 targets: named
@@ -268,41 +283,64 @@ impl Host {
         self.opened
             .get_or_try_init(|| async {
                 let settings = &self.settings;
-                let store = self.store(&settings.store).await?;
+                let bucket = self.bucket(&settings.store).await?;
                 let (table, prices) = firn_table_dynamodb::open(&self.env, &settings.table).await?;
                 let table = Arc::new(Metered::new(table, prices));
-                Ok(Opened { store, table })
+                Ok(Opened { bucket, table })
             })
             .await
     }
 
-    async fn store(&self, url: &StoreUrl) -> Result<Arc<dyn Store>, HostError> {
+    async fn bucket(&self, url: &StoreUrl) -> Result<Bucket, HostError> {
         let backend = firn_store_cloud::open(&self.env, url, &Credentials::Environment).await?;
-        Ok(Stack::new(&self.env, backend, StackConfig::default()).store)
+        let Stack { store, meter, .. } = Stack::new(&self.env, backend, StackConfig::default());
+        Ok(Bucket { store, meter })
     }
 
-    /// Where the roots and the objects of a target are.
-    async fn place(&self, opened: &Opened, target: Target) -> Result<(Anchor, Arc<dyn Store>), HostError> {
+    /// Where the roots of a target are.
+    fn anchor(&self, opened: &Opened, target: Target) -> Anchor {
         let (table, env) = (opened.table.clone(), self.env.clone());
-        let Some(volume) = target.volume else {
-            return Ok((Anchor::new(table, env, target.family), opened.store.clone()));
-        };
-        let store = match self.settings.roots {
-            RootsAt::Service => {
-                self.store(&self.settings.store.clone().below(&volume.to_string())?)
-                    .await?
+        match target.volume {
+            None => Anchor::new(table, env, target.family),
+            Some(volume) => {
+                let kept = volume.roots_partition();
+                Anchor::within(table, env, target.family, kept, AnchorRole::Cleaner)
             }
-            RootsAt::Table | RootsAt::Volume(_) => opened.store.clone(),
-        };
-        let kept = volume.roots_partition();
-        let anchor = Anchor::within(table, env, target.family, kept, AnchorRole::Cleaner);
-        Ok((anchor, store))
+        }
+    }
+
+    /// What is known of a target, whose objects' place is opened if it was not.
+    async fn known<'a>(
+        &self,
+        opened: &Opened,
+        running: &'a mut BTreeMap<Target, Known>,
+        target: Target,
+    ) -> Result<&'a mut Known, HostError> {
+        if !running.contains_key(&target) {
+            let bucket = match (self.settings.roots, target.volume) {
+                (RootsAt::Service, Some(volume)) => {
+                    let below = self.settings.store.clone().below(&volume.to_string())?;
+                    self.bucket(&below).await?
+                }
+                (RootsAt::Table | RootsAt::Volume(_) | RootsAt::Service, _) => opened.bucket.clone(),
+            };
+            if running.len() >= REMEMBERED_FAMILIES {
+                running.clear();
+            }
+            let known = Known {
+                notes: CleaningNotes::new(bucket.meter.clone()),
+                bucket,
+                cleaner: None,
+            };
+            running.insert(target, known);
+        }
+        Ok(running.get_mut(&target).expect("it is there now"))
     }
 
     async fn run(
         &self,
         opened: &Opened,
-        running: &mut BTreeMap<Target, Cleaner>,
+        running: &mut BTreeMap<Target, Known>,
         work: Work,
         until: Monotonic,
     ) -> Result<Cleaned, HostError> {
@@ -318,38 +356,21 @@ impl Host {
                 left_ms: until.since(began).as_millis(),
             });
         }
-        let failed = |error: CleanError| HostError::Clean {
-            target,
-            error: Box::new(error),
-        };
         let table_before = opened.table.usage().nano_dollars;
-        let (anchor, store) = self.place(opened, target).await?;
-        // A family that the table does not know would look like one without roots.
-        anchor
-            .undrawn_writer()
-            .await
-            .map_err(|error| failed(error.into()))?;
-        if target.volume.is_some() {
-            // What the service keeps does not say of which family it is.
-            match firn_cleaner::has_head(&self.env, store.clone(), &anchor).await {
-                Ok(true) => {}
-                Ok(false) => return Ok(Cleaned::new(target, Money::ZERO, Money::ZERO)),
-                Err(CleanError::Damaged(damage)) => {
-                    let damage = Box::new(damage);
-                    return Err(HostError::Foreign { target, damage });
-                }
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        let mut limits = self.settings.limits.clone();
-        let mut cleaned = if plan {
-            limits.time = limits.time.min(left);
-            let plan = firn_cleaner::plan(&self.env, store, &anchor, &limits).await;
-            Cleaned::planned(target, plan.map_err(failed)?, self)
-        } else {
-            let report = self.cleaned(store, running, target, &anchor, limits, left).await;
-            Cleaned::done(target, report.map_err(failed)?, self)
+        let anchor = self.anchor(opened, target);
+        let known = self.known(opened, running, target).await?;
+        let done = self.work(known, target, &anchor, plan, left).await;
+        let listing = match &done {
+            Ok(cleaned) => cleaned.report.as_ref().and_then(|report| report.listing),
+            Err(_) => None,
         };
+        // For the bill, which those have whose roots the service keeps. What a failed run sent was sent.
+        if target.volume.is_some()
+            && let Err(error) = known.notes.note(&self.env, &anchor, listing).await
+        {
+            tracing::warn!(family = %target, %error, "a run may be missing on the bill");
+        }
+        let mut cleaned = done?;
         cleaned.add_table(opened.table.usage().nano_dollars - table_before);
         cleaned.took_ms = u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX);
         match serde_json::to_string(&cleaned) {
@@ -361,27 +382,54 @@ impl Host {
         Ok(cleaned)
     }
 
-    async fn cleaned(
+    /// One run, or a look at what it would do.
+    async fn work(
         &self,
-        store: Arc<dyn Store>,
-        running: &mut BTreeMap<Target, Cleaner>,
+        known: &mut Known,
         target: Target,
         anchor: &Anchor,
-        limits: Limits,
+        plan: bool,
         left: Duration,
-    ) -> Result<Report, CleanError> {
-        if left < limits.time {
+    ) -> Result<Cleaned, HostError> {
+        let failed = |error: CleanError| HostError::Clean {
+            target,
+            error: Box::new(error),
+        };
+        let store = known.bucket.store.clone();
+        // A family that the table does not know would look like one without roots.
+        anchor
+            .undrawn_writer()
+            .await
+            .map_err(|error| failed(error.into()))?;
+        if target.volume.is_some() {
+            // What the service keeps does not say of which family it is.
+            match firn_cleaner::has_head(&self.env, store.clone(), anchor).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Cleaned::new(target, Money::ZERO, Money::ZERO)),
+                Err(CleanError::Damaged(damage)) => {
+                    let damage = Box::new(damage);
+                    return Err(HostError::Foreign { target, damage });
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let mut limits = self.settings.limits.clone();
+        if plan {
+            limits.time = limits.time.min(left);
+            let plan = firn_cleaner::plan(&self.env, store, anchor, &limits).await;
+            return Ok(Cleaned::planned(target, plan.map_err(failed)?, self));
+        }
+        let report = if left < limits.time {
             // A cleaner keeps its limits for life, and this run must be shorter than others.
             let limits = Limits { time: left, ..limits };
-            return firn_cleaner::clean_once(&self.env, store, anchor, &limits).await;
-        }
-        if running.len() >= REMEMBERED_FAMILIES && !running.contains_key(&target) {
-            running.clear();
-        }
-        let cleaner = running
-            .entry(target)
-            .or_insert_with(|| Cleaner::new(&self.env, store, anchor, limits));
-        cleaner.run().await
+            firn_cleaner::clean_once(&self.env, store, anchor, &limits).await
+        } else {
+            let cleaner = known
+                .cleaner
+                .get_or_insert_with(|| Cleaner::new(&self.env, store, anchor, limits));
+            cleaner.run().await
+        };
+        Ok(Cleaned::done(target, report.map_err(failed)?, self))
     }
 }
 

@@ -14,8 +14,10 @@ use firn_integration::Tree;
 use firn_rig::{Client, EXPORT, Edge};
 use firn_table::{Condition, ItemKey, RedbTable, Table, Write};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -190,12 +192,15 @@ async fn volumes_of_all_tenants_are_cleaned_by_the_roots_that_the_service_keeps_
     let stray_bytes = bytes_below(&stray);
     drop(service);
 
+    let mut requests = BTreeMap::new();
     for _ in 0..4 {
         let done = round(&env, root).await;
         assert_eq!(done.cleaned.len(), 2, "{done:?}");
         for cleaned in &done.cleaned {
             let report = cleaned.report.as_ref().expect("it was done");
             assert!(report.damaged.is_empty(), "{report:?}");
+            let volume = cleaned.volume.clone().expect("its volume");
+            *requests.entry(volume).or_insert(0) += report.usage.requests();
         }
         let [failed] = &done.failed[..] else {
             panic!("one stray log: {done:?}")
@@ -204,16 +209,31 @@ async fn volumes_of_all_tenants_are_cleaned_by_the_roots_that_the_service_keeps_
         assert!(failed.why.contains("do not belong together"), "{}", failed.why);
     }
     assert_eq!(bytes_below(&stray), stray_bytes);
-    let service = open(&env, &root.join("service.redb")).await;
+    let service: Arc<dyn Table> = Arc::new(open(&env, &root.join("service.redb")).await);
+    for office in &offices {
+        let (_, kept) = office.partitions();
+        let family = office.family.parse().expect("a family");
+        let role = firn_anchor::AnchorRole::Observer;
+        let anchor = firn_anchor::Anchor::within(service.clone(), env.clone(), family, kept, role);
+        let (account, _) = anchor.cleaning_account().await.expect("an account");
+        // The last round listed what the one before had left, and found nothing more to delete.
+        assert_eq!(account.listed_bytes, office.log_bytes());
+        let (reported, rounds) = (requests[&office.volume.to_string()], 4);
+        assert!(
+            (reported + rounds..=reported + 3 * rounds).contains(&account.requests),
+            "{reported} in reports, and a few each round to see that the log is the volume's: {account:?}"
+        );
+        assert!(account.stored_byte_ms > 0, "{account:?}");
+    }
     for partition in &others {
-        assert_eq!(items(&service, partition).await, rows, "{partition}");
+        assert_eq!(items(&*service, partition).await, rows, "{partition}");
     }
     for (office, before) in offices.iter_mut().zip(before) {
         let after = office.log_bytes();
         assert!(after < before * 2 / 3, "{after} of {before} bytes are left");
         let (known, kept) = office.partitions();
         fs::remove_file(&office.table).expect("the edge's table");
-        copy(&service, &kept, &open(&env, &office.table).await, &known).await;
+        copy(&*service, &kept, &open(&env, &office.table).await, &known).await;
         office.edge.wipe_cache().expect("an empty cache");
         office.edge.start().await.expect("it starts after the cleaner");
         let mut client = Client::mount(office.edge.address, EXPORT).await.expect("a mount");

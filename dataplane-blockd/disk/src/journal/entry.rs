@@ -12,9 +12,14 @@
 //! damaged or belongs to another file opens nothing. The nonce is the entry's number: within a file a number names one content,
 //! and no file is ever written on after the process that began it has ended.
 
-use crate::{seal::derive_key, types::Change};
+use crate::{
+    fields::{Fields, Truncated},
+    seal::derive_key,
+    types::Change,
+};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
+use firn_codec::{Reader, Writer};
 
 const MAGIC: [u8; 8] = *b"FIRNDJ01";
 /// Bytes of a file's head.
@@ -58,33 +63,30 @@ pub(super) struct FileHead {
 
 impl FileHead {
     pub(super) fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(FILE_HEAD_BYTES);
-        bytes.put_slice(&MAGIC);
-        bytes.put_slice(&self.disk);
-        bytes.put_u64_le(self.file);
-        bytes.put_u64_le(self.first);
-        bytes.put_u64_le(self.began);
-        bytes.put_slice(&self.salt);
-        bytes.freeze()
+        let mut bytes = Writer::with_capacity(FILE_HEAD_BYTES);
+        bytes.raw(&MAGIC);
+        bytes.raw(&self.disk);
+        bytes.u64(self.file);
+        bytes.u64(self.first);
+        bytes.u64(self.began);
+        bytes.raw(&self.salt);
+        bytes.finish().into()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.get(..FILE_HEAD_BYTES)?;
-        let mut magic = [0; 8];
-        rest.copy_to_slice(&mut magic);
-        let mut head = Self {
-            disk: [0; 16],
-            file: 0,
-            first: 0,
-            began: 0,
-            salt: [0; 32],
+        let mut fields = Reader::new(Fields, bytes);
+        let mut read = || -> Result<_, Truncated> {
+            let magic = fields.array()?;
+            let head = Self {
+                disk: fields.array()?,
+                file: fields.u64()?,
+                first: fields.u64()?,
+                began: fields.u64()?,
+                salt: fields.array()?,
+            };
+            Ok((magic == MAGIC).then_some(head))
         };
-        rest.copy_to_slice(&mut head.disk);
-        head.file = rest.get_u64_le();
-        head.first = rest.get_u64_le();
-        head.began = rest.get_u64_le();
-        rest.copy_to_slice(&mut head.salt);
-        (magic == MAGIC).then_some(head)
+        read().ok().flatten()
     }
 }
 
@@ -100,34 +102,35 @@ impl FileKey {
 
     /// The entry as it stands in the file.
     pub(super) fn seal(&self, number: u64, entry: &Entry) -> Bytes {
-        let mut plain = BytesMut::new();
+        let mut plain = Writer::default();
         match entry {
             Entry::Change(Change::Data { first, data }) => {
                 assert!(data.len() <= ENTRY_DATA_MAX, "long writes are several entries");
-                plain.reserve(9 + data.len());
-                plain.put_u8(1);
-                plain.put_u64_le(*first);
-                plain.put_slice(data);
+                plain = Writer::with_capacity(9 + data.len());
+                plain.u8(1);
+                plain.u64(*first);
+                plain.raw(data);
             }
             Entry::Change(Change::Zero { blocks }) => {
-                plain.put_u8(2);
-                plain.put_u64_le(blocks.start);
-                plain.put_u64_le(blocks.end - blocks.start);
+                plain.u8(2);
+                plain.u64(blocks.start);
+                plain.u64(blocks.end - blocks.start);
             }
-            Entry::Change(Change::Flush) => plain.put_u8(3),
-            Entry::Ready => plain.put_u8(4),
+            Entry::Change(Change::Flush) => plain.u8(3),
+            Entry::Ready => plain.u8(4),
         }
+        let mut sealed = plain.finish();
         let tag = self
             .0
-            .seal_in_place_separate_tag(nonce(number), Aad::empty(), &mut plain)
+            .seal_in_place_separate_tag(nonce(number), Aad::empty(), &mut sealed)
             .expect("entries are far shorter than what AES-GCM can seal");
-        let sealed_bytes = plain.len() + TAG_BYTES;
-        let mut bytes = BytesMut::with_capacity(ENTRY_HEAD_BYTES + sealed_bytes);
-        bytes.put_u32_le(u32::try_from(sealed_bytes).expect("entries are bounded"));
-        bytes.put_u64_le(number);
-        bytes.put_slice(&plain);
-        bytes.put_slice(tag.as_ref());
-        bytes.freeze()
+        let sealed_bytes = sealed.len() + TAG_BYTES;
+        let mut bytes = Writer::with_capacity(ENTRY_HEAD_BYTES + sealed_bytes);
+        bytes.u32(u32::try_from(sealed_bytes).expect("entries are bounded"));
+        bytes.u64(number);
+        bytes.raw(&sealed);
+        bytes.raw(tag.as_ref());
+        bytes.finish().into()
     }
 
     /// The entry that the sealed part of `number` holds; nothing if it is not authentic.
@@ -139,19 +142,16 @@ impl FileKey {
             .ok()?
             .len();
         buffer.truncate(length);
-        let mut rest = buffer.freeze();
-        if rest.is_empty() {
-            return None;
-        }
-        let kind = rest.get_u8();
-        match (kind, rest.len()) {
-            (1, 9..) => {
-                let first = rest.get_u64_le();
-                Some(Entry::Change(Change::Data { first, data: rest }))
-            }
+        let mut fields = Reader::new(Fields, buffer.freeze());
+        let kind = fields.u8().ok()?;
+        match (kind, fields.remaining()) {
+            (1, 9..) => Some(Entry::Change(Change::Data {
+                first: fields.u64().ok()?,
+                data: fields.rest(),
+            })),
             (2, 16) => {
-                let first = rest.get_u64_le();
-                let end = first.checked_add(rest.get_u64_le())?;
+                let first = fields.u64().ok()?;
+                let end = first.checked_add(fields.u64().ok()?)?;
                 Some(Entry::Change(Change::Zero { blocks: first..end }))
             }
             (3, 0) => Some(Entry::Change(Change::Flush)),
@@ -169,15 +169,49 @@ fn nonce(number: u64) -> Nonce {
 
 /// An entry's head: how many sealed bytes follow, and its number. Nothing if no entry can be like that.
 pub(super) fn entry_head(bytes: &[u8]) -> Option<(usize, u64)> {
-    let mut rest = bytes.get(..ENTRY_HEAD_BYTES)?;
-    let sealed_bytes = usize::try_from(rest.get_u32_le()).ok()?;
-    let number = rest.get_u64_le();
+    let mut fields = Reader::new(Fields, bytes);
+    let sealed_bytes = usize::try_from(fields.u32().ok()?).ok()?;
+    let number = fields.u64().ok()?;
     (sealed_bytes > TAG_BYTES && sealed_bytes <= SEALED_MAX).then_some((sealed_bytes, number))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GOLDEN: [&str; 4] = [
+        "290000000700000000000000adb431622326cbf890fa97089476e17aa8ab28c1b20acf0c3e72136a9560da3231f4c6ca4a863d31ab",
+        "210000000700000000000000aebf31622326cbf8908ffe70e013841488474d6ad4c66512644d3f3e803fab0ed6",
+        "110000000700000000000000afa369d6e8ebf638be6bc69ead5787afbe",
+        "110000000700000000000000a8d68ecefb8dd144d26bf9009bac84287e",
+    ];
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn golden_bytes() {
+        let head = FileHead {
+            disk: [1; 16],
+            file: 3,
+            first: 7,
+            began: 5,
+            salt: [9; 32],
+        };
+        let words = [3, 7, 5].map(u64::to_le_bytes).concat();
+        assert_eq!(
+            head.encode(),
+            [b"FIRNDJ01", &[1; 16][..], &words, &[9; 32]].concat()
+        );
+        let key = FileKey::new(&[5; 32], &head);
+        let data = Bytes::from_static(b"sixteen bytes!!!");
+        let entries = [
+            Entry::Change(Change::Data { first: 8, data }),
+            Entry::Change(Change::Zero { blocks: 3..9 }),
+            Entry::Change(Change::Flush),
+            Entry::Ready,
+        ];
+        let sealed = entries.map(|entry| data_encoding::HEXLOWER.encode(&key.seal(7, &entry)));
+        assert_eq!(sealed, GOLDEN);
+    }
 
     #[test]
     fn entries_are_read_back_from_their_own_place_with_their_own_key_only() {

@@ -10,8 +10,12 @@
 //! the one before.
 
 use super::replay::{Mapping, Replay, State};
-use crate::types::{Body, Incarnation, Version};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use crate::{
+    fields::{Fields, Truncated},
+    types::{Body, Incarnation, Version},
+};
+use bytes::Bytes;
+use firn_codec::{Reader, Writer};
 
 const MAGIC: &[u8; 8] = b"FIRNDLC2";
 const NOWHERE: u64 = u64::MAX;
@@ -31,8 +35,8 @@ impl Checkpoint {
     /// Its bytes.
     pub fn encode(&self) -> Body {
         let replay = &self.replay;
-        let mut bytes = BytesMut::with_capacity(128 + replay.map.len() * 24 + replay.states.len() * 8);
-        bytes.put_slice(MAGIC);
+        let mut bytes = Writer::with_capacity(128 + replay.map.len() * 24 + replay.states.len() * 8);
+        bytes.raw(MAGIC);
         for word in [
             self.number,
             self.incarnation.0,
@@ -41,20 +45,20 @@ impl Checkpoint {
             replay.tract_blocks,
             replay.turn,
         ] {
-            bytes.put_u64_le(word);
+            bytes.u64(word);
         }
-        bytes.put_u64_le(replay.map.len() as u64);
+        bytes.u64(replay.map.len() as u64);
         for mapping in &replay.map {
             let (physical, version) = mapping.map_or((NOWHERE, Version::default()), |mapping| {
                 (mapping.physical, mapping.version)
             });
-            bytes.put_u64_le(physical);
-            bytes.put_u64_le(version.incarnation.0);
-            bytes.put_u64_le(version.sequence);
+            bytes.u64(physical);
+            bytes.u64(version.incarnation.0);
+            bytes.u64(version.sequence);
         }
-        bytes.put_u64_le(replay.states.len() as u64);
+        bytes.u64(replay.states.len() as u64);
         for state in &replay.states {
-            bytes.put_u64_le(match state {
+            bytes.u64(match state {
                 State::Free => 0,
                 State::Used => 1,
                 // Held back by a planted bug until an entry retires, which it has when this is written.
@@ -63,58 +67,57 @@ impl Checkpoint {
                 State::Quarantined(freed) => freed.saturating_add(2),
             });
         }
-        Body::Data(bytes.freeze())
+        Body::Data(bytes.finish().into())
     }
 
     /// The checkpoint in these bytes; nothing if it is none, or contradicts itself.
     pub fn decode(body: &Body) -> Option<Self> {
         let Body::Data(bytes) = body else { return None };
-        let mut input = Input(bytes.clone());
-        if input.0.remaining() < MAGIC.len() || input.0.split_to(MAGIC.len()) != MAGIC[..] {
-            return None;
+        Self::read(&mut Reader::new(Fields, bytes)).ok().flatten()
+    }
+
+    fn read(input: &mut Input<'_>) -> Result<Option<Self>, Truncated> {
+        if input.array()? != *MAGIC {
+            return Ok(None);
         }
-        let (number, incarnation) = (input.word()?, Incarnation(input.word()?));
-        let (next, released) = (input.word()?, input.word()?);
-        let turns = (input.word()?, input.word()?);
-        let map = input.list(3, |input| {
-            let physical = input.word()?;
+        let (number, incarnation) = (input.u64()?, Incarnation(input.u64()?));
+        let (next, released) = (input.u64()?, input.u64()?);
+        let turns = (input.u64()?, input.u64()?);
+        let map = list(input, 3, |input| {
+            let physical = input.u64()?;
             let version = Version {
-                incarnation: Incarnation(input.word()?),
-                sequence: input.word()?,
+                incarnation: Incarnation(input.u64()?),
+                sequence: input.u64()?,
             };
-            Some((physical != NOWHERE).then_some(Mapping { physical, version }))
+            Ok((physical != NOWHERE).then_some(Mapping { physical, version }))
         })?;
-        let states = input.list(1, |input| {
-            Some(match input.word()? {
+        let states = list(input, 1, |input| {
+            Ok(match input.u64()? {
                 0 => State::Free,
                 1 => State::Used,
                 freed => State::Quarantined(freed - 2),
             })
         })?;
-        let replay = Replay::from_parts(next, map, states, turns, released)?;
-        input.0.is_empty().then_some(Self {
+        let replay = Replay::from_parts(next, map, states, turns, released);
+        Ok(replay.filter(|_| input.remaining() == 0).map(|replay| Self {
             number,
             incarnation,
             replay,
-        })
+        }))
     }
 }
 
-struct Input(Bytes);
+type Input<'a> = Reader<&'a Bytes, Fields>;
 
-impl Input {
-    fn word(&mut self) -> Option<u64> {
-        (self.0.remaining() >= 8).then(|| self.0.get_u64_le())
-    }
-
-    /// A counted list whose items have `words` words each: a count beyond what is there allocates nothing.
-    fn list<T>(&mut self, words: usize, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let count = usize::try_from(self.word()?).ok()?;
-        if count > self.0.remaining() / (words * 8) {
-            return None;
-        }
-        (0..count).map(|_| item(self)).collect()
-    }
+/// A counted list whose items have `words` words each: a count beyond what is there allocates nothing.
+fn list<T>(
+    input: &mut Input<'_>,
+    words: usize,
+    item: impl Fn(&mut Input<'_>) -> Result<T, Truncated>,
+) -> Result<Vec<T>, Truncated> {
+    let count = usize::try_from(input.u64()?).unwrap_or(usize::MAX);
+    input.require(count.saturating_mul(words * 8))?;
+    (0..count).map(|_| item(input)).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! The state of a log: what the entries so far have made of it, and nothing else.
 
-use crate::types::{Body, Incarnation, Version};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use crate::{
+    fields::Fields,
+    types::{Body, Incarnation, Version},
+};
+use bytes::Bytes;
+use firn_codec::{Reader, Writer};
 
 /// Free blocks that only releases may use, so that a full log can always go on.
 const RELEASE_RESERVE: u64 = 1;
@@ -35,44 +39,44 @@ pub enum Record {
 impl Record {
     /// The entry's content as stored.
     pub fn encode(&self) -> Body {
-        let mut bytes = BytesMut::new();
+        let room = match self {
+            Self::Data { data, .. } => 9 + data.len(),
+            Self::Zero { .. } | Self::Release { .. } => 17,
+        };
+        let mut bytes = Writer::with_capacity(room);
         match self {
             Self::Data { block, data } => {
-                bytes.reserve(9 + data.len());
-                bytes.put_u8(1);
-                bytes.put_u64_le(*block);
-                bytes.put_slice(data);
+                bytes.u8(1);
+                bytes.u64(*block);
+                bytes.raw(data);
             }
             Self::Zero { first, count } => {
-                bytes.put_u8(2);
-                bytes.put_u64_le(*first);
-                bytes.put_u64_le(*count);
+                bytes.u8(2);
+                bytes.u64(*first);
+                bytes.u64(*count);
             }
             Self::Release { before } => {
-                bytes.put_u8(3);
-                bytes.put_u64_le(*before);
+                bytes.u8(3);
+                bytes.u64(*before);
             }
         }
-        Body::Data(bytes.freeze())
+        Body::Data(bytes.finish().into())
     }
 
     /// The entry of a content; nothing if it is none.
     pub fn decode(body: &Body) -> Option<Self> {
         let Body::Data(bytes) = body else { return None };
-        let mut rest = bytes.clone();
-        if rest.remaining() < 9 {
-            return None;
-        }
-        let kind = rest.get_u8();
-        let first = rest.get_u64_le();
-        match (kind, rest.remaining()) {
+        let mut fields = Reader::new(Fields, bytes.clone());
+        let kind = fields.u8().ok()?;
+        let first = fields.u64().ok()?;
+        match (kind, fields.remaining()) {
             (1, _) => Some(Self::Data {
                 block: first,
-                data: rest,
+                data: fields.rest(),
             }),
             (2, 8) => Some(Self::Zero {
                 first,
-                count: rest.get_u64_le(),
+                count: fields.u64().ok()?,
             }),
             (3, 0) => Some(Self::Release { before: first }),
             _ => None,

@@ -10,12 +10,15 @@
 //! say the same.
 
 use super::{
-    Shared, index,
+    Shared,
+    fields::fields,
+    index,
     layout::{Frame, LAYOUT_VERSION},
     state::DiskFacts,
 };
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use firn_blockd_protocol::{DiskId, Fence, TractId};
+use firn_codec::Writer;
 use firn_env::{DiskError, Env, OpenMode};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -123,60 +126,53 @@ impl Contents {
         let bytes = file
             .read_at(0, usize::try_from(length).unwrap_or(usize::MAX))
             .await?;
-        Ok(Self::decode(bytes))
+        Ok(Self::decode(&bytes))
     }
 
-    fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::new();
-        bytes.put_slice(&MAGIC);
-        bytes.put_u16_le(LAYOUT_VERSION);
-        bytes.put_u64_le(self.first_needed);
-        bytes.put_u32_le(u32::try_from(self.disks.len()).expect("a node has fewer tracts"));
+    pub(super) fn encode(&self) -> Bytes {
+        let mut fields = Writer::default();
+        fields.raw(&MAGIC);
+        fields.u16(LAYOUT_VERSION);
+        fields.u64(self.first_needed);
+        fields.u32(u32::try_from(self.disks.len()).expect("a node has fewer tracts"));
         for (disk, facts) in &self.disks {
-            bytes.put_slice(&disk.0);
-            bytes.put_u32_le(facts.fence.0);
-            bytes.put_bytes(0, RESERVED_BYTES);
+            fields.raw(&disk.0);
+            fields.u32(facts.fence.0);
+            fields.raw(&[0; RESERVED_BYTES]);
         }
-        bytes.put_u32_le(u32::try_from(self.region_versions.len()).expect("a node has fewer frames"));
+        fields.u32(u32::try_from(self.region_versions.len()).expect("a node has fewer frames"));
         for version in &self.region_versions {
-            bytes.put_u64_le(*version);
+            fields.u64(*version);
         }
-        let checksum = crc32c::crc32c(&bytes);
-        bytes.put_u32_le(checksum);
-        bytes.freeze()
+        fields.u32(crc32c::crc32c(fields.as_slice()));
+        fields.finish().into()
     }
 
-    fn decode(bytes: Bytes) -> Result<Self, &'static str> {
-        let Some(end) = bytes.len().checked_sub(4) else {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let Some((covered, checksum)) = bytes.split_last_chunk::<4>() else {
             return Err("it is too short");
         };
-        let checksum = crc32c::crc32c(&bytes[..end]).to_le_bytes();
-        if bytes[end..] != checksum {
+        if fields(checksum).u32()? != crc32c::crc32c(covered) {
             return Err("its checksum does not match");
         }
-        let mut fields = bytes.slice(..end);
-        let short = |_| "it is too short";
-        let mut magic = [0; 8];
-        fields.try_copy_to_slice(&mut magic).map_err(short)?;
-        if magic != MAGIC || fields.try_get_u16_le().map_err(short)? != LAYOUT_VERSION {
+        let mut fields = fields(covered);
+        if fields.array()? != MAGIC || fields.u16()? != LAYOUT_VERSION {
             return Err("it is of another build");
         }
-        let first_needed = fields.try_get_u64_le().map_err(short)?;
-        let count = fields.try_get_u32_le().map_err(short)?;
+        let first_needed = fields.u64()?;
+        let count = fields.u32()?;
         let mut disks = BTreeMap::new();
         for _ in 0..count {
-            let mut disk = [0; 16];
-            fields.try_copy_to_slice(&mut disk).map_err(short)?;
-            let fence = Fence(fields.try_get_u32_le().map_err(short)?);
-            let mut reserved = [0; RESERVED_BYTES];
-            fields.try_copy_to_slice(&mut reserved).map_err(short)?;
-            disks.insert(DiskId(disk), DiskFacts { fence });
+            let disk = DiskId(fields.array()?);
+            let fence = Fence(fields.u32()?);
+            fields.skip(RESERVED_BYTES)?;
+            disks.insert(disk, DiskFacts { fence });
         }
-        let count = fields.try_get_u32_le().map_err(short)? as usize;
-        if fields.len() != count * 8 {
+        let count = fields.u32()? as usize;
+        if fields.remaining() != count * 8 {
             return Err("its length is wrong");
         }
-        let region_versions = (0..count).map(|_| fields.get_u64_le()).collect();
+        let region_versions = (0..count).map(|_| fields.u64()).collect::<Result<_, _>>()?;
         Ok(Self {
             first_needed,
             disks,

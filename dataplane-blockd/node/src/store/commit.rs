@@ -1,8 +1,9 @@
 //! The committer: the one task that makes things durable.
 
 use super::{Shared, Store, checkpoint, defragmentation, journal::Journal, record::Record, state::State};
-use bytes::BytesMut;
+use bytes::Bytes;
 use firn_blockd_protocol::TractId;
+use firn_codec::Writer;
 use firn_env::Task;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -92,10 +93,10 @@ async fn write(
     checkpoint: &mut Option<Task<()>>,
     records: &[Record],
 ) {
-    let mut payload = BytesMut::new();
+    let mut payload = Writer::default();
     for record in records {
         if payload.len() + record.bytes() > journal.payload_max_bytes() {
-            append(shared, journal, checkpoint, payload.split()).await;
+            append(shared, journal, checkpoint, std::mem::take(&mut payload)).await;
         }
         record.encode(&mut payload);
     }
@@ -106,12 +107,12 @@ async fn append(
     shared: &Arc<Shared>,
     journal: &mut Journal,
     checkpoint: &mut Option<Task<()>>,
-    payload: BytesMut,
+    payload: Writer,
 ) {
     if !journal.has_room(payload.len()) {
         rotate(shared, journal, checkpoint).await;
     }
-    let payload = payload.freeze();
+    let payload = Bytes::from(payload.finish());
     let mut step = shared.step("writing the journal");
     while let Err(error) = journal.append(payload.clone()).await {
         step.failed(error).await;

@@ -12,14 +12,20 @@
 
 use super::{
     entry::{ENTRY_BYTES, Entries},
+    fields::fields,
     layout::{Frame, Geometry, LAYOUT_VERSION},
 };
 use bytes::Bytes;
 use firn_blockd_protocol::{DiskId, Replication, RowIndex, RowVersion, TRACT_BLOCKS, TractId};
+use firn_codec::Writer;
 
 const MAGIC: [u8; 4] = *b"FBIX";
 const HEADER_BYTES: usize = 128;
-const REGION_BYTES: usize = HEADER_BYTES + ENTRY_BYTES * TRACT_BLOCKS as usize;
+const CHECKSUM_AT: usize = HEADER_BYTES - 4;
+const ENTRIES_BYTES: usize = ENTRY_BYTES * TRACT_BLOCKS as usize;
+const REGION_BYTES: usize = HEADER_BYTES + ENTRIES_BYTES;
+/// In the region of a free frame.
+static NO_ENTRIES: [u8; ENTRIES_BYTES] = [0; ENTRIES_BYTES];
 /// Bytes from one region to the next: the next multiple of a page.
 pub(crate) const REGION_STRIDE: u64 = (REGION_BYTES as u64).next_multiple_of(4096);
 
@@ -48,58 +54,64 @@ pub(crate) fn offset(geometry: &Geometry, frame: Frame, version: u64) -> u64 {
 }
 
 pub(crate) fn encode(frame: Frame, version: u64, used: Option<(TractPlace, &Entries)>) -> Bytes {
-    let mut bytes = vec![0; REGION_BYTES];
-    bytes[0..4].copy_from_slice(&MAGIC);
-    bytes[4..6].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
-    bytes[8..12].copy_from_slice(&frame.0.to_le_bytes());
-    bytes[12..20].copy_from_slice(&version.to_le_bytes());
-    if let Some((place, entries)) = used {
-        bytes[6] = 1;
-        bytes[7] = u8::try_from(place.replication.copies()).expect("at most three");
-        bytes[20..36].copy_from_slice(&place.tract.disk.0);
-        bytes[36..40].copy_from_slice(&place.tract.index.to_le_bytes());
-        bytes[40..44].copy_from_slice(&place.row.0.to_le_bytes());
-        bytes[44..52].copy_from_slice(&place.since.0.to_le_bytes());
-        bytes[HEADER_BYTES..].copy_from_slice(entries.as_bytes());
+    let mut region = Writer::with_capacity(REGION_BYTES);
+    region.raw(&MAGIC);
+    region.u16(LAYOUT_VERSION);
+    let (place, entries) = used.unzip();
+    region.u8(place.is_some().into());
+    region.u8(place.map_or(0, |place| {
+        u8::try_from(place.replication.copies()).expect("at most three")
+    }));
+    region.u32(frame.0);
+    region.u64(version);
+    if let Some(place) = place {
+        region.raw(&place.tract.disk.0);
+        region.u32(place.tract.index);
+        region.u32(place.row.0);
+        region.u64(place.since.0);
     }
-    let checksum = checksum(&bytes);
-    bytes[124..128].copy_from_slice(&checksum.to_le_bytes());
-    bytes.into()
+    region.zeros_to(CHECKSUM_AT);
+    let entries = entries.map_or(&NO_ENTRIES[..], Entries::as_bytes);
+    region.u32(checksum(region.as_slice(), entries));
+    region.raw(entries);
+    region.finish().into()
 }
 
-fn checksum(region: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&region[..124]), &region[HEADER_BYTES..])
+fn checksum(header: &[u8], entries: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(header), entries)
 }
 
 /// A region; `None` if these bytes are not one (torn, rotten, or never written).
 pub(crate) fn decode(frame: Frame, bytes: &[u8]) -> Option<Region> {
     let bytes = bytes.get(..REGION_BYTES)?;
-    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    if bytes[0..4] != MAGIC || bytes[4..6] != LAYOUT_VERSION.to_le_bytes() || word(124) != checksum(bytes) {
+    let (covered, entries) = (&bytes[..CHECKSUM_AT], &bytes[HEADER_BYTES..]);
+    if fields(&bytes[CHECKSUM_AT..]).u32().ok()? != checksum(covered, entries) {
         return None;
     }
-    if word(8) != frame.0 {
+    let mut fields = fields(covered);
+    if fields.array().ok()? != MAGIC || fields.u16().ok()? != LAYOUT_VERSION {
         return None;
     }
-    let used = match bytes[6] {
+    let (used, copies) = (fields.u8().ok()?, fields.u8().ok()?);
+    if fields.u32().ok()? != frame.0 {
+        return None;
+    }
+    let version = fields.u64().ok()?;
+    let used = match used {
         0 => None,
         1 => Some((
             TractPlace {
                 tract: TractId {
-                    disk: DiskId(bytes[20..36].try_into().expect("sixteen bytes")),
-                    index: word(36),
+                    disk: DiskId(fields.array().ok()?),
+                    index: fields.u32().ok()?,
                 },
-                replication: Replication::new(bytes[7])?,
-                row: RowIndex(word(40)),
-                since: RowVersion(long(44)),
+                replication: Replication::new(copies)?,
+                row: RowIndex(fields.u32().ok()?),
+                since: RowVersion(fields.u64().ok()?),
             },
-            Entries::from_bytes(&bytes[HEADER_BYTES..]),
+            Entries::from_bytes(entries),
         )),
         _ => return None,
     };
-    Some(Region {
-        version: long(12),
-        used,
-    })
+    Some(Region { version, used })
 }

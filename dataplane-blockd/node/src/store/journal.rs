@@ -11,8 +11,9 @@
 //! that holds an older one, and it is written only after the one before is durable: a damaged batch with a whole one behind
 //! it was not torn by a crash but rotted, and the node refuses to start instead of forgetting what it acknowledged.
 
-use super::{layout, record::Record};
-use bytes::{BufMut, Bytes, BytesMut};
+use super::{fields::fields, layout, record::Record};
+use bytes::Bytes;
+use firn_codec::Writer;
 use firn_env::{DiskError, DiskFile, Env, OpenMode};
 use std::sync::Arc;
 
@@ -119,32 +120,35 @@ impl Journal {
     }
 }
 
-fn encode(number: u64, batch: u32, payload: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity((HEADER_BYTES + payload.len()).next_multiple_of(SECTOR_BYTES));
-    bytes.put_slice(&MAGIC);
-    bytes.put_u32_le(u32::try_from(payload.len()).expect("a batch fits its file"));
-    bytes.put_u64_le(number);
-    bytes.put_u32_le(batch);
-    let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes), payload);
-    bytes.put_u32_le(checksum);
-    bytes.put_slice(payload);
-    bytes.resize(bytes.len().next_multiple_of(SECTOR_BYTES), 0);
-    bytes.freeze()
+pub(super) fn encode(number: u64, batch: u32, payload: &[u8]) -> Bytes {
+    let length = (HEADER_BYTES + payload.len()).next_multiple_of(SECTOR_BYTES);
+    let mut bytes = Writer::with_capacity(length);
+    bytes.raw(&MAGIC);
+    bytes.u32(u32::try_from(payload.len()).expect("a batch fits its file"));
+    bytes.u64(number);
+    bytes.u32(batch);
+    bytes.u32(checksum(bytes.as_slice(), payload));
+    bytes.raw(payload);
+    bytes.zeros_to(length);
+    bytes.finish().into()
+}
+
+fn checksum(header: &[u8], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(header), payload)
 }
 
 /// Number, batch and payload of the batch at the beginning of `bytes`.
-fn decode(bytes: &[u8]) -> Option<(u64, u32, &[u8])> {
-    let header = bytes.get(..HEADER_BYTES)?;
-    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-    if header[..4] != MAGIC {
+pub(super) fn decode(bytes: &[u8]) -> Option<(u64, u32, &[u8])> {
+    let mut fields = fields(bytes);
+    if fields.array().ok()? != MAGIC {
         return None;
     }
-    let payload = bytes.get(HEADER_BYTES..HEADER_BYTES.checked_add(word(4) as usize)?)?;
-    if crc32c::crc32c_append(crc32c::crc32c(&header[..20]), payload) != word(20) {
-        return None;
-    }
-    let number = u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"));
-    Some((number, word(16), payload))
+    let length = fields.u32().ok()? as usize;
+    let (number, batch) = (fields.u64().ok()?, fields.u32().ok()?);
+    let covered = &bytes[..fields.offset()];
+    let expected = fields.u32().ok()?;
+    let payload = fields.take(length).ok()?;
+    (checksum(covered, payload) == expected).then_some((number, batch, payload))
 }
 
 fn read_file(slot: u64, first: u64, bytes: &[u8]) -> Result<Option<Found>, JournalDamage> {
@@ -167,13 +171,14 @@ fn read_file(slot: u64, first: u64, bytes: &[u8]) -> Result<Option<Found>, Journ
     let mut records = Vec::new();
     let mut at = 0;
     let mut next = 0;
-    while let Some((found, batch, mut payload)) = bytes.get(at..).and_then(decode)
+    while let Some((found, batch, payload)) = bytes.get(at..).and_then(decode)
         && (found, batch) == (number, next)
     {
         at += (HEADER_BYTES + payload.len()).next_multiple_of(SECTOR_BYTES);
         next += 1;
-        while !payload.is_empty() {
-            let record = Record::decode(&mut payload).ok_or_else(|| {
+        let mut fields = fields(payload);
+        while fields.remaining() > 0 {
+            let record = Record::decode(&mut fields).map_err(|_| {
                 JournalDamage::Rotten(format!(
                     "a record in batch {batch} of journal file {number} is unknown"
                 ))

@@ -15,7 +15,9 @@
 //!
 //! A group of 1 GiB with an eighth of scratch: as many files as gibibytes, and a seek from home to scratch stays short.
 
+use super::fields::fields;
 use firn_blockd_protocol::{NodeId, TRACT_BLOCKS};
+use firn_codec::Writer;
 
 /// Version of everything on the disk; in every header.
 pub(crate) const LAYOUT_VERSION: u16 = 1;
@@ -27,6 +29,7 @@ const SCRATCH_FRAMES: u32 = 16;
 /// changes of its tract.
 const JOURNAL_BYTES: u64 = 32 << 20;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"FIRNBLKD";
+const SUPERBLOCK_BYTES: usize = 50;
 pub(crate) const SUPERBLOCK: &str = "superblock";
 
 /// How a node's disk is cut.
@@ -109,47 +112,49 @@ pub(crate) fn journal_path(slot: u64) -> String {
 }
 
 /// The superblock's bytes.
+///
+/// ```text
+/// magic "FIRNBLKD" | layout version u16 | node [16] | groups u32 | home frames u32 | scratch frames u32 | journal bytes u64
+/// | crc32c u32                                                                                         little-endian
+/// ```
 pub(crate) fn encode_superblock(node: NodeId, geometry: &Geometry) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    bytes.extend(SUPERBLOCK_MAGIC);
-    bytes.extend(LAYOUT_VERSION.to_le_bytes());
-    bytes.extend(node.0);
-    bytes.extend(geometry.groups.to_le_bytes());
-    bytes.extend(geometry.home_frames.to_le_bytes());
-    bytes.extend(geometry.scratch_frames.to_le_bytes());
-    bytes.extend(geometry.journal_bytes.to_le_bytes());
-    let checksum = crc32c::crc32c(&bytes);
-    bytes.extend(checksum.to_le_bytes());
-    bytes
+    let mut fields = Writer::with_capacity(SUPERBLOCK_BYTES);
+    fields.raw(&SUPERBLOCK_MAGIC);
+    fields.u16(LAYOUT_VERSION);
+    fields.raw(&node.0);
+    fields.u32(geometry.groups);
+    fields.u32(geometry.home_frames);
+    fields.u32(geometry.scratch_frames);
+    fields.u64(geometry.journal_bytes);
+    fields.u32(crc32c::crc32c(fields.as_slice()));
+    fields.finish()
 }
 
 /// What a superblock says; a reason if it is none.
 pub(crate) fn decode_superblock(bytes: &[u8]) -> Result<(NodeId, Geometry), &'static str> {
-    if bytes.len() != 50 {
+    if bytes.len() != SUPERBLOCK_BYTES {
         return Err("it has another length");
     }
-    let (fields, checksum) = bytes.split_at(46);
-    if crc32c::crc32c(fields).to_le_bytes() != checksum {
+    let (covered, checksum) = bytes.split_at(SUPERBLOCK_BYTES - 4);
+    if fields(checksum).u32()? != crc32c::crc32c(covered) {
         return Err("its checksum does not match");
     }
-    if fields[..8] != SUPERBLOCK_MAGIC {
+    let mut fields = fields(covered);
+    if fields.array()? != SUPERBLOCK_MAGIC {
         return Err("it is not one of a disk node");
     }
-    if fields[8..10] != LAYOUT_VERSION.to_le_bytes() {
+    if fields.u16()? != LAYOUT_VERSION {
         return Err("its version is of another build");
     }
-    let word = |at: usize| u32::from_le_bytes(fields[at..at + 4].try_into().expect("four bytes"));
+    let node = NodeId(fields.array()?);
     let geometry = Geometry {
-        groups: word(26),
-        home_frames: word(30),
-        scratch_frames: word(34),
-        journal_bytes: u64::from_le_bytes(fields[38..46].try_into().expect("eight bytes")),
+        groups: fields.u32()?,
+        home_frames: fields.u32()?,
+        scratch_frames: fields.u32()?,
+        journal_bytes: fields.u64()?,
     };
     if !geometry.is_sound() {
         return Err("its sizes are impossible");
     }
-    Ok((
-        NodeId(fields[10..26].try_into().expect("sixteen bytes")),
-        geometry,
-    ))
+    Ok((node, geometry))
 }

@@ -15,11 +15,11 @@
 //! Replaying a record twice, or upon an index region that is newer, ends in the same state, provided that all that follow
 //! are replayed too.
 
-use super::{index::TractPlace, layout::Frame};
-use bytes::{Buf, BufMut, BytesMut};
+use super::{fields::Fields, index::TractPlace, layout::Frame};
 use firn_blockd_protocol::{
     DiskId, Fence, Generation, Replication, RowIndex, RowVersion, TRACT_BLOCKS, TractId,
 };
+use firn_codec::{Reader, Writer};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
@@ -57,45 +57,45 @@ pub(crate) enum Record {
     },
 }
 
-fn put_tract(bytes: &mut BytesMut, frame: Frame, tract: TractId) {
-    bytes.put_u32_le(frame.0);
-    bytes.put_slice(&tract.disk.0);
-    bytes.put_u32_le(tract.index);
+fn put_tract(fields: &mut Writer, frame: Frame, tract: TractId) {
+    fields.u32(frame.0);
+    fields.raw(&tract.disk.0);
+    fields.u32(tract.index);
 }
 
 impl Record {
-    pub(crate) fn encode(&self, bytes: &mut BytesMut) {
+    pub(crate) fn encode(&self, fields: &mut Writer) {
         match self {
             Self::Allocate { frame, place } => {
-                bytes.put_u8(1);
-                put_tract(bytes, *frame, place.tract);
-                bytes.put_u8(u8::try_from(place.replication.copies()).expect("at most three"));
-                bytes.put_u32_le(place.row.0);
-                bytes.put_u64_le(place.since.0);
+                fields.u8(1);
+                put_tract(fields, *frame, place.tract);
+                fields.u8(u8::try_from(place.replication.copies()).expect("at most three"));
+                fields.u32(place.row.0);
+                fields.u64(place.since.0);
             }
             Self::Reset { frame, tract, since } => {
-                bytes.put_u8(2);
-                put_tract(bytes, *frame, *tract);
-                bytes.put_u64_le(since.0);
+                fields.u8(2);
+                put_tract(fields, *frame, *tract);
+                fields.u64(since.0);
             }
             Self::Release { frame, tract } => {
-                bytes.put_u8(3);
-                put_tract(bytes, *frame, *tract);
+                fields.u8(3);
+                put_tract(fields, *frame, *tract);
             }
             Self::Fence { disk, fence } => {
-                bytes.put_u8(4);
-                bytes.put_slice(&disk.0);
-                bytes.put_u32_le(fence.0);
+                fields.u8(4);
+                fields.raw(&disk.0);
+                fields.u32(fence.0);
             }
             Self::Settled { disk, settled } => {
-                bytes.put_u8(5);
-                bytes.put_slice(&disk.0);
-                bytes.put_u32_le(settled.fence.0);
-                bytes.put_u64_le(settled.sequence);
+                fields.u8(5);
+                fields.raw(&disk.0);
+                fields.u32(settled.fence.0);
+                fields.u64(settled.sequence);
             }
             Self::Forget { disk } => {
-                bytes.put_u8(6);
-                bytes.put_slice(&disk.0);
+                fields.u8(6);
+                fields.raw(&disk.0);
             }
             Self::Blocks {
                 frame,
@@ -104,15 +104,15 @@ impl Record {
                 generation,
                 entries,
             } => {
-                bytes.put_u8(7);
-                put_tract(bytes, *frame, *tract);
-                bytes.put_u16_le(*first);
-                bytes.put_u16_le(u16::try_from(entries.len()).expect("a tract has 2048 blocks"));
-                bytes.put_u32_le(generation.fence.0);
-                bytes.put_u64_le(generation.sequence);
+                fields.u8(7);
+                put_tract(fields, *frame, *tract);
+                fields.u16(*first);
+                fields.u16(u16::try_from(entries.len()).expect("a tract has 2048 blocks"));
+                fields.u32(generation.fence.0);
+                fields.u64(generation.sequence);
                 for (place, checksum) in entries {
-                    bytes.put_u32_le(*place);
-                    bytes.put_u32_le(*checksum);
+                    fields.u32(*place);
+                    fields.u32(*checksum);
                 }
             }
         }
@@ -131,83 +131,84 @@ impl Record {
         }
     }
 
-    /// The record at the beginning of `bytes`; `None` if there is none: a checksum vouches for these bytes, so that means a
-    /// later build or a bug.
-    pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        Some(match bytes.try_get_u8().ok()? {
+    /// The next record.
+    ///
+    /// # Errors
+    /// If there is none: a checksum vouches for these bytes, so that means a later build or a bug.
+    pub(crate) fn decode(fields: &mut Input<'_>) -> Result<Self, &'static str> {
+        Ok(match fields.u8()? {
             1 => {
-                let (frame, tract) = get_tract(bytes)?;
+                let (frame, tract) = get_tract(fields)?;
                 Self::Allocate {
                     frame,
                     place: TractPlace {
                         tract,
-                        replication: Replication::new(bytes.try_get_u8().ok()?)?,
-                        row: RowIndex(bytes.try_get_u32_le().ok()?),
-                        since: RowVersion(bytes.try_get_u64_le().ok()?),
+                        replication: Replication::new(fields.u8()?).ok_or("copies nobody makes")?,
+                        row: RowIndex(fields.u32()?),
+                        since: RowVersion(fields.u64()?),
                     },
                 }
             }
             2 => {
-                let (frame, tract) = get_tract(bytes)?;
-                let since = RowVersion(bytes.try_get_u64_le().ok()?);
+                let (frame, tract) = get_tract(fields)?;
+                let since = RowVersion(fields.u64()?);
                 Self::Reset { frame, tract, since }
             }
             3 => {
-                let (frame, tract) = get_tract(bytes)?;
+                let (frame, tract) = get_tract(fields)?;
                 Self::Release { frame, tract }
             }
             4 => Self::Fence {
-                disk: get_disk(bytes)?,
-                fence: Fence(bytes.try_get_u32_le().ok()?),
+                disk: get_disk(fields)?,
+                fence: Fence(fields.u32()?),
             },
             5 => Self::Settled {
-                disk: get_disk(bytes)?,
-                settled: get_generation(bytes)?,
+                disk: get_disk(fields)?,
+                settled: get_generation(fields)?,
             },
             6 => Self::Forget {
-                disk: get_disk(bytes)?,
+                disk: get_disk(fields)?,
             },
             7 => {
-                let (frame, tract) = get_tract(bytes)?;
-                let first = bytes.try_get_u16_le().ok()?;
-                let count = bytes.try_get_u16_le().ok()?;
-                let generation = get_generation(bytes)?;
-                if u32::from(first) + u32::from(count) > u32::from(TRACT_BLOCKS)
-                    || bytes.len() < usize::from(count) * 8
-                {
-                    return None;
+                let (frame, tract) = get_tract(fields)?;
+                let first = fields.u16()?;
+                let count = fields.u16()?;
+                let generation = get_generation(fields)?;
+                if u32::from(first) + u32::from(count) > u32::from(TRACT_BLOCKS) {
+                    return Err("blocks beyond the tract");
                 }
+                fields.require(usize::from(count) * 8)?;
                 Self::Blocks {
                     frame,
                     tract,
                     first,
                     generation,
                     entries: (0..count)
-                        .map(|_| (bytes.get_u32_le(), bytes.get_u32_le()))
-                        .collect(),
+                        .map(|_| Ok((fields.u32()?, fields.u32()?)))
+                        .collect::<Result<_, &'static str>>()?,
                 }
             }
-            _ => return None,
+            _ => return Err("a record of another kind"),
         })
     }
 }
 
-fn get_disk(bytes: &mut &[u8]) -> Option<DiskId> {
-    let (disk, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(DiskId(*disk))
+type Input<'a> = Reader<&'a [u8], Fields>;
+
+fn get_disk(fields: &mut Input<'_>) -> Result<DiskId, &'static str> {
+    fields.array().map(DiskId)
 }
 
-fn get_tract(bytes: &mut &[u8]) -> Option<(Frame, TractId)> {
-    let frame = Frame(bytes.try_get_u32_le().ok()?);
+fn get_tract(fields: &mut Input<'_>) -> Result<(Frame, TractId), &'static str> {
+    let frame = Frame(fields.u32()?);
     let tract = TractId {
-        disk: get_disk(bytes)?,
-        index: bytes.try_get_u32_le().ok()?,
+        disk: get_disk(fields)?,
+        index: fields.u32()?,
     };
-    Some((frame, tract))
+    Ok((frame, tract))
 }
 
-fn get_generation(bytes: &mut &[u8]) -> Option<Generation> {
-    let fence = Fence(bytes.try_get_u32_le().ok()?);
-    Some(Generation::new(fence, bytes.try_get_u64_le().ok()?))
+fn get_generation(fields: &mut Input<'_>) -> Result<Generation, &'static str> {
+    let fence = Fence(fields.u32()?);
+    Ok(Generation::new(fence, fields.u64()?))
 }

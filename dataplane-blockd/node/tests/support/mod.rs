@@ -7,7 +7,7 @@ mod stage;
 pub mod store;
 
 pub use client::{Client, GaveUp};
-pub use stage::{Stage, TRACTS, fill, filled, stage};
+pub use stage::{Stage, Stranger, TRACTS, as_a_stranger, fill, filled, list, stage};
 
 use bytes::Bytes;
 use firn_blockd_node::*;

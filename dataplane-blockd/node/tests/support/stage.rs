@@ -2,6 +2,9 @@
 
 use super::{Client, TestCluster, content};
 use firn_blockd_protocol::*;
+use firn_env::Env;
+use firn_table::MemoryTable;
+use std::future::Future;
 
 /// Of the disk.
 pub const TRACTS: u32 = 6;
@@ -50,4 +53,48 @@ pub async fn filled(client: &Client, sequence: u64) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A machine that belongs to nobody, beside three nodes that hold two copies of a filled disk.
+pub struct Stranger {
+    pub env: Env,
+    /// Who has the disk.
+    pub client: Client,
+    /// Of the disk's first tract.
+    pub row: Row,
+    pub table: MemoryTable,
+}
+
+/// Runs what a stranger does.
+pub fn as_a_stranger<F>(seed: u64, test: impl FnOnce(Stranger) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send,
+{
+    let Stage { cluster, client } = stage(seed, 3, 2);
+    let env = cluster.simulation.machine("stranger").env();
+    let table = cluster.table.clone();
+    cluster
+        .simulation
+        .run(async move {
+            fill(&client, 1).await;
+            let row = client.row(0).await;
+            let stranger = Stranger {
+                env,
+                client,
+                row,
+                table,
+            };
+            test(stranger).await;
+        })
+        .expect("the run ends");
+}
+
+/// Asks which tracts of a disk a node has; of all, if none is named, which nobody may.
+pub fn list(disk: Option<DiskId>) -> Request {
+    Request::List {
+        disk,
+        row: None,
+        after: None,
+        limit: 100,
+    }
 }

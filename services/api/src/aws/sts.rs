@@ -110,6 +110,10 @@ impl CloudSessions for StsSessions {
         })
     }
 
+    fn regions(&self) -> Option<Vec<String>> {
+        Some(self.buckets.keys().cloned().collect())
+    }
+
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
         let refused = |why: String| CloudError::Refused(why);
         if request.place.account.is_some() {

@@ -78,9 +78,10 @@ async fn call(call: Call) -> Result<Reply, Problem> {
         .map_err(|error| match error {
             TableError::Limit(why) => Problem::new(Code::InvalidField, why),
             // Of the guards: everything is looked at again.
-            TableError::ConditionFailed { .. } | TableError::Unavailable(_) | TableError::Refused(_) => {
-                error.into()
-            }
+            TableError::ConditionFailed { .. }
+            | TableError::Unavailable(_)
+            | TableError::InvalidAnswer(_)
+            | TableError::Refused(_) => error.into(),
         })?;
     Ok(Reply::json(StatusCode::OK, &answer))
 }

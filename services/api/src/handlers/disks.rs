@@ -10,12 +10,13 @@ use crate::{
     store::Record,
     types::{
         AttachDisk, CreateDisk, Disk, DiskAttached, DiskChange, DiskState, EdgeState, GrowDisk, InUse,
-        MAX_DISK_BYTES, Operation, TRACT_BYTES,
+        MAX_DISK_BYTES, Operation, REPLICAS_MAX, TRACT_BYTES,
     },
 };
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_identity::{Capability, DiskId, EdgeId, HolderHash, PeerIdentity, PeerKind, Rights};
+use firn_quantity::Size;
 use serde::{Deserialize, Serialize};
 
 /// How long a capability holds: an attachment renews it long before, and survives the API's absence for an hour.
@@ -97,7 +98,11 @@ fn check_size(size_bytes: u64) -> Result<(), Problem> {
     } else {
         Err(Problem::field(
             "size_bytes",
-            format!("a multiple of {TRACT_BYTES} up to {MAX_DISK_BYTES}"),
+            format!(
+                "a multiple of {} up to {}",
+                Size(TRACT_BYTES),
+                Size(MAX_DISK_BYTES)
+            ),
         ))
     }
 }
@@ -139,8 +144,8 @@ async fn get(call: Call) -> Result<Reply, Problem> {
 async fn create(call: Call) -> Result<Reply, Problem> {
     let body: CreateDisk = call.body()?;
     check_size(body.size_bytes)?;
-    if !(1..=5).contains(&body.replicas) {
-        return Err(Problem::field("replicas", "1 to 5"));
+    if !(1..=REPLICAS_MAX).contains(&body.replicas) {
+        return Err(Problem::field("replicas", format!("1 to {REPLICAS_MAX}")));
     }
     let store = call.store()?;
     let name = disk_name_sort(&body.name);

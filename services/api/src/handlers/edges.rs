@@ -8,14 +8,16 @@
 //!
 //! The sealed content leaves with the transaction that consumes it; there is no second copy, and no kept reply.
 
-use super::{LimitsRecord, base64_field, hex_field};
+use super::{LimitsRecord, NameRecord, base64_field, hex_field, name_sort, require_free_name};
 use crate::{
     app::AUDIENCE,
+    cloud::SESSION_SECONDS,
     endpoint::{Call, Endpoint, Reply},
+    names::DisplayName,
     problem::{Code, Problem},
     saga::{SagaRecord, Work},
     secrets::unhex,
-    store::Record,
+    store::{Loaded, Record, TenantStore},
     sweep::Expiring,
     types::{
         CertificateIssued, Edge, EdgeJoined, EdgeState, InUse, InviteEdge, JoinEdge, Nothing,
@@ -33,6 +35,8 @@ use serde::{Deserialize, Serialize};
 /// How long a join secret is good.
 pub(crate) const JOIN_SECONDS: u64 = 3600;
 const MAX_VOLUMES: usize = 64;
+/// How much later than it was noted a session may start: the cloud is given 20 s to answer.
+const START_SECONDS: u64 = 30;
 
 /// An edge.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +55,22 @@ impl Record for EdgeRecord {
 impl EdgeRecord {
     pub(crate) fn sort(id: EdgeId) -> String {
         format!("edge/{id}")
+    }
+
+    /// Notes that a session of the cloud may be given now; until when it lasts is known before it is asked for.
+    pub(crate) fn note_session(&mut self, now: UnixTime) {
+        let until = now.plus(SESSION_SECONDS + START_SECONDS);
+        self.sessions_until = self.sessions_until.max(Some(until));
+    }
+
+    /// As it is shown.
+    fn shown(self) -> Edge {
+        Edge {
+            last_seen: self
+                .sessions_until
+                .map(|until| UnixTime(until.0.saturating_sub(SESSION_SECONDS + START_SECONDS))),
+            ..self.edge
+        }
     }
 }
 
@@ -136,6 +156,20 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+/// An edge's place in the index of names.
+fn edge_name_sort(name: &DisplayName) -> String {
+    name_sort("edge", &name.folded())
+}
+
+/// The entry of an edge's name, to be deleted when the edge ends. One that was invited before names were taken has none.
+pub(crate) async fn name_entry(
+    store: &TenantStore,
+    edge: &Edge,
+) -> Result<Option<Loaded<NameRecord>>, Problem> {
+    let entry = store.get::<NameRecord>(&edge_name_sort(&edge.name)).await?;
+    Ok(entry.filter(|entry| entry.record.owner == edge.id.to_string()))
+}
+
 /// Makes a certificate out of a request for `kind`.
 pub(super) fn certificate(call: &Call, field: &str, kind: PeerKind) -> Result<CertificateIssued, Problem> {
     let request = base64_field("certificate_request", field, 1024)?;
@@ -199,7 +233,7 @@ pub(super) fn join_refused() -> Problem {
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    call.list::<EdgeRecord, _>("edge/", |record| record.edge).await
+    call.list::<EdgeRecord, _>("edge/", EdgeRecord::shown).await
 }
 
 async fn get(call: Call) -> Result<Reply, Problem> {
@@ -208,7 +242,7 @@ async fn get(call: Call) -> Result<Reply, Problem> {
         .store()?
         .require::<EdgeRecord>(&EdgeRecord::sort(id), id)
         .await?;
-    Ok(Reply::json(StatusCode::OK, &edge.record.edge).tagged(&edge))
+    Ok(Reply::json(StatusCode::OK, &edge.record.clone().shown()).tagged(&edge))
 }
 
 async fn invite(call: Call) -> Result<Reply, Problem> {
@@ -220,6 +254,8 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::field("volumes", format!("at most {MAX_VOLUMES}")));
     }
     let store = call.store()?;
+    let name = edge_name_sort(&body.name);
+    require_free_name(&store, &name).await?;
     for volume in &body.volumes {
         store
             .get::<super::VolumeRecord>(&super::VolumeRecord::sort(*volume))
@@ -253,6 +289,7 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
         certificate_request: None,
         binding: None,
         operation: None,
+        last_seen: None,
         created: now,
     };
     let join = JoinRecord {
@@ -272,6 +309,12 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
             },
         )
         .create(&join_sort(&lookup), &join)
+        .create(
+            &name,
+            &NameRecord {
+                owner: id.to_string(),
+            },
+        )
         .update(&limits, &taken);
     call.commit(change, Reply::json(StatusCode::CREATED, &edge)).await
 }
@@ -351,6 +394,9 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
         && let Some(join) = store.get::<JoinRecord>(&join_sort(&lookup)).await?
     {
         change = change.delete(&join);
+    }
+    if let Some(entry) = name_entry(&store, &record.edge).await? {
+        change = change.delete(&entry);
     }
     let change = saga.begin(context.tenant(), change);
     let reply = Reply::json(StatusCode::OK, &record.edge);

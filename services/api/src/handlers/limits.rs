@@ -40,8 +40,8 @@ impl LimitsRecord {
         if self.capped {
             return Err(Problem::new(
                 Code::BudgetExhausted,
-                "the hard cap of this month's budget is reached; an owner or billing member can raise it. Reads, deletes and \
-                 what was acknowledged go on",
+                "the hard cap of this month's budget is reached, so nothing new is provisioned; what is there goes on. An owner or \
+                 billing member can raise it",
             ));
         }
         let exceeded = || {

@@ -30,9 +30,6 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// How much later than it was noted a session may start: the cloud is given 20 s to answer.
-const START_SECONDS: u64 = 30;
-
 /// Refuses an edge that was removed.
 pub(super) fn require_active(edge: &Loaded<EdgeRecord>) -> Result<(), Problem> {
     if edge.record.edge.state == EdgeState::Active {
@@ -67,8 +64,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
     let loaded = store.require::<EdgeRecord>(&EdgeRecord::sort(edge), edge).await?;
     require_active(&loaded)?;
     let mut record = loaded.record.clone();
-    let until = call.app.now().plus(SESSION_SECONDS + START_SECONDS);
-    record.sessions_until = record.sessions_until.max(Some(until));
+    record.note_session(call.app.now());
     call.change("cloud-session.start", edge)?
         .detail(volume.id.to_string())
         .update(&loaded, &record)

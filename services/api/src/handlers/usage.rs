@@ -6,6 +6,8 @@
 //! | sender | proved by | source | worth |
 //! |---|---|---|---|
 //! | an edge | its certificate or token | `edge/<edge>` | advisory, of its own tenant only |
+//! | a node of the fleet | its certificate | `node/<node>` | observed: charged |
+//! | a node that a tenant runs for itself | its certificate | `node/<node>` | advisory, of its own tenant only |
 //! | a component of the service | its certificate (`service/anchor`, `service/cleaner`) | `anchor`, `cleaner` | observed: charged |
 
 use super::bills::refused;
@@ -17,7 +19,7 @@ use crate::{
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use firn_billing::{Hour, Month, Reporter};
-use firn_identity::{EdgeId, PeerKind};
+use firn_identity::{EdgeId, NodeId, PeerKind};
 use firn_usage::{BATCH_MAX_BYTES, SourceId, TenantName, UsageBatch};
 
 /// Components whose observations are charged.
@@ -35,6 +37,16 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             "reportEdgeUsage",
             "Takes what an edge counted: compared with what the service saw, never charged",
             report_edge,
+        )
+        .takes::<ReportUsage>()
+        .up_to(REPORT_BODY_BYTES)
+        .gives::<UsageReceived>(StatusCode::OK),
+        Endpoint::new(
+            Method::POST,
+            "/v1/tenants/{tenant}/nodes/{node}/usage",
+            "reportNodeUsage",
+            "Takes what a disk node served, by its certificate: charged if the node is one of the fleet",
+            report_node,
         )
         .takes::<ReportUsage>()
         .up_to(REPORT_BODY_BYTES)
@@ -85,6 +97,23 @@ async fn report_edge(call: Call) -> Result<Reply, Problem> {
     let tenant = TenantName::from(call.context()?.tenant());
     let source = SourceId::new(&format!("edge/{edge}"));
     accept(&call, source.map(|source| Reporter::edge(source, tenant))).await
+}
+
+async fn report_node(call: Call) -> Result<Reply, Problem> {
+    let node: NodeId = call.param("node")?;
+    if call.peer.as_ref().and_then(|peer| peer.kind.node()) != Some(node) {
+        let why = "what a node served is taken from the node itself, by its certificate";
+        return Err(Problem::new(Code::CertificateRefused, why));
+    }
+    let source = SourceId::new(&format!("node/{node}")).map_err(Problem::internal)?;
+    let tenant = call.context()?.tenant();
+    // The service's own nodes observe; those that a tenant runs for itself are on the tenant's machines.
+    let reporter = if call.app.is_fleets(tenant) {
+        Reporter::service(source)
+    } else {
+        Reporter::edge(source, TenantName::from(tenant))
+    };
+    accept(&call, Ok(reporter)).await
 }
 
 async fn report(call: Call) -> Result<Reply, Problem> {

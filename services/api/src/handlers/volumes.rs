@@ -132,7 +132,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn check_bucket(bucket: &Bucket) -> Result<(), Problem> {
+/// `regions`: where managed volumes may lie, if the service says so ([`CloudSessions::regions`](crate::cloud::CloudSessions::regions)).
+fn check_bucket(bucket: &Bucket, regions: Option<&[String]>) -> Result<(), Problem> {
     let plain = |text: &str, limit: usize| {
         (1..=limit).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
@@ -142,13 +143,24 @@ fn check_bucket(bucket: &Bucket) -> Result<(), Problem> {
                 && region
                     .bytes()
                     .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-            if fits {
-                Ok(())
-            } else {
-                Err(Problem::field(
+            if !fits {
+                return Err(Problem::field(
                     "bucket.region",
                     "a region's name, such as eu-central-1",
-                ))
+                ));
+            }
+            match regions {
+                Some(regions) if !regions.contains(region) => {
+                    let known = match regions {
+                        [] => "none: bring a bucket of your own".to_owned(),
+                        regions => regions.join(", "),
+                    };
+                    Err(Problem::field(
+                        "bucket.region",
+                        format!("{region} is not one of the service's regions ({known})"),
+                    ))
+                }
+                Some(_) | None => Ok(()),
             }
         }
         Bucket::Own { url, role } => {
@@ -247,7 +259,7 @@ async fn get(call: Call) -> Result<Reply, Problem> {
 
 async fn create(call: Call) -> Result<Reply, Problem> {
     let body: CreateVolume = call.body()?;
-    check_bucket(&body.bucket)?;
+    check_bucket(&body.bucket, call.app.cloud().regions().as_deref())?;
     check_policy(&body.snapshot_policy)?;
     let store = call.store()?;
     let name = volume_name_sort(&body.name);
@@ -450,4 +462,25 @@ async fn prove(call: Call) -> Result<Reply, Problem> {
         .update(&loaded, &record);
     call.commit(change, Reply::json(StatusCode::OK, &record.volume))
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_that_the_service_is_not_in_is_refused_and_those_it_is_in_are_named() {
+        let of = |region: &str| Bucket::Managed {
+            region: region.to_owned(),
+        };
+        let regions = ["eu-central-1".to_owned(), "us-east-1".to_owned()];
+        assert_eq!(check_bucket(&of("us-east-1"), Some(&regions)), Ok(()));
+        let refused = check_bucket(&of("mars"), Some(&regions)).expect_err("nowhere");
+        assert!(refused.detail.contains("mars") && refused.detail.contains("eu-central-1, us-east-1"));
+        let refused = check_bucket(&of("eu-central-1"), Some(&[])).expect_err("no buckets at all");
+        assert!(refused.detail.contains("of your own"), "{refused}");
+        // Without a cloud a region is only a name, which has a form all the same.
+        assert_eq!(check_bucket(&of("mars"), None), Ok(()));
+        assert!(check_bucket(&of("EU west"), None).is_err());
+    }
 }

@@ -10,6 +10,9 @@ pub const TRACT_BYTES: u64 = 8 << 20;
 /// The largest disk: 64 TiB, which is 8 Mi tracts.
 pub const MAX_DISK_BYTES: u64 = 64 << 40;
 
+/// The most copies of a tract: two nodes may be lost at once.
+pub const REPLICAS_MAX: u8 = 3;
+
 /// Asks for a disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -22,7 +25,7 @@ pub struct CreateDisk {
     pub size_bytes: u64,
     /// Copies of each tract.
     #[serde(default = "three")]
-    #[schema(minimum = 1, maximum = 5)]
+    #[schema(minimum = 1, maximum = 3)]
     pub replicas: u8,
 }
 
@@ -223,6 +226,9 @@ pub struct Operation {
     pub target: String,
     /// Steps done.
     pub steps_done: u32,
+    /// What it is doing, for people: `placing copies on nodes`.
+    #[serde(default)]
+    pub doing: String,
     /// `running`, `done` or `undone`.
     pub state: String,
     /// Why it was undone.

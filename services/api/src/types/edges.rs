@@ -122,6 +122,11 @@ pub struct Edge {
     /// What cuts it off, once it was removed: done when nothing it was given opens anything any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
+    /// When it last asked for credentials of the cloud, which an edge that serves does every ten minutes or so; absent before the first
+    /// time, and for an edge whose credentials come from elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub last_seen: Option<UnixTime>,
     /// When it was invited.
     #[schema(value_type = u64)]
     pub created: UnixTime,

@@ -20,6 +20,10 @@ impl CloudSessions for Cloud {
         })
     }
 
+    fn regions(&self) -> Option<Vec<String>> {
+        None
+    }
+
     async fn start(&self, request: &SessionRequest) -> Result<CloudSession, CloudError> {
         let policy = request.place.edge_policy();
         let session = AwsSession {

@@ -3,6 +3,7 @@
 
 mod clock;
 mod cloud;
+pub mod customer;
 mod fleet;
 
 pub use cloud::Cloud;
