@@ -85,7 +85,7 @@ impl fmt::Display for Failure {
 /// Whether the same opening may succeed a moment later without anybody's help.
 fn is_passing(error: &VolumeError) -> bool {
     match error {
-        VolumeError::Anchor(error) => error.is_transient(),
+        VolumeError::Anchor(error) => error.is_transient() && !error.is_invalid_answer(),
         VolumeError::Read(error) => matches!(error, ReadError::Unavailable { .. }),
         _ => false,
     }

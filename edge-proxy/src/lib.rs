@@ -33,6 +33,7 @@ mod rings;
 mod run;
 mod snapshot;
 mod snapshots;
+mod usage;
 mod validation;
 
 pub use config::Config;

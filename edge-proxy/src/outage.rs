@@ -1,7 +1,8 @@
 //! Whether the cloud is away: one request to the store and one to the table, tried again for as long as the deadline allows.
 //!
-//! Away is what does not answer. Whoever is refused, by the store, the table or the service it joined, does not serve without them:
-//! what they say is for a person to read, and a removed edge must not go on because its sessions are no longer renewed.
+//! Away is what does not answer: no connection, no end in time, broken or overloaded. Whoever is refused, by the store, the table or
+//! the service it joined, or is told what none of them says, does not serve without them: that is for a person to read, and a removed
+//! edge must not go on because its sessions are no longer renewed.
 
 use crate::{
     config::Config,
@@ -10,6 +11,7 @@ use crate::{
     joined::{Joined, is_joined},
     parts::Outside,
 };
+use firn_anchor::AnchorError;
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::KeyRing;
@@ -128,16 +130,18 @@ async fn ask_table(outside: &Outside, of: Of) -> Answer {
     let anchor = outside.anchor(of.family);
     let ask = move || {
         let anchor = anchor.clone();
-        async move {
-            match anchor.load(of.volume).await {
-                Ok(_) => Answer::Answers,
-                Err(error) if error.is_transient() => Answer::Silent(error.to_string()),
-                Err(_) => Answer::Refuses,
-            }
-        }
-        .boxed()
+        async move { of_anchor(anchor.load(of.volume).await.map(drop)) }.boxed()
     };
     until_answered(&outside.env, ask).await
+}
+
+/// What an anchor's answer, or the lack of one, is taken for.
+fn of_anchor(answer: Result<(), AnchorError>) -> Answer {
+    match answer {
+        Ok(()) => Answer::Answers,
+        Err(error) if error.is_transient() && !error.is_invalid_answer() => Answer::Silent(error.to_string()),
+        Err(_) => Answer::Refuses,
+    }
 }
 
 async fn ask_service(outside: &Outside, config: &Config) -> Answer {
@@ -179,7 +183,22 @@ async fn until_answered(env: &Env, ask: impl Fn() -> BoxFuture<'static, Answer> 
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer::*, Away, judged};
+    use super::{Answer::*, Away, judged, of_anchor};
+    use firn_anchor::AnchorError;
+    use firn_table::TableError;
+
+    #[test]
+    fn whoever_says_nonsense_for_an_anchor_is_not_away() {
+        let of = |error: TableError| of_anchor(Err(AnchorError::Table(error)));
+        let silent = of(TableError::Unavailable("no route to host".into()));
+        assert!(
+            matches!(&silent, Silent(why) if why.contains("no route to host")),
+            "{silent:?}"
+        );
+        assert_eq!(of(TableError::InvalidAnswer("<html>".into())), Refuses);
+        assert_eq!(of(TableError::Refused("its holder was removed".into())), Refuses);
+        assert_eq!(of_anchor(Ok(())), Answers);
+    }
 
     #[test]
     fn whoever_is_refused_does_not_serve_without_the_cloud() {

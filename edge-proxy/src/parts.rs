@@ -34,8 +34,12 @@ impl Outside {
         Self::open_with(config, None, IfAway::Fail).await
     }
 
-    /// The same for an edge that serves: if it can do so without the cloud, what is away is opened when it is back.
-    pub(crate) async fn for_serving(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
+    /// The same for an edge that serves: if it can do so without the cloud, what is away is opened when it is back. `fault` names a
+    /// file of faults of the store, for tests.
+    ///
+    /// # Errors
+    /// [`Failure`] if the state directory, the certificate towards a service, the table or the store is not what it should be.
+    pub async fn for_serving(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
         match Volume::check_detachable(&env).await {
             Ok(()) => Self::open_with(config, fault, IfAway::Later).await,
@@ -60,27 +64,6 @@ impl Outside {
                 Roots::over(table, prices)
             }
         };
-        Self::assemble(env, config, fault, roots, if_away).await
-    }
-
-    /// Opens the store, over a table that is open already: the one that the configuration names, which others in this process
-    /// use too and which lets one process in at a time.
-    ///
-    /// # Errors
-    /// [`Failure`] if the state directory cannot be made or the store cannot be opened.
-    pub async fn over(config: &Config, table: Arc<dyn Table>) -> Result<Self, Failure> {
-        let env = environment(&config.volume.state_directory)?;
-        let roots = Roots::over(table, TablePrices::FREE);
-        Self::assemble(env, config, None, roots, IfAway::Fail).await
-    }
-
-    async fn assemble(
-        env: Env,
-        config: &Config,
-        fault: Option<&Path>,
-        roots: Roots,
-        if_away: IfAway,
-    ) -> Result<Self, Failure> {
         let credentials = match config.volume.credentials {
             CredentialsFrom::Environment => Credentials::Environment,
             CredentialsFrom::Service => Credentials::Sessions(Arc::new(ServiceSessions::open(&env, config)?)),

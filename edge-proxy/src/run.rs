@@ -14,6 +14,7 @@ use crate::{
     opened::{self, Mode, Opened},
     parts::Outside,
     snapshot::{Fixed, Observed},
+    usage::EdgeMeter,
 };
 use firn_env::{Env, Task, println};
 use firn_nfs::{
@@ -157,12 +158,20 @@ async fn serve_opened(
         None => None,
     };
     beside.extend(watchdog(&observed).map(Background));
+    let meter = edge_meter(config, &observed).await;
+    if let Some(meter) = &meter {
+        let metering = meter.clone().keep(observed.clone());
+        beside.push(Background(outside.env.spawn("usage", metering)));
+    }
     ready(&address);
     let at = (config, outside);
     let end = until_stopped(at, &volume, told, &mut drain_requests, detached.as_deref()).await;
     let is_back = matches!(end, End::Back);
     if !is_back {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    }
+    if let Some(meter) = &meter {
+        meter.record(&observed).await;
     }
     if let Some((service, _locks)) = observed.take_service() {
         service.shutdown().await;
@@ -184,6 +193,9 @@ async fn serve_opened(
         }
         End::Drain(request) => {
             let drained = volume.drain().await.map_err(Failure::from);
+            if let Some(meter) = &meter {
+                meter.record(&observed).await;
+            }
             let outcome = drained.as_ref().copied().map_err(ToString::to_string);
             let _ = request.outcome.send(outcome);
             let _ = outside.env.timeout(LAST_WORD, request.told).await;
@@ -205,6 +217,20 @@ async fn serve_opened(
         End::Volume(other) => Err(Failure::stopped(format!(
             "the volume stopped: {other:?}. Everything acknowledged is in the journal; start again to recover"
         ))),
+    }
+}
+
+/// What reports this edge's counts, if there is somebody to report them to. That they are not reported keeps nobody from serving.
+async fn edge_meter(config: &Config, observed: &Observed) -> Option<Arc<EdgeMeter>> {
+    if !is_joined(config) {
+        return None;
+    }
+    match EdgeMeter::start(config, observed).await {
+        Ok(meter) => Some(Arc::new(meter)),
+        Err(failure) => {
+            tracing::warn!(%failure, "what this edge counts is not reported");
+            None
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -279,6 +279,36 @@ level = "warn"
             std::thread::sleep(Duration::from_millis(100));
         }
         panic!("it did not come: {}", status(self));
+    }
+
+    /// The same of an edge that may not answer in between, since it is opened anew.
+    pub fn wait_through(&self, condition: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let began = Instant::now();
+        while began.elapsed() < TIMEOUT {
+            let output = self.command(&["status", "--output", "json"]);
+            if output.status.success() {
+                let seen = serde_json::from_slice(&output.stdout).expect("JSON");
+                if condition(&seen) {
+                    return seen;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("it did not come: {}", self.log());
+    }
+
+    /// Waits until it serves with the cloud.
+    pub fn wait_until_attached(&self) {
+        self.wait_through(|seen| seen["detached"].is_null());
+    }
+
+    /// Waits until all starts together have logged this so often.
+    pub fn wait_for_log(&self, part: &str, times: usize) {
+        let began = Instant::now();
+        while self.log().matches(part).count() < times {
+            assert!(began.elapsed() < TIMEOUT, "{part}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// SIGTERM, and a clean end.

@@ -8,11 +8,13 @@
 mod administration;
 mod cleaning;
 mod damage;
+mod locks;
 mod machine;
 mod messages;
 mod noise;
 mod outage;
 mod refusals;
+mod returns;
 mod rings;
 mod small_disk;
 mod snapshots;

@@ -10,7 +10,7 @@ use firn_nfs::v3::{
     Status,
     types::{StableHow, Verifier},
 };
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 /// Writes into a file that is there without waiting for the journal, then commits it; the write verifier that was answered.
 async fn write_and_commit(files: &Files, name: &str, data: &[u8]) -> Verifier {
@@ -27,21 +27,6 @@ async fn write_and_commit(files: &Files, name: &str, data: &[u8]) -> Verifier {
     let committed = committed.expect("an answer").expect("a commit");
     assert_eq!(written.verifier, committed.verifier);
     committed.verifier
-}
-
-/// Waits until the edge serves with the cloud; in between it does not answer for a moment.
-fn wait_until_attached(edge: &Machine) {
-    for _ in 0..600 {
-        let output = edge.command(&["status", "--output", "json"]);
-        if output.status.success() {
-            let seen: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-            if seen["detached"].is_null() {
-                return;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("it stays detached: {}", edge.log());
 }
 
 fn with_metrics(edge: &Machine) -> u16 {
@@ -157,7 +142,7 @@ async fn a_start_without_the_cloud_serves_what_is_here_and_commits_it_when_the_c
 
     cloud.bring_table_back();
     cloud.bring_store_back();
-    wait_until_attached(&edge);
+    edge.wait_until_attached();
     let files = edge.client().await;
     let third = write_and_commit(&files, "letter", b"Dear others").await;
     assert_eq!(
@@ -214,7 +199,7 @@ async fn either_of_store_and_table_may_be_away() {
     assert!(seen["detached"]["store_away"].is_null(), "{seen}");
     assert!(seen["detached"]["table_away"].is_string(), "{seen}");
     cloud.bring_table_back();
-    wait_until_attached(&edge);
+    edge.wait_until_attached();
     edge.succeed(&["sync"]);
     edge.stop();
 
@@ -227,7 +212,7 @@ async fn either_of_store_and_table_may_be_away() {
     assert!(seen["detached"]["store_away"].is_string(), "{seen}");
     assert!(seen["detached"]["table_away"].is_null(), "{seen}");
     cloud.bring_store_back();
-    wait_until_attached(&edge);
+    edge.wait_until_attached();
     edge.succeed(&["sync"]);
     assert!(edge.succeed(&["verify"]).starts_with("whole"));
     edge.stop();

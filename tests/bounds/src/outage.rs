@@ -72,9 +72,8 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
             "{:.1} MiB at most",
             simulated.memory_bytes as f64 / f64::from(1 << 20)
         ),
-        // What stays until it is packed, and as much that the journal has not written yet and nobody could read back.
-        "64 MiB",
-        simulated.memory_bytes <= 64 << 20 && VolumeConfig::default().dirty_memory_bytes <= 32 << 20,
+        "32 MiB",
+        simulated.memory_bytes <= VolumeConfig::default().dirty_memory_bytes,
     );
     Ok(report)
 }

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub beside: Latencies,
     /// The crowd at the end of the last phase.
     pub crowd: State,
+    /// Processors that the server's processes kept busy: without the crowd, and beside it.
+    pub server: (f64, f64),
     /// The most that the server had resident at the end of a phase, in bytes; before the crowd, and beside it.
     pub resident: Option<(u64, u64)>,
 }
@@ -73,6 +75,11 @@ impl fmt::Display for Outcome {
                 "  server         {before:.1} MiB resident before the crowd, at most {beside:.1} MiB beside it"
             )?;
         }
+        let (without, beside) = self.server;
+        writeln!(
+            out,
+            "  processors     {without:.2} busy for the server without crowd, {beside:.2} beside it"
+        )?;
         write!(out, "  p99 ratio      {:.2}", self.ratio())
     }
 }
@@ -84,9 +91,12 @@ impl fmt::Display for Outcome {
 pub async fn check(target: &Target, plan: &Plan) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut resident: Option<(u64, u64)> = None;
+    let (mut without, mut beside) = (0, 0);
     for round in 0..plan.rounds {
         let work = || probe::work(target, plan.clients, plan.time);
+        let begun = busy_ticks(target)?;
         outcome.without.extend(work().await.context("without the crowd")?);
+        without += busy_ticks(target)?.saturating_sub(begun);
         let before = memory(target)?;
         let mut crowd = Crowd::start(
             &plan.program,
@@ -102,7 +112,9 @@ pub async fn check(target: &Target, plan: &Plan) -> Result<Outcome> {
                 break;
             }
         }
+        let begun = busy_ticks(target)?;
         let (worked, last) = tokio::join!(work(), watch(&mut crowd, plan.time));
+        beside += busy_ticks(target)?.saturating_sub(begun);
         outcome
             .beside
             .extend(worked.with_context(|| format!("beside the crowd, round {round}"))?);
@@ -114,6 +126,8 @@ pub async fn check(target: &Target, plan: &Plan) -> Result<Outcome> {
         crowd.end().await?;
     }
     outcome.resident = resident;
+    let ticks = plan.time.as_secs_f64() * plan.rounds as f64 * rustix::param::clock_ticks_per_second() as f64;
+    outcome.server = (without as f64 / ticks, beside as f64 / ticks);
     Ok(outcome)
 }
 
@@ -123,6 +137,21 @@ async fn watch(crowd: &mut Crowd, time: Duration) -> Result<State> {
         last = crowd.state().await?;
     }
     Ok(last)
+}
+
+/// The processors' time that the target's processes have taken since they were started, in ticks.
+fn busy_ticks(target: &Target) -> Result<u64> {
+    let mut ticks = 0;
+    for process in &target.processes {
+        let path = format!("/proc/{process}/stat");
+        let text = fs::read_to_string(&path).with_context(|| format!("{path}: has the server ended?"))?;
+        // proc_pid_stat(5): the name may hold anything, so fields are counted behind it; utime and stime are the 14th and 15th.
+        let (_, fields) = text.rsplit_once(") ").context("a process has a name")?;
+        for time in fields.split(' ').skip(11).take(2) {
+            ticks += time.parse::<u64>().context("a time in ticks")?;
+        }
+    }
+    Ok(ticks)
 }
 
 /// The most that the target's processes have had resident together (VmHWM); `None` if none is known.

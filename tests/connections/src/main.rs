@@ -154,7 +154,7 @@ async fn main() -> Result<()> {
 fn row(name: &str, outcome: &Result<Outcome>, bound: Option<u64>, good: bool) -> String {
     let verdict = if good { "" } else { " (MISSED)" };
     let Ok(outcome) = outcome else {
-        return format!("| {name} | | | clients failed{verdict} | | | |");
+        return format!("| {name} | | | clients failed{verdict} | | | | |");
     };
     let millis = |latencies: &firn_connections::probe::Latencies, percent| {
         format!("{:.2}", latencies.percentile(percent).as_secs_f64() * 1e3)
@@ -171,8 +171,10 @@ fn row(name: &str, outcome: &Result<Outcome>, bound: Option<u64>, good: bool) ->
         let bound = bound.map_or_else(String::new, |bound| format!(" of {}", mebibytes(bound)));
         format!("{} / {}{bound}", mebibytes(before), mebibytes(beside))
     });
+    let (without, beside) = outcome.server;
+    let server = format!("{without:.2} / {beside:.2}");
     format!(
-        "| {name} | {} | {} | {:.2}{verdict} | {resident} | {} | {} |",
+        "| {name} | {} | {} | {:.2}{verdict} | {server} | {resident} | {} | {} |",
         both(50),
         both(99),
         outcome.ratio(),
@@ -198,8 +200,8 @@ fn text(plan: &Plan, rows: &str) -> String {
          memory stays within its bound. Written by `make check-flood`.\n\n\
          Operations: NFS: a 4 KiB file written, looked up, or read; HTTPS: a page, each on a connection of its own; a disk: a \
          durable write of 4 KiB (level 1: on the node's disk) and a read.\n\n\
-         | server | p50 without / beside, ms | p99 without / beside, ms | ratio of p99 | resident, MiB | of the crowd open at the end \
-         | opened in the last round |\n|---|---|---|---|---|---|---|\n{rows}",
+         | server | p50 without / beside, ms | p99 without / beside, ms | ratio of p99 | processors busy for it | resident, MiB | of the crowd open at the end \
+         | opened in the last round |\n|---|---|---|---|---|---|---|---|\n{rows}",
         time.as_secs(),
         time.as_secs()
     )

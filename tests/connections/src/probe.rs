@@ -136,9 +136,9 @@ impl Working {
                     }
                 }
             }
-            Self::Http => get(TcpStream::connect(target.address).await?, target).await,
+            Self::Http => get(connect(target).await?, target).await,
             Self::Https(tls) => {
-                let stream = TcpStream::connect(target.address).await?;
+                let stream = connect(target).await?;
                 get(tls.handshake(stream).await?, target).await
             }
             Self::Disk { disk, round } => {
@@ -147,6 +147,14 @@ impl Working {
             }
         }
     }
+}
+
+/// As clients of HTTP do: a request is not held back until the end of the handshake is acknowledged, which some servers leave to
+/// the timer of their system (40 ms).
+async fn connect(target: &Target) -> Result<TcpStream> {
+    let stream = TcpStream::connect(target.address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Asks for the target's page on a connection of its own; it must be there.

@@ -1,0 +1,326 @@
+//! The edge's figures, as Prometheus is told them. Alert rules and dashboards (`infra/prometheus`) name them.
+
+use crate::snapshot::{OperationPart, Snapshot};
+use firn_metrics::{Exposition, Value};
+
+const NANOS: f64 = 1e9;
+
+pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
+    let Snapshot {
+        volume,
+        owner,
+        uncommitted,
+        commits,
+        journal,
+        cache,
+        store,
+        table,
+        nfs,
+        ..
+    } = snapshot;
+    out.info(
+        "edge_info",
+        "Always 1; what runs is in the labels.",
+        [
+            ("version", snapshot.version.as_str()),
+            ("volume", &volume.name),
+            ("owner", &owner.name),
+        ],
+    );
+    out.gauge("serving", "1 while clients are served.", snapshot.is_serving());
+    let detached = snapshot.detached.as_ref();
+    out.gauge(
+        "detached",
+        "1 while clients are served without the cloud, since it was away when the edge started.",
+        detached.is_some(),
+    );
+    out.gauge(
+        "detached_seconds",
+        "How long they have been; 0 if they are not.",
+        detached.map_or(0, |detached| detached.for_ms) as f64 / 1e3,
+    );
+    let away = |why: Option<&Option<String>>| why.is_some_and(Option::is_some);
+    out.gauges(
+        "cloud_away",
+        "1 for what did not answer a detached edge when it was last asked.",
+        [
+            (
+                [("part", "store")],
+                away(detached.map(|detached| &detached.store_away)),
+            ),
+            (
+                [("part", "table")],
+                away(detached.map(|detached| &detached.table_away)),
+            ),
+        ],
+    );
+    out.gauge(
+        "epoch",
+        "The epoch under which this edge owns the volume.",
+        owner.epoch,
+    );
+    out.gauge(
+        "up_seconds",
+        "Since the volume was opened.",
+        volume.up_ms as f64 / 1e3,
+    );
+    out.gauge("files", "Inodes of the volume.", volume.files);
+    out.gauge("used_bytes", "Data of the volume.", volume.used_bytes);
+    out.gauge(
+        "quota_bytes",
+        "Size of the volume as df shows it.",
+        volume.quota_bytes,
+    );
+    out.gauge(
+        "dirty_bytes",
+        "Acknowledged, in the journal, not yet in a checkpoint.",
+        uncommitted.bytes,
+    );
+    out.gauge(
+        "dirty_memory_bytes",
+        "Of them, kept in memory.",
+        uncommitted.memory_bytes,
+    );
+    out.gauge(
+        "oldest_uncommitted_seconds",
+        "Age of the oldest change that is not in the cloud; 0 if all are.",
+        uncommitted.oldest_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.counter("commits_total", "Checkpoints committed.", commits.checkpoints);
+    out.gauge(
+        "last_commit_timestamp_seconds",
+        "When the newest root was committed; 0 if never.",
+        commits.last_at_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.counter(
+        "uploaded_segments_total",
+        "Segments uploaded.",
+        commits.uploaded_segments,
+    );
+    out.counter(
+        "uploaded_bytes_total",
+        "Bytes of the segments uploaded.",
+        commits.uploaded_bytes,
+    );
+    out.gauge(
+        "upload_failures",
+        "Failed uploads since the last success.",
+        commits.upload_failures,
+    );
+    out.gauge(
+        "lost_segments",
+        "Segments that the store acknowledged and turned out not to have.",
+        commits.lost_segments,
+    );
+    out.gauge("journal_used_bytes", "Journal in use.", journal.used_bytes);
+    out.gauge(
+        "journal_capacity_bytes",
+        "Journal that may be used.",
+        journal.capacity_bytes,
+    );
+    out.counter("journal_records_total", "Records appended.", journal.records);
+    out.counter(
+        "journal_syncs_total",
+        "Syncs of the journal's disk.",
+        journal.syncs,
+    );
+    out.counter(
+        "journal_space_waits_total",
+        "Requests that waited for space in the journal.",
+        journal.space_waits,
+    );
+    out.gauge(
+        "journal_stalled",
+        "1 while the journal cannot write.",
+        journal.stalled.is_some(),
+    );
+    let places = |memory: u64, disk: u64| [([("place", "memory")], memory), ([("place", "disk")], disk)];
+    out.gauges(
+        "cache_bytes",
+        "Cache in use.",
+        places(cache.memory_bytes, cache.disk_bytes),
+    );
+    out.gauges(
+        "cache_capacity_bytes",
+        "Cache that may be used.",
+        places(cache.memory_capacity_bytes, cache.disk_capacity_bytes),
+    );
+    out.counters(
+        "cache_hits_total",
+        "Objects found in a cache.",
+        places(cache.memory_hits, cache.disk_hits),
+    );
+    out.counter(
+        "cache_misses_total",
+        "Objects that had to be fetched.",
+        cache.misses,
+    );
+    out.counter(
+        "cache_given_up_bytes_total",
+        "Evicted from the disk cache because the disk was full: the journal goes first.",
+        cache.disk_given_up_bytes,
+    );
+    out.counter(
+        "cache_damages_total",
+        "Damaged bytes found in the disk cache, and fetched again.",
+        cache.cache_damages,
+    );
+    let kinds = [
+        ("healed", cache.store_damages),
+        ("damaged", cache.store_damaged),
+        ("missing", cache.store_missing),
+    ];
+    out.counters("store_damages_total",
+        "Wrong answers of the store: bytes that were right at the second try, that stayed wrong, segments that are not there.",
+        kinds.map(|(kind, count)| ([("kind", kind)], count)),
+    );
+    out.gauge(
+        "damaged_files",
+        "Files that could not be read whole, as far as readers met them.",
+        snapshot.damaged_files().len() as u64 + snapshot.more_damages,
+    );
+    let usage = &store.usage;
+    let classes = [
+        ("put", usage.puts),
+        ("get", usage.gets),
+        ("ranged_get", usage.ranged_gets),
+        ("head", usage.heads),
+        ("list", usage.lists),
+        ("delete", usage.deletes),
+    ];
+    out.counters(
+        "store_requests_total",
+        "Requests sent to the store, each try.",
+        classes.map(|(class, count)| ([("class", class)], count)),
+    );
+    out.counter(
+        "store_failures_total",
+        "Requests that the store could not or would not do.",
+        usage.failures,
+    );
+    out.counters(
+        "store_bytes_total",
+        "Object bytes moved.",
+        [("up", usage.bytes_up), ("down", usage.bytes_down)]
+            .map(|(way, bytes)| ([("direction", way)], bytes)),
+    );
+    out.counters(
+        "store_dollars_total",
+        "What the store's requests and transfers cost at list prices.",
+        [(
+            [("price_book", store.price_book.as_str())],
+            store.nanodollars as f64 / NANOS,
+        )],
+    );
+    out.counter(
+        "table_requests_total",
+        "Requests sent to the table.",
+        table.requests,
+    );
+    out.counter("table_read_units_total", "Read units used.", table.read_units);
+    out.counter("table_write_units_total", "Write units used.", table.write_units);
+    out.counter(
+        "table_dollars_total",
+        "What the table's units cost at list prices.",
+        table.nanodollars as f64 / NANOS,
+    );
+    out.gauge("nfs_connections", "Connections of clients.", nfs.connections);
+    let turned = &nfs.turned;
+    out.counters(
+        "nfs_closed_connections_total",
+        "Connections (of strangers datagrams, too) that the edge closed, by why.",
+        [
+            ("stranger", turned.strangers),
+            ("full", turned.full),
+            ("not_accepted", turned.failed),
+            ("slow", turned.slow),
+        ]
+        .map(|(why, count)| ([("reason", why)], count)),
+    );
+    out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
+    cleaning(out, snapshot);
+    let mut operations = |name: &str, help: &str, value: fn(&OperationPart) -> Value| {
+        let samples = nfs.operations.iter().map(|one| {
+            let labels = [
+                ("program", one.program.as_str()),
+                ("procedure", one.procedure.as_str()),
+            ];
+            (labels, value(one))
+        });
+        out.counters(name, help, samples);
+    };
+    operations("rpc_calls_total", "Calls answered.", |one| one.calls.into());
+    operations(
+        "rpc_failures_total",
+        "Calls answered with an error of the protocol.",
+        |one| one.failed.into(),
+    );
+    operations("rpc_refusals_total", "Calls refused or dropped.", |one| {
+        one.refused.into()
+    });
+    operations("rpc_received_bytes_total", "Bytes of the calls.", |one| {
+        one.received_bytes.into()
+    });
+    operations("rpc_sent_bytes_total", "Bytes of the replies.", |one| {
+        one.sent_bytes.into()
+    });
+    operations("rpc_seconds_total", "Time from call to reply, summed.", |one| {
+        Value::Measure(one.latency_sum_us as f64 / 1e6)
+    });
+}
+
+/// What the cleaner inside did, and what of any cleaner's work was taken over.
+fn cleaning(out: &mut Exposition<'_>, snapshot: &Snapshot) {
+    let (cleaner, merging) = (&snapshot.cleaner, &snapshot.merging);
+    out.counter("cleaner_runs_total", "Runs of the cleaner inside.", cleaner.runs);
+    out.counter(
+        "cleaner_failures_total",
+        "Of them, those that failed.",
+        cleaner.failures,
+    );
+    out.gauge(
+        "cleaner_last_run_timestamp_seconds",
+        "When the last run ended; 0 if none did.",
+        cleaner.last_ended_at_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.counter(
+        "cleaner_retired_bytes_total",
+        "Segments that nothing leads to any more.",
+        cleaner.retired_bytes,
+    );
+    out.counter(
+        "cleaner_written_bytes_total",
+        "What was moved, and what leads there.",
+        cleaner.written_bytes,
+    );
+    out.counter(
+        "cleaner_deleted_bytes_total",
+        "Segments that were deleted.",
+        cleaner.deleted_bytes,
+    );
+    out.gauge(
+        "cleaner_waiting_segments",
+        "Retired segments whose grace is not over.",
+        cleaner.waiting_segments,
+    );
+    out.gauge(
+        "cleaner_held_segments",
+        "Segments that the store does not let the cleaner delete.",
+        cleaner.held_segments,
+    );
+    out.gauge(
+        "cleaner_damaged_objects",
+        "Damaged objects that the last run met.",
+        cleaner.damaged_objects,
+    );
+    out.counter(
+        "cleaner_dollars_total",
+        "What its requests and transfers cost at list prices; part of the store's.",
+        cleaner.nanodollars as f64 / NANOS,
+    );
+    out.counter(
+        "merged_proposals_total",
+        "Proposals of cleaners that were taken over.",
+        merging.proposals,
+    );
+}
