@@ -86,6 +86,14 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         bundle: Option<PathBuf>,
     },
+    /// Everything of yours on one screen, what is wrong first.
+    Status,
+    /// Shows what this machine remembers: the profile, without its secrets.
+    Config {
+        /// Prints the authority that the profile trusts, as PEM, for another machine.
+        #[arg(long)]
+        authority: bool,
+    },
     /// Runs a whole Firn on this machine, to try it: starts firn-dev. See `firn dev -- --help`.
     Dev {
         /// For firn-dev.
@@ -96,6 +104,9 @@ pub enum Command {
     Completions {
         /// For which shell.
         shell: clap_complete::Shell,
+        /// Puts it where the shell looks for scripts of this user, and says where; not for elvish and PowerShell.
+        #[arg(long)]
+        install: bool,
     },
     /// Writes manual pages into a directory.
     Man {
@@ -113,6 +124,9 @@ pub struct Server {
     /// A PEM file with the authority to trust instead of the system's.
     #[arg(long, value_name = "FILE")]
     pub authority: Option<PathBuf>,
+    /// The authority itself, DER in base64: what `firn edge create` prints, so that no file has to be carried.
+    #[arg(long, value_name = "BASE64", conflicts_with = "authority")]
+    pub authority_der: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -306,8 +320,8 @@ pub enum Disk {
         /// Its size, such as 10GiB.
         #[arg(value_parser = Size::parse_or_bytes)]
         size: Size,
-        /// Copies of its data.
-        #[arg(long, default_value = "3", value_parser = clap::value_parser!(u8).range(1..=5))]
+        /// Copies of its data, each on a node that fails alone.
+        #[arg(long, default_value = "3", value_parser = clap::value_parser!(u8).range(1..=3))]
         replicas: u8,
         #[command(flatten)]
         wait: Wait,
@@ -390,12 +404,17 @@ pub enum InvoiceFormat {
 pub enum Budget {
     /// Shows what may be spent in a month.
     Show,
+    /// Raises the hard cap; the alert stays.
+    Raise {
+        /// The new hard cap, such as 80.00.
+        hard_cap: crate::money::Amount,
+    },
     /// Sets it; what is not given is taken away.
     Set {
         /// Mail owners and billing members from here on, such as 50.00.
         #[arg(long)]
         alert: Option<crate::money::Amount>,
-        /// Refuse new writes and provisioning from here on. What was acknowledged is kept, and readable.
+        /// Refuse to provision anything new from here on. What is there goes on.
         #[arg(long)]
         hard_cap: Option<crate::money::Amount>,
     },

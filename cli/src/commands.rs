@@ -9,12 +9,13 @@ mod doctor;
 mod edges;
 mod manual;
 mod people;
+mod status;
 mod volumes;
 
 use crate::{
     arguments::{Arguments, Command, Sure, Wait},
     failure::{Exit, Failure},
-    screen::{Screen, field, note, rows},
+    screen::{Screen, field, label, note, rows, told},
     session::Session,
 };
 use serde_json::Value;
@@ -23,6 +24,13 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
+
+/// Members that people look for first.
+const FIRST: [&str; 3] = ["name", "state", "id"];
+/// Members that only programs read: keys and signed bytes.
+const FOR_PROGRAMS: [&str; 3] = ["binding", "certificate_request", "recipient_key"];
+/// Between two looks at work that is waited for.
+const LOOK_PERIOD: Duration = Duration::from_millis(300);
 
 /// What every command has at hand.
 pub(crate) struct Context {
@@ -45,12 +53,23 @@ impl Context {
         })
     }
 
-    /// Shows one thing: a line for each member.
+    /// Shows one thing: a line for each member that people read. Programs get all of it.
     pub(crate) fn show_one(&self, value: &Value) -> Result<(), Failure> {
         self.screen.show(value, |value| {
             let members = value.as_object().into_iter().flatten();
+            let mut members: Vec<&str> = members.map(|(name, _)| name.as_str()).collect();
+            // Stable: what does not come first stays as it was.
+            members.sort_by_key(|name| {
+                FIRST
+                    .iter()
+                    .position(|first| first == name)
+                    .unwrap_or(FIRST.len())
+            });
             let names: Vec<(String, String)> = members
-                .map(|(name, _)| (name.clone(), field(value, name)))
+                .into_iter()
+                .filter(|name| !FOR_PROGRAMS.contains(name))
+                .map(|name| (label(name), told(value, name)))
+                .filter(|(_, text)| !text.is_empty())
                 .collect();
             let width = names.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
             names
@@ -83,10 +102,10 @@ pub(crate) fn ask(sure: &Sure, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// Waits until an operation is done, and says how far it is. Undone work is a failure.
-pub(crate) async fn wait_for(session: &Session, id: &str, wait: &Wait) -> Result<Value, Failure> {
+/// Waits until an operation is done, and says what it is doing to what is called `name`. Undone work is a failure.
+pub(crate) async fn wait_for(session: &Session, id: &str, name: &str, wait: &Wait) -> Result<Value, Failure> {
     let began = Instant::now();
-    let mut seen = String::new();
+    let mut said = String::new();
     loop {
         let operation = session.get(&format!("operations/{id}")).await?.body;
         match operation["state"].as_str() {
@@ -95,55 +114,67 @@ pub(crate) async fn wait_for(session: &Session, id: &str, wait: &Wait) -> Result
                 return Err(Failure::new(
                     Exit::Conflict,
                     format!(
-                        "{} was undone: {}",
+                        "{} of {name} was undone: {}",
                         field(&operation, "kind"),
                         field(&operation, "failure")
                     ),
-                ));
+                )
+                .next("all is as it was before; when the cause is gone, repeat the command"));
             }
             _ => return Ok(operation),
         }
-        let now = format!(
-            "{} of {}: step {}",
+        let doing = format!(
+            "{} of {name}: {}",
             field(&operation, "kind"),
-            field(&operation, "target"),
-            field(&operation, "steps_done")
+            field(&operation, "doing")
         );
-        if now != seen {
-            note(&now);
-            seen = now;
+        if doing != said {
+            note(&doing);
+            said = doing;
         }
         if began.elapsed() > Duration::from_secs(wait.timeout) {
             return Err(
-                Failure::new(Exit::Unavailable, format!("{id} is still running; it goes on"))
+                Failure::new(Exit::Unavailable, format!("{said}; it goes on by itself"))
                     .next("wait longer with --timeout; repeating the command does no harm"),
             );
         }
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(LOOK_PERIOD).await;
     }
 }
 
-/// Shows work of several steps, after waiting for its end if asked to. Undone work is a failure.
+/// Shows the thing that work of several steps was started on; if asked to, after waiting for its end. Undone work is a failure.
 pub(crate) async fn finish(
     context: &Context,
     session: &Session,
     change: Value,
+    kind: &str,
     wait: &Wait,
 ) -> Result<(), Failure> {
-    let operation = if wait.wait {
-        wait_for(session, &field(&change, "operation.id"), wait).await?
-    } else {
-        change["operation"].clone()
-    };
+    let name = field(&change[kind], "name");
     let mut change = change;
-    change["operation"] = operation;
+    if wait.wait {
+        change["operation"] = wait_for(session, &field(&change, "operation.id"), &name, wait).await?;
+        // As it is now, and not as it was when the work began; nothing, if the work was to remove it.
+        let path = format!("{kind}s/{}", field(&change[kind], "id"));
+        change[kind] = match session.get(&path).await {
+            Ok(found) => found.body,
+            Err(failure) if failure.exit == Exit::NotFound => Value::Null,
+            Err(failure) => return Err(failure),
+        };
+    }
     context.screen.show(&change, |change| {
-        format!(
-            "{} {}  {}\n",
-            field(change, "operation.kind"),
-            field(change, "operation.target"),
-            field(change, "operation.state")
-        )
+        let state = match &change[kind] {
+            Value::Null => "gone".to_owned(),
+            thing => field(thing, "state"),
+        };
+        let mut text = format!("{kind} {name}: {state}\n");
+        if change["operation"]["state"] == "running" {
+            text.push_str(&format!(
+                "{} goes on by itself; firn {kind} show {name} says how far it is\n",
+                field(change, "operation.kind")
+            ));
+        }
+        text
     })
 }
 
@@ -171,7 +202,9 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Audit(what) => audit::run(&context, what).await,
         Command::Doctor { bundle } => doctor::run(&context, bundle.as_deref()).await,
         Command::Dev { arguments } => dev::run(&arguments),
-        Command::Completions { shell } => manual::completions(&context, shell),
+        Command::Status => status::run(&context).await,
+        Command::Config { authority } => account::config(&context, authority),
+        Command::Completions { shell, install } => manual::completions(&context, shell, install),
         Command::Man { directory } => manual::write(&context, &directory),
     }
 }

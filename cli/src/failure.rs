@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Exit {
     /// Something failed that no other code names.
     Failed = 1,
-    /// The command line, or what it names on this machine, is wrong.
+    /// The command line, what it names on this machine, or a value that the service does not take is wrong.
     Usage = 2,
     /// Not logged in, or the credentials are not accepted.
     Credentials = 3,

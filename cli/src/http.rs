@@ -1,9 +1,9 @@
 //! Requests to the service: TLS 1.3, bounded replies, mutations repeated safely under one idempotency key.
 
 use crate::failure::{Exit, Failure};
-use reqwest::{Certificate, Client, Method, Response, StatusCode, Url};
+use reqwest::{Certificate, Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 /// The largest reply read: a page of a hundred things is far below.
 const MAX_REPLY_BYTES: usize = 16 << 20;
@@ -11,6 +11,10 @@ const MAX_REPLY_BYTES: usize = 16 << 20;
 const TRIES: u32 = 3;
 /// One try takes no longer.
 const TRY_LIMIT: Duration = Duration::from_secs(30);
+/// Until a connection is there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// After so long without an answer it is said what is waited for.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// The way to a service.
 #[derive(Clone)]
@@ -46,6 +50,7 @@ impl Http {
             .tls_version_min(reqwest::tls::Version::TLS_1_3)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("firn/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_LIMIT)
             .timeout(TRY_LIMIT);
         if let Some(pem) = authority {
             let certificate = Certificate::from_pem(pem.as_bytes()).map_err(|error| {
@@ -94,7 +99,7 @@ impl Http {
                     .header("content-type", "application/json")
                     .body(body.to_string());
             }
-            match request.send().await {
+            match self.answer(request, attempt).await {
                 Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
                     last = "the service is not available".into();
                 }
@@ -109,7 +114,22 @@ impl Http {
             Exit::Unavailable,
             format!("{} did not answer: {last}", self.server),
         )
-        .next("the same command may be repeated; firn doctor looks into it"))
+        .next("the same command may be repeated"))
+    }
+
+    /// Sends one try; while nobody answers, says so.
+    async fn answer(&self, request: RequestBuilder, attempt: u32) -> Result<Response, reqwest::Error> {
+        let mut sent = pin!(request.send());
+        if let Ok(answered) = tokio::time::timeout(SILENCE, &mut sent).await {
+            return answered;
+        }
+        crate::screen::note(&format!(
+            "waiting for {} to answer: try {} of {TRIES}, {} s each at most",
+            self.server,
+            attempt + 1,
+            TRY_LIMIT.as_secs()
+        ));
+        sent.await
     }
 }
 
@@ -178,9 +198,10 @@ fn refused(status: StatusCode, body: &Value) -> Failure {
         401 => (Exit::Credentials, Some("run: firn login")),
         402 => (
             Exit::Quota,
-            Some("an owner or billing member can raise it: firn budget set"),
+            Some("an owner or billing member can raise it: firn budget raise AMOUNT"),
         ),
         403 if body["code"] == "quota_exceeded" => (Exit::Quota, None),
+        400 | 422 => (Exit::Usage, None),
         403 => (Exit::NotAllowed, Some("firn whoami shows your role")),
         404 => (Exit::NotFound, None),
         409 | 412 => (Exit::Conflict, None),
@@ -193,6 +214,8 @@ fn refused(status: StatusCode, body: &Value) -> Failure {
     let detail = crate::screen::field(body, "detail");
     let title = crate::screen::field(body, "title");
     let what = match (title.as_str(), detail.as_str()) {
+        // Who typed a value never saw the body that the title speaks of.
+        (_, detail) if exit == Exit::Usage && !detail.is_empty() => format!("{detail}; nothing was changed"),
         ("", _) => format!("the address answered {status}; is it the service's?"),
         (title, "") => title.to_owned(),
         (title, detail) => format!("{title} {detail}"),

@@ -22,6 +22,7 @@ mod failure;
 mod hexadecimal;
 mod http;
 mod money;
+mod names;
 mod phrase;
 mod pins;
 mod profile;
@@ -29,6 +30,7 @@ mod random;
 mod rings;
 mod screen;
 mod session;
+mod times;
 
 use clap::Parser as _;
 use std::{io::Write as _, process::ExitCode};

@@ -1,7 +1,8 @@
 //! What is printed: tables for people, JSON for programs. Standard output carries the result only; what is said beside goes to
 //! standard error, so that a pipe gets no more than it asked for.
 
-use crate::{arguments::Output, failure::Failure};
+use crate::{arguments::Output, failure::Failure, times};
+use firn_quantity::Size;
 use serde_json::Value;
 use std::io::{IsTerminal as _, Write as _};
 
@@ -26,11 +27,11 @@ impl Screen {
         self.output == Output::Json
     }
 
-    /// Prints `value` as JSON, or what `table` makes of it.
+    /// Prints `value` as JSON, its times as RFC 3339, or what `table` makes of it.
     pub fn show(self, value: &Value, table: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
         match self.output {
             Output::Json => {
-                let text = serde_json::to_string_pretty(value)
+                let text = serde_json::to_string_pretty(&times::stamped(value))
                     .map_err(|error| Failure::failed(error.to_string()))?;
                 self.print(&format!("{text}\n"))
             }
@@ -101,11 +102,14 @@ pub fn note(text: &str) {
     eprintln!("{text}");
 }
 
+fn member<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |value, name| value.get(name))
+}
+
 /// A member of an object as text: strings without quotes, nothing for what is absent. Control characters, with which a name
 /// could move a terminal's cursor, are shown as such.
 pub fn field(value: &Value, path: &str) -> String {
-    let found = path.split('.').try_fold(value, |value, name| value.get(name));
-    match found {
+    match member(value, path) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => printable(text),
         Some(Value::Array(items)) => {
@@ -119,6 +123,42 @@ pub fn field(value: &Value, path: &str) -> String {
     }
 }
 
+/// A member as people read it: a time in their zone, a size in its unit, lists and what is nested on one line.
+pub fn told(value: &Value, path: &str) -> String {
+    let name = path.rsplit('.').next().unwrap_or(path);
+    member(value, path).map_or_else(String::new, |found| told_as(name, found))
+}
+
+fn told_as(name: &str, value: &Value) -> String {
+    if let Some(time) = times::time_of(name, value) {
+        return times::told(time);
+    }
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => printable(text),
+        Value::Number(number) if name.ends_with("_bytes") => number
+            .as_u64()
+            .map_or_else(|| number.to_string(), |bytes| Size(bytes).to_string()),
+        Value::Array(items) => join(items.iter().map(|item| told_as(name, item))),
+        Value::Object(members) => join(members.iter().map(|(name, value)| {
+            let text = told_as(name, value);
+            format!("{} {text}", label(name))
+        })),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::Number(number) => number.to_string(),
+    }
+}
+
+fn join(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// What a member is called on the screen.
+pub fn label(name: &str) -> String {
+    name.strip_suffix("_bytes").unwrap_or(name).replace('_', " ")
+}
+
 fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
@@ -127,7 +167,7 @@ fn printable(text: &str) -> String {
 
 /// Rows of a list's items.
 pub fn rows(items: &[Value], paths: &[&str]) -> Vec<Vec<String>> {
-    let row = |item: &Value| paths.iter().map(|path| field(item, path)).collect();
+    let row = |item: &Value| paths.iter().map(|path| told(item, path)).collect();
     items.iter().map(row).collect()
 }
 
@@ -145,5 +185,15 @@ mod tests {
         let items = [json!({ "name": "a\u{1b}[2J", "n": 1 }), json!({ "name": "Büro" })];
         let text = screen.table(&["name", "n"], &[1], &rows(&items, &["name", "n"]));
         assert_eq!(text, "NAME   N\na\u{fffd}[2J  1\nBüro\n");
+    }
+
+    #[test]
+    fn what_is_nested_is_told_on_one_line() {
+        let volume = json!({ "policy": { "hourly": 48, "kept_bytes": 3_u64 << 30 }, "tags": ["a", "b"], "capped": false });
+        assert_eq!(told(&volume, "policy"), "hourly 48, kept 3 GiB");
+        assert_eq!(told(&volume, "tags"), "a, b");
+        assert_eq!(told(&volume, "policy.kept_bytes"), "3 GiB");
+        assert_eq!(told(&volume, "capped"), "no");
+        assert_eq!(told(&volume, "absent.member"), "");
     }
 }

@@ -10,20 +10,51 @@ use crate::{
     profile::{Profile, read_secret},
     screen::{field, note},
 };
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Codes that somebody may type.
 const CODE_TRIES: u32 = 3;
+/// The borders of a certificate in PEM (RFC 7468 §5.1).
+const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+const END: &str = "-----END CERTIFICATE-----";
 
 /// A service that was named on the command line.
 pub(super) fn connect(server: &Server) -> Result<(Http, Option<String>), Failure> {
-    let authority = match &server.authority {
-        Some(path) => Some(std::fs::read_to_string(path).map_err(of_file(path))?),
-        None => None,
+    let authority = match (&server.authority, &server.authority_der) {
+        (Some(path), _) => Some(std::fs::read_to_string(path).map_err(of_file(path))?),
+        (None, Some(der)) => Some(pem_of_der(der)?),
+        (None, None) => None,
     };
     Ok((Http::new(&server.server, authority.as_deref())?, authority))
+}
+
+/// The first certificate of a PEM file as DER in base64 without padding, on one line: what stands between its borders.
+pub(super) fn der_of_pem(pem: &str) -> String {
+    let lines = pem.lines().map(str::trim);
+    let inside = lines.skip_while(|line| *line != BEGIN).skip(1);
+    let text: String = inside.take_while(|line| *line != END).collect();
+    text.trim_end_matches('=').to_owned()
+}
+
+/// The same backwards.
+fn pem_of_der(der: &str) -> Result<String, Failure> {
+    let none = || Failure::usage("--authority-der is no certificate in base64; copy the whole command");
+    let der = STANDARD_NO_PAD
+        .decode(der.trim_end_matches('='))
+        .map_err(|_| none())?;
+    let lines: Vec<String> = STANDARD
+        .encode(der)
+        .as_bytes()
+        .chunks(64)
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect();
+    Ok(format!("{BEGIN}\n{}\n{END}\n", lines.join("\n")))
 }
 
 fn profile_path(context: &Context) -> Result<PathBuf, Failure> {
@@ -231,6 +262,39 @@ pub async fn log_out(context: &Context, revoke: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What this machine remembers, without asking anybody, and without its secrets.
+pub fn config(context: &Context, authority: bool) -> Result<(), Failure> {
+    let path = profile_path(context)?;
+    let Some(profile) = Profile::read(&path)? else {
+        return Err(
+            Failure::new(Exit::Credentials, format!("{} is not there", path.display()))
+                .next("run: firn login --server URL --tenant ID   (or firn signup)"),
+        );
+    };
+    if authority {
+        let pem = profile.authority.as_deref().ok_or_else(|| {
+            Failure::new(
+                Exit::NotFound,
+                "the profile trusts the system's authorities; there is none to print",
+            )
+        })?;
+        return context.screen.print(pem);
+    }
+    let pins: Vec<&str> = profile.volumes.values().map(|pin| &*pin.name).collect();
+    let shown = json!({
+        "profile": path.display().to_string(),
+        "server": profile.server,
+        "authority": if profile.authority.is_some() { "its own (firn config --authority)" } else { "the system's" },
+        "tenant": profile.tenant,
+        "tenant_key": profile.tenant_key,
+        "logged_in": profile.is_logged_in(),
+        "volumes_seen": pins,
+        "edges_to_approve": profile.invitations.keys().collect::<Vec<_>>(),
+        "audit_log_seen_to": profile.audit_head.as_ref().map(|(sequence, _)| sequence),
+    });
+    context.show_one(&shown)
+}
+
 pub async fn who_am_i(context: &Context) -> Result<(), Failure> {
     let session = context.session().await?;
     let tenant = session.tenant().await?;
@@ -246,4 +310,24 @@ pub async fn who_am_i(context: &Context) -> Result<(), Failure> {
         "state": tenant["state"],
     });
     context.show_one(&shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_travels_on_a_command_line() {
+        let body = "QUJD".repeat(40);
+        let pem = format!(
+            "comment\n{BEGIN}\n{}\n{}\n{}\n{END}\n",
+            &body[..64],
+            &body[64..128],
+            &body[128..]
+        );
+        let der = der_of_pem(&pem);
+        assert_eq!(der, body);
+        assert_eq!(pem_of_der(&der).unwrap(), pem.trim_start_matches("comment\n"));
+        assert!(pem_of_der("not base64!").is_err());
+    }
 }

@@ -5,6 +5,7 @@ use crate::{
     arguments::{Budget, Invoice, InvoiceFormat, OfMonth},
     failure::Failure,
     money::{Grouped, exact},
+    names::Names,
     screen::field,
     session::Session,
 };
@@ -14,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// Lines of one kind on the screen of `firn cost`.
 const TOP: usize = 6;
+/// What is billed and has a name.
+const BILLED: [&str; 4] = ["volumes", "edges", "disks", "nodes"];
 
 /// The month that was asked for, or the service's current one: its calendar is the one that bills.
 async fn month(session: &Session, wanted: Option<String>) -> Result<String, Failure> {
@@ -27,6 +30,7 @@ pub async fn usage(context: &Context, wanted: OfMonth) -> Result<(), Failure> {
     let session = context.session().await?;
     let month = month(&session, wanted.month).await?;
     let hours = session.list(&format!("usage/{month}")).await?;
+    let names = Names::of(&session, context.screen, &BILLED).await?;
     context.screen.show(&Value::Array(hours), |hours| {
         let mut sums: BTreeMap<[String; 4], u128> = BTreeMap::new();
         let entries = hours
@@ -45,7 +49,7 @@ pub async fn usage(context: &Context, wanted: OfMonth) -> Result<(), Failure> {
             .into_iter()
             .map(|([resource, meter, standing, unit], sum)| {
                 vec![
-                    resource,
+                    names.get(&resource),
                     meter,
                     Grouped(&sum.to_string()).to_string(),
                     unit,
@@ -70,10 +74,11 @@ pub async fn cost(context: &Context, wanted: OfMonth) -> Result<(), Failure> {
     let budget = session.get("budget").await?.body;
     let is_current = field(&forecast, "month") == month;
     let shown = json!({ "costs": costs, "forecast": if is_current { forecast } else { Value::Null }, "budget": budget });
-    context.screen.show(&shown, |shown| page(context, shown))
+    let names = Names::of(&session, context.screen, &BILLED).await?;
+    context.screen.show(&shown, |shown| page(context, shown, &names))
 }
 
-fn page(context: &Context, shown: &Value) -> String {
+fn page(context: &Context, shown: &Value, names: &Names) -> String {
     let costs = &shown["costs"];
     let currency = field(costs, "currency");
     let mut text = context.screen.strong(&format!(
@@ -90,7 +95,7 @@ fn page(context: &Context, shown: &Value) -> String {
     text.push('\n');
     if let Some(cap) = shown["budget"]["hard_cap_nano_dollars"].as_u64() {
         let state = if shown["forecast"]["capped"] == true {
-            "REACHED: new writes and provisioning are refused (firn budget set)"
+            "REACHED: nothing new is provisioned; what is there goes on (firn budget raise)"
         } else {
             "not reached"
         };
@@ -127,7 +132,7 @@ fn page(context: &Context, shown: &Value) -> String {
         .take(TOP)
         .map(|item| {
             vec![
-                field(item, "resource"),
+                names.get(&field(item, "resource")),
                 field(item, "meter"),
                 quantity(item),
                 amount(item),
@@ -146,7 +151,7 @@ fn page(context: &Context, shown: &Value) -> String {
             text.push_str(&format!(
                 "  {}  {}\n",
                 exact(&field(item, "saves_nanos")),
-                field(item, "what")
+                names.in_text(&field(item, "what"))
             ));
         }
     }
@@ -254,6 +259,7 @@ pub async fn budget(context: &Context, command: Budget) -> Result<(), Failure> {
     let session = context.session().await?;
     let budget = match command {
         Budget::Show => session.get("budget").await?.body,
+        Budget::Raise { hard_cap } => raise(&session, hard_cap.0).await?,
         Budget::Set { alert, hard_cap } => {
             let mut body = Map::new();
             for (name, amount) in [("alert_nano_dollars", alert), ("hard_cap_nano_dollars", hard_cap)] {
@@ -274,4 +280,30 @@ pub async fn budget(context: &Context, command: Budget) -> Result<(), Failure> {
         };
         line("alert   ", "alert_nano_dollars") + &line("hard cap", "hard_cap_nano_dollars")
     })
+}
+
+/// Sets a higher hard cap and leaves the alert. A lower one is set, not raised: that it is refused keeps slips of the hand from closing
+/// what is open.
+async fn raise(session: &Session, hard_cap_nanos: u64) -> Result<Value, Failure> {
+    let mut budget = session.get("budget").await?.body;
+    let before = budget["hard_cap_nano_dollars"].as_u64();
+    match before {
+        None => {
+            return Err(
+                Failure::usage("there is no hard cap to raise").next("firn budget set --hard-cap sets one")
+            );
+        }
+        Some(before) if before >= hard_cap_nanos => {
+            return Err(
+                Failure::usage(format!("the hard cap is {} already", exact(&before.to_string())))
+                    .next("firn budget set --hard-cap lowers it"),
+            );
+        }
+        Some(_) => {}
+    }
+    budget["hard_cap_nano_dollars"] = hard_cap_nanos.into();
+    Ok(session
+        .call(Method::PUT, "budget", Some(&budget), None)
+        .await?
+        .body)
 }

@@ -45,14 +45,14 @@ pub async fn run(context: &Context, command: Disk) -> Result<(), Failure> {
         } => {
             let body = json!({ "name": name, "size_bytes": size.0, "replicas": replicas });
             let change = session.post("disks", &body).await?;
-            finish(context, &session, change, &wait).await
+            finish(context, &session, change, "disk", &wait).await
         }
         Disk::Show { disk } => context.show_one(&session.find("disks", &disk).await?),
         Disk::Grow { disk, size, wait } => {
             let disk = session.find("disks", &disk).await?;
             let path = format!("disks/{}/grow", field(&disk, "id"));
             let change = session.post(&path, &json!({ "size_bytes": size.0 })).await?;
-            finish(context, &session, change, &wait).await
+            finish(context, &session, change, "disk", &wait).await
         }
         Disk::Delete { disk, sure, wait } => {
             let disk = session.find("disks", &disk).await?;
@@ -62,7 +62,7 @@ pub async fn run(context: &Context, command: Disk) -> Result<(), Failure> {
             )?;
             let path = format!("disks/{}", field(&disk, "id"));
             let change = session.call(Method::DELETE, &path, None, None).await?.body;
-            finish(context, &session, change, &wait).await
+            finish(context, &session, change, "disk", &wait).await
         }
     }
 }
@@ -79,7 +79,7 @@ pub async fn node(context: &Context, command: Node) -> Result<(), Failure> {
                     ("domain", "failure_domain"),
                     ("state", "state"),
                     ("address", "address"),
-                    ("free bytes", "free_bytes"),
+                    ("free", "free_bytes"),
                     ("last seen", "last_seen"),
                 ],
             )

@@ -10,9 +10,13 @@ use crate::{
     screen::field,
     session::Session,
 };
+use jiff::{Timestamp, fmt::rfc2822};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::{io::Write as _, path::Path};
+
+/// Replies name whole seconds and take time themselves; beyond this tokens begin to be refused.
+const CLOCKS_APART_SECONDS_MAX: u64 = 30;
 
 struct Report(Vec<Value>);
 
@@ -153,10 +157,23 @@ fn require_private(_path: &Path) -> Result<(), Failure> {
 async fn health(profile: &Profile) -> Result<String, Failure> {
     let http = Http::new(&profile.server, profile.authority.as_deref())?;
     let reply = http.send(Method::GET, "/healthz", None, None, None).await?;
-    let date = reply
-        .date
-        .map_or_else(String::new, |date| format!(", its clock says {date}"));
-    Ok(format!("version {}{date}", field(&reply.body, "version")))
+    let clocks = reply.date.as_deref().and_then(|date| rfc2822::parse(date).ok());
+    let apart = clocks.map(|theirs| {
+        theirs
+            .timestamp()
+            .as_second()
+            .abs_diff(Timestamp::now().as_second())
+    });
+    let version = field(&reply.body, "version");
+    match apart {
+        // Certificates and tokens end at a time; so do recalls and leases.
+        Some(seconds) if seconds > CLOCKS_APART_SECONDS_MAX => Err(Failure::failed(format!(
+            "version {version}; its clock and this machine's are {seconds} s apart"
+        ))
+        .next("set this machine's clock: timedatectl status")),
+        Some(_) => Ok(format!("version {version}, its clock agrees with this machine's")),
+        None => Ok(format!("version {version}")),
+    }
 }
 
 async fn key_rings(session: &mut Session) -> Result<String, Failure> {
@@ -170,7 +187,7 @@ async fn key_rings(session: &mut Session) -> Result<String, Failure> {
         )));
     }
     for volume in volumes {
-        if volume["state"] == "erased" {
+        if matches!(volume["state"].as_str(), Some("erasing" | "erased")) {
             continue;
         }
         match rings::fetch(session, &volume).await? {

@@ -8,17 +8,22 @@
 //!
 //! The service sees neither the secret nor what it seals, so it can put no key of its own in the place of the edge's.
 
-use super::{Context, account::connect, ask, wait_for};
+use super::{
+    Context,
+    account::{connect, der_of_pem},
+    ask, wait_for,
+};
 use crate::{
     arguments::{Edge, Server, Wait},
     failure::{Exit, Failure, of_file},
     hexadecimal::{hex, unhex},
+    names::Names,
     phrase,
     pins::PinnedInvitation,
     profile::{give_secret, private_file, read_secret},
     random::filled,
     rings,
-    screen::{field, note},
+    screen::{field, note, told},
     session::Session,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
@@ -30,7 +35,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::Write as _,
+    io::{ErrorKind, Write as _},
     path::Path,
 };
 use zeroize::Zeroizing;
@@ -60,16 +65,23 @@ struct Pinned {
 pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
     match command {
         Edge::List => {
-            let edges = context.session().await?.list("edges").await?;
-            context.show_list(
-                edges,
-                &[
-                    ("id", "id"),
-                    ("name", "name"),
-                    ("state", "state"),
-                    ("volumes", "volumes"),
-                ],
-            )
+            let session = context.session().await?;
+            let edges = session.list("edges").await?;
+            let names = Names::of(&session, context.screen, &["volumes"]).await?;
+            context.screen.show(&Value::Array(edges), |edges| {
+                let row = |edge: &Value| {
+                    vec![
+                        field(edge, "name"),
+                        field(edge, "state"),
+                        names.all(&edge["volumes"]),
+                        told(edge, "last_seen"),
+                        field(edge, "id"),
+                    ]
+                };
+                let rows: Vec<_> = edges.as_array().into_iter().flatten().map(row).collect();
+                let heads = ["name", "state", "volumes", "last seen", "id"];
+                context.screen.table(&heads, &[], &rows)
+            })
         }
         Edge::Create {
             name,
@@ -84,7 +96,12 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
         } => join(context, &server, &tenant, &state, secret_file.as_deref()).await,
         Edge::Approve { edge, phrase } => approve(context, &edge, phrase.phrase_file.as_deref()).await,
         Edge::Show { edge } => {
-            let edge = context.session().await?.find("edges", &edge).await?;
+            let session = context.session().await?;
+            let mut edge = session.find("edges", &edge).await?;
+            if !context.screen.is_json() {
+                let names = Names::of(&session, context.screen, &["volumes"]).await?;
+                edge["volumes"] = names.all(&edge["volumes"]).into();
+            }
             context.show_one(&edge)
         }
         Edge::Remove {
@@ -169,10 +186,14 @@ async fn create(
         }
     };
     let file = give_secret(secret_file, &text)?;
-    let command = format!(
+    let mut command = format!(
         "firn edge join --server {} --tenant {} --state /var/lib/firn/edge",
         session.profile.server, session.profile.tenant
     );
+    if let Some(pem) = &session.profile.authority {
+        // As part of the command: a file would have to be carried there first.
+        command.push_str(&format!(" --authority-der {}", der_of_pem(pem)));
+    }
     let shown = json!({
         "edge": made,
         "command": command,
@@ -204,10 +225,7 @@ async fn join(
     let secret = JoinSecret::parse(&read_secret(secret_file, "Join secret")?)
         .map_err(|error| Failure::usage(error.to_string()))?;
     // Before the secret is used up, what will be needed is there.
-    fs::create_dir(state).map_err(of_file(state))?;
-    #[cfg(unix)]
-    fs::set_permissions(state, std::os::unix::fs::PermissionsExt::from_mode(0o700))
-        .map_err(of_file(state))?;
+    prepare(state)?;
     let service = http.send(Method::GET, "/healthz", None, None, None).await?.body;
     let name = PeerIdentity::parse(&format!(
         "spiffe://{}/tenant/{tenant}/edge/{}",
@@ -241,7 +259,8 @@ async fn join(
     let path = format!("/v1/tenants/{tenant}/joins/{}", secret.lookup_id().to_text());
     let joined = http
         .send(Method::POST, &path, None, Some(&body), None)
-        .await?
+        .await
+        .map_err(not_joined)?
         .body;
     let decode = |path: &str| {
         STANDARD_NO_PAD
@@ -274,6 +293,54 @@ async fn join(
                         "tenant_key": invitation.tenant_key, "state": state.display().to_string() });
     note("Joined. Next, where the edge was invited: firn edge approve");
     context.show_one(&shown)
+}
+
+/// What is written before the service is asked to join.
+const KEYS: [&str; 2] = ["key.der", "recipient"];
+
+/// Makes the directory of an edge. One in which a join before did not end well is used again: the keys that it left there were shown to
+/// nobody who took them.
+fn prepare(state: &Path) -> Result<(), Failure> {
+    match fs::create_dir(state) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let entries = fs::read_dir(state).map_err(of_file(state))?;
+            for entry in entries {
+                let name = entry.map_err(of_file(state))?.file_name();
+                if !KEYS.iter().any(|key| name == *key) {
+                    return Err(Failure::usage(format!(
+                        "{} holds {} already: an edge joined there, or it is something else's",
+                        state.display(),
+                        name.display()
+                    ))
+                    .next("name a new directory with --state"));
+                }
+            }
+            for key in KEYS {
+                match fs::remove_file(state.join(key)) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(of_file(state)(error)),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+        Err(error) => return Err(of_file(state)(error)),
+    }
+    #[cfg(unix)]
+    fs::set_permissions(state, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        .map_err(of_file(state))?;
+    Ok(())
+}
+
+/// Whether the secret is used up is what matters to whoever tries again.
+fn not_joined(failure: Failure) -> Failure {
+    match failure.exit {
+        Exit::Unavailable => failure.next(
+            "run the same command again; if the secret is then refused, the answer was lost: firn edge remove NAME and \
+             firn edge create NAME give a new one",
+        ),
+        Exit::Credentials => failure.next("where it was invited: firn edge remove NAME, then firn edge create NAME, give a new secret"),
+        _ => failure,
+    }
 }
 
 fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), Failure> {
@@ -370,7 +437,13 @@ async fn approve(context: &Context, edge: &str, phrase_file: Option<&Path>) -> R
     session.save()?;
     let shown = json!({ "edge": id, "wrapped": wrapped });
     context.screen.show(&shown, |shown| {
-        format!("{} may open: {}\n", field(shown, "edge"), field(shown, "wrapped"))
+        let name = field(&edge, "name");
+        match field(shown, "wrapped") {
+            none if none.is_empty() => {
+                format!("edge {name} may open what it was invited to; it had the keys before\n")
+            }
+            volumes => format!("edge {name} may open: {volumes}\n"),
+        }
     })
 }
 
@@ -397,15 +470,19 @@ async fn remove(
     session.profile.invitations.remove(&id);
     session.save()?;
     if wait.wait {
-        wait_for(session, &field(&removed, "operation"), wait).await?;
+        let name = field(edge, "name");
+        wait_for(session, &field(&removed, "operation"), &name, wait).await?;
     }
     let shown = json!({ "edge": removed, "new_key_epochs": rotated });
     context.screen.show(&shown, |shown| {
+        let rotated = match field(shown, "new_key_epochs") {
+            none if none.is_empty() => "it had no volume's keys".to_owned(),
+            volumes => format!("new key epochs: {volumes}"),
+        };
         format!(
-            "{} is {}; new key epochs: {}\n",
-            field(shown, "edge.id"),
-            field(shown, "edge.state"),
-            field(shown, "new_key_epochs")
+            "edge {} is {}; {rotated}\n",
+            field(shown, "edge.name"),
+            field(shown, "edge.state")
         )
     })?;
     let hidden = rings::hidden(session, &volumes);

@@ -4,6 +4,7 @@ use super::{Context, ask, wait_for};
 use crate::{
     arguments::{Snapshot, Volume},
     failure::{Exit, Failure},
+    names::Names,
     phrase, rings,
     screen::field,
     session::Session,
@@ -61,9 +62,17 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
         }
         Volume::Delete { volume, sure } => {
             let volume = session.find("volumes", &volume).await?;
+            let serving = serving(&session, &field(&volume, "id")).await?;
+            let warning = match &*serving {
+                [] => String::new(),
+                edges => format!(
+                    "; {} stops serving it, and its clients get errors until it is undeleted",
+                    edges.join(" and ")
+                ),
+            };
             ask(
                 &sure,
-                &format!("Volume {} will be deleted", field(&volume, "name")),
+                &format!("Volume {} will be deleted{warning}", field(&volume, "name")),
             )?;
             let path = format!("volumes/{}", field(&volume, "id"));
             let deleted = session.call(Method::DELETE, &path, None, None).await?.body;
@@ -93,11 +102,26 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             if !wait.wait {
                 return context.show_one(&erasing);
             }
-            wait_for(&session, &field(&erasing, "operation"), &wait).await?;
+            let name = field(&volume, "name");
+            wait_for(&session, &field(&erasing, "operation"), &name, &wait).await?;
             let path = format!("volumes/{}", field(&volume, "id"));
             context.show_one(&session.get(&path).await?.body)
         }
     }
+}
+
+/// The names of the edges that serve a volume.
+async fn serving(session: &Session, volume: &str) -> Result<Vec<String>, Failure> {
+    let serves = |edge: &&Value| {
+        let volumes = edge["volumes"].as_array().into_iter().flatten();
+        edge["state"] == "active" && volumes.into_iter().any(|id| id == volume)
+    };
+    let edges = session.list("edges").await?;
+    Ok(edges
+        .iter()
+        .filter(serves)
+        .map(|edge| format!("edge {}", field(edge, "name")))
+        .collect())
 }
 
 /// Makes a volume without keys, which are signed for its id; one that was left so by an interrupted command is taken up.
@@ -124,11 +148,18 @@ async fn make(session: &Session, name: &str, bucket: &Value) -> Result<Value, Fa
 async fn show(context: &Context, session: &mut Session, volume: &str) -> Result<(), Failure> {
     let volume = session.find("volumes", volume).await?;
     let mut shown = volume.clone();
-    let recipients: Vec<Value> = match rings::fetch(session, &volume).await? {
+    let names = Names::of(session, context.screen, &["edges"]).await?;
+    // The rings of one that is erased, or about to be, are gone or going: that there are none is what was asked for.
+    let is_erased = matches!(volume["state"].as_str(), Some("erasing" | "erased"));
+    let ring = match is_erased {
+        true => None,
+        false => rings::fetch(session, &volume).await?,
+    };
+    let recipients: Vec<Value> = match ring {
         Some(ring) => ring
             .recipients()
             .iter()
-            .map(|recipient| format!("{} {}", recipient.name, recipient.public).into())
+            .map(|recipient| format!("{} {}", names.get(&recipient.name), recipient.public).into())
             .collect(),
         None => Vec::new(),
     };

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "real processes, real time")]
 
+#[cfg(unix)]
+pub mod terminal;
+
 use serde_json::Value;
 use std::{
     fs,
