@@ -22,7 +22,7 @@ use firn_nfs::{
     nsm::MonitorConfig,
 };
 use firn_vfs::{LockLimits, LockTable, Vfs};
-use firn_volume::{ServingState, SnapshotAccess, Volume};
+use firn_volume::{ServingState, Volume};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -319,7 +319,11 @@ async fn serve(
     handle_key: HandleKey,
     volume: &Volume,
 ) -> Result<(NfsService, LockService), Failure> {
-    let vfs: Arc<dyn Vfs> = Arc::new(SnapshotAccess::new(volume, config.snapshots.visible));
+    let vfs: Arc<dyn Vfs> = Arc::new(if config.snapshots.visible {
+        volume.listing_snapshots()
+    } else {
+        volume.clone()
+    });
     let mut exports = Vec::new();
     for section in &config.exports {
         let rule = |network, read_only| ClientRule {

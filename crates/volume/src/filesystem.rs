@@ -1,130 +1,37 @@
-//! The volume as a [`Vfs`]: each call is a plan, a change and an answer.
+//! The volume as a [`Vfs`]: a call that reads asks the tree its handle is of ([`place`]); one that changes is a plan, a change
+//! and an answer.
 
+mod changes;
 mod data;
 mod extended;
 mod listing;
+pub(crate) mod place;
 mod query;
 
 use crate::{
     change::{Before, ChangeRequest, Planned},
+    read::IO_BYTES_MAX,
     record::Operation,
-    state::{LINKS_MAX, NewKind, PlannedCreate, State, Stop},
-    volume::{Inner, Volume},
+    state::{LINKS_MAX, NewKind, PlannedCreate, State},
+    volume::Volume,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use firn_format::ROOT_DIRECTORY;
+use changes::{after, changed, planned_create};
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
     DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
     SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode, rules,
 };
-
-/// One read or write; what NFS clients ask for at most by default.
-pub(crate) const IO_BYTES_MAX: u32 = 1 << 20;
+use place::{Place, Tree};
 
 /// The longest symbolic link target (PATH_MAX less its NUL).
 const SYMLINK_BYTES_MAX: usize = 4095;
 
-impl Inner {
-    /// The inode a handle names, if the handle is of the live tree.
-    fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
-        if handle.file_system == self.file_system {
-            Ok(handle.inode)
-        } else {
-            Err(VfsError::Stale)
-        }
-    }
-
-    fn handle(&self, inode: u64) -> FileHandle {
-        FileHandle {
-            file_system: self.file_system,
-            inode,
-        }
-    }
-
-    /// A change of one inode whose answer is its attributes before and after.
-    async fn change_inode(
-        &self,
-        caller: &Caller,
-        number: u64,
-        request: ChangeRequest,
-        mut plan: impl FnMut(&mut State, Timestamp) -> Result<Option<Operation>, Stop>,
-    ) -> Result<ChangedAttributes, VfsError> {
-        self.change(caller, request, |state, now| {
-            let before = state.see(number)?.attributes;
-            Ok(match plan(state, now)? {
-                None => Planned::Unchanged(ChangedAttributes {
-                    before: Some(before.clone()),
-                    after: before,
-                }),
-                Some(operation) => Planned::Change {
-                    operation,
-                    before: Before(vec![before]),
-                    answer: Box::new(move |state, before| {
-                        changed(state, number, before.0.into_iter().next())
-                    }),
-                },
-            })
-        })
-        .await
-    }
-
-    /// A change that makes a new file.
-    async fn change_new(
-        &self,
-        caller: &Caller,
-        directory: u64,
-        request: ChangeRequest,
-        mut plan: impl FnMut(&mut State, Timestamp) -> Result<Operation, Stop>,
-    ) -> Result<Created, VfsError> {
-        self.change(caller, request, |state, now| {
-            let operation = plan(state, now)?;
-            let before = state.see(directory)?.attributes;
-            Ok(planned_create(directory, before, operation))
-        })
-        .await
-    }
-}
-
-/// The attributes of an inode that was just changed, under the same lock.
-fn after(state: &mut State, number: u64) -> Attributes {
-    match state.see(number) {
-        Ok(seen) => seen.attributes,
-        Err(stop) => unreachable!("inode {number} was changed under this lock, yet {stop:?}"),
-    }
-}
-
-fn changed(state: &mut State, number: u64, before: Option<Attributes>) -> ChangedAttributes {
-    ChangedAttributes {
-        before,
-        after: after(state, number),
-    }
-}
-
-fn planned_create(directory: u64, before: Attributes, operation: Operation) -> Planned<Created> {
-    let Operation::Create { inode, .. } = &operation else {
-        unreachable!("a new file is planned as a creation");
-    };
-    let number = inode.number;
-    Planned::Change {
-        operation,
-        before: Before(vec![before]),
-        answer: Box::new(move |state, before| Created {
-            handle: FileHandle {
-                file_system: state.file_system,
-                inode: number,
-            },
-            attributes: after(state, number),
-            directory: changed(state, directory, before.0.into_iter().next()),
-        }),
-    }
-}
-
 #[async_trait]
 impl Vfs for Volume {
     fn root(&self) -> FileHandle {
-        self.inner.handle(ROOT_DIRECTORY)
+        self.root
     }
 
     fn limits(&self) -> Limits {
@@ -145,7 +52,10 @@ impl Vfs for Volume {
     }
 
     async fn attributes(&self, file: FileHandle) -> Result<Attributes, VfsError> {
-        self.inner.shown().see(file).await
+        match self.inner.place(file)? {
+            Place::Snapshots => self.inner.snapshots_attributes(),
+            Place::Tree(tree) => tree.shown(&self.inner).see(file).await,
+        }
     }
 
     async fn set_attributes(
@@ -170,7 +80,14 @@ impl Vfs for Volume {
         directory: FileHandle,
         name: &Name,
     ) -> Result<(FileHandle, Attributes), VfsError> {
-        self.inner.shown().lookup(caller, directory, name).await
+        let inner = &self.inner;
+        match inner.place(directory)? {
+            Place::Snapshots => inner.snapshot_by_name(name.as_bytes()).await,
+            Place::Tree(_) if inner.is_reserved(directory, name) => {
+                Ok((inner.snapshots_handle(), inner.snapshots_attributes()?))
+            }
+            Place::Tree(tree) => tree.shown(inner).lookup(caller, directory, name).await,
+        }
     }
 
     async fn parent(
@@ -178,7 +95,14 @@ impl Vfs for Volume {
         caller: &Caller,
         directory: FileHandle,
     ) -> Result<(FileHandle, Attributes), VfsError> {
-        self.inner.shown().parent(caller, directory).await
+        let inner = &self.inner;
+        match inner.place(directory)? {
+            Place::Snapshots => Ok((inner.root(), inner.shown().see(inner.root()).await?)),
+            Place::Tree(tree) if inner.is_below_snapshots(&tree, directory) => {
+                Ok((inner.snapshots_handle(), inner.snapshots_attributes()?))
+            }
+            Place::Tree(tree) => tree.shown(inner).parent(caller, directory).await,
+        }
     }
 
     async fn check_access(
@@ -187,11 +111,20 @@ impl Vfs for Volume {
         file: FileHandle,
         asked: AccessMask,
     ) -> Result<(AccessMask, Attributes), VfsError> {
-        self.inner.shown().check_access(caller, file, asked).await
+        match self.inner.place(file)? {
+            Place::Snapshots => Ok((place::reading(asked), self.inner.snapshots_attributes()?)),
+            Place::Tree(tree) => {
+                let asked = tree.grantable(asked);
+                tree.shown(&self.inner).check_access(caller, file, asked).await
+            }
+        }
     }
 
     async fn read_link(&self, _caller: &Caller, file: FileHandle) -> Result<(Bytes, Attributes), VfsError> {
-        self.inner.shown().read_link(file).await
+        match self.inner.place(file)? {
+            Place::Snapshots => Err(VfsError::InvalidArgument),
+            Place::Tree(tree) => tree.shown(&self.inner).read_link(file).await,
+        }
     }
 
     async fn read(
@@ -201,7 +134,13 @@ impl Vfs for Volume {
         offset: u64,
         length_bytes: u32,
     ) -> Result<ReadReply, VfsError> {
-        self.inner.read_data(caller, file, offset, length_bytes).await
+        match self.inner.place(file)? {
+            Place::Snapshots => Err(VfsError::IsDirectory),
+            Place::Tree(tree) => {
+                let view = tree.shown(&self.inner);
+                view.read(caller, file, offset, length_bytes).await
+            }
+        }
     }
 
     async fn write(
@@ -227,7 +166,7 @@ impl Vfs for Volume {
         mode: CreateMode,
     ) -> Result<Created, VfsError> {
         let inner = &self.inner;
-        let directory = inner.number(directory)?;
+        let directory = inner.number_to_add(directory, name)?;
         inner
             .change(caller, ChangeRequest::metadata(), |state, now| {
                 let before = state.see(directory)?.attributes;
@@ -268,7 +207,7 @@ impl Vfs for Volume {
         name: &Name,
         attributes: SetAttributes,
     ) -> Result<Created, VfsError> {
-        let directory = self.inner.number(directory)?;
+        let directory = self.inner.number_to_add(directory, name)?;
         self.inner
             .change_new(caller, directory, ChangeRequest::metadata(), |state, now| {
                 let new = NewKind {
@@ -295,7 +234,7 @@ impl Vfs for Volume {
         if target.len() > SYMLINK_BYTES_MAX {
             return Err(VfsError::NameTooLong);
         }
-        let directory = self.inner.number(directory)?;
+        let directory = self.inner.number_to_add(directory, name)?;
         let request = ChangeRequest {
             extra_bytes: target.len() as u64,
             ..ChangeRequest::metadata()
@@ -321,7 +260,7 @@ impl Vfs for Volume {
         kind: FileKind,
         attributes: SetAttributes,
     ) -> Result<Created, VfsError> {
-        let directory = self.inner.number(directory)?;
+        let directory = self.inner.number_to_add(directory, name)?;
         self.inner
             .change_new(caller, directory, ChangeRequest::metadata(), |state, now| {
                 let new = NewKind {
@@ -342,7 +281,12 @@ impl Vfs for Volume {
         name: &Name,
     ) -> Result<(Attributes, ChangedAttributes), VfsError> {
         let inner = &self.inner;
-        let (number, directory) = (inner.number(file)?, inner.number(directory)?);
+        let directory = inner.number_to_add(directory, name)?;
+        // What is in a snapshot is on another file system, for whoever links it.
+        let number = inner.number(file).map_err(|error| match error {
+            VfsError::ReadOnly => VfsError::CrossDevice,
+            error => error,
+        })?;
         inner
             .change(caller, ChangeRequest::metadata(), |state, _| {
                 let operation = state.plan_link(caller, number, directory, name)?;
@@ -383,7 +327,8 @@ impl Vfs for Volume {
         to_name: &Name,
     ) -> Result<Renamed, VfsError> {
         let inner = &self.inner;
-        let (from, to) = (inner.number(from_directory)?, inner.number(to_directory)?);
+        let from = inner.number_to_remove(from_directory, from_name)?;
+        let to = inner.number_to_remove(to_directory, to_name)?;
         inner
             .change(caller, ChangeRequest::metadata(), |state, _| {
                 let operation = state.plan_rename(caller, (from, from_name), (to, to_name))?;
@@ -423,10 +368,31 @@ impl Vfs for Volume {
         limit: u32,
         with_attributes: bool,
     ) -> Result<DirectoryPage, VfsError> {
-        self.inner
-            .shown()
+        let inner = &self.inner;
+        let tree = match inner.place(directory)? {
+            Place::Snapshots => return inner.list_snapshots(cookie, limit, with_attributes).await,
+            Place::Tree(Tree::Live) if self.lists_snapshots && directory == inner.root() => {
+                return inner.list_root(caller, cookie, limit, with_attributes).await;
+            }
+            Place::Tree(tree) => tree,
+        };
+        let view = tree.shown(inner);
+        let mut page = view
             .list_directory(caller, directory, cookie, limit, with_attributes)
-            .await
+            .await?;
+        if inner.is_below_snapshots(&tree, directory) {
+            for entry in page
+                .entries
+                .iter_mut()
+                .filter(|entry| entry.cookie == listing::PARENT_COOKIE)
+            {
+                entry.handle = inner.snapshots_handle();
+                if with_attributes {
+                    entry.attributes = Some(inner.snapshots_attributes()?);
+                }
+            }
+        }
+        Ok(page)
     }
 
     async fn file_system_status(&self) -> Result<FileSystemStatus, VfsError> {
@@ -444,20 +410,25 @@ impl Vfs for Volume {
     }
 
     async fn retain(&self, file: FileHandle) -> Result<(), VfsError> {
-        let number = self.inner.number(file)?;
-        self.inner
-            .ask(|state| {
-                state.see(number)?;
-                state.retain(number);
-                Ok(())
-            })
-            .await
+        match self.inner.place(file)? {
+            Place::Tree(Tree::Live) => {
+                let retained = |state: &mut State| {
+                    state.see(file.inode)?;
+                    state.retain(file.inode);
+                    Ok(())
+                };
+                self.inner.ask(retained).await
+            }
+            // A snapshot is retained or gone as a whole.
+            Place::Snapshots | Place::Tree(Tree::Snapshot(_)) => Ok(()),
+        }
     }
 
     async fn release(&self, file: FileHandle) -> Result<(), VfsError> {
         let inner = &self.inner;
-        let number = inner.number(file)?;
-        if !inner.lock().release(number) {
+        let number = file.inode;
+        // Nothing was retained outside the live tree, and a snapshot that is gone needs no release.
+        if file.file_system != inner.file_system || !inner.lock().release(number) {
             return Ok(());
         }
         let caller = Caller {
@@ -476,11 +447,17 @@ impl Vfs for Volume {
     }
 
     async fn list_xattrs(&self, caller: &Caller, file: FileHandle) -> Result<Vec<Bytes>, VfsError> {
-        self.inner.shown().list_xattrs(caller, file).await
+        match self.inner.place(file)? {
+            Place::Snapshots => Ok(Vec::new()),
+            Place::Tree(tree) => tree.shown(&self.inner).list_xattrs(caller, file).await,
+        }
     }
 
     async fn get_xattr(&self, caller: &Caller, file: FileHandle, name: &[u8]) -> Result<Bytes, VfsError> {
-        self.inner.shown().get_xattr(caller, file, name).await
+        match self.inner.place(file)? {
+            Place::Snapshots => Err(VfsError::NoAttribute),
+            Place::Tree(tree) => tree.shown(&self.inner).get_xattr(caller, file, name).await,
+        }
     }
 
     async fn set_xattr(
@@ -504,7 +481,10 @@ impl Vfs for Volume {
     }
 
     async fn get_acl(&self, _caller: &Caller, file: FileHandle) -> Result<(Acl, Acl), VfsError> {
-        self.inner.shown().get_acl(file).await
+        match self.inner.place(file)? {
+            Place::Snapshots => Ok((Acl::default(), Acl::default())),
+            Place::Tree(tree) => tree.shown(&self.inner).get_acl(file).await,
+        }
     }
 
     async fn set_acl(
@@ -527,7 +507,7 @@ impl Volume {
         want_directory: bool,
     ) -> Result<Removed, VfsError> {
         let inner = &self.inner;
-        let directory = inner.number(directory)?;
+        let directory = inner.number_to_remove(directory, name)?;
         inner
             .change(caller, ChangeRequest::removal(), |state, _| {
                 let operation = state.plan_unlink(caller, directory, name, want_directory)?;

@@ -56,7 +56,7 @@ pub use salvage::{SalvageReport, TakeoverReport};
 pub use serving::ServingState;
 pub use snapshots::{
     AUTOMATIC, CloneError, CloneReport, PolicyError, RestoreError, RestoreReport, RetentionPolicy, Rungs,
-    SNAPSHOTS_DIRECTORY, SnapshotAccess, SnapshotError, SnapshotInfo, SnapshotSpace,
+    SNAPSHOTS_DIRECTORY, SnapshotError, SnapshotInfo, SnapshotSpace,
 };
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};

@@ -11,17 +11,22 @@ use crate::{
     read_view::{ReadView, read_failed},
     state::{Content, FileLayer},
     tree,
-    volume::Inner,
 };
 use bytes::Bytes;
 use firn_format::{Place, Pointer, TreeRoot};
 use firn_vfs::{Caller, FileHandle, ReadReply, VfsError, rules};
 
+/// One read or write; what NFS clients ask for at most by default.
+pub(crate) const IO_BYTES_MAX: u32 = 1 << 20;
+
+/// Plans of one read: each but the last met a checkpoint that moved its data from the journal to the log.
+const READ_PLANS_MAX: usize = 16;
+
 /// Zeros for holes, shared by all readers.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A part of what a read shows.
-pub enum Piece {
+enum Piece {
     /// A hole.
     Zeros(u64),
     /// Written since the last commit.
@@ -34,7 +39,7 @@ pub enum Piece {
 
 /// What `start..end` of a file shows: the active layer, where it is open the frozen one, where that is open the committed
 /// content.
-pub fn plan(layers: &[&FileLayer], content: &Content, start: u64, end: u64) -> Vec<Piece> {
+fn plan(layers: &[&FileLayer], content: &Content, start: u64, end: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     descend(layers, content, start, end, &mut pieces);
     pieces
@@ -87,7 +92,7 @@ fn zeros(length: u64, pieces: &mut Vec<Piece>) {
 }
 
 /// Why planned pieces have no bytes.
-pub enum Unresolved {
+enum Unresolved {
     /// They were committed and left the journal since they were planned: plan again.
     Moved,
     /// They cannot be read.
@@ -100,9 +105,54 @@ impl From<VfsError> for Unresolved {
     }
 }
 
-impl Inner {
+impl ReadView<'_> {
+    /// Reads up to [`IO_BYTES_MAX`] of a file.
+    pub async fn read(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        length_bytes: u32,
+    ) -> Result<ReadReply, VfsError> {
+        let number = self.number(file)?;
+        for _ in 0..READ_PLANS_MAX {
+            let (attributes, end, pieces) = self
+                .ask(|state| {
+                    let seen = state.see(number)?;
+                    rules::may_read(seen.subject(), &caller.credentials)?;
+                    let size = seen.attributes.size_bytes;
+                    let start = offset.min(size);
+                    let end = offset
+                        .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
+                        .min(size)
+                        .max(start);
+                    let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
+                    let pieces = match &entry.frozen {
+                        Some(frozen) => plan(&[&entry.active, frozen], &entry.content, start, end),
+                        None => plan(&[&entry.active], &entry.content, start, end),
+                    };
+                    Ok((seen.attributes, end, pieces))
+                })
+                .await?;
+            match self.resolve(number, pieces).await {
+                Ok(data) => {
+                    return Ok(ReadReply {
+                        data,
+                        end_of_file: end >= attributes.size_bytes,
+                        attributes,
+                    });
+                }
+                Err(Unresolved::Moved) => {}
+                Err(Unresolved::Failed(error)) => return Err(error),
+            }
+        }
+        Err(VfsError::TryAgain {
+            reason: "the file is changed and committed faster than it can be read",
+        })
+    }
+
     /// The bytes of the pieces, in order.
-    pub async fn resolve(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Unresolved> {
+    async fn resolve(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Unresolved> {
         let mut data = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match piece {
@@ -110,8 +160,7 @@ impl Inner {
                 Piece::Inline(bytes) => data.push(bytes),
                 Piece::Extent(extent) => data.push(self.extent_bytes(&extent).await?),
                 Piece::Committed { root, start, length } => {
-                    self.shown()
-                        .committed_bytes(inode, &root, start, length, &mut data)
+                    self.committed_bytes(inode, &root, start, length, &mut data)
                         .await?;
                 }
             }
@@ -131,56 +180,6 @@ impl Inner {
         })?;
         let from = extent.buffer.payload_offset;
         Ok(payload.slice(from + range.start..from + range.end))
-    }
-}
-
-impl ReadView<'_> {
-    /// Reads a file of a tree that nobody changes; the bytes of `length_bytes` are bounded by the caller.
-    pub async fn read_unchanging(
-        &self,
-        caller: &Caller,
-        file: FileHandle,
-        offset: u64,
-        length_bytes: u32,
-    ) -> Result<ReadReply, VfsError> {
-        let number = self.number(file)?;
-        let (attributes, end, pieces) = self
-            .ask(|state| {
-                let seen = state.see(number)?;
-                rules::may_read(seen.subject(), &caller.credentials)?;
-                let size = seen.attributes.size_bytes;
-                let start = offset.min(size);
-                let end = offset
-                    .saturating_add(u64::from(length_bytes))
-                    .min(size)
-                    .max(start);
-                let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
-                let pieces = plan(&[&entry.active], &entry.content, start, end);
-                Ok((seen.attributes, end, pieces))
-            })
-            .await?;
-        Ok(ReadReply {
-            data: self.resolve_committed(number, pieces).await?,
-            end_of_file: end >= attributes.size_bytes,
-            attributes,
-        })
-    }
-
-    /// The bytes of the pieces of a tree that nobody changes, in order.
-    async fn resolve_committed(&self, inode: u64, pieces: Vec<Piece>) -> Result<Vec<Bytes>, VfsError> {
-        let mut data = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            match piece {
-                Piece::Zeros(length) => push_zeros(length, &mut data),
-                Piece::Inline(bytes) => data.push(bytes),
-                Piece::Extent(_) => unreachable!("nothing was written to a tree that nobody changes"),
-                Piece::Committed { root, start, length } => {
-                    self.committed_bytes(inode, &root, start, length, &mut data)
-                        .await?;
-                }
-            }
-        }
-        Ok(data)
     }
 
     /// Committed blocks, read side by side; the caller bounds the length.

@@ -1,6 +1,7 @@
 //! The read view of a tree, the live one or a snapshot's. Questions are asked of the state in memory; what it misses is loaded.
 
 use crate::{
+    journal::Journal,
     objects::{Objects, ReadError},
     serving::Serving,
     state::{Content, DirectoryPage, Missing, PagePlace, State, Stop},
@@ -20,6 +21,8 @@ pub(crate) struct ReadView<'a> {
     /// Names the tree to protocols.
     pub file_system: u64,
     pub state: &'a Mutex<State>,
+    /// Has what was written since the last checkpoint; of a snapshot nothing.
+    pub journal: &'a Journal,
     pub objects: &'a Objects,
     pub block_bytes: u64,
     pub serving: &'a Serving,

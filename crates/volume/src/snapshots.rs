@@ -26,9 +26,10 @@ mod tree;
 mod view;
 
 pub use clone::{CloneError, CloneReport};
-pub use directory::{SNAPSHOTS_DIRECTORY, SnapshotAccess};
+pub use directory::SNAPSHOTS_DIRECTORY;
 pub use info::{SnapshotError, SnapshotInfo};
 pub(crate) use registry::Snapshots;
 pub use restore::{RestoreError, RestoreReport};
 pub use retention::{AUTOMATIC, PolicyError, RetentionPolicy, Rungs};
 pub use space::SnapshotSpace;
+pub(crate) use view::View;

@@ -161,7 +161,7 @@ impl Start {
             anchor: self.parts.anchor,
             serving: Serving::new(),
             checkpointer: Checkpointer::new(checkpointer, packer, self.local, times),
-            snapshots: Snapshots::default(),
+            snapshots: Snapshots::new(self.parts.volume),
             verifier,
             replayed,
             started: env.now(),
@@ -173,7 +173,7 @@ impl Start {
             inner.env.spawn("checkpointer", checkpoint::run(inner.clone()));
         }
         inner.env.spawn("damage namer", name_damages(inner.clone()));
-        Ok((Volume { inner }, report))
+        Ok((Volume::new(inner), report))
     }
 
     /// From here on this start gives out numbers that no other gave or gives.

@@ -23,13 +23,28 @@ use crate::{
 use firn_anchor::Anchor;
 use firn_env::{Env, Monotonic};
 use firn_format::VolumeId;
-use firn_vfs::{CompletedRequest, Timestamp, VfsError};
+use firn_vfs::{CompletedRequest, FileHandle, Timestamp, VfsError};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A mounted volume; cheap to clone.
 #[derive(Clone)]
 pub struct Volume {
     pub(crate) inner: Arc<Inner>,
+    /// What protocols take for its root: that of the live tree, or of a snapshot.
+    pub(crate) root: FileHandle,
+    /// Whether a listing of the root has `.snapshots`.
+    pub(crate) lists_snapshots: bool,
+}
+
+impl Volume {
+    /// The volume from the root of its live tree on, `.snapshots` hidden.
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self {
+            root: inner.root(),
+            lists_snapshots: false,
+            inner,
+        }
+    }
 }
 
 /// What a request needs, and the parts that have owners of their own.
@@ -80,6 +95,7 @@ impl Inner {
         ReadView {
             file_system: self.file_system,
             state: &self.state,
+            journal: &self.journal,
             objects: &self.objects,
             block_bytes: self.block_bytes,
             serving: &self.serving,

@@ -23,8 +23,8 @@ use firn_store::{
 use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
 use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
 use firn_volume::{
-    Cadence, CloneError, FormatOptions, Parts, RestoreError, ServingState, SnapshotAccess, SnapshotError,
-    Volume, VolumeConfig, VolumeError, file_system_id,
+    Cadence, CloneError, FormatOptions, Parts, RestoreError, ServingState, SnapshotError, Volume,
+    VolumeConfig, VolumeError, file_system_id,
     journal::JournalError,
     objects::{FetchPolicy, ReadError},
 };
@@ -413,7 +413,7 @@ struct RunningVolume(Volume);
 #[async_trait]
 impl Running for RunningVolume {
     fn vfs(&self) -> Arc<dyn Vfs> {
-        Arc::new(SnapshotAccess::new(&self.0, false))
+        Arc::new(self.0.clone())
     }
 
     async fn create_snapshot(&self, name: &str, protected_until_ms: i64) -> Result<u64, SnapshotRefusal> {
@@ -442,7 +442,7 @@ impl Running for RunningVolume {
     }
 
     fn snapshot(&self, name: &str) -> Option<Arc<dyn Vfs>> {
-        let access = SnapshotAccess::new(&self.0, false).rooted(name.as_bytes()).ok()?;
+        let access = self.0.rooted_in_snapshot(name.as_bytes()).ok()?;
         Some(Arc::new(access))
     }
 

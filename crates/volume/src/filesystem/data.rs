@@ -1,62 +1,10 @@
-//! A file's data: reads that look through what is dirty, frozen and committed; writes; commits.
+//! Changes of a file's data: writes and commits. Reads stand in [`crate::read`].
 
-use super::IO_BYTES_MAX;
-use crate::{
-    change::ChangeRequest,
-    read::{self, Unresolved},
-    volume::Inner,
-};
+use crate::{change::ChangeRequest, read::IO_BYTES_MAX, volume::Inner};
 use bytes::{Bytes, BytesMut};
-use firn_vfs::{Caller, ChangedAttributes, FileHandle, ReadReply, Stability, VfsError, WriteReply, rules};
-
-/// Plans of one read: each but the last met a checkpoint that moved its data from the journal to the log.
-const READ_PLANS_MAX: usize = 16;
+use firn_vfs::{Caller, ChangedAttributes, FileHandle, Stability, VfsError, WriteReply, rules};
 
 impl Inner {
-    pub(super) async fn read_data(
-        &self,
-        caller: &Caller,
-        file: FileHandle,
-        offset: u64,
-        length_bytes: u32,
-    ) -> Result<ReadReply, VfsError> {
-        let number = self.number(file)?;
-        for _ in 0..READ_PLANS_MAX {
-            let (attributes, end, pieces) = self
-                .ask(|state| {
-                    let seen = state.see(number)?;
-                    rules::may_read(seen.subject(), &caller.credentials)?;
-                    let size = seen.attributes.size_bytes;
-                    let start = offset.min(size);
-                    let end = offset
-                        .saturating_add(u64::from(length_bytes.min(IO_BYTES_MAX)))
-                        .min(size)
-                        .max(start);
-                    let entry = state.entry(number)?.ok_or(VfsError::Stale)?;
-                    let pieces = match &entry.frozen {
-                        Some(frozen) => read::plan(&[&entry.active, frozen], &entry.content, start, end),
-                        None => read::plan(&[&entry.active], &entry.content, start, end),
-                    };
-                    Ok((seen.attributes, end, pieces))
-                })
-                .await?;
-            match self.resolve(number, pieces).await {
-                Ok(data) => {
-                    return Ok(ReadReply {
-                        data,
-                        end_of_file: end >= attributes.size_bytes,
-                        attributes,
-                    });
-                }
-                Err(Unresolved::Moved) => {}
-                Err(Unresolved::Failed(error)) => return Err(error),
-            }
-        }
-        Err(VfsError::TryAgain {
-            reason: "the file is changed and committed faster than it can be read",
-        })
-    }
-
     pub(super) async fn write_data(
         &self,
         caller: &Caller,

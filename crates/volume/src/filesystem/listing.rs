@@ -8,6 +8,9 @@ use bytes::Bytes;
 use firn_vfs::{Caller, DirectoryEntry, DirectoryPage, FileHandle, VfsError, rules};
 use futures::future::join_all;
 
+/// The cookie of `..`.
+pub(super) const PARENT_COOKIE: u64 = 2;
+
 /// Entries returned in one page at most, whatever the caller asks.
 const ENTRIES_MAX: usize = 4096;
 
@@ -75,12 +78,12 @@ fn entries_after(
         attributes: None,
     };
     let mut entries = Vec::new();
-    for (name, inode, at) in [(&b"."[..], directory, 1), (b"..", parent, 2)] {
+    for (name, inode, at) in [(&b"."[..], directory, 1), (b"..", parent, PARENT_COOKIE)] {
         if cookie < at {
             entries.push(entry(Bytes::from_static(name), inode, at));
         }
     }
-    let mut key = cookie.max(2) + 1;
+    let mut key = cookie.max(PARENT_COOKIE) + 1;
     loop {
         if entries.len() >= limit {
             entries.truncate(limit);

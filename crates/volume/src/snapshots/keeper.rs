@@ -52,9 +52,7 @@ impl Keeper {
     }
 
     async fn after_commit(&mut self) {
-        let volume = Volume {
-            inner: self.inner.clone(),
-        };
+        let volume = Volume::new(self.inner.clone());
         let written = self.inner.lock().written_bytes();
         if !self
             .policy

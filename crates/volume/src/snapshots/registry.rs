@@ -7,6 +7,7 @@
 //! | views | a reader | the next reader of another one |
 
 use super::{
+    directory::directory_file_system_id,
     info::{SnapshotError, SnapshotInfo, shown},
     view::SnapshotViews,
 };
@@ -15,6 +16,7 @@ use crate::{
     state::{SNAPSHOTS_MAX, State},
 };
 use bytes::Bytes;
+use firn_format::VolumeId;
 use firn_vfs::VfsError;
 use std::sync::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
@@ -37,8 +39,9 @@ pub(crate) struct Frozen {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Snapshots {
+    /// Names `.snapshots` to protocols.
+    pub directory_file_system: u64,
     waiting: Mutex<Vec<Waiting>>,
     /// They may not be deleted now.
     pinned: Mutex<Vec<u64>>,
@@ -61,6 +64,16 @@ impl Drop for Pinned<'_> {
 }
 
 impl Snapshots {
+    /// Nothing going on with the snapshots of this volume.
+    pub fn new(volume: VolumeId) -> Self {
+        Self {
+            directory_file_system: directory_file_system_id(volume),
+            waiting: Mutex::default(),
+            pinned: Mutex::default(),
+            views: SnapshotViews::default(),
+        }
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
         self.waiting
             .lock()

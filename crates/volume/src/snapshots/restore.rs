@@ -12,7 +12,7 @@
 //! again: the temporary name follows from what is restored to where, and a file whose times are already those of its original is
 //! complete, since they are set last. Memory: one chunk of data, a directory page a level, and the hard links of the tree.
 
-use super::{administration::administrator, directory::SnapshotAccess, info::SnapshotError};
+use super::{administration::administrator, info::SnapshotError};
 use crate::{change::RECORD_BYTES_MAX, volume::Volume};
 use bytes::Bytes;
 use firn_env::{Backoff, Env, Retry};
@@ -154,9 +154,7 @@ impl Volume {
         let no_such = || SnapshotError::NoSuchSnapshot {
             name: shown(snapshot),
         };
-        let source = SnapshotAccess::new(self, false)
-            .rooted(snapshot)
-            .map_err(|_| no_such())?;
+        let source = self.rooted_in_snapshot(snapshot).map_err(|_| no_such())?;
         let (from_names, mut to_names) = (names_of(from)?, names_of(to)?);
         let caller = administrator();
         // As much as is let in as one record; whole pages of the cache.
@@ -239,7 +237,7 @@ fn temporary_name(original: FileHandle, directory: FileHandle, name: &Name) -> N
 struct Restore<'a> {
     env: Env,
     target: &'a dyn Vfs,
-    source: &'a SnapshotAccess,
+    source: &'a Volume,
     /// Bytes copied at once: a record of the journal must hold them.
     chunk_bytes: u32,
     caller: Caller,

@@ -10,7 +10,7 @@ impl Inner {
     ///
     /// # Errors
     /// `Stale` if there is no such snapshot any more; `TryAgain` while its commit is under way.
-    pub(super) fn view(&self, file_system: u64) -> Result<Arc<View>, VfsError> {
+    pub(crate) fn view(&self, file_system: u64) -> Result<Arc<View>, VfsError> {
         let (snapshot, counters) = {
             let state = self.lock();
             let wanted =
@@ -22,7 +22,7 @@ impl Inner {
     }
 
     /// A view, to be asked.
-    pub(super) fn shown_in<'a>(&'a self, view: &'a View) -> ReadView<'a> {
+    pub(crate) fn shown_in<'a>(&'a self, view: &'a View) -> ReadView<'a> {
         ReadView {
             file_system: view.file_system,
             state: &view.state,

@@ -13,7 +13,7 @@ use firn_format::{
 };
 use firn_store::{ObjectKey, PutMode, Store};
 use firn_vfs::{Compare, CreateMode, MemoryVfs, Name, SetAttributes, Stability, Vfs, compare_trees};
-use firn_volume::{Parts, SnapshotAccess, Volume};
+use firn_volume::{Parts, Volume};
 use futures::{FutureExt, future::BoxFuture};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -271,7 +271,7 @@ async fn history(
         }
         volume.drop_caches().await;
         must_equal(&model, &volume, "with the old segments gone").await?;
-        let snapshot = SnapshotAccess::new(&volume, false).rooted(b"s").expect("there");
+        let snapshot = volume.rooted_in_snapshot(b"s").expect("there");
         must_equal(
             &at_snapshot,
             &snapshot,
@@ -299,7 +299,7 @@ async fn history(
     }
     volume.drop_caches().await;
     must_equal(&model, &volume, "after the merge").await?;
-    let snapshot = SnapshotAccess::new(&volume, false).rooted(b"s").expect("there");
+    let snapshot = volume.rooted_in_snapshot(b"s").expect("there");
     must_equal(&at_snapshot, &snapshot, "the snapshot after the merge").await?;
     let report = volume.verify(&|_| {}).await.map_err(|error| error.to_string())?;
     if !report.is_whole() {

@@ -11,7 +11,7 @@ use firn_env::sim::Simulation;
 use firn_vfs::{
     AccessMask, Compare, CreateMode, FileHandle, SetAttributes, Stability, Vfs, VfsError, compare_trees,
 };
-use firn_volume::{SnapshotAccess, SnapshotError, Volume};
+use firn_volume::{SnapshotError, Volume};
 use std::time::Duration;
 
 async fn try_to_write(vfs: &dyn Vfs, file: FileHandle) -> Result<(), VfsError> {
@@ -32,7 +32,6 @@ fn a_snapshot_keeps_what_was_there_and_is_read_only_until_it_is_deleted() {
     let opening = world.format_and_open();
     on(&simulation, async move {
         let volume = opening.await;
-        let access = SnapshotAccess::new(&volume, false);
         let directory = volume
             .make_directory(&root(), volume.root(), &name("d"), SetAttributes::default())
             .await
@@ -56,41 +55,41 @@ fn a_snapshot_keeps_what_was_there_and_is_read_only_until_it_is_deleted() {
         volume.sync().await.expect("synced");
         volume.drop_caches().await;
 
-        let old = look(&access, &[".snapshots", "monday", "d", "f"])
+        let old = look(&volume, &[".snapshots", "monday", "d", "f"])
             .await
             .expect("found");
         assert_eq!(
-            read(&access, old, 0, 1 << 20).await.expect("it is read"),
+            read(&volume, old, 0, 1 << 20).await.expect("it is read"),
             vec![7; 100_000]
         );
-        let attributes = access.attributes(old).await.expect("attributes");
+        let attributes = volume.attributes(old).await.expect("attributes");
         assert_eq!(attributes.file_system, old.file_system);
         assert_ne!(old.file_system, volume.root().file_system);
-        assert_eq!(look(&access, &["d", "f"]).await, Err(VfsError::NotFound));
+        assert_eq!(look(&volume, &["d", "f"]).await, Err(VfsError::NotFound));
 
-        let in_snapshot = look(&access, &[".snapshots", "monday", "d"])
+        let in_snapshot = look(&volume, &[".snapshots", "monday", "d"])
             .await
             .expect("found");
         let mode = CreateMode::Guarded(SetAttributes::default());
-        let refused = access.create(&root(), in_snapshot, &name("new"), mode).await;
+        let refused = volume.create(&root(), in_snapshot, &name("new"), mode).await;
         assert_eq!(refused.map(|_| ()), Err(VfsError::ReadOnly));
-        let refused = access.remove(&root(), in_snapshot, &name("f")).await;
+        let refused = volume.remove(&root(), in_snapshot, &name("f")).await;
         assert_eq!(refused.map(|_| ()), Err(VfsError::ReadOnly));
-        assert_eq!(try_to_write(&access, old).await, Err(VfsError::ReadOnly));
+        assert_eq!(try_to_write(&volume, old).await, Err(VfsError::ReadOnly));
         let all = AccessMask {
             read: true,
             modify: true,
             extend: true,
             ..AccessMask::default()
         };
-        let (granted, _) = access.check_access(&root(), old, all).await.expect("answered");
+        let (granted, _) = volume.check_access(&root(), old, all).await.expect("answered");
         assert!(granted.read && !granted.modify && !granted.extend);
 
         volume.snapshot_delete(b"monday").await.expect("deleted");
-        assert_eq!(access.attributes(old).await, Err(VfsError::Stale));
-        assert_eq!(try_to_write(&access, old).await, Err(VfsError::Stale));
+        assert_eq!(volume.attributes(old).await, Err(VfsError::Stale));
+        assert_eq!(try_to_write(&volume, old).await, Err(VfsError::Stale));
         assert_eq!(
-            look(&access, &[".snapshots", "monday"]).await,
+            look(&volume, &[".snapshots", "monday"]).await,
             Err(VfsError::NotFound)
         );
         assert_eq!(
@@ -109,10 +108,7 @@ fn the_directory_of_snapshots_lists_them_and_shows_itself_only_if_asked_to() {
     let opening = world.format_and_open();
     on(&simulation, async move {
         let volume = opening.await;
-        let (hidden, visible) = (
-            SnapshotAccess::new(&volume, false),
-            SnapshotAccess::new(&volume, true),
-        );
+        let (hidden, visible) = (volume.clone(), volume.listing_snapshots());
         create(&volume, volume.root(), "file").await;
         for number in 0..7 {
             volume
@@ -217,8 +213,7 @@ fn names_that_are_no_directory_names_are_refused_and_any_other_bytes_are_taken()
         }
         let odd = vec![0xff, b'\n', 0x1b, b' '];
         volume.snapshot_create(odd.clone(), 0).await.expect("a snapshot");
-        let access = SnapshotAccess::new(&volume, false);
-        assert!(access.rooted(&odd).is_ok());
+        assert!(volume.rooted_in_snapshot(&odd).is_ok());
     });
 }
 
@@ -261,7 +256,7 @@ fn stopped_at(point: &'static str, seed: u64) -> bool {
             if cold {
                 volume.drop_caches().await;
             }
-            if let Ok(snapshot) = SnapshotAccess::new(&volume, false).rooted(b"s") {
+            if let Ok(snapshot) = volume.rooted_in_snapshot(b"s") {
                 let compare = Compare {
                     times: false,
                     ..Compare::default()
@@ -316,8 +311,9 @@ fn five_hundred_snapshots_survive_a_move_and_cost_no_more_requests() {
     on(&simulation, async move {
         assert_eq!(working.snapshots().len(), 500);
         for number in [0_u64, 123, 499] {
-            let access = SnapshotAccess::new(&working, false);
-            let snapshot = access.rooted(format!("{number:03}").as_bytes()).expect("there");
+            let snapshot = working
+                .rooted_in_snapshot(format!("{number:03}").as_bytes())
+                .expect("there");
             let file = look(&snapshot, &["hot"]).await.expect("found");
             assert_eq!(
                 read(&snapshot, file, 0, 1 << 20).await.expect("it is read"),
@@ -383,9 +379,8 @@ fn a_snapshot_made_while_places_are_taken_over_hides_no_node_of_the_next_one() {
     let volume = world.power_cut(&simulation);
     simulation
         .run(async move {
-            let access = SnapshotAccess::new(&volume, false);
             for snapshot in ["with the merge", "the next"] {
-                let rooted = access.rooted(snapshot.as_bytes()).expect("there");
+                let rooted = volume.rooted_in_snapshot(snapshot.as_bytes()).expect("there");
                 let hot = look(&rooted, &["hot"]).await.expect("found");
                 for offset in (0..FILE_BYTES).step_by(1 << 20) {
                     let data = read(&rooted, hot, offset, 1 << 20).await;

@@ -1,9 +1,9 @@
 //! Listings of `.snapshots`, and of a root directory that shows it.
 
-use super::{SNAPSHOTS_DIRECTORY, SnapshotAccess};
-use crate::state::Snapshot;
+use super::SNAPSHOTS_DIRECTORY;
+use crate::{state::Snapshot, volume::Inner};
 use bytes::Bytes;
-use firn_vfs::{Caller, DirectoryEntry, DirectoryPage, Vfs, VfsError};
+use firn_vfs::{Caller, DirectoryEntry, DirectoryPage, VfsError};
 
 /// The cookie of `.snapshots` in a listing of the root: below the keys of names (multiples of 16), above `..`.
 const ROOT_COOKIE: u64 = 3;
@@ -11,18 +11,17 @@ const ROOT_COOKIE: u64 = 3;
 /// Cookies of the first snapshot in a listing: behind `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 
-impl SnapshotAccess {
-    pub(super) async fn list_snapshots(
+impl Inner {
+    pub(crate) async fn list_snapshots(
         &self,
         cookie: u64,
         limit: u32,
         with_attributes: bool,
     ) -> Result<DirectoryPage, VfsError> {
-        let directory = self.directory()?;
-        let inner = &self.volume.inner;
+        let directory = self.snapshots_attributes()?;
         // A cookie is the snapshot's time, and its place among those of the same millisecond, so it stays valid when others go.
         let mut all: Vec<(u64, Snapshot)> = Vec::new();
-        for snapshot in inner
+        for snapshot in self
             .lock()
             .snapshots()
             .iter()
@@ -38,37 +37,45 @@ impl SnapshotAccess {
             *cookie = last;
         }
         let limit = (limit as usize).clamp(1, 4096);
-        let root = self.volume.root();
+        let root = self.root();
         let mut entries = Vec::new();
-        for (name, handle, at) in [(&b"."[..], self.handle(), 1), (b"..", root, 2)] {
-            if cookie < at {
-                entries.push(DirectoryEntry {
-                    name: Bytes::from_static(name),
-                    handle,
-                    cookie: at,
-                    attributes: None,
-                });
+        for (name, handle, at) in [(&b"."[..], self.snapshots_handle(), 1), (b"..", root, 2)] {
+            if cookie >= at {
+                continue;
             }
+            let attributes = match with_attributes {
+                false => None,
+                true if handle == root => Some(self.shown().see(root).await?),
+                true => Some(directory.clone()),
+            };
+            entries.push(DirectoryEntry {
+                name: Bytes::from_static(name),
+                handle,
+                cookie: at,
+                attributes,
+            });
         }
-        for (at, snapshot) in all.into_iter().filter(|(at, _)| *at > cookie) {
+        all.retain(|(at, _)| *at > cookie);
+        let end = entries.len() + all.len() <= limit;
+        all.truncate(limit.saturating_sub(entries.len()));
+        entries.truncate(limit);
+        for (at, snapshot) in all {
+            let attributes = if with_attributes {
+                match self.see_snapshot(&snapshot).await {
+                    Ok((_, attributes)) => Some(attributes),
+                    // Deleted meanwhile.
+                    Err(VfsError::Stale) => None,
+                    Err(error) => return Err(error),
+                }
+            } else {
+                None
+            };
             entries.push(DirectoryEntry {
                 handle: self.snapshot_root(&snapshot),
                 name: snapshot.name,
                 cookie: at,
-                attributes: None,
+                attributes,
             });
-        }
-        let end = entries.len() <= limit;
-        entries.truncate(limit);
-        if with_attributes {
-            for entry in &mut entries {
-                entry.attributes = match self.attributes(entry.handle).await {
-                    Ok(attributes) => Some(attributes),
-                    // Deleted meanwhile.
-                    Err(VfsError::Stale) => None,
-                    Err(error) => return Err(error),
-                };
-            }
         }
         Ok(DirectoryPage {
             entries,
@@ -78,30 +85,26 @@ impl SnapshotAccess {
     }
 
     /// A page of the root directory with `.snapshots` in it.
-    pub(super) async fn list_root(
+    pub(crate) async fn list_root(
         &self,
         caller: &Caller,
         cookie: u64,
         limit: u32,
         with_attributes: bool,
     ) -> Result<DirectoryPage, VfsError> {
-        let root = self.volume.root();
-        if cookie >= ROOT_COOKIE {
-            return self
-                .volume
-                .read_directory(caller, root, cookie, limit, with_attributes)
-                .await;
-        }
         let mut page = self
-            .volume
-            .read_directory(caller, root, cookie, limit, with_attributes)
+            .shown()
+            .list_directory(caller, self.root(), cookie, limit, with_attributes)
             .await?;
+        if cookie >= ROOT_COOKIE {
+            return Ok(page);
+        }
         let entry = DirectoryEntry {
             name: Bytes::from_static(SNAPSHOTS_DIRECTORY.as_bytes()),
-            handle: self.handle(),
+            handle: self.snapshots_handle(),
             cookie: ROOT_COOKIE,
             attributes: if with_attributes {
-                Some(self.directory()?)
+                Some(self.snapshots_attributes()?)
             } else {
                 None
             },
