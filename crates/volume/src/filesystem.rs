@@ -98,7 +98,7 @@ impl Vfs for Volume {
         let inner = &self.inner;
         match inner.place(directory)? {
             Place::Snapshots => Ok((inner.root(), inner.shown().see(inner.root()).await?)),
-            Place::Tree(tree) if inner.is_below_snapshots(&tree, directory) => {
+            Place::Tree(tree) if tree.is_below_snapshots(directory) => {
                 Ok((inner.snapshots_handle(), inner.snapshots_attributes()?))
             }
             Place::Tree(tree) => tree.shown(inner).parent(caller, directory).await,
@@ -380,7 +380,7 @@ impl Vfs for Volume {
         let mut page = view
             .list_directory(caller, directory, cookie, limit, with_attributes)
             .await?;
-        if inner.is_below_snapshots(&tree, directory) {
+        if tree.is_below_snapshots(directory) {
             for entry in page
                 .entries
                 .iter_mut()

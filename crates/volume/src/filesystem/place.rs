@@ -38,6 +38,11 @@ impl Tree {
         }
     }
 
+    /// Whether this is a snapshot's root, above which `.snapshots` is.
+    pub fn is_below_snapshots(&self, directory: FileHandle) -> bool {
+        matches!(self, Self::Snapshot(_)) && directory.inode == ROOT_DIRECTORY
+    }
+
     /// What of this may be granted at all: nobody changes a snapshot.
     pub fn grantable(&self, asked: AccessMask) -> AccessMask {
         match self {

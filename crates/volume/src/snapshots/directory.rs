@@ -11,7 +11,6 @@ mod listing;
 
 use super::view::snapshot_file_system_id;
 use crate::{
-    filesystem::place::{Place, Tree},
     state::Snapshot,
     volume::{Inner, Volume},
 };
@@ -100,10 +99,9 @@ impl Inner {
 
     async fn see_snapshot(&self, snapshot: &Snapshot) -> Result<(FileHandle, Attributes), VfsError> {
         let handle = self.snapshot_root(snapshot);
-        let Place::Tree(tree) = self.place(handle)? else {
-            unreachable!("a snapshot's file system is not that of the directory");
-        };
-        Ok((handle, tree.shown(self).see(handle).await?))
+        self.check_serving()?;
+        let view = self.view(handle.file_system)?;
+        Ok((handle, self.shown_in(&view).see(handle).await?))
     }
 
     fn snapshot_root(&self, snapshot: &Snapshot) -> FileHandle {
@@ -111,10 +109,5 @@ impl Inner {
             file_system: snapshot_file_system_id(self.volume, snapshot.id),
             inode: ROOT_DIRECTORY,
         }
-    }
-
-    /// Whether `directory` of this tree is a snapshot's root, above which `.snapshots` is.
-    pub(crate) fn is_below_snapshots(&self, tree: &Tree, directory: FileHandle) -> bool {
-        matches!(tree, Tree::Snapshot(_)) && directory.inode == ROOT_DIRECTORY
     }
 }
