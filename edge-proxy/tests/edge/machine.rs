@@ -138,6 +138,14 @@ impl Machine {
         machine
     }
 
+    /// Logs what this filter lets through, from the next start on.
+    pub fn log_at(&self, filter: &str) {
+        let text = std::fs::read_to_string(&self.config).expect("a configuration");
+        let changed = text.replace("level = \"warn\"", &format!("level = {filter:?}"));
+        assert_ne!(text, changed, "the configuration has another level");
+        std::fs::write(&self.config, changed).expect("written");
+    }
+
     /// Writes the configuration; `more` is added at its end.
     pub fn configure(&self, cloud: &Cloud, name: &str, volume: &str, more: &str) {
         let (cloud, state, port) = (cloud.path().display(), self.state.display(), self.port);

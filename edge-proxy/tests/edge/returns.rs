@@ -75,10 +75,15 @@ async fn a_lock_is_reclaimed_from_an_edge_without_the_cloud_and_stands_after_the
     edge.stop();
 }
 
-/// Puts something that is no folder in the place of the folder that has the segments, in a store that nobody can reach now.
+/// What the edge logs, at the level of debugging, when it asks the store again for something.
+const RETRIED: &str = "the store is asked again";
+
+/// Makes the folder that has the segments one that leads nowhere, in a store that nobody can reach now: they are not missed,
+/// reading them fails.
 fn hide_segments(folder: &Path) {
     std::fs::rename(folder, folder.with_extension("hidden")).expect("renamed");
-    std::fs::write(folder, "no directory").expect("written");
+    // To itself, wherever the store is put.
+    std::os::unix::fs::symlink(folder.file_name().expect("a name"), folder).expect("linked");
 }
 
 fn show_segments(folder: &Path) {
@@ -105,6 +110,7 @@ fn put_back(aside: &Path, place: &Path) {
 async fn a_cloud_that_goes_away_in_the_middle_of_the_return_is_waited_for_again() {
     let cloud = Cloud::new();
     let mut edge = Machine::new(&cloud, "a", "main");
+    edge.log_at("warn,firn_store::retry=debug");
     edge.format();
     edge.start(&[]);
     let files = edge.client().await;
@@ -129,12 +135,14 @@ async fn a_cloud_that_goes_away_in_the_middle_of_the_return_is_waited_for_again(
     hide_segments(&folder);
     let (cache, aside) = (edge.state.join("cache"), edge.state.join("cache.aside"));
     std::fs::rename(&cache, &aside).expect("renamed");
+    let retried = edge.log().matches(RETRIED).count();
     cloud.bring_table_back();
     cloud.bring_store_back();
     edge.wait_for_log("store and table answer again", 1);
+    edge.wait_for_log(RETRIED, retried + 1);
     cloud.take_store_away();
     cloud.take_table_away();
-    // It asks both for ten seconds before it goes without them.
+    // What it asks for now does not come before it gives up and looks at both, which takes it seconds.
     put_back(&aside, &cache);
     show_segments(&folder);
     let again = edge.wait_through(|seen| seen["detached"].is_object());
