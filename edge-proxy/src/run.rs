@@ -21,7 +21,8 @@ use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
 };
-use firn_vfs::{LockLimits, LockTable, Vfs};
+use firn_session::{LockLimits, LockTable};
+use firn_vfs::Vfs;
 use firn_volume::{ServingState, Volume};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};

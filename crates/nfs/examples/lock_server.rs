@@ -9,10 +9,8 @@ use firn_nfs::{
     ClientNetwork, ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, Squash,
     nlm::LockService, nsm::MonitorConfig,
 };
-use firn_vfs::{
-    Caller, CreateMode, Credentials, LockLimits, LockTable, MemoryOptions, MemoryVfs, Name, SetAttributes,
-    Vfs,
-};
+use firn_session::{LockLimits, LockTable};
+use firn_vfs::{Caller, CreateMode, Credentials, MemoryOptions, MemoryVfs, Name, SetAttributes, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
 
 #[tokio::main]

@@ -39,10 +39,10 @@ use crate::{
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use firn_env::Env;
-use firn_vfs::{
-    AccessMask, ByteRange, Caller, FileKind, LockError, LockHolder, LockOwner, LockProtocol, LockRequest,
-    LockTable, Locked, ShareMode, VfsError,
+use firn_session::{
+    ByteRange, LockError, LockHolder, LockOwner, LockProtocol, LockRequest, LockTable, Locked, ShareMode,
 };
+use firn_vfs::{AccessMask, Caller, FileKind, VfsError};
 use grant::Grants;
 use std::sync::Arc;
 use tracing::{debug, warn};

@@ -37,7 +37,7 @@ use crate::{
 use bytes::Bytes;
 use claim::Claims;
 use firn_env::{Backoff, DiskError, Env, Monotonic};
-use firn_vfs::{LockClient, LockProtocol, LockTable};
+use firn_session::{LockClient, LockProtocol, LockTable};
 use list::ClientList;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -9,7 +9,6 @@
 mod attributes;
 mod error;
 mod filesystem;
-mod locks;
 #[cfg(feature = "testing")]
 mod memory;
 mod permission;
@@ -21,10 +20,6 @@ pub use filesystem::{
     AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, FileHandle,
     FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
     XattrMode,
-};
-pub use locks::{
-    ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
-    LockRequest, LockTable, LockWaiter, Locked, ShareMode,
 };
 #[cfg(feature = "testing")]
 pub use memory::{

@@ -21,7 +21,8 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_env::Env;
-use firn_vfs::{ByteRange, FileHandle, LockOwner, LockRequest, LockTable, LockWaiter};
+use firn_session::{ByteRange, LockOwner, LockRequest, LockTable, LockWaiter};
+use firn_vfs::FileHandle;
 use std::{
     collections::BTreeMap,
     net::IpAddr,

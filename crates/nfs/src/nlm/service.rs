@@ -7,7 +7,7 @@ use crate::{
     rpc::Program,
 };
 use firn_env::{DiskError, Env};
-use firn_vfs::{LockCounts, LockTable};
+use firn_session::{LockCounts, LockTable};
 use std::sync::Arc;
 
 /// What the status page shows.

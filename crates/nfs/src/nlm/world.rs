@@ -22,9 +22,9 @@ use firn_env::{
     Env,
     sim::{Machine, Simulation},
 };
+use firn_session::{LockLimits, LockTable};
 use firn_vfs::{
-    Caller, CreateMode, Credentials, FileHandle, LockLimits, LockTable, MemoryOptions, MemoryVfs, Name,
-    SetAttributes, Vfs,
+    Caller, CreateMode, Credentials, FileHandle, MemoryOptions, MemoryVfs, Name, SetAttributes, Vfs,
 };
 use std::{
     future::Future,

@@ -10,7 +10,7 @@ use super::{
     record::{Clients, DamagedRecord, Record},
 };
 use firn_env::{DiskError, Env, OpenMode};
-use firn_vfs::LockTable;
+use firn_session::LockTable;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},

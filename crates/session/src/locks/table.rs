@@ -8,7 +8,7 @@ use super::{
     ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockRequest, ShareMode,
     segments::Segments,
 };
-use crate::FileHandle;
+use firn_vfs::FileHandle;
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
 

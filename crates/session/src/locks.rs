@@ -18,8 +18,8 @@
 mod segments;
 mod table;
 
-use crate::FileHandle;
 use bytes::Bytes;
+use firn_vfs::FileHandle;
 use std::{
     future::Future,
     pin::Pin,

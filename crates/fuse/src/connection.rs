@@ -1,0 +1,271 @@
+//! One connection to the kernel: requests are read, carried out each in a task of its own, and answered.
+//!
+//! A request that has to wait (for a lock, for the cloud) can be interrupted: when its process gets a signal, the kernel sends
+//! INTERRUPT with the request's number. Only waiting is given up, in which nothing has been changed; a change under way is
+//! finished and answered.
+
+use crate::{
+    abi::{self, IN_HEADER_BYTES},
+    errno::Failure,
+    operations::Operations,
+    reply::{self, Reply},
+    request::{self, Header, Operation},
+};
+use bytes::Bytes;
+use firn_env::Env;
+use futures::future::{Either, select};
+use rustix::io::Errno;
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    os::fd::OwnedFd,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Notify,
+};
+
+/// The largest write, the kernel's own limit for one request (256 pages).
+pub(crate) const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Room for a request: a write with its header, or the 64 KiB of an extended attribute with theirs.
+const BUFFER_BYTES: usize = WRITE_BYTES_MAX as usize + 4096;
+/// Reads and writes of pages that the kernel has under way without a process that waits for each.
+const IN_BACKGROUND: u16 = 64;
+/// Requests carried out at one moment, those that wait for a lock not counted; then no more are read. Each other one is a process (or
+/// one of [`IN_BACKGROUND`]), so this is reached by thousands of processes that all wait for the cloud.
+const IN_FLIGHT_MAX: usize = 4096;
+/// Before something that could not be served is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// A waiting request's way to hear that it is to give up.
+#[derive(Default)]
+pub(crate) struct Interrupted(Notify);
+
+impl Interrupted {
+    /// Completes when the process got a signal.
+    pub(crate) async fn wait(&self) {
+        self.0.notified().await;
+    }
+}
+
+/// See the module.
+pub(crate) struct Connection {
+    env: Env,
+    device: AsyncFd<OwnedFd>,
+    operations: Operations,
+    waiting: Mutex<HashMap<u64, Arc<Interrupted>>>,
+    in_flight: AtomicUsize,
+    finished: Notify,
+    requests: AtomicU64,
+}
+
+/// Counts a request that is carried out.
+struct InFlight<'a> {
+    connection: &'a Connection,
+    unique: u64,
+    counts: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.connection.waiting().remove(&self.unique);
+        if self.counts {
+            self.connection.in_flight.fetch_sub(1, Ordering::AcqRel);
+            self.connection.finished.notify_one();
+        }
+    }
+}
+
+impl Connection {
+    /// Over a device that was mounted.
+    pub(crate) fn new(env: &Env, device: OwnedFd, operations: Operations) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` gives the same open descriptor as long as it lives, and `AsyncFd` keeps it until it has
+        // deregistered it.
+        let device = unsafe { AsyncFd::register_with_interest(device, Interest::READABLE) }?;
+        Ok(Self {
+            env: env.clone(),
+            device,
+            operations,
+            waiting: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            finished: Notify::new(),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    /// Requests since the mount.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Arc<Interrupted>>> {
+        self.waiting.lock().expect("no panic under this lock")
+    }
+
+    /// Serves until the file system is unmounted.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read from any more.
+    pub(crate) async fn serve(self: Arc<Self>) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        loop {
+            while self.in_flight.load(Ordering::Acquire) >= IN_FLIGHT_MAX {
+                self.finished.notified().await;
+            }
+            let Some(request) = self.read(&mut buffer).await? else {
+                return Ok(());
+            };
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            self.take(request);
+        }
+    }
+
+    /// The next request; `None` once unmounted.
+    async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<Option<Bytes>> {
+        buffer.clear();
+        buffer.reserve_exact(BUFFER_BYTES);
+        loop {
+            let mut ready = self.device.readable().await?;
+            match rustix::io::read(self.device.get_ref(), rustix::buffer::spare_capacity(buffer)) {
+                Ok(length) if length < IN_HEADER_BYTES => {
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "half a request"));
+                }
+                // A large one takes the buffer with it, so that its data need not be copied.
+                Ok(length) if length > BUFFER_BYTES / 2 => return Ok(Some(std::mem::take(buffer).into())),
+                Ok(_) => return Ok(Some(Bytes::copy_from_slice(buffer))),
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                // The process was killed before its request was read.
+                Err(Errno::NOENT | Errno::INTR) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Begins to carry a request out. Interrupts find it from now on: they are read after it.
+    fn take(self: &Arc<Self>, request: Bytes) {
+        let (header, operation) = match request::decode(request) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                // Without a header there is nobody to tell.
+                tracing::error!(%error, "a request of the kernel was dropped");
+                return;
+            }
+        };
+        match operation {
+            Operation::Forget { nodes } => {
+                for (node, lookups) in nodes {
+                    self.operations.nodes().forget(node, lookups);
+                }
+            }
+            Operation::Interrupt { unique } => {
+                if let Some(waiting) = self.waiting().get(&unique) {
+                    waiting.0.notify_one();
+                }
+            }
+            Operation::Init {
+                major,
+                minor,
+                max_readahead,
+                flags,
+            } => {
+                let reply = init(major, minor, max_readahead, flags);
+                self.answer(header.unique, reply.map_err(Failure::Error));
+            }
+            operation => {
+                let interrupted = Arc::new(Interrupted::default());
+                self.waiting().insert(header.unique, interrupted.clone());
+                let counts = !matches!(operation, Operation::SetLock { waits: true, .. });
+                if counts {
+                    self.in_flight.fetch_add(1, Ordering::AcqRel);
+                }
+                let connection = self.clone();
+                self.env.spawn("mount request", async move {
+                    let _in_flight = InFlight {
+                        connection: &connection,
+                        unique: header.unique,
+                        counts,
+                    };
+                    connection.carry_out(&header, operation, &interrupted).await;
+                });
+            }
+        }
+    }
+
+    async fn carry_out(&self, header: &Header, operation: Operation, interrupted: &Interrupted) {
+        loop {
+            let result = self
+                .operations
+                .execute(header, operation.clone(), interrupted)
+                .await;
+            if result != Err(Failure::TryAgain) {
+                return self.answer(header.unique, result);
+            }
+            let pause = pin!(self.env.sleep(TRY_AGAIN_AFTER));
+            if let Either::Right(_) = select(pause, pin!(interrupted.wait())).await {
+                return self.answer(header.unique, Err(Errno::INTR.into()));
+            }
+        }
+    }
+
+    fn answer(&self, unique: u64, result: Result<Reply, Failure>) {
+        let written = match result {
+            Ok(Reply::Nothing) => return,
+            Ok(Reply::Empty) => self.write(&reply::header(unique, 0, 0), &[]),
+            Ok(Reply::Structure(body)) => self.write(&reply::header(unique, 0, body.len()), &[body]),
+            Ok(Reply::Data(parts)) => {
+                let length = parts.iter().map(Bytes::len).sum();
+                self.write(&reply::header(unique, 0, length), &parts)
+            }
+            Err(Failure::Error(error)) => self.write(&reply::header(unique, error.raw_os_error(), 0), &[]),
+            Err(Failure::TryAgain) => self.write(&reply::header(unique, Errno::AGAIN.raw_os_error(), 0), &[]),
+        };
+        match written {
+            // The process was killed, or the file system unmounted, meanwhile.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => {}
+            Err(error) => tracing::error!(%error, "the kernel refused a reply"),
+        }
+    }
+
+    fn write(&self, header: &[u8], parts: &[Bytes]) -> Result<(), Errno> {
+        let mut slices = Vec::with_capacity(parts.len() + 1);
+        slices.push(IoSlice::new(header));
+        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        // The kernel takes a message whole or not at all.
+        rustix::io::writev(self.device.get_ref(), &slices).map(drop)
+    }
+
+    /// Tells the kernel something unasked. Blocks while the kernel writes back or waits for what it is told about.
+    pub(crate) fn notify(&self, code: i32, body: &[Bytes]) -> Result<(), Errno> {
+        let length = body.iter().map(Bytes::len).sum();
+        self.write(&reply::header(0, -code, length), body)
+    }
+}
+
+/// Agrees with the kernel on what is used.
+fn init(major: u32, minor: u32, max_readahead: u32, flags: u64) -> Result<Reply, Errno> {
+    let lacking = abi::init::NEEDED & !flags;
+    if major != abi::MAJOR || minor < abi::MINOR_MIN || lacking != 0 {
+        tracing::error!(
+            "this kernel speaks FUSE {major}.{minor} without {lacking:#x}: the mount cannot be used"
+        );
+        return Err(Errno::PROTO);
+    }
+    Ok(Reply::Structure(reply::init(
+        minor.min(abi::MINOR),
+        max_readahead,
+        flags & abi::init::WANTED,
+        WRITE_BYTES_MAX,
+        IN_BACKGROUND,
+    )))
+}

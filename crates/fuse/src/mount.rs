@@ -1,0 +1,193 @@
+//! [`Mount`]: a mounted volume, from mount(2) to umount(2).
+
+use crate::{
+    connection::Connection,
+    device::{self, MountError},
+    invalidation,
+    operations::Operations,
+};
+use bytes::Bytes;
+use firn_env::{Env, Task};
+use firn_session::{
+    AnnouncingVfs, Changes, LockClient, LockProtocol, LockTable, OpenCounts, OpenFiles, Origin, WatchCounts,
+    Watcher,
+};
+use firn_vfs::Vfs;
+use std::{
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How long an end waits for the kernel to write back what mapped files have in memory.
+const UNMOUNT_WITHIN: Duration = Duration::from_secs(20);
+
+/// How a volume is mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The directory.
+    pub path: PathBuf,
+    /// What /proc/mounts shows as the device.
+    pub source: String,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Other users than the one the edge runs as may use it, as the modes and ACLs of files allow.
+    pub allow_other: bool,
+}
+
+/// What the status page shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountStatus {
+    /// The directory.
+    pub path: PathBuf,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Whether the kernel still has it.
+    pub is_mounted: bool,
+    /// Files and directories that the kernel knows.
+    pub nodes: usize,
+    /// Files that are open.
+    pub opens: OpenCounts,
+    /// Requests since the mount.
+    pub requests: u64,
+    /// What was taken out of the kernel's caches because others changed it.
+    pub invalidations: WatchCounts,
+}
+
+/// A mounted volume. Dropped without [`Mount::unmount`], it stays in the table of mounts and answers ENOTCONN, like after a
+/// kill; the next start takes it away.
+pub struct Mount {
+    env: Env,
+    options: MountOptions,
+    connection: Arc<Connection>,
+    files: OpenFiles,
+    client: LockClient,
+    watcher: Arc<Watcher>,
+    serving: Task<()>,
+    following: Task<()>,
+}
+
+impl Mount {
+    /// Mounts `vfs` with the locks and changes that all protocols share. `origin` is the mount's own.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub async fn start(
+        env: &Env,
+        options: MountOptions,
+        vfs: Arc<dyn Vfs>,
+        locks: LockTable,
+        changes: &Changes,
+        origin: Origin,
+    ) -> Result<Self, MountError> {
+        let vfs: Arc<dyn Vfs> = Arc::new(AnnouncingVfs::new(vfs, changes.clone(), origin).without_waiting());
+        let files = OpenFiles::new(vfs.clone(), locks.clone(), firn_session::OpenLimits::default());
+        let client = LockClient {
+            protocol: LockProtocol::Local,
+            name: Bytes::copy_from_slice(options.path.as_os_str().as_bytes()),
+        };
+        let MountOptions {
+            path,
+            source,
+            read_only,
+            allow_other,
+        } = options.clone();
+        let work = move || device::mount(&path, &source, read_only, allow_other);
+        let device = env.compute(work).await?;
+        let operations = Operations::new(env, vfs, locks, files.clone(), client.clone());
+        let failed = |source| MountError::Failed {
+            path: options.path.clone(),
+            source,
+        };
+        let connection = Arc::new(Connection::new(env, device, operations).map_err(failed)?);
+        let known = Arc::downgrade(&connection);
+        let watcher = changes.watch(origin, move |file| {
+            let connection = known.upgrade();
+            connection.is_some_and(|connection| connection.operations().nodes().number(file).is_some())
+        });
+        let watcher = Arc::new(watcher);
+        let serve = connection.clone();
+        let serving = env.spawn("mount", async move {
+            if let Err(error) = serve.serve().await {
+                tracing::error!(%error, "a mount is no longer served");
+            }
+        });
+        let follow = invalidation::follow(env.clone(), connection.clone(), watcher.clone());
+        let mount = Self {
+            env: env.clone(),
+            connection,
+            files,
+            client,
+            following: env.spawn("invalidate", follow),
+            watcher,
+            serving,
+            options,
+        };
+        mount.check().await?;
+        Ok(mount)
+    }
+
+    /// Asks the kernel whether it can be used: the agreement is made after mount(2) has returned.
+    async fn check(&self) -> Result<(), MountError> {
+        let path = self.options.path.clone();
+        let asked = self
+            .env
+            .compute(move || rustix::fs::statvfs(&path).map(drop))
+            .await;
+        match asked {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.serving.abort();
+                self.following.abort();
+                let path = self.options.path.clone();
+                // What is left of it.
+                let _ = self
+                    .env
+                    .compute(move || rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH))
+                    .await;
+                Err(MountError::Kernel(error.to_string()))
+            }
+        }
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.options.path
+    }
+
+    /// What the status page shows.
+    pub fn status(&self) -> MountStatus {
+        MountStatus {
+            path: self.options.path.clone(),
+            read_only: self.options.read_only,
+            is_mounted: device::is_mounted(&self.options.path),
+            nodes: self.connection.operations().nodes().count(),
+            opens: self.files.counts(),
+            requests: self.connection.requests(),
+            invalidations: self.watcher.counts(),
+        }
+    }
+
+    /// Writes back, unmounts, and releases what processes held. Those that still have files open get ENOTCONN from now on.
+    pub async fn unmount(self) {
+        let path = self.options.path.clone();
+        let work = self.env.compute(move || device::unmount(&path));
+        let shown = self.options.path.display();
+        match self.env.timeout(UNMOUNT_WITHIN, work).await {
+            Ok(Ok(true)) => tracing::info!(path = %shown, "unmounted"),
+            Ok(Ok(false)) => {
+                tracing::warn!(path = %shown, "unmounted while in use: open files there are cut off")
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(path = %shown, %error, "not unmounted; the next start takes the mount away")
+            }
+            Err(_) => {
+                tracing::warn!(path = %shown, "the kernel does not end the mount; the next start takes it away")
+            }
+        }
+        self.serving.abort();
+        self.following.abort();
+        self.files.release_client(&self.client).await;
+    }
+}

@@ -1,0 +1,184 @@
+//! What each request of the kernel does to the file system.
+//!
+//! A request may be carried out again from the start after [`Failure::TryAgain`], which a call of the file system returns only
+//! when it changed nothing; so a request that changes something twice waits by itself between the two.
+
+mod attributes;
+mod data;
+mod extended;
+mod listing;
+mod locking;
+mod names;
+
+use crate::{
+    connection::Interrupted,
+    errno::Failure,
+    nodes::Nodes,
+    reply::{self, Reply},
+    request::{Header, Operation},
+};
+use bytes::{BufMut, Bytes, BytesMut};
+use firn_env::Env;
+use firn_session::{LockClient, LockOwner, LockTable, OpenFiles};
+use firn_vfs::{Attributes, Caller, Credentials, FileHandle, Name, Vfs, VfsError};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// The file system as one mount uses it.
+pub(crate) struct Operations {
+    env: Env,
+    vfs: Arc<dyn Vfs>,
+    locks: LockTable,
+    files: OpenFiles,
+    client: LockClient,
+    nodes: Nodes,
+    /// Of the root: files of any other belong to snapshots.
+    live_file_system: u64,
+}
+
+/// What has a result is answered with it.
+type Outcome = Result<Reply, Failure>;
+
+impl Operations {
+    pub(crate) fn new(
+        env: &Env,
+        vfs: Arc<dyn Vfs>,
+        locks: LockTable,
+        files: OpenFiles,
+        client: LockClient,
+    ) -> Self {
+        let root = vfs.root();
+        Self {
+            env: env.clone(),
+            vfs,
+            locks,
+            files,
+            client,
+            nodes: Nodes::new(root),
+            live_file_system: root.file_system,
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Carries a request out.
+    pub(crate) async fn execute(
+        &self,
+        header: &Header,
+        operation: Operation,
+        interrupted: &Interrupted,
+    ) -> Outcome {
+        let node = header.node;
+        match operation {
+            Operation::Lookup { name } => self.lookup(node, &name).await,
+            Operation::GetAttr => self.get_attributes(node).await,
+            Operation::SetAttr(change) => self.set_attributes(node, &change).await,
+            Operation::ReadLink => self.read_link(node).await,
+            Operation::Symlink { name, target } => self.symlink(header, &name, target).await,
+            Operation::MkNod {
+                mode,
+                device,
+                umask,
+                name,
+            } => self.make_node(header, &name, (mode, umask), device).await,
+            Operation::MkDir { mode, umask, name } => self.make_directory(header, &name, (mode, umask)).await,
+            Operation::Unlink { name } => self.remove(node, &name).await,
+            Operation::RmDir { name } => self.remove_directory(node, &name).await,
+            Operation::Rename {
+                to,
+                flags,
+                from_name,
+                to_name,
+            } => self.rename((node, &from_name), (to, &to_name), flags).await,
+            Operation::Link { old, name } => self.link(old, node, &name).await,
+            Operation::Open { flags } => self.open(node, flags).await,
+            Operation::Create {
+                flags,
+                mode,
+                umask,
+                name,
+            } => {
+                self.create(header, &name, (mode, umask), flags, interrupted)
+                    .await
+            }
+            Operation::Read { offset, size } => self.read(node, offset, size).await,
+            Operation::Write {
+                handle: _,
+                offset,
+                flags,
+                data,
+            } => self.write(node, offset, flags, data).await,
+            Operation::StatFs => Ok(Reply::Structure(reply::status(
+                &self.vfs.file_system_status().await?,
+            ))),
+            Operation::Release {
+                handle,
+                flags,
+                lock_owner,
+            } => self.release(node, handle, flags, lock_owner).await,
+            Operation::FSync => self.commit(node).await,
+            Operation::Flush { lock_owner } => self.flush(node, lock_owner),
+            Operation::SetXattr {
+                name,
+                value,
+                flags,
+                extra,
+            } => self.set_xattr(node, &name, value, flags, extra).await,
+            Operation::GetXattr { name, size } => self.get_xattr(node, &name, size).await,
+            Operation::ListXattr { size } => self.list_xattrs(header, size).await,
+            Operation::RemoveXattr { name } => self.remove_xattr(node, &name).await,
+            Operation::OpenDir => Ok(Reply::Structure(reply::opened(0, 0))),
+            Operation::ReadDir { offset, size, plus } => self.read_directory(node, offset, size, plus).await,
+            // Names are stable (level 1) when the call that changed them returned.
+            Operation::ReleaseDir | Operation::FSyncDir | Operation::Destroy => Ok(Reply::Empty),
+            Operation::GetLock(lock) => self.get_lock(node, &lock),
+            Operation::SetLock { lock, waits } => self.set_lock(node, &lock, waits, interrupted).await,
+            Operation::Init { .. } | Operation::Forget { .. } | Operation::Interrupt { .. } => {
+                Ok(Reply::Nothing)
+            }
+            Operation::Unknown => Err(Errno::NOSYS.into()),
+        }
+    }
+
+    fn handle(&self, node: u64) -> Result<FileHandle, Failure> {
+        // The kernel asks only for what it knows; an invalidated node may be asked for once more.
+        self.nodes.handle(node).ok_or(Failure::Error(Errno::STALE))
+    }
+
+    fn lock_owner(&self, owner: u64) -> LockOwner {
+        LockOwner {
+            client: self.client.clone(),
+            owner: owner_bytes(owner),
+        }
+    }
+
+    /// A reply that makes the kernel know a file.
+    fn entry(&self, handle: FileHandle, attributes: &Attributes) -> Reply {
+        let node = self.nodes.look_up(handle);
+        Reply::Structure(reply::entry(node, attributes, self.live_file_system))
+    }
+}
+
+/// Owners of the kernel have eight bytes, those of opens as well: a byte before them keeps the two apart.
+fn owner_bytes(owner: u64) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(9);
+    bytes.put_u8(1);
+    bytes.put_u64(owner);
+    bytes.freeze()
+}
+
+/// As whom calls are made: the kernel has decided already whether the process may.
+fn superuser() -> Caller {
+    Caller {
+        credentials: Credentials::root(),
+        request: None,
+    }
+}
+
+/// The name of an entry.
+fn name(bytes: &Bytes) -> Result<Name, VfsError> {
+    // Its own memory: the whole request would otherwise live as long as the name.
+    Name::new(Bytes::copy_from_slice(bytes))
+}

@@ -1,0 +1,123 @@
+//! Content: opening, reading, writing, closing.
+//!
+//! Writes are level 0 until fsync, which makes them level 1, as for NFS; those of files opened with O_SYNC or O_DSYNC are level 1
+//! when they return.
+
+use super::{Operations, Outcome, superuser};
+use crate::{
+    abi::{self, open},
+    errno::Failure,
+    reply::{self, Reply},
+};
+use bytes::Bytes;
+use firn_session::{ByteRange, OpenAccess, OpenId};
+use firn_vfs::{FileHandle, Stability};
+use rustix::io::Errno;
+
+impl Operations {
+    pub(super) async fn open(&self, node: u64, flags: u32) -> Outcome {
+        let (id, open_flags) = self.open_file(self.handle(node)?, flags, Some(node)).await?;
+        Ok(Reply::Structure(reply::opened(id.0, open_flags)))
+    }
+
+    /// Opens; `node`: the kernel may have pages of it.
+    pub(super) async fn open_file(
+        &self,
+        file: FileHandle,
+        flags: u32,
+        node: Option<u64>,
+    ) -> Result<(OpenId, u32), Failure> {
+        let access = match flags & open::ACCESS_MODE {
+            open::WRITE_ONLY => OpenAccess {
+                read: false,
+                write: true,
+            },
+            open::READ_WRITE => OpenAccess {
+                read: true,
+                write: true,
+            },
+            _ => OpenAccess {
+                read: true,
+                write: false,
+            },
+        };
+        let id = self.files.open(&self.client, file, access, None).await?;
+        let mut open_flags = abi::OPEN_PARALLEL_DIRECT_WRITES;
+        if let Some(node) = node {
+            // Retained, so that it cannot be gone; if it cannot be asked now, its pages are read anew.
+            let attributes = self.vfs.attributes(file).await;
+            if attributes.is_ok_and(|attributes| self.nodes.pages_are_of(node, attributes.change)) {
+                open_flags |= abi::OPEN_KEEP_CACHE;
+            }
+        }
+        Ok((id, open_flags))
+    }
+
+    /// All that was asked for up to the end of the file: the kernel takes less for the end.
+    pub(super) async fn read(&self, node: u64, offset: u64, size: u32) -> Outcome {
+        let file = self.handle(node)?;
+        let mut parts: Vec<Bytes> = Vec::new();
+        let mut done = 0_u32;
+        while done < size {
+            let at = offset.checked_add(done.into()).ok_or(Errno::INVAL)?;
+            let read = self.vfs.read(&superuser(), file, at, size - done).await?;
+            let length: usize = read.data.iter().map(Bytes::len).sum();
+            done += u32::try_from(length).map_err(|_| Errno::IO)?;
+            parts.extend(read.data);
+            if read.end_of_file || length == 0 {
+                break;
+            }
+        }
+        Ok(Reply::Data(parts))
+    }
+
+    pub(super) async fn write(&self, node: u64, offset: u64, flags: u32, data: Bytes) -> Outcome {
+        let file = self.handle(node)?;
+        let stability = match flags & open::SYNC {
+            open::SYNC => Stability::FileSync,
+            open::DATA_SYNC => Stability::DataSync,
+            _ => Stability::Unstable,
+        };
+        let length = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
+        let largest = self.vfs.limits().maximum_io_bytes.max(1) as usize;
+        let mut rest = data;
+        let mut at = offset;
+        // Once, on every file system that takes as much as the kernel sends; repeating a part writes the same bytes.
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(largest));
+            let part_bytes = part.len() as u64;
+            let written = self
+                .vfs
+                .write(&superuser(), file, at, vec![part], stability)
+                .await?;
+            self.nodes.changed_here(node, &written.file);
+            at = at.checked_add(part_bytes).ok_or(Errno::FBIG)?;
+        }
+        Ok(Reply::Structure(reply::length(length)))
+    }
+
+    pub(super) async fn commit(&self, node: u64) -> Outcome {
+        self.vfs.commit(&superuser(), self.handle(node)?).await?;
+        Ok(Reply::Empty)
+    }
+
+    /// One descriptor is closed: by POSIX all locks of its process on the file end.
+    pub(super) fn flush(&self, node: u64, lock_owner: u64) -> Outcome {
+        let file = self.handle(node)?;
+        self.locks
+            .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
+        Ok(Reply::Empty)
+    }
+
+    /// The last descriptor of an open is closed.
+    pub(super) async fn release(&self, node: u64, handle: u64, flags: u32, lock_owner: u64) -> Outcome {
+        if flags & abi::RELEASE_FLOCK_UNLOCK != 0
+            && let Some(file) = self.nodes.handle(node)
+        {
+            self.locks
+                .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
+        }
+        self.files.close(OpenId(handle)).await?;
+        Ok(Reply::Empty)
+    }
+}

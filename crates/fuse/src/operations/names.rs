@@ -1,0 +1,189 @@
+//! Names: looking up, creating, removing, renaming.
+
+use super::{Operations, Outcome, name, superuser};
+use crate::{
+    abi,
+    connection::Interrupted,
+    errno::Failure,
+    reply::{self, Reply},
+    request::Header,
+};
+use bytes::{Bytes, BytesMut};
+use firn_vfs::{CreateMode, Created, FileHandle, FileKind, SetAttributes, VfsError};
+use futures::future::{Either, select};
+use rustix::io::Errno;
+use std::{pin::pin, time::Duration};
+
+/// Between attempts to open what was just created.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+const SET_GID: u32 = 0o2000;
+const PERMISSIONS: u32 = 0o7777;
+
+impl Operations {
+    pub(super) async fn lookup(&self, directory: u64, bytes: &Bytes) -> Outcome {
+        let directory = self.handle(directory)?;
+        let (file, attributes) = self.vfs.lookup(&superuser(), directory, &name(bytes)?).await?;
+        Ok(self.entry(file, &attributes))
+    }
+
+    /// Owner, group and mode of a new file in `directory`, as the kernel would set them: a set-gid directory hands its group
+    /// down, and where a default ACL is inherited it stands in for the umask.
+    async fn new_file(
+        &self,
+        header: &Header,
+        directory: FileHandle,
+        (mode, umask): (u32, u32),
+    ) -> Result<SetAttributes, VfsError> {
+        let parent = self.vfs.attributes(directory).await?;
+        let (_, default_acl) = self.vfs.get_acl(&superuser(), directory).await?;
+        let umask = if default_acl.entries.is_empty() { umask } else { 0 };
+        Ok(SetAttributes {
+            mode: Some(mode & PERMISSIONS & !umask),
+            uid: Some(header.uid),
+            gid: Some(if parent.mode & SET_GID == 0 {
+                header.gid
+            } else {
+                parent.gid
+            }),
+            ..SetAttributes::default()
+        })
+    }
+
+    fn created(&self, created: &Created) -> Outcome {
+        Ok(self.entry(created.handle, &created.attributes))
+    }
+
+    pub(super) async fn symlink(&self, header: &Header, bytes: &Bytes, target: Bytes) -> Outcome {
+        let directory = self.handle(header.node)?;
+        let attributes = self.new_file(header, directory, (0o777, 0)).await?;
+        let target = Bytes::copy_from_slice(&target);
+        let name = name(bytes)?;
+        let made = self
+            .vfs
+            .make_symlink(&superuser(), directory, &name, target, attributes)
+            .await?;
+        self.created(&made)
+    }
+
+    pub(super) async fn read_link(&self, node: u64) -> Outcome {
+        let (target, _) = self.vfs.read_link(&superuser(), self.handle(node)?).await?;
+        Ok(Reply::Data(vec![target]))
+    }
+
+    pub(super) async fn make_node(
+        &self,
+        header: &Header,
+        bytes: &Bytes,
+        modes: (u32, u32),
+        device: u32,
+    ) -> Outcome {
+        let directory = self.handle(header.node)?;
+        let name = name(bytes)?;
+        let attributes = self.new_file(header, directory, modes).await?;
+        let (major, minor) = reply::device_numbers(device);
+        let kind = match modes.0 & abi::mode::KIND {
+            0 | abi::mode::REGULAR => {
+                let mode = CreateMode::Guarded(attributes);
+                let file = self.vfs.create(&superuser(), directory, &name, mode).await?;
+                return self.created(&file);
+            }
+            abi::mode::FIFO => FileKind::Fifo,
+            abi::mode::SOCKET => FileKind::Socket,
+            abi::mode::CHARACTER => FileKind::CharacterDevice { major, minor },
+            abi::mode::BLOCK => FileKind::BlockDevice { major, minor },
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let node = self
+            .vfs
+            .make_node(&superuser(), directory, &name, kind, attributes)
+            .await?;
+        self.created(&node)
+    }
+
+    pub(super) async fn make_directory(&self, header: &Header, bytes: &Bytes, modes: (u32, u32)) -> Outcome {
+        let directory = self.handle(header.node)?;
+        let attributes = self.new_file(header, directory, modes).await?;
+        let name = name(bytes)?;
+        let made = self
+            .vfs
+            .make_directory(&superuser(), directory, &name, attributes)
+            .await?;
+        self.created(&made)
+    }
+
+    /// Creates a file and opens it. If it exists by now, the kernel is told to look again and to open it, so that it checks who may.
+    pub(super) async fn create(
+        &self,
+        header: &Header,
+        bytes: &Bytes,
+        modes: (u32, u32),
+        flags: u32,
+        interrupted: &Interrupted,
+    ) -> Outcome {
+        let directory = self.handle(header.node)?;
+        let attributes = self.new_file(header, directory, modes).await?;
+        let mode = CreateMode::Guarded(attributes);
+        let created = match self
+            .vfs
+            .create(&superuser(), directory, &name(bytes)?, mode)
+            .await
+        {
+            Err(VfsError::Exists) if flags & abi::open::EXCLUSIVE == 0 => return Err(Errno::STALE.into()),
+            created => created?,
+        };
+        let (opened, open_flags) = loop {
+            match self.open_file(created.handle, flags, None).await {
+                Err(Failure::TryAgain) => {
+                    let pause = pin!(self.env.sleep(TRY_AGAIN_AFTER));
+                    if let Either::Right(_) = select(pause, pin!(interrupted.wait())).await {
+                        return Err(Errno::INTR.into());
+                    }
+                }
+                opened => break opened?,
+            }
+        };
+        let node = self.nodes.look_up(created.handle);
+        self.nodes.pages_are_of(node, created.attributes.change);
+        let mut body = BytesMut::with_capacity(144);
+        reply::put_entry(&mut body, node, &created.attributes, self.live_file_system);
+        reply::put_opened(&mut body, opened.0, open_flags);
+        Ok(Reply::Structure(body.freeze()))
+    }
+
+    pub(super) async fn remove(&self, directory: u64, bytes: &Bytes) -> Outcome {
+        let directory = self.handle(directory)?;
+        self.vfs.remove(&superuser(), directory, &name(bytes)?).await?;
+        Ok(Reply::Empty)
+    }
+
+    pub(super) async fn remove_directory(&self, directory: u64, bytes: &Bytes) -> Outcome {
+        let directory = self.handle(directory)?;
+        self.vfs
+            .remove_directory(&superuser(), directory, &name(bytes)?)
+            .await?;
+        Ok(Reply::Empty)
+    }
+
+    pub(super) async fn rename(&self, from: (u64, &Bytes), to: (u64, &Bytes), flags: u32) -> Outcome {
+        if flags != 0 {
+            // Exchange and the like are not operations of the file system; tools that ask for NOREPLACE do without.
+            return Err(Errno::INVAL.into());
+        }
+        let (from_directory, to_directory) = (self.handle(from.0)?, self.handle(to.0)?);
+        let (from_name, to_name) = (name(from.1)?, name(to.1)?);
+        self.vfs
+            .rename(&superuser(), from_directory, &from_name, to_directory, &to_name)
+            .await?;
+        Ok(Reply::Empty)
+    }
+
+    pub(super) async fn link(&self, old: u64, directory: u64, bytes: &Bytes) -> Outcome {
+        let (file, directory) = (self.handle(old)?, self.handle(directory)?);
+        let (attributes, _) = self
+            .vfs
+            .link(&superuser(), file, directory, &name(bytes)?)
+            .await?;
+        Ok(self.entry(file, &attributes))
+    }
+}

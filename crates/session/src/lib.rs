@@ -1,0 +1,26 @@
+//! What open files need and no single call on a file system has: state that clients keep on the server between calls.
+//!
+//! It stands beside the volume, one for all protocols, so that what one client holds is seen by every other, through
+//! whatever protocol it came:
+//!
+//! - [`LockTable`]: byte-range locks and share reservations;
+//! - [`OpenFiles`]: who has which file open; an unlinked file stays until its last close;
+//! - [`Changes`]: tells those who cache (a mount on this machine) what others changed, before the others are answered;
+//!   [`AnnouncingVfs`] is the volume as a protocol sees it when there are such caches.
+//!
+//! Nothing here does I/O of its own, and every quantity is bounded.
+
+mod announcing;
+mod changes;
+#[cfg(test)]
+mod histories;
+mod locks;
+mod open_files;
+
+pub use announcing::AnnouncingVfs;
+pub use changes::{Change, ChangeKind, Changes, Delivery, Origin, WatchCounts, Watcher};
+pub use locks::{
+    ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
+    LockRequest, LockTable, LockWaiter, Locked, ShareMode,
+};
+pub use open_files::{OpenAccess, OpenCounts, OpenError, OpenFile, OpenFiles, OpenId, OpenLimits};
