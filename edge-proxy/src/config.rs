@@ -25,6 +25,8 @@ pub struct Config {
     pub(crate) nfs: NfsSection,
     #[serde(rename = "export")]
     pub(crate) exports: Vec<ExportSection>,
+    #[serde(rename = "mount", default)]
+    pub(crate) mounts: Vec<MountSection>,
     #[serde(default)]
     pub(crate) log: LogSection,
     #[serde(default)]
@@ -117,6 +119,17 @@ pub struct ExportSection {
     #[serde(default = "default_true")]
     pub require_privileged_port: bool,
     pub connections_per_client: Option<usize>,
+}
+
+/// Where on this machine the volume is mounted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MountSection {
+    pub path: PathBuf,
+    #[serde(default)]
+    pub read_only: bool,
+    #[serde(default = "default_true")]
+    pub allow_other: bool,
 }
 
 /// See [`Squash`].
@@ -473,6 +486,27 @@ mod tests {
         assert!(error.contains("stor"), "{error}");
         let error = Config::parse(&MINIMAL.replace("192.168.0.0/16", "192.168.0.0/40")).unwrap_err();
         assert!(error.contains("192.168.0.0/40"), "{error}");
+    }
+
+    #[test]
+    fn a_mount_is_on_a_path_that_means_one_directory() {
+        let with = |more: &str| Config::parse(&format!("{MINIMAL}\n{more}"));
+        let mount = |path: &str| format!("[[mount]]\npath = \"{path}\"\n");
+        let config = with(&mount("/srv/files")).expect("fine");
+        assert!(config.mounts[0].allow_other && !config.mounts[0].read_only);
+        for (wrong, said) in [
+            (mount("srv/files"), "absolute"),
+            (mount("/srv/../files"), "absolute"),
+            (mount("/"), "not the root"),
+            (mount("/srv") + &mount("/srv/"), "twice"),
+            (mount("/srv") + &mount("/srv/below"), "below"),
+            (mount("/var/lib"), "state directory"),
+            (mount("/var/lib/firn/mnt"), "state directory"),
+            (mount("/srv") + "user = 1", "user"),
+        ] {
+            let error = with(&wrong).expect_err(&wrong);
+            assert!(error.contains(said), "{wrong}: {error}");
+        }
     }
 
     #[test]

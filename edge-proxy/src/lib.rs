@@ -31,6 +31,7 @@ mod replace;
 mod report;
 mod rings;
 mod run;
+mod serve;
 mod snapshot;
 mod snapshots;
 mod usage;

@@ -2,7 +2,7 @@
 
 use crate::{
     cleaner::{Cleaned, CleanerPart},
-    snapshot::Snapshot,
+    snapshot::{LocalMountPart, Snapshot},
 };
 use firn_quantity::{Dollars, Money};
 use firn_store::PriceBook;
@@ -262,10 +262,31 @@ pub fn status(snapshot: &Snapshot) -> String {
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));
     }
+    for mount in &snapshot.mounts {
+        row("Mount", mount_line(mount));
+    }
     if let Some(text) = cleaner_line(&snapshot.cleaner) {
         row("Cleaner", text);
     }
     out
+}
+
+/// A mount on this machine.
+fn mount_line(mount: &LocalMountPart) -> String {
+    let mut text = format!(
+        "{}{}: {} open files, {} requests",
+        mount.path,
+        if mount.read_only { " (read-only)" } else { "" },
+        mount.open_files,
+        mount.requests
+    );
+    if !mount.is_mounted {
+        text.push_str("; somebody unmounted it, a restart mounts it again");
+    }
+    if mount.is_stalled {
+        text.push_str("; the kernel does not answer, changes of others may be seen late");
+    }
+    text
 }
 
 /// What the cleaner inside did; nothing if it was never asked to.

@@ -13,16 +13,12 @@ use crate::{
     metrics,
     opened::{self, Mode, Opened},
     parts::Outside,
+    serve::Service,
     snapshot::{Fixed, Observed},
     usage::EdgeMeter,
 };
 use firn_env::{Env, Task, println};
-use firn_nfs::{
-    ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
-    nsm::MonitorConfig,
-};
-use firn_session::{LockLimits, LockTable};
-use firn_vfs::Vfs;
+use firn_nfs::HandleKey;
 use firn_volume::{ServingState, Volume};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
@@ -133,8 +129,8 @@ async fn serve_opened(
         }
         Mode::Detached(detached) => Some(detached),
     };
-    let service = serve(config, outside, handle_key, &volume).await?;
-    let address = service.0.address().to_owned();
+    let service = Service::start(config, outside, handle_key, &volume).await?;
+    let address = service.address().to_owned();
     let fixed = Fixed {
         volume_name: opened.volume_name,
         volume_id: parts.volume.hex().to_string(),
@@ -174,8 +170,8 @@ async fn serve_opened(
     if let Some(meter) = &meter {
         meter.record(&observed).await;
     }
-    if let Some((service, _locks)) = observed.take_service() {
-        service.shutdown().await;
+    if let Some(service) = observed.take_service() {
+        service.end().await;
     }
     match end {
         End::Signal | End::Back => {
@@ -312,71 +308,6 @@ fn watchdog_while_opening(env: &Env) -> Option<Background> {
             env.sleep(limit / 3).await;
         }
     })))
-}
-
-async fn serve(
-    config: &Config,
-    outside: &Outside,
-    handle_key: HandleKey,
-    volume: &Volume,
-) -> Result<(NfsService, LockService), Failure> {
-    let vfs: Arc<dyn Vfs> = Arc::new(if config.snapshots.visible {
-        volume.listing_snapshots()
-    } else {
-        volume.clone()
-    });
-    let mut exports = Vec::new();
-    for section in &config.exports {
-        let rule = |network, read_only| ClientRule {
-            network,
-            read_only,
-            squash: section.squash.into(),
-            anonymous_uid: section.anonymous_uid,
-            anonymous_gid: section.anonymous_gid,
-            require_privileged_port: section.require_privileged_port,
-        };
-        let writers = section.clients.iter().map(|network| rule(*network, false));
-        let readers = section
-            .read_only_clients
-            .iter()
-            .map(|network| rule(*network, true));
-        let rules = writers.chain(readers).collect();
-        let mut export = Export::new(&section.path, vfs.clone(), rules).map_err(Failure::usage)?;
-        if let Some(connections) = section.connections_per_client {
-            export = export.with_connections_per_client(connections);
-        }
-        exports.push(export);
-    }
-    let exports = Arc::new(Exports::new(handle_key, exports).map_err(Failure::usage)?);
-    let monitor = MonitorConfig {
-        grace: config.grace(),
-        ..MonitorConfig::default()
-    };
-    let locks = LockService::start(
-        &outside.env,
-        exports.clone(),
-        LockTable::new(LockLimits::default()),
-        monitor,
-    )
-    .await
-    .map_err(Failure::new)?;
-    let nfs = &config.nfs;
-    let service = ServiceConfig {
-        address: format!("{}:{}", nfs.listen, nfs.nfs_port),
-        mount_address: nfs.mount_port.map(|port| format!("{}:{port}", nfs.listen)),
-        port_mapping: if nfs.portmap {
-            PortMapping::Auto(format!("{}:111", nfs.listen))
-        } else {
-            PortMapping::None
-        },
-        limits: bounds::limits(nfs),
-        ..ServiceConfig::default()
-    };
-    let service = NfsService::start(&outside.env, service, exports, locks.programs())
-        .await
-        .map_err(Failure::new)?;
-    locks.announce();
-    Ok((service, locks))
 }
 
 fn start_log(config: &Config) -> Result<(), Failure> {

@@ -7,8 +7,8 @@ use crate::{
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
     detached::{Detached, DetachedPart},
+    serve::Service,
 };
-use firn_nfs::{NfsService, nlm::LockService};
 use firn_seal::Keys;
 use firn_store::{Meter, PriceBook, Route, Usage};
 use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
@@ -39,6 +39,9 @@ pub struct Snapshot {
     pub store: StorePart,
     pub table: TablePart,
     pub nfs: NfsPart,
+    /// Directories of this machine on which the volume is mounted.
+    #[serde(default)]
+    pub mounts: Vec<LocalMountPart>,
     #[serde(default)]
     pub cleaner: CleanerPart,
     #[serde(default)]
@@ -225,6 +228,25 @@ pub struct MountPart {
     pub path: String,
 }
 
+/// A mount on this machine.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LocalMountPart {
+    pub path: String,
+    pub read_only: bool,
+    /// False: somebody unmounted it.
+    pub is_mounted: bool,
+    pub open_files: u64,
+    /// Files and directories that the kernel knows.
+    pub known_files: u64,
+    pub requests: u64,
+    /// Changes of others that the kernel's caches were told of.
+    pub invalidations: u64,
+    /// Times everything was dropped since there were too many.
+    pub rescans: u64,
+    /// The kernel does not answer: changes of others may be seen late.
+    pub is_stalled: bool,
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OperationPart {
     pub program: String,
@@ -299,7 +321,7 @@ pub struct Observed {
     pub cleaner: Arc<InsideCleaner>,
     keys: Keys,
     detached: Option<Arc<Detached>>,
-    service: Mutex<Option<(NfsService, LockService)>>,
+    service: Mutex<Option<Service>>,
 }
 
 /// The parts of an [`Observed`] that do not change.
@@ -320,7 +342,7 @@ impl Observed {
         limits: VolumeConfig,
         fixed: Fixed,
         cleaner: Arc<InsideCleaner>,
-        (service, detached): ((NfsService, LockService), Option<Arc<Detached>>),
+        (service, detached): (Service, Option<Arc<Detached>>),
     ) -> Self {
         Self {
             env: outside.env.clone(),
@@ -341,12 +363,12 @@ impl Observed {
         }
     }
 
-    fn service(&self) -> MutexGuard<'_, Option<(NfsService, LockService)>> {
+    fn service(&self) -> MutexGuard<'_, Option<Service>> {
         self.service.lock().expect("no panic under this lock")
     }
 
     /// Takes the service away, to shut it down; snapshots then show no clients.
-    pub fn take_service(&self) -> Option<(NfsService, LockService)> {
+    pub fn take_service(&self) -> Option<Service> {
         self.service().take()
     }
 
@@ -452,6 +474,7 @@ impl Observed {
                 nanodollars: table.nano_dollars,
             },
             nfs: self.service().as_ref().map(nfs_part).unwrap_or_default(),
+            mounts: self.service().as_ref().map(Service::mounts).unwrap_or_default(),
             cleaner: self.cleaner.part(),
             merging: MergingPart {
                 proposals: status.merging.merged,
@@ -470,7 +493,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn nfs_part((service, _): &(NfsService, LockService)) -> NfsPart {
+fn nfs_part(service: &Service) -> NfsPart {
+    let service = &service.nfs;
     let mounts = service
         .mounted()
         .into_iter()

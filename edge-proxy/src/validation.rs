@@ -15,6 +15,7 @@ use firn_quantity::Size;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
+    path::{Component, Path},
 };
 
 /// The port of the port mapper, which `nfs.portmap` serves.
@@ -30,6 +31,7 @@ const DISK_CACHE_MAX: u64 = 256 << 40;
 pub fn check(config: &Config) -> Result<(), String> {
     limits(&config.limits)?;
     exports(config)?;
+    mounts(config)?;
     bounds::check(&config.nfs, &config.exports)?;
     addresses(config)?;
     state_directory(config)?;
@@ -91,6 +93,43 @@ fn exports(config: &Config) -> Result<(), String> {
                 "[[export]]: {path} is exported to no network; name at least one in clients or read_only_clients"
             ));
         }
+    }
+    Ok(())
+}
+
+/// Directories of this machine; not one that the edge itself needs, which could then wait for itself.
+fn mounts(config: &Config) -> Result<(), String> {
+    let mut seen: Vec<&Path> = Vec::new();
+    for mount in &config.mounts {
+        let (path, shown) = (mount.path.as_path(), mount.path.display());
+        let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !path.is_absolute() || !path.components().all(is_plain) {
+            return Err(format!("[[mount]]: {shown} must be absolute, without `..`"));
+        }
+        if path.parent().is_none() {
+            return Err(format!(
+                "[[mount]]: {shown} must be a directory of its own, not the root"
+            ));
+        }
+        let state = config.volume.state_directory.as_path();
+        if state.starts_with(path) || path.starts_with(state) {
+            return Err(format!(
+                "[[mount]]: {shown} and the state directory {} lie in each other; mount elsewhere",
+                state.display()
+            ));
+        }
+        for other in &seen {
+            if path == *other {
+                return Err(format!("[[mount]]: {shown} is mounted on twice"));
+            }
+            if path.starts_with(other) || other.starts_with(path) {
+                return Err(format!(
+                    "[[mount]]: {shown} and {} lie one below the other",
+                    other.display()
+                ));
+            }
+        }
+        seen.push(path);
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod damage;
 mod locks;
 mod machine;
 mod messages;
+mod mounts;
 mod noise;
 mod outage;
 mod refusals;

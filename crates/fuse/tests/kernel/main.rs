@@ -1,0 +1,10 @@
+//! The real kernel on a mount. The file system behind it is the executable model, so what fails here is the mount's.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests of a real kernel measure real time"
+)]
+
+mod files;
+mod sharing;
+mod world;

@@ -1,0 +1,201 @@
+//! What processes see of changes that come by another way, and of others' locks.
+
+use crate::world::{name, root, world};
+use firn_session::ByteRange;
+use firn_vfs::{CreateMode, SetAttributes, Vfs};
+use rustix::fs::FlockOperation;
+use std::{
+    fs,
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+#[test]
+fn an_open_file_stays_readable_when_its_name_is_gone_and_then_it_is_gone() {
+    let Some(world) = world() else { return };
+    for by_nfs in [false, true] {
+        fs::write(world.path("file"), b"content").expect("written");
+        let handle = world.find("file");
+        let mut open = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(world.path("file"))
+            .expect("open");
+        if by_nfs {
+            world
+                .runtime
+                .block_on(world.other.remove(root(), world.root(), &name("file")))
+                .expect("removed");
+        } else {
+            fs::remove_file(world.path("file")).expect("removed");
+        }
+        assert!(fs::metadata(world.path("file")).is_err());
+        open.write_all(b"new and longer").expect("written");
+        open.sync_all().expect("synced");
+        open.seek(SeekFrom::Start(0)).expect("sought");
+        let mut text = String::new();
+        open.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "new and longer");
+        assert_eq!(open.metadata().expect("there").nlink(), 0);
+        drop(open);
+        // The kernel closes for us after close(2) has returned.
+        let began = Instant::now();
+        while world.runtime.block_on(world.model.attributes(handle)).is_ok() {
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "the file is never freed"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn what_another_protocol_changes_is_seen_at_once() {
+    let Some(world) = world() else { return };
+    fs::create_dir(world.path("d")).expect("made");
+    fs::write(world.path("d/file"), b"first").expect("written");
+    let (directory, file) = (world.find("d"), world.find("d/file"));
+    let open = fs::File::open(world.path("d/file")).expect("open");
+    let read = |file: &fs::File| {
+        let mut data = [0; 100];
+        let length = file.read_at(&mut data, 0).expect("read");
+        data[..length].to_vec()
+    };
+    let contents: [&'static [u8]; 3] = [b"other", b"another, longer", b"x, and as long!"];
+    for content in contents {
+        // In the caches of the kernel by now: content, length, name.
+        let _ = (read(&open), fs::metadata(world.path("d/file")).expect("there"));
+        world.write(file, content);
+        assert_eq!(
+            fs::metadata(world.path("d/file")).expect("there").len(),
+            content.len() as u64
+        );
+        assert_eq!(read(&open), content, "through a descriptor that was open");
+        assert_eq!(fs::read(world.path("d/file")).expect("read"), content);
+    }
+    let (from, to) = (name("file"), name("renamed"));
+    let renamed = world.other.rename(root(), directory, &from, directory, &to);
+    world.runtime.block_on(renamed).expect("renamed");
+    assert!(fs::metadata(world.path("d/file")).is_err(), "the old name");
+    assert_eq!(
+        fs::metadata(world.path("d/renamed")).expect("there").ino(),
+        file.inode
+    );
+    let mode = SetAttributes {
+        mode: Some(0o600),
+        ..SetAttributes::default()
+    };
+    world
+        .runtime
+        .block_on(world.other.set_attributes(root(), file, mode, None))
+        .expect("changed");
+    assert_eq!(
+        fs::metadata(world.path("d/renamed")).expect("there").mode() & 0o777,
+        0o600
+    );
+    let new = name("new");
+    let guarded = CreateMode::Guarded(SetAttributes::default());
+    let created = world.other.create(root(), directory, &new, guarded);
+    world.runtime.block_on(created).expect("created");
+    assert_eq!(fs::read_dir(world.path("d")).expect("listed").count(), 2);
+    world
+        .runtime
+        .block_on(world.other.remove(root(), directory, &to))
+        .expect("removed");
+    assert!(fs::metadata(world.path("d/renamed")).is_err());
+    assert!(open.metadata().is_ok_and(|status| status.nlink() == 0));
+    let invalidations = world.mount.as_ref().expect("mounted").status().invalidations;
+    assert!(
+        invalidations.delivered > 0 && invalidations.late == 0,
+        "{invalidations:?}"
+    );
+}
+
+#[test]
+fn locks_of_processes_here_and_of_nfs_clients_exclude_each_other() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("file"), b"").expect("written");
+    let request = world.nlm(world.find("file"), true);
+    let open = || {
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .open(world.path("file"))
+            .expect("open")
+    };
+    let file = open();
+    world.locks.lock(&request).expect("free");
+    let denied = Some(rustix::io::Errno::AGAIN);
+    assert_eq!(
+        rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).err(),
+        denied
+    );
+    assert_eq!(
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).err(),
+        denied
+    );
+    world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+    // fcntl: until a descriptor of the process on the file is closed.
+    rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("free");
+    assert!(world.locks.lock(&request).is_err());
+    drop(open());
+    world.locks.lock(&request).expect("free since the close");
+    world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+    // flock: until the open file is closed.
+    let other = open();
+    rustix::fs::flock(&other, FlockOperation::NonBlockingLockShared).expect("free");
+    assert!(world.locks.lock(&request).is_err());
+    world
+        .locks
+        .lock(&world.nlm(request.file, false))
+        .expect("both shared");
+    world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+    drop(other);
+    let began = Instant::now();
+    while world.locks.lock(&request).is_err() {
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "the lock outlives its file"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // One that waits gets it when the client unlocks.
+    let waiting = std::thread::spawn({
+        let file = open();
+        move || rustix::fs::flock(&file, FlockOperation::LockExclusive)
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!waiting.is_finished());
+    world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+    waiting.join().expect("it ends").expect("the lock");
+}
+
+#[test]
+fn a_process_that_waits_for_a_lock_can_be_killed() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("file"), b"").expect("written");
+    let request = world.nlm(world.find("file"), true);
+    world.locks.lock(&request).expect("free");
+    let mut child = Command::new("flock")
+        .arg(world.path("file"))
+        .arg("true")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("flock(1)");
+    let began = Instant::now();
+    while world.locks.counts().waiters == 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "it never waits");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("a signal");
+    let killed = Instant::now();
+    while child.try_wait().expect("its state").is_none() {
+        assert!(killed.elapsed() < Duration::from_secs(10), "it cannot be killed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(world.locks.counts().waiters, 0, "and has left the queue");
+    world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+}
