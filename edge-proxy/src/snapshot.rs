@@ -391,6 +391,10 @@ impl Observed {
         let table = self.roots.usage();
         let wall_ms = self.env.wall().as_millis();
         let (journal, objects) = (status.journal, status.objects);
+        let (nfs, mounts) = match &*self.service() {
+            Some(service) => (nfs_part(service), service.mounts()),
+            None => Default::default(),
+        };
         Snapshot {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -473,8 +477,8 @@ impl Observed {
                 write_units: table.write_units,
                 nanodollars: table.nano_dollars,
             },
-            nfs: self.service().as_ref().map(nfs_part).unwrap_or_default(),
-            mounts: self.service().as_ref().map(Service::mounts).unwrap_or_default(),
+            nfs,
+            mounts,
             cleaner: self.cleaner.part(),
             merging: MergingPart {
                 proposals: status.merging.merged,
