@@ -498,11 +498,12 @@ mod tests {
             (mount("srv/files"), "absolute"),
             (mount("/srv/../files"), "absolute"),
             (mount("/"), "not the root"),
-            (mount("/srv") + &mount("/srv/"), "twice"),
-            (mount("/srv") + &mount("/srv/below"), "below"),
+            (mount("/mnt") + &mount("/mnt/"), "twice"),
+            (mount("/mnt") + &mount("/mnt/below"), "below"),
+            (mount("/srv"), "would cover the store"),
             (mount("/var/lib"), "state directory"),
             (mount("/var/lib/firn/mnt"), "state directory"),
-            (mount("/srv") + "user = 1", "user"),
+            (mount("/mnt") + "user = 1", "user"),
         ] {
             let error = with(&wrong).expect_err(&wrong);
             assert!(error.contains(said), "{wrong}: {error}");

@@ -23,6 +23,7 @@ pub struct Service {
     /// Kept: with it ends the watch on clients that hold locks.
     _locks: LockService,
     mounts: Vec<Mount>,
+    changes: Changes,
 }
 
 impl Service {
@@ -54,6 +55,7 @@ impl Service {
             nfs,
             _locks: locks,
             mounts: Vec::new(),
+            changes: changes.clone(),
         };
         for (number, section) in (1..).zip(&config.mounts) {
             let options = options(config, section);
@@ -77,6 +79,11 @@ impl Service {
     /// The mounts, for the status page.
     pub fn mounts(&self) -> Vec<LocalMountPart> {
         self.mounts.iter().map(mount_part).collect()
+    }
+
+    /// Who caches what of the volume.
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     /// Unmounts, and answers what clients have asked.

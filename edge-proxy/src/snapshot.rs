@@ -372,6 +372,14 @@ impl Observed {
         self.service().take()
     }
 
+    /// Has mounts forget what they have cached: the volume was changed beside them.
+    pub async fn drop_caches(&self) {
+        let changes = self.service().as_ref().map(Service::changes);
+        if let Some(changes) = changes {
+            changes.announce_unknown().await;
+        }
+    }
+
     /// The outage in which this edge serves, if there is one.
     pub fn detached(&self) -> Option<DetachedPart> {
         self.detached.as_ref().map(|detached| detached.part())

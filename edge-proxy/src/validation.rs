@@ -12,6 +12,7 @@ use crate::{
 };
 use firn_nfs::Export;
 use firn_quantity::Size;
+use firn_store::StoreUrl;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -116,6 +117,14 @@ fn mounts(config: &Config) -> Result<(), String> {
             return Err(format!(
                 "[[mount]]: {shown} and the state directory {} lie in each other; mount elsewhere",
                 state.display()
+            ));
+        }
+        if let StoreUrl::Directory { path: store } = &config.volume.store
+            && store.starts_with(path)
+        {
+            return Err(format!(
+                "[[mount]]: {shown} would cover the store {}; mount elsewhere",
+                store.display()
             ));
         }
         for other in &seen {

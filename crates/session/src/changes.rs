@@ -150,6 +150,24 @@ impl Queue {
         self.state.lock().expect("no panic under this lock")
     }
 
+    /// Replaces what is in the queue by a rescan; the receiver completes at its acknowledgement. `None`: nobody has to wait.
+    fn deliver_rescan(&self) -> Option<oneshot::Receiver<()>> {
+        let (sender, acknowledged) = oneshot::channel();
+        let mut state = self.state();
+        if state.closed {
+            return None;
+        }
+        let waits = !state.stalled;
+        let mut waiting: Vec<_> = state.rescan.take().unwrap_or_default();
+        waiting.extend(state.deliveries.drain(..).flat_map(|(_, waiting)| waiting));
+        waiting.extend(waits.then_some(sender));
+        state.rescan = Some(waiting);
+        state.rescans += 1;
+        drop(state);
+        self.news.notify_one();
+        waits.then_some(acknowledged)
+    }
+
     /// Puts a change in the queue; the receiver completes at its acknowledgement. `None`: nobody has to wait.
     fn deliver(&self, change: Change) -> Option<oneshot::Receiver<()>> {
         let (sender, acknowledged) = oneshot::channel();
@@ -327,6 +345,17 @@ impl Changes {
         self.acknowledged(self.send(origin, change)).await;
     }
 
+    /// Has all watchers drop everything, and waits for it, a second at most: somebody changed the volume beside all protocols.
+    pub async fn announce_unknown(&self) {
+        let queues: Vec<_> = self.watchers().iter().filter_map(Weak::upgrade).collect();
+        let rescan = |queue: Arc<Queue>| {
+            let acknowledged = queue.deliver_rescan()?;
+            Some(Sent { queue, acknowledged })
+        };
+        self.acknowledged(queues.into_iter().filter_map(rescan).collect())
+            .await;
+    }
+
     /// Waits for acknowledgements; who is late is not waited for again before it has acknowledged something.
     pub(crate) async fn acknowledged(&self, sent: Vec<Sent>) {
         let waits = sent.into_iter().map(|Sent { queue, acknowledged }| async move {
@@ -406,6 +435,27 @@ mod tests {
             assert_eq!(sent.acknowledged.now_or_never(), Some(Ok(())), "by the rescan");
         }
         assert_eq!(watcher.counts().rescans, 1);
+    }
+
+    #[test]
+    fn a_change_beside_all_protocols_drops_everything_whatever_is_in_the_queue() {
+        let simulation = Simulation::new(1);
+        let env = simulation.env();
+        let changes = Changes::new(&env);
+        let watcher = changes.watch(Origin(1), |_| false);
+        let hub = changes.clone();
+        let rescan = async move {
+            let follow = env.spawn("follow", async move {
+                matches!(watcher.next().await, Delivery::Rescan(_))
+            });
+            hub.announce_unknown().await;
+            follow.await
+        };
+        assert_eq!(simulation.run(rescan).expect("it ends"), Ok(true));
+        assert!(
+            simulation.elapsed() < ACKNOWLEDGE_WITHIN,
+            "acknowledged, not given up"
+        );
     }
 
     #[test]

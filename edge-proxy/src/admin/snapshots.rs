@@ -129,7 +129,10 @@ impl Admin {
             volume.restore(snapshot, from, to, replace, &note).await
         };
         let progress = || said(&seen.lock().expect("no panic under this lock"));
-        let reply = match client.meanwhile(work, progress).await? {
+        let restored = client.meanwhile(work, progress).await?;
+        // Also of one that failed: it may have changed much.
+        self.observed.drop_caches().await;
+        let reply = match restored {
             Ok(done) => Reply::Done {
                 text: format!("{target} is restored: {} (level 1)", said(&done)),
             },

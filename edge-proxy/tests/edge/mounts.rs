@@ -252,9 +252,10 @@ fn what_cannot_be_mounted_is_said_and_nothing_is_served() {
     fs::create_dir(&path).expect("a directory");
     edge.start(&[]);
     // Of another edge.
-    let mut other = Machine::new(&cloud, "other", "second");
+    let elsewhere = Cloud::new();
+    let mut other = Machine::new(&elsewhere, "other", "second");
     other.configure(
-        &cloud,
+        &elsewhere,
         "other",
         "second",
         &format!("[[mount]]\npath = \"{}\"", path.display()),

@@ -199,3 +199,38 @@ fn a_process_that_waits_for_a_lock_can_be_killed() {
     assert_eq!(world.locks.counts().waiters, 0, "and has left the queue");
     world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
 }
+
+#[test]
+fn after_a_change_that_no_protocol_made_nothing_is_believed_any_more() {
+    let Some(world) = world() else { return };
+    fs::create_dir(world.path("d")).expect("made");
+    fs::write(world.path("d/file"), b"old").expect("written");
+    let (directory, file) = (world.find("d"), world.find("d/file"));
+    assert_eq!(fs::read(world.path("d/file")).expect("read"), b"old");
+    let open = fs::File::open(world.path("d/file")).expect("open");
+    // Beside everything that announces.
+    let data = vec![bytes::Bytes::from_static(b"new")];
+    let written = world
+        .model
+        .write(root(), file, 0, data, firn_vfs::Stability::FileSync);
+    world.runtime.block_on(written).expect("written");
+    let (from, to) = (name("file"), name("moved"));
+    let renamed = world.model.rename(root(), directory, &from, directory, &to);
+    world.runtime.block_on(renamed).expect("renamed");
+    assert!(world.path("d/file").exists(), "cached");
+    world.runtime.block_on(world.changes.announce_unknown());
+    let mut read = [0; 3];
+    open.read_exact_at(&mut read, 0).expect("read");
+    assert_eq!(&read, b"new");
+    assert_eq!(fs::read(world.path("d/moved")).expect("read"), b"new");
+    // Older kernels keep names for the five seconds that the replies allowed.
+    let began = Instant::now();
+    while world.path("d/file").exists() {
+        assert!(
+            began.elapsed() < Duration::from_secs(7),
+            "the old name is believed for ever"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    eprintln!("names were dropped after {:?}", began.elapsed());
+}

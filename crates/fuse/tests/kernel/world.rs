@@ -22,6 +22,7 @@ pub struct World {
     /// As NFS sees it.
     pub other: AnnouncingVfs,
     pub locks: LockTable,
+    pub changes: Changes,
     pub mount: Option<Mount>,
 }
 
@@ -57,7 +58,8 @@ pub fn world() -> Option<World> {
     let mount = runtime.block_on(mount).expect("a mount");
     drop(_entered);
     Some(World {
-        other: AnnouncingVfs::new(model.clone(), changes, Origin::NFS),
+        other: AnnouncingVfs::new(model.clone(), changes.clone(), Origin::NFS),
+        changes,
         model,
         locks,
         mount: Some(mount),
