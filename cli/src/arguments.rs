@@ -414,7 +414,7 @@ pub enum Budget {
         /// Mail owners and billing members from here on, such as 50.00.
         #[arg(long)]
         alert: Option<crate::money::Amount>,
-        /// Refuse to provision anything new from here on. What is there goes on.
+        /// Provision nothing new and refuse new writes from here on; reads, deletes and what was acknowledged go on.
         #[arg(long)]
         hard_cap: Option<crate::money::Amount>,
     },

@@ -6,6 +6,7 @@ mod bills;
 mod dev;
 mod disks;
 mod doctor;
+mod edge_state;
 mod edges;
 mod manual;
 mod people;

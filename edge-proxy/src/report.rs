@@ -4,6 +4,7 @@ use crate::{
     cleaner::{Cleaned, CleanerPart},
     snapshot::{LocalMountPart, Snapshot},
 };
+use firn_edge_state::NewWrites;
 use firn_quantity::{Dollars, Money};
 use firn_store::PriceBook;
 use std::fmt::Write;
@@ -95,6 +96,17 @@ pub fn status(snapshot: &Snapshot) -> String {
             "bring store and table back: the edge goes on by itself. Until then sync, drain, verify, clean, snapshots and clones are refused"
                 .into(),
         );
+    }
+    if let Some(desired) = &snapshot.desired {
+        if desired.new_writes == NewWrites::RefusedByCap {
+            row(
+                "New writes",
+                "refused (EDQUOT): the hard cap of the budget is reached; firn budget raise AMOUNT. Reads, deletes and flushes go on".into(),
+            );
+        }
+        if let Some(why) = &desired.refused {
+            row("Not obeyed", why.clone());
+        }
     }
     row("Owner", format!("{}, epoch {}", owner.name, owner.epoch));
     row(

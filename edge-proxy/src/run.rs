@@ -13,13 +13,14 @@ use crate::{
     metrics,
     opened::{self, Mode, Opened},
     parts::Outside,
+    reporting::Reporting,
     serve::Service,
     snapshot::{Fixed, Observed},
     usage::EdgeMeter,
 };
 use firn_env::{Env, Task, println};
 use firn_nfs::HandleKey;
-use firn_volume::{ServingState, Volume};
+use firn_volume::{KeptPolicy, ServingState, Volume};
 use futures::FutureExt;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -108,10 +109,11 @@ async fn serve_opened(
         let renewal = keep_renewed(config.clone(), outside.env.clone());
         beside.push(Background(outside.env.spawn("renew certificate", renewal)));
     }
-    let _keeper = match config.retention().map_err(Failure::usage)? {
-        Some(policy) if is_owned => Some(volume.keep_snapshots(policy)),
-        _ => None,
-    };
+    let policy = KeptPolicy::default();
+    policy.set(config.retention().map_err(Failure::usage)?);
+    // From here on the volume obeys what the service said last: before there is a client.
+    let reporting = reporting(config, &outside.env, &volume, &policy);
+    let _keeper = is_owned.then(|| volume.keep_snapshots(&policy));
     let book = config.price_book()?;
     let cleaner = Arc::new(InsideCleaner::new(
         outside,
@@ -136,6 +138,7 @@ async fn serve_opened(
         volume_id: parts.volume.hex().to_string(),
         keys: parts.keys.clone(),
         owner: opened.owner,
+        reporting: reporting.clone(),
         store_url: config.volume.store.to_string(),
         table_url: config.volume.anchor.to_string(),
         book,
@@ -155,10 +158,12 @@ async fn serve_opened(
         None => None,
     };
     beside.extend(watchdog(&observed).map(Background));
-    let meter = edge_meter(config, &observed).await;
-    if let Some(meter) = &meter {
-        let metering = meter.clone().keep(observed.clone());
-        beside.push(Background(outside.env.spawn("usage", metering)));
+    let mut meter = None;
+    if let Some(reporting) = reporting {
+        reporting.observe(&observed);
+        meter = edge_meter(config, &observed, &reporting).await;
+        let reports = reporting.keep(meter.clone(), observed.clone());
+        beside.push(Background(outside.env.spawn("report", reports)));
     }
     ready(&address);
     let at = (config, outside);
@@ -217,12 +222,27 @@ async fn serve_opened(
     }
 }
 
-/// What reports this edge's counts, if there is somebody to report them to. That they are not reported keeps nobody from serving.
-async fn edge_meter(config: &Config, observed: &Observed) -> Option<Arc<EdgeMeter>> {
+/// What reports to the service, if there is one. That nothing is reported keeps nobody from serving.
+fn reporting(config: &Config, env: &Env, volume: &Volume, policy: &KeptPolicy) -> Option<Arc<Reporting>> {
     if !is_joined(config) {
         return None;
     }
-    match EdgeMeter::start(config, observed).await {
+    match Reporting::start(config, env, volume, policy) {
+        Ok(reporting) => Some(reporting),
+        Err(failure) => {
+            tracing::warn!(%failure, "this edge reports nothing, and learns neither caps nor snapshot policies");
+            None
+        }
+    }
+}
+
+/// What counts for the report.
+async fn edge_meter(
+    config: &Config,
+    observed: &Observed,
+    reporting: &Arc<Reporting>,
+) -> Option<Arc<EdgeMeter>> {
+    match EdgeMeter::start(config, observed, reporting).await {
         Ok(meter) => Some(Arc::new(meter)),
         Err(failure) => {
             tracing::warn!(%failure, "what this edge counts is not reported");

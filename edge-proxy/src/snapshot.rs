@@ -7,8 +7,10 @@ use crate::{
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
     detached::{Detached, DetachedPart},
+    reporting::Reporting,
     serve::Service,
 };
+use firn_edge_state::{NewWrites, SnapshotSource};
 use firn_seal::Keys;
 use firn_store::{Meter, PriceBook, Route, Usage};
 use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
@@ -56,6 +58,21 @@ pub struct Snapshot {
     /// the cloud.
     #[serde(default)]
     pub detached: Option<DetachedPart>,
+    /// What of the service's wishes is in force; absent for an edge that did not join.
+    #[serde(default)]
+    pub desired: Option<DesiredPart>,
+}
+
+/// What the service wants of this edge, as far as it is in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DesiredPart {
+    /// Of the document; 0: none yet.
+    pub generation: u64,
+    pub new_writes: NewWrites,
+    /// By whose word snapshots are made and deleted.
+    pub snapshots: SnapshotSource,
+    /// Why a later document is not obeyed.
+    pub refused: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -321,6 +338,7 @@ pub struct Observed {
     pub cleaner: Arc<InsideCleaner>,
     keys: Keys,
     detached: Option<Arc<Detached>>,
+    reporting: Option<Arc<Reporting>>,
     service: Mutex<Option<Service>>,
 }
 
@@ -333,6 +351,7 @@ pub struct Fixed {
     pub table_url: String,
     pub book: PriceBook,
     pub keys: Keys,
+    pub reporting: Option<Arc<Reporting>>,
 }
 
 impl Observed {
@@ -358,6 +377,7 @@ impl Observed {
             roots: outside.roots.clone(),
             cleaner,
             keys: fixed.keys,
+            reporting: fixed.reporting,
             detached,
             service: Mutex::new(Some(service)),
         }
@@ -383,6 +403,19 @@ impl Observed {
     /// The outage in which this edge serves, if there is one.
     pub fn detached(&self) -> Option<DetachedPart> {
         self.detached.as_ref().map(|detached| detached.part())
+    }
+
+    /// Calls of all procedures of NFS.
+    pub fn calls(&self) -> u64 {
+        let service = self.service();
+        let counted = service.iter().flat_map(|service| service.nfs.statistics());
+        counted.map(|counted| counted.calls).sum()
+    }
+
+    /// What was asked of the volume, over NFS and by mounts of this machine.
+    pub fn requests(&self) -> u64 {
+        let mounts = self.service().as_ref().map(Service::mounts).unwrap_or_default();
+        self.calls() + mounts.iter().map(|mount| mount.requests).sum::<u64>()
     }
 
     /// This moment.
@@ -497,6 +530,7 @@ impl Observed {
             damages: status.damages.0.into_iter().map(DamagePart::from).collect(),
             more_damages: status.damages.1,
             detached: self.detached(),
+            desired: self.reporting.as_ref().map(|reporting| reporting.part()),
         }
     }
 }

@@ -2,15 +2,17 @@
 //! beside what the service saw and compared with it, never charged (decision 0027).
 //!
 //! ```text
-//! counters ── what they rose by, each period ──▶ Spool (STATE/usage, level 1) ── the edge's certificate ──▶ POST …/edges/EDGE/usage
+//! counters ── what they rose by, each report ──▶ Spool (STATE/usage, level 1) ── the edge's certificate ──▶ POST …/edges/EDGE/usage
 //! ```
 //!
-//! What was counted since the last period is lost if the process dies then. An idle edge writes nothing and sends nothing.
+//! When there is a report, and what else it says, is [`crate::reporting`]'s. What was counted since the last is lost if the process dies
+//! then. An idle edge writes nothing.
 
 use crate::{
     config::Config,
     failure::Failure,
     joined::{Joined, Reply},
+    reporting::Reporting,
     snapshot::Observed,
 };
 use async_trait::async_trait;
@@ -21,12 +23,9 @@ use firn_usage::{
     Delivery, DeliveryPolicy, Meter, Observation, ResourceName, SinkError, SourceId, Spool, SpoolConfig,
     TenantName, UsageBatch, UsageSink,
 };
-use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// Between two looks at the counters.
-const PERIOD: Duration = Duration::from_secs(30);
 /// Some hundred thousand records, at four a period: a month without the service. What comes then waits in the counters.
 const SPOOL_BYTES: u64 = 4 << 20;
 
@@ -44,7 +43,7 @@ impl Counts {
         let store = observed.meter.usage();
         Self {
             commits: observed.volume.status().checkpoints,
-            operations: observed.snapshot().calls(),
+            operations: observed.calls(),
             bytes_up: store.bytes_up,
             bytes_down: store.bytes_down,
         }
@@ -77,7 +76,11 @@ impl EdgeMeter {
     ///
     /// # Errors
     /// If this directory did not join, or its spool cannot be opened.
-    pub async fn start(config: &Config, observed: &Observed) -> Result<Self, Failure> {
+    pub async fn start(
+        config: &Config,
+        observed: &Observed,
+        reporting: &Arc<Reporting>,
+    ) -> Result<Self, Failure> {
         let env = observed.env.clone();
         let joined = Joined::load(config)?;
         let source = SourceId::new(&format!("edge/{}", joined.edge())).map_err(Failure::new)?;
@@ -89,11 +92,7 @@ impl EdgeMeter {
             .await
             .map_err(Failure::new)?;
         let (tenant, volume) = (TenantName::from(joined.invitation.tenant), joined.volume);
-        let sink = Arc::new(ServiceSink {
-            path: format!("edges/{}/usage", joined.edge()),
-            config: config.clone(),
-            joined,
-        });
+        let sink = Arc::new(ServiceSink(reporting.clone()));
         let delivery = Delivery::new(&spool, sink, DeliveryPolicy::default());
         let before = Counts::of(observed);
         Ok(Self {
@@ -110,16 +109,8 @@ impl EdgeMeter {
         })
     }
 
-    /// Looks at the counters every period, for ever.
-    pub async fn keep(self: Arc<Self>, observed: Arc<Observed>) {
-        loop {
-            self.env.sleep(PERIOD).await;
-            self.record(&observed).await;
-        }
-    }
-
-    /// Writes down what the counters rose by. What the spool does not take waits in them.
-    pub async fn record(&self, observed: &Observed) {
+    /// Writes down what the counters rose by, to be delivered; whether there was something. What the spool does not take waits in them.
+    pub async fn record(&self, observed: &Observed) -> bool {
         let mut reported = self.reported.lock().await;
         let now = Counts::of(observed);
         let risen = now.since(&reported);
@@ -137,21 +128,23 @@ impl EdgeMeter {
             })
             .collect();
         if observations.is_empty() {
-            return;
+            return false;
         }
         match self.spool.append(observations).await {
-            Ok(_) => *reported = now,
-            Err(error) => tracing::warn!(%error, "what this edge counted waits for its spool"),
+            Ok(_) => {
+                *reported = now;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what this edge counted waits for its spool");
+                false
+            }
         }
     }
 }
 
 /// The service's door for this edge's usage records.
-struct ServiceSink {
-    config: Config,
-    joined: Joined,
-    path: String,
-}
+struct ServiceSink(Arc<Reporting>);
 
 #[async_trait]
 impl UsageSink for ServiceSink {
@@ -159,8 +152,7 @@ impl UsageSink for ServiceSink {
         let batch = batch
             .encode()
             .map_err(|error| SinkError::Refused(error.to_string()))?;
-        let body = json!({ "batch": STANDARD_NO_PAD.encode(batch) });
-        let replied = self.joined.exchange(&self.config, &self.path, Some(&body)).await;
+        let replied = self.0.exchange(Some(STANDARD_NO_PAD.encode(batch))).await;
         // This edge's own files may be readable again.
         let replied = replied.map_err(|failure| SinkError::Unavailable(failure.to_string()))?;
         received(replied)

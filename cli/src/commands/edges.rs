@@ -11,7 +11,7 @@
 use super::{
     Context,
     account::{connect, der_of_pem},
-    ask, wait_for,
+    ask, edge_state, wait_for,
 };
 use crate::{
     arguments::{Edge, Server, Wait},
@@ -75,11 +75,21 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
                         field(edge, "state"),
                         names.all(&edge["volumes"]),
                         told(edge, "last_seen"),
+                        edge_state::waiting(edge),
+                        field(edge, "observed.version"),
                         field(edge, "id"),
                     ]
                 };
                 let rows: Vec<_> = edges.as_array().into_iter().flatten().map(row).collect();
-                let heads = ["name", "state", "volumes", "last seen", "id"];
+                let heads = [
+                    "name",
+                    "state",
+                    "volumes",
+                    "last seen",
+                    "waiting",
+                    "version",
+                    "id",
+                ];
                 context.screen.table(&heads, &[], &rows)
             })
         }
@@ -97,12 +107,12 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
         Edge::Approve { edge, phrase } => approve(context, &edge, phrase.phrase_file.as_deref()).await,
         Edge::Show { edge } => {
             let session = context.session().await?;
-            let mut edge = session.find("edges", &edge).await?;
-            if !context.screen.is_json() {
-                let names = Names::of(&session, context.screen, &["volumes"]).await?;
-                edge["volumes"] = names.all(&edge["volumes"]).into();
+            let edge = session.find("edges", &edge).await?;
+            if context.screen.is_json() {
+                return context.show_one(&edge);
             }
-            context.show_one(&edge)
+            let names = Names::of(&session, context.screen, &["volumes"]).await?;
+            context.show_one(&edge_state::shown(&edge, &names))
         }
         Edge::Remove {
             edge,

@@ -1,6 +1,6 @@
 //! `firn status`: everything of a tenant's on one screen, what is wrong first, each with what to do.
 
-use super::Context;
+use super::{Context, edge_state};
 use crate::{
     failure::{Exit, Failure},
     money::exact,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// Lists on the screen.
 const KINDS: [&str; 5] = ["volumes", "edges", "disks", "nodes", "keys"];
-/// An edge that serves asks for credentials of the cloud every ten minutes or so: after three times that it is missed.
+/// An edge that runs reports every ten minutes at least: after three times that it is missed.
 const SILENT_SECONDS: u64 = 1800;
 /// A key that ends sooner is spoken of.
 const KEY_ENDS_SECONDS: u64 = 14 * 86_400;
@@ -61,7 +61,7 @@ fn findings(session: &Session, shown: &Value, now: u64) -> Findings {
     let mut found = Findings::default();
     if shown["forecast"]["capped"] == true {
         found.note(
-            "the hard cap of this month's budget is reached: nothing new is provisioned",
+            "the hard cap of this month's budget is reached: nothing new is provisioned, and edges refuse new writes",
             "firn budget raise AMOUNT",
         );
     }
@@ -152,6 +152,11 @@ fn edges(session: &Session, shown: &Value, now: u64, found: &mut Findings) {
                     format!("edge {name} was last heard of {}", told(edge, "last_seen")),
                     "look at its machine: firn-edge status",
                 ),
+            Some("active") => {
+                for (what, next) in edge_state::findings(edge) {
+                    found.note(what, next);
+                }
+            }
             _ => {}
         }
     }
@@ -199,13 +204,14 @@ fn page(context: &Context, shown: &Value, names: &Names) -> String {
     table(
         "Edges",
         "edges",
-        &["name", "state", "volumes", "last seen"],
+        &["name", "state", "volumes", "last seen", "waiting"],
         &|edge| {
             vec![
                 field(edge, "name"),
                 field(edge, "state"),
                 names.all(&edge["volumes"]),
                 told(edge, "last_seen"),
+                edge_state::waiting(edge),
             ]
         },
     );

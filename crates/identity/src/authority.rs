@@ -182,6 +182,10 @@ impl CertificateAuthority {
         &self.certificate
     }
 
+    pub(crate) fn signing_key(&self) -> &SigningKey {
+        &self.issuer.key().key
+    }
+
     /// The installation whose names it writes.
     pub fn trust_domain(&self) -> &str {
         &self.trust_domain

@@ -5,6 +5,7 @@
 //! edge, node      ── certificate ────► mutual TLS 1.3          ─► API, nodes   its name says whose it is
 //! disk client     ── capability ─────► node                                  checked offline, dies with the attachment
 //! new machine     ── join secret ────► certificate                           once, within the hour
+//! installation    ── document ───────► whoever joined                        signed by the authority, checked from a file
 //! ```
 //!
 //! Every secret here is wiped when it is dropped, prints as `…(secret)`, and is compared in constant time. An unverified
@@ -14,6 +15,7 @@ mod api_key;
 mod authority;
 mod capability;
 mod derive;
+mod document;
 mod join;
 mod jwks;
 mod jws;
@@ -37,6 +39,7 @@ pub use capability::{
     CAPABILITY_BYTES, Capability, CapabilityError, CapabilityIssuer, CapabilityKey, CapabilityVerifier,
     HolderHash, MAX_CAPABILITY_SECONDS, Rights, VerifiedCapability,
 };
+pub use document::{DocumentError, DocumentVerifier};
 pub use firn_ids::{DiskId, EdgeId, KeyId, MemberId, NodeId, ParseIdError, TenantId, TokenId, VolumeId};
 pub use join::{Authenticator, AuthenticatorHash, JoinError, JoinSecret, LookupId, MAX_INVITATION_BYTES};
 pub use jwks::{JwkSet, JwksError, KEY_PERIOD_SECONDS, KeySchedule, MAX_KEYS};

@@ -25,6 +25,7 @@ pub mod objects;
 mod open;
 mod parts;
 mod paths;
+mod quota;
 mod read;
 mod read_view;
 mod record;
@@ -55,8 +56,8 @@ pub use replay::RecoveryReport;
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use serving::ServingState;
 pub use snapshots::{
-    AUTOMATIC, CloneError, CloneReport, PolicyError, RestoreError, RestoreReport, RetentionPolicy, Rungs,
-    SNAPSHOTS_DIRECTORY, SnapshotError, SnapshotInfo, SnapshotSpace,
+    AUTOMATIC, CloneError, CloneReport, KeptPolicy, PolicyError, RestoreError, RestoreReport,
+    RetentionPolicy, Rungs, SNAPSHOTS_DIRECTORY, SnapshotError, SnapshotInfo, SnapshotSpace,
 };
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};

@@ -28,6 +28,7 @@ mod view;
 pub use clone::{CloneError, CloneReport};
 pub use directory::SNAPSHOTS_DIRECTORY;
 pub use info::{SnapshotError, SnapshotInfo};
+pub use keeper::KeptPolicy;
 pub(crate) use registry::Snapshots;
 pub use restore::{RestoreError, RestoreReport};
 pub use retention::{AUTOMATIC, PolicyError, RetentionPolicy, Rungs};

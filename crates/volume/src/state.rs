@@ -104,6 +104,8 @@ pub struct State {
     /// Inodes and pages kept before unchanged ones are dropped.
     inodes_max: usize,
     pages_between_sweeps: usize,
+    /// Whether what would add data or names is refused; see `crate::quota`.
+    pub quota_reached: bool,
     /// A planted bug (`volume.forget_truncation`); always false in what ships.
     pub forgets_truncation: bool,
 }
@@ -129,6 +131,7 @@ impl State {
             pages_loaded: 0,
             inodes_max: INODES_MAX,
             pages_between_sweeps: PAGES_BETWEEN_SWEEPS,
+            quota_reached: false,
             forgets_truncation: false,
         }
     }

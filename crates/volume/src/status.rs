@@ -25,6 +25,8 @@ pub struct VolumeStatus {
     pub used_bytes: u64,
     /// What `df` shows as the size.
     pub quota_bytes: u64,
+    /// What would add data or names is refused ([`Volume::set_quota_reached`]).
+    pub quota_reached: bool,
     /// Written since the last freeze: level 1 (journal) only.
     pub dirty_bytes: u64,
     /// Inodes changed since the last freeze.
@@ -85,6 +87,7 @@ impl Volume {
             files: state.counters.files,
             used_bytes: state.counters.used_bytes,
             quota_bytes: inner.config.quota_bytes,
+            quota_reached: state.quota_reached,
             dirty_bytes: state.dirty_bytes(),
             dirty_inodes: state.dirty_inodes() as u64,
             dirty_memory_bytes: state.resident().bytes(),

@@ -6,6 +6,7 @@
 
 mod branch;
 mod cleaning;
+mod desired;
 mod distrust;
 mod knowledge;
 mod machine;

@@ -7,6 +7,7 @@ mod anchor;
 mod audit;
 mod bills;
 mod disks;
+mod edge_state;
 mod edges;
 mod keys;
 mod limits;

@@ -7,8 +7,9 @@ use nfs3_client::{
         mount::dirpath,
         nfs3::{
             COMMIT3args, CREATE3args, LOOKUP3args, MKDIR3args, Nfs3Option, Nfs3Result, READ3args,
-            READDIRPLUS3args, READLINK3args, SYMLINK3args, WRITE3args, cookieverf3, createhow3, diropargs3,
-            fattr3, filename3, ftype3, nfs_fh3, nfspath3, sattr3, stable_how, symlinkdata3,
+            READDIRPLUS3args, READLINK3args, REMOVE3args, SETATTR3args, SYMLINK3args, WRITE3args,
+            cookieverf3, createhow3, diropargs3, fattr3, filename3, ftype3, nfs_fh3, nfspath3, sattr3,
+            stable_how, symlinkdata3,
         },
         rpc::{auth_unix, opaque_auth},
         xdr_codec::Opaque,
@@ -246,6 +247,27 @@ impl Client {
             );
         }
         Ok(())
+    }
+
+    /// Makes a file shorter or longer.
+    pub async fn resize(&mut self, file: &nfs_fh3, size_bytes: u64) -> Result<()> {
+        let call = SETATTR3args {
+            object: file.clone(),
+            new_attributes: sattr3 {
+                size: Nfs3Option::Some(size_bytes),
+                ..sattr3::default()
+            },
+            guard: Nfs3Option::None,
+        };
+        answered!(self, "SETATTR", self.nfs.setattr(&call), drop)
+    }
+
+    /// Removes a file.
+    pub async fn remove(&mut self, directory: &nfs_fh3, name: &[u8]) -> Result<()> {
+        let call = REMOVE3args {
+            object: place(directory, name),
+        };
+        answered!(self, "REMOVE", self.nfs.remove(&call), drop)
     }
 
     /// Reads a whole file and returns its checksum and length.

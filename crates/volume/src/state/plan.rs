@@ -95,6 +95,14 @@ impl State {
         Ok(self.find(directory, name.as_bytes())?.ok_or(VfsError::NotFound)?)
     }
 
+    /// Refuses what would add data or names once the quota is reached. Asked last: whoever may not anyway learns that.
+    fn check_quota(&self) -> Result<(), VfsError> {
+        if self.quota_reached {
+            return Err(VfsError::QuotaExceeded);
+        }
+        Ok(())
+    }
+
     fn check_room(&self, bytes: u64, quota_bytes: u64) -> Result<(), VfsError> {
         if self.counters.used_bytes.saturating_add(bytes) > quota_bytes {
             return Err(VfsError::NoSpace);
@@ -194,6 +202,7 @@ impl State {
             &caller.credentials,
             now,
         )?;
+        self.check_quota()?;
         let inode = new_inode(self.counters.next_inode, directory, new, file, now);
         Ok(Operation::Create {
             directory,
@@ -213,6 +222,10 @@ impl State {
     ) -> Result<Option<Operation>, Stop> {
         let seen = self.see(number)?;
         let planned = rules::set_attributes(seen.subject(), &caller.credentials, change, guard, now)?;
+        let truncated = planned.as_ref().and_then(|planned| planned.truncate_to);
+        if truncated.is_some_and(|size_bytes| size_bytes > seen.attributes.size_bytes) {
+            self.check_quota()?;
+        }
         Ok(planned.map(|planned| {
             let new = planned.attributes;
             Operation::SetAttributes {
@@ -245,6 +258,7 @@ impl State {
         {
             return Err(VfsError::FileTooLarge.into());
         }
+        self.check_quota()?;
         self.check_room(length, quota_bytes)?;
         let mode = rules::mode_after_write(seen.attributes.mode, &caller.credentials);
         Ok(Operation::Write {
@@ -271,6 +285,7 @@ impl State {
         if !self.has_room_for(directory, name.as_bytes())? {
             return Err(VfsError::NoSpace.into());
         }
+        self.check_quota()?;
         Ok(Operation::Link {
             inode: number,
             directory,
@@ -418,6 +433,7 @@ impl State {
             {
                 return Err(VfsError::NoSpace.into());
             }
+            self.check_quota()?;
         }
         Ok(Operation::SetXattr {
             inode: number,

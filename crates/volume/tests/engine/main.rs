@@ -5,6 +5,7 @@ mod cleaning;
 mod damage;
 mod detached;
 mod files;
+mod quota;
 mod restoring;
 mod snapshots;
 mod usage;

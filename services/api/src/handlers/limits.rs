@@ -7,6 +7,7 @@ use crate::{
     problem::{Code, Problem},
     store::{Change, Loaded, Record, TenantStore},
     types::{Budget, InUse, Quota, QuotaReport},
+    upkeep::check_budget,
 };
 use axum::http::{Method, StatusCode};
 use firn_identity::TenantId;
@@ -18,7 +19,7 @@ pub(crate) struct LimitsRecord {
     pub(crate) quota: Quota,
     pub(crate) in_use: InUse,
     pub(crate) budget: Budget,
-    /// Set by billing when the hard cap is reached; provisioning is then refused.
+    /// Set by billing when the hard cap is reached; provisioning is then refused, and edges are told to refuse new writes.
     pub(crate) capped: bool,
     /// Members with the role owner: never none.
     pub(crate) owners: u32,
@@ -40,8 +41,8 @@ impl LimitsRecord {
         if self.capped {
             return Err(Problem::new(
                 Code::BudgetExhausted,
-                "the hard cap of this month's budget is reached, so nothing new is provisioned; what is there goes on. An owner or \
-                 billing member can raise it",
+                "the hard cap of this month's budget is reached: nothing new is provisioned, and edges refuse new writes; what is there \
+                 can be read and deleted. An owner or billing member can raise it",
             ));
         }
         let exceeded = || {
@@ -105,7 +106,7 @@ impl LimitsRecord {
     }
 }
 
-/// Stops or allows a tenant's provisioning: billing calls it when a month's hard cap is reached, and when it no longer is.
+/// Stops or allows a tenant's provisioning and its edges' new writes: billing calls it when a month's hard cap is reached, and when it no longer is.
 /// What was acknowledged, reads, deletes, export and cleaning are not touched. Calling it twice is calling it once.
 ///
 /// # Errors
@@ -211,5 +212,10 @@ async fn set_budget(call: Call) -> Result<Reply, Problem> {
             budget.alert_nano_dollars, budget.hard_cap_nano_dollars
         ))
         .update(&limits, &record);
-    call.commit(change, Reply::json(StatusCode::OK, &budget)).await
+    let reply = call.commit(change, Reply::json(StatusCode::OK, &budget)).await?;
+    // The next pass would do it within a minute; whoever raises a cap waits for their clients' writes.
+    if let Err(problem) = check_budget(&call.app, call.context()?.tenant()).await {
+        tracing::warn!(%problem, "the budget is looked at by the next pass");
+    }
+    Ok(reply)
 }

@@ -10,11 +10,11 @@
 //! | a node that a tenant runs for itself | its certificate | `node/<node>` | advisory, of its own tenant only |
 //! | a component of the service | its certificate (`service/anchor`, `service/cleaner`) | `anchor`, `cleaner` | observed: charged |
 
-use super::bills::refused;
+use super::{bills::refused, edge_state};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
-    types::{Listing, ReportUsage, UsageHour, UsageReceived},
+    types::{EdgeReported, Listing, ReportEdge, ReportUsage, UsageHour, UsageReceived},
 };
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -26,6 +26,8 @@ use firn_usage::{BATCH_MAX_BYTES, SourceId, TenantName, UsageBatch};
 const OBSERVERS: [&str; 2] = ["anchor", "cleaner"];
 /// A batch in base64, and its name around it.
 const REPORT_BODY_BYTES: usize = BATCH_MAX_BYTES / 3 * 4 + 1024;
+/// An observed state of as many volumes as an edge can have, with as long texts as it may have.
+const STATE_BODY_BYTES: usize = 96 << 10;
 /// What cursors of hours begin with.
 const CURSOR: &str = "hour/";
 
@@ -35,12 +37,12 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             Method::POST,
             "/v1/tenants/{tenant}/edges/{edge}/usage",
             "reportEdgeUsage",
-            "Takes what an edge counted: compared with what the service saw, never charged",
+            "Takes what an edge counted (compared with what the service saw, never charged) and how it stands; gives its desired state",
             report_edge,
         )
-        .takes::<ReportUsage>()
-        .up_to(REPORT_BODY_BYTES)
-        .gives::<UsageReceived>(StatusCode::OK),
+        .takes::<ReportEdge>()
+        .up_to(REPORT_BODY_BYTES + STATE_BODY_BYTES)
+        .gives::<EdgeReported>(StatusCode::OK),
         Endpoint::new(
             Method::POST,
             "/v1/tenants/{tenant}/nodes/{node}/usage",
@@ -72,10 +74,13 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-async fn accept(call: &Call, reporter: Result<Reporter, firn_usage::NameError>) -> Result<Reply, Problem> {
+async fn accept(
+    call: &Call,
+    reporter: Result<Reporter, firn_usage::NameError>,
+    batch: &str,
+) -> Result<UsageReceived, Problem> {
     let reporter = reporter.map_err(Problem::internal)?;
-    let body: ReportUsage = call.body()?;
-    let bytes = super::base64_field("batch", &body.batch, BATCH_MAX_BYTES)?;
+    let bytes = super::base64_field("batch", batch, BATCH_MAX_BYTES)?;
     let batch = UsageBatch::decode(&bytes).map_err(|error| Problem::field("batch", error))?;
     let receipt = call
         .app
@@ -83,20 +88,38 @@ async fn accept(call: &Call, reporter: Result<Reporter, firn_usage::NameError>) 
         .accept(&reporter, &batch)
         .await
         .map_err(refused)?;
-    Ok(Reply::json(
-        StatusCode::OK,
-        &UsageReceived {
-            kept: receipt.kept,
-            duplicates: receipt.duplicates,
-        },
-    ))
+    Ok(UsageReceived {
+        kept: receipt.kept,
+        duplicates: receipt.duplicates,
+    })
+}
+
+/// A report of nothing but usage.
+async fn accept_usage(
+    call: &Call,
+    reporter: Result<Reporter, firn_usage::NameError>,
+) -> Result<Reply, Problem> {
+    let body: ReportUsage = call.body()?;
+    let received = accept(call, reporter, &body.batch).await?;
+    Ok(Reply::json(StatusCode::OK, &received))
 }
 
 async fn report_edge(call: Call) -> Result<Reply, Problem> {
     let edge: EdgeId = call.param("edge")?;
-    let tenant = TenantName::from(call.context()?.tenant());
-    let source = SourceId::new(&format!("edge/{edge}"));
-    accept(&call, source.map(|source| Reporter::edge(source, tenant))).await
+    let body: ReportEdge = call.body()?;
+    let mut reported = EdgeReported::default();
+    if let Some(batch) = &body.batch {
+        let tenant = TenantName::from(call.context()?.tenant());
+        let source = SourceId::new(&format!("edge/{edge}"));
+        let reporter = source.map(|source| Reporter::edge(source, tenant));
+        let received = accept(&call, reporter, batch).await?;
+        (reported.kept, reported.duplicates) = (received.kept, received.duplicates);
+    }
+    // After the batch, which is kept already if this starts over: then its records are duplicates.
+    if let Some(state) = body.state {
+        reported.desired = edge_state::exchange(&call, edge, state).await?;
+    }
+    Ok(Reply::json(StatusCode::OK, &reported))
 }
 
 async fn report_node(call: Call) -> Result<Reply, Problem> {
@@ -113,12 +136,12 @@ async fn report_node(call: Call) -> Result<Reply, Problem> {
     } else {
         Reporter::edge(source, TenantName::from(tenant))
     };
-    accept(&call, Ok(reporter)).await
+    accept_usage(&call, Ok(reporter)).await
 }
 
 async fn report(call: Call) -> Result<Reply, Problem> {
     let name = require_service(&call, &OBSERVERS)?;
-    accept(&call, SourceId::new(&name).map(Reporter::service)).await
+    accept_usage(&call, SourceId::new(&name).map(Reporter::service)).await
 }
 
 /// The name of the service's own component at the other end, if it is one of `names`.

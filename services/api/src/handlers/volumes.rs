@@ -29,6 +29,9 @@ use serde::{Deserialize, Serialize};
 /// How long a deleted volume can be undeleted: a month, so that a monthly look at the list still finds it.
 const UNDELETE_SECONDS: u64 = 30 * 24 * 3600;
 
+/// Half of the snapshots that a volume can have: the rest is for those that people make. Edges refuse a policy of more.
+const MAX_SNAPSHOTS_KEPT: u32 = 500;
+
 /// A volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VolumeRecord {
@@ -192,14 +195,29 @@ fn check_policy(policy: &SnapshotPolicy) -> Result<(), Problem> {
         && policy.daily <= 366
         && policy.weekly <= 520
         && policy.monthly <= 120;
-    if within {
-        Ok(())
-    } else {
-        Err(Problem::field(
+    if !within {
+        return Err(Problem::field(
             "snapshot_policy",
             "beyond what the document allows",
-        ))
+        ));
     }
+    let kept: u32 = [
+        policy.last,
+        policy.hourly,
+        policy.daily,
+        policy.weekly,
+        policy.monthly,
+    ]
+    .into_iter()
+    .map(u32::from)
+    .sum();
+    if kept > MAX_SNAPSHOTS_KEPT {
+        return Err(Problem::field(
+            "snapshot_policy",
+            format!("it keeps {kept} snapshots in all, and at most {MAX_SNAPSHOTS_KEPT} are kept"),
+        ));
+    }
+    Ok(())
 }
 
 /// An edge sees the volumes it serves and no other.

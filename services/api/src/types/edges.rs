@@ -1,6 +1,7 @@
 //! Edges: how one joins, and what is known of it.
 
 use crate::names::DisplayName;
+use firn_edge_state::ObservedState;
 use firn_identity::{EdgeId, UnixTime, VolumeId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -122,14 +123,44 @@ pub struct Edge {
     /// What cuts it off, once it was removed: done when nothing it was given opens anything any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// When it last asked for credentials of the cloud, which an edge that serves does every ten minutes or so; absent before the first
-    /// time, and for an edge whose credentials come from elsewhere.
+    /// When it was last heard of: it reports every ten minutes at least while it runs; absent before the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub last_seen: Option<UnixTime>,
+    /// What it said of itself then; absent for an edge that never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<ObservedState>,
+    /// The generation of the desired state that the service has for it: once that is in force, the edge does what was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired_generation: Option<u64>,
     /// When it was invited.
     #[schema(value_type = u64)]
     pub created: UnixTime,
+}
+
+/// What an edge reports: what it counted, how it stands, or both.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReportEdge {
+    /// An encoded batch of usage records (docs/formats.md), base64 without padding.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 349_526)]
+    pub batch: Option<String>,
+    /// How it stands. Unlike other bodies it may have fields that the service does not know, since edges may be newer than the service.
+    #[serde(default)]
+    pub state: Option<ObservedState>,
+}
+
+/// What became of a report.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct EdgeReported {
+    /// Usage records kept now.
+    pub kept: u64,
+    /// Usage records that were there before.
+    pub duplicates: u64,
+    /// The desired state, signed by the authority whose certificate the edge got when it joined; absent if what is in force is it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<String>,
 }
 
 /// Credentials of the cloud that end by themselves. They read, list and add under one prefix; they cannot delete or overwrite.
