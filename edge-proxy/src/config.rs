@@ -504,6 +504,7 @@ mod tests {
             (mount("/var/lib"), "state directory"),
             (mount("/var/lib/firn/mnt"), "state directory"),
             (mount("/mnt") + "user = 1", "user"),
+            (mount("/mnt").repeat(5), "at most 4"),
         ] {
             let error = with(&wrong).expect_err(&wrong);
             assert!(error.contains(said), "{wrong}: {error}");

@@ -28,6 +28,10 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The largest disk cache: beyond it a mistyped unit is likelier than a disk.
 const DISK_CACHE_MAX: u64 = 256 << 40;
 
+/// Mounts in all: while the kernel drops what it has cached, each may hold one of the threads for blocking work, of which there are
+/// eight at least.
+const MOUNTS_MAX: usize = 4;
+
 /// Says what is wrong, in the file's own words.
 pub fn check(config: &Config) -> Result<(), String> {
     limits(&config.limits)?;
@@ -100,6 +104,9 @@ fn exports(config: &Config) -> Result<(), String> {
 
 /// Directories of this machine; not one that the edge itself needs, which could then wait for itself.
 fn mounts(config: &Config) -> Result<(), String> {
+    if config.mounts.len() > MOUNTS_MAX {
+        return Err(format!("[[mount]]: at most {MOUNTS_MAX} are possible"));
+    }
     let mut seen: Vec<&Path> = Vec::new();
     for mount in &config.mounts {
         let (path, shown) = (mount.path.as_path(), mount.path.display());

@@ -165,7 +165,12 @@ async fn locks_of_nfs_clients_and_of_processes_here_exclude_each_other() {
     assert!(waiting.try_wait().expect("its state").is_none(), "it waits");
     assert_eq!(client.unlock().await, Some(LockStatus::Granted));
     assert!(waiting.wait().expect("it ends").success());
-    rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("free");
+    // The kernel tells of a close after close(2) has returned.
+    let began = Instant::now();
+    while rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        assert!(began.elapsed() < TIMEOUT, "the lock outlives its file");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(client.lock_unmonitored().await, Some(LockStatus::Denied));
     drop(file);
     assert_eq!(client.lock_unmonitored().await, Some(LockStatus::Granted));
@@ -268,4 +273,37 @@ fn what_cannot_be_mounted_is_said_and_nothing_is_served() {
     other.start(&[]);
     assert!(!path.join("file").exists(), "another volume");
     other.stop();
+}
+
+#[test]
+fn without_the_cloud_the_mount_serves_what_the_machine_has_and_when_it_is_back_it_is_mounted_anew() {
+    let cloud = Cloud::new();
+    let Some((mut edge, path)) = edge(&cloud) else {
+        return;
+    };
+    let _unmounted = Unmounted(path.clone());
+    edge.start(&[]);
+    let mut file = fs::File::create(path.join("file")).expect("created");
+    file.write_all(b"before").expect("written");
+    // Level 1: what a kill leaves.
+    file.sync_all().expect("synced");
+    edge.kill();
+    cloud.take_store_away();
+    cloud.take_table_away();
+    edge.start(&[]);
+    assert!(status(&edge)["detached"].is_object());
+    assert_eq!(fs::read(path.join("file")).expect("read"), b"before");
+    fs::write(path.join("file"), b"meanwhile").expect("written");
+    cloud.bring_table_back();
+    cloud.bring_store_back();
+    edge.wait_until_attached();
+    // Between the two there is no mount for a moment.
+    let began = Instant::now();
+    while !is_mounted(&path) {
+        assert!(began.elapsed() < TIMEOUT, "it is not mounted anew");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read(path.join("file")).expect("read"), b"meanwhile");
+    edge.stop();
+    assert!(!is_mounted(&path));
 }

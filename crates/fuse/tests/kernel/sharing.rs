@@ -234,3 +234,55 @@ fn after_a_change_that_no_protocol_made_nothing_is_believed_any_more() {
     }
     eprintln!("names were dropped after {:?}", began.elapsed());
 }
+
+#[test]
+fn a_change_meets_dirty_mapped_pages_and_readers_and_nobody_waits_for_the_other_for_ever() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("file"), vec![b'.'; 64 << 10]).expect("written");
+    let file = world.find("file");
+    // Maps the file, changes it without a sync, and goes on changing it.
+    let script = "import mmap,sys,time\n\
+        f=open(sys.argv[1],'r+b');m=mmap.mmap(f.fileno(),0)\n\
+        print('mapped',flush=True)\n\
+        end=time.time()+2\n\
+        while time.time()<end: m[40000:40005]=b'mmap!'; m[9]=33";
+    let mut mapper = Command::new("python3")
+        .args(["-c", script])
+        .arg(world.path("file"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut said = [0; 7];
+    mapper
+        .stdout
+        .take()
+        .expect("piped")
+        .read_exact(&mut said)
+        .expect("it maps");
+    std::thread::scope(|scope| {
+        let path = world.path("file");
+        let reader = scope.spawn(move || {
+            let until = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < until {
+                fs::read(&path).expect("read");
+            }
+        });
+        let began = Instant::now();
+        let mut changes = 0;
+        while !reader.is_finished() {
+            world.write(file, b"nfs");
+            changes += 1;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{changes} changes in {:?}",
+            began.elapsed()
+        );
+        assert!(changes > 10, "{changes}");
+    });
+    assert!(mapper.wait().expect("it ends").success());
+    let invalidations = world.mount.as_ref().expect("mounted").status().invalidations;
+    assert_eq!(invalidations.late, 0, "{invalidations:?}");
+    let read = fs::read(world.path("file")).expect("read");
+    assert_eq!((&read[..3], &read[40_000..40_005]), (&b"nfs"[..], &b"mmap!"[..]));
+}
