@@ -27,6 +27,7 @@ mod parts;
 mod paths;
 mod quota;
 mod read;
+mod read_ahead;
 mod read_view;
 mod record;
 pub mod recover;

@@ -8,11 +8,13 @@
 //! The uid decides, not where bytes come from: whatever does not verify is a miss of that place and is looked for in the next.
 //! Before the store's own bytes are believed to be damaged they are asked for once more, exactly. Each object is loaded by
 //! one task at a time, whoever and how many ask for it; a reader that gives up leaves the load running for the next. What lies
-//! side by side in the disk cache is read and opened by the reader itself ([`runs`]).
+//! side by side in the disk cache, or is on its way from the store, is opened by the reader itself ([`runs`]). What somebody will
+//! ask for is fetched before ([`ahead`]).
 //!
 //! Everything is bounded: opened objects and bytes just fetched by memory, the disk cache by its capacity, GETs under way by
 //! their bytes.
 
+mod ahead;
 mod damages;
 mod disk;
 mod error;
@@ -97,6 +99,15 @@ impl Default for ObjectsConfig {
             absent_is_away: false,
         }
     }
+}
+
+/// Who was asked for an object already, without success.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// The caches.
+    Caches(Arrival),
+    /// The store as well, for as long as it may take until an object is seen there.
+    StoreHasNot,
 }
 
 struct State {
@@ -217,13 +228,13 @@ impl Objects {
         loaded(loading, pointer, place).await
     }
 
-    /// Starts a load; `arrival` if the caches were already asked.
+    /// Starts a load; `asked` if some were already asked.
     fn start_load(
         &self,
         state: &mut State,
         pointer: &Pointer,
         place: Place,
-        arrival: Option<Arrival>,
+        asked: Option<Asked>,
     ) -> Loading {
         let (sender, receiver) = oneshot::channel();
         let loading = receiver.shared();
@@ -231,7 +242,7 @@ impl Objects {
         let inner = self.inner.clone();
         let pointer = *pointer;
         drop(self.inner.env.spawn("object load", async move {
-            let result = match inner.load(&pointer, place, arrival).await {
+            let result = match inner.load(&pointer, place, asked).await {
                 Err(error @ ReadError::Missing { segment, .. }) if inner.absent_is_away => {
                     let detail = error.to_string();
                     Err(ReadError::Unavailable { segment, detail })
@@ -335,7 +346,7 @@ impl Inner {
         self: &Arc<Self>,
         pointer: &Pointer,
         place: Place,
-        arrival: Option<Arrival>,
+        asked: Option<Asked>,
     ) -> Result<Arc<Object>, ReadError> {
         let location = pointer.location;
         let corrupt = |detail: String| ReadError::Corrupt {
@@ -343,8 +354,12 @@ impl Inner {
             location,
             detail,
         };
-        let arrival = match arrival {
-            Some(arrival) => arrival,
+        let arrival = match asked {
+            Some(Asked::StoreHasNot) => {
+                self.lock().counters.misses += 1;
+                return self.load_moved(pointer, place, Vec::new()).await;
+            }
+            Some(Asked::Caches(arrival)) => arrival,
             None => {
                 let (arrival, object) = self.touch(pointer, place).await;
                 if let Some(object) = object {

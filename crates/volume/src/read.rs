@@ -193,6 +193,8 @@ impl ReadView<'_> {
     ) -> Result<(), VfsError> {
         let end = start + length;
         let (first, last) = (start / self.block_bytes, (end - 1) / self.block_bytes);
+        let file = (self.file_system, inode);
+        self.read_ahead.note(self.objects, file, root, start..end);
         let leaves = tree::range(self.objects, inode, root, first, last + 1, usize::MAX)
             .await
             .map_err(read_failed)?;

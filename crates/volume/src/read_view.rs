@@ -3,6 +3,7 @@
 use crate::{
     journal::Journal,
     objects::{Objects, ReadError},
+    read_ahead::ReadAhead,
     serving::Serving,
     state::{Content, DirectoryPage, Missing, PagePlace, State, Stop},
     tree,
@@ -24,6 +25,7 @@ pub(crate) struct ReadView<'a> {
     /// Has what was written since the last checkpoint; of a snapshot nothing.
     pub journal: &'a Journal,
     pub objects: &'a Objects,
+    pub read_ahead: &'a ReadAhead,
     pub block_bytes: u64,
     pub serving: &'a Serving,
 }

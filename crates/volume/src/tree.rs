@@ -5,12 +5,12 @@
 
 use crate::{
     checkpoint::{CheckpointError, Packer},
-    objects::{Objects, ReadError},
+    objects::{Object, Objects, ReadError},
 };
 use bytes::Bytes;
 use firn_format::{Child, Kind, Place, Pointer, TreeRoot, radix};
 use futures::{FutureExt, future::BoxFuture};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 /// The place of the node at `level` above leaf `index`.
 fn node_place(inode: u64, level: u8, index: u64) -> Place {
@@ -62,70 +62,102 @@ pub async fn range(
     to: u64,
     limit: usize,
 ) -> Result<Vec<(u64, Pointer)>, ReadError> {
-    let mut found = Vec::new();
-    collect(
+    let node = objects
+        .get(&root.pointer, node_place(inode, root.level, 0))
+        .await?;
+    let mut walk = RangeWalk {
         objects,
         inode,
-        root.pointer,
-        root.level,
-        0,
-        (from, to),
+        span: from..to,
         limit,
-        &mut found,
-    )
-    .await?;
-    Ok(found)
+        nodes_only: false,
+        found: Vec::new(),
+    };
+    walk.collect(node, root.level, 0).await?;
+    Ok(walk.found)
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "a recursion that carries its whole position"
-)]
-fn collect<'a>(
+/// Loads the nodes above the leaves in `from..to`, for whoever asks for these next.
+///
+/// # Errors
+/// If a node cannot be read.
+pub async fn load_nodes(
+    objects: &Objects,
+    inode: u64,
+    root: &TreeRoot,
+    from: u64,
+    to: u64,
+) -> Result<(), ReadError> {
+    let node = objects
+        .get(&root.pointer, node_place(inode, root.level, 0))
+        .await?;
+    let mut walk = RangeWalk {
+        objects,
+        inode,
+        span: from..to,
+        limit: usize::MAX,
+        nodes_only: true,
+        found: Vec::new(),
+    };
+    walk.collect(node, root.level, 0).await
+}
+
+/// Nodes loaded side by side: with what is below them, those of 128 MiB of a file at the default block size.
+const NODES_AT_ONCE: usize = 32;
+
+struct RangeWalk<'a> {
     objects: &'a Objects,
     inode: u64,
-    pointer: Pointer,
-    level: u8,
-    first: u64,
-    span: (u64, u64),
+    span: Range<u64>,
     limit: usize,
-    found: &'a mut Vec<(u64, Pointer)>,
-) -> BoxFuture<'a, Result<(), ReadError>> {
-    async move {
-        let node = objects.get(&pointer, node_place(inode, level, first)).await?;
-        let width = leaves_below(level - 1);
-        for child in &node.header.children {
-            let Some(start) = width
-                .checked_mul(u64::from(child.slot))
-                .and_then(|skip| first.checked_add(skip))
-            else {
-                break;
+    /// The leaves themselves are not wanted.
+    nodes_only: bool,
+    found: Vec<(u64, Pointer)>,
+}
+
+impl RangeWalk<'_> {
+    /// Takes the leaves below a node at `level` whose first leaf is `first`.
+    fn collect(&mut self, node: Arc<Object>, level: u8, first: u64) -> BoxFuture<'_, Result<(), ReadError>> {
+        async move {
+            let width = leaves_below(level - 1);
+            let start_of = |slot: u16| width.checked_mul(u64::from(slot))?.checked_add(first);
+            let in_span = |child: &Child| {
+                let start = start_of(child.slot)?;
+                let is_in = start < self.span.end && start.saturating_add(width - 1) >= self.span.start;
+                is_in.then_some((start, child.pointer))
             };
-            if start >= span.1 || found.len() >= limit {
-                break;
-            }
-            if start.saturating_add(width - 1) < span.0 {
-                continue;
+            let children: Vec<(u64, Pointer)> = node.header.children.iter().filter_map(in_span).collect();
+            if level == 1 && self.nodes_only {
+                return Ok(());
             }
             if level == 1 {
-                found.push((start, child.pointer));
-            } else {
-                collect(
-                    objects,
-                    inode,
-                    child.pointer,
-                    level - 1,
-                    start,
-                    span,
-                    limit,
-                    found,
-                )
-                .await?;
+                let room = self.limit - self.found.len();
+                self.found.extend(children.into_iter().take(room));
+                return Ok(());
             }
+            // Who wants only the first few leaves mostly finds them below the first node.
+            let at_once = if self.limit == usize::MAX {
+                NODES_AT_ONCE
+            } else {
+                1
+            };
+            for some in children.chunks(at_once) {
+                if self.found.len() >= self.limit {
+                    break;
+                }
+                let wanted: Vec<_> = some
+                    .iter()
+                    .map(|(start, pointer)| (*pointer, node_place(self.inode, level - 1, *start)))
+                    .collect();
+                let nodes = self.objects.get_all(&wanted).await?;
+                for (node, (start, _)) in nodes.into_iter().zip(some) {
+                    self.collect(node, level - 1, *start).await?;
+                }
+            }
+            Ok(())
         }
-        Ok(())
+        .boxed()
     }
-    .boxed()
 }
 
 /// How many leaves a node at `level` covers (saturating: 128^9 is 2^63).

@@ -15,6 +15,7 @@ use crate::{
     config::VolumeConfig,
     journal::Journal,
     objects::Objects,
+    read_ahead::ReadAhead,
     read_view::ReadView,
     serving::{Serving, ServingState},
     snapshots::Snapshots,
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     pub state: Mutex<State>,
     pub journal: Journal,
     pub objects: Objects,
+    pub read_ahead: ReadAhead,
     pub anchor: Anchor,
     pub serving: Serving,
     pub checkpointer: Checkpointer,
@@ -97,6 +99,7 @@ impl Inner {
             state: &self.state,
             journal: &self.journal,
             objects: &self.objects,
+            read_ahead: &self.read_ahead,
             block_bytes: self.block_bytes,
             serving: &self.serving,
         }

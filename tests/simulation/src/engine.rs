@@ -64,6 +64,7 @@ pub const FAULT_POINTS: &[&str] = &[
     "objects.after_get",
     "objects.before_cache_write",
     "objects.before_get",
+    "read_ahead.before_look",
 ];
 
 struct Edge {

@@ -210,6 +210,16 @@ impl DiskCache {
         format!("{}/{}", self.directory, name_of(segment))
     }
 
+    /// Whether what is written is kept, as far as the configuration goes.
+    pub(super) fn can_hold_anything(&self) -> bool {
+        self.capacity_bytes > 0
+    }
+
+    /// Whether the object may be here: of a file that an earlier process left, only reading it tells.
+    pub(super) fn may_hold(&self, location: &Location) -> bool {
+        !self.here(std::slice::from_ref(location)).is_empty()
+    }
+
     /// Bytes that may be the object, to be verified.
     pub(super) async fn read(&self, location: &Location) -> Option<Bytes> {
         self.read_all(&[*location]).await.pop().flatten()

@@ -6,8 +6,15 @@
 //! ```
 //!
 //! GETs run as tasks of their own, so a reader that gives up does not throw away what is on its way. Their bytes in memory are
-//! bounded by [`IN_FLIGHT_KIB`]; who comes later waits. On a line so slow that a wide window would delay the object that is
-//! waited for, the window is cut in pieces, and the piece with the object comes first.
+//! bounded by [`IN_FLIGHT_KIB`], those of GETs that nobody waits for yet ([`Fetcher::fetch_ahead`]) by half of it; who comes
+//! later waits. A GET counts as under way until its bytes are in the disk cache, so that nobody asks for them in between.
+//!
+//! On a line so slow that a wide window would delay the object that is waited for, the window is cut in pieces, and the piece
+//! with the object comes first.
+
+mod flights;
+
+pub(super) use flights::Flights;
 
 use super::{
     disk::DiskCache,
@@ -23,7 +30,8 @@ use bytes::Bytes;
 use firn_env::{Backoff, Env, Monotonic};
 use firn_format::{FamilyId, Location, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
-use futures::{FutureExt, channel::oneshot, future::Shared};
+use flights::{InFlightGet, PlannedGet, land};
+use futures::{channel::oneshot, future::Shared};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -52,6 +60,8 @@ const IN_FLIGHT_KIB: u32 = 64 << 10;
 const NOT_FOUND_TRIES: u32 = 6;
 /// The same for a walk over everything, which has no reason to hope.
 const PROBE_TRIES: u32 = 2;
+/// The same for what nobody waits for yet.
+const AHEAD_TRIES: u32 = 1;
 /// Not bounded by itself: the tries are.
 const NOT_FOUND_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(100), Duration::from_secs(10)).without_jitter();
@@ -84,12 +94,6 @@ struct Fetched {
 type Outcome = Result<Fetched, Refusal>;
 type Waiting = Shared<oneshot::Receiver<Outcome>>;
 
-struct InFlightGet {
-    number: u64,
-    range: Range<u32>,
-    outcome: Waiting,
-}
-
 /// An object that is waited for.
 struct Need {
     range: Range<u32>,
@@ -104,13 +108,6 @@ struct Window {
     first_need: Range<u32>,
 }
 
-/// A flight that was promised and not started.
-struct PlannedGet {
-    number: u64,
-    range: Range<u32>,
-    outcome: oneshot::Sender<Outcome>,
-}
-
 struct State {
     policy: FetchPolicy,
     flights: BTreeMap<SegmentId, Vec<InFlightGet>>,
@@ -119,6 +116,8 @@ struct State {
     locality: Locality,
     windows: Windows,
     link: LinkEstimate,
+    /// Bytes of GETs that were started ahead of their readers and are under way.
+    ahead_bytes: u64,
     /// Segments that are not there, and since when.
     absent: BTreeMap<SegmentId, Monotonic>,
     counters: FetchCounters,
@@ -175,6 +174,7 @@ impl Fetcher {
                 locality: Locality::new(),
                 windows: Windows::new(window_bytes),
                 link: LinkEstimate::default(),
+                ahead_bytes: 0,
                 absent: BTreeMap::new(),
                 counters: FetchCounters::default(),
             }),
@@ -246,8 +246,30 @@ impl Fetcher {
         self.lock().policy = policy;
     }
 
+    pub(super) fn policy(&self) -> FetchPolicy {
+        self.lock().policy
+    }
+
+    /// Bytes between two objects that cost less than a GET of their own, the time of it included.
+    pub(super) fn gap_bytes(&self) -> u32 {
+        self.terms(&self.lock()).later_get_bytes()
+    }
+
+    fn terms(&self, state: &State) -> Terms {
+        Terms {
+            prices: self.prices,
+            latency_ms: state.link.latency_ms(),
+        }
+    }
+
     pub(super) fn counters(&self) -> FetchCounters {
         self.lock().counters
+    }
+
+    /// Nothing is under way, nor being written to the disk cache.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().flights.is_empty()
     }
 
     pub(super) fn drop_windows(&self) {
@@ -268,7 +290,9 @@ impl Fetcher {
 
     /// Fetches exactly one object's bytes, whatever the policy and whatever is under way.
     pub(super) async fn fetch_uncached(&self, location: &Location) -> Result<Bytes, Refusal> {
-        let fetched = self.get(location.segment, &range_of(location), false).await?;
+        let fetched = self
+            .get(location.segment, &range_of(location), false, self.tries)
+            .await?;
         slice_of(fetched.offset, &fetched.bytes, location).ok_or(Refusal::Short)
     }
 
@@ -303,21 +327,18 @@ impl Fetcher {
         }
     }
 
-    /// The GETs under way that together bring what is needed; none if they do not.
-    fn join(&self, segment: SegmentId, need: &Range<u32>) -> Vec<Waiting> {
-        let mut state = self.lock();
-        let flights = state
-            .flights
-            .get(&segment)
-            .map_or(&[][..], |flights| &flights[..]);
-        let waiting = cover(
-            flights.iter().map(|flight| (&flight.range, &flight.outcome)),
-            need,
-        );
-        if !waiting.is_empty() {
-            state.counters.shared_gets += 1;
+    /// Starts fetching what is needed now of a segment, widened and joined as a single object's need is; whoever needs a part of it
+    /// finds it under way. Cancel-safe: others may count on the plan.
+    pub(super) async fn fetch_run(self: &Arc<Self>, segment: SegmentId, need: Range<u32>, arrival: Arrival) {
+        if !self.join(segment, &need).is_empty() {
+            return;
         }
-        waiting
+        let fetcher = self.clone();
+        let task = self.env.spawn("run fetch", async move {
+            fetcher.gather(segment, need, arrival).await;
+        });
+        // It ends only with its machine.
+        let _ = task.await;
     }
 
     /// Waits for the needs of the same moment; the first of them plans for all.
@@ -396,10 +417,7 @@ impl Fetcher {
             present.insert(range);
         }
         let present = present.overlaps(&(0..u32::MAX));
-        let terms = Terms {
-            prices: self.prices,
-            latency_ms: state.link.latency_ms(),
-        };
+        let terms = self.terms(&state);
         let chances = Arrival::ALL.map(|arrival| state.locality.chances(arrival));
         let widened = needs.iter().map(|need| {
             let end = state.locality.end_of(segment, need.range.end);
@@ -417,28 +435,6 @@ impl Fetcher {
             })
         });
         (with_need.collect(), state.link.piece_bytes())
-    }
-
-    /// Announces a flight, so that others wait for it rather than fetch the same.
-    fn promise(&self, segment: SegmentId, range: Range<u32>) -> (PlannedGet, Waiting) {
-        let (outcome, receiver) = oneshot::channel();
-        let waiting = receiver.shared();
-        let mut state = self.lock();
-        state.next_get += 1;
-        let number = state.next_get;
-        state.flights.entry(segment).or_default().push(InFlightGet {
-            number,
-            range: range.clone(),
-            outcome: waiting.clone(),
-        });
-        (
-            PlannedGet {
-                number,
-                range,
-                outcome,
-            },
-            waiting,
-        )
     }
 
     /// Starts a GET; `rest` are the other pieces of its window, which follow if the segment does not end before.
@@ -466,11 +462,22 @@ impl Fetcher {
         };
         // The semaphore is never closed; if it were, the fetch would go on unbounded rather than fail.
         let _permit = self.budget.clone().acquire_many_owned(kib).await.ok();
-        let outcome = self.get(segment, &planned.range, whole).await;
+        let length = planned.range.end - planned.range.start;
+        let outcome = if planned.is_ahead {
+            let outcome = self.get(segment, &planned.range, whole, AHEAD_TRIES).await;
+            self.lock().ahead_bytes -= u64::from(length);
+            if firn_env::planted!("volume.ahead_fails_for_its_reader") {
+                outcome
+            } else {
+                outcome.map_err(|_| Refusal::Skipped)
+            }
+        } else {
+            self.get(segment, &planned.range, whole, self.tries).await
+        };
         let fetched = outcome.as_ref().ok().cloned();
         let short = fetched
             .as_ref()
-            .is_none_or(|fetched| fetched.bytes.len() < (planned.range.end - planned.range.start) as usize);
+            .is_none_or(|fetched| fetched.bytes.len() < length as usize);
         {
             let mut state = self.lock();
             if let Some(fetched) = &fetched {
@@ -481,8 +488,9 @@ impl Fetcher {
                     let end = fetched.offset + fetched.bytes.len() as u32;
                     state.locality.note_end(segment, end);
                 }
+            } else {
+                land(&mut state, segment, planned.number);
             }
-            land(&mut state, segment, planned.number);
         }
         let _ = planned.outcome.send(outcome);
         for piece in rest {
@@ -498,11 +506,18 @@ impl Fetcher {
             self.disk
                 .write(segment, fetched.offset, vec![fetched.bytes])
                 .await;
+            land(&mut self.lock(), segment, planned.number);
         }
     }
 
     /// One GET, repeated only if the segment is not there (yet).
-    async fn get(&self, segment: SegmentId, range: &Range<u32>, whole: bool) -> Result<Fetched, Refusal> {
+    async fn get(
+        &self,
+        segment: SegmentId,
+        range: &Range<u32>,
+        whole: bool,
+        tries_max: u32,
+    ) -> Result<Fetched, Refusal> {
         let key = ObjectKey::new(&segment.key(&self.family));
         let mut tries = 0;
         loop {
@@ -527,7 +542,7 @@ impl Fetcher {
                         bytes,
                     });
                 }
-                Err(error @ StoreError::NotFound { .. }) if tries < self.tries => {
+                Err(error @ StoreError::NotFound { .. }) if tries < tries_max => {
                     // A segment that was retired does not come back. If that cannot be told, waiting tells.
                     if tries == 1 && self.forwarding.is_retired(segment).await.unwrap_or(false) {
                         return Err(Refusal::Store(error));
@@ -536,15 +551,6 @@ impl Fetcher {
                 Err(error) => return Err(Refusal::Store(error)),
             }
             NOT_FOUND_BACKOFF.wait(&self.env, tries).await;
-        }
-    }
-}
-
-fn land(state: &mut State, segment: SegmentId, number: u64) {
-    if let Some(flights) = state.flights.get_mut(&segment) {
-        flights.retain(|flight| flight.number != number);
-        if flights.is_empty() {
-            state.flights.remove(&segment);
         }
     }
 }

@@ -8,6 +8,14 @@ const PIECE_LATENCIES: f64 = 2.0;
 /// No piece is smaller.
 const PIECE_BYTES_MIN: f64 = 262_144.0;
 
+/// What is fetched ahead of its readers is never more than the line carries in this time: longer, and whoever wants something
+/// else waits for it.
+const AHEAD: Duration = Duration::from_secs(1);
+/// The same before anything is known of the line.
+const AHEAD_BYTES_UNKNOWN: u64 = 8 << 20;
+/// A piece fetched ahead takes no longer than this: its reader may come soon.
+const AHEAD_PIECE: Duration = Duration::from_millis(250);
+
 /// What is taken for the time of a small GET before one was seen.
 const USUAL_LATENCY_MS: f64 = 20.0;
 
@@ -36,6 +44,21 @@ impl LinkEstimate {
             (&mut self.bytes_per_ms, rate)
         };
         *known = Some(known.map_or(value, |mean| mean + (value - mean) / 8.0));
+    }
+
+    /// How many bytes may be under way ahead of their readers.
+    pub(super) fn ahead_bytes(&self) -> u64 {
+        self.bytes_per_ms.map_or(AHEAD_BYTES_UNKNOWN, |rate| {
+            (rate * AHEAD.as_millis() as f64) as u64
+        })
+    }
+
+    /// How large the pieces of what is fetched ahead may be.
+    pub(super) fn ahead_piece_bytes(&self) -> u32 {
+        let bytes = self
+            .bytes_per_ms
+            .map_or(f64::INFINITY, |rate| rate * AHEAD_PIECE.as_millis() as f64);
+        bytes.clamp(PIECE_BYTES_MIN, MAX_SEGMENT_BYTES as f64) as u32
     }
 
     /// How large the pieces of a window should be.

@@ -72,6 +72,14 @@ impl Terms {
         self.prices.get_nanodollars + self.prices.delay_nanodollars_per_ms * self.latency_ms
     }
 
+    /// The bytes that cost as much as that.
+    pub(super) fn later_get_bytes(&self) -> u32 {
+        if self.prices.byte_nanodollars <= 0.0 {
+            return u32::MAX;
+        }
+        (self.later_get() / self.prices.byte_nanodollars).min(f64::from(u32::MAX)) as u32
+    }
+
     /// How far the window reaches.
     fn reach(&self, bands: &[Expected; BANDS]) -> u32 {
         let mut reach = 0;

@@ -191,7 +191,7 @@ impl Bench {
         for _ in 0..50 {
             let before = objects.statistics();
             self.env.sleep(std::time::Duration::from_millis(10)).await;
-            if objects.statistics() == before {
+            if objects.statistics() == before && objects.inner.fetcher.is_idle() {
                 return;
             }
         }

@@ -7,6 +7,7 @@ mod detached;
 mod files;
 mod quota;
 mod restoring;
+mod sequential;
 mod snapshots;
 mod usage;
 mod verify;
