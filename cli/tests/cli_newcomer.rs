@@ -15,6 +15,9 @@ use std::{
 
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/newcomer.txt");
 
+/// The question whose answer is not shown.
+const SECRET: &str = "Join secret";
+
 /// A terminal, and all that was typed and shown there.
 struct Desk<'a> {
     person: &'a Person,
@@ -31,7 +34,11 @@ impl Desk<'_> {
         arguments.extend(command);
         let mut session = Session::start(&arguments, &[("NO_COLOR", "1"), ("TZ", "UTC")]);
         for (question, answer) in answers {
-            session.wait_for(question);
+            // The end of the line comes by a write of its own: what is typed before it would be shown in its place.
+            session.wait_for(&format!("{question}:\n"));
+            if *question == SECRET {
+                session.wait_for_secrecy();
+            }
             session.type_line(answer);
         }
         let (ended, shown) = session.end();
@@ -200,9 +207,9 @@ fn every_word_of_a_newcomers_first_session() {
     };
     // A slip of the hand costs nothing: the same command again.
     let wrong = firn_identity::JoinSecret::generate(&mut |bytes: &mut [u8]| bytes.fill(7)).expose();
-    there.types(&join, &[("Join secret", wrong.trim())], 3);
-    there.types(&join, &[("Join secret", secret.trim())], 0);
-    there.types(&join, &[("Join secret", secret.trim())], 2);
+    there.types(&join, &[(SECRET, wrong.trim())], 3);
+    there.types(&join, &[(SECRET, secret.trim())], 0);
+    there.types(&join, &[(SECRET, secret.trim())], 2);
     desk.transcript.push_str(&there.transcript);
 
     desk.types(&create[..5], &[], 6);
@@ -217,7 +224,7 @@ fn every_word_of_a_newcomers_first_session() {
     desk.types(&["budget", "raise", "40"], &[], 2);
     desk.types(&["budget", "raise", "80"], &[], 0);
     desk.types(&["config"], &[], 0);
-    let question = "Type yes to go on:";
+    let question = "Type yes to go on";
     desk.types(&["volume", "delete", "files"], &[(question, "no")], 2);
     desk.types(&["volume", "delete", "files"], &[(question, "yes")], 0);
     desk.types(&["volume", "erase", "files", "--yes", "--wait"], &[], 0);
