@@ -7,15 +7,18 @@
 //! ```text
 //! uploaded ─ listed with its length ─────────────────────────────────→ confirmed
 //!          └ not listed, nor found by itself ─ retired by a cleaner ─→ confirmed
-//!                                            └ whole in our cache ───→ put again, looked for again
-//!                                                                    └ lost: said, counted, never called level 2
+//!                                            └ put again, if it is whole in our cache
+//!                                              └ in view within seconds → confirmed
+//!                                                └ lost: said, counted, never called level 2
 //! ```
 //!
-//! A retired segment's objects are elsewhere, which its forwarding record says.
+//! A retired segment's objects are elsewhere, which its forwarding record says. Not every store shows at once what it has taken, so
+//! nothing is called lost that it may show a moment later.
 
 use super::{LostSegments, PackerContext};
 use crate::objects::Objects;
 use bytes::Bytes;
+use firn_env::Backoff;
 use firn_format::{FamilyId, ForwardingRecord, SegmentId, WriterId, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
 use std::{
@@ -23,6 +26,11 @@ use std::{
     ops::RangeInclusive,
     time::Duration,
 };
+
+/// How long a store may take to show what it has acknowledged. Those of today show it at once; older ones took seconds.
+const IN_VIEW_WITHIN: Duration = Duration::from_secs(6);
+/// Between two looks for it.
+const LOOK_AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Names in one answer of a LIST, and so the segments after which one is worth its price.
 pub(crate) const LIST_NAMES: usize = 1000;
@@ -49,13 +57,17 @@ fn segment(writer: WriterId, sequence: u64) -> SegmentId {
 pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError> {
     let uploads = &context.progress.uploads;
     let asked = uploads.doubtful();
-    let mut absent = unlisted(context, asked.clone()).await?;
-    let mut lost = BTreeMap::new();
-    while let Some((id, bytes)) = absent.pop_first() {
-        if !is_there(context, id, bytes).await? && !put_again(context, id, bytes).await? {
-            lost.insert(id, bytes);
-        }
+    let mut lost = absent(context, unlisted(context, asked.clone()).await?).await?;
+    for (id, bytes) in &lost {
+        put_again(context, *id, *bytes).await?;
     }
+    let (began, mut looks) = (context.env.now(), 0);
+    while !lost.is_empty() && context.env.now().since(began) < IN_VIEW_WITHIN {
+        looks += 1;
+        LOOK_AGAIN.wait(&context.env, looks).await;
+        lost = unlisted(context, lost).await?;
+    }
+    lost = absent(context, lost).await?;
     uploads.settle(&asked, lost);
     match uploads.lost(&context.family) {
         None => Ok(()),
@@ -64,6 +76,20 @@ pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError>
             Err(ConfirmError::Lost(lost))
         }
     }
+}
+
+/// Those that are not there even when they are asked for by name, though they are needed.
+async fn absent(
+    context: &PackerContext,
+    mut doubtful: BTreeMap<SegmentId, u64>,
+) -> Result<BTreeMap<SegmentId, u64>, StoreError> {
+    let mut absent = BTreeMap::new();
+    while let Some((id, bytes)) = doubtful.pop_first() {
+        if !is_there(context, id, bytes).await? {
+            absent.insert(id, bytes);
+        }
+    }
+    Ok(absent)
 }
 
 /// Those that a listing does not show with their length.
@@ -167,25 +193,22 @@ async fn is_there(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<
     is_retired(&*context.store, context.family, id).await
 }
 
-/// Puts a segment that the store dropped once more, from the cache; `false` if that does not have it whole, or the store has
-/// another object in its place.
-async fn put_again(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<bool, StoreError> {
+/// Puts a segment that the store does not show once more, from the cache, if that has it whole.
+async fn put_again(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<(), StoreError> {
     let Some(whole) = from_cache(&context.objects, id, bytes).await else {
-        return Ok(false);
+        return Ok(());
     };
     match decode_segment(whole.clone()) {
         Ok(found) if found.id == id && found.family == context.family => {}
-        Ok(_) | Err(_) => return Ok(false),
+        Ok(_) | Err(_) => return Ok(()),
     }
     let key = ObjectKey::new(&id.key(&context.family));
-    tracing::warn!(%key, "the store acknowledged this segment and has lost it; put again from the cache");
+    tracing::warn!(%key, "the store acknowledged this segment and does not show it; put again from the cache");
     match context.store.put(&key, vec![whole], PutMode::Create).await {
-        Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
-        Err(error) => return Err(error),
+        // It has it and will show it, or another object is in its place, whose length tells.
+        Ok(()) | Err(StoreError::AlreadyExists { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
-    // Some stores show what was put a moment later.
-    context.env.sleep(Duration::from_millis(100)).await;
-    is_there(context, id, bytes).await
 }
 
 async fn from_cache(objects: &Objects, id: SegmentId, bytes: u64) -> Option<Bytes> {
