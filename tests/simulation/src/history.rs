@@ -10,6 +10,7 @@ use crate::{
     clones::{self, Clones},
     life::{Life, LifeEnd},
     oracle::{Found, Oracle, Stop},
+    outage::Owner,
     system::{Branch, Running, StartError, System, Weather},
     tree::Tree,
     workload::Workload,
@@ -213,7 +214,7 @@ impl History {
             let detached = match life {
                 _ if last => None,
                 0 => None,
-                _ => self.open_in_outage(&mut branch, &mut outages).await,
+                _ => self.open_in_outage(&mut branch, Owner::This, &mut outages).await,
             };
             let running = match detached {
                 Some(running) => Some(running),

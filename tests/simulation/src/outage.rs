@@ -6,7 +6,21 @@ use crate::{
     system::{Branch, Running, StartError, Weather},
 };
 use firn_env::{TaskEnded, sim::Seeded};
-use std::sync::Arc;
+use futures::future::{Either, select};
+use std::{pin::pin, sync::Arc, time::Duration};
+
+/// How long the cloud stays away from a start that waits for it: what a snapshot froze before a crash is uploaded before anything
+/// is served, and nothing could be served without.
+const AWAY: Duration = Duration::from_secs(600);
+
+/// Whose the file system is, as the table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The edge's that starts.
+    This,
+    /// Another one's, which took it over.
+    Another,
+}
 
 impl History {
     /// Now and then: starts while the cloud is away, from what the machine has, and judges what is there. `None` if it was not
@@ -14,6 +28,7 @@ impl History {
     pub(crate) async fn open_in_outage(
         &self,
         home: &mut Home,
+        owner: Owner,
         random: &mut Seeded,
     ) -> Option<Arc<dyn Running>> {
         if !self.system.can_detach() || home.branch != Branch::HEAD || !random.chance(1, 2) {
@@ -34,15 +49,26 @@ impl History {
             if crashes {
                 machine.crash_at_any(random.between(1, 12));
             }
-            let starting = system.clone();
-            let started = on(
-                &machine,
-                "start",
-                async move { starting.start(edge, branch).await },
-            )
-            .await;
+            let with_cloud = system.clone();
+            let starting = pin!(on(&machine, "start", async move {
+                with_cloud.start(edge, branch).await
+            }));
+            let away = pin!(self.env.sleep(AWAY));
+            let started = match select(starting, away).await {
+                Either::Left((started, _)) => started,
+                Either::Right(((), starting)) => {
+                    self.system.set_weather(edge, Weather::Fair);
+                    let started = starting.await;
+                    self.system.set_weather(edge, weather);
+                    started
+                }
+            };
             machine.faults().disarm();
             match started {
+                Ok(Ok(_)) if owner == Owner::Another => {
+                    self.fail("an edge was given what another one owns");
+                    return None;
+                }
                 // It needed nothing that is away.
                 Ok(Ok(_)) | Err(TaskEnded) => {
                     home.verifier = home.verifier.filter(|_| home.stop != Stop::Clean);
@@ -52,6 +78,10 @@ impl History {
                 }
                 Ok(Err(StartError::Later(reason))) => {
                     self.say(|| format!("edge {edge} does not start: {reason}"));
+                }
+                // The table may be there, and says so.
+                Ok(Err(StartError::Owned(_) | StartError::SalvageFirst)) if owner == Owner::Another => {
+                    self.say(|| format!("edge {edge} is told that another owns the file system"));
                 }
                 Ok(Err(error)) => {
                     self.fail(format!("edge {edge} does not start in an outage: {error:?}"));

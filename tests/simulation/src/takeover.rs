@@ -5,6 +5,7 @@ use crate::{
     history::{History, Home, judge, on},
     life::{Life, LifeEnd},
     oracle::Stop,
+    outage::Owner,
     system::{Branch, Running, StartError, Weather},
 };
 use firn_env::{TaskEnded, sim::Seeded};
@@ -123,7 +124,7 @@ pub(crate) async fn by_force(
         stop: Stop::Crash,
         ..home.clone()
     };
-    if let Some(again) = history.open_in_outage(&mut lost, random).await {
+    if let Some(again) = history.open_in_outage(&mut lost, Owner::Another, random).await {
         let more = life.work(history, &lost, &again, random);
         life.some_time(history, &more, random).await;
         more.stop();
