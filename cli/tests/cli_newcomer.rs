@@ -66,8 +66,17 @@ impl Desk<'_> {
             plain.push_str(&replaced(&rest[..length]));
             rest = &rest[length..];
         }
-        without_dates(&plain)
+        without_progress(&without_dates(&plain))
     }
+}
+
+/// Without the lines that say what an operation is at: which of its steps are seen, and whether any, depends on the moments at which
+/// it is looked at.
+fn without_progress(text: &str) -> String {
+    let is_progress = |line: &&str| line.starts_with("volume.erase of files: ");
+    text.split_inclusive('\n')
+        .filter(|line| !is_progress(line))
+        .collect()
 }
 
 /// Ids keep their kind, keys and addresses become what they are.
