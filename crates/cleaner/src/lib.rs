@@ -1,4 +1,4 @@
-//! Gets the space of what nobody needs back, next to the bucket and without keys.
+//! The cleaner: garbage collection of the log, by compaction, next to the bucket and without keys.
 //!
 //! A volume's log only grows; what was overwritten or deleted stays in its segments. The cleaner moves what is still needed
 //! out of segments that are mostly garbage, leaves a note where it went, and deletes them. It can neither read nor forge

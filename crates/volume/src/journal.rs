@@ -1,4 +1,4 @@
-//! The journal: what makes an acknowledged write survive.
+//! The journal: the volume's write-ahead log, which makes an acknowledged write survive.
 //!
 //! Requests become records, numbered without gaps in the order they were appended. Records are sealed into numbered,
 //! preallocated files; whoever waits for durability at one moment shares one fsync (group commit), so its cost falls as load

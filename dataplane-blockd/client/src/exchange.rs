@@ -1,4 +1,4 @@
-//! Asking the replicas of a row: until all of one version have answered, or the deadline passes.
+//! Asking the replicas of a row. The quorum is all of one version: a call waits for each of them, or for the deadline.
 
 use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas, retry::RetryState};
 use firn_blockd_disk::{Incarnation, ReplicaError};

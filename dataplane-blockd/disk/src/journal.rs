@@ -1,4 +1,4 @@
-//! The local journal: what a disk answers while its nodes are away, kept on the client's own disk.
+//! The local journal: a write-ahead log on the client's own disk, of what is answered while nodes are away.
 //!
 //! It serves the modes that answer from memory. While nodes answer it is empty and costs nothing. When the oldest write has waited
 //! for them too long, all that waits is written to it, then every change that comes; what it holds is answered, up to its bound.

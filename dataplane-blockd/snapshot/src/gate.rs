@@ -1,4 +1,4 @@
-//! A device before a disk that can be frozen in an instant.
+//! The gate: a device before a disk that quiesces it in an instant, for a snapshot.
 //!
 //! ```text
 //! write to a tract that …            not frozen        frozen, to be copied            frozen, copied or not to be

@@ -1,4 +1,4 @@
-//! The disk cache: one sparse file per segment, holding whichever of its ranges were fetched or uploaded.
+//! The disk cache (LRU by segments): one sparse file per segment, holding whichever of its ranges were fetched or uploaded.
 //!
 //! ```text
 //! <directory>/<writer, 16 hex>-<sequence, 16 hex>      bytes stand at the offset they have in the segment

@@ -1,4 +1,4 @@
-//! Opened objects in memory, the least recently used dropped first.
+//! The memory cache: opened objects, the least recently used dropped first (LRU).
 //!
 //! Blocks and everything else (nodes, inodes, checkpoints) stand in two queues: a scan of one large file must not push out
 //! the trees by which all files are found. Others give way only while they take more than half of the memory.

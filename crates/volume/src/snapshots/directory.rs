@@ -14,7 +14,7 @@ use crate::{
     state::Snapshot,
     volume::{Inner, Volume},
 };
-use firn_format::{ROOT_DIRECTORY, VolumeId};
+use firn_format::ROOT_DIRECTORY;
 use firn_vfs::{Attributes, FileHandle, FileKind, Timestamp, VfsError};
 
 /// The name at the root of an export under which its snapshots are.
@@ -25,12 +25,6 @@ const DIRECTORY_INODE: u64 = 1;
 
 /// Everyone may look; nobody may change.
 const DIRECTORY_MODE: u32 = 0o555;
-
-/// The number by which protocols know `.snapshots`: stable over restarts.
-pub(super) fn directory_file_system_id(volume: VolumeId) -> u64 {
-    let hash = blake3::derive_key("firn directory of snapshots file system id v1", &volume.0);
-    u64::from_le_bytes(hash[..8].try_into().expect("a hash has 32 bytes"))
-}
 
 impl Volume {
     /// The same volume with `.snapshots` in listings of its root.

@@ -7,9 +7,8 @@
 //! | views | a reader | the next reader of another one |
 
 use super::{
-    directory::directory_file_system_id,
     info::{SnapshotError, SnapshotInfo, shown},
-    view::SnapshotViews,
+    view::{SnapshotViews, directory_file_system_id},
 };
 use crate::{
     journal::Reservation,

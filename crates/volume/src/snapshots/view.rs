@@ -37,6 +37,12 @@ pub(crate) fn snapshot_file_system_id(volume: VolumeId, id: u64) -> u64 {
     )
 }
 
+/// The number by which protocols know `.snapshots`: stable over restarts.
+pub(super) fn directory_file_system_id(volume: VolumeId) -> u64 {
+    let hash = blake3::derive_key("firn directory of snapshots file system id v1", &volume.0);
+    u64::from_le_bytes(hash[..8].try_into().expect("a hash has 32 bytes"))
+}
+
 impl SnapshotViews {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<View>>> {
         self.open.lock().expect("no panic under the lock of the views")

@@ -1,4 +1,4 @@
-//! The journal: two preallocated files, written in turn.
+//! The journal: the node's write-ahead log, two preallocated files that are written in turn.
 //!
 //! ```text
 //! file  = batch* | anything
