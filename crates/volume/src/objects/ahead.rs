@@ -6,7 +6,7 @@
 //! reads have been like; a gap between two is fetched along only if it costs less than a GET, and never more than an eighth.
 //!
 //! A GET made ahead is like any other under way: who needs the bytes waits for it. If it fails, that is nobody's failure: who
-//! waited asks for itself, with all the patience that a reader has.
+//! waited asks for itself, with all the retries that a reader has.
 
 use super::{FetchPolicy, Inner, Objects};
 use firn_format::{Location, MAX_OBJECT_BYTES, Pointer, SegmentId};
