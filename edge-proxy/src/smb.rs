@@ -1,0 +1,24 @@
+//! SMB: the exports as shares for Windows and macOS, by the distribution's Samba over a private mount of the volume (decision 0132).
+//!
+//! ```text
+//! client ──SMB3, encrypted──▶ smbd (one process a connection) ──▶ kernel ──FUSE──▶ firn-edge: the lock table of all protocols, the volume
+//!                               ▲ configuration, users, start, probe, stop: firn-edge
+//! ```
+//!
+//! The edge writes Samba's configuration ([`samba_config`]), keeps the table of users ([`users`]), runs `smbd` in namespaces of its own
+//! ([`process`]), asks it again and again whether it answers ([`probe`]), and starts it anew when it does not ([`supervisor`]). Samba is a
+//! process beside this one, never linked.
+
+pub mod commands;
+mod connections;
+mod paths;
+mod probe;
+mod process;
+mod samba_config;
+mod section;
+mod supervisor;
+mod tools;
+mod users;
+
+pub use section::{ShareSection, SmbSection, check, unserved};
+pub use supervisor::{SmbPart, SmbService, Volume};

@@ -1,0 +1,225 @@
+//! smbd as a process that cannot outlive the edge.
+//!
+//! It runs in a process namespace, whose end the kernel makes the end of everything in it, and in a table of mounts of its own:
+//!
+//! ```text
+//! firn-edge ─▶ setpriv --pdeathsig KILL ─▶ unshare --pid --mount --kill-child=KILL ─▶ sh (process 1 there) ─▶ smbd ─▶ smbd a connection
+//! ```
+//!
+//! If the edge is killed, the kernel kills `unshare`, therefore `sh`, therefore all. At the end of an edge SIGTERM goes to the group of
+//! processes, so that smbd closes what clients had open; whoever is left after a while is killed. The thread that started the child
+//! waits for it: the kernel's signal of a parent's death is that of the thread. The process is noted with the time it was started at, so that
+//! the next start finds one that is left in spite of all.
+
+use super::{paths::Paths, section::SmbSection};
+use firn_env::Env;
+use futures::channel::oneshot;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+/// How long smbd has to close what clients had open.
+const TERMINATE_WITHIN: Duration = Duration::from_secs(10);
+/// How long the kernel has to end what was killed; what waits for the volume's answer waits for the end of the mount.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+
+/// What the first process of the namespace does. The arguments: the files of accounts, the volume, the directory of what smbd runs by, where
+/// both are to be seen ([`Paths::stage`]); then the command.
+/// Beside the accounts the daemon that caches the machine's own is hidden. It ends when nothing is left, after 5 s at most.
+const FIRST: &str = r#"
+mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/group || exit 71
+mount -t tmpfs -o size=16k,mode=755 tmpfs "$5" && mkdir -m 755 "$5/files" "$5/run" || exit 71
+mount --bind "$3" "$5/files" && mount --bind "$4" "$5/run" || exit 71
+if [ -d /run/nscd ]; then mount -t tmpfs -o size=4k tmpfs /run/nscd || exit 71; fi
+shift 5
+"$@" &
+child=$!
+trap : TERM
+while :; do
+  wait "$child"; status=$?
+  kill -0 "$child" 2>/dev/null || break
+done
+left=50
+while [ "$left" -gt 0 ] && kill -0 -1 2>/dev/null; do sleep 0.1; left=$((left - 1)); done
+exit "$status"
+"#;
+
+/// smbd, from its start to its end.
+pub struct Running {
+    child: Child,
+    pid: Pid,
+    /// Resolves when it has ended; it is not reaped then, so that its number still means it.
+    ended: oneshot::Receiver<()>,
+    pid_file: std::path::PathBuf,
+}
+
+/// Starts smbd.
+///
+/// # Errors
+/// If the programs that run it cannot be started.
+pub async fn start(smb: &SmbSection, paths: &Paths) -> io::Result<Running> {
+    let log = File::create(paths.start_log())?;
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "--",
+            "unshare",
+            "--pid",
+            "--mount",
+            "--fork",
+            "--kill-child=KILL",
+            "--",
+        ])
+        .args(["sh", "-c", FIRST, "firn-smb"])
+        .args([paths.passwd(), paths.group(), paths.mount(), paths.run()])
+        .arg(paths.stage())
+        .arg(&smb.program)
+        .args(["--foreground", "--no-process-group", "--configfile"])
+        .arg(paths.configuration())
+        .current_dir("/")
+        .env_clear()
+        .env("PATH", PATH)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0);
+    let (started, child) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
+    let work = move || {
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        let pid = Pid::from_child(&child);
+        if started.send(Ok(child)).is_ok() {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while matches!(
+                rustix::process::waitid(WaitId::Pid(pid), options),
+                Err(rustix::io::Errno::INTR)
+            ) {}
+            let _ = end.send(());
+        }
+    };
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a child's parent is the thread that started it, which must live as long"
+    )]
+    std::thread::Builder::new().name("smbd".into()).spawn(work)?;
+    let child = child
+        .await
+        .unwrap_or_else(|_| Err(io::Error::other("the thread that starts smbd ended")))?;
+    let pid = Pid::from_child(&child);
+    let pid_file = paths.pid();
+    let note = format!("{} {}\n", child.id(), started_at(child.id()).unwrap_or(0));
+    let running = Running {
+        child,
+        pid,
+        ended,
+        pid_file,
+    };
+    fs::write(&running.pid_file, note)?;
+    Ok(running)
+}
+
+/// Where the programs are that run others: no more of the edge's environment, which has its credentials, goes to Samba.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl Running {
+    /// The process that stands for all of smbd's.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Completes when smbd has ended.
+    pub async fn ended(&mut self) -> io::Result<ExitStatus> {
+        let _ = (&mut self.ended).await;
+        let status = self.child.wait()?;
+        let _ = fs::remove_file(&self.pid_file);
+        Ok(status)
+    }
+
+    /// Ends it, by force if need be. False if even that did not help.
+    pub async fn stop(mut self, env: &Env) -> bool {
+        let _ = rustix::process::kill_process_group(self.pid, Signal::TERM);
+        if env.timeout(TERMINATE_WITHIN, self.ended()).await.is_ok() {
+            return true;
+        }
+        let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        env.timeout(KILL_WITHIN, self.ended()).await.is_ok()
+    }
+
+    /// Ends it by force: it does not answer.
+    pub async fn kill(mut self, env: &Env) -> bool {
+        let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        env.timeout(KILL_WITHIN, self.ended()).await.is_ok()
+    }
+}
+
+/// Ends what an earlier edge left. False if it does not end.
+pub async fn end_stale(env: &Env, paths: &Paths) -> bool {
+    let path = paths.pid();
+    let Some((id, since)) = fs::read_to_string(&path).ok().as_deref().and_then(parse) else {
+        return true;
+    };
+    let is_left = || started_at(id) == Some(since);
+    if is_left()
+        && let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw)
+    {
+        tracing::warn!(process = id, "an smbd that an earlier edge left is ended");
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        for _ in 0..100 {
+            if !is_left() {
+                break;
+            }
+            env.sleep(KILL_WITHIN / 100).await;
+        }
+    }
+    if is_left() {
+        return false;
+    }
+    let _ = fs::remove_file(&path);
+    true
+}
+
+fn parse(text: &str) -> Option<(u32, u64)> {
+    let (id, since) = text.trim().split_once(' ')?;
+    Some((id.parse().ok()?, since.parse().ok()?))
+}
+
+/// When a process was started, in the kernel's ticks since the machine was: with its number this means one process. `None` if there is
+/// none, or only what its parent has not noticed the end of.
+fn started_at(id: u32) -> Option<u64> {
+    let text = fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat")).ok()?;
+    // The name before may have anything in it.
+    let (_, fields) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = fields.split(' ').collect();
+    if fields.first() == Some(&"Z") {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_another_of_its_number() {
+        let own = std::process::id();
+        let since = started_at(own).expect("it runs");
+        assert_eq!(parse(&format!("{own} {since}\n")), Some((own, since)));
+        assert_eq!(started_at(u32::MAX), None);
+        assert_eq!(parse("nonsense"), None);
+    }
+}
