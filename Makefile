@@ -25,6 +25,7 @@
 #   make check-infra     the Terraform modules: format, validity, tests, the current AWS provider's schema, policies, tflint, checkov
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
+#   make packages        Debian packages of all programs, in target/packages
 #   make lambda          the cleaner as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
@@ -41,7 +42,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-infra check-foreign load lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-infra check-foreign load packages lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -147,6 +148,10 @@ check-foreign:
 load:
 	@cargo build --locked --release -p firn-api
 	@load/run $(ARGUMENTS)
+
+packages:
+	@cargo build --locked --release -p firn-edge -p firn-cli -p firn-blockd -p firn-cleaner-standalone -p firn-anchor-service -p firn-api
+	@packaging/build target/packages
 
 lambda:
 	@mkdir -p target/lambda

@@ -9,8 +9,9 @@ A template is `bench/pages/NAME.md`, its page `docs/NAME.md`. A result is `bench
 `{{= EXPRESSION}}` for a figure made of results, with what the block `{{% … %}}` defines (Python; both see `rows` and `number`);
 `{{results}}` for the table of what was run where. A figure that stands on a page in no other way was written by nobody.
 
-Pages that one program writes whole (Table 1 of a paper, cell by cell) have a receipt, `bench/results/NAME.json`, with the page's
-hash: whatever was changed by hand since then does not have it.
+Pages that one program writes whole (Table 1 of a paper, cell by cell) have a receipt, `bench/results/NAME.json`, with the hash of
+what it wrote: whatever was changed by hand since then does not have it. Behind that stands a section made of the receipt, which says
+of which build the page is.
 """
 
 import datetime
@@ -24,6 +25,8 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEMPLATES, RESULTS, PAGES = ROOT / "bench/pages", ROOT / "bench/results", ROOT / "docs"
+# Between what a program wrote and what its receipt says of it.
+PROVENANCE = "\n## What was run\n\n"
 
 
 def commit():
@@ -52,12 +55,49 @@ def record(page, part, command, text):
 
 
 def receipt(page, command):
-    """Keeps that a program wrote this page as it is."""
+    """Keeps that a program wrote this page as it is, and says so on it."""
     write(RESULTS / f"{page}.json", {**stamp(command), "sha256": digest(page)})
+    (PAGES / f"{page}.md").write_text(whole(page))
+
+
+def written(page):
+    """What the program wrote of a whole page: all but the section that its receipt gives."""
+    return (PAGES / f"{page}.md").read_text().split(PROVENANCE)[0]
+
+
+def whole(page):
+    """A whole page with the section that its receipt gives."""
+    return written(page) + PROVENANCE + provenance({"all": json.loads((RESULTS / f"{page}.json").read_text())}) + "\n"
 
 
 def digest(page):
-    return hashlib.sha256((PAGES / f"{page}.md").read_bytes()).hexdigest()
+    return hashlib.sha256(written(page).encode()).hexdigest()
+
+
+def unknown_build(result):
+    """Why nobody could tell of which build a result is, or None."""
+    if result["build"]:
+        return None
+    if not result.get("page"):
+        return "neither a build, nor the commit since which it was on a page before runs were recorded"
+    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        return None  # old commits are not here to be looked up
+    found = subprocess.run(["git", "cat-file", "-e", f"{result['page']}^{{commit}}"], cwd=ROOT, capture_output=True)
+    return f"`{result['page']}` is no commit of this repository" if found.returncode else None
+
+
+def provenance(results):
+    """The table of what was run where, of results by the part that they are."""
+    lines = ["| part | build | date | machine | command |", "|---|---|---|---|---|"]
+    for part, result in results.items():
+        build = f"`{result['build']}`" if result["build"] else f"not recorded; on this page since `{result['page']}`"
+        lines.append(f"| {part} | {build} | {result['date']} | {result['machine']} | `{result['command']}` |")
+    if any((result["build"] or "").endswith("-dirty") for result in results.values()):
+        lines += ["", "`-dirty`: that commit with changes that were not committed."]
+    if len({result["build"] or result["page"] for result in results.values()}) > 1:
+        lines += ["", "The parts are of more than one build: compare within a part only."]
+    return "\n".join(lines)
 
 
 def number(cell):
@@ -94,14 +134,13 @@ class Page:
             return f"*Not measured on the present build: `{command}`.*"
         return self.results[part]["text"]
 
+    def typed(self):
+        """Rows of tables in the template with digits that no directive gives: figures that somebody typed."""
+        rows = re.sub(r"\{\{.*?\}\}", "", self.template, flags=re.S).splitlines()
+        return [row for row in rows if row.startswith("|") and re.search(r"\d", row)]
+
     def provenance(self):
-        lines = ["| part | build | date | machine | command |", "|---|---|---|---|---|"]
-        for part, result in self.results.items():
-            build = f"`{result['build']}`" if result["build"] else f"not recorded; on this page since `{result['page']}`"
-            lines.append(f"| {part} | {build} | {result['date']} | {result['machine']} | `{result['command']}` |")
-        if len({result["build"] or result["page"] for result in self.results.values()}) > 1:
-            lines += ["", "The parts are of more than one build: compare within a part only."]
-        return "\n".join(lines) if self.results else "Nothing was run on the present build."
+        return provenance(self.results) if self.results else "Nothing was run on the present build."
 
     def render(self):
         scope = {"rows": self.rows, "number": number}

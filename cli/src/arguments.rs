@@ -337,6 +337,11 @@ pub enum Disk {
         #[command(flatten)]
         wait: Wait,
     },
+    /// Attaches a disk to this machine and serves it over NBD until Ctrl-C: starts firn-blockd.
+    #[command(after_help = ATTACH_EXIT_CODES)]
+    Attach(AttachDisk),
+    /// Has a disk given back by the machine that has it, wherever that is.
+    Detach(DetachDisk),
     /// Removes a disk and all on it.
     Delete {
         disk: String,
@@ -345,6 +350,51 @@ pub enum Disk {
         #[command(flatten)]
         wait: Wait,
     },
+}
+
+const ATTACH_EXIT_CODES: &str = "Exit codes once the disk is being attached (before, those of firn): 0 detached, everything is durable; \
+1 failed, safe to try again; 2 something on this machine is wrong, nothing was attached; 3 another machine has the disk; 4 fenced: \
+another machine took the disk, or it was detached by force.";
+
+#[derive(Debug, Args)]
+pub struct AttachDisk {
+    pub disk: String,
+    /// Where NBD clients connect: unix:/path or tcp:host:port; by default a socket beside the profile.
+    #[arg(long, value_name = "ADDRESS")]
+    pub nbd: Option<String>,
+    /// The kernel's device that is to have the disk, such as /dev/nbd0: needs nbd-client and the module nbd.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<PathBuf>,
+    /// The file with the disk's key, which the service never has; by default beside the profile, and made when the disk is attached
+    /// for the first time. Without it nobody reads the disk.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// write-through, write-back or flush-epoch: when writes and flushes are answered. By default the disk's own.
+    #[arg(long)]
+    pub mode: Option<String>,
+    /// Where the service is reached with a certificate, if elsewhere than with a token: a gateway passes no certificates on.
+    #[arg(long, value_name = "URL")]
+    pub service: Option<String>,
+    /// A directory for what is written while nodes are away.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub journal: Option<PathBuf>,
+    /// What the journal may hold.
+    #[arg(long, requires = "journal", value_parser = Size::parse_or_bytes)]
+    pub journal_size: Option<Size>,
+    /// Takes the disk from the machine that has it, which can do nothing more with it.
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DetachDisk {
+    pub disk: String,
+    /// At once, without asking the machine that has it: what it did not make durable is lost.
+    #[arg(long)]
+    pub force: bool,
+    /// How many seconds the machine is waited for.
+    #[arg(long, default_value = "120", value_name = "SECONDS")]
+    pub timeout: u64,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,7 @@
 //! The commands, by what they are about.
 
 mod account;
+mod attach;
 mod audit;
 mod bills;
 mod dev;

@@ -1,4 +1,4 @@
-//! What goes wrong, as a person reads it and as a script decides on it.
+//! Failures of a command: a message for a person, an exit code for a script.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What things are called: the service's bills and lists speak of ids.
+//! Name lookup: display names for the ids of which the service's bills and lists speak.
 
 use crate::{
     failure::{Exit, Failure},

@@ -1,4 +1,4 @@
-//! What this machine has pinned of volumes and of edges it invited, so that a service that changes its mind is noticed.
+//! Trust pins of volumes and of invited edges (trust on first use), so that a service that changes its mind is noticed.
 //!
 //! A volume's family never changes and its key rings only grow; an invitation is for the volumes that were named when it was made.
 

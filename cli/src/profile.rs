@@ -1,5 +1,5 @@
-//! What this machine remembers between commands, in one file that only its owner reads: where the service is, who is logged
-//! in, which keys are pinned, and the newest of everything that must not go back.
+//! The profile: one private file with what this machine keeps between commands. Where the service is, who is logged in, which
+//! keys are pinned, and the newest of everything that must not go back (rollback protection).
 
 use crate::{
     failure::{Exit, Failure, of_file},

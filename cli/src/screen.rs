@@ -1,4 +1,4 @@
-//! What is printed: tables for people, JSON for programs. Standard output carries the result only; what is said beside goes to
+//! Output: tables for people, JSON for programs. Standard output carries the result only; what is said beside goes to
 //! standard error, so that a pipe gets no more than it asked for.
 
 use crate::{arguments::Output, failure::Failure, times};
@@ -99,7 +99,8 @@ impl Screen {
 
 /// Says something beside the result.
 pub fn note(text: &str) {
-    eprintln!("{text}");
+    // Nobody may be reading; what was asked for goes on.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn member<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {

@@ -8,7 +8,7 @@ use crate::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Pages of one list: ten million entries, after which something is wrong.
@@ -55,6 +55,17 @@ impl Session {
             .map_err(|_| Failure::usage("the profile's key is none; log in again"))?
             .id()
             .to_string())
+    }
+
+    /// Where the profile lies, and what else this machine keeps for it.
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// The installation's name in certificates.
+    pub async fn trust_domain(&self) -> Result<String, Failure> {
+        let health = self.http.send(Method::GET, "/healthz", None, None, None).await?;
+        Ok(field(&health.body, "trust_domain"))
     }
 
     pub fn save(&self) -> Result<(), Failure> {

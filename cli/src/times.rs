@@ -5,7 +5,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 /// Members of the service's answers that are times.
-const MEMBERS: [&str; 8] = [
+const MEMBERS: [&str; 9] = [
     "at",
     "bucket_proved",
     "created",
@@ -14,6 +14,7 @@ const MEMBERS: [&str; 8] = [
     "invitation_expires",
     "last_seen",
     "renew_after",
+    "since",
 ];
 
 const MINUTE: i64 = 60;

@@ -1,5 +1,5 @@
-//! What a newcomer types at a terminal, and every word that `firn` shows there: compared with tests/newcomer.txt, in which ids,
-//! times and this machine's paths are replaced. FIRN_WRITE_SESSION=1 writes that file anew, to be read before it is committed.
+//! A newcomer's first session at a terminal, and every word that `firn` shows there: compared with tests/newcomer.txt, in which
+//! ids, times and this machine's paths are replaced. FIRN_WRITE_SESSION=1 writes that file anew, to be read before it is committed.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "real processes at a real terminal")]
 

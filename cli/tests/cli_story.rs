@@ -8,7 +8,7 @@ use std::fs;
 /// Everything below `directory` that the service stored, searched for `needle` as it is, in hex and in base64.
 fn stored_holds(directory: &std::path::Path, needle: &[u8]) -> bool {
     use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-    let hex: String = needle.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = data_encoding::HEXLOWER.encode(needle);
     let forms = [
         needle.to_vec(),
         hex.into_bytes(),

@@ -38,7 +38,7 @@ pub fn detach(arguments: &Arguments) -> Result<()> {
     loop {
         let said = fs::read_to_string(&path)?;
         if said.ends_with(LAST_WORDS) {
-            print!("{said}");
+            firn_env::print!("{said}");
             return Ok(());
         }
         if let Some(status) = child.try_wait()? {
@@ -92,6 +92,6 @@ pub fn stop(directory: &Path) -> Result<()> {
         }
         std::thread::sleep(LOOK);
     }
-    println!("Stopped; everything acknowledged is durable.");
+    firn_env::println!("Stopped; everything acknowledged is durable.");
     Ok(())
 }

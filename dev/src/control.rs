@@ -50,6 +50,7 @@ pub async fn start(
         issuer: url.clone(),
         trust_domain: TRUST_DOMAIN.into(),
         token_generation: 0,
+        disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,
         limits: Limits::default(),
         env,
     })?;
@@ -67,7 +68,7 @@ pub async fn start(
         };
         if let Err(error) = firn_api::serve_recorded(&app, &listening, recorder, ready, stop).await {
             tracing::error!(%error, "the API ended");
-            eprintln!("firn-dev: the API ended: {error}");
+            firn_env::eprintln!("firn-dev: the API ended: {error}");
         }
     });
     let Ok(address) = told.await else {

@@ -1,4 +1,4 @@
-//! What a customer types, typed by this program: sign up, make a volume, invite an edge, join it, approve it. It runs `firn` itself,
+//! A scripted customer: sign up, make a volume, invite an edge, join it, approve it, as a customer types it. It runs `firn` itself,
 //! so that keys are made where a customer's are and the service learns no more than a real one would.
 
 use crate::layout::Layout;

@@ -126,6 +126,10 @@ impl Hosts {
 
 #[async_trait]
 impl DiskPlacement for Hosts {
+    fn cluster(&self) -> Option<&Placement> {
+        self.fleet.cluster()
+    }
+
     async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
         self.fleet.create(plan).await?;
         self.attach(plan.disk).await

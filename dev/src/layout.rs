@@ -1,4 +1,4 @@
-//! What lies where in the directory.
+//! Directory layout of the installation.
 //!
 //! ```text
 //! master.key  authority.pem          the service's secret; whom clients take for it

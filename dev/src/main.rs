@@ -31,7 +31,7 @@ mod layout;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use firn_api::Recorder;
-use firn_env::Env;
+use firn_env::{Env, eprintln, println};
 use firn_table::{RedbTable, Table};
 use futures::future::{Either, select};
 use layout::Layout;

@@ -1,4 +1,4 @@
-//! How the allocator keeps memory: for a tenth of a second.
+//! Allocator tuning: freed memory is kept for a tenth of a second.
 //!
 //! An edge moves buffers of 20 KiB to 4 MiB between the network, the journal and the cloud all day, freed by other threads
 //! than those that made them. Given back to the kernel at once, each is faulted in anew, page by page, a millisecond later: three

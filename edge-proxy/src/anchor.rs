@@ -1,4 +1,4 @@
-//! Where the roots are: in a table of the installation's own, or behind an anchor service.
+//! Anchor selection: the roots are in a table of the installation's own, or behind an anchor service.
 //!
 //! With a service an edge holds no credentials of a table. Each call goes with the edge's certificate. Where the service is the
 //! control plane that the edge joined, a removed edge is refused in the transaction itself: its roots end with its removal, whatever it

@@ -1,4 +1,4 @@
-//! Who this edge is towards the service: a key and a certificate that ends after a week, and is renewed when half of it is over.
+//! Client certificate of this edge towards the service: it ends after a week, and is renewed when half of it is over.
 //!
 //! ```text
 //! key.der, certificate.der     as `firn edge join` left them

@@ -12,7 +12,7 @@ use firn_anchor::Anchor;
 use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
 use firn_env::Env;
 use firn_quantity::Money;
-use firn_store::{PriceBook, Route, Store, Usage};
+use firn_store::{ProviderPrices, Route, Store, Usage};
 use firn_volume::Volume;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -61,7 +61,7 @@ pub struct InsideCleaner {
     anchor: Anchor,
     limits: Limits,
     every: Option<Duration>,
-    book: PriceBook,
+    book: ProviderPrices,
     /// One run at a time, whoever asked for it.
     cleaner: AsyncMutex<Cleaner>,
     part: Mutex<CleanerPart>,
@@ -101,7 +101,7 @@ fn millis(duration: Duration) -> i64 {
 
 impl InsideCleaner {
     /// A cleaner that has made no request yet.
-    pub fn new(outside: &Outside, anchor: Anchor, section: &CleanerSection, book: PriceBook) -> Self {
+    pub fn new(outside: &Outside, anchor: Anchor, section: &CleanerSection, book: ProviderPrices) -> Self {
         let store = outside.stack.store.clone();
         let limits = section.limits();
         let every = section.every.map(|span| span.0);

@@ -1,13 +1,23 @@
 //! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
 
+mod cleaner;
+mod snapshots;
+
+pub use cleaner::CleanerSection;
+pub use snapshots::SnapshotsSection;
+
 use crate::{
-    anchor::AnchorAt, cloud_session::CredentialsFrom, failure::Failure, rings::KeysSection, validation,
+    anchor::AnchorAt,
+    cloud_session::CredentialsFrom,
+    failure::Failure,
+    rings::KeysSection,
+    smb::{ShareSection, SmbSection},
+    validation,
 };
-use firn_cleaner::Limits;
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_quantity::{Size, Span};
-use firn_store::{PriceBook, Route, StoreUrl, UploadSchedule};
-use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, Rungs, VolumeConfig};
+use firn_store::{ProviderPrices, Route, StoreUrl, UploadSchedule};
+use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, RetentionTiers, VolumeConfig};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     path::{Path, PathBuf},
@@ -27,6 +37,8 @@ pub struct Config {
     pub(crate) exports: Vec<ExportSection>,
     #[serde(rename = "mount", default)]
     pub(crate) mounts: Vec<MountSection>,
+    #[serde(default)]
+    pub(crate) smb: Option<SmbSection>,
     #[serde(default)]
     pub(crate) log: LogSection,
     #[serde(default)]
@@ -119,6 +131,9 @@ pub struct ExportSection {
     #[serde(default = "default_true")]
     pub require_privileged_port: bool,
     pub connections_per_client: Option<usize>,
+    /// The same over SMB.
+    #[serde(default)]
+    pub smb: Option<ShareSection>,
 }
 
 /// Where on this machine the volume is mounted.
@@ -172,108 +187,6 @@ pub struct MetricsSection {
 #[serde(deny_unknown_fields, default)]
 pub struct CostsSection {
     pub price_book: Option<String>,
-}
-
-/// Which snapshots are made and kept by themselves.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SnapshotsSection {
-    /// Whether `.snapshots` is shown in listings of the root.
-    pub visible: bool,
-    pub every: Option<Span>,
-    pub after_written: Option<Size>,
-    pub keep_last: u32,
-    pub keep_hourly: u32,
-    pub keep_daily: u32,
-    pub keep_weekly: u32,
-    pub keep_monthly: u32,
-    pub time_zone: String,
-}
-
-impl Default for SnapshotsSection {
-    fn default() -> Self {
-        Self {
-            visible: false,
-            every: None,
-            after_written: None,
-            keep_last: 4,
-            keep_hourly: 24,
-            keep_daily: 7,
-            keep_weekly: 4,
-            keep_monthly: 12,
-            time_zone: "UTC".into(),
-        }
-    }
-}
-
-/// What the cleaner inside this edge may do, and when.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CleanerSection {
-    pub every: Option<Span>,
-    pub run: Span,
-    pub memory: Size,
-    pub grace: Span,
-    pub free_percent: u64,
-    pub cold_free_percent: u64,
-    pub cold_after: Span,
-}
-
-impl Default for CleanerSection {
-    fn default() -> Self {
-        let limits = Limits::default();
-        Self {
-            every: None,
-            run: Span(limits.time),
-            // Half of what the other hosts take: an edge is to stay within its own bound with it.
-            memory: Size(64 << 20),
-            grace: Span(limits.grace),
-            free_percent: limits.free_per_mille / 10,
-            cold_free_percent: limits.cold_free_per_mille / 10,
-            cold_after: Span(limits.cold_after),
-        }
-    }
-}
-
-impl CleanerSection {
-    /// As the cleaner wants it. Of the memory three eighths hold what is being moved and half the nodes that were looked at; the
-    /// rest is for listings, indices and the segment under construction.
-    pub fn limits(&self) -> Limits {
-        let limits = Limits::default();
-        Limits {
-            time: self.run.0,
-            batch_bytes: self.memory.0 / 8 * 3,
-            cache_bytes: usize::try_from(self.memory.0 / 2).unwrap_or(usize::MAX),
-            free_per_mille: self.free_percent * 10,
-            cold_free_per_mille: self.cold_free_percent * 10,
-            cold_after: self.cold_after.0,
-            grace: self.grace.0,
-            cleaner_lease: limits.cleaner_lease.max(2 * self.run.0),
-            ..limits
-        }
-    }
-
-    pub fn check(&self) -> Result<(), String> {
-        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
-        if self.every.is_some_and(|every| every.0 < second) {
-            return Err("cleaner.every must be at least 1 s".into());
-        }
-        if !(second..=hour).contains(&self.run.0) {
-            return Err("cleaner.run must be between 1 s and 1 h".into());
-        }
-        if !(16 << 20..=16 << 30).contains(&self.memory.0) {
-            return Err("cleaner.memory must be between 16 MiB and 16 GiB".into());
-        }
-        for (name, percent) in [
-            ("free_percent", self.free_percent),
-            ("cold_free_percent", self.cold_free_percent),
-        ] {
-            if !(1..=100).contains(&percent) {
-                return Err(format!("cleaner.{name} must be between 1 and 100"));
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Default for LimitsSection {
@@ -379,7 +292,7 @@ impl Config {
         if section.every.is_none() && section.after_written.is_none() {
             return Ok(None);
         }
-        let rungs = Rungs {
+        let tiers = RetentionTiers {
             last: section.keep_last,
             hourly: section.keep_hourly,
             daily: section.keep_daily,
@@ -390,26 +303,28 @@ impl Config {
             section.every.map(|span| span.0),
             section.after_written.map(|size| size.0),
         );
-        RetentionPolicy::new(rungs, &section.time_zone, every, after)
+        RetentionPolicy::new(tiers, &section.time_zone, every, after)
             .map(Some)
             .map_err(|error| format!("[snapshots]: {error}"))
     }
 
     /// The prices by which money is shown and fetches are decided: those of the store's provider if nothing else is said. A directory costs nothing;
     /// it is shown at what a bucket of Amazon's would cost.
-    pub fn price_book(&self) -> Result<PriceBook, Failure> {
+    pub fn price_book(&self) -> Result<ProviderPrices, Failure> {
         let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("costs.price_book: {error}"));
         let name = match (&self.costs.price_book, &self.volume.store) {
             (Some(path), _) if path.contains('/') => {
                 let text =
                     std::fs::read_to_string(path).map_err(|error| wrong(&format!("{path}: {error}")))?;
-                return PriceBook::parse(&text).map_err(|error| wrong(&error));
+                return ProviderPrices::parse(&text).map_err(|error| wrong(&error));
             }
             (Some(name), _) => name,
             (None, StoreUrl::Azure { .. }) => "azure-hot-east-us",
             (None, _) => "s3-us-east-1",
         };
-        PriceBook::named(name).cloned().map_err(|error| wrong(&error))
+        ProviderPrices::named(name)
+            .cloned()
+            .map_err(|error| wrong(&error))
     }
 
     /// As the engine wants it.

@@ -13,9 +13,9 @@ use crate::{
     joined::{Joined, file, read},
     replace::replace,
 };
-use firn_edge_state::{DesiredState, NewWrites, Refusal, RefusedState, SnapshotRungs, shortened};
+use firn_edge_state::{DesiredState, NewWrites, Refusal, RefusedState, SnapshotTiers, shortened};
 use firn_identity::{CertificateDer, DocumentVerifier, EdgeId, TenantId, VolumeId};
-use firn_volume::{PolicyError, RetentionPolicy, Rungs};
+use firn_volume::{PolicyError, RetentionPolicy, RetentionTiers};
 use std::{
     path::PathBuf,
     sync::{Mutex, MutexGuard},
@@ -57,24 +57,24 @@ impl Held {
     }
 }
 
-/// The policy of these rungs: one snapshot in each period of the finest tier in use, in universal time. None if no tier is.
-fn retention(rungs: SnapshotRungs) -> Result<Option<RetentionPolicy>, PolicyError> {
-    let every = match rungs {
-        SnapshotRungs { last: 1.., .. } | SnapshotRungs { hourly: 1.., .. } => HOUR,
-        SnapshotRungs { daily: 1.., .. } => 24 * HOUR,
-        SnapshotRungs { weekly: 1.., .. } => 7 * 24 * HOUR,
+/// The policy of these tiers: one snapshot in each period of the finest tier in use, in universal time. None if no tier is.
+fn retention(tiers: SnapshotTiers) -> Result<Option<RetentionPolicy>, PolicyError> {
+    let every = match tiers {
+        SnapshotTiers { last: 1.., .. } | SnapshotTiers { hourly: 1.., .. } => HOUR,
+        SnapshotTiers { daily: 1.., .. } => 24 * HOUR,
+        SnapshotTiers { weekly: 1.., .. } => 7 * 24 * HOUR,
         // The shortest month has 28 days.
-        SnapshotRungs { monthly: 1.., .. } => 28 * 24 * HOUR,
+        SnapshotTiers { monthly: 1.., .. } => 28 * 24 * HOUR,
         _ => return Ok(None),
     };
-    let rungs = Rungs {
-        last: rungs.last.into(),
-        hourly: rungs.hourly.into(),
-        daily: rungs.daily.into(),
-        weekly: rungs.weekly.into(),
-        monthly: rungs.monthly.into(),
+    let tiers = RetentionTiers {
+        last: tiers.last.into(),
+        hourly: tiers.hourly.into(),
+        daily: tiers.daily.into(),
+        weekly: tiers.weekly.into(),
+        monthly: tiers.monthly.into(),
     };
-    RetentionPolicy::new(rungs, "UTC", Some(every), None).map(Some)
+    RetentionPolicy::new(tiers, "UTC", Some(every), None).map(Some)
 }
 
 /// See the module.
@@ -212,9 +212,9 @@ mod tests {
     }
 
     fn document(generation: u64, new_writes: NewWrites, hourly: u16) -> DesiredState {
-        let snapshots = SnapshotRungs {
+        let snapshots = SnapshotTiers {
             hourly,
-            ..SnapshotRungs::default()
+            ..SnapshotTiers::default()
         };
         DesiredState {
             format: FORMAT,
@@ -352,18 +352,18 @@ mod tests {
 
     #[test]
     fn the_finest_tier_of_a_policy_says_how_often() {
-        let of = |rungs| retention(rungs).expect("it can be obeyed");
-        assert_eq!(of(SnapshotRungs::default()), None);
-        let weekly = of(SnapshotRungs {
+        let of = |tiers| retention(tiers).expect("it can be obeyed");
+        assert_eq!(of(SnapshotTiers::default()), None);
+        let weekly = of(SnapshotTiers {
             weekly: 2,
             monthly: 1,
-            ..SnapshotRungs::default()
+            ..SnapshotTiers::default()
         });
         let weekly = weekly.expect("a policy");
         assert!(weekly.is_due(7 * 24 * HOUR, 1) && !weekly.is_due(6 * 24 * HOUR, 1));
-        let monthly = of(SnapshotRungs {
+        let monthly = of(SnapshotTiers {
             monthly: 1,
-            ..SnapshotRungs::default()
+            ..SnapshotTiers::default()
         });
         assert!(!monthly.expect("a policy").is_due(27 * 24 * HOUR, 1));
     }

@@ -1,4 +1,4 @@
-//! Who this edge is: its keys, in one file of the state directory that nobody else may read.
+//! Identity of this edge: its keys, in one file of the state directory that nobody else may read.
 //!
 //! ```text
 //! identity = "FIRNEDGE" | version u8 | family [16] | volume [16] | tenant public [32] | recipient secret [32]

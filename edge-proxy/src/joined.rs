@@ -1,4 +1,4 @@
-//! What `firn edge join` left in the state directory, and the way to the service that it opens.
+//! Enrolment with a service: what `firn edge join` left in the state directory, and the HTTP client to the service that it opens.
 
 use crate::{certificate, config::Config, failure::Failure};
 use firn_identity::{EdgeId, TenantId, VolumeId};

@@ -34,6 +34,7 @@ mod reporting;
 mod rings;
 mod run;
 mod serve;
+mod smb;
 mod snapshot;
 mod snapshots;
 mod usage;

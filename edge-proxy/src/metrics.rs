@@ -46,6 +46,13 @@ async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
             detached.words()
         );
         (StatusCode::OK, close, text)
+    } else if let Some(smb) = snapshot.smb.as_ref().filter(|smb| {
+        let is_starting = smb.state == "starting";
+        snapshot.is_serving() && damaged.is_empty() && lost == 0 && !is_starting && !smb.is_serving()
+    }) {
+        let reason = smb.reason.as_deref().unwrap_or_default();
+        let text = format!("degraded: SMB is {}: {reason}; NFS is served\n", smb.state);
+        (StatusCode::OK, close, text)
     } else if snapshot.is_serving() && damaged.is_empty() && lost == 0 {
         (StatusCode::OK, close, "serving\n".to_owned())
     } else if snapshot.is_serving() {

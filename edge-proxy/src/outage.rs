@@ -1,4 +1,4 @@
-//! Whether the cloud is away: one request to the store and one to the table, tried again for as long as the deadline allows.
+//! Outage detection: one request to the store and one to the table, tried again for as long as the deadline allows.
 //!
 //! Away is what does not answer: no connection, no end in time, broken or overloaded. Whoever is refused, by the store, the table or
 //! the service it joined, or is told what none of them says, does not serve without them: that is for a person to read, and a removed

@@ -189,7 +189,7 @@ async fn open_existing(env: &Env, url: &TableUrl) -> Result<(Arc<dyn Table>, Tab
     firn_table_dynamodb::open(env, url).await
 }
 
-fn environment(directory: &Path) -> Result<Env, Failure> {
+pub(crate) fn environment(directory: &Path) -> Result<Env, Failure> {
     std::fs::create_dir_all(directory)
         .map_err(|error| Failure::new(format!("cannot make {}: {error}", directory.display())))?;
     firn_env::real(directory).map_err(Failure::new)

@@ -2,9 +2,9 @@
 
 use crate::{
     admin, allocator, commands, config, enrol, failure::Failure, format, join, parts::Outside, recover, run,
-    snapshots,
+    smb, snapshots,
 };
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -106,6 +106,11 @@ enum Command {
         #[arg(long)]
         snapshot: Option<String>,
     },
+    /// Says who may log in over SMB.
+    Smb {
+        #[command(subcommand)]
+        what: smb::commands::SmbCommand,
+    },
     /// Gets the space of what nobody needs back: one run of the cleaner inside the running edge, now.
     Clean {
         /// Only tells what would be moved and freed, and what that costs; changes nothing.
@@ -128,6 +133,8 @@ enum Command {
         #[arg(long)]
         yes: bool,
     },
+    #[command(flatten)]
+    Manual(firn_manual::ManualCommand),
 }
 
 /// Threads for calls that wait for the disk and for sealing, a processor. By default there may be 512, and a burst of cache
@@ -168,10 +175,17 @@ pub fn program() -> ExitCode {
 }
 
 async fn execute(arguments: Arguments) -> Result<(), Failure> {
+    // Packages are built where there is no configuration.
+    if let Command::Manual(manual) = arguments.command {
+        return manual.run(Arguments::command()).map_err(Failure::new);
+    }
     let config = config::Config::load(&arguments.config)?;
     match arguments.command {
         Command::CheckConfig => {
             println!("{}: fine", arguments.config.display());
+            if let Some(why) = smb::unserved(&config) {
+                eprintln!("firn-edge: SMB would not be served at present: {why}");
+            }
             Ok(())
         }
         Command::Format {
@@ -226,6 +240,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Clone { name, snapshot } => {
             snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
         }
+        Command::Smb { what } => smb::commands::execute(&config, what).await,
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }
@@ -235,5 +250,6 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             volume,
             yes,
         } => recover::recover(&config, &phrase_file, family.as_deref(), volume.as_deref(), yes).await,
+        Command::Manual(_) => unreachable!("done before the configuration was read"),
     }
 }

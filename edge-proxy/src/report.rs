@@ -2,11 +2,12 @@
 
 use crate::{
     cleaner::{Cleaned, CleanerPart},
+    smb::SmbPart,
     snapshot::{LocalMountPart, Snapshot},
 };
 use firn_edge_state::NewWrites;
 use firn_quantity::{Dollars, Money};
-use firn_store::PriceBook;
+use firn_store::ProviderPrices;
 use std::fmt::Write;
 
 /// Bytes with a unit, three digits or more: `1.50 MiB`.
@@ -77,6 +78,10 @@ pub fn status(snapshot: &Snapshot) -> String {
         .as_ref()
         .map_or(String::new(), |reason| format!(": {reason}"));
     row("Volume", format!("{} ({})", volume.name, volume.id));
+    // Edges of before did not say.
+    if !volume.family.is_empty() {
+        row("Family", volume.family.clone());
+    }
     row(
         "State",
         format!("{}{reason}, up {}", volume.state, span(volume.up_ms)),
@@ -277,10 +282,42 @@ pub fn status(snapshot: &Snapshot) -> String {
     for mount in &snapshot.mounts {
         row("Mount", mount_line(mount));
     }
+    if let Some(smb) = &snapshot.smb {
+        for (name, line) in smb_lines(smb) {
+            row(name, line);
+        }
+    }
     if let Some(text) = cleaner_line(&snapshot.cleaner) {
         row("Cleaner", text);
     }
     out
+}
+
+/// SMB: what is served, and what is wrong with it.
+fn smb_lines(smb: &SmbPart) -> Vec<(&'static str, String)> {
+    let mut lines = vec![(
+        "SMB",
+        format!(
+            "{}, {} connections, {} users, shares {}",
+            smb.state,
+            smb.connections,
+            smb.users,
+            smb.shares.join(", ")
+        ),
+    )];
+    if let Some(reason) = &smb.reason {
+        lines.push(("", reason.clone()));
+    }
+    if smb.failures > 0 {
+        lines.push((
+            "",
+            format!(
+                "smbd ended or did not answer {} times since the start",
+                smb.failures
+            ),
+        ));
+    }
+    lines
 }
 
 /// A mount on this machine.
@@ -331,7 +368,7 @@ fn cleaner_line(cleaner: &CleanerPart) -> Option<String> {
 }
 
 /// What a run of the cleaner did, or would do, with its money.
-pub fn cleaned(cleaned: &Cleaned, book: &PriceBook) -> String {
+pub fn cleaned(cleaned: &Cleaned, book: &ProviderPrices) -> String {
     let per_gib = |cost: Money, freed_bytes: u64| match freed_bytes {
         0 => String::new(),
         freed => {

@@ -136,6 +136,7 @@ async fn serve_opened(
     let fixed = Fixed {
         volume_name: opened.volume_name,
         volume_id: parts.volume.hex().to_string(),
+        family: parts.keys.family().to_string(),
         keys: parts.keys.clone(),
         owner: opened.owner,
         reporting: reporting.clone(),

@@ -1,10 +1,11 @@
-//! What an opened volume is served by: NFS to clients, mounts to processes of this machine, one lock table for both.
+//! Servers of an opened volume: NFS to clients, mounts to processes of this machine, one lock table for both.
 
 use crate::{
     bounds,
     config::{Config, MountSection},
     failure::Failure,
     parts::Outside,
+    smb::{self, SmbPart, SmbService},
     snapshot::LocalMountPart,
 };
 use firn_fuse::{Mount, MountError, MountOptions};
@@ -23,6 +24,7 @@ pub struct Service {
     /// Kept: with it ends the watch on clients that hold locks.
     _locks: LockService,
     mounts: Vec<Mount>,
+    smb: Option<SmbService>,
     changes: Changes,
 }
 
@@ -45,7 +47,7 @@ impl Service {
         let table = LockTable::new(LockLimits::default());
         let changes = Changes::new(&outside.env);
         // Without a mount nobody caches, and nobody need be told.
-        let exported = if config.mounts.is_empty() {
+        let exported = if config.mounts.is_empty() && config.smb.is_none() {
             vfs.clone()
         } else {
             Arc::new(AnnouncingVfs::new(vfs.clone(), changes.clone(), Origin::NFS))
@@ -55,6 +57,7 @@ impl Service {
             nfs,
             _locks: locks,
             mounts: Vec::new(),
+            smb: None,
             changes: changes.clone(),
         };
         for (number, section) in (1..).zip(&config.mounts) {
@@ -68,6 +71,21 @@ impl Service {
                 }
             }
         }
+        service.smb = config.smb.as_ref().map(|section| {
+            let origin = Origin(
+                u32::try_from(config.mounts.len())
+                    .unwrap_or(u32::MAX)
+                    .saturating_add(1),
+            );
+            let volume = smb::Volume {
+                // Previous versions are asked for by their times.
+                vfs: Arc::new(volume.naming_snapshots_by_time()),
+                locks: table,
+                changes,
+                origin,
+            };
+            SmbService::start(&outside.env, config, section, volume)
+        });
         Ok(service)
     }
 
@@ -81,6 +99,11 @@ impl Service {
         self.mounts.iter().map(mount_part).collect()
     }
 
+    /// SMB, for the status page; `None` if the configuration has none.
+    pub fn smb(&self) -> Option<SmbPart> {
+        self.smb.as_ref().map(SmbService::part)
+    }
+
     /// Who caches what of the volume.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
@@ -88,6 +111,9 @@ impl Service {
 
     /// Unmounts, and answers what clients have asked.
     pub async fn end(self) {
+        if let Some(smb) = self.smb {
+            smb.end().await;
+        }
         for mount in self.mounts {
             mount.unmount().await;
         }
@@ -116,7 +142,7 @@ fn refused(error: MountError) -> Failure {
     }
 }
 
-fn mount_part(mount: &Mount) -> LocalMountPart {
+pub(crate) fn mount_part(mount: &Mount) -> LocalMountPart {
     let status = mount.status();
     LocalMountPart {
         path: status.path.display().to_string(),

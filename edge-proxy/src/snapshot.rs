@@ -1,4 +1,4 @@
-//! What a running edge tells about itself: one structure behind `status`, `top`, `/metrics` and `/healthz`.
+//! Status snapshot of a running edge: one structure behind `status`, `top`, `/metrics` and `/healthz`.
 //!
 //! A snapshot takes no request to the store or the table and no disk access: looking at an edge costs nothing. Its JSON form
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
@@ -9,10 +9,11 @@ use crate::{
     detached::{Detached, DetachedPart},
     reporting::Reporting,
     serve::Service,
+    smb::SmbPart,
 };
 use firn_edge_state::{NewWrites, SnapshotSource};
 use firn_seal::Keys;
-use firn_store::{Meter, PriceBook, Route, Usage};
+use firn_store::{Meter, ProviderPrices, Route, Usage};
 use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -44,6 +45,9 @@ pub struct Snapshot {
     /// Directories of this machine on which the volume is mounted.
     #[serde(default)]
     pub mounts: Vec<LocalMountPart>,
+    /// SMB; absent if it is not configured.
+    #[serde(default)]
+    pub smb: Option<SmbPart>,
     #[serde(default)]
     pub cleaner: CleanerPart,
     #[serde(default)]
@@ -79,6 +83,9 @@ pub struct DesiredPart {
 pub struct VolumePart {
     pub name: String,
     pub id: String,
+    /// The family: whose log it is in, and what a cleaner is told to clean.
+    #[serde(default)]
+    pub family: String,
     /// `serving`, `stopping`, `fenced` or `failed`.
     pub state: String,
     /// Why it failed.
@@ -246,7 +253,7 @@ pub struct MountPart {
 }
 
 /// A mount on this machine.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalMountPart {
     pub path: String,
     pub read_only: bool,
@@ -328,11 +335,12 @@ pub struct Observed {
     pub volume: Volume,
     pub volume_name: String,
     pub volume_id: String,
+    pub family: String,
     pub owner: OwnerPart,
     pub limits: VolumeConfig,
     pub store_url: String,
     pub meter: Meter,
-    pub book: PriceBook,
+    pub book: ProviderPrices,
     pub table_url: String,
     pub roots: Roots,
     pub cleaner: Arc<InsideCleaner>,
@@ -346,10 +354,11 @@ pub struct Observed {
 pub struct Fixed {
     pub volume_name: String,
     pub volume_id: String,
+    pub family: String,
     pub owner: OwnerPart,
     pub store_url: String,
     pub table_url: String,
-    pub book: PriceBook,
+    pub book: ProviderPrices,
     pub keys: Keys,
     pub reporting: Option<Arc<Reporting>>,
 }
@@ -368,6 +377,7 @@ impl Observed {
             volume: volume.clone(),
             volume_name: fixed.volume_name,
             volume_id: fixed.volume_id,
+            family: fixed.family,
             owner: fixed.owner,
             limits,
             store_url: fixed.store_url,
@@ -412,9 +422,11 @@ impl Observed {
         counted.map(|counted| counted.calls).sum()
     }
 
-    /// What was asked of the volume, over NFS and by mounts of this machine.
+    /// What was asked of the volume: over NFS, by mounts of this machine, over SMB.
     pub fn requests(&self) -> u64 {
-        let mounts = self.service().as_ref().map(Service::mounts).unwrap_or_default();
+        let mut mounts = self.service().as_ref().map(Service::mounts).unwrap_or_default();
+        let smb = self.service().as_ref().and_then(Service::smb);
+        mounts.extend(smb.and_then(|smb| smb.mount));
         self.calls() + mounts.iter().map(|mount| mount.requests).sum::<u64>()
     }
 
@@ -432,8 +444,8 @@ impl Observed {
         let table = self.roots.usage();
         let wall_ms = self.env.wall().as_millis();
         let (journal, objects) = (status.journal, status.objects);
-        let (nfs, mounts) = match &*self.service() {
-            Some(service) => (nfs_part(service), service.mounts()),
+        let (nfs, mounts, smb) = match &*self.service() {
+            Some(service) => (nfs_part(service), service.mounts(), service.smb()),
             None => Default::default(),
         };
         Snapshot {
@@ -442,6 +454,7 @@ impl Observed {
             volume: VolumePart {
                 name: self.volume_name.clone(),
                 id: self.volume_id.clone(),
+                family: self.family.clone(),
                 state: state.into(),
                 reason,
                 up_ms: millis(status.up),
@@ -520,6 +533,7 @@ impl Observed {
             },
             nfs,
             mounts,
+            smb,
             cleaner: self.cleaner.part(),
             merging: MergingPart {
                 proposals: status.merging.merged,

@@ -1,4 +1,4 @@
-//! What this edge says of its own work to the service that it joined: root commits, file operations, bytes to and from the bucket. Shown
+//! Usage reporting of this edge to the service that it joined: root commits, file operations, bytes to and from the bucket. Shown
 //! beside what the service saw and compared with it, never charged (decision 0027).
 //!
 //! ```text

@@ -37,6 +37,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     limits(&config.limits)?;
     exports(config)?;
     mounts(config)?;
+    crate::smb::check(config)?;
     bounds::check(&config.nfs, &config.exports)?;
     addresses(config)?;
     state_directory(config)?;
@@ -172,6 +173,7 @@ fn addresses(config: &Config) -> Result<(), String> {
         ("nfs.nfs_port", Some(*nfs_port)),
         ("nfs.mount_port", *mount_port),
         ("the port mapper (nfs.portmap)", portmap.then_some(PORT_MAPPER)),
+        ("smb.port", config.smb.as_ref().map(|smb| smb.port)),
     ];
     for (what, port) in ports {
         // Any free one.

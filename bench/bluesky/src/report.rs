@@ -9,7 +9,7 @@ use crate::{
     table2::{self, CONFIGURATIONS, FILE_SIZES, MIX, Mixed, TRANSFERS},
 };
 use anyhow::{Context, Result};
-use firn_store::{Cost as Money, PriceBook, Route};
+use firn_store::{Cost as Money, ProviderPrices, Route};
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 /// Goals of the adaptive policy: how much longer than the best fixed one, and how much dearer than the cheapest.
@@ -281,7 +281,7 @@ impl<'a> Report<'a> {
             (table2::BOOK_2011, "adaptive-2011", "September 2011"),
             (table2::NOW, "adaptive", "current"),
         ] {
-            let book = PriceBook::named(book)?;
+            let book = ProviderPrices::named(book)?;
             self.say("");
             self.say(format!("### At {when} prices ({}, {})", book.title, book.as_of));
             self.say("");
@@ -298,7 +298,7 @@ impl<'a> Report<'a> {
                 "|---|---|---|---|---|{}",
                 if of_paper { "---|---|---|" } else { "" }
             ));
-            let before = PriceBook::named("s3-2011-06")?;
+            let before = ProviderPrices::named("s3-2011-06")?;
             let per_million = |mixed: &Mixed, dollars: f64| dollars * 1e6 / mixed.operations as f64;
             let total = |mixed: &Mixed, cost: &Money| {
                 per_million(mixed, cost.requests.saturating_plus(cost.down).as_f64())

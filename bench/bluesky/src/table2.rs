@@ -15,7 +15,7 @@ use crate::{
 use anyhow::{Context, Result, anyhow};
 use firn_env::{Env, sim::Seeded};
 use firn_nfs::v3::types::{ACCESS_READ, CreateHow, NewAttributes, StableHow};
-use firn_store::{PriceBook, Route};
+use firn_store::{ProviderPrices, Route};
 use firn_volume::{FetchPolicy, FetchPrices, FormatOptions, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, sync::Mutex, time::Duration};
@@ -223,7 +223,7 @@ impl Table2 {
         used.truncate(set.files.len().div_ceil(USED_OF_FILES));
         let used_bytes: u64 = used.iter().map(|file| file.size_bytes).sum();
         let cache_bytes = used_bytes / 2;
-        let book = PriceBook::named(row.book)?;
+        let book = ProviderPrices::named(row.book)?;
         let config = VolumeConfig {
             segment_bytes: row.segment_bytes,
             uploads_max: 32,

@@ -1,4 +1,4 @@
-//! How fast the processor is at the moment, by a loop of known work.
+//! Processor calibration: the speed of the processor at the moment, by a loop of known work.
 //!
 //! Half of what a file server does is computing over its data, half is the kernel copying it; so is the loop. It is measured by
 //! this process's own time on the processor: what others take of the machine's time does not count, only that they share its

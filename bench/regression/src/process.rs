@@ -1,4 +1,4 @@
-//! What the kernel counts of a process (proc(5)).
+//! Process accounting: what the kernel counts of a process (proc(5)).
 
 use anyhow::{Context, Result};
 use std::{fs, time::Duration};

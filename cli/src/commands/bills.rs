@@ -1,4 +1,4 @@
-//! What was used, what it costs and why, invoices, budgets.
+//! Billing commands: usage, cost and its explanation, invoices, budgets.
 
 use super::Context;
 use crate::{
@@ -47,21 +47,19 @@ pub async fn usage(context: &Context, wanted: OfMonth) -> Result<(), Failure> {
         }
         let rows: Vec<Vec<String>> = sums
             .into_iter()
-            .map(|([resource, meter, standing, unit], sum)| {
+            .map(|([resource, meter, role, unit], sum)| {
                 vec![
                     names.get(&resource),
                     meter,
                     Grouped(&sum.to_string()).to_string(),
                     unit,
-                    standing,
+                    role,
                 ]
             })
             .collect();
-        context.screen.table(
-            &["resource", "meter", "quantity", "unit", "standing"],
-            &[2],
-            &rows,
-        )
+        context
+            .screen
+            .table(&["resource", "meter", "quantity", "unit", "role"], &[2], &rows)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Virtual disks, and the nodes that keep their data.
 
-use super::{Context, ask, finish};
+use super::{Context, ask, attach, finish};
 use crate::{
     arguments::{Disk, Node},
     failure::Failure,
@@ -16,8 +16,14 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 pub async fn run(context: &Context, command: Disk) -> Result<(), Failure> {
+    let command = match command {
+        Disk::Attach(wanted) => return attach::attach(context, wanted).await,
+        Disk::Detach(wanted) => return attach::detach(context, wanted).await,
+        other => other,
+    };
     let session = context.session().await?;
     match command {
+        Disk::Attach(_) | Disk::Detach(_) => unreachable!("they have sessions of their own"),
         Disk::List => {
             let disks = session.list("disks").await?;
             context.screen.show(&Value::Array(disks), |disks| {
@@ -29,12 +35,15 @@ pub async fn run(context: &Context, command: Disk) -> Result<(), Failure> {
                         size,
                         field(disk, "replicas"),
                         field(disk, "state"),
+                        field(disk, "attached.holder"),
                     ]
                 };
                 let rows: Vec<_> = disks.as_array().into_iter().flatten().map(row).collect();
-                context
-                    .screen
-                    .table(&["id", "name", "size", "copies", "state"], &[2, 3], &rows)
+                context.screen.table(
+                    &["id", "name", "size", "copies", "state", "attached by"],
+                    &[2, 3],
+                    &rows,
+                )
             })
         }
         Disk::Create {

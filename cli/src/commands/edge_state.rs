@@ -1,4 +1,4 @@
-//! What edges say of themselves, as people read it: on one line a volume, and what is wrong with what to do.
+//! Presentation of observed edge state: one line a volume, and findings, each with what to do about it.
 
 use crate::{
     names::Names,
@@ -42,7 +42,7 @@ pub fn shown(edge: &Value, names: &Names) -> Value {
     members.insert("desired_state".into(), in_force(&observed, &wanted).into());
     for volume in volumes(edge) {
         let name = names.get(&field(volume, "volume"));
-        members.insert(format!("of {name}"), standing(volume).into());
+        members.insert(format!("of {name}"), state_of(volume).into());
     }
     shown
 }
@@ -60,7 +60,7 @@ fn in_force(observed: &Value, wanted: &Value) -> String {
 }
 
 /// How a volume stands at an edge.
-fn standing(volume: &Value) -> String {
+fn state_of(volume: &Value) -> String {
     let mut parts = vec![field(volume, "state")];
     parts.push(match volume["lag_ms"].as_u64() {
         Some(lag_ms) => format!(

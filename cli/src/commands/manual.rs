@@ -6,13 +6,12 @@ use crate::{
     failure::{Failure, of_file},
     screen::note,
 };
-use clap::{Command, CommandFactory as _};
+use clap::CommandFactory as _;
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
 
 pub fn completions(context: &Context, shell: Shell, install: bool) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "firn", &mut script);
+    let script = firn_manual::completions(Arguments::command(), shell);
     let script = String::from_utf8(script).map_err(|error| Failure::failed(error.to_string()))?;
     if !install {
         return context.screen.print(&script);
@@ -68,28 +67,9 @@ fn place(shell: Shell) -> Result<(PathBuf, &'static str), Failure> {
 
 /// One page a command: firn.1, firn-volume.1, firn-volume-create.1, …
 pub fn write(context: &Context, directory: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(directory).map_err(of_file(directory))?;
-    let mut command = Arguments::command();
-    command.build();
-    let pages = page(&command, "firn", directory)?;
+    let pages = firn_manual::write_pages(Arguments::command(), firn_manual::Section::Commands, directory)
+        .map_err(|error| Failure::failed(error.to_string()))?;
     context
         .screen
         .print(&format!("{pages} pages in {}\n", directory.display()))
-}
-
-fn page(command: &Command, name: &str, directory: &Path) -> Result<usize, Failure> {
-    let path = directory.join(format!("{name}.1"));
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command.clone())
-        .render(&mut text)
-        .and_then(|()| std::fs::write(&path, text))
-        .map_err(of_file(&path))?;
-    let mut pages = 1;
-    for child in command
-        .get_subcommands()
-        .filter(|child| child.get_name() != "help")
-    {
-        pages += page(child, &format!("{name}-{}", child.get_name()), directory)?;
-    }
-    Ok(pages)
 }

@@ -215,11 +215,16 @@ fn page(context: &Context, shown: &Value, names: &Names) -> String {
             ]
         },
     );
-    table("Disks", "disks", &["name", "state", "size", "copies"], &|disk| {
-        ["name", "state", "size_bytes", "replicas"]
-            .map(|path| told(disk, path))
-            .into()
-    });
+    table(
+        "Disks",
+        "disks",
+        &["name", "state", "size", "copies", "attached by"],
+        &|disk| {
+            ["name", "state", "size_bytes", "replicas", "attached.holder"]
+                .map(|path| told(disk, path))
+                .into()
+        },
+    );
     table(
         "Nodes",
         "nodes",

@@ -1,4 +1,4 @@
-//! What cleaners agree on: which segments are retired.
+//! Retirement records of cleaners: the segments that are retired, in one order for all cleaners (transactions on a round).
 //!
 //! ```text
 //! sort "cleaner"                       the round: one small tuple; every retirement changes it

@@ -1,4 +1,4 @@
-//! What can go wrong at the anchor, each with what it means for data and what to do.
+//! Errors of the anchor, each with what it means for data and what to do.
 
 use crate::{NameError, Owner, TupleError};
 use firn_format::{FamilyId, OwnershipEpoch, Version, VolumeId};

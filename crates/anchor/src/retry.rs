@@ -1,4 +1,4 @@
-//! How often and how long a change of a tuple is tried.
+//! Retry policy of changes of a tuple: attempts and backoff.
 
 use firn_env::Backoff;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the anchor promises, one sentence a test.
+//! The anchor's promises, one sentence a test.
 
 mod account;
 mod cleaning;

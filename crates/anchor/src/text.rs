@@ -1,4 +1,4 @@
-//! How ids, numbers and layouts are spelt in the JSON of calls: one spelling each, and nothing else is read.
+//! Text encoding of ids, numbers and layouts in the JSON of calls: one spelling each, and nothing else is read.
 //!
 //! ```text
 //! volume     a volume                   vol_ and lower-case hexadecimal digits

@@ -1,4 +1,4 @@
-//! What may become of a volume's tuple: pure, and the same for who asks and who answers.
+//! State transitions of a volume's tuple: pure, and the same for who asks and who answers.
 //!
 //! ```text
 //!  change            needs                                                          the tuple afterwards

@@ -20,6 +20,7 @@
 
 use crate::layout::{self, Reader, Writer};
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use firn_format::{Location, OwnershipEpoch, Uid, Version, WriterId};
 use firn_table::ItemVersion;
 use std::fmt;
@@ -47,7 +48,7 @@ pub struct OwnerId(pub [u8; 16]);
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        write!(formatter, "{}", HEXLOWER.encode_display(&self.0))
     }
 }
 

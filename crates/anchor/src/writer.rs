@@ -1,4 +1,4 @@
-//! Whose a writer incarnation is: what makes an unreferenced segment garbage, or work not committed yet.
+//! Owners of writer incarnations: what makes an unreferenced segment garbage, or work not committed yet.
 //!
 //! A segment that no root needs is either left over or about to be committed, and its age tells nothing: an edge may be
 //! stalled for a week. What tells is whether its writer can still commit. So every incarnation is registered in the same

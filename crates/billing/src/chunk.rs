@@ -1,7 +1,7 @@
 //! A chunk: records as they were received, with by whom and when.
 //!
 //! ```text
-//! chunk   = version u8 = 1 | standing u8 (0 observed, 1 advisory) | received_ms u64
+//! chunk   = version u8 = 1 | role u8 (0 observed, 1 advisory) | received_ms u64
 //!         | bound tenant text (empty: none) | usage batch
 //! ```
 
@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 11;
 
 pub(crate) struct Chunk {
-    pub(crate) standing: ReporterRole,
+    pub(crate) role: ReporterRole,
     pub(crate) received_ms: u64,
     /// The tenant to which an edge's reports are bound.
     pub(crate) bound: Option<TenantName>,
@@ -56,13 +56,13 @@ fn wrong(key: &ItemKey, what: String) -> BillingError {
 fn parse(bytes: &[u8]) -> Result<Chunk, String> {
     let short = || "it is cut short".to_owned();
     let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>().ok_or_else(short)?;
-    let [VERSION, standing, received @ .., tenant_bytes] = fixed else {
+    let [VERSION, role, received @ .., tenant_bytes] = fixed else {
         return Err(format!("it has version {}, this build reads {VERSION}", fixed[0]));
     };
-    let standing = match standing {
+    let role = match role {
         0 => ReporterRole::Observed,
         1 => ReporterRole::Advisory,
-        other => return Err(format!("standing {other}")),
+        other => return Err(format!("role {other}")),
     };
     let received_ms = u64::from_le_bytes(*received);
     let (tenant, batch) = rest
@@ -74,7 +74,7 @@ fn parse(bytes: &[u8]) -> Result<Chunk, String> {
         Err(error) => return Err(error.to_string()),
     };
     Ok(Chunk {
-        standing,
+        role,
         received_ms,
         bound,
         batch: UsageBatch::decode(batch).map_err(|error| error.to_string())?,

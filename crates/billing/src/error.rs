@@ -1,4 +1,4 @@
-//! What can go wrong with a bill.
+//! Errors of billing.
 
 use crate::{Month, price::BookError};
 use firn_table::TableError;

@@ -1,4 +1,4 @@
-//! Why a bill is what it is, and what would make it smaller: the data behind one screen.
+//! Cost explanation: a bill shared out to its resources, and advice that would make it smaller; the data behind one screen.
 //!
 //! The price of a meter is shared out to its resources in proportion to their quantities; the shares are whole nano-units and
 //! add up to the meter's price (the largest remainders get what is left over). Advice is computed, not guessed: the same
@@ -113,7 +113,7 @@ fn saved(book: &PriceBook, meter: Meter, quantity: u128, less: u128) -> Result<M
 
 fn observed(sums: &Entries, meter: Meter) -> impl Iterator<Item = (&EntryKey, u128)> {
     sums.iter()
-        .filter(move |(key, _)| key.meter == meter && key.standing == ReporterRole::Observed)
+        .filter(move |(key, _)| key.meter == meter && key.role == ReporterRole::Observed)
         .map(|(key, totals)| (key, totals.quantity))
 }
 

@@ -79,19 +79,19 @@ pub fn invoice_csv(invoice: &Invoice) -> String {
     csv
 }
 
-/// Hours, one line for each resource, meter and standing: what a bill is checked against by hand.
+/// Hours, one line for each resource, meter and role: what a bill is checked against by hand.
 pub fn hours_csv(hours: &BTreeMap<Hour, Entries>) -> String {
     let mut csv = String::from("hour,resource,meter,unit,standing,quantity,records\r\n");
     for (hour, entries) in hours {
         for (key, totals) in entries {
-            let standing = match key.standing {
+            let role = match key.role {
                 ReporterRole::Observed => "observed",
                 ReporterRole::Advisory => "advisory",
             };
             // Writing to a String cannot fail.
             let _ = write!(
                 csv,
-                "{hour},{},{},{},{standing},{},{}\r\n",
+                "{hour},{},{},{},{role},{},{}\r\n",
                 key.resource,
                 key.meter,
                 key.meter.unit(),

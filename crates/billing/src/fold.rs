@@ -53,7 +53,7 @@ struct Work {
     marker: Item,
     received_ms: u64,
     source: SourceId,
-    standing: ReporterRole,
+    role: ReporterRole,
     /// What is not done, by tenant.
     left: BTreeMap<TenantName, Vec<Observation>>,
     /// Records of the first tenant of `left` that were done by an earlier step.
@@ -200,7 +200,7 @@ impl Billing {
             marker,
             received_ms: chunk.received_ms,
             source,
-            standing: chunk.standing,
+            role: chunk.role,
             left,
             skipped,
             taken: 0,
@@ -340,7 +340,7 @@ impl Plan {
         let key = EntryKey {
             resource: observation.resource.clone(),
             meter: observation.meter,
-            standing: work.standing,
+            role: work.role,
         };
         let quantity = if firn_env::planted!("billing.quantity_is_32_bits") {
             u128::from(observation.quantity as u32)

@@ -26,7 +26,8 @@ pub struct EntryKey {
     /// By which meter.
     pub meter: Meter,
     /// Charged, or only compared.
-    pub standing: ReporterRole,
+    #[serde(rename = "standing")]
+    pub role: ReporterRole,
 }
 
 /// A sum of records.
@@ -61,14 +62,14 @@ fn encode(entries: &Entries) -> Bytes {
     let mut text = String::with_capacity(HEADER.len() + entries.len() * 64);
     text.push_str(HEADER);
     for (key, totals) in entries {
-        let standing = match key.standing {
+        let role = match key.role {
             ReporterRole::Observed => 'o',
             ReporterRole::Advisory => 'a',
         };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{}\t{}\t{standing}\t{}\t{}",
+            "{}\t{}\t{role}\t{}\t{}",
             key.resource, key.meter.0, totals.quantity, totals.records
         );
     }
@@ -99,7 +100,7 @@ fn parse_line(line: &str) -> Option<(EntryKey, Totals)> {
     let key = EntryKey {
         resource: ResourceName::new(fields.next()?).ok()?,
         meter: Meter(fields.next()?.parse().ok()?),
-        standing: match fields.next()? {
+        role: match fields.next()? {
             "o" => ReporterRole::Observed,
             "a" => ReporterRole::Advisory,
             _ => return None,
@@ -249,7 +250,7 @@ impl Billing {
 pub(crate) fn charged(entries: &Entries) -> Result<BTreeMap<Meter, Totals>, BillingError> {
     let mut sums: BTreeMap<Meter, Totals> = BTreeMap::new();
     for (key, totals) in entries {
-        if key.standing == ReporterRole::Observed || firn_env::planted!("billing.advisory_is_charged") {
+        if key.role == ReporterRole::Observed || firn_env::planted!("billing.advisory_is_charged") {
             sums.entry(key.meter).or_default().add(*totals)?;
         }
     }

@@ -1,4 +1,4 @@
-//! Where things lie in the table.
+//! Key layout of billing in the table: partitions, sort keys, items.
 //!
 //! ```text
 //! partition                          sort                                        item

@@ -1,4 +1,4 @@
-//! Which partitions of the table billing has, for backups.
+//! Enumeration of billing's partitions of the table, for backups.
 
 use crate::{Billing, BillingError, layout};
 use firn_usage::TenantName;

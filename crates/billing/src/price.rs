@@ -276,17 +276,10 @@ impl TryFrom<PrintedTier> for Tier {
     type Error = BookError;
 
     fn try_from(printed: PrintedTier) -> Result<Self, BookError> {
-        let amount = Money::parse(&printed.price)
-            .ok_or_else(|| BookError(format!("{:?} is no amount such as \"0.0004\"", printed.price)))?;
-        if printed.per == 0 {
-            return Err(BookError("\"per\" must be at least 1".into()));
-        }
+        let rate = Rate::printed(&printed.price, printed.per);
         Ok(Self {
             up_to: printed.up_to,
-            rate: Rate {
-                amount,
-                per: printed.per,
-            },
+            rate: rate.map_err(|error| BookError(error.to_string()))?,
         })
     }
 }

@@ -37,11 +37,11 @@ const COMPARED: [Meter; 1] = [Meter::ROOT_COMMITS];
 pub fn reconcile(totals: &Entries, from: Hour, until: Hour) -> Vec<Finding> {
     let mut findings = Vec::new();
     let resources: BTreeSet<&ResourceName> = totals.keys().map(|key| &key.resource).collect();
-    let sum = |resource: &ResourceName, meter, standing| {
+    let sum = |resource: &ResourceName, meter, role| {
         let key = EntryKey {
             resource: resource.clone(),
             meter,
-            standing,
+            role,
         };
         totals.get(&key).map_or(0, |totals| totals.quantity)
     };
@@ -140,7 +140,7 @@ impl Billing {
         let mut sides: BTreeMap<(ResourceName, Meter), (u128, u128)> = BTreeMap::new();
         for (key, totals) in self.totals(tenant, from, until).await? {
             let sides = sides.entry((key.resource, key.meter)).or_default();
-            match key.standing {
+            match key.role {
                 ReporterRole::Observed => sides.0 = totals.quantity,
                 ReporterRole::Advisory => sides.1 = totals.quantity,
             }
@@ -156,14 +156,14 @@ mod tests {
 
     fn window(observed: u128, reported: u128) -> Vec<&'static str> {
         let mut totals = Entries::new();
-        for (standing, quantity) in [
+        for (role, quantity) in [
             (ReporterRole::Observed, observed),
             (ReporterRole::Advisory, reported),
         ] {
             let key = EntryKey {
                 resource: ResourceName::new("volume/1").unwrap(),
                 meter: Meter::ROOT_COMMITS,
-                standing,
+                role,
             };
             totals.insert(key, Totals { quantity, records: 1 });
         }

@@ -1,4 +1,4 @@
-//! Who reports, as proved by the connection, and what that is worth.
+//! Reporters of usage: the identity that the connection proved, and the role that it gives (charged, or compared only).
 
 use firn_usage::{SourceId, TenantName};
 use serde::{Deserialize, Serialize};

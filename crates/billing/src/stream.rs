@@ -1,4 +1,4 @@
-//! What was received of a stream: everything before `end` but the holes.
+//! Receive state of a stream of usage records: everything before `end` was received but the holes.
 //!
 //! ```text
 //! sequence   1 ……………… 40   41 … 44   45 ……………… 80   81 …

@@ -1,4 +1,4 @@
-//! What billing knows of a tenant: which months are closed, and which price book holds.
+//! Billing head of a tenant: its closed months, and the price book that holds in each.
 
 use crate::{Billing, BillingError, Month, items, layout};
 use firn_table::{Condition, Write};

@@ -1,4 +1,4 @@
-//! What must hold, and the planted bugs that must be found.
+//! The ledger's invariants, and the planted bugs that must be found.
 
 mod chain;
 mod closing;

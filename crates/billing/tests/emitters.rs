@@ -1,4 +1,4 @@
-//! What docs/billing.md says of who emits which meter is so.
+//! The page's table of meters against the code: each meter is emitted where docs/billing.md says.
 
 use firn_usage::Meter;
 use std::{fs, path::Path};

@@ -1,4 +1,4 @@
-//! What the volumes of a family need: their heads, snapshots, and roots retained at takeovers.
+//! Root set of the garbage collection: the heads of a family's volumes, their snapshots, and roots retained at takeovers.
 //!
 //! The list of branches is read until a pass finds no branch with a root that the pass before did not have; each branch
 //! counts as it was when it was first seen. So a clone that is missing from the list was committed after its origin was

@@ -1,4 +1,4 @@
-//! What can stop a run, said so that an operator knows what is safe.
+//! Errors that stop a run, said so that an operator knows what is safe.
 
 use firn_anchor::AnchorError;
 use firn_format::{FormatError, Place, Uid};

@@ -1,4 +1,4 @@
-//! What of a segment is needed.
+//! Liveness of a segment's objects: which are needed, and by what pointer.
 //!
 //! An object is live iff a candidate root has its uid at its place. Where the root's pointer says that it lies does not
 //! matter for that; it tells what to do:

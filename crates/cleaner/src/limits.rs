@@ -1,4 +1,4 @@
-//! How much one run may do, and how eager it is.
+//! Limits of one cleaning run, and its thresholds of cost and benefit.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What stands at a place in a root: a walk down one path of one tree, never a scan.
+//! Lookup by place: a walk down one path of one tree of a root, never a scan.
 //!
 //! ```text
 //! place (0 or 1 or 2, level, index)    down the inode map, the orphan map or the usage map

@@ -1,5 +1,5 @@
-//! What hosts of the cleaner note in the anchor for the bill: requests to the bucket as its meter counts them, tries included, and what
-//! the listing found.
+//! Cleaning notes: records for the bill that hosts of the cleaner leave in the anchor. Requests to the bucket as its meter counts
+//! them, tries included, and what the listing found.
 
 use firn_anchor::{Anchor, AnchorError, CleaningNote, Listing};
 use firn_env::Env;

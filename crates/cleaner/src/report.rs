@@ -1,9 +1,9 @@
-//! What a run did, or would do.
+//! Report and plan of a cleaning run: what it did, or would do, with counts and cost.
 
 use crate::Damage;
 use firn_anchor::Listing;
 use firn_quantity::Money;
-use firn_store::{PriceBook, Route, Usage};
+use firn_store::{ProviderPrices, Route, Usage};
 use serde::Serialize;
 
 /// Things that are named in a report at most; beyond, only their number grows.
@@ -117,12 +117,12 @@ impl Report {
     }
 
     /// What the store charges for the run, in the region of the bucket.
-    pub fn cost(&self, book: &PriceBook) -> Money {
+    pub fn cost(&self, book: &ProviderPrices) -> Money {
         book.cost(&self.usage, Route::SameRegion).total()
     }
 
     /// What the bytes that were retired cost in a month of storage, less what was written in their stead.
-    pub fn saved_a_month(&self, book: &PriceBook) -> Money {
+    pub fn saved_a_month(&self, book: &ProviderPrices) -> Money {
         book.storage_month
             .estimate(self.retired_bytes.saturating_sub(self.written_bytes))
     }
@@ -174,12 +174,12 @@ impl Plan {
     }
 
     /// What [`Plan::expected_usage`] costs in the region of the bucket.
-    pub fn cost(&self, book: &PriceBook) -> Money {
+    pub fn cost(&self, book: &ProviderPrices) -> Money {
         book.cost(&self.expected_usage(), Route::SameRegion).total()
     }
 
     /// What the freed bytes cost in a month of storage.
-    pub fn saved_a_month(&self, book: &PriceBook) -> Money {
+    pub fn saved_a_month(&self, book: &ProviderPrices) -> Money {
         book.storage_month.estimate(self.freed_bytes)
     }
 }

@@ -1,6 +1,6 @@
-//! Which segments may be judged: whether what no root needs is left over, or about to be committed.
+//! Writer states, by which a segment may be judged or not: what no root needs is left over, or about to be committed.
 //!
-//! The age of a segment says nothing; its writer's writer_state does (see `firn_anchor::WriterTenure`). What a writer that is
+//! The age of a segment says nothing; its writer's state does (see `firn_anchor::WriterTenure`). What a writer that is
 //! over left behind is judged by the roots alone. Of one that may still commit, only objects that are not newer than the
 //! head are: by I4 a later root takes up nothing of that age any more. Copies of old objects, which an engine writes when it
 //! takes a proposal over, are as old as their originals; they are told by their segment, which was begun after the one that

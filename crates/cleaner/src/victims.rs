@@ -1,4 +1,4 @@
-//! Which segments are worth a look: a window of the log's listing, ordered by cost and benefit.
+//! Victim selection: a window of the log's listing, ordered by cost and benefit.
 //!
 //! Moving the live part of a segment costs reading and writing it; the benefit is the space that becomes free, for as long
 //! as what was moved stays needed, of which the age of the segment is the best guess (Rosenblum and Ousterhout's

@@ -1,4 +1,4 @@
-//! What a cleaner meets that nobody planned: each is left alone or reported, and never makes it delete what is needed.
+//! Unplanned input of a cleaner: each is left alone or reported, and never makes it delete what is needed.
 
 mod family;
 

@@ -1,4 +1,4 @@
-//! What cleaning costs: with the garbage, not with the volume; hardly more with many snapshots; and how much is written for
+//! The cost of cleaning grows with the garbage, not with the volume; hardly more with many snapshots. And the bytes written for
 //! a given utilisation, beside the theory of log-structured file systems. Counts only, so they are the same everywhere.
 //!
 //! `cargo test -p firn-cleaner --test figures -- --nocapture` prints the tables.
@@ -8,7 +8,7 @@ mod family;
 use family::{Edge, World, run};
 use firn_cleaner::{Limits, Report, clean_once, plan};
 use firn_format::{Place, SegmentId, VolumeId};
-use firn_store::PriceBook;
+use firn_store::ProviderPrices;
 use std::time::Duration;
 
 const SEGMENT_BYTES: usize = 16 << 10;
@@ -96,7 +96,7 @@ fn with_live_data(times: u64) -> Report {
 #[test]
 fn the_cost_grows_with_the_garbage_and_not_with_the_volume() {
     let (one, fifty) = (with_live_data(1), with_live_data(50));
-    let book = PriceBook::named("s3-us-east-1").unwrap();
+    let book = ProviderPrices::named("s3-us-east-1").unwrap();
     println!("live data   retired   requests   bytes read   bytes written   money per GiB reclaimed");
     for (name, report) in [("1x", &one), ("50x", &fifty)] {
         let reclaimed = report.retired_bytes - report.written_bytes;

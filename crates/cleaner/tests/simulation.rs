@@ -427,7 +427,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Everything comes to rest, and then everything that nobody needs must go.
+    /// Everything becomes idle, and then everything that nobody needs must go.
     fn finish(&mut self) -> Result<(), String> {
         self.cleaners.clear();
         run(self.gate.land());

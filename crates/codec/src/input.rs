@@ -1,4 +1,4 @@
-//! What a reader reads from: bytes that somebody else keeps, or shared ones.
+//! Input of a reader: bytes that somebody else keeps, or shared ones.
 
 use bytes::Bytes;
 use std::ops::{Deref, Range};

@@ -1,4 +1,4 @@
-//! What the service wants of one edge: a document with a generation, signed by the installation's authority.
+//! Desired state of one edge: a document with a generation, signed by the installation's authority.
 //!
 //! The document is JSON, and strict: an edge that meets a field it does not know obeys none of the document, since what it does not know may
 //! be what restricts the rest. Format and generation are read first, so that the refusal can name them.
@@ -30,7 +30,7 @@ pub enum NewWrites {
 /// How many snapshots of each tier a policy keeps. All zero: the service asks for none, and deletes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SnapshotRungs {
+pub struct SnapshotTiers {
     /// The newest so many.
     pub last: u16,
     /// The newest of each of so many hours.
@@ -50,7 +50,7 @@ pub struct DesiredVolume {
     /// Which.
     pub volume: VolumeId,
     /// Which snapshots are kept of it.
-    pub snapshots: SnapshotRungs,
+    pub snapshots: SnapshotTiers,
 }
 
 /// What is wanted of an edge.
@@ -235,9 +235,9 @@ mod tests {
                 new_writes: NewWrites::RefusedByCap,
                 volumes: vec![DesiredVolume {
                     volume: VolumeId([3; 16]),
-                    snapshots: SnapshotRungs {
+                    snapshots: SnapshotTiers {
                         hourly: 24,
-                        ..SnapshotRungs::default()
+                        ..SnapshotTiers::default()
                     },
                 }],
             },

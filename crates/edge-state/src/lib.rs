@@ -11,6 +11,6 @@ mod observed;
 
 pub use desired::{
     DOCUMENT_BYTES_MAX, DesiredContent, DesiredState, DesiredVolume, FORMAT, NewWrites, Refusal,
-    SnapshotRungs, VOLUMES_MAX,
+    SnapshotTiers, VOLUMES_MAX,
 };
 pub use observed::{ObservedState, ObservedVolume, RefusedState, SnapshotSource, TEXT_BYTES_MAX, shortened};

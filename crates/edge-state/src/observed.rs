@@ -1,5 +1,5 @@
-//! What an edge says of itself. Sizes in bytes, times in milliseconds. Its names are of the service's making and its errors are shortened:
-//! nothing of it names a file, or what is in one.
+//! Observed state, as an edge reports it. Sizes in bytes, times in milliseconds. Its names are of the service's making and its
+//! errors are shortened: nothing of it names a file, or what is in one.
 
 use crate::{NewWrites, VOLUMES_MAX};
 use firn_identity::VolumeId;

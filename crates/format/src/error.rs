@@ -1,4 +1,4 @@
-//! What can be wrong with bytes, said so that a reader of the message knows what is safe and what to do.
+//! Format errors: what is wrong with bytes, said so that a reader of the message knows what is safe and what to do.
 
 use crate::{Place, Uid};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Where an object stands in a volume's tree: its backpointer.
+//! Place of an object in a volume's tree: its backpointer.
 //!
 //! Every object names the one place it stands at in every root that holds it. So whether it is still needed is answered
 //! by one lookup at that place, and an object put at another place is noticed.

@@ -7,6 +7,7 @@
 use crate::{
     abi::{self, IN_HEADER_BYTES},
     errno::Failure,
+    interrupted::Interrupted,
     operations::Operations,
     reply::{self, Reply},
     request::{self, Header, Operation},
@@ -42,17 +43,6 @@ const IN_BACKGROUND: u16 = 64;
 const IN_FLIGHT_MAX: usize = 4096;
 /// Before something that could not be served is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
-
-/// A waiting request's way to hear that it is to give up.
-#[derive(Default)]
-pub(crate) struct Interrupted(Notify);
-
-impl Interrupted {
-    /// Completes when the process got a signal.
-    pub(crate) async fn wait(&self) {
-        self.0.notified().await;
-    }
-}
 
 /// See the module.
 pub(crate) struct Connection {
@@ -170,7 +160,7 @@ impl Connection {
             }
             Operation::Interrupt { unique } => {
                 if let Some(waiting) = self.waiting().get(&unique) {
-                    waiting.0.notify_one();
+                    waiting.signal();
                 }
             }
             Operation::Init {

@@ -21,6 +21,7 @@ mod acl;
 mod connection;
 mod device;
 mod errno;
+mod interrupted;
 mod invalidation;
 mod mount;
 mod nodes;

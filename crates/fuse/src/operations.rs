@@ -1,4 +1,4 @@
-//! What each request of the kernel does to the file system.
+//! Operations of the kernel on the file system, one for each request.
 //!
 //! A request may be carried out again from the start after [`Failure::TryAgain`], which a call of the file system returns only
 //! when it changed nothing; so a request that changes something twice waits by itself between the two.
@@ -11,8 +11,8 @@ mod locking;
 mod names;
 
 use crate::{
-    connection::Interrupted,
     errno::Failure,
+    interrupted::Interrupted,
     nodes::Nodes,
     reply::{self, Reply},
     request::{Header, Operation},

@@ -65,6 +65,14 @@ pub fn certificate_request(key: &SigningKey, name: &PeerIdentity) -> [u8; REQUES
     request
 }
 
+/// The key that a certificate request is for; nothing if it is none. Whether its sender has the private half is checked when the
+/// certificate is [issued](CertificateAuthority::issue).
+pub fn requested_key(request: &[u8]) -> Option<VerifyingKey> {
+    (request.len() == REQUEST_BYTES && request[0] == REQUEST_VERSION)
+        .then(|| VerifyingKey::from_bytes(&request[1..66]))
+        .flatten()
+}
+
 fn request_message(name: &PeerIdentity) -> Vec<u8> {
     [REQUEST_CONTEXT, name.to_string().as_bytes()].concat()
 }
@@ -209,10 +217,7 @@ impl CertificateAuthority {
                 name: name.to_string(),
             });
         }
-        if request.len() != REQUEST_BYTES || request[0] != REQUEST_VERSION {
-            return Err(AuthorityError::Malformed);
-        }
-        let key = VerifyingKey::from_bytes(&request[1..66]).ok_or(AuthorityError::Malformed)?;
+        let key = requested_key(request).ok_or(AuthorityError::Malformed)?;
         if !key.verifies(&request_message(name), &request[66..]) {
             return Err(AuthorityError::NotProved {
                 name: name.to_string(),

@@ -15,6 +15,7 @@ use aws_lc_rs::{
     digest::{SHA256, digest},
     signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey},
 };
+use data_encoding::HEXLOWER;
 use firn_codec::{ByteOrder, Codec, Reader, Writer};
 use std::{collections::BTreeMap, fmt};
 use zeroize::ZeroizeOnDrop;
@@ -220,11 +221,7 @@ impl CapabilityKey {
 
 impl fmt::Debug for CapabilityKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("CapabilityKey(")?;
-        self.0
-            .iter()
-            .try_for_each(|byte| write!(formatter, "{byte:02x}"))?;
-        formatter.write_str(")")
+        write!(formatter, "CapabilityKey({})", HEXLOWER.encode_display(&self.0))
     }
 }
 

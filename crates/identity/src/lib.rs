@@ -1,4 +1,4 @@
-//! Who somebody is and what they may do. Pure: time and randomness are passed in.
+//! Identity and authorization: tokens, certificates, capabilities, keys. Pure: time and randomness are passed in.
 //!
 //! ```text
 //! person, program ── login, API key ─► token (ES256, ≤ 5 min) ─► API        checked with the key set and the revocations
@@ -19,6 +19,7 @@ mod document;
 mod join;
 mod jwks;
 mod jws;
+mod key_hash;
 mod p256;
 mod peer;
 mod pem;
@@ -33,7 +34,7 @@ mod token;
 pub use api_key::{ApiKey, ApiKeyHash, BadApiKey};
 pub use authority::{
     AuthorityError, CERTIFICATE_SECONDS, CertificateAuthority, IssuedCertificate, REQUEST_BYTES,
-    certificate_request,
+    certificate_request, requested_key,
 };
 pub use capability::{
     CAPABILITY_BYTES, Capability, CapabilityError, CapabilityIssuer, CapabilityKey, CapabilityVerifier,
@@ -43,6 +44,7 @@ pub use document::{DocumentError, DocumentVerifier};
 pub use firn_ids::{DiskId, EdgeId, KeyId, MemberId, NodeId, ParseIdError, TenantId, TokenId, VolumeId};
 pub use join::{Authenticator, AuthenticatorHash, JoinError, JoinSecret, LookupId, MAX_INVITATION_BYTES};
 pub use jwks::{JwkSet, JwksError, KEY_PERIOD_SECONDS, KeySchedule, MAX_KEYS};
+pub use key_hash::KeyHash;
 pub use p256::{SigningKey, VerifyingKey};
 pub use peer::{PeerError, PeerIdentity, PeerKind};
 pub use pem::pem;

@@ -10,6 +10,7 @@ use aws_lc_rs::{
         ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey,
     },
 };
+use data_encoding::HEXLOWER;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::fmt;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
@@ -117,10 +118,10 @@ impl VerifyingKey {
 
 impl fmt::Debug for VerifyingKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("VerifyingKey(")?;
-        self.0[1..9]
-            .iter()
-            .try_for_each(|byte| write!(formatter, "{byte:02x}"))?;
-        formatter.write_str("…)")
+        write!(
+            formatter,
+            "VerifyingKey({}…)",
+            HEXLOWER.encode_display(&self.0[1..9])
+        )
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! spiffe://<trust domain>/tenant/<tenant>/edge/<edge>       an edge is a tenant's: its certificate says whose
 //! spiffe://<trust domain>/tenant/<tenant>/node/<node>       so is a node that a tenant runs for itself
+//! spiffe://<trust domain>/tenant/<tenant>/disk/<disk>/attachment/<key>   a machine that attaches one disk, by its key
 //! spiffe://<trust domain>/node/<node>                       the fleet's nodes, the API and the cleaner serve all tenants
 //! spiffe://<trust domain>/service/<name>
 //! ```
@@ -10,7 +11,7 @@
 //! A node copies from others, so the name says in whose cluster it may: the API writes a name of the fleet only for the tenant
 //! in whose name the operator runs it, and nodes believe only names of their own cluster ([`PeerKind::is_node_beside`]).
 
-use crate::{EdgeId, NodeId, TenantId};
+use crate::{DiskId, EdgeId, KeyHash, NodeId, TenantId};
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 
@@ -36,6 +37,15 @@ pub enum PeerKind {
         /// Which.
         node: NodeId,
     },
+    /// A machine of a tenant's that attaches one disk: its name is of its key, so that no other key can have it.
+    Attachment {
+        /// Whose disk.
+        tenant: TenantId,
+        /// Which.
+        disk: DiskId,
+        /// The hash of the key that its certificate is for.
+        key: KeyHash,
+    },
     /// A service of ours: lower-case letters, digits and hyphens.
     Service(String),
 }
@@ -45,7 +55,7 @@ impl PeerKind {
     pub fn node(&self) -> Option<NodeId> {
         match self {
             Self::Node(node) | Self::TenantNode { node, .. } => Some(*node),
-            Self::Edge { .. } | Self::Service(_) => None,
+            Self::Edge { .. } | Self::Attachment { .. } | Self::Service(_) => None,
         }
     }
 
@@ -57,7 +67,7 @@ impl PeerKind {
                 tenant: *tenant,
                 node,
             }),
-            Self::Edge { .. } | Self::Service(_) => None,
+            Self::Edge { .. } | Self::Attachment { .. } | Self::Service(_) => None,
         }
     }
 
@@ -97,7 +107,7 @@ impl PeerIdentity {
     /// [`PeerError::NotOurName`] if it is not exactly of the form above.
     pub fn parse(uri: &str) -> Result<Self, PeerError> {
         let path = uri.strip_prefix("spiffe://").ok_or(PeerError::NotOurName)?;
-        let parts: Vec<&str> = path.split('/').take(6).collect();
+        let parts: Vec<&str> = path.split('/').take(8).collect();
         let kind = match parts[1..] {
             ["tenant", tenant, "edge", edge] => PeerKind::Edge {
                 tenant: tenant.parse().map_err(|_| PeerError::NotOurName)?,
@@ -106,6 +116,11 @@ impl PeerIdentity {
             ["tenant", tenant, "node", node] => PeerKind::TenantNode {
                 tenant: tenant.parse().map_err(|_| PeerError::NotOurName)?,
                 node: node.parse().map_err(|_| PeerError::NotOurName)?,
+            },
+            ["tenant", tenant, "disk", disk, "attachment", key] => PeerKind::Attachment {
+                tenant: tenant.parse().map_err(|_| PeerError::NotOurName)?,
+                disk: disk.parse().map_err(|_| PeerError::NotOurName)?,
+                key: KeyHash::parse(key).ok_or(PeerError::NotOurName)?,
             },
             ["node", node] => PeerKind::Node(node.parse().map_err(|_| PeerError::NotOurName)?),
             ["service", name] if is_label(name, false) => PeerKind::Service(name.to_owned()),
@@ -146,6 +161,9 @@ impl fmt::Display for PeerIdentity {
         match &self.kind {
             PeerKind::Edge { tenant, edge } => write!(formatter, "tenant/{tenant}/edge/{edge}"),
             PeerKind::TenantNode { tenant, node } => write!(formatter, "tenant/{tenant}/node/{node}"),
+            PeerKind::Attachment { tenant, disk, key } => {
+                write!(formatter, "tenant/{tenant}/disk/{disk}/attachment/{key}")
+            }
             PeerKind::Node(node) => write!(formatter, "node/{node}"),
             PeerKind::Service(name) => write!(formatter, "service/{name}"),
         }

@@ -1,4 +1,4 @@
-//! Who acts: a member, an API key, an edge or a node, and in which role.
+//! Principals: a member, an API key, an edge or a node, each in a role.
 
 use crate::{EdgeId, KeyId, MemberId, NodeId, ParseIdError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

@@ -121,7 +121,7 @@ fn a_node_accepts_old_and_new_key_while_keys_change_and_no_other() {
 #[test]
 fn the_bytes_of_version_1_are_these() {
     let bytes = issuer().issue(&capability());
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = data_encoding::HEXLOWER.encode(&bytes);
     assert_eq!(hex, include_str!("vectors/capability-v1.hex").trim());
 }
 

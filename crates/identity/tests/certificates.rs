@@ -2,9 +2,9 @@
 
 use firn_env::Env;
 use firn_identity::{
-    AuthorityError, CERTIFICATE_SECONDS, CertificateAuthority, CertificateDer, ClientCertificates, EdgeId,
-    Expected, NodeId, PeerError, PeerIdentity, PeerKind, SigningKey, TenantId, TlsIdentity, UnixTime,
-    certificate_request, client_config, server_config,
+    AuthorityError, CERTIFICATE_SECONDS, CertificateAuthority, CertificateDer, ClientCertificates, DiskId,
+    EdgeId, Expected, KeyHash, NodeId, PeerError, PeerIdentity, PeerKind, SigningKey, TenantId, TlsIdentity,
+    UnixTime, certificate_request, client_config, requested_key, server_config,
 };
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -283,4 +283,33 @@ fn nodes_of_the_fleet_and_of_each_tenant_are_strangers_to_each_other() {
     }
     assert_eq!(of(1, 1).beside(NodeId([2; 16])), Some(of(1, 2)));
     assert_eq!(edge().kind.beside(NodeId([2; 16])), None);
+}
+
+#[test]
+fn the_name_of_an_attachment_is_of_its_key_and_has_one_spelling() {
+    let (one, other) = (SigningKey::from_seed([1; 32]), SigningKey::from_seed([2; 32]));
+    assert_ne!(KeyHash::of(&one.public()), KeyHash::of(&other.public()));
+    let name = name(PeerKind::Attachment {
+        tenant: TenantId([1; 16]),
+        disk: DiskId([2; 16]),
+        key: KeyHash::of(&one.public()),
+    });
+    let text = name.to_string();
+    assert_eq!(PeerIdentity::parse(&text).as_ref(), Ok(&name));
+    for wrong in [
+        text.replace("attachment", "attachments"),
+        text.replace("dsk_", "nod_"),
+        text.to_uppercase(),
+        format!("{text}0"),
+        format!("{text}/x"),
+        text[..text.len() - 1].to_owned(),
+    ] {
+        assert!(PeerIdentity::parse(&wrong).is_err(), "{wrong}");
+    }
+    let request = certificate_request(&one, &name);
+    assert_eq!(
+        requested_key(&request).map(|key| KeyHash::of(&key)),
+        Some(KeyHash::of(&one.public()))
+    );
+    assert!(requested_key(&request[1..]).is_none());
 }

@@ -113,7 +113,7 @@ fn text_of(bytes: &[u8; 32]) -> String {
 /// Whatever form a leak may take in a log: hex of either case, decimal lists, base64, the text a person is shown.
 fn reveals(printed: &str, secret: &[u8]) -> bool {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-    let hex: String = secret[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = data_encoding::HEXLOWER.encode(&secret[..4]);
     let decimal = format!("{}, {}, {}", secret[0], secret[1], secret[2]);
     let base64 = URL_SAFE_NO_PAD.encode(&secret[..6]);
     printed.to_lowercase().contains(&hex) || printed.contains(&decimal) || printed.contains(&base64)

@@ -27,7 +27,7 @@ pub struct Hex<'a>(pub &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        write!(formatter, "{}", HEXLOWER.encode_display(self.0))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a sample is worth.
+//! Value of a sample.
 
 use prometheus_client::encoding::{
     CounterValueEncoder, EncodeCounterValue, EncodeGaugeValue, GaugeValueEncoder,

@@ -1,4 +1,4 @@
-//! What is served to whom: export paths, client rules, and the way from a handle in a call to a file and a user.
+//! Exports: paths, client rules, and the way from a handle in a call to a file and a user.
 //!
 //! An export is a path name for a volume, and rules for client networks. Of the rules that contain a client's address the
 //! narrowest counts, whatever their order. [`Exports::admit`] is the one door: every protocol that takes a file handle

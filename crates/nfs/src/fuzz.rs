@@ -1,4 +1,4 @@
-//! What the fuzz target runs: every decoder that sees bytes of a client.
+//! Fuzz entry point: every decoder that sees bytes of a client.
 
 use crate::{
     handle::WireHandle,

@@ -1,4 +1,4 @@
-//! Which program listens on which port: answered ourselves, told to a running rpcbind, or asked of a client.
+//! Port mapper: which program listens on which port. Answered ourselves, registered with a running rpcbind, or asked of a client.
 //!
 //! Linux finds lock services through the port mapper, in both directions: the client asks ours for NLM and NSM, and we ask
 //! the client's where to call its lock manager back. Where nobody listens on port 111 we serve the [`PortMapper`] program

@@ -11,7 +11,7 @@ mod size;
 mod span;
 mod units;
 
-pub use money::{Dollars, Money, Overflow, Rate};
+pub use money::{Dollars, Money, Overflow, Rate, RateError};
 pub use size::Size;
 pub use span::Span;
 pub use units::ParseQuantityError;

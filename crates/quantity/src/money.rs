@@ -136,7 +136,30 @@ pub struct Rate {
     pub per: u64,
 }
 
+/// A printed price that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RateError {
+    /// Not an amount of money.
+    #[error("{0:?} is no amount of money such as \"0.0004\"")]
+    Amount(String),
+    /// For no units.
+    #[error("\"per\" must be at least 1")]
+    NoUnits,
+}
+
 impl Rate {
+    /// A price as lists print it: `amount` such as `"0.0004"` for every `per` units.
+    ///
+    /// # Errors
+    /// [`RateError`], which says what is wrong with it.
+    pub fn printed(amount: &str, per: u64) -> Result<Self, RateError> {
+        let amount = Money::parse(amount).ok_or_else(|| RateError::Amount(amount.to_owned()))?;
+        if per == 0 {
+            return Err(RateError::NoUnits);
+        }
+        Ok(Self { amount, per })
+    }
+
     /// Costs nothing.
     pub const FREE: Self = Self {
         amount: Money::ZERO,

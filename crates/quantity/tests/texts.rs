@@ -1,4 +1,4 @@
-//! What people may write, what is answered to anything else, and what is printed.
+//! Texts of quantities: what people may write, what is answered to anything else, and what is printed.
 
 use firn_quantity::{ParseQuantityError, Size, Span};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! How fast objects and records are sealed and opened on this machine, one thread, beside the algorithms alone.
+//! Throughput of sealing and opening objects and records on this machine, one thread, beside the algorithms alone.
 //!
 //! `cargo run --release -p firn-seal --example throughput`
 #![allow(

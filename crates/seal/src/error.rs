@@ -1,4 +1,4 @@
-//! What can go wrong with sealing and opening.
+//! Errors of sealing and opening.
 
 use firn_format::{Codec, KeyEpoch, Place};
 

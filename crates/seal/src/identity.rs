@@ -2,6 +2,7 @@
 
 use crate::secret::Secret;
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use data_encoding::HEXLOWER;
 use hpke::{Deserializable, Kem as _, Serializable, kem::X25519HkdfSha256};
 use std::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -147,9 +148,7 @@ macro_rules! prints_as_hex {
     ($name:ident) => {
         impl fmt::Display for $name {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0
-                    .iter()
-                    .try_for_each(|byte| write!(formatter, "{byte:02x}"))
+                write!(formatter, "{}", HEXLOWER.encode_display(&self.0))
             }
         }
 

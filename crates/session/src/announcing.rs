@@ -9,9 +9,8 @@ use crate::{Change, ChangeKind, Changes, Origin};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_vfs::{
-    AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
-    SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode,
+    Acl, Attributes, Caller, ChangedAttributes, CreateMode, Created, FileHandle, FileKind, Name, Removed,
+    Renamed, SetAttributes, Stability, Timestamp, Vfs, VfsError, VfsLayer, WriteReply, XattrMode,
 };
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -56,11 +55,6 @@ impl AnnouncingVfs {
     pub fn without_waiting(mut self) -> Self {
         self.waits = false;
         self
-    }
-
-    #[cfg(test)]
-    pub(crate) fn inner(&self) -> &dyn Vfs {
-        &*self.inner
     }
 
     pub(crate) async fn announced<T>(
@@ -113,22 +107,11 @@ impl AnnouncingVfs {
 }
 
 #[async_trait]
-impl Vfs for AnnouncingVfs {
-    fn root(&self) -> FileHandle {
-        self.inner.root()
+impl VfsLayer for AnnouncingVfs {
+    fn below(&self) -> &dyn Vfs {
+        &*self.inner
     }
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-    fn write_verifier(&self) -> [u8; 8] {
-        self.inner.write_verifier()
-    }
-    fn completed_requests(&self) -> Vec<CompletedRequest> {
-        self.inner.completed_requests()
-    }
-    async fn attributes(&self, file: FileHandle) -> Result<Attributes, VfsError> {
-        self.inner.attributes(file).await
-    }
+
     async fn set_attributes(
         &self,
         caller: &Caller,
@@ -143,41 +126,6 @@ impl Vfs for AnnouncingVfs {
         self.announced(vec![kind], self.inner.set_attributes(caller, file, change, guard))
             .await
     }
-    async fn lookup(
-        &self,
-        caller: &Caller,
-        directory: FileHandle,
-        name: &Name,
-    ) -> Result<(FileHandle, Attributes), VfsError> {
-        self.inner.lookup(caller, directory, name).await
-    }
-    async fn parent(
-        &self,
-        caller: &Caller,
-        directory: FileHandle,
-    ) -> Result<(FileHandle, Attributes), VfsError> {
-        self.inner.parent(caller, directory).await
-    }
-    async fn check_access(
-        &self,
-        caller: &Caller,
-        file: FileHandle,
-        asked: AccessMask,
-    ) -> Result<(AccessMask, Attributes), VfsError> {
-        self.inner.check_access(caller, file, asked).await
-    }
-    async fn read_link(&self, caller: &Caller, file: FileHandle) -> Result<(Bytes, Attributes), VfsError> {
-        self.inner.read_link(caller, file).await
-    }
-    async fn read(
-        &self,
-        caller: &Caller,
-        file: FileHandle,
-        offset: u64,
-        length_bytes: u32,
-    ) -> Result<ReadReply, VfsError> {
-        self.inner.read(caller, file, offset, length_bytes).await
-    }
     async fn write(
         &self,
         caller: &Caller,
@@ -188,9 +136,6 @@ impl Vfs for AnnouncingVfs {
     ) -> Result<WriteReply, VfsError> {
         let work = self.inner.write(caller, file, offset, data, stability);
         self.announced(vec![ChangeKind::Content(file)], work).await
-    }
-    async fn commit(&self, caller: &Caller, file: FileHandle) -> Result<ChangedAttributes, VfsError> {
-        self.inner.commit(caller, file).await
     }
     async fn create(
         &self,
@@ -292,33 +237,6 @@ impl Vfs for AnnouncingVfs {
             .rename(caller, from_directory, from_name, to_directory, to_name);
         self.announced(parts, work).await
     }
-    async fn read_directory(
-        &self,
-        caller: &Caller,
-        directory: FileHandle,
-        cookie: u64,
-        limit: u32,
-        with_attributes: bool,
-    ) -> Result<DirectoryPage, VfsError> {
-        self.inner
-            .read_directory(caller, directory, cookie, limit, with_attributes)
-            .await
-    }
-    async fn file_system_status(&self) -> Result<FileSystemStatus, VfsError> {
-        self.inner.file_system_status().await
-    }
-    async fn retain(&self, file: FileHandle) -> Result<(), VfsError> {
-        self.inner.retain(file).await
-    }
-    async fn release(&self, file: FileHandle) -> Result<(), VfsError> {
-        self.inner.release(file).await
-    }
-    async fn list_xattrs(&self, caller: &Caller, file: FileHandle) -> Result<Vec<Bytes>, VfsError> {
-        self.inner.list_xattrs(caller, file).await
-    }
-    async fn get_xattr(&self, caller: &Caller, file: FileHandle, name: &[u8]) -> Result<Bytes, VfsError> {
-        self.inner.get_xattr(caller, file, name).await
-    }
     async fn set_xattr(
         &self,
         caller: &Caller,
@@ -338,9 +256,6 @@ impl Vfs for AnnouncingVfs {
     ) -> Result<ChangedAttributes, VfsError> {
         let work = self.inner.remove_xattr(caller, file, name);
         self.announced(vec![ChangeKind::Attributes(file)], work).await
-    }
-    async fn get_acl(&self, caller: &Caller, file: FileHandle) -> Result<(Acl, Acl), VfsError> {
-        self.inner.get_acl(caller, file).await
     }
     async fn set_acl(
         &self,

@@ -235,8 +235,7 @@ async fn abandon(env: &Env, vfs: &AnnouncingVfs) {
     let (directory, name) = (vfs.root(), name(env.random_below(4)));
     let parts = AnnouncingVfs::entry(directory, &name).to_vec();
     let work = vfs.announced(parts, async {
-        let made = vfs
-            .inner()
+        let made = firn_vfs::VfsLayer::below(vfs)
             .create(
                 caller,
                 directory,

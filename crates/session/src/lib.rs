@@ -1,4 +1,4 @@
-//! What open files need and no single call on a file system has: state that clients keep on the server between calls.
+//! Session state: what clients keep on the server between calls, which no single call on a file system has (locks, opens).
 //!
 //! It stands beside the volume, one for all protocols, so that what one client holds is seen by every other, through
 //! whatever protocol it came:

@@ -1,4 +1,4 @@
-//! What requests of our own beside `object_store`'s share.
+//! Requests of our own beside `object_store`'s: their shared error.
 
 /// A failure as `object_store` would tell it, so that it is sorted as its own are.
 pub(crate) fn generic(

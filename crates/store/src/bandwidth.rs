@@ -298,7 +298,7 @@ pub struct UploadLimit {
     schedule: UploadSchedule,
     bucket: Mutex<Bucket>,
     /// One permit, handed out in order: the one at the head of the queue.
-    turn: Semaphore,
+    permit: Semaphore,
 }
 
 impl UploadLimit {
@@ -311,7 +311,7 @@ impl UploadLimit {
                 credit: 0,
                 filled_at: env.now(),
             }),
-            turn: Semaphore::new(1),
+            permit: Semaphore::new(1),
         }
     }
 
@@ -320,7 +320,11 @@ impl UploadLimit {
         if self.schedule.rules.is_empty() {
             return;
         }
-        let _turn = self.turn.acquire().await.expect("the semaphore is never closed");
+        let _permit = self
+            .permit
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
         while let Some(wait) = self.try_admit(bytes) {
             self.env.sleep(wait.min(LOOK_AGAIN)).await;
         }

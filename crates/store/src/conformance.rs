@@ -1,4 +1,4 @@
-//! What every store must do, as one suite of assertions that the tests of each backend run.
+//! Conformance suite: what every store must do, as assertions that the tests of each backend run.
 //!
 //! [`check`] works under a prefix of its own, in any store, and removes what it made. It panics with the broken rule, so
 //! it belongs into tests only; it is public because backends live in other crates.

@@ -1,4 +1,4 @@
-//! What can go wrong at an object store, sorted by what the caller can do about it.
+//! Errors of an object store, sorted by what the caller can do about it.
 
 use crate::ObjectKey;
 

@@ -1,4 +1,4 @@
-//! What a faulty store does wrong, as a configuration file says it.
+//! Configuration of a faulty store (fault injection).
 //!
 //! ```toml
 //! seed = 7

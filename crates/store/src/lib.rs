@@ -37,7 +37,7 @@ pub use key::ObjectKey;
 #[cfg(feature = "testing")]
 pub use memory::MemoryStore;
 pub use meter::{Meter, Metered, Usage};
-pub use prices::{Cost, PriceBook, PriceError, Route};
+pub use prices::{Cost, PriceError, ProviderPrices, Route};
 pub use probe::{ProbeError, ProbeReport, probe};
 pub use retry::{RetryPolicy, RetryStatistics, Retrying};
 pub use stack::{Stack, StackConfig};

@@ -1,11 +1,11 @@
-//! Price books: what a provider charges for each request, byte moved and byte kept, as dated data files.
+//! Prices of cloud providers: what one charges for each request, byte moved and byte kept, as dated data files.
 //!
 //! A book holds the figures as the provider prints them ("0.0004 dollars per 1000"), so that it can be checked against the
 //! published list line by line. Monthly allowances and volume discounts are left out: a book gives the price of the next
 //! request of a customer beyond the free tier, which is also what a fetch decision has to weigh.
 
 use crate::Usage;
-use firn_quantity::{Money, Rate};
+use firn_quantity::{Money, Rate, RateError};
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -17,10 +17,10 @@ const EMBEDDED: [&str; 4] = [
     include_str!("../prices/s3-2011-06.toml"),
 ];
 
-static BOOKS: LazyLock<Vec<PriceBook>> = LazyLock::new(|| {
+static BOOKS: LazyLock<Vec<ProviderPrices>> = LazyLock::new(|| {
     EMBEDDED
         .iter()
-        .map(|text| PriceBook::parse(text).expect("a test reads every embedded price book"))
+        .map(|text| ProviderPrices::parse(text).expect("a test reads every embedded price book"))
         .collect()
 });
 
@@ -54,7 +54,7 @@ pub enum Route {
 
 /// One provider's prices at one date.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PriceBook {
+pub struct ProviderPrices {
     /// What configuration files call it.
     pub name: String,
     /// What people call it.
@@ -106,7 +106,7 @@ impl Cost {
     }
 }
 
-impl PriceBook {
+impl ProviderPrices {
     /// The embedded book of this name.
     ///
     /// # Errors
@@ -225,16 +225,10 @@ struct PrintedFields {
 }
 
 impl TryFrom<PrintedFields> for PrintedRate {
-    type Error = String;
+    type Error = RateError;
 
-    fn try_from(fields: PrintedFields) -> Result<Self, String> {
-        let PrintedFields { dollars, per } = fields;
-        let amount = Money::parse(&dollars)
-            .ok_or_else(|| format!("{dollars:?} is no amount of dollars such as \"0.0004\""))?;
-        if per == 0 {
-            return Err("\"per\" must be at least 1".to_owned());
-        }
-        Ok(Self(Rate { amount, per }))
+    fn try_from(fields: PrintedFields) -> Result<Self, RateError> {
+        Rate::printed(&fields.dollars, fields.per).map(Self)
     }
 }
 
@@ -244,11 +238,11 @@ mod tests {
 
     #[test]
     fn every_embedded_book_is_readable_dated_and_named_once() {
-        let mut names: Vec<_> = PriceBook::all().iter().map(|book| &book.name).collect();
+        let mut names: Vec<_> = ProviderPrices::all().iter().map(|book| &book.name).collect();
         assert_eq!(names.len(), EMBEDDED.len());
         names.dedup();
         assert_eq!(names.len(), EMBEDDED.len());
-        for book in PriceBook::all() {
+        for book in ProviderPrices::all() {
             let parts: Vec<_> = book.as_of.split('-').map(str::len).collect();
             assert_eq!(parts, [4, 2, 2], "{}", book.name);
             assert!(!book.source.is_empty() && !book.title.is_empty());
@@ -257,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_million_puts_and_gets_cost_what_amazon_prints() {
-        let book = PriceBook::named("s3-us-east-1").expect("embedded");
+        let book = ProviderPrices::named("s3-us-east-1").expect("embedded");
         let usage = Usage {
             puts: 1_000_000,
             gets: 400_000,
@@ -279,8 +273,8 @@ mod tests {
     #[test]
     fn the_2011_books_differ_in_uploads_only() {
         let (before, after) = (
-            PriceBook::named("s3-2011-06").expect("embedded"),
-            PriceBook::named("s3-2011-09").expect("embedded"),
+            ProviderPrices::named("s3-2011-06").expect("embedded"),
+            ProviderPrices::named("s3-2011-09").expect("embedded"),
         );
         assert_eq!(before.up.estimate(10 << 30).to_string(), "1.00");
         assert_eq!(after.up.estimate(10 << 30), Money(0));
@@ -299,7 +293,9 @@ mod tests {
 
     #[test]
     fn an_unknown_book_is_answered_with_the_known_ones() {
-        let error = PriceBook::named("s3-mars").expect_err("no such book").to_string();
+        let error = ProviderPrices::named("s3-mars")
+            .expect_err("no such book")
+            .to_string();
         assert!(
             error.contains("s3-us-east-1") && error.contains("azure-hot-east-us"),
             "{error}"
@@ -309,9 +305,9 @@ mod tests {
     #[test]
     fn a_book_with_a_wrong_figure_says_which() {
         let text = EMBEDDED[0].replace("\"0.0004\"", "\"0,0004\"");
-        let error = PriceBook::parse(&text).expect_err("a comma").to_string();
+        let error = ProviderPrices::parse(&text).expect_err("a comma").to_string();
         assert!(error.contains("0,0004"), "{error}");
         let text = EMBEDDED[0].replace("per = 1000 ", "per = 0 ");
-        assert!(PriceBook::parse(&text).is_err());
+        assert!(ProviderPrices::parse(&text).is_err());
     }
 }

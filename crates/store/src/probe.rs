@@ -1,4 +1,4 @@
-//! Whether a store that someone configured is fit for use: asked once, when a volume is formatted or a configuration is
+//! Probe of a store that someone configured, for fitness: asked once, when a volume is formatted or a configuration is
 //! checked, because some servers that speak S3 ignore the condition of a create-only put without a word, and then two
 //! writers of one name would destroy each other's data.
 

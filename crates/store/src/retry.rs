@@ -1,4 +1,4 @@
-//! Trying again: what turns an unreliable line into a slow one.
+//! Retries with backoff and a deadline: they turn an unreliable link into a slow one.
 //!
 //! Only [`StoreError::Unavailable`] is tried again; every other answer is the store's last word. Between tries lies a random
 //! pause below a bound that doubles (full jitter), so that clients that failed together do not return together. Each try

@@ -1,4 +1,4 @@
-//! Where a store is, as one line of a configuration file says it.
+//! Store URL: where a store is, as one line of a configuration file.
 //!
 //! ```text
 //! file:///var/lib/firn/store

@@ -1,4 +1,4 @@
-//! What a failed request means for what was asked.
+//! Classification of failed requests: not done and worth another try, in doubt, or final.
 
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use firn_table::TableError;

@@ -1,4 +1,4 @@
-//! How often and how long a request is tried.
+//! Retry policy of requests: attempts, backoff, deadline.
 
 use crate::failure::Failure;
 use firn_env::{Backoff, Env, Retry};

@@ -21,6 +21,7 @@ use aws_sdk_dynamodb::{
     },
 };
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use firn_env::Env;
 use firn_table::{
     Applied, Condition, DynamoDbUrl, Item, ItemKey, ItemVersion, Page, Table, TableError, Write, limits,
@@ -189,12 +190,7 @@ impl DynamoDbTable {
     }
 
     async fn transact_all(&self, writes: &[Write], versions: &Applied) -> Result<(), TableError> {
-        let token: String = self
-            .env
-            .random_bytes::<16>()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let token = HEXLOWER.encode(&self.env.random_bytes::<16>());
         let items = writes
             .iter()
             .zip(versions)

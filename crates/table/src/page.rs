@@ -1,4 +1,4 @@
-//! How the engines that walk sorted items cut a query into pages.
+//! Pagination of queries, for the engines that walk sorted items.
 
 use crate::{Item, MAX_PAGE_BYTES, Page, limits::item_bytes};
 use std::ops::Bound;

@@ -251,7 +251,7 @@ impl Table for RedbTable {
     /// Cancel-safe: dropped before its turn it never happens, dropped later it happens all the same.
     async fn transact(&self, writes: Vec<Write>) -> Result<Applied, TableError> {
         limits::check_transaction(&writes)?;
-        let turn = self
+        let permit = self
             .writers
             .clone()
             .acquire_owned()
@@ -263,7 +263,7 @@ impl Table for RedbTable {
             .map(|write| matches!(write, Write::Put { .. }).then(|| ItemVersion(self.env.random_u64())))
             .collect();
         self.run(move |database| {
-            let _turn = turn;
+            let _permit = permit;
             let mut transaction = database.begin_write()?;
             transaction.set_durability(redb::Durability::Immediate)?;
             let mut items = transaction.open_table(ITEMS)?;

@@ -1,4 +1,4 @@
-//! How a configuration names a table.
+//! Table URL: how a configuration names a table.
 //!
 //! ```text
 //! redb:PATH                                        the embedded table in one file

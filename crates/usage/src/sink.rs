@@ -1,4 +1,4 @@
-//! Where batches go: the receiver's door, as a sender sees it.
+//! Usage sink: the receiver of batches, as a sender sees it.
 
 use crate::UsageBatch;
 use async_trait::async_trait;

@@ -1,4 +1,4 @@
-//! What must hold, and the planted bugs that must be found.
+//! The spool's invariants, and the planted bugs that must be found.
 
 mod encoding;
 mod histories;

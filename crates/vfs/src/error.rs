@@ -1,4 +1,4 @@
-//! Why a call was refused: the POSIX errors a protocol can express, and the few that need more words.
+//! Errors of a call: the POSIX errors that a protocol can express, and the few that need more words.
 
 /// Why a call was refused. Nothing was changed, unless the variant says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,7 @@
-//! What a file protocol asks of a file system, and nothing else.
+//! Virtual file system: the trait between file protocols and a file system, and nothing else.
 //!
-//! The engine implements [`Vfs`] and knows no protocol; NFS (later SMB and FUSE) calls it and knows no engine. Every call
+//! The engine implements [`Vfs`] and knows no protocol; protocols call it and know no engine. What stands between, such as
+//! announcements to caches, is a [`VfsLayer`]. Every call
 //! carries a [`Caller`]: who asks, and which request it is, so that permission checks happen at the same instant as the
 //! change and an answered request is recognised after a restart.
 //!
@@ -9,6 +10,7 @@
 mod attributes;
 mod error;
 mod filesystem;
+mod layer;
 #[cfg(feature = "testing")]
 mod memory;
 mod permission;
@@ -21,6 +23,7 @@ pub use filesystem::{
     FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
     XattrMode,
 };
+pub use layer::VfsLayer;
 #[cfg(feature = "testing")]
 pub use memory::{
     Compare, Difference, LossOrder, MemoryOptions, MemorySnapshot, MemoryVfs, UnstableFile, compare_trees,

@@ -1,4 +1,4 @@
-//! Who may do what: POSIX modes and access control lists (IEEE 1003.1e draft 17, as Linux implements it).
+//! Permission checks: POSIX modes and access control lists (IEEE 1003.1e draft 17, as Linux implements it).
 
 use crate::Attributes;
 

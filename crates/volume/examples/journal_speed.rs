@@ -1,4 +1,4 @@
-//! How fast the journal is on a directory: `cargo run --release -p firn-volume --example journal_speed -- [directory]`.
+//! Journal benchmark on a directory: `cargo run --release -p firn-volume --example journal_speed -- [directory]`.
 //!
 //! Prints the rate of 1 MiB records nobody waits for (level 0, then one sync), and of 256-byte and 4 KiB records each of
 //! which is waited for (level 1), with 1 and 16 waiters, and the syncs they shared; then how long a start takes that finds a

@@ -1,5 +1,5 @@
-//! What the engine stores inside sealed payloads (inodes, directory pages, journal records, the volume's own counters), field by
-//! field: the bounded reader and writer of [`firn_codec`], with a version byte before every payload, byte strings behind a 32-bit
+//! Payload codec: what the engine stores inside sealed payloads (inodes, directory pages, journal records, the volume's own
+//! counters), field by field: the bounded reader and writer of [`firn_codec`], with a version byte before every payload, byte strings behind a 32-bit
 //! length, and options behind a flag.
 //!
 //! The input has been authenticated before it gets here, but is decoded as if it had not: no panic, no allocation beyond it.

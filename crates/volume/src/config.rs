@@ -1,4 +1,4 @@
-//! What an administrator may set, with defaults that suit a branch office.
+//! Volume configuration: what an administrator may set, with defaults that suit a branch office.
 
 use crate::{
     objects::{FetchPolicy, FetchPrices},

@@ -1,4 +1,4 @@
-//! Why a volume cannot be made, opened, taken over or checked.
+//! Errors of a volume that cannot be made, opened, taken over or checked.
 
 use crate::{
     checkpoint::{CheckpointError, LostSegments},

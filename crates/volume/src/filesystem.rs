@@ -54,7 +54,7 @@ impl Vfs for Volume {
     async fn attributes(&self, file: FileHandle) -> Result<Attributes, VfsError> {
         match self.inner.place(file)? {
             Place::Snapshots => self.inner.snapshots_attributes(),
-            Place::Tree(tree) => tree.shown(&self.inner).see(file).await,
+            Place::Tree(tree) => tree.read_view(&self.inner).see(file).await,
         }
     }
 
@@ -82,11 +82,11 @@ impl Vfs for Volume {
     ) -> Result<(FileHandle, Attributes), VfsError> {
         let inner = &self.inner;
         match inner.place(directory)? {
-            Place::Snapshots => inner.snapshot_by_name(name.as_bytes()).await,
+            Place::Snapshots => inner.snapshot_by_name(name.as_bytes(), self.snapshot_names).await,
             Place::Tree(_) if inner.is_reserved(directory, name) => {
                 Ok((inner.snapshots_handle(), inner.snapshots_attributes()?))
             }
-            Place::Tree(tree) => tree.shown(inner).lookup(caller, directory, name).await,
+            Place::Tree(tree) => tree.read_view(inner).lookup(caller, directory, name).await,
         }
     }
 
@@ -97,11 +97,11 @@ impl Vfs for Volume {
     ) -> Result<(FileHandle, Attributes), VfsError> {
         let inner = &self.inner;
         match inner.place(directory)? {
-            Place::Snapshots => Ok((inner.root(), inner.shown().see(inner.root()).await?)),
+            Place::Snapshots => Ok((inner.root(), inner.read_view().see(inner.root()).await?)),
             Place::Tree(tree) if tree.is_below_snapshots(directory) => {
                 Ok((inner.snapshots_handle(), inner.snapshots_attributes()?))
             }
-            Place::Tree(tree) => tree.shown(inner).parent(caller, directory).await,
+            Place::Tree(tree) => tree.read_view(inner).parent(caller, directory).await,
         }
     }
 
@@ -115,7 +115,9 @@ impl Vfs for Volume {
             Place::Snapshots => Ok((place::reading(asked), self.inner.snapshots_attributes()?)),
             Place::Tree(tree) => {
                 let asked = tree.grantable(asked);
-                tree.shown(&self.inner).check_access(caller, file, asked).await
+                tree.read_view(&self.inner)
+                    .check_access(caller, file, asked)
+                    .await
             }
         }
     }
@@ -123,7 +125,7 @@ impl Vfs for Volume {
     async fn read_link(&self, _caller: &Caller, file: FileHandle) -> Result<(Bytes, Attributes), VfsError> {
         match self.inner.place(file)? {
             Place::Snapshots => Err(VfsError::InvalidArgument),
-            Place::Tree(tree) => tree.shown(&self.inner).read_link(file).await,
+            Place::Tree(tree) => tree.read_view(&self.inner).read_link(file).await,
         }
     }
 
@@ -137,7 +139,7 @@ impl Vfs for Volume {
         match self.inner.place(file)? {
             Place::Snapshots => Err(VfsError::IsDirectory),
             Place::Tree(tree) => {
-                let view = tree.shown(&self.inner);
+                let view = tree.read_view(&self.inner);
                 view.read(caller, file, offset, length_bytes).await
             }
         }
@@ -370,13 +372,18 @@ impl Vfs for Volume {
     ) -> Result<DirectoryPage, VfsError> {
         let inner = &self.inner;
         let tree = match inner.place(directory)? {
-            Place::Snapshots => return inner.list_snapshots(cookie, limit, with_attributes).await,
+            Place::Snapshots => {
+                let names = self.snapshot_names;
+                return inner
+                    .list_snapshots((cookie, limit), with_attributes, names)
+                    .await;
+            }
             Place::Tree(Tree::Live) if self.lists_snapshots && directory == inner.root() => {
                 return inner.list_root(caller, cookie, limit, with_attributes).await;
             }
             Place::Tree(tree) => tree,
         };
-        let view = tree.shown(inner);
+        let view = tree.read_view(inner);
         let mut page = view
             .list_directory(caller, directory, cookie, limit, with_attributes)
             .await?;
@@ -449,14 +456,14 @@ impl Vfs for Volume {
     async fn list_xattrs(&self, caller: &Caller, file: FileHandle) -> Result<Vec<Bytes>, VfsError> {
         match self.inner.place(file)? {
             Place::Snapshots => Ok(Vec::new()),
-            Place::Tree(tree) => tree.shown(&self.inner).list_xattrs(caller, file).await,
+            Place::Tree(tree) => tree.read_view(&self.inner).list_xattrs(caller, file).await,
         }
     }
 
     async fn get_xattr(&self, caller: &Caller, file: FileHandle, name: &[u8]) -> Result<Bytes, VfsError> {
         match self.inner.place(file)? {
             Place::Snapshots => Err(VfsError::NoAttribute),
-            Place::Tree(tree) => tree.shown(&self.inner).get_xattr(caller, file, name).await,
+            Place::Tree(tree) => tree.read_view(&self.inner).get_xattr(caller, file, name).await,
         }
     }
 
@@ -483,7 +490,7 @@ impl Vfs for Volume {
     async fn get_acl(&self, _caller: &Caller, file: FileHandle) -> Result<(Acl, Acl), VfsError> {
         match self.inner.place(file)? {
             Place::Snapshots => Ok((Acl::default(), Acl::default())),
-            Place::Tree(tree) => tree.shown(&self.inner).get_acl(file).await,
+            Place::Tree(tree) => tree.read_view(&self.inner).get_acl(file).await,
         }
     }
 

@@ -58,7 +58,7 @@ pub use salvage::{SalvageReport, TakeoverReport};
 pub use serving::ServingState;
 pub use snapshots::{
     AUTOMATIC, CloneError, CloneReport, KeptPolicy, PolicyError, RestoreError, RestoreReport,
-    RetentionPolicy, Rungs, SNAPSHOTS_DIRECTORY, SnapshotError, SnapshotInfo, SnapshotSpace,
+    RetentionPolicy, RetentionTiers, SNAPSHOTS_DIRECTORY, SnapshotError, SnapshotInfo, SnapshotSpace,
 };
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};

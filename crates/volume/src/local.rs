@@ -1,4 +1,4 @@
-//! What an edge remembers of its volume on its own disk, besides journal and cache: one small file, replaced atomically.
+//! Local state of an edge's volume on its own disk, besides journal and cache: one small file, replaced atomically.
 //!
 //! - who it is (`owner`, drawn once), so that after a restart the anchor knows it again;
 //! - the tenure (the epoch since which it has owned the volume without a break) its journal belongs to, so that a journal is

@@ -172,7 +172,7 @@ async fn begin(inner: &Inner, own: &mut CheckpointerState) -> Result<Option<u64>
         theirs,
         next_inode: 0,
         moves: Moves::new(proposal.mover, &proposal.usage),
-        told: proposal.usage,
+        proposed: proposal.usage,
     });
     Ok(Some(sequence))
 }

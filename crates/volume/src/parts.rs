@@ -1,4 +1,4 @@
-//! What a volume is made of, outside this crate, and what is made of that for each start.
+//! Parts of a volume from outside this crate, and what is made of them for each start.
 
 use crate::{
     checkpoint::{PackerContext, UploadProgress},

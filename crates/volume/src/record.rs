@@ -1,4 +1,4 @@
-//! What the journal says: one record for each change of the volume.
+//! Journal records: one for each change of the volume.
 //!
 //! A record holds the *outcome* of a request (the inode number given, the times, the mode after clearing set-uid), never
 //! the request: replaying it makes the same change whoever asked and whatever the clock says now. The same

@@ -27,10 +27,11 @@ mod view;
 
 pub use clone::{CloneError, CloneReport};
 pub use directory::SNAPSHOTS_DIRECTORY;
+pub(crate) use directory::SnapshotNames;
 pub use info::{SnapshotError, SnapshotInfo};
 pub use keeper::KeptPolicy;
 pub(crate) use registry::Snapshots;
 pub use restore::{RestoreError, RestoreReport};
-pub use retention::{AUTOMATIC, PolicyError, RetentionPolicy, Rungs};
+pub use retention::{AUTOMATIC, PolicyError, RetentionPolicy, RetentionTiers};
 pub use space::SnapshotSpace;
 pub(crate) use view::View;

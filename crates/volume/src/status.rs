@@ -1,4 +1,4 @@
-//! What `status`, `top` and `/metrics` show of a volume.
+//! Volume status, as `status`, `top` and `/metrics` show it.
 
 use crate::{
     checkpoint::LostSegments,

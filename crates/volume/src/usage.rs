@@ -84,7 +84,7 @@ impl UsageMap {
         }
     }
 
-    /// Packs the leaves that changed; `packer` has noted all that the checkpoint changes, `told` is what the cleaner says of a
+    /// Packs the leaves that changed; `packer` has noted all that the checkpoint changes, `proposed` is what the cleaner says of a
     /// proposal that this checkpoint merges. Returns the new map's root.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl UsageMap {
     pub async fn write(
         &mut self,
         packer: &mut Packer,
-        told: Option<ProposedUsage<'_>>,
+        proposed: Option<ProposedUsage<'_>>,
     ) -> Result<Option<TreeRoot>, CheckpointError> {
         let changes = packer.take_usage();
         if !self.is_kept {
@@ -101,10 +101,10 @@ impl UsageMap {
         self.waiting.absorb(changes);
         self.read_dropped(packer.objects()).await;
         self.remember_released(packer.birth());
-        if let Some(told) = told
-            && let Err(error) = self.take_over(packer, told).await
+        if let Some(proposed) = proposed
+            && let Err(error) = self.take_over(packer, proposed).await
         {
-            tracing::debug!(%error, "what the cleaner told of its segments is not taken over");
+            tracing::debug!(%error, "what the cleaner proposes for its segments is not taken over");
         }
         let mut written = self.update(packer).await;
         if matches!(written, Err(CheckpointError::Read(_))) {
@@ -135,8 +135,8 @@ impl UsageMap {
 
     /// Takes over what the cleaner tells. It speaks of its base: what the head has released since then in a retired segment was
     /// moved for nothing, and lies in one of those that it was moved to.
-    async fn take_over(&mut self, packer: &Packer, told: ProposedUsage<'_>) -> Result<(), ReadError> {
-        let ProposedUsage { changes, base, moves } = told;
+    async fn take_over(&mut self, packer: &Packer, proposed: ProposedUsage<'_>) -> Result<(), ReadError> {
+        let ProposedUsage { changes, base, moves } = proposed;
         let since = self.released.iter().filter(|(version, _)| *version > base);
         let since = since.map(|(_, location)| *location);
         let mut known = 0;
@@ -146,13 +146,13 @@ impl UsageMap {
         }
         let mut leaves: BTreeMap<u64, UsageLeaf> = BTreeMap::new();
         let (mut released, mut moved) = (0_i128, 0_i128);
-        // A segment has no more bytes, whatever it is told to have.
+        // A segment has no more bytes, whatever it is said to have.
         let most = MAX_SEGMENT_BYTES as i64;
-        let told = changes.iter().map(|change| UsageChange {
+        let bounded = changes.iter().map(|change| UsageChange {
             bytes: change.bytes.clamp(-most, most),
             ..*change
         });
-        for change in told.clone() {
+        for change in bounded.clone() {
             let Some((index, slot)) = usage_slot(change.segment) else {
                 continue;
             };
@@ -170,7 +170,7 @@ impl UsageMap {
                 self.waiting.change(change.segment, change.bytes);
             }
         }
-        for change in told.filter(|change| change.bytes > 0) {
+        for change in bounded.filter(|change| change.bytes > 0) {
             let share = (released - known).clamp(0, moved) * i128::from(change.bytes) / moved;
             let share = i64::try_from(share).expect("at most what was moved there");
             self.waiting.change(change.segment, change.bytes - share);

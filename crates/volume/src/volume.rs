@@ -18,7 +18,7 @@ use crate::{
     read_ahead::ReadAhead,
     read_view::ReadView,
     serving::{Serving, ServingState},
-    snapshots::Snapshots,
+    snapshots::{SnapshotNames, Snapshots},
     state::{Missing, State, Stop},
 };
 use firn_anchor::Anchor;
@@ -35,6 +35,8 @@ pub struct Volume {
     pub(crate) root: FileHandle,
     /// Whether a listing of the root has `.snapshots`.
     pub(crate) lists_snapshots: bool,
+    /// How `.snapshots` names them.
+    pub(crate) snapshot_names: SnapshotNames,
 }
 
 impl Volume {
@@ -43,6 +45,7 @@ impl Volume {
         Self {
             root: inner.root(),
             lists_snapshots: false,
+            snapshot_names: SnapshotNames::Own,
             inner,
         }
     }
@@ -93,7 +96,7 @@ impl Inner {
     }
 
     /// The live tree, for looking at.
-    pub fn shown(&self) -> ReadView<'_> {
+    pub fn read_view(&self) -> ReadView<'_> {
         ReadView {
             file_system: self.file_system,
             state: &self.state,
@@ -107,11 +110,11 @@ impl Inner {
 
     /// Runs a question against the state, loading what it misses.
     pub async fn ask<T>(&self, question: impl FnMut(&mut State) -> Result<T, Stop>) -> Result<T, VfsError> {
-        self.shown().ask(question).await
+        self.read_view().ask(question).await
     }
 
     /// Loads what a request misses.
     pub async fn load(&self, missing: Missing) -> Result<(), VfsError> {
-        self.shown().load(missing).await
+        self.read_view().load(missing).await
     }
 }

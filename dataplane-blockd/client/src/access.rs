@@ -1,4 +1,4 @@
-//! How a client reaches nodes, and what it shows them.
+//! Access of a client to nodes: its transport, and the capability that it presents.
 
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -1,7 +1,7 @@
 //! Attaching a disk: raise the fence in the table, fence the nodes, recover, run.
 //!
 //! ```text
-//! table: fence f, attached ──▶ nodes: fence f ──▶ marks or log ──▶ copies made equal ──▶ a VirtualDisk
+//! table: fence f, attached ──▶ nodes: fence f ──▶ dirty-region log or log ──▶ copies made equal ──▶ a VirtualDisk
 //!        ▲                            │ a node cannot be reached for too long
 //!        └──── given back, unclean ◀──┘ and tried again under fence f + 1
 //! ```
@@ -21,10 +21,11 @@ use firn_blockd_disk::{
     StripedConfig, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::DeviceError;
-use firn_blockd_placement::{DiskRecord, Placement, PlacementError};
+use firn_blockd_placement::{DiskRecord, DiskTable, PlacementError};
 use firn_blockd_protocol::{DiskId, Fence, Replication};
 use firn_env::{Backoff, Env, Retry};
 use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
 use tracing::{info, warn};
 use zeroize::Zeroizing;
 
@@ -145,8 +146,9 @@ pub struct AttachedDisk {
     /// Regions in which replicas were made equal.
     pub reconciled_regions: u64,
     pub(crate) env: Env,
-    pub(crate) placement: Placement,
+    pub(crate) table: Arc<dyn DiskTable>,
     pub(crate) record: DiskRecord,
+    pub(crate) asked_to_end: watch::Sender<bool>,
     settings: DiskSettings,
 }
 
@@ -156,11 +158,12 @@ pub struct AttachedDisk {
 /// [`AttachFailed`]; the attach was given back, unless the table could not be reached.
 pub async fn attach(
     env: &Env,
-    placement: &Placement,
+    table: &(impl DiskTable + Clone),
     access: &Access,
     wanted: Attachable,
 ) -> Result<AttachedDisk, AttachFailed> {
-    let record = placement.disk(wanted.disk).await?;
+    let table: Arc<dyn DiskTable> = Arc::new(table.clone());
+    let record = table.disk(wanted.disk).await?;
     let settings = DiskSettings::parse(&record.settings)?;
     let mode = wanted.mode.unwrap_or(settings.mode);
     if !settings.shape.allows(mode) {
@@ -189,11 +192,11 @@ pub async fn attach(
     let mut force = wanted.force;
     let mut attempts = Retry::new(BACKOFF, wanted.attempts).begin(env);
     loop {
-        let attachment = placement.attach_disk(wanted.disk, &wanted.holder, force).await?;
+        let attachment = table.attach_disk(wanted.disk, &wanted.holder, force).await?;
         // From the second attempt on only an attach that we gave back is taken.
         force = false;
         let fence = attachment.fence;
-        let recovered = recover(env, placement, access, &wanted, attachment.disk, &settings, mode).await;
+        let recovered = begin(env, &table, access, &wanted, attachment.disk, mode).await;
         let error = match recovered {
             Ok(attached) => {
                 info!(
@@ -204,7 +207,7 @@ pub async fn attach(
             }
             Err(error) => error,
         };
-        if let Err(error) = placement.detach_disk(wanted.disk, fence, false).await {
+        if let Err(error) = table.detach_disk(wanted.disk, fence, false).await {
             warn!(%error, "the attach cannot be given back: attach with force next time");
         }
         let again = matches!(
@@ -219,9 +222,34 @@ pub async fn attach(
     }
 }
 
+/// Of a disk that was created without its key this attach decides which that is; then it recovers the disk.
+async fn begin(
+    env: &Env,
+    table: &Arc<dyn DiskTable>,
+    access: &Access,
+    wanted: &Attachable,
+    record: DiskRecord,
+    mode: Mode,
+) -> Result<AttachedDisk, AttachFailed> {
+    // As it stands under this fence: another attach may have decided since the disk was looked at.
+    let settings = DiskSettings::parse(&record.settings)?;
+    let own = key_check(&wanted.key);
+    let (record, settings) = match &settings.key_check {
+        Some(check) if *check == own => (record, settings),
+        Some(_) => return Err(AttachFailed::WrongKey),
+        None => {
+            let settings = settings.with_key_check(own);
+            let text = settings.to_text();
+            let record = table.change_settings(record.disk, record.fence(), &text).await?;
+            (record, settings)
+        }
+    };
+    recover(env, table, access, wanted, record, &settings, mode).await
+}
+
 async fn recover(
     env: &Env,
-    placement: &Placement,
+    table: &Arc<dyn DiskTable>,
     access: &Access,
     wanted: &Attachable,
     record: DiskRecord,
@@ -248,7 +276,7 @@ async fn recover(
     let options = wanted.replicas.clone();
     let replicas = ClusterReplicas::new(
         env,
-        placement,
+        table,
         access.clone(),
         attachment,
         layout,
@@ -312,8 +340,9 @@ async fn recover(
         mode,
         reconciled_regions,
         env: env.clone(),
-        placement: placement.clone(),
+        table: table.clone(),
         record,
+        asked_to_end: watch::Sender::new(false),
         settings: settings.clone(),
     };
     // A log learns of a growth that its last attach did not live to make durable.
@@ -347,7 +376,7 @@ impl AttachedDisk {
     pub async fn grow(&mut self, size_bytes: u64) -> Result<(), AttachFailed> {
         let tracts = tracts_for(&self.settings, size_bytes)?;
         self.record = self
-            .placement
+            .table
             .grow_disk(self.record.disk, size_bytes, Some(tracts))
             .await?;
         self.grow_to_record().await
@@ -370,7 +399,7 @@ impl AttachedDisk {
     pub async fn finish_restore(&mut self) -> Result<(), PlacementError> {
         let settings = self.settings.clone().with_restoring(None);
         self.record = self
-            .placement
+            .table
             .change_settings(self.record.disk, self.fence, &settings.to_text())
             .await?;
         self.settings = settings;

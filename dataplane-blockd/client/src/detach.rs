@@ -1,7 +1,7 @@
 //! Giving a disk back.
 //!
 //! ```text
-//! journal to nodes ──▶ everything durable ──▶ marks dropped ──▶ table: given back, clean
+//! journal to nodes ──▶ everything durable ──▶ dirty-region log cleared ──▶ table: given back, clean
 //!        └── nodes away too long ──┘               └── away: table: given back, unclean (the next attach looks at what is marked)
 //!                    ▼
 //!        not given back: whoever has it may try again, or end
@@ -96,13 +96,13 @@ impl AttachedDisk {
                 match self.env.timeout(left, self.disk.detach()).await {
                     Ok(outcome) => outcome.is_ok(),
                     Err(_) => {
-                        warn!(disk = %self.record.disk, "marks are left for the next attach: nodes are away");
+                        warn!(disk = %self.record.disk, "the dirty-region log is left to the next attach: nodes are away");
                         false
                     }
                 }
             }
         };
-        self.placement
+        self.table
             .detach_disk(self.record.disk, self.fence, clean)
             .await?;
         Ok(())

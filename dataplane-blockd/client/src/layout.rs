@@ -1,7 +1,7 @@
-//! Which blocks of which tracts hold a unit.
+//! Address mapping: units of a disk to blocks of tracts.
 //!
 //! ```text
-//! in place   tract 0: a block for each page of marks │ tract 1 …: the disk's blocks, striped
+//! in place   tract 0: a block for each page of the dirty-region log │ tract 1 …: the disk's blocks, striped
 //! log        groups of 128 tracts: │ checkpoint 0 │ checkpoint 1 │ 126 tracts of physical blocks │
 //! ```
 //!

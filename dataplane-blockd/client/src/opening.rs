@@ -1,4 +1,4 @@
-//! What replicas returned, unsealed.
+//! Opening (decryption and authentication) of what replicas returned.
 
 use crate::{
     chunks::{self, Found},
@@ -68,8 +68,8 @@ impl ClusterReplicas {
                 Ok(_) | Err(_) => return Ok(Copy::Damaged),
             };
             let mut whole = None;
-            for turn in 0..self.copies() {
-                whole = self.fetch_from(copy + turn, chunk).await?;
+            for next in 0..self.copies() {
+                whole = self.fetch_from(copy + next, chunk).await?;
                 if whole.is_some() {
                     break;
                 }

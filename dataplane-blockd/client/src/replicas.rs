@@ -23,7 +23,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use firn_blockd_disk::{Body, Copy, Incarnation, ReplicaError, Replicas, Sealer, Stored, Unit, Version};
-use firn_blockd_placement::{Placement, PlacementError};
+use firn_blockd_placement::{DiskTable, PlacementError};
 use firn_blockd_protocol::{
     CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal, Replica, ReplicaState,
     Replication, Reply, Request, Row, TenantId, TractId, limits::MESSAGE_OVERHEAD_BYTES,
@@ -36,7 +36,10 @@ use futures::{
 use std::{
     collections::BTreeSet,
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -133,7 +136,7 @@ pub(crate) struct Attachment {
 impl ClusterReplicas {
     pub(crate) async fn new(
         env: &Env,
-        placement: &Placement,
+        table: &Arc<dyn DiskTable>,
         access: Access,
         attachment: Attachment,
         layout: Layout,
@@ -155,7 +158,7 @@ impl ClusterReplicas {
             tracts: AtomicU64::new(tracts.into()),
             layout,
             sealer: Sealer::new(key),
-            rows: Rows::read(env, placement, replication, disk).await?,
+            rows: Rows::read(env, table, replication, disk).await?,
             pool: Pool::new(env, access, speaker, options.connection),
             deadline_after: options.deadline_after,
             next_sequence: AtomicU64::new(1),

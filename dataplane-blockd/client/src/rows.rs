@@ -1,11 +1,11 @@
-//! What a client knows of the locator table: a copy, as old as the last node that said it was.
+//! Locator table cache of a client: a copy, as old as the last node that said it was.
 
-use firn_blockd_placement::{Cluster, Placement, PlacementError};
+use firn_blockd_placement::{Cluster, DiskTable, PlacementError};
 use firn_blockd_protocol::{DiskId, Replication, Row, RowIndex, TractId};
 use firn_env::{Env, Monotonic};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -19,7 +19,7 @@ struct Known {
 
 pub(crate) struct Rows {
     env: Env,
-    placement: Placement,
+    table: Arc<dyn DiskTable>,
     cluster: Cluster,
     replication: Replication,
     disk: DiskId,
@@ -30,14 +30,14 @@ impl Rows {
     /// Reads the whole table.
     pub(crate) async fn read(
         env: &Env,
-        placement: &Placement,
+        table: &Arc<dyn DiskTable>,
         replication: Replication,
         disk: DiskId,
     ) -> Result<Self, PlacementError> {
         let rows = Self {
             env: env.clone(),
-            placement: placement.clone(),
-            cluster: placement.cluster().await?,
+            table: table.clone(),
+            cluster: table.cluster().await?,
             replication,
             disk,
             known: Mutex::default(),
@@ -52,7 +52,7 @@ impl Rows {
 
     /// Reads the whole table again.
     pub(crate) async fn read_again(&self) -> Result<(), PlacementError> {
-        for row in self.placement.rows(self.replication).await? {
+        for row in self.table.rows(self.replication).await? {
             self.learn(row);
         }
         Ok(())
@@ -119,12 +119,12 @@ impl Rows {
                 known.looked_at = now;
             }
         }
-        let row = self.placement.row(self.replication, index).await?;
+        let row = self.table.row(self.replication, index).await?;
         Ok(self.learn(row))
     }
 
     async fn look_up(&self, index: RowIndex) -> Result<Row, PlacementError> {
-        let row = self.placement.row(self.replication, index).await?;
+        let row = self.table.row(self.replication, index).await?;
         self.learn(row.clone());
         Ok(row)
     }

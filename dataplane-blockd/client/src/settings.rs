@@ -1,4 +1,4 @@
-//! What a disk is, for its client. The table keeps it beside the disk and does not read it.
+//! Disk settings, for its client: mode, shape, key check. The table keeps them beside the disk and does not read them.
 //!
 //! ```json
 //! {"version":1,"shape":{"in_place":{"segment_tracts":8,"unit_blocks":32}},"mode":"write-back","key_check":"…"}
@@ -6,6 +6,7 @@
 //! ```
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use data_encoding::HEXLOWER;
 use firn_blockd_disk::{SEGMENT_TRACTS_MAX, UNIT_BLOCKS_MAX};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -159,6 +160,15 @@ impl DiskSettings {
         Self { restoring, ..self }
     }
 
+    /// The same disk, whose key is the one of this [check](key_check).
+    #[must_use]
+    pub fn with_key_check(self, check: String) -> Self {
+        Self {
+            key_check: Some(check),
+            ..self
+        }
+    }
+
     /// Reads what [`DiskSettings::to_text`] wrote.
     ///
     /// # Errors
@@ -232,7 +242,7 @@ pub fn key_check(key: &[u8; 32]) -> String {
         .expand(&[b"firn disk key check"], CheckLength)
         .and_then(|okm| okm.fill(&mut check))
         .expect("eight bytes are within what HKDF-SHA256 can give");
-    check.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&check)
 }
 
 #[cfg(test)]

@@ -2,14 +2,15 @@
 //!
 //! A node says so to whoever sends it something; an attach whose user is idle sends nothing, so it looks at the disk's record every
 //! few seconds as well. Either way the disk is over at once: what waits is answered with an error, and nothing more is sent.
+//! The same look shows that somebody wants the disk given back; then whoever serves it detaches.
 
 use crate::attach::AttachedDisk;
 use firn_blockd_disk::Incarnation;
 use firn_blockd_placement::{DiskState, PlacementError};
 use std::{fmt, time::Duration};
 
-/// Between two looks at the record.
-const LOOK: Duration = Duration::from_secs(5);
+/// Between two looks for the name of who has it now.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Looks for the name of who has it now, where a node told first and the table does not answer.
 const ASKED_MAX: u32 = 3;
 
@@ -50,7 +51,7 @@ impl fmt::Display for TakenOver {
             Some(NewOwner::Attach { fence, holder: None }) => {
                 write!(
                     formatter,
-                    "the disk was attached by somebody else (attach {fence}), who has given it back since"
+                    "the disk was detached by force, or attached by somebody else who has given it back since (attach {fence})"
                 )?;
             }
             Some(NewOwner::Deleted) => write!(formatter, "the disk was deleted")?,
@@ -61,15 +62,27 @@ impl fmt::Display for TakenOver {
 }
 
 impl AttachedDisk {
+    /// Resolves when somebody wants the disk given back, which [`AttachedDisk::taken_over`] finds out while it is waited for. It holds
+    /// nothing of `self`.
+    pub fn asked_to_end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut asked = self.asked_to_end.subscribe();
+        let kept = self.asked_to_end.clone();
+        async move {
+            // The sender is kept until then.
+            let _ = asked.wait_for(|asked| *asked).await;
+            drop(kept);
+        }
+    }
+
     /// Resolves when the disk was taken over; then nothing more is sent to nodes. It holds no lock, and nothing of `self`.
     pub fn taken_over(&self) -> impl Future<Output = TakenOver> + Send + use<> {
-        let (env, placement, disk) = (self.env.clone(), self.placement.clone(), self.disk.clone());
-        let (id, fence) = (self.record.disk, self.fence);
+        let (env, table, disk) = (self.env.clone(), self.table.clone(), self.disk.clone());
+        let (id, fence, asked_to_end) = (self.record.disk, self.fence, self.asked_to_end.clone());
         async move {
             let mut asked = 0;
             loop {
-                let told = env.timeout(LOOK, disk.fenced()).await.is_ok();
-                let by = match placement.disk(id).await {
+                let told = env.timeout(table.looks_every(), disk.fenced()).await.is_ok();
+                let by = match table.disk(id).await {
                     Ok(record) if matches!(record.state, DiskState::Deleting { .. }) => {
                         Some(NewOwner::Deleted)
                     }
@@ -78,8 +91,14 @@ impl AttachedDisk {
                         holder: record.attached.map(|attach| attach.holder),
                     }),
                     Err(PlacementError::NoDisk(_)) => Some(NewOwner::Deleted),
+                    Ok(record) => {
+                        if record.attached.is_some_and(|attach| attach.asked_to_end) {
+                            asked_to_end.send_replace(true);
+                        }
+                        None
+                    }
                     // The table will be back: nodes know as well.
-                    Ok(_) | Err(_) => None,
+                    Err(_) => None,
                 };
                 if by.is_some() {
                     let newest = match &by {
@@ -93,7 +112,7 @@ impl AttachedDisk {
                     return TakenOver { fence: fence.0, by };
                 }
                 if told {
-                    env.sleep(LOOK / 5).await;
+                    env.sleep(LOOK_AGAIN).await;
                 }
             }
         }

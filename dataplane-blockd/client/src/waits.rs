@@ -1,4 +1,4 @@
-//! What stores and loads wait for at this moment, for people: each wait is here from its first retry to its end.
+//! Register of waits of stores and loads at this moment, for people: each wait is here from its first retry to its end.
 
 use firn_env::{Env, Monotonic};
 use std::{

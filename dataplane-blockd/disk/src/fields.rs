@@ -1,4 +1,4 @@
-//! What the disk stores, as its readers see it: whole, or nothing. A seal vouches for most of it, and who finds something else
+//! Field reader of what the disk stores: whole, or nothing. A seal vouches for most of it, and who finds something else
 //! looks for another copy, whatever is wrong with this one.
 
 use firn_codec::Codec;

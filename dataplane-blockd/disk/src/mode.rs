@@ -1,4 +1,4 @@
-//! How writes and flushes are answered, and within what bounds.
+//! Write and flush policies: when each is answered, and within what bounds.
 
 /// When a flush is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

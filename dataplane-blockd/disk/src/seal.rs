@@ -1,10 +1,10 @@
 //! Sealing on the client: nodes store what they cannot read.
 //!
-//! | unit                              | sealed with    | a node that lies can                                        |
-//! |-----------------------------------|----------------|-------------------------------------------------------------|
-//! | log entries, checkpoints, marks   | AES-256-GCM    | withhold; show an older one of the same place, which        |
-//! |                                   |                | recovery refuses by its name                                |
-//! | blocks in place                   | AES-256-XTS    | withhold; put back an older content; garble                 |
+//! | unit                                             | sealed with | a node that lies can                                        |
+//! |--------------------------------------------------|-------------|-------------------------------------------------------------|
+//! | log entries, checkpoints, dirty-region log pages | AES-256-GCM | withhold; show an older one of the same place, which        |
+//! |                                                  |             | recovery refuses by its name                                |
+//! | blocks in place                                  | AES-256-XTS | withhold; put back an older content; garble                 |
 //!
 //! ```text
 //! with room  = format u8 (1) | incarnation u64 | sequence u64 | ciphertext (kind of body u8, body) | tag 16     little-endian

@@ -21,7 +21,7 @@
 //! *Replicas that differ.* A write that was under way at a crash may be on one replica and not on another. So a region is
 //! marked, durably, before anything in it is written; an attach after a crash goes through the marked regions, picks each
 //! block's greatest version and brings it to all replicas before the first read. DirtyRegionLog are dropped again in batches, those
-//! first whose regions have rested longest.
+//! first whose regions have been idle longest.
 
 mod attach;
 mod dirty_region_log;

@@ -71,7 +71,7 @@ pub struct RequestId(pub u64);
 pub enum Ticket {
     /// A piece of a write, in place.
     Piece(u64),
-    /// A version of a page of marks.
+    /// A version of a page of the dirty-region log.
     DirtyRegionLog {
         /// The page.
         page: u64,

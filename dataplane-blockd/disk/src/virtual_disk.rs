@@ -228,7 +228,7 @@ impl VirtualDisk {
                 if engine.is_clean() {
                     return Ok(());
                 }
-                let effects = engine.rest();
+                let effects = engine.drop_idle_regions();
                 self.inner.perform(&mut state, effects);
             }
             progress.await;

@@ -77,7 +77,8 @@ mod tests {
     use super::*;
 
     fn hex<const N: usize>(text: &str) -> [u8; N] {
-        std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
+        let bytes = data_encoding::HEXLOWER.decode(text.as_bytes()).unwrap();
+        bytes.try_into().unwrap()
     }
 
     /// Vector 10 of the standard: 512 counting bytes as data unit 255.

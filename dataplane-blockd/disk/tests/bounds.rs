@@ -1,4 +1,4 @@
-//! What is answered and not durable is bounded in bytes and, where order is all that was asked for, in time.
+//! Bounds of what is answered and not durable: in bytes and, where order is all that was asked for, in time.
 
 use bytes::Bytes;
 use firn_blockd_disk::{

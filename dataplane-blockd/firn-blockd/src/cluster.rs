@@ -7,7 +7,7 @@ use crate::{
 };
 use firn_blockd_placement::{DiskRecord, DiskState, Placement};
 use firn_blockd_protocol::TenantId;
-use firn_env::Env;
+use firn_env::{Env, println};
 use firn_table::{Table, TableUrl};
 use futures::future::select;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};

@@ -6,7 +6,7 @@
 use crate::{
     cluster::environment,
     config::NodeSection,
-    disks::{self, AttachHow, Create},
+    disks::{self, AttachOptions, Create, Exported},
     failure::Failure,
     node,
     security::{Operator, Secret},
@@ -110,12 +110,12 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         nodes.len(),
         directory.display()
     );
-    let how = AttachHow {
-        key: directory.join("disk.key"),
-        nbd: wanted
-            .nbd
-            .clone()
-            .unwrap_or_else(|| format!("unix:{}", directory.join("nbd.sock").display())),
+    let key = directory.join("disk.key");
+    let nbd = wanted
+        .nbd
+        .clone()
+        .unwrap_or_else(|| format!("unix:{}", directory.join("nbd.sock").display()));
+    let how = AttachOptions {
         mode: None,
         flush: wanted.flush,
         lag_ms: 1000,
@@ -140,12 +140,13 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
         segment: None,
         role: None,
         log_block: 4096,
-        key: how.key.clone(),
+        key: key.clone(),
     };
     let new = disks::new_disk(&env, TENANT, &create)?;
     let record = when_ready(&env, || find_or_create(&placement, &new)).await?;
     let access = operator.client(3600)?;
-    let attachable = disks::attachable(&record, &how)?;
+    let attachable = disks::attachable(&record, &Secret::read(&key)?, &how)?;
+    let wanted = attachable.clone();
     let attached = when_ready(&env, || async {
         attach(&env, &placement, &access, attachable.clone()).await
     })
@@ -154,7 +155,14 @@ pub async fn run(wanted: &Dev) -> Result<(), Failure> {
     std::fs::create_dir_all(&snapshots)
         .map_err(|error| Failure::new(format!("cannot make {}: {error}", snapshots.display())))?;
     let store = StoreUrl::Directory { path: snapshots };
-    disks::serve(&env, attached, &how, &directory, Some(&store)).await?;
+    let exported = Exported {
+        name: &record.name,
+        nbd: &nbd,
+        state_directory: &directory,
+        device: None,
+    };
+    let serving = disks::serving(&exported, &wanted, &how, Some(&store))?;
+    disks::serve(&env, attached, serving, &exported).await?;
     for node in nodes {
         node.stop().await;
     }

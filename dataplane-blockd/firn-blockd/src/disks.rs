@@ -6,6 +6,7 @@ use crate::{
     config::Config,
     failure::Failure,
     journal,
+    kernel::KernelDevice,
     security::Secret,
     served::{Served, Serving, nbd_address},
     snapshots::Place,
@@ -24,7 +25,11 @@ use firn_env::{Env, println};
 use firn_quantity::Size;
 use firn_store::StoreUrl;
 use futures::future::{Either, select};
-use std::{path::PathBuf, pin::pin, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
 
 /// What a new disk is to be.
 #[derive(Args)]
@@ -88,7 +93,7 @@ pub enum Flush {
     Ordered,
 }
 
-/// How a disk is attached.
+/// How a disk is attached by whoever runs its cluster.
 #[derive(Args)]
 pub struct AttachHow {
     /// The file with the disk's key.
@@ -97,6 +102,13 @@ pub struct AttachHow {
     /// Where NBD clients connect: unix:/path or tcp:host:port.
     #[arg(long)]
     pub nbd: String,
+    #[command(flatten)]
+    pub options: AttachOptions,
+}
+
+/// How a disk is attached by anybody.
+#[derive(Args)]
+pub struct AttachOptions {
     /// The mode, if another than the disk's own.
     #[arg(long)]
     pub mode: Option<Mode>,
@@ -255,8 +267,7 @@ pub fn holder(text: &str) -> &str {
 }
 
 /// How to attach, from the command line.
-pub fn attachable(record: &DiskRecord, how: &AttachHow) -> Result<Attachable, Failure> {
-    let key = Secret::read(&how.key)?;
+pub fn attachable(record: &DiskRecord, key: &Secret, how: &AttachOptions) -> Result<Attachable, Failure> {
     let journal = match &how.journal {
         Some(directory) => Some(JournalOptions {
             after: Duration::from_millis(how.journal_after_ms),
@@ -286,27 +297,47 @@ pub fn attachable(record: &DiskRecord, how: &AttachHow) -> Result<Attachable, Fa
     })
 }
 
-/// Serves an attached disk until the process is asked to end or the disk is detached.
-pub async fn serve(
-    env: &Env,
-    attached: AttachedDisk,
-    how: &AttachHow,
-    state_directory: &std::path::Path,
+/// What a disk is called where it is served.
+pub struct Exported<'a> {
+    /// Its name, which is the export's and the admin socket's.
+    pub name: &'a str,
+    /// Where NBD clients connect.
+    pub nbd: &'a str,
+    /// Where the admin socket is.
+    pub state_directory: &'a Path,
+    /// The kernel's device that is to have it.
+    pub device: Option<&'a KernelDevice>,
+}
+
+/// How an attached disk is served.
+pub fn serving(
+    exported: &Exported<'_>,
+    wanted: &Attachable,
+    how: &AttachOptions,
     snapshots: Option<&StoreUrl>,
-) -> Result<(), Failure> {
-    let name = attached.record().name.clone();
-    let wanted = attachable(attached.record(), how)?;
-    let serving = Serving {
-        name: name.clone(),
-        nbd: how.nbd.clone(),
+) -> Result<Serving, Failure> {
+    Ok(Serving {
+        name: exported.name.to_owned(),
+        nbd: exported.nbd.to_owned(),
         flush: wanted.flush,
         dirty_bytes_max: wanted.dirty_bytes_max,
         detach_limit: Duration::from_secs(how.detach_seconds),
         connections: how.nbd_connections as usize,
         tls: how.tls.read()?,
         snapshots: snapshots.map(|store| Place::new(store.clone(), wanted.disk, &wanted.key)),
-    };
-    let socket = admin::socket(state_directory, &name);
+    })
+}
+
+/// Serves an attached disk until the process is asked to end, somebody wants the disk back, or it is detached.
+pub async fn serve(
+    env: &Env,
+    attached: AttachedDisk,
+    serving: Serving,
+    exported: &Exported<'_>,
+) -> Result<(), Failure> {
+    let name = exported.name;
+    let socket = admin::socket(exported.state_directory, name);
+    let asked = attached.asked_to_end();
     let salvaged = attached.salvaged.clone();
     let (served, admin) = Served::start(env, attached, serving, &socket).await?;
     if let Some(aside) = salvaged {
@@ -315,18 +346,26 @@ pub async fn serve(
              look at it with firn-blockd journal show"
         );
     }
-    println!("disk {name} is served at {}", served.address());
-    let (stopped, ended, lost) = (
-        pin!(until_stopped()),
-        pin!(served.ended()),
-        pin!(served.taken_over()),
-    );
-    let outcome = match select(select(stopped, ended), lost).await {
-        Either::Left((Either::Left((Ok(()), _)), _)) => served.detach().await,
-        Either::Left((Either::Left((Err(error), _)), _)) => Err(error),
-        Either::Left((Either::Right(((), _)), _)) => Ok(()),
+    let plugged = match exported.device {
+        Some(device) => device.plug(exported.nbd, name).await,
+        None => Ok(()),
+    };
+    let outcome = match plugged {
+        Ok(()) => {
+            println!("disk {name} is served at {}", served.address());
+            until_over(&served, name, asked).await
+        }
+        Err(error) => Over::Stop(Err(error)),
+    };
+    if let Some(device) = exported.device {
+        // What the kernel has is written to us before we give the disk back.
+        device.unplug().await;
+    }
+    let outcome = match outcome {
+        Over::Stop(why) => served.detach().await.and(why),
+        Over::Detached => Ok(()),
         // There is nothing to give back.
-        Either::Right((fenced, _)) => Err(fenced),
+        Over::Lost(fenced) => Err(fenced),
     };
     admin.abort();
     // If it cannot be removed, the next attach replaces it.
@@ -334,18 +373,55 @@ pub async fn serve(
     outcome
 }
 
+/// Why a disk is served no longer.
+enum Over {
+    /// It is to be given back; then the command ends so.
+    Stop(Result<(), Failure>),
+    /// It is given back.
+    Detached,
+    /// Another has it.
+    Lost(Failure),
+}
+
+async fn until_over(served: &Served, name: &str, asked: impl Future<Output = ()>) -> Over {
+    let (stopped, ended, lost, asked) = (
+        pin!(until_stopped()),
+        pin!(served.ended()),
+        pin!(served.taken_over()),
+        pin!(asked),
+    );
+    match select(select(stopped, ended), select(lost, asked)).await {
+        Either::Left((Either::Left((stopped, _)), _)) => {
+            println!("disk {name} is being detached: what was written goes to its nodes");
+            Over::Stop(stopped)
+        }
+        Either::Left((Either::Right(((), _)), _)) => Over::Detached,
+        Either::Right((Either::Left((fenced, _)), _)) => Over::Lost(fenced),
+        Either::Right((Either::Right(((), _)), _)) => {
+            println!("disk {name} is wanted back by somebody of its tenant: it is being detached");
+            Over::Stop(Ok(()))
+        }
+    }
+}
+
 /// `firn-blockd attach`.
 pub async fn attach_disk(config: &Config, name: &str, how: &AttachHow) -> Result<(), Failure> {
     let client = config.client()?;
     nbd_address(&how.nbd)?;
-    how.tls.read()?;
+    how.options.tls.read()?;
     let outside = Outside::open(config, &client.state_directory).await?;
     let record = outside.disk(client.tenant, name).await?;
     let access = outside.operator.client(client.capability_seconds)?;
-    let wanted = attachable(&record, how)?;
+    let wanted = attachable(&record, &Secret::read(&how.key)?, &how.options)?;
+    let exported = Exported {
+        name,
+        nbd: &how.nbd,
+        state_directory: &client.state_directory,
+        device: None,
+    };
+    let serving = serving(&exported, &wanted, &how.options, client.snapshots.as_ref())?;
     let attached = attach(&outside.env, &outside.placement, &access, wanted).await?;
-    let snapshots = client.snapshots.as_ref();
-    serve(&outside.env, attached, how, &client.state_directory, snapshots).await
+    serve(&outside.env, attached, serving, &exported).await
 }
 
 /// Prints what an attached disk answered; an error if it is not attached on this machine.

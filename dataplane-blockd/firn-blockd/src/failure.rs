@@ -1,4 +1,4 @@
-//! What a command ends with when it does not succeed: one message for a person, one code for a program.
+//! Failure of a command: one message for a person, one code for a program.
 
 use firn_blockd_client::{AttachFailed, DetachFailed};
 use firn_blockd_nbd::DeviceError;

@@ -9,7 +9,7 @@
 //! The service's heartbeats tell people and the pool that the node lives; the cluster's own, in the table, are what placement goes
 //! by. So a service that is away holds up nothing that the node does.
 
-use crate::{config::ServiceSection, failure::Failure};
+use crate::{config::ServiceSection, failure::Failure, https};
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_blockd_node::{CapabilityAuthenticator, Node, Security};
@@ -17,7 +17,7 @@ use firn_blockd_protocol::Transport;
 use firn_env::{Backoff, Env, Retry};
 use firn_identity::{
     CapabilityKey, CapabilityVerifier, CertificateDer, IssuedCertificate, JoinSecret, NodeId, PeerIdentity,
-    PeerKind, SigningKey, TlsIdentity, UnixTime, certificate_request, pem,
+    PeerKind, SigningKey, TlsIdentity, UnixTime, certificate_request,
 };
 use firn_usage::{SinkError, UsageBatch, UsageSink};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -36,11 +36,8 @@ use zeroize::Zeroizing;
 const TRACT_BYTES: u64 = 8 << 20;
 /// A node that missed a dozen of these is lost to the service.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// A service that takes longer is taken for one that does not answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Tries to join, a second apart: a service that is being started, or a network that comes up. Then the machine is at fault.
 const JOIN_RETRY: Retry = Retry::new(Backoff::constant(Duration::from_secs(1)), 120);
-const REPLY_BYTES_MAX: usize = 1 << 20;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: u16 = 1;
 
@@ -153,31 +150,22 @@ async fn call(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Value, Failure> {
-    let mut builder = reqwest::Client::builder()
-        .tls_version_min(reqwest::tls::Version::TLS_1_3)
-        .redirect(reqwest::redirect::Policy::none())
-        .https_only(true)
-        .user_agent(concat!("firn-blockd/", env!("CARGO_PKG_VERSION")))
-        .timeout(TIMEOUT);
     let authority = place.join("server-authority.pem");
-    if authority.exists() {
-        let certificate = reqwest::Certificate::from_pem(&read(&authority)?)
-            .map_err(|error| Failure::usage(format!("{}: {error}", authority.display())))?;
-        builder = builder.tls_certs_only([certificate]);
-    }
-    if let Some(kept) = kept {
-        let texts = [
-            pem("PRIVATE KEY", &kept.signing_key()?.to_pkcs8()),
-            pem("CERTIFICATE", &decoded("the certificate", &kept.certificate)?),
-        ];
-        let text: Zeroizing<String> = Zeroizing::new(texts.iter().map(|text| text.as_str()).collect());
-        let identity = reqwest::Identity::from_pem(text.as_bytes())
-            .map_err(|error| Failure::new(format!("this node's certificate: {error}")))?;
-        builder = builder.identity(identity);
-    }
-    let client = builder
-        .build()
-        .map_err(|error| Failure::new(format!("TLS: {error}")))?;
+    let authority = match authority.exists() {
+        true => Some(read(&authority)?),
+        false => None,
+    };
+    let identity = match kept {
+        Some(kept) => Some((
+            kept.signing_key()?,
+            decoded("the certificate", &kept.certificate)?,
+        )),
+        None => None,
+    };
+    let identity = identity
+        .as_ref()
+        .map(|(key, certificate)| (key, &certificate[..]));
+    let client = https::client(authority.as_deref().map(|text| &text[..]), identity)?;
     let url = format!("{}{path}", service.server.trim_end_matches('/'));
     let request = match body {
         None => client.get(&url),
@@ -187,15 +175,7 @@ async fn call(
             .body(body.to_string()),
     };
     let silent = |why: &dyn std::fmt::Display| Failure::new(format!("{url}: {why}"));
-    let mut response = request.send().await.map_err(|error| silent(&error))?;
-    let status = response.status();
-    let mut text = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| silent(&error))? {
-        if text.len() + chunk.len() > REPLY_BYTES_MAX {
-            return Err(silent(&"its reply does not end"));
-        }
-        text.extend_from_slice(&chunk);
-    }
+    let (status, text) = https::exchange(request).await.map_err(|why| silent(&why))?;
     let reply: Value = serde_json::from_slice(&text).unwrap_or_default();
     if status.is_success() {
         return Ok(reply);

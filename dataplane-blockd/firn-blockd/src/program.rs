@@ -1,7 +1,9 @@
 //! The command line of `firn-blockd`.
 
-use crate::{cluster, config, dev, disks, failure::Failure, journal, node, security, snapshots, status};
-use clap::{Parser, Subcommand};
+use crate::{
+    cluster, config, dev, disks, failure::Failure, journal, node, security, snapshots, status, tenant,
+};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
 use firn_quantity::Size;
 use firn_table::TableUrl;
@@ -56,6 +58,9 @@ enum Command {
         #[command(flatten)]
         how: disks::AttachHow,
     },
+    /// Attaches a tenant's disk by the ticket on standard input. `firn disk attach` starts it.
+    #[command(hide = true)]
+    AttachByTicket(tenant::ByTicket),
     /// Ends an attach on this machine, with everything durable.
     Detach {
         /// The disk's name.
@@ -124,6 +129,8 @@ enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    #[command(flatten)]
+    Manual(firn_manual::ManualCommand),
 }
 
 /// Runs the program: reads the command line, does what it says.
@@ -177,6 +184,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Create(wanted) => disks::create(&config()?, &wanted).await,
         Command::List => disks::list(&config()?).await,
         Command::Attach { name, how } => disks::attach_disk(&config()?, &name, &how).await,
+        Command::AttachByTicket(wanted) => tenant::attach_by_ticket(&wanted).await,
         Command::Detach { name } => disks::detach(&config()?, &name).await,
         Command::Grow { name, size, old_size } => {
             let size = size
@@ -195,5 +203,6 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Top { interval, count } => {
             status::top(&config()?, Duration::from_secs(interval), count).await
         }
+        Command::Manual(manual) => manual.run(Arguments::command()).map_err(Failure::new),
     }
 }

@@ -1,4 +1,4 @@
-//! What a cluster's secret makes: the authority of its certificates and the signer of its capabilities.
+//! Security of a cluster from its one secret: the authority of its certificates and the signer of its capabilities.
 //!
 //! Whoever has the secret is the operator. A process that has it makes its own certificate when it starts and a new one
 //! before that ends; the name in it says whether it is a node, and which, or a client. Clusters whose certificates come from
@@ -6,6 +6,7 @@
 
 use crate::failure::Failure;
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use firn_blockd_client::{Access, IssuedHere};
 use firn_blockd_node::{CapabilityAuthenticator, Security};
 use firn_blockd_protocol::{NodeId, Transport};
@@ -41,21 +42,7 @@ impl Secret {
         let text = Zeroizing::new(text);
         let digits = text.trim().as_bytes();
         let mut bytes = Zeroizing::new([0; 32]);
-        let hex = |digit: u8| {
-            (digit as char)
-                .to_digit(16)
-                .and_then(|digit| u8::try_from(digit).ok())
-        };
-        let read = digits.len() == 64
-            && bytes.iter_mut().zip(digits.chunks(2)).all(|(byte, pair)| {
-                match (hex(pair[0]), hex(pair[1])) {
-                    (Some(high), Some(low)) => {
-                        *byte = high << 4 | low;
-                        true
-                    }
-                    _ => false,
-                }
-            });
+        let read = digits.len() == 64 && HEXLOWER_PERMISSIVE.decode_mut(digits, &mut *bytes).is_ok();
         if !read {
             return Err(Failure::usage(format!(
                 "{} is not 64 hexadecimal digits",
@@ -71,7 +58,7 @@ impl Secret {
     /// If the file is there, or cannot be written.
     pub fn create(env: &Env, path: &Path) -> Result<Self, Failure> {
         let bytes = Zeroizing::new(env.random_bytes::<32>());
-        let text = Zeroizing::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let text = Zeroizing::new(HEXLOWER.encode(&*bytes));
         let written = fs::OpenOptions::new()
             .write(true)
             .create_new(true)

@@ -122,6 +122,13 @@ impl Served {
         serving: Serving,
         socket: &Path,
     ) -> Result<(Arc<Self>, Task<()>), Failure> {
+        let served = Self::export(env, attached, serving).await?;
+        let admin = admin::serve(env, socket, served.clone())?;
+        Ok((served, admin))
+    }
+
+    /// Exports the disk.
+    async fn export(env: &Env, attached: AttachedDisk, serving: Serving) -> Result<Arc<Self>, Failure> {
         let exports = Arc::new(Exports::new());
         let gate = SnapshotGate::new(attached.device.clone(), SNAPSHOT_TRACT_BYTES);
         let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(gate.clone()));
@@ -138,7 +145,7 @@ impl Served {
         let (disk, replicas) = (attached.disk.clone(), attached.replicas.clone());
         let telling = tell_waits(env.clone(), serving.name.clone(), disk, replicas);
         drop(env.spawn_essential("tell waits", telling));
-        let served = Arc::new(Self {
+        Ok(Arc::new(Self {
             env: env.clone(),
             serving,
             address: listening.address().to_owned(),
@@ -147,9 +154,7 @@ impl Served {
             taking: Taking::default(),
             server,
             end: watch::Sender::new(Ending::No),
-        });
-        let admin = admin::serve(env, socket, served.clone())?;
-        Ok((served, admin))
+        }))
     }
 
     /// Resolves when the disk was taken over, with what to tell people. NBD clients have been cut off then.
@@ -297,3 +302,6 @@ impl Served {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

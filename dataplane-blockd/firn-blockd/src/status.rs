@@ -73,7 +73,7 @@ struct NodeStatus {
 }
 
 #[derive(Debug, Serialize)]
-struct ClusterStatus {
+pub(crate) struct ClusterStatus {
     nodes: Vec<NodeStatus>,
     rows: Vec<RowsStatus>,
     /// On nodes that live and serve.
@@ -88,7 +88,7 @@ struct ClusterStatus {
     disks: Vec<DiskStatus>,
 }
 
-async fn cluster_status(
+pub(crate) async fn cluster_status(
     env: &Env,
     placement: &Placement,
     state_directory: &Path,
@@ -192,7 +192,7 @@ pub async fn status(config: &Config, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn text(status: &ClusterStatus) -> String {
+pub(crate) fn text(status: &ClusterStatus) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
         // Writing to a string does not fail.
@@ -245,7 +245,7 @@ fn text(status: &ClusterStatus) -> String {
     text
 }
 
-fn disk_line(disk: &DiskStatus) -> String {
+pub(crate) fn disk_line(disk: &DiskStatus) -> String {
     let trouble = match (&disk.trouble, disk.fenced) {
         (_, true) => "; FENCED: another attach has the disk, this one is about to end".into(),
         (Some(why), false) => format!("; waits for {} s: {why}", disk.waits_seconds),

@@ -1,4 +1,4 @@
-//! What a real node tells Prometheus, asked for as Prometheus asks.
+//! Metrics of a real node, asked for as Prometheus asks.
 #![allow(clippy::disallowed_methods, reason = "it starts a real program")]
 
 use std::{

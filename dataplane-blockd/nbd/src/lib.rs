@@ -20,6 +20,7 @@ mod align;
 mod device;
 mod execute;
 mod export;
+mod limits;
 #[cfg(feature = "testing")]
 mod memory;
 mod negotiation;
@@ -35,8 +36,9 @@ pub mod wire;
 pub use align::AnyAlignment;
 pub use device::{BlockDevice, DeviceError, Durability, Extent, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
 pub use export::{Export, Exports};
+pub use limits::Limits;
 #[cfg(feature = "testing")]
 pub use memory::MemoryDevice;
 pub use range_lock::{RangeGuard, RangeLock};
-pub use server::{Limits, Listening, Server};
+pub use server::{Listening, Server};
 pub use tls::{Tls, TlsError, TlsPolicy};

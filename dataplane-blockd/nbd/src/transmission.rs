@@ -10,9 +10,9 @@
 use crate::{
     device::BlockDevice,
     execute::{Terms, execute, is_payload_welcome},
+    limits::Limits,
     reply::{Outcome, Style, encode},
     request::{COMPACT_BYTES, EXTENDED_BYTES, Request},
-    server::Limits,
     wire::{ErrorCode, PAYLOAD_BYTES_MAX, cmd},
 };
 use bytes::{Buf, Bytes, BytesMut};

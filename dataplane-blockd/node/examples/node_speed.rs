@@ -1,4 +1,4 @@
-//! What one node does on real time: `cargo run --release -p firn-blockd-node --example node_speed -- DIRECTORY`.
+//! Benchmark of one node on real time: `cargo run --release -p firn-blockd-node --example node_speed -- DIRECTORY`.
 //!
 //! One node, one replica, one connection over loopback, no sealing. Writes are acknowledged once they are durable.
 

@@ -1,4 +1,4 @@
-//! Who may do what: capabilities and names.
+//! Authorization of a node's callers: capabilities and names.
 //!
 //! A capability names a tenant, a disk under one fence, the rights, and when it ends. It is presented on a connection and
 //! holds there until it ends. A node trusts an [`Authenticator`] to tell it what a capability's bytes, or the name in a
@@ -9,7 +9,8 @@
 //! are no certificates (simulations), a capability with the right to repair and no disk stands for it, and only there.
 //!
 //! Where there are certificates, who calls is what they say, never what is presented: a capability must name the caller as its
-//! holder, so that one that was copied is good for nobody, and an edge's must be its own tenant's.
+//! holder, so that one that was copied is good for nobody; an edge's must be its own tenant's, and an attached machine's for the one
+//! disk that its certificate names.
 
 use firn_blockd_protocol::{DiskId, Fence, NodeId, Peer, Refusal, TenantId};
 use firn_env::WallTime;
@@ -122,10 +123,16 @@ impl Authenticator for CapabilityAuthenticator {
                 verified
                     .permit(says.tenant, says.disk, Rights::default(), says.fence, identity)
                     .map_err(invalid)?;
-                if let PeerKind::Edge { tenant, .. } = identity.kind
-                    && tenant != says.tenant
-                {
+                let (tenant, disk) = match identity.kind {
+                    PeerKind::Edge { tenant, .. } => (Some(tenant), None),
+                    PeerKind::Attachment { tenant, disk, .. } => (Some(tenant), Some(disk)),
+                    PeerKind::Node(_) | PeerKind::TenantNode { .. } | PeerKind::Service(_) => (None, None),
+                };
+                if tenant.is_some_and(|tenant| tenant != says.tenant) {
                     return Err(AuthError::Invalid("it is another tenant's".into()));
+                }
+                if disk.is_some_and(|disk| disk != says.disk) {
+                    return Err(AuthError::Invalid("it is for another disk".into()));
                 }
             }
             (None, Some(_)) => return Err(invalid(CapabilityError::WrongHolder)),
@@ -173,7 +180,7 @@ impl Authenticator for CapabilityAuthenticator {
             (PeerKind::TenantNode { tenant, node }, Some(own)) if *tenant == own => *node,
             // Nodes of other clusters are strangers, as are all who are no nodes.
             (PeerKind::Node(_) | PeerKind::TenantNode { .. }, _)
-            | (PeerKind::Edge { .. } | PeerKind::Service(_), _) => return None,
+            | (PeerKind::Edge { .. } | PeerKind::Attachment { .. } | PeerKind::Service(_), _) => return None,
         };
         Some(Grant {
             tenant: NOBODY,

@@ -10,7 +10,7 @@
 //! win over what is copied, trims included. Rows are copied several at once, from different sources, below a rate.
 
 use crate::{
-    node::Inner,
+    shared::Inner,
     store::{Content, Put, TractPlace},
 };
 use firn_blockd_protocol::{
@@ -123,7 +123,7 @@ async fn copy_row(node: &Inner, row: &Row) -> Result<(), CopyError> {
     let me = node.store.node();
     let name = (row.replication, row.index);
     let since = row.replica(me).ok_or(CopyError::Changed)?.since;
-    if !firn_env::planted!("node.keep_earlier_stay") {
+    if !firn_env::planted!("node.keep_earlier_membership") {
         let stale = node
             .store
             .places()

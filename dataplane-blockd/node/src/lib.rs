@@ -17,12 +17,14 @@ mod fair;
 mod metrics;
 mod model;
 mod node;
+mod options;
 mod peers;
 mod reclaim;
 mod rows;
 mod scrub;
 mod served;
 mod service;
+mod shared;
 mod store;
 mod throttle;
 mod upkeep;
@@ -31,7 +33,8 @@ pub use admission::HANDSHAKES_MAX;
 pub use auth::{AuthError, Authenticator, CapabilityAuthenticator, Grant, Scope};
 pub use fair::{FairQueue, IoPermit, QueueFull};
 pub use model::{DiskModel, ModelError};
-pub use node::{MEMORY_BYTES_MIN, Node, NodeOptions, Security, StartError};
+pub use node::{Node, StartError};
+pub use options::{MEMORY_BYTES_MIN, NodeOptions, Security};
 pub use served::{Served, ServedDisk};
 pub use store::{
     Content, Found, Geometry, OpenError, Put, Store, StoreCounts, StoreError, StoreOptions, TractPlace,

@@ -5,7 +5,7 @@
 //! then all such tracts are given up at once, and the client that was refused asks again a moment later. Nothing that a row still
 //! counts on is ever given up: what is promised to disks is kept within what nodes have room for by whoever places rows.
 
-use crate::{node::Inner, store::TractPlace};
+use crate::{shared::Inner, store::TractPlace};
 use firn_blockd_placement::{DiskState, PlacementError};
 use firn_blockd_protocol::{DiskId, TractId};
 use firn_env::Monotonic;

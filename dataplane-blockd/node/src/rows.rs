@@ -1,4 +1,4 @@
-//! What a node knows of the locator table and of disks: copies of what the table says, and the gates that make them count.
+//! Locator table cache of a node, and of disks' fences: copies of what the table says, and the gates that make them count.
 //!
 //! Every row has a gate. A write enters it shared and leaves when its content is shown; learning a newer version of the row
 //! takes it alone. So from the moment the node knows a version, nothing under an earlier one comes after: whoever copies
@@ -6,8 +6,8 @@
 //!
 //! Whoever takes a disk over tells the nodes that are in the disk's rows then. A node that joins a row later was not told,
 //! so for that row it believes only a record of the disk that it read after it had learned that it is in the row: what the
-//! record says is then at least as new as every attach that may not have told it. Stays in rows are numbered as they are
-//! learned, and a record remembers how many there were before it was read.
+//! record says is then at least as new as every attach that may not have told it. Stretches of membership in rows are numbered as they
+//! are learned, and a record remembers how many there were before it was read.
 
 use firn_blockd_placement::{Cluster, DiskRecord, DiskState, Placement, PlacementError};
 use firn_blockd_protocol::{
@@ -46,7 +46,7 @@ struct RowCell {
 struct CachedDisk {
     record: Option<DiskRecord>,
     at: Monotonic,
-    /// Stays that this node had learned of before the record was read.
+    /// Memberships in rows that this node had learned of before the record was read.
     membership_epochs: u64,
 }
 
@@ -55,7 +55,7 @@ struct CachedDisk {
 pub(crate) struct Owner {
     /// Of the newest attach.
     pub(crate) fence: Fence,
-    /// Stays that this node had learned of before it read so.
+    /// Memberships in rows that this node had learned of before it read so.
     pub(crate) membership_epochs: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Rows {
     cells: Mutex<BTreeMap<RowName, Arc<RowCell>>>,
     disks: Mutex<BTreeMap<DiskId, CachedDisk>>,
     fences: Mutex<BTreeMap<DiskId, Arc<RwLock<()>>>>,
-    /// Stays in rows that this process has learned of.
+    /// Memberships in rows that this process has learned of.
     membership_epochs: AtomicU64,
 }
 
@@ -346,7 +346,7 @@ impl Rows {
         Ok((ready, membership_epochs))
     }
 
-    /// Stays that this node has learned of: to be asked before a record is read.
+    /// Memberships in rows that this node has learned of: to be asked before a record is read.
     pub(crate) fn membership_epochs(&self) -> u64 {
         self.membership_epochs.load(SeqCst)
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     copy,
-    node::Inner,
+    shared::Inner,
     store::{Content, Put, TractPlace},
 };
 use firn_blockd_protocol::{BlockRange, BlockState, TRACT_BLOCKS, TractId, limits::MAX_REQUEST_BLOCKS};

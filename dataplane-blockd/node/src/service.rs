@@ -1,4 +1,4 @@
-//! What a node answers.
+//! Request service of a node: checks of a request, in order, and its answer.
 //!
 //! ```text
 //! request → capability (disk, fence, time) → permit of the tenant → row at the version asked for → fence → store
@@ -9,14 +9,14 @@
 //! A client speaks for one disk, by its capability. Another node speaks for the rows in which the table lists it, by the name in
 //! its certificate: a certificate alone gives it nothing, since a certificate says who somebody is and the table what for.
 //!
-//! The turn comes before the gates of row and fence, always: whoever holds a gate already has its turn, so nobody who waits
+//! The permit comes before the gates of row and fence, always: whoever holds a gate already has its permit, so nobody who waits
 //! at a gate keeps anybody behind it from going on.
 
 use crate::{
     auth::{Grant, Scope},
-    node::Inner,
     rows::{Admitted, Located},
     served::{Served, ServedDisk},
+    shared::{Inner, refusal},
     store::{Content, Put, StoreError, TractPlace},
 };
 use async_trait::async_trait;
@@ -34,7 +34,7 @@ use tokio::sync::OwnedRwLockReadGuard;
 /// Capabilities on one connection: a client has one disk on each. A thousand connections with as many keep some megabytes.
 const GRANTS_MAX: usize = 64;
 
-/// What a trimmed block takes of a turn: its part of a journal record and of an index region.
+/// What a trimmed block costs of a permit: its part of a journal record and of an index region.
 const TOMBSTONE_BYTES: usize = 32;
 
 /// A node as connections see it.
@@ -522,16 +522,5 @@ impl NodeSession {
             }
             Some(_) | None => Err(Refusal::WrongRow { newest: known }),
         }
-    }
-}
-
-pub(crate) fn refusal(error: StoreError) -> Refusal {
-    match error {
-        StoreError::Full => Refusal::Full,
-        StoreError::Damaged { block, .. } => Refusal::Damaged { block },
-        StoreError::OtherStay { .. } => Refusal::Superseded,
-        StoreError::ReadOnly => Refusal::NotServing(error.to_string()),
-        StoreError::Busy => Refusal::Busy,
-        StoreError::Disk(error) => Refusal::Disk(error.to_string()),
     }
 }

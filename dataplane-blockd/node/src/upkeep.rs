@@ -1,6 +1,6 @@
-//! What a node does for its cluster every few seconds: it beats, says whether it takes writes, and learns rows that changed.
+//! Heartbeat of a node every few seconds: it says whether it takes writes, and learns rows that changed.
 
-use crate::node::Inner;
+use crate::shared::Inner;
 use firn_blockd_placement::{NodeState, PlacementError, Registration};
 use firn_blockd_protocol::Replication;
 use std::sync::{Arc, atomic::Ordering::Relaxed};

@@ -402,12 +402,15 @@ fn a_tract_from_an_earlier_stay_is_emptied_once_however_many_ask() {
                 ..place(0)
             };
             let early = store.put(later, &[put(0, 2, generation(1))]).await;
-            assert!(matches!(early, Err(StoreError::OtherStay { .. })), "{early:?}");
+            assert!(
+                matches!(early, Err(StoreError::OtherMembership { .. })),
+                "{early:?}"
+            );
             let asking = (0..5_u16).map(|at| {
                 let store = &store;
                 async move {
                     store.reset(later).await;
-                    // What belongs to the earlier stay is gone; giving that up must not touch this one.
+                    // What belongs to the earlier membership is gone; giving that up must not touch this one.
                     store
                         .put(later, &[put(0, 10 + at, generation(2))])
                         .await

@@ -1,4 +1,4 @@
-//! Who a node answers: other nodes about the rows that they share, clients about their own disks, nobody else about anything.
+//! Authorization at a node: other nodes have the rows that they share, clients their own disks, nobody else anything.
 
 mod support;
 

@@ -1,11 +1,11 @@
-//! Who lost a disk tries it at a node that joined a row after the takeover: it must be refused there too.
+//! Fencing across membership: who lost a disk tries it at a node that joined a row after the takeover, and is refused there too.
 
 mod support;
 
 use firn_blockd_node::Store;
 use firn_blockd_placement::{NodeState, Placement};
 use firn_blockd_protocol::*;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use support::*;
 
 /// A block of every tract that nobody has written.
@@ -114,10 +114,7 @@ async fn nothing_can_be_written(
 fn a_new_node_is_not_told_an_older_fence() -> Result<(), String> {
     let Stage { cluster, client } = stage(11, 3, 2);
     let mut winner = cluster.client("winner");
-    let newcomer = Host {
-        machine: cluster.simulation.machine("newcomer"),
-        running: Arc::default(),
-    };
+    let newcomer = Host::new(cluster.simulation.machine("newcomer"));
     let (old, table) = (cluster.hosts[0].machine.clone(), cluster.table.clone());
     let placement = placement(&cluster.simulation.env(), &table);
     let work = async move {

@@ -1,4 +1,4 @@
-//! What a node does besides serving: repair, admission, refusing when full, forgetting deleted disks.
+//! Duties of a node besides serving: repair, admission, refusing when full, forgetting deleted disks.
 
 mod support;
 

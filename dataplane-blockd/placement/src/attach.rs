@@ -2,8 +2,8 @@
 //!
 //! An attach raises the disk's fence here first. Then the client tells every node of the disk's rows ([`set
 //! fence`](firn_blockd_protocol::Request::SetFence)) before it reads anything: from the moment one replica of each row
-//! knows, nothing the loser sends can be acknowledged, and what it had under way is either in the replicas' marks or gone.
-//! An attach after an unclean end reads the marks of all replicas and writes what it finds to all of them before it reads.
+//! knows, nothing the loser sends can be acknowledged, and what it had under way is either in the replicas' dirty-region log or gone.
+//! An attach after an unclean end reads the dirty-region log of all replicas and writes what it finds to all of them before it reads.
 
 use crate::{
     Attach, DiskRecord, Placement, PlacementError,
@@ -34,6 +34,20 @@ impl Placement {
         holder: &str,
         force: bool,
     ) -> Result<Attachment, PlacementError> {
+        self.attach_disk_as(disk, holder, None, force).await
+    }
+
+    /// The same by a machine that a service let in with a key of this hash; the record says so as long as it has the disk.
+    ///
+    /// # Errors
+    /// As [`Placement::attach_disk`].
+    pub async fn attach_disk_as(
+        &self,
+        disk: DiskId,
+        holder: &str,
+        key: Option<&str>,
+        force: bool,
+    ) -> Result<Attachment, PlacementError> {
         // Tells this call's own write from others' after a lost reply.
         let mark = format!("{holder}#{:016x}", self.env.random_u64());
         let mut was_clean = true;
@@ -56,13 +70,12 @@ impl Placement {
             }
             was_clean = old.clean;
             let record = DiskRecord {
-                fence: old.fence.checked_add(1).ok_or(PlacementError::Damaged {
-                    key: disk.hex().to_string(),
-                    reason: "its fence cannot be raised any more".into(),
-                })?,
+                fence: raised(&old)?,
                 attached: Some(Attach {
                     holder: mark.clone(),
                     since_unix_ms: self.env.wall().as_millis(),
+                    key: key.map(str::to_owned),
+                    asked_to_end: false,
                 }),
                 clean: false,
                 ..old
@@ -97,6 +110,53 @@ impl Placement {
             }
             let record = DiskRecord {
                 settings: settings.to_owned(),
+                ..old
+            };
+            Ok(Step::Put(Box::new(record.clone()), record))
+        })
+        .await
+    }
+
+    /// Asks whoever has a disk to give it back: its machine sees it in the record. Nobody has it: nothing is done.
+    ///
+    /// # Errors
+    /// [`PlacementError::NoDisk`], and others.
+    pub async fn ask_to_detach(&self, disk: DiskId) -> Result<DiskRecord, PlacementError> {
+        self.change_disk(disk, |old| {
+            let old = old.ready()?;
+            match old.attached.clone() {
+                Some(attach) if !attach.asked_to_end => {
+                    let asked = Attach {
+                        asked_to_end: true,
+                        ..attach
+                    };
+                    let record = DiskRecord {
+                        attached: Some(asked),
+                        ..old
+                    };
+                    Ok(Step::Put(Box::new(record.clone()), record))
+                }
+                Some(_) | None => Ok(Step::Answer(old)),
+            }
+        })
+        .await
+    }
+
+    /// Ends the attach of whoever has a disk, without asking: the fence rises, as if somebody else had attached it and given it back.
+    /// What the loser wrote and did not flush may be lost; the next attach reconciles.
+    ///
+    /// # Errors
+    /// [`PlacementError::NoDisk`], and others.
+    pub async fn end_attach(&self, disk: DiskId) -> Result<DiskRecord, PlacementError> {
+        self.change_disk(disk, |old| {
+            let old = old.ready()?;
+            if old.attached.is_none() {
+                return Ok(Step::Answer(old));
+            }
+            let record = DiskRecord {
+                fence: raised(&old)?,
+                attached: None,
+                clean: false,
                 ..old
             };
             Ok(Step::Put(Box::new(record.clone()), record))
@@ -151,6 +211,14 @@ impl Placement {
         }
         Err(PlacementError::Contention { what: "the disk" })
     }
+}
+
+/// The fence after a disk's.
+fn raised(old: &DiskRecord) -> Result<u32, PlacementError> {
+    old.fence.checked_add(1).ok_or_else(|| PlacementError::Damaged {
+        key: old.disk.hex().to_string(),
+        reason: "its fence cannot be raised any more".into(),
+    })
 }
 
 /// What becomes of a record.

@@ -20,6 +20,7 @@ const MAX_TRACTS: u64 = 1 << 27;
 
 /// Whether a disk is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = DiskTableState))]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum DiskState {
     /// It can be attached.
@@ -33,21 +34,31 @@ pub enum DiskState {
 
 /// Who has a disk attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = DiskTableAttach))]
 pub struct Attach {
     /// For people: which machine and process.
     pub holder: String,
     /// Since when, in milliseconds since 1970.
     pub since_unix_ms: i64,
+    /// The hash of the key that the attach was admitted with, where a service stands between its machine and the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Somebody wants it to end: its machine flushes and detaches when it sees this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked_to_end: bool,
 }
 
 /// A disk in the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = DiskTableRecord))]
 pub struct DiskRecord {
     /// Which.
     #[serde(with = "firn_ids::digits")]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub disk: DiskId,
     /// Whose.
     #[serde(with = "firn_ids::digits")]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub tenant: TenantId,
     /// Its name among its tenant's disks.
     pub name: String,

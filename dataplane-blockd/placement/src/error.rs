@@ -1,4 +1,4 @@
-//! What can go wrong between a caller and the table.
+//! Errors between a caller and the table.
 
 use firn_blockd_protocol::{DiskId, Fence, NodeId};
 use firn_table::TableError;

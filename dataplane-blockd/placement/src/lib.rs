@@ -1,4 +1,4 @@
-//! Where tracts lie, and whose disks there are: everything about a cluster of disk nodes that must be agreed on, in the
+//! Placement of tracts, and the registry of nodes and disks: everything about a cluster of disk nodes that must be agreed on, in the
 //! conditional-write table.
 //!
 //! It is a library without a process of its own: nodes register and beat through it, clients look rows and disks up, the
@@ -30,8 +30,10 @@
 //! under the version it copied. Every change raises the version, so (row, version) names one set of replicas for ever.
 
 mod attach;
+mod call;
 mod capacity;
 mod coordinator;
+mod disk_table;
 mod disks;
 mod error;
 mod keys;
@@ -43,13 +45,15 @@ mod rows;
 pub mod rules;
 
 pub use attach::Attachment;
+pub use call::{DiskAnswer, DiskCall, DiskRefusal, MalformedRow};
 pub use capacity::{Capacity, Deliverable, deliverable};
 pub use coordinator::{Coordinator, CoordinatorSettings, Tick, Verdict};
+pub use disk_table::DiskTable;
 pub use disks::{Attach, DiskRecord, DiskState, NewDisk};
 pub use error::PlacementError;
 pub use nodes::{NodeCondition, NodeRecord, NodeReport, NodeState, Registration};
 pub use promises::Promises;
-pub use rows::{Cluster, ROWS_PER_PAGE, row_index};
+pub use rows::{Cluster, ROWS_AT_ONCE, ROWS_PER_PAGE, row_index};
 
 use firn_env::Env;
 use firn_table::Table;

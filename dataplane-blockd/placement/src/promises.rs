@@ -1,4 +1,4 @@
-//! What is promised to disks, row by row.
+//! Capacity promised to disks, row by row.
 //!
 //! A disk's tracts lie in rows that its identifier decides, so what a row has to hold at most is known before anything is written:
 //! the coordinator places rows by that, and not by what happens to be written already. Kept within what nodes have room for, a

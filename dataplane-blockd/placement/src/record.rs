@@ -1,4 +1,4 @@
-//! How records stand in items, and how one is changed.
+//! Records in items of the table, and their compare-and-swap.
 //!
 //! A record is JSON with its version in it: a person can read it, and fields can be added. Rows are binary, because there
 //! are many. A change reads the item, computes the new one, and writes it under the condition that nobody did so meanwhile.

@@ -22,12 +22,15 @@ use std::collections::BTreeMap;
 /// Rows in one item: about 12 KB with three replicas, far below the table's 400 KB even with eight, and few enough that two
 /// changes rarely meet in one page.
 pub const ROWS_PER_PAGE: u32 = 64;
+/// Rows of one answer of [`Placement::rows_from`]: sixteen pages, some 200 KB.
+pub const ROWS_AT_ONCE: u32 = 16 * ROWS_PER_PAGE;
 /// More rows than any cluster needs (FDS uses about the square of the number of nodes), in pages that one query can hold.
 const MAX_ROWS: u32 = 1 << 16;
 const PAGE_VERSION: u8 = 1;
 
 /// What a cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Cluster {
     /// Rows in the tables of one, two and three copies. Never changes: it decides where tracts lie.
     pub rows: [u32; 3],
@@ -171,6 +174,26 @@ impl Placement {
         let mut rows = Vec::new();
         for item in &items {
             rows.extend(decode_page(item)?);
+        }
+        Ok(rows)
+    }
+
+    /// The rows from `first`, the first of a page, to the end of the table or of [`ROWS_AT_ONCE`] rows; of pages that nobody has built
+    /// there are none.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub async fn rows_from(
+        &self,
+        replication: Replication,
+        first: RowIndex,
+    ) -> Result<Vec<Row>, PlacementError> {
+        let pages =
+            first.0 / ROWS_PER_PAGE..(first.0 / ROWS_PER_PAGE).saturating_add(ROWS_AT_ONCE / ROWS_PER_PAGE);
+        let last = self.cluster().await?.rows(replication).div_ceil(ROWS_PER_PAGE);
+        let mut rows = Vec::new();
+        for page in pages.start..pages.end.min(last) {
+            rows.extend(self.page(replication, page).await?.rows);
         }
         Ok(rows)
     }

@@ -117,14 +117,14 @@ impl RoundRobin {
 
     /// The node that stood first least often, of those the one that did so longest ago; by chance among those that never did.
     fn next(&self, view: &View, tracts: u64, random: &mut dyn FnMut(u64) -> u64) -> Option<NodeId> {
-        let turn = |id: &NodeId| self.0.get(id).copied().unwrap_or_default();
+        let chosen = |id: &NodeId| self.0.get(id).copied().unwrap_or_default();
         let candidates = || {
             view.iter()
                 .filter(|(_, node)| node.may_take(tracts))
                 .map(|(id, _)| *id)
         };
-        let best = candidates().map(|id| turn(&id)).min()?;
-        let equal: Vec<NodeId> = candidates().filter(|id| turn(id) == best).collect();
+        let best = candidates().map(|id| chosen(&id)).min()?;
+        let equal: Vec<NodeId> = candidates().filter(|id| chosen(id) == best).collect();
         let at = usize::try_from(random(equal.len() as u64)).ok()?;
         equal.get(at).copied()
     }

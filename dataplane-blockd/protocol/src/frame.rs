@@ -58,7 +58,7 @@ macro_rules! operations {
     };
 }
 
-// The codes 3, 6, 7 and 11 were read, flush, stat and marks, which no client ever sent; they are not given again.
+// The codes 3, 6, 7 and 11 were read, flush, stat and dirty regions, which no client ever sent; they are not given again.
 operations! {
     /// Agree on a version and on bounds; first on every connection.
     Hello = 1,

@@ -1,4 +1,4 @@
-//! What disk clients and disk nodes say to each other.
+//! Wire protocol between disk clients and disk nodes.
 //!
 //! A virtual disk is cut into **tracts** of 8 MiB; a tract lies on the nodes of one **row** of the tract locator table; a
 //! row has a version that changes with its nodes. Every change of a 4 KiB block carries a **generation** (fence, sequence),

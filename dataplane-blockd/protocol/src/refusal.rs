@@ -1,4 +1,4 @@
-//! Why a node does not do as asked. Unless a refusal says otherwise, nothing was changed.
+//! Refusals (error replies) of a node. Unless a refusal says otherwise, nothing was changed.
 
 use crate::{
     Fence, Row,

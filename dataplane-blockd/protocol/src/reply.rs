@@ -1,4 +1,4 @@
-//! What a node answers when it does as asked.
+//! Replies of a node that does as asked.
 
 use crate::{
     Generation, NodeId, Operation, PREVIOUS_VERSION, TractId,

@@ -1,4 +1,4 @@
-//! What a client asks a node.
+//! Requests of a client to a node.
 
 use crate::{
     BlockRange, DiskId, Fence, Generation, Operation, PREVIOUS_VERSION, Replication, RowIndex, RowVersion,

@@ -1,4 +1,4 @@
-//! How bytes travel between clients and nodes: mutual TLS 1.3, where each end checks the name in the other's certificate.
+//! Transport between clients and nodes: mutual TLS 1.3, where each end checks the name in the other's certificate.
 //!
 //! A client that looks for node N accepts only a certificate that says N, whoever listens at the address. A node accepts
 //! whoever the authority knows and learns the name: a capability may be bound to it, and only a node's name lets one copy.
@@ -67,9 +67,11 @@ impl Peer {
     /// With whom it shares what it may use.
     pub fn owner(&self) -> Owner {
         match self.identity.as_ref().map(|identity| &identity.kind) {
-            Some(PeerKind::Edge { tenant, .. } | PeerKind::TenantNode { tenant, .. }) => {
-                Owner::Tenant(tenant.0)
-            }
+            Some(
+                PeerKind::Edge { tenant, .. }
+                | PeerKind::Attachment { tenant, .. }
+                | PeerKind::TenantNode { tenant, .. },
+            ) => Owner::Tenant(tenant.0),
             Some(PeerKind::Node(node)) => Owner::Node(*node),
             Some(PeerKind::Service(name)) => Owner::Service(name.clone()),
             None => Owner::at(&self.address),

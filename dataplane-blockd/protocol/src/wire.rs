@@ -1,4 +1,4 @@
-//! How each noun of [`ids`](crate::DiskId) is written as fields.
+//! Wire encoding of each noun of [`ids`](crate::DiskId) as fields.
 
 use crate::{
     BlockRange, DiskId, Fence, Generation, NodeId, Replication, TractId,

@@ -4,6 +4,7 @@
 //! hexadecimal (data is whole blocks and stands for itself).
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use firn_blockd_protocol::*;
 use std::fmt::Write as _;
 
@@ -174,11 +175,7 @@ fn frames(version: u8) -> Vec<(&'static str, Frame)> {
 fn text(version: u8) -> String {
     let mut text = String::new();
     for (name, frame) in frames(version) {
-        let _ = write!(text, "{name}: ");
-        for byte in frame.head() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text.push('\n');
+        let _ = writeln!(text, "{name}: {}", HEXLOWER.encode(&frame.head()));
     }
     text
 }
@@ -200,10 +197,8 @@ fn the_bytes_of_version_1_are_still_read() {
         .filter_map(|line| line.split_once(": "))
         .collect();
     for (name, frame) in frames(1) {
-        let hex: String = frame.head().iter().map(|byte| format!("{byte:02x}")).collect();
-        let bytes: Vec<u8> = (0..golden[name].len() / 2)
-            .map(|at| u8::from_str_radix(&golden[name][2 * at..2 * at + 2], 16).expect("hexadecimal"))
-            .collect();
+        let hex = HEXLOWER.encode(&frame.head());
+        let bytes = HEXLOWER.decode(golden[name].as_bytes()).expect("hexadecimal");
         let mut stream = bytes::BytesMut::from(&bytes[..]);
         stream.extend_from_slice(&frame.data);
         let old = Frame::from_bytes(&mut stream).expect("a frame").expect("whole");

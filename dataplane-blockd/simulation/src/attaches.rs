@@ -1,9 +1,6 @@
-//! How long an attach takes after a crash of the client, by how much of the disk is marked.
+//! Attach times after a crash of the client, by how much of the disk is dirty.
 
-use crate::{
-    figures::{MODEL, NODE_TRACTS},
-    setting::{BLOCK_BYTES, Setting},
-};
+use crate::setting::{BLOCK_BYTES, MODEL, NODE_TRACTS, Setting};
 use bytes::Bytes;
 use firn_blockd_client::Mode;
 use firn_blockd_disk::{FlushPolicy, striped::Regions};

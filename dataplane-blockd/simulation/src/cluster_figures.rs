@@ -1,6 +1,6 @@
 //! Figures of whole clusters in virtual time, as Markdown.
 
-use crate::{death::Death, figures::MODEL, neighbours::Neighbours};
+use crate::{death::Death, neighbours::Neighbours, setting::MODEL};
 use std::time::Duration;
 
 /// Nodes of the clusters of which one dies.

@@ -5,8 +5,7 @@
 
 use crate::{
     cluster::Cluster,
-    figures::{MIXED, MODEL},
-    setting::{BLOCK_BYTES, Setting},
+    setting::{BLOCK_BYTES, MIXED, MODEL, Setting},
 };
 use bytes::Bytes;
 use firn_blockd_client::{AttachedDisk, Mode};

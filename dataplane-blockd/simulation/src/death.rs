@@ -167,7 +167,7 @@ impl Death {
             mode: Mode::WriteBack,
             flush: FlushPolicy::Durable,
             segment_tracts: 1,
-            // One tract is for marks.
+            // One tract is for the dirty-region log.
             blocks: (tracts - 1) * u64::from(TRACT_BLOCKS),
         }
     }

@@ -173,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// Reads a block as a user would. Every valid replica of what is at rest must say the same.
+    /// Reads a block as a user would. Every valid replica of what is idle must say the same.
     ///
     /// # Errors
     /// If nobody has it, or replicas differ.

@@ -1,11 +1,11 @@
-//! Figures in virtual time: production client and nodes, each node's disk as slow as [`MODEL`] says.
+//! Figures in virtual time: production client and nodes, each node's disk as slow as [`MODEL`](crate::setting::MODEL) says.
 //!
 //! What passes is only what is waited for: seeks, bytes under the arm, the network. What the programs compute takes no
 //! time here. The same run gives the same figures on any machine.
 
 use crate::{
     attaches, crowd, exchange,
-    setting::{BLOCK_BYTES, Setting},
+    setting::{BLOCK_BYTES, MIXED, MODEL, NODE_TRACTS, Setting},
     throughput,
 };
 use bytes::Bytes;
@@ -21,13 +21,9 @@ use std::{
     time::Duration,
 };
 
-/// Every node's disk: the parameters of the Blizzard paper's disks as far as it gives them.
-pub const MODEL: &str = "seek=8ms,bw=128MB/s";
 /// Crashes of which a loss is the mean: the paper has 100. Sizes that differ need more for a mean that says something.
 const CRASHES: u64 = 10;
 const CRASHES_OF_MIXED: u64 = 60;
-/// Tracts that a node has room for.
-pub(crate) const NODE_TRACTS: u32 = 40;
 
 /// What a user does.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +38,6 @@ struct Load {
 
 /// One block each.
 const SINGLE: &[u64] = &[1];
-/// 4 KiB to 1 MiB, most of them small: 55 KiB on average. The paper takes its sizes from studies of virtual desktops, which it
-/// does not print; this is our guess at them.
-pub(crate) const MIXED: &[u64] = &[
-    1, 1, 2, 1, 4, 1, 8, 1, 2, 16, 1, 1, 4, 32, 1, 2, 1, 1, 64, 1, 2, 4, 1, 8, 1, 1, 16, 1, 2, 1, 1, 256,
-];
 
 impl Load {
     /// How many blocks a write has.

@@ -91,7 +91,7 @@ fn choose_mode(random: &mut Seeded) -> Mode {
     };
     let regions = Regions {
         blocks: random.between(1, 3),
-        resting: random.below(3) as usize,
+        idle_kept: random.below(3) as usize,
     };
     match random.below(8) {
         0 => striped(WritePolicy::Durable, FlushPolicy::Durable, regions),
@@ -454,7 +454,7 @@ impl History {
         }
     }
 
-    /// Everything under way is done: every request must be answered, and the disk come to rest.
+    /// Everything under way is done: every request must be answered, and the disk become idle.
     fn drain(&mut self, engine: &mut Engine) -> Result<(), String> {
         for _ in 0..DRAIN_STEPS_MAX {
             if self.flying.is_empty() {
@@ -467,7 +467,7 @@ impl History {
             self.acknowledge(engine)?;
         }
         Err(format!(
-            "the disk never comes to rest: {} stores are under way",
+            "the disk never becomes idle: {} stores are under way",
             self.flying.len()
         ))
     }

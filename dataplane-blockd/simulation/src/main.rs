@@ -210,7 +210,7 @@ fn all_crashes(operations: usize) -> u64 {
     failed
 }
 
-/// Every mode, with marks and checkpoints frequent enough to matter in a few operations.
+/// Every mode, with dirty-region pages and checkpoints frequent enough to matter in a few operations.
 fn short_modes() -> Vec<Mode> {
     let ordered = FlushPolicy::Ordered { lag_ms_max: 1000 };
     let striped = |write, flush| {

@@ -1,4 +1,4 @@
-//! What one tenant at full blast does to its neighbours on the same nodes.
+//! Noisy-neighbour experiment: the effect of one tenant at full blast on others on the same nodes.
 //!
 //! All tenants have as many disks, all disks lie on all nodes. Seven tenants read and write at a rate that leaves the nodes most of
 //! their time, once with the eighth silent and once with all of its disks under as many requests as they take. What is measured is

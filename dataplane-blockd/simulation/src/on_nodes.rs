@@ -5,7 +5,8 @@ use crate::{
     check::Promises,
     cluster::{Cluster, Host, Size, TENANT, access, placement, replica_options, whole},
     user::{
-        self, Habits, Known, Recorded, SNAPSHOT_TRACT_BYTES, content, lock, snapshot_store, snapshots_hold,
+        self, BLOCK_BYTES, BLOCKS, Habits, Known, Recorded, SNAPSHOT_TRACT_BYTES, content, lock,
+        snapshot_store, snapshots_hold,
     },
 };
 use bytes::Bytes;
@@ -28,10 +29,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) const BLOCK_BYTES: usize = 4096;
 const KEY: [u8; 32] = [5; 32];
-/// Blocks of the disk: over three tracts in place, and a log that goes round many times.
-pub(crate) const BLOCKS: u64 = 18;
 /// Of a journal, and of its files: small enough to be full now and then, and given back piece by piece; or enough for a longer while,
 /// of which nothing is given back, and little is made durable by itself, until all of it was given to nodes.
 const JOURNAL_BLOCKS: [(u64, u64); 2] = [(40, 8), (160, 80)];
@@ -175,13 +173,13 @@ fn play(seed: u64, nodes: usize, plan: &Plan, report: &mut Report) -> Result<(),
         }
         let disk = create(&env, &table, &plan).await?;
         lock(&model).promises = Promises::new(vec![0; BLOCKS as usize]);
-        let (mut turn, mut attaches, mut lost) = (0, 0, 0);
+        let (mut current, mut attaches, mut lost) = (0, 0, 0);
         let (mut journals, mut interrupted) = ((0, 0), 0);
         // Who had the disk last.
         let mut before = None;
         let journaled = plan.journal.is_some();
         for _ in 0..1 + 5 * u64::from(journaled) + env.random_below(3) {
-            let machine = &clients[turn];
+            let machine = &clients[current];
             if journaled {
                 // One process uses a journal: whoever was left behind here is gone.
                 machine.crash();
@@ -192,8 +190,8 @@ fn play(seed: u64, nodes: usize, plan: &Plan, report: &mut Report) -> Result<(),
             let goes_on = is_journaling(&attached);
             journals.0 += u64::from(goes_on);
             journals.1 += u64::from(attached.salvaged.is_some());
-            let same_machine = before == Some(turn);
-            before = Some(turn);
+            let same_machine = before == Some(current);
+            before = Some(current);
             if journaled && env.random_below(4) < if goes_on { 3 } else { 1 } {
                 // It dies before nodes have all that its journal has, and another goes on from there.
                 lock(&model).begin_life(same_machine);
@@ -201,7 +199,7 @@ fn play(seed: u64, nodes: usize, plan: &Plan, report: &mut Report) -> Result<(),
                 env.sleep(catching_up(&env, &plan, longer)).await;
                 interrupted += u64::from(is_journaling(&attached));
                 stop(machine, &env);
-                turn = env.random_below(2) as usize;
+                current = env.random_below(2) as usize;
                 continue;
             }
             lost += check(&env, &attached, &model, &plan, same_machine).await?;
@@ -245,7 +243,7 @@ fn play(seed: u64, nodes: usize, plan: &Plan, report: &mut Report) -> Result<(),
             }
             // With a journal, the same machine comes back half of the time, and goes on with it.
             if !journaled || env.random_below(2) == 0 {
-                turn = 1 - turn;
+                current = 1 - current;
             }
         }
         for host in &hosts {
@@ -257,12 +255,12 @@ fn play(seed: u64, nodes: usize, plan: &Plan, report: &mut Report) -> Result<(),
             return Err("the rows never became whole again".to_owned());
         }
         if journaled {
-            clients[turn].crash();
-            clients[turn].restart();
+            clients[current].crash();
+            clients[current].restart();
         }
-        let attached = attach_on(&clients[turn].env(), &table, disk, &plan, true).await?;
+        let attached = attach_on(&clients[current].env(), &table, disk, &plan, true).await?;
         attaches += 1;
-        lost += check(&env, &attached, &model, &plan, before == Some(turn)).await?;
+        lost += check(&env, &attached, &model, &plan, before == Some(current)).await?;
         let looking = (&env, &placement);
         let catalogue = Catalogue::new(snapshots, disk, &KEY);
         let held = snapshots_hold(&env, &catalogue, &model).await?;
@@ -389,7 +387,7 @@ async fn attach_on(
         dirty_bytes_max: plan.dirty_blocks * BLOCK_BYTES as u64,
         regions: Regions {
             blocks: 4,
-            resting: 1,
+            idle_kept: 1,
         },
         force,
         replicas: replica_options(),

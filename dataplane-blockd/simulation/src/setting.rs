@@ -16,6 +16,15 @@ use std::{sync::Arc, time::Duration};
 pub(crate) const KEY: [u8; 32] = [6; 32];
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 4096;
+/// Every node's disk: the parameters of the Blizzard paper's disks as far as it gives them.
+pub const MODEL: &str = "seek=8ms,bw=128MB/s";
+/// Tracts that a node has room for.
+pub(crate) const NODE_TRACTS: u32 = 40;
+/// Blocks of writes of 4 KiB to 1 MiB, most of them small: 55 KiB on average. The paper takes its sizes from studies of virtual desktops, which it
+/// does not print; this is our guess at them.
+pub(crate) const MIXED: &[u64] = &[
+    1, 1, 2, 1, 4, 1, 8, 1, 2, 16, 1, 1, 4, 32, 1, 2, 1, 1, 64, 1, 2, 4, 1, 8, 1, 1, 16, 1, 2, 1, 1, 256,
+];
 
 /// A disk on a cluster of its own.
 #[derive(Clone, Copy, Debug)]

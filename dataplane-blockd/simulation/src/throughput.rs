@@ -3,10 +3,7 @@
 //! As many nodes as the widest segment has tracts, one copy, write-through, 32 MiB asked for at once. What is measured is the second
 //! time over the same places: regions are marked then, and each write has an older one to take the place of.
 
-use crate::{
-    figures::{MODEL, NODE_TRACTS},
-    setting::{BLOCK_BYTES, Setting},
-};
+use crate::setting::{BLOCK_BYTES, MODEL, NODE_TRACTS, Setting};
 use bytes::Bytes;
 use firn_blockd_client::Mode;
 use firn_blockd_disk::{FlushPolicy, VirtualDisk};

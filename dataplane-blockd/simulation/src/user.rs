@@ -7,10 +7,7 @@
 //!  snapshots ──┘
 //! ```
 
-use crate::{
-    check::{Piece, Promises},
-    on_nodes::{BLOCK_BYTES, BLOCKS},
-};
+use crate::check::{Piece, Promises};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_disk::journal::Journaled;
@@ -28,6 +25,10 @@ use std::{
 
 /// Requests under way at once.
 const DEPTH: usize = 6;
+/// Of the disk that they use.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+/// Blocks of the disk: over three tracts in place, and a log that goes round many times.
+pub(crate) const BLOCKS: u64 = 18;
 /// Three blocks: a history's disk has six of these.
 pub(crate) const SNAPSHOT_TRACT_BYTES: u32 = 3 * BLOCK_BYTES as u32;
 

@@ -1,6 +1,6 @@
 //! Whole clusters in virtual time: a node that dies for good, and a tenant that is loud.
 
-use firn_blockd_simulation::{death::Death, figures::MODEL, neighbours::Neighbours};
+use firn_blockd_simulation::{death::Death, neighbours::Neighbours, setting::MODEL};
 use std::time::Duration;
 
 fn death(nodes: usize) -> Death {

@@ -10,7 +10,7 @@ fn in_a_full_cluster_every_write_ends_whichever_node_is_lost() {
         assert_eq!(report.failure, None, "seed {seed}: {report:?}");
         assert!(report.writes > 5, "seed {seed}: {report:?}");
         let (tracts, promisable, promised) = report.tracts;
-        // A disk of one tract has one of marks, in two copies, and may make the largest row larger by one on each of four nodes.
+        // A disk of one tract has one of the dirty-region log, in two copies, and may make the largest row larger by one on each of four nodes.
         assert!(promised + 8 >= promisable, "seed {seed}: {report:?}");
         assert!(promised * 2 >= tracts, "seed {seed}: {report:?}");
     }

@@ -55,7 +55,7 @@ async fn requests_of_a_discard(client: Client) -> Result<u64, String> {
 fn a_discard_of_a_gibibyte_is_one_request_to_each_replica_of_each_tract() {
     for mode in [Mode::WriteThrough, Mode::WriteBack, Mode::FlushEpoch] {
         let requests = setting(mode).run(1, requests_of_a_discard).unwrap();
-        // A page of marks goes before it, and one may come behind it.
+        // A page of the dirty-region log goes before it, and one may come behind it.
         let most = (TRACTS + 4) * u64::from(COPIES);
         assert!(requests <= most, "{mode}: {requests} requests, more than {most}");
     }

@@ -21,7 +21,7 @@ const SETTING: Setting = Setting {
     copies: 2,
     mode: Mode::WriteBack,
     flush: FlushPolicy::Durable,
-    // With the one of the marks that is two tracts, so that most nodes have no part in the disk.
+    // With the one of the dirty-region log that is two tracts, so that most nodes have no part in the disk.
     segment_tracts: 1,
     blocks: 64,
 };
@@ -39,7 +39,7 @@ async fn write(attached: &AttachedDisk, block: u64, byte: u8) -> Result<(), Stri
     written.map_err(|error| error.to_string())
 }
 
-/// The row of the disk's marks, and that of its blocks.
+/// The row of the disk's dirty-region log, and that of its blocks.
 async fn rows(client: &Client) -> Result<[Row; 2], String> {
     let placement = placement(&client.machine.env(), &client.table);
     let replication = Replication::new(SETTING.copies).ok_or("two")?;
@@ -88,11 +88,11 @@ async fn taken_over_while_one_joins(client: Client) -> Result<bool, String> {
     let env = client.machine.env();
     write(&client.attached, LATE, 1).await?;
     let before = rows(&client).await?;
-    let [marks, blocks] = &before;
+    let [log, blocks] = &before;
     let dies = blocks
         .replicas
         .iter()
-        .find(|replica| marks.replica(replica.node).is_none());
+        .find(|replica| log.replica(replica.node).is_none());
     let Some(dies) = dies else {
         return Ok(false);
     };

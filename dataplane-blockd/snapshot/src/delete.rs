@@ -1,10 +1,10 @@
 //! Deleting a snapshot, and giving back what nobody needs.
 //!
 //! ```text
-//! turn: the list without it, a new epoch ──▶ all that the list still names ──▶ what earlier epochs stored beside that is removed
+//! generation: the list without it, a new epoch ──▶ all that the list still names ──▶ what earlier epochs stored beside that is removed
 //! ```
 //!
-//! The turn is the deletion; what follows can be done by anyone at any time, and again. Why what is removed is needed by nobody,
+//! The generation is the deletion; what follows can be done by anyone at any time, and again. Why what is removed is needed by nobody,
 //! however long ago it was found to be so: a snapshot is taken in the epoch of the generation that it began with, and exists only
 //! if no deletion came between. What it names was stored in its own epoch, which is not earlier than the one of a deletion
 //! before it, or is named by a snapshot that existed all the while.
@@ -33,7 +33,7 @@ const ATTEMPTS: usize = 8;
 pub struct Deleted {
     /// There was such a snapshot. If not, something was swept all the same.
     pub existed: bool,
-    /// Objects removed: tracts, index pages, roots, and turns long past.
+    /// Objects removed: tracts, index pages, roots, and generations long past.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Why a snapshot was not taken or not restored.
+//! Errors of taking and restoring a snapshot.
 
 use firn_blockd_nbd::DeviceError;
 use firn_store::StoreError;

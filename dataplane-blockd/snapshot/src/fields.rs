@@ -1,4 +1,4 @@
-//! What a snapshot stores, as its readers see it.
+//! Field reader of what a snapshot stores.
 
 use firn_codec::{Codec, Reader, VariableCodec};
 

@@ -12,6 +12,7 @@
 
 use crate::fields::{Fields, head};
 use bytes::{BufMut, Bytes, BytesMut};
+use data_encoding::HEXLOWER;
 use firn_blockd_nbd::Piece;
 use firn_blockd_protocol::DiskId;
 use firn_codec::{Reader, Writer};
@@ -62,24 +63,14 @@ impl Uid {
 
     /// From an object's name.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64
-            || !text
-                .bytes()
-                .all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
-        {
-            return None;
-        }
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-        }
-        Some(Self(bytes))
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
+        bytes.try_into().ok().map(Self)
     }
 }
 
 impl fmt::Display for Uid {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        write!(formatter, "{}", HEXLOWER.encode_display(&self.0))
     }
 }
 
@@ -334,7 +325,7 @@ mod tests {
             disk: DiskId([0xaa; 16]),
             pages: vec![Uid([0xbb; 32])],
         };
-        let hex: String = one.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = HEXLOWER.encode(&one.encode());
         assert_eq!(
             hex,
             format!(

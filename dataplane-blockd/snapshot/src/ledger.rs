@@ -1,8 +1,8 @@
-//! Which snapshots there are: a chain of turns, each the whole list.
+//! Snapshot list: a chain of generations, each the whole list.
 //!
 //! ```text
-//! turn  = magic "FBDL" | version u8 (1) | reserved [3] | number u64 | epoch u64 | count u32 | entry × count
-//! entry = name length u8, name | turn u64 | taken_unix_ms i64 | size_bytes u64 | root uid [32]
+//! generation = magic "FBDL" | version u8 (1) | reserved [3] | number u64 | epoch u64 | count u32 | entry × count
+//! entry      = name length u8, name | generation u64 | taken_unix_ms i64 | size_bytes u64 | root uid [32]
 //! ```
 //!
 //! All integers are little-endian. Whoever takes or deletes a snapshot creates the generation after the newest; of those who try at once
@@ -31,7 +31,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 64;
 pub struct Listed {
     /// Its name among its disk's.
     pub name: String,
-    /// The turn that made it: of two of the same name, one of which was deleted, the later has the greater.
+    /// The generation that made it: of two of the same name, one of which was deleted, the later has the greater.
     pub generation: u64,
     /// Its instant, by the client's calendar, in milliseconds since 1970.
     pub taken_unix_ms: i64,
@@ -50,9 +50,9 @@ impl Listed {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    /// Of this turn; 0: nothing was ever taken.
+    /// Of this generation; 0: nothing was ever taken.
     pub(crate) number: u64,
-    /// The last turn that deleted something.
+    /// The last generation that deleted something.
     pub(crate) epoch: u64,
     /// What there is, in the order in which it was taken.
     pub(crate) live: Vec<Listed>,
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turns_are_read_back(
+        fn generations_are_read_back(
             number in any::<u64>(),
             entries in proptest::collection::vec(("[a-z]{1,64}", any::<u64>(), any::<i64>(), any::<[u8; 32]>()), 0..20),
         ) {
@@ -152,7 +152,7 @@ mod tests {
                 root: Uid([0xcc; 32]),
             }],
         };
-        let hex: String = ledger.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = data_encoding::HEXLOWER.encode(&ledger.encode());
         let head = "4642444c01000000030000000000000002000000000000000100000002616201000000000000";
         assert_eq!(
             hex,

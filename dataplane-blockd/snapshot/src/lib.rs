@@ -10,7 +10,7 @@
 //! - [`SnapshotGate`] is a device before the disk. Freezing takes no time: from that instant on, a write to a tract that is
 //!   still to be copied waits until it was read (copy before write), all others pass.
 //! - [`Catalogue`] is the place of one disk's snapshots: objects named by the keyed hash of what they hold, so what did not
-//!   change since an earlier snapshot is there already. The turn that lists a snapshot is written last; without it nothing
+//!   change since an earlier snapshot is there already. The generation that lists a snapshot is written last; without it nothing
 //!   was taken.
 //! - [`take`], [`restore`] and [`delete`] do it all.
 //!

@@ -1,9 +1,9 @@
 //! Names and seals of what stands in the object store.
 //!
 //! ```text
-//! uid   = 24 bytes of BLAKE3, keyed with a key of the disk's, of (kind u8 | payload); then the epoch
-//! tract, index page, root = format u8 (2) | kind u8 | ciphertext | tag 16                key: HKDF(disk's key, kind, uid)
-//! turn  = format u8 (2) | kind u8 | salt [32] | ciphertext | tag 16                      key: HKDF(disk's key, kind, salt)
+//! uid                     = 24 bytes of BLAKE3, keyed with a key of the disk's, of (kind u8 | payload); then the epoch
+//! tract, index page, root = format u8 (2) | kind u8 | ciphertext | tag 16              key: HKDF(disk's key, kind, uid)
+//! generation              = format u8 (2) | kind u8 | salt [32] | ciphertext | tag 16  key: HKDF(disk's key, kind, salt)
 //! ```
 //!
 //! AES-256-GCM. Each key seals one content, since uid or salt decide it, so the nonce is zero. Kind, disk and uid (of a generation its

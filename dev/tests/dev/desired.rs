@@ -1,4 +1,4 @@
-//! What the service wants of an edge, done by an edge that is a process of its own and seen by an NFS client: a hard cap, and a policy of
+//! Desired state, applied by an edge that is a process of its own and seen by an NFS client: a hard cap, and a policy of
 //! snapshots. And what the edge says of itself, as the customer reads it.
 
 use crate::{
@@ -7,7 +7,15 @@ use crate::{
 };
 use firn_rig::{Client, EXPORT};
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Of Linux, on every processor.
+const EDQUOT: i32 = 122;
 
 /// How long the service's wishes may take to an edge whose clients do something.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
@@ -32,6 +40,86 @@ async fn until_written(client: &mut Client, is_wanted: bool) -> Duration {
         assert!(began.elapsed() < TOLD_WITHIN, "{written:?}");
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
+}
+
+/// What a process of the edge's machine gets on the mount, whenever it is told: at the write, or when the data are to be safe.
+fn write_on(mount: &Path, name: &str, data: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(mount.join(name))?;
+    file.write_all(data)?;
+    file.sync_all()
+}
+
+/// The same as [`until_written`] on a mount.
+async fn until_written_on(mount: &Path, is_wanted: bool) {
+    let began = Instant::now();
+    loop {
+        let path = mount.to_owned();
+        let written = tokio::task::spawn_blocking(move || write_on(&path, "probe", b"one more"));
+        let written = written.await.unwrap();
+        if let Err(error) = &written {
+            assert_eq!(error.raw_os_error(), Some(EDQUOT), "{error}");
+        }
+        if written.is_ok() == is_wanted {
+            return;
+        }
+        assert!(began.elapsed() < TOLD_WITHIN, "{written:?}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// Processes on the edge's own machine get EDQUOT, and can read, remove and cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hard_cap_is_edquot_on_a_mount_until_it_is_raised() {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: this machine has no /dev/fuse, nothing about mounts was tested");
+        return;
+    }
+    let Branch {
+        _place,
+        machine,
+        mut edge,
+        ..
+    } = Branch::joined().await;
+    edge.stop().await.unwrap();
+    let path = _place.path().join("mnt");
+    fs::create_dir(&path).unwrap();
+    edge.reconfigure(|settings| settings.nfs = format!("[[mount]]\npath = \"{}\"", path.display()))
+        .unwrap();
+    edge.start().await.unwrap();
+    write_on(&path, "kept", &[7; 100_000]).unwrap();
+    write_on(&path, "victim", b"in the way").unwrap();
+
+    machine.tell(&["budget", "set", "--hard-cap", "0"], "");
+    until_written_on(&path, false).await;
+    let refused = |what: &str, done: std::io::Result<()>| {
+        let error = done.expect_err(what);
+        assert_eq!(error.raw_os_error(), Some(EDQUOT), "{what}: {error}");
+    };
+    refused("a new file", fs::File::create(path.join("new")).map(drop));
+    refused("a directory", fs::create_dir(path.join("new")));
+    refused(
+        "a symbolic link",
+        std::os::unix::fs::symlink("kept", path.join("new")),
+    );
+    refused("a hard link", fs::hard_link(path.join("kept"), path.join("new")));
+    refused("more data", write_on(&path, "kept", b"more"));
+    let kept = fs::File::options().write(true).open(path.join("kept")).unwrap();
+    refused("a longer file", kept.set_len(200_000));
+    // All else goes on.
+    assert_eq!(fs::read(path.join("kept")).unwrap(), [7; 100_000]);
+    kept.set_len(50_000).unwrap();
+    fs::rename(path.join("kept"), path.join("renamed")).unwrap();
+    fs::remove_file(path.join("victim")).unwrap();
+    drop(kept);
+    edge.sync().await.unwrap();
+
+    machine.tell(&["budget", "raise", "100"], "");
+    until_written_on(&path, true).await;
+    assert_eq!(fs::read(path.join("renamed")).unwrap(), [7; 50_000]);
+    edge.stop().await.unwrap();
 }
 
 /// What `firn edge show` says of the one volume, once it satisfies `condition`.

@@ -58,7 +58,7 @@ async fn what_is_charged_is_what_was_done(machine: &mut Machine) -> u64 {
             return charged;
         }
     }
-    panic!("the volume does not come to rest");
+    panic!("the volume does not become idle");
 }
 
 /// The one family of the bucket.
@@ -498,7 +498,7 @@ fn the_invoice_has_it_all(teller: &Teller, machine: &Machine) {
 /// Somebody tells the service secrets after all, in a place that it stores: the name of a file, and a volume's key.
 fn a_planted_leak_is_found(machine: &mut Machine, secrets: &Secrets) {
     let (_, key) = volume_keys(machine).reveal().remove(0);
-    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = data_encoding::HEXLOWER.encode(&key[..]);
     machine.start();
     let phrase = machine.path("customer/phrase");
     for name in [std::str::from_utf8(NAME).unwrap(), &key] {

@@ -1,4 +1,4 @@
-//! What the admin socket does with snapshots.
+//! Snapshot commands of the admin socket.
 
 use super::{
     Reply,

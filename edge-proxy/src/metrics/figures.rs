@@ -238,6 +238,7 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
         .map(|(why, count)| ([("reason", why)], count)),
     );
     out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
+    smb(out, snapshot);
     cleaning(out, snapshot);
     let mut operations = |name: &str, help: &str, value: fn(&OperationPart) -> Value| {
         let samples = nfs.operations.iter().map(|one| {
@@ -267,6 +268,26 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
     operations("rpc_seconds_total", "Time from call to reply, summed.", |one| {
         Value::Measure(one.latency_sum_us as f64 / 1e6)
     });
+}
+
+/// SMB; its figures beside the first only where it is configured.
+fn smb(out: &mut Exposition<'_>, snapshot: &Snapshot) {
+    let smb = snapshot.smb.as_ref();
+    out.gauge(
+        "smb_down",
+        "1 while SMB is configured and not served.",
+        smb.is_some_and(|smb| !smb.is_serving()),
+    );
+    let Some(smb) = smb else {
+        return;
+    };
+    out.gauge("smb_serving", "1 while SMB is served.", smb.is_serving());
+    out.gauge("smb_connections", "Connections of SMB clients.", smb.connections);
+    out.counter(
+        "smb_failures_total",
+        "How often smbd ended by itself or was ended because it did not answer.",
+        smb.failures,
+    );
 }
 
 /// What the cleaner inside did, and what of any cleaner's work was taken over.

@@ -1,4 +1,4 @@
-//! What an administrator asks of a running edge.
+//! Administration of a running edge.
 
 use crate::machine::{Cloud, Machine, free_port, status};
 use std::{

@@ -371,3 +371,53 @@ async fn a_missing_segment_is_probed_once_however_many_objects_are_in_it() {
     );
     edge.stop();
 }
+
+/// A store that takes seconds for each answer: whoever verifies sees that it goes on, and how far it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verification_of_a_slow_store_says_every_second_how_far_it_is() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    for number in 0..6 {
+        files
+            .write(&format!("file{number}"), &noise(number, 300_000))
+            .await;
+        edge.succeed(&["sync"]);
+    }
+    edge.stop();
+    edge.wipe_cache();
+    let slow = cloud.path().join("slow.toml");
+    std::fs::write(
+        &slow,
+        "seed = 1\n[faults]\n[[phases]]\nfrom_ms = 3000\n[phases.faults]\nlatency_ms = 2500\n",
+    )
+    .expect("the faults");
+    edge.start(&["--fault", slow.to_str().expect("a path")]);
+    // It is slow once it has been open for as long as the phase says.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let output = edge.command(&["verify"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr.clone()).expect("text");
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("verifying: "))
+        .collect();
+    assert!(lines.len() >= 2, "{said}");
+    for line in &lines {
+        assert!(
+            line.contains(" files, ") && line.ends_with(" damages, 0 segments missing"),
+            "{line}"
+        );
+    }
+    let read = |line: &str| line.split(", ").nth(2).expect("a part").to_owned();
+    let mut seen: Vec<String> = lines.iter().map(|line| read(line)).collect();
+    seen.dedup();
+    assert!(seen.len() >= 2, "it does not say how far it is: {said}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).starts_with("whole: "),
+        "{output:?}"
+    );
+    edge.stop();
+}

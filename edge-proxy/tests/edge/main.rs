@@ -6,6 +6,7 @@
 )]
 
 mod administration;
+mod bounds;
 mod cleaning;
 mod damage;
 mod locks;
@@ -18,5 +19,6 @@ mod refusals;
 mod returns;
 mod rings;
 mod small_disk;
+mod smb;
 mod snapshots;
 mod takeover;

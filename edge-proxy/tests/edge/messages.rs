@@ -1,4 +1,4 @@
-//! What the program says: to people whose configuration is wrong, to pipes that are closed, and to log files.
+//! Messages of the program: to people whose configuration is wrong, to pipes that are closed, and to log files.
 
 use crate::machine::{Cloud, Machine, free_port};
 use std::{

@@ -1,4 +1,4 @@
-//! What an edge refuses to do, and says how to put right.
+//! Refusals of an edge, each with how to put it right.
 
 use crate::machine::{Cloud, Machine};
 use firn_table::{Condition, RedbTable, Table as _, Write};

@@ -4,8 +4,9 @@
 //! connection ── TLS 1.3, client certificate of the authority ──▶ PeerIdentity ── grants ──▶ role ──▶ AnchorService
 //! ```
 //!
-//! A connection without a certificate ends in its handshake. Connections are bounded; each has ten seconds for its handshake, a minute
-//! between requests, and twenty seconds for a request.
+//! A connection without a certificate ends in its handshake. Connections are bounded, and one that has not asked for anything gives way to
+//! a newcomer ([`ConnectionTable`]): strangers who say nothing keep nobody from committing. Each has ten seconds for its handshake, a
+//! minute between requests, and twenty seconds for a request.
 
 mod grants;
 
@@ -21,9 +22,10 @@ use axum::{
     routing::post,
 };
 use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole};
-use firn_env::Env;
+use firn_env::{ConnectionTable, Env, LogLimiter, Place};
 use firn_identity::{CertificateDer, PeerIdentity, TenantId, TenantVolume, VolumeId};
 use firn_table::{Table, TableError};
+use futures::future::{Either, select};
 use grants::GrantsFile;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,13 +37,11 @@ use rustls::{
 use serde_json::json;
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
@@ -108,32 +108,39 @@ pub async fn serve(
     let router = Router::new()
         .route("/v1/anchor/{tenant}/{volume}", post(call))
         .with_state(host);
-    let seats = Arc::new(Semaphore::new(options.connections));
+    let (table, full) = (ConnectionTable::new(options.connections), LogLimiter::default());
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 env.sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        let Ok(seat) = seats.clone().try_acquire_owned() else {
-            tracing::warn!(
-                connections = options.connections,
-                "a connection was refused: there are too many"
-            );
+        // Many edges may be behind one address, so that it may have all places; who has many gives way first.
+        let Ok(place) = table.enter(address, options.connections, env.now()) else {
+            if let Some(count) = full.count(env.now()) {
+                tracing::warn!(
+                    connections = options.connections,
+                    count,
+                    "connections were refused: all there may be are being answered"
+                );
+            }
             continue;
         };
         let (acceptor, router, inner) = (tls.acceptor(options), router.clone(), env.clone());
         drop(env.spawn("connection", async move {
-            converse(&inner, stream, acceptor, router).await;
-            drop(seat);
+            let conversation = pin!(converse(&inner, stream, acceptor, router, &place));
+            match select(conversation, pin!(place.evicted())).await {
+                Either::Left(((), _)) => {}
+                Either::Right(_) => tracing::debug!(%address, "a connection gave way to another"),
+            }
         }));
     }
 }
 
-async fn converse(env: &Env, stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
+async fn converse(env: &Env, stream: TcpStream, acceptor: TlsAcceptor, router: Router, place: &Place) {
     // Answers are written whole; waiting for more would only delay them.
     let _ = stream.set_nodelay(true);
     // A client that fails its handshake has no request to be answered.
@@ -147,7 +154,13 @@ async fn converse(env: &Env, stream: TcpStream, acceptor: TlsAcceptor, router: R
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
         }
-        router.clone().oneshot(request)
+        let in_flight = place.request(env.now());
+        let reply = router.clone().oneshot(request);
+        async move {
+            let reply = reply.await;
+            drop(in_flight);
+            reply
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

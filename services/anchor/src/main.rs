@@ -1,7 +1,7 @@
 //! `firn-anchor`: the anchor as a process of its own.
 
 use anyhow::{Context as _, Result};
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use firn_anchor_service::host::{HostOptions, serve};
 use firn_table::TableUrl;
 use futures::future::{Either, select};
@@ -10,8 +10,22 @@ use tokio::net::TcpListener;
 
 /// Keeps the roots of volumes for edges and cleaners that come with certificates (docs/anchor.md).
 #[derive(Parser)]
-#[command(name = "firn-anchor", version)]
+#[command(
+    name = "firn-anchor",
+    version,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true
+)]
 struct Arguments {
+    #[command(flatten)]
+    serve: Option<Serve>,
+    #[command(subcommand)]
+    manual: Option<firn_manual::ManualCommand>,
+}
+
+#[derive(clap::Args)]
+struct Serve {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8447")]
     listen: SocketAddr,
@@ -42,28 +56,43 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let arguments = Arguments::parse();
-    let outcome = tokio::runtime::Runtime::new()
-        .context("cannot start threads")
-        .and_then(|runtime| {
-            let outcome = runtime.block_on(run(&arguments));
-            // What is being answered ends with the process; callers ask again.
-            runtime.shutdown_background();
-            outcome
-        });
+    let outcome = match arguments {
+        Arguments {
+            manual: Some(manual), ..
+        } => {
+            let written = manual.run(Arguments::command());
+            written.context("the manual cannot be written")
+        }
+        Arguments {
+            serve: Some(serve), ..
+        } => start(&serve),
+        Arguments {
+            serve: None,
+            manual: None,
+        } => unreachable!("then the help is shown"),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("firn-anchor: {error:#}");
+            firn_env::eprintln!("firn-anchor: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(options: &Serve) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start threads")?;
+    let outcome = runtime.block_on(run(options));
+    // What is being answered ends with the process; callers ask again.
+    runtime.shutdown_background();
+    outcome
 }
 
 #[allow(
     clippy::disallowed_methods,
     reason = "a real listener, for a real process: TLS and HTTP speak to it directly"
 )]
-async fn run(arguments: &Arguments) -> Result<()> {
+async fn run(arguments: &Serve) -> Result<()> {
     let env = firn_env::real(&arguments.directory)?;
     let (table, _) = firn_table_dynamodb::open(&env, &arguments.table)
         .await
@@ -77,7 +106,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         grants: arguments.grants.clone(),
         connections: usize::from(arguments.connections),
     };
-    println!("firn-anchor listens on {}", listener.local_addr()?);
+    firn_env::println!("firn-anchor listens on {}", listener.local_addr()?);
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let signalled = pin!(async {
         select(pin!(tokio::signal::ctrl_c()), pin!(terminate.recv())).await;

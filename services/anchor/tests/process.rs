@@ -56,6 +56,8 @@ struct Place {
     authority: CertificateAuthority,
     child: Option<Child>,
     address: Option<SocketAddr>,
+    /// More of the command line.
+    options: Vec<String>,
 }
 
 impl Place {
@@ -74,6 +76,7 @@ impl Place {
             authority,
             child: None,
             address: None,
+            options: Vec::new(),
         };
         place.issue(&service("anchor"), "anchor.pem");
         place.grant(&[]);
@@ -120,10 +123,19 @@ impl Place {
     }
 
     fn start(&mut self) {
+        self.spawn(Stdio::piped());
+        let mut line = String::new();
+        let output = self.child.as_mut().unwrap().stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("firn-anchor listens on ").expect(&line);
+        self.address = Some(address.parse().unwrap());
+    }
+
+    fn spawn(&mut self, output: Stdio) {
         let listen = self
             .address
             .map_or("127.0.0.1:0".to_owned(), |address| address.to_string());
-        let mut child = Command::new(env!("CARGO_BIN_EXE_firn-anchor"))
+        let child = Command::new(env!("CARGO_BIN_EXE_firn-anchor"))
             .args(["--listen", &listen, "--table"])
             .arg(format!("redb:{}", self.root.join("roots.redb").display()))
             .arg("--identity")
@@ -134,15 +146,10 @@ impl Place {
             .arg(self.root.join("grants.toml"))
             .arg("--directory")
             .arg(&self.root)
-            .stdout(Stdio::piped())
+            .args(&self.options)
+            .stdout(output)
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line.trim().strip_prefix("firn-anchor listens on ").expect(&line);
-        self.address = Some(address.parse().unwrap());
         self.child = Some(child);
     }
 
@@ -229,6 +236,57 @@ async fn a_process_conforms_and_lets_nobody_in_but_whom_the_grants_name() {
     assert!(refused(family(&anchor).await));
     fs::write(place.root.join("grants.toml"), "[[grant]]\nname = 7").unwrap();
     assert!(refused(family(&cleaners).await));
+}
+
+/// Whoever reaches the port can connect and say nothing. That must not keep edges from committing.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_of_strangers_keep_nobody_from_being_answered() {
+    let here = tempfile::tempdir().unwrap();
+    let mut place = Place::new(here.path(), 1);
+    place.options = vec!["--connections".into(), "8".into()];
+    place.grant(&[(&edge(1), volume(1), "edge")]);
+    let edges = place.issue(&edge(1), "edge.pem");
+    place.start();
+    let anchor = place.reached(&edges, volume(1));
+    family(&anchor).await.expect("it answers");
+    let mut silent = Vec::new();
+    for round in 0..5 {
+        for _ in 0..20 {
+            silent.push(
+                tokio::net::TcpStream::connect(place.address.unwrap())
+                    .await
+                    .unwrap(),
+            );
+        }
+        // A client that connects anew, and one that has been answered before.
+        let newcomer = place.reached(&edges, volume(1));
+        let answer = family(&newcomer).await;
+        assert!(answer.is_ok(), "round {round}: {answer:?}");
+        let answer = family(&anchor).await;
+        assert!(answer.is_ok(), "round {round}: {answer:?}");
+    }
+}
+
+/// Whoever started it may read one line and go, or none.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_serves_though_nobody_reads_what_it_prints() {
+    let here = tempfile::tempdir().unwrap();
+    let mut place = Place::new(here.path(), 1);
+    place.grant(&[(&edge(1), volume(1), "edge")]);
+    let edges = place.issue(&edge(1), "edge.pem");
+    place.start();
+    place.kill();
+    // Now at a known address, into a pipe whose other end is closed.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    place.spawn(Stdio::from(writer));
+    let began = std::time::Instant::now();
+    while let Err(error) = family(&place.reached(&edges, volume(1))).await {
+        let ended = place.child.as_mut().unwrap().try_wait().unwrap();
+        assert!(ended.is_none(), "it has ended: {ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// How many roots were committed to the one volume.

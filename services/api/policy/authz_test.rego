@@ -52,6 +52,25 @@ test_an_edge_acts_on_itself_only if {
 	not authz.allow with input as ask(usage, {"tenant": ours, "edge": edge}, "owner", [])
 }
 
+test_operators_let_machines_attach_disks_and_readers_do_not if {
+	every what in ["ticket", "detach"] {
+		operation := concat("", ["POST /v1/tenants/{tenant}/disks/{disk}/", what])
+		params := {"tenant": ours, "disk": "dsk_55555555555555555555555555555555"}
+		authz.allow with input as ask(operation, params, "operator", [])
+		authz.allow with input as ask(operation, params, "operator", ["disk:attach"])
+		not authz.allow with input as ask(operation, params, "operator", ["disk:write"])
+		not authz.allow with input as ask(operation, params, "reader", [])
+		not authz.allow with input as ask(operation, params, "edge", [])
+		not authz.allow with input as ask(operation, object.union(params, {"tenant": theirs}), "operator", [])
+	}
+}
+
+# What a machine may do with the disk that it was let in for, the service finds out by its certificate.
+test_a_machines_calls_are_a_door if {
+	calls := "POST /v1/tenants/{tenant}/disks/{disk}/calls"
+	authz.allow with input as {"operation": calls, "params": {"tenant": ours, "disk": "dsk_55555555555555555555555555555555"}}
+}
+
 test_every_row_is_a_door_or_names_roles_and_a_scope if {
 	every operation, row in authz.rows {
 		count(split(operation, " ")) == 2

@@ -51,6 +51,10 @@ const STRANGERS_WAITING_PER_ADDRESS: usize = 4;
 /// How long a signed list is given to all who ask before it is signed anew.
 const SIGNED_SECONDS: u64 = 60;
 
+/// How long the capability of a disk's attachment holds. Machines renew it when a twelfth is over, so they go on for at least 110
+/// minutes while the service is away; and one that was cut off from the service by force can use what it has for no longer.
+pub const DISK_CAPABILITY_SECONDS: u64 = 2 * 3600;
+
 /// What a service is made of.
 pub struct Parts {
     /// The outside world.
@@ -78,6 +82,9 @@ pub struct Parts {
     pub trust_domain: String,
     /// Counts replacements of leaked token keys.
     pub token_generation: u32,
+    /// For how many seconds a machine that has a disk may use it without a word of the service: [`DISK_CAPABILITY_SECONDS`], unless the
+    /// operator wants another.
+    pub disk_capability_seconds: u64,
     /// How often what may be asked for.
     pub limits: Limits,
 }
@@ -220,6 +227,10 @@ impl App {
     /// The certificate authority.
     pub fn authority(&self) -> &CertificateAuthority {
         &self.0.authority
+    }
+
+    pub(crate) fn disk_capability_seconds(&self) -> u64 {
+        self.0.parts.disk_capability_seconds
     }
 
     pub(crate) fn capabilities(&self) -> &CapabilityIssuer {
@@ -482,6 +493,7 @@ mod tests {
             issuer: "https://firn.example".into(),
             trust_domain: "firn.example".into(),
             token_generation: 0,
+            disk_capability_seconds: DISK_CAPABILITY_SECONDS,
             limits: Limits::default(),
         })
         .unwrap()

@@ -6,6 +6,7 @@
 //! | valid | none, or the same edge's or node's | the token's caller |
 //! | an edge's or node's | another's | refused |
 //! | none | an edge's or node's | that edge or node |
+//! | none | an attached machine's | nobody: the door to its disk looks at the certificate |
 //! | refused for any reason | any | refused: a bad token is never ignored |
 //!
 //! Edges and nodes are looked up at every request, so that a removed one is refused at once.
@@ -103,7 +104,10 @@ fn certified(app: &App, peer: &PeerIdentity, tenant: Option<TenantId>) -> Result
                 "it is a fleet node's, and this tenant's nodes are its own; invite the node again and let it join anew",
             ));
         }
-        (PeerKind::Node(_) | PeerKind::Service(_), None) => return Ok(None),
+        // What an attached machine may, is behind a door that looks at its certificate.
+        (PeerKind::Attachment { .. }, _) | (PeerKind::Node(_) | PeerKind::Service(_), None) => {
+            return Ok(None);
+        }
         (PeerKind::Service(_), Some(_)) => return Err(certificate_refused("services act in no tenant")),
     };
     Ok(Some(Caller {

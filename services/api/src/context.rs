@@ -1,4 +1,4 @@
-//! Who asks, proved; and the tenant they may touch, proved.
+//! Request context: the caller, proved; and the tenant that they may touch, proved.
 //!
 //! Repositories take a [`TenantContext`], and the only ways to one are below. So even if the policy let everything through,
 //! a caller of one tenant could not name an item of another: every key a repository builds starts with the context's tenant.

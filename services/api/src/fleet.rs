@@ -74,6 +74,10 @@ fn impossible(error: impl std::fmt::Display) -> PlacementError {
 
 #[async_trait]
 impl DiskPlacement for Fleet {
+    fn cluster(&self) -> Option<&Placement> {
+        Some(&self.cluster)
+    }
+
     async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError> {
         let tracts = plan.size_bytes.div_ceil(TRACT_BYTES);
         let segment_tracts = u32::try_from(tracts.clamp(1, SEGMENT_TRACTS)).map_err(impossible)?;

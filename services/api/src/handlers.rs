@@ -4,6 +4,7 @@
 //! [`Change`]: crate::store::Change
 
 mod anchor;
+mod attachments;
 mod audit;
 mod bills;
 mod disks;
@@ -41,7 +42,7 @@ use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
 /// Operations of a tenant's at which nobody is authenticated yet: each checks a secret first.
-pub(crate) const DOORS: [&str; 4] = ["exchangeKey", "confirmMember", "joinEdge", "joinNode"];
+pub(crate) const DOORS: [&str; 5] = ["exchangeKey", "confirmMember", "joinEdge", "joinNode", "callDisk"];
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     [
@@ -56,6 +57,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         sessions::endpoints(),
         anchor::endpoints(),
         disks::endpoints(),
+        attachments::endpoints(),
         nodes::endpoints(),
         limits::endpoints(),
         usage::endpoints(),

@@ -58,7 +58,7 @@ mod throttle;
 pub mod types;
 mod upkeep;
 
-pub use app::{AUDIENCE, App, Parts, REVOKED_WITHIN};
+pub use app::{AUDIENCE, App, DISK_CAPABILITY_SECONDS, Parts, REVOKED_WITHIN};
 #[cfg(feature = "aws")]
 pub use aws::{
     AwsAccount, AwsError,
@@ -79,6 +79,7 @@ pub use endpoint::Endpoint;
 pub use fleet::Fleet;
 pub use handlers::{find_lost_nodes, set_capped, verify_chain, verify_head};
 pub use limiter::{Limits, RequestRate};
+pub use listener::Remote;
 pub use living::Roster;
 pub use mailer::{FileMailer, Mail, MailError, Mailer};
 pub use metering::{observe_capacity, record_operations, settle_commits, settle_commits_of};

@@ -43,8 +43,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LOOK: Duration = Duration::from_millis(50);
 
 /// Where a request came from: the caller's address, or what a gateway says it is.
+///
+/// The listener puts it into the request for the router, whose limits by address go by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Remote(pub(crate) IpAddr);
+pub struct Remote(pub IpAddr);
 
 /// A request's connection, as far as the router tells it how far it is.
 #[derive(Clone)]

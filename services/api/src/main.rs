@@ -4,7 +4,7 @@ mod listening_options;
 mod tables;
 
 use anyhow::{Context as _, bail};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_api::{
     App, Boot, BothClouds, CloudSessions, DiskPlacement, FileMailer, Fleet, MAX_POOL_NODES, MasterSecret,
     NoCloud, NoFleet, NodeProvisioner, POLICY, Parts, Pool, PoolSettings, Processes, RegoPolicy, openapi,
@@ -92,6 +92,8 @@ enum Command {
     /// Checks audit logs.
     #[command(subcommand)]
     Audit(Audit),
+    #[command(flatten)]
+    Manual(firn_manual::ManualCommand),
 }
 
 #[derive(Subcommand)]
@@ -148,6 +150,10 @@ struct Serve {
     /// Raise it when a token key leaked: all tokens end at once.
     #[arg(long, default_value = "0")]
     token_generation: u32,
+    /// For how many seconds a machine that has a disk attached may use it without a word of the service: outages up to eleven twelfths
+    /// of it do not stop disks, and a disk that was detached by force is safe from its old machine after it at the latest.
+    #[arg(long, default_value_t = firn_api::DISK_CAPABILITY_SECONDS, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(600..=86_400))]
+    disk_capability_seconds: u64,
 }
 
 /// Nodes that the service starts when a disk does not fit, and ends when they are not needed.
@@ -415,6 +421,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Roster { table, file } => tables::roster(&table, &file).await,
         Command::Restore { table, since, file } => tables::restore(&table, &since, &file).await,
         Command::Audit(Audit::Verify { file, head }) => verify_audit(&file, head.as_deref()),
+        Command::Manual(manual) => Ok(manual.run(Arguments::command())?),
     }
 }
 
@@ -528,6 +535,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         issuer: options.issuer,
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,
+        disk_capability_seconds: options.disk_capability_seconds,
         limits: options.limits.limits(),
         env,
     })?;

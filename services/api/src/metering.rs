@@ -1,4 +1,4 @@
-//! What the API itself observes and charges: requests that it served, and provisioned capacity by the hour.
+//! Metering by the API itself, which is charged: requests that it served, and provisioned capacity by the hour.
 //!
 //! **Requests** of members and API keys are counted in memory and written to a durable spool once a minute; machines' own
 //! (heartbeats, reports, renewals) cost nothing, since no customer decides on them. A process that dies loses the counts of

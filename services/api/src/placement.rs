@@ -1,6 +1,7 @@
 //! The seam to what puts a disk's tracts on nodes. The control plane decides *that* a disk exists; where, this decides.
 
 use async_trait::async_trait;
+use firn_blockd_placement::Placement;
 use firn_identity::{DiskId, NodeId, TenantId};
 
 /// What a disk needs.
@@ -49,6 +50,11 @@ pub enum PlacementError {
 /// Places disks. Every call is idempotent: a saga that was interrupted calls again with the same arguments.
 #[async_trait]
 pub trait DiskPlacement: Send + Sync {
+    /// The table of the nodes' cluster, in which attachments are agreed on; nothing where there are no nodes.
+    fn cluster(&self) -> Option<&Placement> {
+        None
+    }
+
     /// Places all tracts of a new disk, or nothing.
     async fn create(&self, plan: &DiskPlan) -> Result<(), PlacementError>;
     /// Places what a disk lacks to `plan.size_bytes`, or nothing more than it has.

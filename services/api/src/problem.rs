@@ -1,4 +1,4 @@
-//! What goes wrong, as RFC 9457 problem documents. Every code is explained in `docs/errors.md`; a test finds any that is not.
+//! Problem documents (RFC 9457). Every code is explained in `docs/errors.md`; a test finds any that is not.
 
 use axum::{
     body::Body,

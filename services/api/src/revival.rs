@@ -1,4 +1,4 @@
-//! What a restored backup brings back to life, and how it is kept from it.
+//! Revocations after a restore: what a restored backup would bring back to life, and how it is kept from it.
 //!
 //! A backup is the past: keys revoked, edges and members removed, volumes erased and key rings made since are as they were before.
 //! Without something newer nobody can tell which. So a restore is given a [roster](crate::Roster), taken after the backup, or is told

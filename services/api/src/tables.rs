@@ -34,7 +34,7 @@ pub async fn backup(table: &TableUrl, file: &Path) -> anyhow::Result<()> {
     out.into_inner()
         .context("the backup cannot be written")?
         .sync_all()?;
-    println!("{items} items");
+    firn_env::println!("{items} items");
     Ok(())
 }
 
@@ -68,8 +68,8 @@ pub async fn restore(table: &TableUrl, since: &SinceWhat, file: &Path) -> anyhow
     let restored = firn_api::restore(&env, &table, &mut open(file)?, &since).await?;
     env.sleep(std::time::Duration::from_secs(1)).await;
     for line in restored.told {
-        println!("{line}");
+        firn_env::println!("{line}");
     }
-    println!("{} items", restored.items);
+    firn_env::println!("{} items", restored.items);
     Ok(())
 }

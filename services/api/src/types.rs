@@ -1,6 +1,7 @@
-//! What travels over the wire, apart from how it is stored and done. Bodies are strict: a field nobody reads is refused, so
+//! Wire types of the API, apart from how things are stored and done. Bodies are strict: a field nobody reads is refused, so
 //! that a misspelt option does not pass for a default. Replies may gain fields; clients ignore those they do not know.
 
+mod attachments;
 mod billing;
 mod disks;
 mod edges;
@@ -8,6 +9,7 @@ mod limits;
 mod tenants;
 mod volumes;
 
+pub use attachments::*;
 pub use billing::*;
 pub use disks::*;
 pub use edges::*;

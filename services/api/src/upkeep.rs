@@ -1,4 +1,4 @@
-//! What the service does about money by itself, in passes that are short, repeatable and safe in any number of instances.
+//! Billing upkeep of the service: passes that are short, repeatable and safe in any number of instances.
 //!
 //! | pass | how often | what |
 //! |---|---|---|

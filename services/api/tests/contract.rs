@@ -1,4 +1,4 @@
-//! What is committed beside the code agrees with it: OpenAPI document, error codes, policy rows, decision table.
+//! Contract of the API: what is committed beside the code agrees with it. OpenAPI document, error codes, policy rows, decision table.
 
 mod harness;
 

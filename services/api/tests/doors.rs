@@ -1,4 +1,4 @@
-//! What strangers can cause at the doors: mails, waiting, slow bodies; bounded by recipient, by address and in all.
+//! Limits for strangers at the doors: mails, waiting, slow bodies; bounded by recipient, by address and in all.
 
 mod harness;
 
@@ -9,7 +9,7 @@ use axum::{
 use firn_env::sim::Simulation;
 use harness::{Answer, Call, Service};
 use serde_json::json;
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 use tower::ServiceExt as _;
 
 async fn sign_up(service: &Service, email: &str) -> Answer {
@@ -95,6 +95,61 @@ fn sign_ups_from_one_address_and_from_everywhere_are_bounded() {
         env.sleep(Duration::from_secs(3600)).await;
         let again = sign_up(&service, "late@one.example").await;
         assert_eq!(again.status, StatusCode::ACCEPTED);
+    };
+    simulation.run(run).unwrap();
+}
+
+/// As many as one address may, from so many addresses that the limit of all together is what holds them back.
+#[test]
+fn sign_ups_from_many_addresses_are_bounded_in_all() {
+    let simulation = Simulation::new(1);
+    let env = simulation.env();
+    let run = async move {
+        let service = Service::on(env.clone(), harness::rego());
+        let began = env.now();
+        let sign_up_from = async |address: u32, number: u32| {
+            let body = json!({ "email": format!("{number}@{address}.example"), "tenant_name": "Nord" });
+            let call = Call::new(Method::POST, "/v1/signups").json(body);
+            service
+                .send(call.from(Ipv4Addr::from(0x0a00_0000 + address).into()))
+                .await
+        };
+        let (mut accepted, mut refused) = (0, None);
+        for address in 0..100 {
+            let mut from_here = 0;
+            for number in 0..30 {
+                let answer = sign_up_from(address, number).await;
+                match answer.status {
+                    StatusCode::ACCEPTED => from_here += 1,
+                    _ => refused = Some(answer),
+                }
+            }
+            accepted += from_here;
+            assert!(
+                from_here == 30 || accepted == 1800,
+                "{accepted} are let in, {from_here} of 30 from the {address}th address"
+            );
+        }
+        assert_eq!(env.now(), began, "no time has passed, so none was added");
+        assert_eq!(accepted, 1800);
+        assert_eq!(service.mail.count(), 1800, "nothing was done for those refused");
+        let refused = refused.expect("three thousand are too many");
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.code(), "rate_limited");
+        assert!(
+            refused.text("detail").contains("too many people"),
+            "{:?}",
+            refused.body
+        );
+        assert_eq!(seconds(&refused), 2, "1800 an hour");
+
+        // Half a minute makes room for fifteen, whoever asks.
+        env.sleep(Duration::from_secs(30)).await;
+        let mut later = 0;
+        for address in 200..240 {
+            later += usize::from(sign_up_from(address, 0).await.status == StatusCode::ACCEPTED);
+        }
+        assert_eq!(later, 15);
     };
     simulation.run(run).unwrap();
 }

@@ -15,7 +15,7 @@ async fn report(service: &Service, path: &str, peer: &PeerIdentity, state: Value
         .await
 }
 
-fn standing(in_force: u64) -> Value {
+fn observed_state(in_force: u64) -> Value {
     json!({ "version": "9.9.9", "in_force": in_force, "volumes": [], "mood": "what a newer edge says beside" })
 }
 
@@ -32,7 +32,7 @@ async fn an_edge_is_told_what_is_wanted_once_and_again_when_that_changes() {
         let text = answer.body["desired"].as_str().map(str::to_owned);
         text.map(|text| DesiredState::open(&verifier, (customer.tenant, edge), &text).unwrap())
     };
-    let first = report(&service, &path, &peer, standing(0)).await;
+    let first = report(&service, &path, &peer, observed_state(0)).await;
     let text = first.body["desired"].as_str().unwrap().to_owned();
     let first = opened(&first).expect("it has none yet");
     assert_eq!(
@@ -42,7 +42,10 @@ async fn an_edge_is_told_what_is_wanted_once_and_again_when_that_changes() {
     // Another's it is not, whatever it is called.
     let foreign = DesiredState::open(&verifier, (customer.tenant, EdgeId([9; 16])), &text);
     assert!(matches!(foreign, Err(Refusal::Foreign { .. })), "{foreign:?}");
-    assert_eq!(opened(&report(&service, &path, &peer, standing(1)).await), None);
+    assert_eq!(
+        opened(&report(&service, &path, &peer, observed_state(1)).await),
+        None
+    );
 
     // A cap of nothing is reached when it is set, and no longer when it is raised.
     let set = |nanos: u64| {
@@ -51,13 +54,13 @@ async fn an_edge_is_told_what_is_wanted_once_and_again_when_that_changes() {
             .json(json!({ "hard_cap_nano_dollars": nanos }))
     };
     assert_eq!(service.send(set(0)).await.status, StatusCode::OK);
-    let capped = opened(&report(&service, &path, &peer, standing(1)).await).expect("it is told");
+    let capped = opened(&report(&service, &path, &peer, observed_state(1)).await).expect("it is told");
     assert_eq!(
         (capped.generation, capped.content.new_writes),
         (2, NewWrites::RefusedByCap)
     );
     // What it cannot read is not sent to it again before there is another.
-    let mut refusing = standing(1);
+    let mut refusing = observed_state(1);
     refusing["refused"] = json!({ "generation": 2, "why": "its format is 7; update the edge" });
     assert_eq!(opened(&report(&service, &path, &peer, refusing).await), None);
     let shown = service.get(&token, &format!("{base}/edges/{edge}")).await.body;
@@ -70,16 +73,19 @@ async fn an_edge_is_told_what_is_wanted_once_and_again_when_that_changes() {
         (&json!(1), &json!(2))
     );
     assert_eq!(service.send(set(1_000_000_000)).await.status, StatusCode::OK);
-    let raised = opened(&report(&service, &path, &peer, standing(1)).await).expect("it is told");
+    let raised = opened(&report(&service, &path, &peer, observed_state(1)).await).expect("it is told");
     assert_eq!(
         (raised.generation, raised.content.new_writes),
         (3, NewWrites::Allowed)
     );
 
     // An edge that knows a later generation than the service, as after a restored backup.
-    let later = opened(&report(&service, &path, &peer, standing(40)).await).expect("it is told");
+    let later = opened(&report(&service, &path, &peer, observed_state(40)).await).expect("it is told");
     assert_eq!((later.generation, later.content), (41, raised.content));
-    assert_eq!(opened(&report(&service, &path, &peer, standing(41)).await), None);
+    assert_eq!(
+        opened(&report(&service, &path, &peer, observed_state(41)).await),
+        None
+    );
 }
 
 #[tokio::test]
@@ -90,12 +96,12 @@ async fn reports_of_others_and_of_what_cannot_be_are_refused() {
     let (_, other, _) = service.join_edge(&customer, &token, "f").await;
     let path = format!("{base}/edges/{edge}/usage");
     assert_eq!(
-        report(&service, &path, &other, standing(0)).await.status,
+        report(&service, &path, &other, observed_state(0)).await.status,
         StatusCode::FORBIDDEN
     );
-    let refused = report(&service, &path, &peer, standing(u64::MAX)).await;
+    let refused = report(&service, &path, &peer, observed_state(u64::MAX)).await;
     assert_eq!(refused.code(), "invalid_field", "{:?}", refused.body);
-    let mut long = standing(0);
+    let mut long = observed_state(0);
     long["version"] = "9".repeat(401).into();
     let refused = report(&service, &path, &peer, long).await;
     assert_eq!(refused.code(), "invalid_field", "{:?}", refused.body);
@@ -104,6 +110,6 @@ async fn reports_of_others_and_of_what_cannot_be_are_refused() {
 
     let removed = Call::new(Method::DELETE, &format!("{base}/edges/{edge}")).token(&token);
     assert_eq!(service.send(removed).await.status, StatusCode::OK);
-    let refused = report(&service, &path, &peer, standing(0)).await;
+    let refused = report(&service, &path, &peer, observed_state(0)).await;
     assert!(!refused.status.is_success(), "{:?}", refused.body);
 }

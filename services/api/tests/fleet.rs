@@ -1,4 +1,4 @@
-//! Whose nodes are the fleet's: only the fleet's tenant gets certificates with which a node may copy every tenant's blocks.
+//! The fleet's nodes: only the fleet's tenant gets certificates with which a node may copy every tenant's blocks.
 
 mod harness;
 
@@ -170,9 +170,7 @@ async fn counted(service: &Service, payer: TenantId) -> Vec<(ReporterRole, u128)
         .unwrap();
     let entries = hours.values().flat_map(|entries| entries.iter());
     let entries = entries.filter(|(key, _)| key.meter == Meter::NODE_OPERATIONS);
-    entries
-        .map(|(key, totals)| (key.standing, totals.quantity))
-        .collect()
+    entries.map(|(key, totals)| (key.role, totals.quantity)).collect()
 }
 
 fn peer(kind: PeerKind) -> PeerIdentity {

@@ -125,10 +125,7 @@ async fn a_join_secret_works_once_and_only_for_its_holder() {
 
 fn unhex(text: &Value) -> Vec<u8> {
     let text = text.as_str().unwrap();
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
-        .collect()
+    data_encoding::HEXLOWER.decode(text.as_bytes()).unwrap()
 }
 
 fn unbase64(text: &Value) -> Vec<u8> {

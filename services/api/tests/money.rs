@@ -93,8 +93,8 @@ async fn what_the_service_observed_is_charged_once_and_what_an_edge_says_never()
         next = service.get(&token, &path).await;
     }
     let row = |entry: &serde_json::Value| {
-        let standing = entry["standing"].as_str().unwrap().to_owned();
-        (standing, entry["quantity"].as_str().unwrap().to_owned())
+        let role = entry["standing"].as_str().unwrap().to_owned();
+        (role, entry["quantity"].as_str().unwrap().to_owned())
     };
     let rows: Vec<_> = entries.iter().map(row).collect();
     assert_eq!(

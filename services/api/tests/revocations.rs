@@ -1,4 +1,4 @@
-//! What is taken back is refused by every instance and every verifier in time, whatever the table does: in virtual time.
+//! Revocation is obeyed by every instance and every verifier in time, whatever the table does: in virtual time.
 
 mod harness;
 mod shaky;

@@ -1,4 +1,4 @@
-//! What is done to disks, killed at every step: each call to the table or to the nodes is the last one once, before and after it happened.
+//! Sagas of disks, killed at every step: each call to the table or to the nodes is the last one once, before and after it happened.
 
 mod harness;
 mod mortal;

@@ -1,4 +1,4 @@
-//! What a customer does, and what goes wrong: each request answered with the right code, nothing half done.
+//! A customer's story, and what goes wrong: each request answered with the right code, nothing half done.
 
 mod harness;
 

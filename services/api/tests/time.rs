@@ -1,4 +1,4 @@
-//! What expires, and clocks that are wrong.
+//! Expiry, and clocks that are wrong.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! What the Functions host sends when a trigger fires, and what it must be answered.
+//! Calls of the Functions host, when a trigger fires, and the answers that they must get.
 //!
 //! ```json
 //! {"Data": {"timer": {"Schedule": …, "ScheduleStatus": …, "IsPastDue": false}}, "Metadata": {"sys": {…}}}

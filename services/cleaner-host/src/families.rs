@@ -1,5 +1,5 @@
-//! Which families there are in a bucket: one listing each, since everything of a family has its id before the first slash, or in a
-//! bucket of the service behind the tenant and the volume whose it is.
+//! Enumeration of the families in a bucket: one listing each, since everything of a family has its id before the first slash, or
+//! in a bucket of the service behind the tenant and the volume whose it is.
 
 use crate::Target;
 use firn_format::FamilyId;

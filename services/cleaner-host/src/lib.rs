@@ -1,4 +1,4 @@
-//! What every host of the cleaner needs: settings from the environment, store and table, bounded runs, answers.
+//! Host of the cleaner, the part that all clouds share: settings from the environment, store and table, bounded runs, answers.
 //!
 //! A host is a program that a cloud starts next to the bucket: when a timer fires, or when a message in a queue names a family
 //! that has work. The hosts differ in how they are called (`services/cleaner-lambda`, `services/cleaner-functions`);

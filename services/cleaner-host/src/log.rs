@@ -1,4 +1,4 @@
-//! What a host tells its cloud: one JSON object a line.
+//! Log of a host to its cloud: one JSON object a line.
 
 use tracing_subscriber::EnvFilter;
 

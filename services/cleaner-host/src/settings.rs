@@ -1,4 +1,4 @@
-//! What a host is told, by variables of its environment: the one way that Lambda, Azure Functions and a shell have in common.
+//! Settings of a host, by variables of its environment: the one way that Lambda, Azure Functions and a shell have in common.
 //!
 //! Every variable that begins with [`PREFIX`] must be one of those below, so that a misspelt limit is an error and not a
 //! surprise. Credentials are the providers' own variables or roles, never settings of ours.
@@ -6,7 +6,7 @@
 use firn_cleaner::Limits;
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
-use firn_store::{PriceBook, StoreUrl};
+use firn_store::{ProviderPrices, StoreUrl};
 use firn_table::TableUrl;
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
@@ -32,7 +32,7 @@ pub struct Settings {
     /// Bounds of one run of one family.
     pub limits: Limits,
     /// `FIRN_CLEANER_PRICES`: by which prices money is shown.
-    pub prices: &'static PriceBook,
+    pub prices: &'static ProviderPrices,
 }
 
 /// Where roots are in the table, and with that how the bucket is divided.
@@ -254,9 +254,9 @@ impl Settings {
             families,
             limits,
             prices: match given.get("PRICES") {
-                None => &PriceBook::all()[0],
+                None => &ProviderPrices::all()[0],
                 Some(name) => {
-                    PriceBook::named(name).map_err(|error| wrong("PRICES", name, error.to_string()))?
+                    ProviderPrices::named(name).map_err(|error| wrong("PRICES", name, error.to_string()))?
                 }
             },
         })
@@ -304,7 +304,7 @@ mod tests {
         assert!(settings.families.is_empty());
         assert_eq!(settings.limits.time, Duration::from_secs(50));
         assert_eq!(settings.limits.grace, Limits::default().grace);
-        assert_eq!(settings.prices.name, PriceBook::all()[0].name);
+        assert_eq!(settings.prices.name, ProviderPrices::all()[0].name);
     }
 
     const VOLUME: &str = "ten_01010101010101010101010101010101/vol_02020202020202020202020202020202";

@@ -1,4 +1,4 @@
-//! What one run cleans.
+//! Target of one run: what it cleans.
 
 use crate::RootsAt;
 use firn_format::FamilyId;

@@ -1,4 +1,4 @@
-//! What Lambda may be called with, told apart and checked before anything is done.
+//! Events of Lambda, told apart and checked before anything is done.
 //!
 //! ```json
 //! {"source": "aws.events", "detail-type": "Scheduled Event", …}                          a rule or a schedule of EventBridge

@@ -4,7 +4,7 @@ use firn_cleaner::Limits;
 use firn_cleaner_host::{RootsAt, Settings};
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
-use firn_store::{PriceBook, StoreUrl};
+use firn_store::{ProviderPrices, StoreUrl};
 use firn_table::TableUrl;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
@@ -57,15 +57,15 @@ impl Config {
     ///
     /// # Errors
     /// If there is no such book.
-    pub fn price_book(&self) -> Result<&'static PriceBook, String> {
+    pub fn price_book(&self) -> Result<&'static ProviderPrices, String> {
         match &self.price_book {
-            Some(name) => PriceBook::named(name).map_err(|error| error.to_string()),
-            None => Ok(&PriceBook::all()[0]),
+            Some(name) => ProviderPrices::named(name).map_err(|error| error.to_string()),
+            None => Ok(&ProviderPrices::all()[0]),
         }
     }
 
     /// What a host of the cleaner needs of it.
-    pub fn settings(&self, prices: &'static PriceBook) -> Settings {
+    pub fn settings(&self, prices: &'static ProviderPrices) -> Settings {
         Settings {
             store: self.store.clone(),
             table: self.table.clone(),

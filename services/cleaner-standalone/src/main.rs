@@ -6,13 +6,13 @@
 
 mod config;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use config::Config;
 use firn_cleaner::Report;
 use firn_cleaner_host::{Cleaned, Host, HostError, Target, Work};
 use firn_env::{eprintln, println};
 use firn_quantity::{Dollars, Money};
-use firn_store::PriceBook;
+use firn_store::ProviderPrices;
 use serde_json::json;
 use std::{path::Path, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -45,6 +45,8 @@ enum Command {
     },
     /// Prints what would be moved and freed, and what that costs; changes nothing.
     Plan,
+    #[command(flatten)]
+    Manual(firn_manual::ManualCommand),
 }
 
 struct Failure {
@@ -78,6 +80,10 @@ async fn main() -> ExitCode {
 }
 
 async fn execute(arguments: Arguments) -> Result<(), Failure> {
+    // Packages are built where there is no configuration.
+    if let Command::Manual(manual) = arguments.command {
+        return manual.run(Arguments::command()).map_err(failed);
+    }
     let config = Config::load(&arguments.config).map_err(usage)?;
     let prices = config.price_book().map_err(usage)?;
     let env = firn_env::real(Path::new(".")).map_err(failed)?;
@@ -115,6 +121,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             }
             host.env().sleep(Duration::from_secs(every)).await;
         },
+        Command::Manual(_) => unreachable!("done before the configuration was read"),
     }
 }
 
@@ -143,7 +150,7 @@ fn priced(
     what: &str,
     outcome: serde_json::Value,
     cleaned: &Cleaned,
-    prices: &PriceBook,
+    prices: &ProviderPrices,
 ) -> serde_json::Value {
     json!({
         what: outcome,

@@ -7,7 +7,7 @@
 use crate::{content::content, process, report::Report};
 use anyhow::{Context, Result, bail, ensure};
 use firn_rig::{Client, EXPORT, Edge, FileHandle};
-use firn_store::{PriceBook, Route, Usage};
+use firn_store::{ProviderPrices, Route, Usage};
 use serde::Deserialize;
 use std::{
     fs,
@@ -161,7 +161,7 @@ impl Measured {
         let usage = runs
             .iter()
             .fold(Usage::default(), |sum, run| sum.plus(&run.ran.usage));
-        let book = &PriceBook::all()[0];
+        let book = &ProviderPrices::all()[0];
         let cost = book.cost(&usage, Route::SameRegion).total();
         let (retired, written) = (sum(|ran| ran.retired_bytes), sum(|ran| ran.written_bytes));
         let freed = retired.saturating_sub(written).max(1);

@@ -1,4 +1,4 @@
-//! What a client costs that appends 4 KiB every second, such as a log: the worst load for a log-structured volume, which has
+//! Monthly cost of a client that appends 4 KiB every second, such as a log: the worst load for a log-structured volume, which has
 //! something to upload all the time and never much.
 //!
 //! The engine runs in simulated time and its requests are counted; the price books turn them into money. The data repeat
@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use firn_quantity::Money;
-use firn_store::{PriceBook, Route};
+use firn_store::{ProviderPrices, Route};
 use firn_volume::VolumeConfig;
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ pub fn measure(small: bool) -> Result<Report> {
         format!("{:.2} GB", (kept * times) as f64 / 1e9),
     );
     for name in ["s3-us-east-1", "azure-hot-east-us"] {
-        let book = PriceBook::named(name)?;
+        let book = ProviderPrices::named(name)?;
         let requests = Money(book.cost(&usage, Route::Internet).total().0 * i128::from(times));
         let storage = book.storage_month.estimate(kept * times / 2);
         let total = requests.saturating_plus(table).saturating_plus(storage);

@@ -1,4 +1,4 @@
-//! What the kernel knows of a process and of the machine.
+//! Process and machine accounting, from the kernel (proc(5)).
 
 use anyhow::{Context, Result};
 use std::fs;

@@ -1,4 +1,4 @@
-//! How long a start takes when the journal is full of what the cloud never took.
+//! Restart time when the journal is full of what the cloud never took.
 //!
 //! The store refuses everything while a client writes, so every acknowledged byte is in the journal only. Then the edge is
 //! killed, and started again with the store in reach.

@@ -15,6 +15,7 @@ CACHE = pathlib.Path(
     or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "firn"
 )
 GUEST = CACHE / "lab" / "guest"
+OFFICE = CACHE / "lab" / "office"
 
 # The link between the host's end of a tap device and the guest on it. Guest N has the address .2 + N.
 HOST_ADDRESS = "192.168.77.1"

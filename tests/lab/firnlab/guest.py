@@ -10,17 +10,21 @@ import tarfile
 import tempfile
 import threading
 
-from . import GUEST, HOST_ADDRESS, LAB, LabError, namespace
+from . import GUEST, HOST_ADDRESS, LAB, OFFICE, LabError, namespace
 
 # What the kernel may use for its page cache; jobs that must read from the server drop that cache or go around it.
 MEMORY_MIB = 1024
 
 
 class Guest:
-    """One run of the guest. `number` selects tap and address, so that several can be up at once."""
+    """One run of the guest. `number` selects tap and address, so that several can be up at once.
 
-    def __init__(self, number=0, memory_mib=MEMORY_MIB):
+    With `office` it is the machine in an office instead: systemd is its first program, and packages can be installed.
+    """
+
+    def __init__(self, number=0, memory_mib=MEMORY_MIB, office=False):
         self.number = number
+        self.image, self.init = (OFFICE, ["init=/lib/systemd/systemd", "systemd.show_status=0"]) if office else (GUEST, ["init=/sbin/firn-init"])
         self.address = f"192.168.77.{2 + number}"
         self.memory_mib = memory_mib
         self.process = None
@@ -35,8 +39,8 @@ class Guest:
         Every line of its output goes to `on_line`. Variables reach the script in its environment; HOST is always
         the address of this machine.
         """
-        if not (GUEST / "image.version").exists():
-            raise LabError("there is no guest image; make it with: scripts/setup test")
+        if not (self.image / "image.version").exists():
+            raise LabError(f"there is no image in {self.image}; make it with: scripts/setup {'test' if self.image == GUEST else 'bench'}")
         with tempfile.TemporaryDirectory(prefix="firn-guest.") as directory:
             directory = pathlib.Path(directory)
             self._pack(directory / "job.tar", job, files, variables or {})
@@ -45,9 +49,9 @@ class Guest:
                 f"mem={self.memory_mib}M",
                 f"umid=firn{self.number}",
                 f"uml_dir={directory}/",
-                f"ubd0={directory}/cow,{GUEST}/root.img",
+                f"ubd0={directory}/cow,{self.image}/root.img",
                 f"ubd1r={directory}/job.tar",
-                "root=/dev/ubda", "rootfstype=ext4", "rw", "init=/sbin/firn-init", "quiet", "panic=-1",
+                "root=/dev/ubda", "rootfstype=ext4", "rw", *self.init, "quiet", "panic=-1",
                 # Without gro the host's 64 KiB segments arrive as 1500-byte packets, and reads run at a third.
                 f"vec0:transport=tap,ifname={namespace.tap(self.number)},depth=128,gro=1",
                 "con0=null,fd:1", "con=null", "ssl=null",

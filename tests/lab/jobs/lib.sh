@@ -4,9 +4,12 @@
 # status than 0 without a FAILED line counts as one failure.
 failures=0
 
-# What a client needs for locks: portmap, where the server finds our lock manager, and statd, which hears of restarts.
-mkdir -p /run/rpcbind
-rpcbind -w && rpc.statd --no-notify
+# What a client needs for locks: portmap, where the server finds our lock manager, and statd, which hears of restarts. Under systemd
+# units start them.
+if [ ! -d /run/systemd/system ]; then
+  mkdir -p /run/rpcbind
+  rpcbind -w && rpc.statd --no-notify
+fi
 
 # check SENTENCE COMMAND…: the command's output is shown only if it fails.
 check() {

@@ -1,4 +1,4 @@
-//! What is asked of NFS, in terms of the `nfs3_client` crate, which knows nothing of Firn.
+//! NFS client of the tests, in terms of the `nfs3_client` crate, which knows nothing of Firn.
 
 use anyhow::{Context, Result, bail, ensure};
 use nfs3_client::{

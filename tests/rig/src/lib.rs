@@ -1,4 +1,4 @@
-//! What programs need that try Firn from outside, as its users meet it: the demonstration, the bounds, the integration tests.
+//! Test rig: what programs need that try Firn from outside, as its users meet it. The demonstration, the bounds, the integration tests.
 //!
 //! - [`Edge`]: `firn-edge` as a process, with a configuration of its own: formatted, started, asked, killed, stopped.
 //! - [`Client`]: NFS in terms of the crate `nfs3_client`, which knows nothing of Firn: two ends of one mistake cannot agree.

@@ -1,4 +1,4 @@
-//! What a client asks of a file system, as a value: it can be made on an engine and on the model, and printed.
+//! File system operations as values: they can be made on an engine and on the model, and printed.
 
 use crate::outcome::{Outcome, Reply};
 use bytes::Bytes;

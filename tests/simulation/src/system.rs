@@ -1,4 +1,4 @@
-//! What a history needs of the thing it tests, whichever it is.
+//! The system under test, as a history needs it, whichever it is.
 
 use crate::{operation::Operation, outcome::Outcome};
 use async_trait::async_trait;

@@ -93,7 +93,7 @@ impl Node {
 }
 
 fn hex(hash: &[u8; 32]) -> String {
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(&hash[..4])
 }
 
 /// Every path with its file.

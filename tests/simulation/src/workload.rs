@@ -1,4 +1,4 @@
-//! What clients do: a random mix of calls on files they know, and on some they do not.
+//! Client workload: a random mix of calls on files they know, and on some they do not.
 
 use crate::operation::{Data, Operation};
 use bytes::Bytes;

@@ -108,7 +108,7 @@ fn the_account_has_these_bytes_and_no_others_are_read() {
         "09".repeat(16),
     ]
     .concat();
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = data_encoding::HEXLOWER.encode(&bytes);
     assert_eq!(hex, expected);
     assert_eq!(CleaningAccount::from_bytes(&bytes), Ok(account.clone()));
     let idle = CleaningAccount {

@@ -10,7 +10,7 @@ use firn_env::Random;
 use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }
 
 fn root() -> Root {

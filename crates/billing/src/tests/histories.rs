@@ -354,7 +354,7 @@ async fn advisory_is_bound(billing: &Billing, who: &TenantName) -> Result<(), St
         .totals(who, crate::Hour(0), crate::Hour(u32::MAX))
         .await
         .map_err(|error| error.to_string())?;
-    let said = totals.keys().any(|key| key.standing == ReporterRole::Advisory);
+    let said = totals.keys().any(|key| key.role == ReporterRole::Advisory);
     let has_edge = (SENDERS - EDGES..SENDERS).any(|sender| TENANTS[sender % TENANTS.len()] == who.as_str());
     if said == has_edge {
         Ok(())

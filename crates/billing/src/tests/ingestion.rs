@@ -30,7 +30,7 @@ fn all(entries: &Entries) -> Vec<(String, ReporterRole, u128, u64)> {
     let row = |(key, totals): (&EntryKey, &Totals)| {
         (
             key.resource.to_string(),
-            key.standing,
+            key.role,
             totals.quantity,
             totals.records,
         )

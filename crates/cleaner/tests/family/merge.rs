@@ -1,4 +1,4 @@
-//! How the model takes a proposal over: for equal uids, the places of the relocated tree.
+//! The model's merge of a proposal: for equal uids, the places of the relocated tree.
 
 use super::{
     edge::{Edge, Trees},

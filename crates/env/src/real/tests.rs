@@ -1,4 +1,4 @@
-//! What tasks see of a runtime that ends under them.
+//! Tasks under a runtime that ends.
 
 use super::real;
 use crate::{Env, OpenMode};

@@ -1,4 +1,4 @@
-//! Where a run is given up, and why one ended without a result.
+//! Limits of a simulated run, and the errors of one that ended without a result.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the simulation promises to those who trust its verdicts.
+//! The simulation's promises to those who trust its verdicts.
 
 mod disk;
 mod executor;

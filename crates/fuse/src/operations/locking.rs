@@ -6,8 +6,8 @@
 use super::{Operations, Outcome};
 use crate::{
     abi,
-    connection::Interrupted,
     errno::Failure,
+    interrupted::Interrupted,
     reply::{self, Reply},
     request::Lock,
 };

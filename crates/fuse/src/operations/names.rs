@@ -3,8 +3,8 @@
 use super::{Operations, Outcome, name, superuser};
 use crate::{
     abi,
-    connection::Interrupted,
     errno::Failure,
+    interrupted::Interrupted,
     reply::{self, Reply},
     request::Header,
 };

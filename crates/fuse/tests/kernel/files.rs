@@ -1,4 +1,4 @@
-//! What processes do with files on a mount.
+//! Files on a mount, as processes use them.
 
 use crate::world::{root, shell, world};
 use firn_fuse::{Mount, MountOptions};

@@ -1,4 +1,4 @@
-//! What processes see of changes that come by another way, and of others' locks.
+//! Coherence of a mount: changes that come by another way, and others' locks, as processes see them.
 
 use crate::world::{name, root, world};
 use firn_session::ByteRange;

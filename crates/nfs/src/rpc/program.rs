@@ -1,4 +1,4 @@
-//! What a protocol implements to be served.
+//! RPC program: the trait that a protocol implements to be served, and what a call hands it.
 
 use super::{AuthStatus, Credential};
 use crate::xdr::{Decoder, Encode, Encoder, XdrError};

@@ -1,12 +1,12 @@
-//! Who may do what: networks, read-only exports, squashing, handles that do not belong.
+//! Access rules: networks, read-only exports, squashing, handles that do not belong.
 
 use crate::served::{KEY, Served, guarded, handle, memory, mode, open_rule, root, status, user};
 use bytes::Bytes;
 use firn_nfs::{
-    ClientRule, Export, ExportError, Exports, HandleKey, SignedHandle, Squash, WireHandle,
+    ClientRule, Export, ExportError, Exports, HandleKey, ServiceConfig, SignedHandle, Squash, WireHandle,
     client::entry,
     mount::MountStatus,
-    rpc::Credential,
+    rpc::{Credential, ServerLimits},
     v3::{
         Status,
         types::{ACCESS_MODIFY, ACCESS_READ, NewAttributes, NewNode, StableHow},
@@ -344,5 +344,56 @@ async fn a_peer_that_no_export_admits_is_not_served_at_all() {
         let received =
             tokio::time::timeout(std::time::Duration::from_millis(500), socket.recv(&mut reply)).await;
         assert_eq!(received.is_ok(), answered, "by datagram from {source}");
+    }
+}
+
+/// Connections from `source` that are answered, of one more than `expected` that stay open side by side.
+async fn answered(served: &Served, source: &str, expected: usize) -> usize {
+    let mut open = Vec::new();
+    let mut answered = 0;
+    for _ in 0..=expected {
+        let client = served.client_from(source.parse().unwrap(), root()).await;
+        answered += usize::from(client.null().await.is_ok());
+        open.push(client);
+    }
+    answered
+}
+
+#[tokio::test]
+async fn an_exports_own_bound_of_connections_counts_for_its_clients_and_the_largest_of_several() {
+    let rule = |network: &str| ClientRule {
+        network: network.parse().unwrap(),
+        ..open_rule()
+    };
+    let many = export("/many", 1, rule("127.0.0.2/32")).with_connections_per_client(5);
+    let few = export("/few", 2, rule("127.0.0.3/32")).with_connections_per_client(1);
+    let usual = export("/usual", 3, rule("127.0.0.4/32"));
+    let both = Export::new(
+        "/both",
+        memory(4),
+        vec![rule("127.0.0.2/32"), rule("127.0.0.3/32"), rule("127.0.0.5/32")],
+    );
+    let config = ServiceConfig {
+        limits: ServerLimits {
+            connections_per_client: 3,
+            ..ServerLimits::default()
+        },
+        ..ServiceConfig::default()
+    };
+    let served = Served::with(config.clone(), [many, few, usual]).await;
+    for (source, bound) in [("127.0.0.2", 5), ("127.0.0.3", 1), ("127.0.0.4", 3)] {
+        assert_eq!(answered(&served, source, bound).await, bound, "{source}");
+    }
+
+    let many = export("/many", 1, rule("127.0.0.2/32")).with_connections_per_client(5);
+    let few = export("/few", 2, rule("127.0.0.3/32")).with_connections_per_client(1);
+    let both = both.unwrap().with_connections_per_client(2);
+    let served = Served::with(config, [many, few, both]).await;
+    for (source, bound) in [("127.0.0.2", 5), ("127.0.0.3", 2), ("127.0.0.5", 2)] {
+        assert_eq!(
+            answered(&served, source, bound).await,
+            bound,
+            "{source} of several"
+        );
     }
 }

@@ -13,6 +13,7 @@ mod access_rules;
 mod connections;
 mod directories;
 mod duplicates;
+mod errors;
 mod foreign_client;
 mod malformed;
 mod mounting;

@@ -1,4 +1,4 @@
-//! What is no proper call gets its RPC error, or its connection closed; the server lives on.
+//! Malformed calls get their RPC error, or their connection closed; the server lives on.
 
 use crate::served::{Served, Simple, TIMEOUT, simple, user};
 use bytes::{BufMut, Bytes, BytesMut};

@@ -1,4 +1,4 @@
-//! What each procedure does, and what it says about attributes when it did and when it did not.
+//! Procedures of NFSv3, each with what it does, and what it says about attributes when it did and when it did not.
 
 use crate::served::{Simple, guarded, handle, mode, shows_change, shows_no_change, simple, status, user};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! What one owner holds in one file: disjoint ranges in order, each shared or exclusive, neighbours of one kind merged.
+//! Byte ranges locked by one owner in one file: disjoint, in order, each shared or exclusive, neighbours of one kind merged.
 //!
 //! POSIX has no stack of locks: a new lock replaces what its owner held in its range, cutting ranges that stick out.
 

@@ -1,4 +1,4 @@
-//! What versions are good for.
+//! Item versions: each put draws one, and a condition on it holds for that item only.
 
 use super::{Subject, check, delete, put};
 use crate::Condition;

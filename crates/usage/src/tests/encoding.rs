@@ -38,7 +38,7 @@ fn golden() -> UsageBatch {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which states a crash may leave, and which of them a recovered file system shows.
+//! Crash states of the model: which a crash may leave, and which of them a recovered file system shows.
 
 use super::{Compare, Difference, MemoryVfs, compare::file_differs, compare_trees, state::State};
 use crate::{Caller, Credentials, FileHandle, Name, Vfs};

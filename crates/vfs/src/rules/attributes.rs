@@ -1,4 +1,4 @@
-//! What a change of attributes may do and does, and what a new file inherits.
+//! Attribute rules: what a change of attributes may do and does, and what a new file inherits.
 
 use super::{Subject, WRITE, acl::acl_after_chmod, acl::inherit_acl, owns, permits};
 use crate::{Acl, Attributes, Credentials, FileKind, SetAttributes, SetTime, Timestamp, VfsError};

@@ -1,4 +1,4 @@
-//! Who may use which extended attribute, and how large they may be.
+//! Extended attribute rules: namespaces, who may use them, sizes.
 
 use super::{READ, STICKY, Subject, WRITE, owns, permits};
 use crate::{Credentials, FileKind, VfsError};

@@ -1,5 +1,5 @@
-//! Which files do not compress: photographs, films, archives, whatever is encrypted already. Trying LZ4 on each of their blocks
-//! takes longer than sealing them, and it is the same for all blocks of nearly every file.
+//! Compressibility estimate of files. Photographs, films, archives, whatever is encrypted already do not compress; trying LZ4 on
+//! each of their blocks takes longer than sealing them, and it is the same for all blocks of nearly every file.
 //!
 //! | what the file's last blocks did | the next ones |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be built or committed.
+//! Errors of a checkpoint that could not be built or committed.
 
 use crate::{journal::JournalError, objects::ReadError};
 use firn_env::TaskEnded;

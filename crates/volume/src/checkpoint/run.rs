@@ -149,8 +149,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     {
         snapshot.retained = retained;
     }
-    let told = own.merge.told(merged.as_ref());
-    let usage = own.usage.write(&mut packer, told).await?;
+    let proposed = own.merge.proposed_usage(merged.as_ref());
+    let usage = own.usage.write(&mut packer, proposed).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.checkpointer.packer.family,

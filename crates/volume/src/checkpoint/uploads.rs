@@ -1,4 +1,4 @@
-//! What the store acknowledged: segments that nobody has seen there since, and segments that turned out to be lost.
+//! Upload tracking: segments that the store acknowledged and nobody has seen there since, and segments that turned out to be lost.
 
 use firn_format::{FamilyId, SegmentId};
 use std::{

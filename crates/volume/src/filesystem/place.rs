@@ -1,4 +1,4 @@
-//! Which tree a handle is of: the live one, a snapshot's, or `.snapshots` itself.
+//! Handle resolution: the tree that a handle is of. The live one, a snapshot's, or `.snapshots` itself.
 //!
 //! | file system of the handle | what it is |
 //! |---|---|
@@ -31,10 +31,10 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    pub fn shown<'a>(&'a self, inner: &'a Inner) -> ReadView<'a> {
+    pub fn read_view<'a>(&'a self, inner: &'a Inner) -> ReadView<'a> {
         match self {
-            Self::Live => inner.shown(),
-            Self::Snapshot(view) => inner.shown_in(view),
+            Self::Live => inner.read_view(),
+            Self::Snapshot(view) => inner.read_view_in(view),
         }
     }
 

@@ -85,7 +85,7 @@ pub(super) struct Synced {
 /// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any
 /// order. The batch before was polled first, and the lock is fair.
 async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<(Bytes, Batch), String> {
-    let _turn = if firn_env::planted!("volume.seal_in_any_order") {
+    let _guard = if firn_env::planted!("volume.seal_in_any_order") {
         None
     } else {
         Some(shared.sealing.lock().await)

@@ -1,4 +1,4 @@
-//! What can go wrong with the journal, and what is safe when it does.
+//! Errors of the journal, and what is safe when they come.
 
 use firn_env::DiskError;
 use std::time::Duration;

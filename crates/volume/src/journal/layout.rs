@@ -1,4 +1,4 @@
-//! Where things lie in a journal file, and what they take.
+//! Layout of a journal file: offsets of its parts, and the room that records take.
 //!
 //! ```text
 //! 0              header

@@ -1,4 +1,4 @@
-//! What a start finds: which files there are, where their whole records end, and whether they form one history.
+//! Journal recovery: which files a start finds, where their whole records end, and whether they form one history.
 //!
 //! | found | next file's first sequence | verdict |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What the callers of the journal and its writer share: the queue, the files, the space, and who waits for what.
+//! Shared state of the journal's callers and its writer: the queue, the files, the space, and who waits for what.
 //!
 //! A record's place (file, offset, slot) is fixed the moment it is appended, by a cursor that runs ahead of the writer: sizes
 //! after sealing are known beforehand. So a [`RecordRef`] never changes, and whether a record fits is known before its

@@ -1,4 +1,4 @@
-//! What a journal counts.
+//! Counters of a journal.
 
 /// Counters since the start, and the present state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Where a proposal's cleaner put what lay in the segments that it retired, by its own forwarding records.
+//! Relocations of a proposal: the places to which its cleaner moved what lay in the segments that it
+//! retired, by its own forwarding records.
 //!
 //! Where the head's node differs from the proposed one, the node of the proposal would be fetched for the places of the leaves
 //! that both have: 7 KB for each changed node. The records say the same in 28 bytes for each leaf that moved, once for all
@@ -26,14 +27,14 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    pub fn new(mover: WriterId, told: &[UsageChange]) -> Self {
-        let retired = told.iter().filter(|change| change.is_retired);
+    pub fn new(mover: WriterId, proposed: &[UsageChange]) -> Self {
+        let retired = proposed.iter().filter(|change| change.is_retired);
         Self {
             mover,
             retired: retired.map(|change| change.segment).collect(),
             records: BTreeMap::new(),
             entries: 0,
-            moved_to: told
+            moved_to: proposed
                 .iter()
                 .filter(|change| change.bytes > 0)
                 .map(|change| change.segment)

@@ -1,4 +1,4 @@
-//! Where taking over from the cleaner stands, between steps.
+//! State of a merge with a cleaner's proposal, between steps.
 
 use super::moves::Moves;
 use crate::usage::ProposedUsage;
@@ -29,10 +29,10 @@ impl MergeState {
 
 impl MergeState {
     /// What the cleaner says of segments: taken over with the last step.
-    pub fn told(&mut self, step: Option<&Step>) -> Option<ProposedUsage<'_>> {
+    pub fn proposed_usage(&mut self, step: Option<&Step>) -> Option<ProposedUsage<'_>> {
         match (&mut self.under_way, step) {
             (Some(under_way), Some(Step { next_inode: None, .. })) => Some(ProposedUsage {
-                changes: &under_way.told,
+                changes: &under_way.proposed,
                 base: under_way.theirs.version,
                 moves: &mut under_way.moves,
             }),
@@ -49,7 +49,7 @@ pub(super) struct UnderWay {
     /// Inodes below are done.
     pub(super) next_inode: u64,
     /// What the cleaner says of the segments it touched.
-    pub(super) told: Vec<UsageChange>,
+    pub(super) proposed: Vec<UsageChange>,
     /// Where it put what lay in those it retired.
     pub(super) moves: Moves,
 }

@@ -1,4 +1,4 @@
-//! Why an object could not be had, by what its reader should do.
+//! Errors of reading an object, by what its reader should do.
 
 use firn_env::DiskError;
 use firn_format::{Location, Place, SegmentId};

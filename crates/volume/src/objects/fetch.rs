@@ -12,9 +12,9 @@
 //! On a line so slow that a wide window would delay the object that is waited for, the window is cut in pieces, and the piece
 //! with the object comes first.
 
-mod flights;
+mod single_flight;
 
-pub(super) use flights::Flights;
+pub(super) use single_flight::InFlightGets;
 
 use super::{
     disk::DiskCache,
@@ -30,8 +30,8 @@ use bytes::Bytes;
 use firn_env::{Backoff, Env, Monotonic};
 use firn_format::{FamilyId, Location, SegmentId};
 use firn_store::{ObjectKey, Store, StoreError};
-use flights::{InFlightGet, PlannedGet, land};
 use futures::{channel::oneshot, future::Shared};
+use single_flight::{InFlightGet, PlannedGet, land};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -98,7 +98,7 @@ type Waiting = Shared<oneshot::Receiver<Outcome>>;
 struct Need {
     range: Range<u32>,
     arrival: Arrival,
-    flights: oneshot::Sender<Vec<Waiting>>,
+    in_flight: oneshot::Sender<Vec<Waiting>>,
 }
 
 /// What is fetched for some needs.
@@ -110,7 +110,7 @@ struct Window {
 
 struct State {
     policy: FetchPolicy,
-    flights: BTreeMap<SegmentId, Vec<InFlightGet>>,
+    in_flight: BTreeMap<SegmentId, Vec<InFlightGet>>,
     next_get: u64,
     gathering: BTreeMap<SegmentId, Vec<Need>>,
     locality: Locality,
@@ -168,7 +168,7 @@ impl Fetcher {
             absent_for: ABSENT_FOR,
             state: Mutex::new(State {
                 policy,
-                flights: BTreeMap::new(),
+                in_flight: BTreeMap::new(),
                 next_get: 0,
                 gathering: BTreeMap::new(),
                 locality: Locality::new(),
@@ -269,7 +269,7 @@ impl Fetcher {
     /// Nothing is under way, nor being written to the disk cache.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        self.lock().flights.is_empty()
+        self.lock().in_flight.is_empty()
     }
 
     pub(super) fn drop_windows(&self) {
@@ -355,7 +355,7 @@ impl Fetcher {
             needs.push(Need {
                 range: need.clone(),
                 arrival,
-                flights: sender,
+                in_flight: sender,
             });
             needs.len() == 1
         };
@@ -381,7 +381,7 @@ impl Fetcher {
                 open.push(need);
             } else {
                 // Its load may have ended with its machine.
-                let _ = need.flights.send(waiting);
+                let _ = need.in_flight.send(waiting);
             }
         }
         let (windows, piece_bytes) = self.windows(segment, &open);
@@ -399,7 +399,7 @@ impl Fetcher {
                 started.iter().map(|(range, waiting)| (range, waiting)),
                 &need.range,
             );
-            let _ = need.flights.send(waiting);
+            let _ = need.in_flight.send(waiting);
         }
     }
 
@@ -410,8 +410,8 @@ impl Fetcher {
             present.insert(range);
         }
         let mut state = self.lock();
-        for flight in state.flights.get(&segment).into_iter().flatten() {
-            present.insert(flight.range.clone());
+        for get in state.in_flight.get(&segment).into_iter().flatten() {
+            present.insert(get.range.clone());
         }
         for range in state.windows.ranges(segment) {
             present.insert(range);

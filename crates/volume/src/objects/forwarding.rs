@@ -1,4 +1,4 @@
-//! Where the objects of retired segments went, by the cleaner's forwarding records.
+//! Forwarding of pointers into retired segments, by the cleaner's forwarding records.
 //!
 //! A pointer may lead to a segment that is gone: the cleaner moved what was needed out of it, left a record, and deleted it
 //! (`firn_format::ForwardingRecord`). Records are hints of an untrusted party: what one leads to is an object only once its

@@ -1,4 +1,4 @@
-//! What is known of the link to the store: how long a small GET takes, and how many bytes it carries.
+//! Link estimate (latency, bandwidth) of the store: how long a small GET takes, and how many bytes the link carries.
 
 use firn_format::MAX_SEGMENT_BYTES;
 use std::time::Duration;

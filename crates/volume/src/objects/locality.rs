@@ -1,4 +1,4 @@
-//! What reads have been like lately: how likely bytes near a fetched object are to be asked for soon.
+//! Locality estimate of reads: how likely bytes near a fetched object are to be asked for soon (for prefetch).
 //!
 //! Every fetch drops an *anchor* at the object that made it necessary. The bytes around an anchor, before and behind, are
 //! divided into bands that double (16 KiB, 16 KiB, 32 KiB … 2 MiB). What is asked for later in the same segment *touches*

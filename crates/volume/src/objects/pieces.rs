@@ -10,20 +10,20 @@ pub(super) fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// Those of `flights` that together cover `need`, in order; none if there is a gap.
+/// Those of `gets` that together cover `need`, in order; none if there is a gap.
 pub(super) fn cover<'f, T: Clone + 'f>(
-    flights: impl Iterator<Item = (&'f Range<u32>, &'f T)>,
+    gets: impl Iterator<Item = (&'f Range<u32>, &'f T)>,
     need: &Range<u32>,
 ) -> Vec<T> {
-    let mut flights: Vec<(&Range<u32>, &T)> = flights
+    let mut gets: Vec<(&Range<u32>, &T)> = gets
         .filter(|(range, _)| range.start < need.end && need.start < range.end)
         .collect();
-    if let Some((_, whole)) = flights.iter().find(|(range, _)| covers(range, need)) {
+    if let Some((_, whole)) = gets.iter().find(|(range, _)| covers(range, need)) {
         return vec![(*whole).clone()];
     }
-    flights.sort_by_key(|(range, _)| range.start);
+    gets.sort_by_key(|(range, _)| range.start);
     let mut reached = need.start;
-    for (range, _) in &flights {
+    for (range, _) in &gets {
         if range.start > reached {
             return Vec::new();
         }
@@ -32,7 +32,7 @@ pub(super) fn cover<'f, T: Clone + 'f>(
     if reached < need.end {
         return Vec::new();
     }
-    flights.into_iter().map(|(_, waiting)| waiting.clone()).collect()
+    gets.into_iter().map(|(_, waiting)| waiting.clone()).collect()
 }
 
 /// Puts the object at `location` together from parts read at these offsets.
@@ -90,9 +90,9 @@ mod tests {
 
     #[test]
     fn what_covers_a_need_together_is_found_and_a_gap_is_not_covered() {
-        let flights = [0..10, 20..30, 8..22, 40..50];
+        let gets = [0..10, 20..30, 8..22, 40..50];
         let names = ['a', 'c', 'b', 'd'];
-        let found = |need| cover(flights.iter().zip(&names), &need);
+        let found = |need| cover(gets.iter().zip(&names), &need);
         assert_eq!(found(21..29), ['c']);
         assert_eq!(found(5..25), ['a', 'b', 'c']);
         assert_eq!(found(25..45), []);

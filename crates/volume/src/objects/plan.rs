@@ -1,4 +1,4 @@
-//! How much to fetch: from objects that are needed now to ranges to ask the store for.
+//! Fetch planning (prefetch by price): from objects that are needed now to ranges to ask the store for.
 //!
 //! A band of bytes beside a needed object is worth fetching along if what it is expected to save is more than what it is
 //! expected to waste:
@@ -13,7 +13,7 @@
 //! than a GET become one.
 
 use super::locality::{BANDS, Chances, Expected, band_bytes};
-use firn_store::{PriceBook, Route};
+use firn_store::{ProviderPrices, Route};
 use std::ops::Range;
 
 /// A rest of a segment that is not left for another GET: an eighth of a usual segment.
@@ -33,7 +33,7 @@ pub struct FetchPrices {
 impl FetchPrices {
     /// The same price of time, with a provider's own prices.
     #[must_use]
-    pub fn of_book(book: &PriceBook, route: Route) -> Self {
+    pub fn of_book(book: &ProviderPrices, route: Route) -> Self {
         let byte = match route {
             Route::Internet => book.down,
             Route::SameRegion => book.same_region,
@@ -165,7 +165,7 @@ impl Terms {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chances, Expected, FetchPrices, PriceBook, Route, Terms, band_bytes};
+    use super::{Chances, Expected, FetchPrices, ProviderPrices, Route, Terms, band_bytes};
 
     fn terms() -> Terms {
         Terms {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_price_book_gives_the_prices_of_one_request_and_one_byte() {
-        let book = PriceBook::named("s3-us-east-1").expect("a known book");
+        let book = ProviderPrices::named("s3-us-east-1").expect("a known book");
         let far = FetchPrices::of_book(book, Route::Internet);
         assert!((far.get_nanodollars - 400.0).abs() < 1.0, "{far:?}");
         assert!((0.05..0.15).contains(&far.byte_nanodollars), "{far:?}");

@@ -1,4 +1,4 @@
-//! What this volume has already of objects that a cleaner moved.
+//! Cache reuse across relocation: objects that a cleaner moved and that this volume has already.
 //!
 //! After a merge, pointers lead to the cleaner's copies. A copy of a block is the same bytes; a copy of a node above blocks is
 //! the same node with other places of its leaves. So neither needs to be fetched while it is cached from where it lay before:

@@ -8,7 +8,7 @@
 use super::{
     Asked, Inner, Object, Objects, ReadError,
     ahead::{Run, location_range, runs},
-    fetch::{FetchPolicy, Flights, Refusal},
+    fetch::{FetchPolicy, InFlightGets, Refusal},
     locality::Arrival,
     object::{Loading, at_place, loaded},
     read_error,
@@ -22,7 +22,7 @@ enum Wanted {
     Found(Arc<Object>),
     Loading(Loading),
     /// Its bytes are on their way.
-    Arriving(Flights),
+    Arriving(InFlightGets),
     Absent(Option<Arrival>),
 }
 
@@ -42,7 +42,7 @@ impl Objects {
             objects.push(match one {
                 Wanted::Found(object) => at_place(object, pointer, *place)?,
                 Wanted::Loading(loading) => loaded(loading, pointer, *place).await?,
-                Wanted::Arriving(flights) => match self.inner.arrived(flights, pointer, *place).await {
+                Wanted::Arriving(gets) => match self.inner.arrived(gets, pointer, *place).await {
                     Ok(object) => object,
                     Err(Refusal::Store(StoreError::NotFound { .. })) => {
                         self.load_again(pointer, *place, Some(Asked::StoreHasNot)).await?
@@ -94,9 +94,9 @@ impl Objects {
     fn load_absent(&self, wanted: &[(Pointer, Place)], all: &mut [Wanted]) {
         for (one, (pointer, _)) in all.iter_mut().zip(wanted) {
             if matches!(one, Wanted::Absent(_))
-                && let Some(flights) = self.inner.fetcher.under_way(&pointer.location)
+                && let Some(gets) = self.inner.fetcher.under_way(&pointer.location)
             {
-                *one = Wanted::Arriving(flights);
+                *one = Wanted::Arriving(gets);
             }
         }
         let mut state = self.inner.lock();
@@ -145,11 +145,11 @@ impl Inner {
     /// Opens what was on its way, and keeps it in memory.
     async fn arrived(
         &self,
-        flights: Flights,
+        gets: InFlightGets,
         pointer: &Pointer,
         place: Place,
     ) -> Result<Arc<Object>, Refusal> {
-        let bytes = flights.bytes(&pointer.location).await?;
+        let bytes = gets.bytes(&pointer.location).await?;
         let opened = self.open(bytes, pointer, place).await;
         // Whoever loads it finds out what is wrong with it.
         let object = opened.map_err(|_| Refusal::Skipped)?;

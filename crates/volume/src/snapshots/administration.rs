@@ -1,4 +1,4 @@
-//! What administrators do with snapshots: create, list, delete, protect.
+//! Snapshot administration: create, list, delete, protect.
 
 use super::{
     info::{SnapshotError, SnapshotInfo, shown},

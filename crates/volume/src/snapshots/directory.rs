@@ -8,6 +8,9 @@
 //! trees a handle is of stands in [`crate::filesystem::place`].
 
 mod listing;
+mod names;
+
+pub(crate) use names::SnapshotNames;
 
 use super::view::snapshot_file_system_id;
 use crate::{
@@ -32,6 +35,16 @@ impl Volume {
     pub fn listing_snapshots(&self) -> Self {
         Self {
             lists_snapshots: true,
+            ..self.clone()
+        }
+    }
+
+    /// The same volume with the snapshots under their times, `@GMT-2026.01.31-23.59.59` as SMB clients ask for them; of those made
+    /// within one second, the newest. Their own names lead to them as well.
+    #[must_use]
+    pub fn naming_snapshots_by_time(&self) -> Self {
+        Self {
+            snapshot_names: SnapshotNames::Time,
             ..self.clone()
         }
     }
@@ -86,8 +99,16 @@ impl Inner {
     }
 
     /// The root directory of the snapshot of this name.
-    pub(crate) async fn snapshot_by_name(&self, name: &[u8]) -> Result<(FileHandle, Attributes), VfsError> {
-        let found = self.lock().snapshot_named(name).cloned();
+    pub(crate) async fn snapshot_by_name(
+        &self,
+        name: &[u8],
+        names: SnapshotNames,
+    ) -> Result<(FileHandle, Attributes), VfsError> {
+        let found = {
+            let state = self.lock();
+            let named = state.snapshot_named(name);
+            named.or_else(|| names.find(state.snapshots(), name)).cloned()
+        };
         self.see_snapshot(&found.ok_or(VfsError::NotFound)?).await
     }
 
@@ -95,7 +116,7 @@ impl Inner {
         let handle = self.snapshot_root(snapshot);
         self.check_serving()?;
         let view = self.view(handle.file_system)?;
-        Ok((handle, self.shown_in(&view).see(handle).await?))
+        Ok((handle, self.read_view_in(&view).see(handle).await?))
     }
 
     fn snapshot_root(&self, snapshot: &Snapshot) -> FileHandle {

@@ -1,10 +1,10 @@
-//! Which snapshots a policy keeps.
+//! Retention policy of snapshots, by tiers (grandfather-father-son).
 //!
 //! A policy governs the snapshots it made itself, whose names begin with [`AUTOMATIC`]; what a person made is a person's to
 //! delete. Of its own it keeps
 //!
 //! - the newest `last`,
-//! - and as a tiers the newest of each of the latest `hourly` hours, `daily` days, `weekly` weeks (ISO, from Monday) and
+//! - and in tiers the newest of each of the latest `hourly` hours, `daily` days, `weekly` weeks (ISO, from Monday) and
 //!   `monthly` months in which there is one, by the calendar of the volume's time zone.
 //!
 //! Periods in which nothing was written have no snapshot and take no place on the tiers. On the day on which clocks go back an
@@ -38,7 +38,7 @@ pub struct RetentionPolicy {
 
 /// How many snapshots are kept on each tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rungs {
+pub struct RetentionTiers {
     /// The newest so many.
     pub last: u32,
     /// The newest of each of so many hours.
@@ -65,7 +65,7 @@ pub enum PolicyError {
     /// It keeps more than a volume may have.
     #[error("the policy keeps up to {kept} snapshots, more than half of the {SNAPSHOTS} a volume can have; nothing was changed", SNAPSHOTS = crate::state::SNAPSHOTS_MAX)]
     KeepsTooMany {
-        /// All rungs together.
+        /// All tiers together.
         kept: u64,
     },
     /// Nobody knows the zone.
@@ -85,18 +85,18 @@ impl RetentionPolicy {
     /// # Errors
     /// If it would make or keep nothing, or the zone is unknown.
     pub fn new(
-        rungs: Rungs,
+        tiers: RetentionTiers,
         zone: &str,
         every: Option<Duration>,
         after_bytes: Option<u64>,
     ) -> Result<Self, PolicyError> {
-        let Rungs {
+        let RetentionTiers {
             last,
             hourly,
             daily,
             weekly,
             monthly,
-        } = rungs;
+        } = tiers;
         let kept: u64 = [last, hourly, daily, weekly, monthly]
             .into_iter()
             .map(u64::from)
@@ -212,8 +212,8 @@ mod tests {
 
     const HOUR_MS: i64 = 3_600_000;
 
-    fn policy(rungs: Rungs, zone: &str) -> RetentionPolicy {
-        RetentionPolicy::new(rungs, zone, Some(Duration::from_secs(3600)), None).expect("a policy")
+    fn policy(tiers: RetentionTiers, zone: &str) -> RetentionPolicy {
+        RetentionPolicy::new(tiers, zone, Some(Duration::from_secs(3600)), None).expect("a policy")
     }
 
     fn at(text: &str) -> i64 {
@@ -249,9 +249,9 @@ mod tests {
     #[test]
     fn the_hour_that_comes_twice_is_two_hours_and_the_one_that_is_left_out_is_none() {
         let hourly = policy(
-            Rungs {
+            RetentionTiers {
                 hourly: 4,
-                ..Rungs::default()
+                ..RetentionTiers::default()
             },
             "Europe/Zurich",
         );
@@ -276,9 +276,9 @@ mod tests {
     #[test]
     fn days_end_at_midnight_of_the_zone_also_when_they_have_23_or_25_hours() {
         let daily = policy(
-            Rungs {
+            RetentionTiers {
                 daily: 3,
-                ..Rungs::default()
+                ..RetentionTiers::default()
             },
             "America/New_York",
         );
@@ -314,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn weeks_begin_on_monday_and_months_on_the_first_and_rungs_share_snapshots() {
-        let tiers = Rungs {
+    fn weeks_begin_on_monday_and_months_on_the_first_and_tiers_share_snapshots() {
+        let tiers = RetentionTiers {
             last: 2,
             weekly: 2,
             monthly: 2,
-            ..Rungs::default()
+            ..RetentionTiers::default()
         };
         let policy = policy(tiers, "UTC");
         // Daily snapshots at noon from January to Thursday, 2026-03-05.
@@ -339,9 +339,9 @@ mod tests {
     #[test]
     fn what_is_protected_or_made_by_a_person_or_not_committed_is_never_deleted() {
         let policy = policy(
-            Rungs {
+            RetentionTiers {
                 last: 1,
-                ..Rungs::default()
+                ..RetentionTiers::default()
             },
             "UTC",
         );
@@ -366,12 +366,12 @@ mod tests {
     #[test]
     fn policies_that_keep_or_make_nothing_are_refused() {
         let every = Some(Duration::from_secs(3600));
-        let one = Rungs {
+        let one = RetentionTiers {
             last: 1,
-            ..Rungs::default()
+            ..RetentionTiers::default()
         };
         assert_eq!(
-            RetentionPolicy::new(Rungs::default(), "UTC", every, None),
+            RetentionPolicy::new(RetentionTiers::default(), "UTC", every, None),
             Err(PolicyError::KeepsNothing)
         );
         assert_eq!(
@@ -382,9 +382,9 @@ mod tests {
             RetentionPolicy::new(one, "Mars/Olympus", every, None),
             Err(PolicyError::UnknownZone { .. })
         ));
-        let many = Rungs {
+        let many = RetentionTiers {
             hourly: 900,
-            ..Rungs::default()
+            ..RetentionTiers::default()
         };
         assert_eq!(
             RetentionPolicy::new(many, "UTC", every, None),
@@ -394,9 +394,9 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_due_by_time_or_by_bytes_and_never_if_nothing_was_written() {
-        let one = Rungs {
+        let one = RetentionTiers {
             last: 1,
-            ..Rungs::default()
+            ..RetentionTiers::default()
         };
         let policy =
             RetentionPolicy::new(one, "UTC", Some(Duration::from_secs(60)), Some(1000)).expect("a policy");

@@ -1,4 +1,4 @@
-//! What a snapshot costs: the bytes that only it keeps in the bucket.
+//! Space of a snapshot: the bytes that only it keeps in the bucket.
 //!
 //! An object's life in a branch is one interval of versions (I4), so what neither the next older nor the next newer snapshot
 //! (or the head) has, nothing else has. The three trees are walked side by side; equal uids end the walk, so it costs what

@@ -22,11 +22,11 @@ impl Inner {
     }
 
     /// A view, to be asked.
-    pub(crate) fn shown_in<'a>(&'a self, view: &'a View) -> ReadView<'a> {
+    pub(crate) fn read_view_in<'a>(&'a self, view: &'a View) -> ReadView<'a> {
         ReadView {
             file_system: view.file_system,
             state: &view.state,
-            ..self.shown()
+            ..self.read_view()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What one checkpoint adds to segments and takes from them.
+//! Usage changes of one checkpoint: live bytes that it adds to segments and takes from them.
 
 use firn_format::{
     INODE_MAP, Location, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP, UsageLeaf,

@@ -2,6 +2,8 @@
 
 mod against_model;
 mod cleaning;
+mod confirming;
+mod copied_machine;
 mod damage;
 mod detached;
 mod files;

@@ -7,7 +7,7 @@ use crate::{
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{CreateMode, FileHandle, FileKind, SetAttributes, Stability, Vfs, VfsError, XattrMode};
-use firn_volume::{AUTOMATIC, KeptPolicy, RestoreError, RetentionPolicy, Rungs, Volume};
+use firn_volume::{AUTOMATIC, KeptPolicy, RestoreError, RetentionPolicy, RetentionTiers, Volume};
 use std::time::Duration;
 
 async fn put(volume: &Volume, file: FileHandle) -> Result<(), VfsError> {
@@ -172,11 +172,11 @@ fn snapshots_follow_a_policy_that_changes_while_the_volume_is_served() {
     let world = World::new(&simulation);
     let (env, opening) = (world.env(), world.format_and_open());
     let hourly = |hourly| {
-        let rungs = Rungs {
+        let tiers = RetentionTiers {
             hourly,
-            ..Rungs::default()
+            ..RetentionTiers::default()
         };
-        RetentionPolicy::new(rungs, "UTC", Some(Duration::from_secs(3600)), None).expect("a policy")
+        RetentionPolicy::new(tiers, "UTC", Some(Duration::from_secs(3600)), None).expect("a policy")
     };
     let (many, one) = (hourly(10), hourly(1));
     let life = async move {

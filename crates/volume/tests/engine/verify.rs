@@ -1,4 +1,4 @@
-//! What `verify` takes for damage, and what not.
+//! Verification: what `verify` takes for damage, and what not.
 
 use crate::{
     files::{create, directory, name},

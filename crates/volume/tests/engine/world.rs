@@ -3,7 +3,7 @@
 use firn_anchor::Anchor;
 use firn_env::{
     Env,
-    sim::{Machine, Simulation},
+    sim::{DiskImage, Machine, Simulation},
 };
 use firn_format::{FamilyId, KeyEpoch, VolumeId};
 use firn_seal::{EpochKey, Keys};
@@ -18,6 +18,7 @@ const VOLUME: VolumeId = VolumeId([2; 16]);
 
 pub struct World {
     machine: Machine,
+    unmetered: Arc<MemoryStore>,
     store: Arc<Metered>,
     meter: Meter,
     table: MemoryTable,
@@ -28,9 +29,11 @@ impl World {
     pub fn new(simulation: &Simulation) -> Self {
         let machine = simulation.machine("edge");
         let env = machine.env();
-        let store = Arc::new(Metered::new(Arc::new(MemoryStore::new(&simulation.env()))));
+        let unmetered = Arc::new(MemoryStore::new(&simulation.env()));
+        let store = Arc::new(Metered::new(unmetered.clone()));
         Self {
             machine,
+            unmetered,
             meter: store.meter(),
             store,
             table: MemoryTable::new(),
@@ -113,6 +116,48 @@ impl World {
         }
     }
 
+    /// A machine with the same disk as the edge's, to be handed to [`World::parts_in`] with an environment of it. The edge is down.
+    pub fn copy_machine(&self, simulation: &Simulation, name: &str) -> Machine {
+        assert!(
+            !self.machine.is_running(),
+            "a disk is copied while nobody writes to it"
+        );
+        let copy = simulation.machine(name);
+        copy.crash();
+        copy.disk().restore(&self.machine.disk().image());
+        copy
+    }
+
+    /// What the volume is made of, in that environment.
+    pub fn parts_in(&self, env: &Env) -> Parts {
+        self.parts(env)
+    }
+
+    /// Counts what volumes ask of the store.
+    pub fn meter(&self) -> Meter {
+        self.meter.clone()
+    }
+
+    /// The store, past the meter.
+    pub fn store(&self) -> Arc<MemoryStore> {
+        self.unmetered.clone()
+    }
+
+    /// What the same volume is made of on another machine.
+    pub fn machine_beside(&self, simulation: &Simulation, name: &str) -> Parts {
+        self.parts(&simulation.machine(name).env())
+    }
+
+    /// Cuts the power for good.
+    pub fn end(&self) {
+        self.machine.crash();
+    }
+
+    /// What is on the edge's disk.
+    pub fn disk_image(&self) -> DiskImage {
+        self.machine.disk().image()
+    }
+
     /// Runs something on the machine until it is done or the machine is down.
     pub fn attempt(&self, simulation: &Simulation, work: impl Future<Output = ()> + Send + 'static) {
         let env = self.env.clone();
@@ -132,7 +177,7 @@ impl World {
     /// The next start finds an empty disk.
     pub fn lose_disk(&mut self) {
         self.machine.crash();
-        let empty = firn_env::sim::DiskImage::default();
+        let empty = DiskImage::default();
         self.machine.disk().restore(&empty);
         self.machine.restart();
     }

@@ -1,16 +1,16 @@
 //! A disk with its journal.
 //!
-//! | phase      | a change                              | leaves for                                                          |
-//! |------------|---------------------------------------|---------------------------------------------------------------------|
-//! | direct     | goes to the disk                      | entering, when the oldest write has waited too long                 |
-//! | entering   | is queued                             | journaling, when all that waits for nodes is in the journal         |
-//! | journaling | is queued, journaled, answered, given | leaving, when the disk has all of it and nodes answer               |
-//! | leaving    | is queued, journaled, given           | emptying, when all is durable; journaling, when that takes too long |
-//! | emptying   | is queued                             | direct, when the files are deleted; journaling, if anything came    |
+//! | phase      | a change                                 | leaves for                                                          |
+//! |------------|------------------------------------------|---------------------------------------------------------------------|
+//! | direct     | goes to the disk                         | entering, when the oldest write has waited too long                 |
+//! | entering   | is queued                                | journaling, when all that waits for nodes is in the journal         |
+//! | journaling | is queued, journaled, answered, destaged | leaving, when the disk has all of it and nodes answer               |
+//! | leaving    | is queued, journaled, destaged           | emptying, when all is durable; journaling, when that takes too long |
+//! | emptying   | is queued                                | direct, when the files are deleted; journaling, if anything came    |
 //!
 //! A change takes its place when it is polled first, under the lock, in every phase; so there is one order, and what is read is
-//! looked for in the queue and the journal first: what is there and was not given to the disk is newer than what the disk has. One
-//! task writes the queue to the journal, one gives its changes to the disk in their order, one watches how long nodes take.
+//! looked for in the queue and the journal first: what is there and was not destaged is newer than what the disk has. One
+//! task writes the queue to the journal, one destages its changes to the disk in their order, one watches how long nodes take.
 //!
 //! *Bounds.* The journal has at most its bound and one change, or what waited when it began (which the disk bounds); at the bound the
 //! queue is not written, so nobody is answered. What is queued and not answered is bounded by whoever calls, as of the disk. A zeroed range
@@ -80,8 +80,8 @@ pub(super) struct State {
     pub(super) blocked: bool,
     /// All entries below are in the journal, durably.
     pub(super) synced: u64,
-    /// All entries below were given to the disk.
-    pub(super) given: u64,
+    /// All entries below were destaged: the disk was handed them.
+    pub(super) destaged: u64,
     /// All entries below are durable, or are being made so.
     pub(super) syncing: u64,
     /// All entries below are durable on nodes.
@@ -89,7 +89,7 @@ pub(super) struct State {
     pub(super) spans: Spans,
     /// Entries at which somebody waits for nodes.
     pub(super) wanted: BTreeSet<u64>,
-    /// Blocks of entries from `given` on for which the disk has something newer of the journal already.
+    /// Blocks of entries from `destaged` on for which the disk has something newer of the journal already.
     pub(super) skip: BTreeMap<u64, Vec<Range<u64>>>,
     pub(super) syncs: usize,
     pub(super) failed: Option<DeviceError>,
@@ -126,7 +126,7 @@ impl Drop for AbortOnDrop {
 
 impl Journaled {
     /// The disk with a journal, or without one: then it is the disk and nothing else. What the journal has of an earlier attach
-    /// is given to the disk meanwhile, and read from here at once.
+    /// is destaged meanwhile, and read from here at once.
     ///
     /// # Errors
     /// If the disk or the journal cannot be read.
@@ -156,7 +156,7 @@ impl Journaled {
                 broken: false,
                 blocked: false,
                 synced: 1,
-                given: 1,
+                destaged: 1,
                 syncing: 1,
                 durable: 1,
                 spans: Spans::default(),
@@ -172,10 +172,10 @@ impl Journaled {
         let inner = Arc::new(inner);
         let mut tasks = Vec::new();
         if inner.journal.is_some() {
-            let (watching, writing, giving) = (inner.clone(), inner.clone(), inner.clone());
+            let (watching, writing, destaging) = (inner.clone(), inner.clone(), inner.clone());
             tasks.push(env.spawn_essential("journal watch", async move { watching.watch().await }));
             tasks.push(env.spawn_essential("journal write", async move { writing.write_entries().await }));
-            tasks.push(env.spawn_essential("journal give", async move { giving.give().await }));
+            tasks.push(env.spawn_essential("journal destage", async move { destaging.destage().await }));
         }
         Ok(Self {
             inner,
@@ -196,7 +196,7 @@ impl Journaled {
             session: (state.phase == Phase::Journaling).then_some(state.session),
             used_bytes: files.used_bytes(),
             bytes_max: options.bytes_max,
-            waiting: state.next - state.given,
+            waiting: state.next - state.destaged,
             holds_all: matches!(state.phase, Phase::Journaling | Phase::Leaving) && !state.broken,
         })
     }
@@ -218,14 +218,14 @@ impl State {
         self.queue.get(usize::try_from(at).ok()?).cloned()
     }
 
-    /// Up to where changes can be given to the disk.
+    /// Up to where changes can be destaged.
     pub(super) fn destageable(&self) -> u64 {
         if self.broken { self.next } else { self.synced }
     }
 
-    /// Whether room comes back only if the disk is told to make durable what it was given last.
+    /// Whether room comes back only if the disk is told to make durable what was destaged last.
     pub(super) fn owes_sync(&self) -> bool {
-        self.blocked && self.given == self.destageable() && self.syncing < self.given
+        self.blocked && self.destaged == self.destageable() && self.syncing < self.destaged
     }
 }
 

@@ -1,8 +1,8 @@
-//! Where a disk stands among the changes of its journal, after a crash: by looking at the disk.
+//! Journal replay position after a crash: where a disk stands among the changes of its journal, by looking at the disk.
 //!
-//! What the client that died had given to the disk is durable in part. What part, I10 says: in place, all of some epochs and any
+//! What the client that died had destaged is durable in part. What part, I10 says: in place, all of some epochs and any
 //! of the next; in a log, exactly the first n changes. So the position is found by comparing the blocks that the journal names
-//! with what its changes would have made of them, and from there on the changes are given to the disk again. Nothing older is ever
+//! with what its changes would have made of them, and from there on the changes are destaged again. Nothing older is ever
 //! written over something newer, so a second crash, or an attach elsewhere in the middle, finds a disk as I10 has it.
 //!
 //! ```text
@@ -229,8 +229,11 @@ impl Inner {
         } else {
             from_epochs(&steps, &found)
         };
-        let given = numbers.get(from).copied().unwrap_or(end);
-        let mut skipped: Vec<usize> = (0..from).rev().take_while(|at| numbers[*at] == given).collect();
+        let destaged = numbers.get(from).copied().unwrap_or(end);
+        let mut skipped: Vec<usize> = (0..from)
+            .rev()
+            .take_while(|at| numbers[*at] == destaged)
+            .collect();
         skipped.reverse();
         if !is_log && !firn_env::planted!("journal.repeats_the_epoch") {
             skipped.extend(superseded(&steps, from, &found));
@@ -242,12 +245,12 @@ impl Inner {
         }
         tracing::warn!(
             entries = end - first,
-            missing = end - given,
+            missing = end - destaged,
             "the local journal has changes of the attach before; the disk is given those that it lacks"
         );
         let mut state = self.state();
         for Outline { number, blocks, .. } in changes {
-            if number < given {
+            if number < destaged {
                 continue;
             }
             let skipped = skip.get(&number).map_or(&[][..], Vec::as_slice);
@@ -257,7 +260,7 @@ impl Inner {
         }
         state.phase = Phase::Journaling;
         state.session += 1;
-        (state.next, state.synced, state.given) = (end, end, given);
+        (state.next, state.synced, state.destaged) = (end, end, destaged);
         (state.durable, state.syncing, state.skip) = (first, first, skip);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Which entry holds the newest content of which blocks, for what is in the journal and was not given to the disk.
+//! Interval map of the journal's newest content: which entry holds which blocks, for what was not destaged to the disk.
 //!
 //! Ranges never overlap: a newer one cuts what it covers out of the older ones. So they are at most twice as many as there are
 //! entries.

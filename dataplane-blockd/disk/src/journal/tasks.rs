@@ -1,4 +1,4 @@
-//! What works behind a journaled disk: watching nodes, writing the journal, giving it to the disk.
+//! Background tasks of a journaled disk: watching nodes, writing the journal, destaging it to the disk.
 
 use super::{
     entry::Entry,
@@ -55,7 +55,7 @@ impl Inner {
                 // What comes meanwhile is behind them. The disk has them already.
                 let first = state.next;
                 state.next += entries.len() as u64;
-                state.given = state.next;
+                state.destaged = state.next;
                 let last = state.next - 1;
                 state.wanted.insert(last);
                 state.phase = Phase::Entering;
@@ -206,27 +206,29 @@ impl Inner {
     }
 
     /// Gives the journal's changes to the disk, in their order, and leaves the journal when that is done.
-    pub(super) async fn give(self: &Arc<Self>) {
+    pub(super) async fn destage(self: &Arc<Self>) {
         let mut unsynced_bytes = 0;
         loop {
             let wake = |state: &State| {
                 state.phase == Phase::Journaling
                     && state.syncs < SYNCS_MAX
-                    && (state.given < state.destageable() || state.given == state.next || state.owes_sync())
+                    && (state.destaged < state.destageable()
+                        || state.destaged == state.next
+                        || state.owes_sync())
             };
             if self.until(wake).await.is_err() {
                 return;
             }
-            let (given, destageable, next) = {
+            let (destaged, destageable, next) = {
                 let state = self.state();
-                (state.given, state.destageable(), state.next)
+                (state.destaged, state.destageable(), state.next)
             };
-            let done = if given < destageable {
-                self.give_one(given, &mut unsynced_bytes).await
-            } else if given == next {
+            let done = if destaged < destageable {
+                self.destage_one(destaged, &mut unsynced_bytes).await
+            } else if destaged == next {
                 self.leave(&mut unsynced_bytes).await
             } else {
-                self.start_sync(given);
+                self.start_sync(destaged);
                 Ok(())
             };
             if let Err(error) = done {
@@ -239,8 +241,8 @@ impl Inner {
     }
 
     /// Gives the disk an entry, and tells it to make it durable if that is due. Whoever calls has seen to it that one more sync
-    /// may be under way. May be given up while it waits: then the disk has the entry, or has not and it is given again.
-    async fn give_one(self: &Arc<Self>, number: u64, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
+    /// may be under way. May be given up while it waits: then the disk has the entry, or has not and it is destaged again.
+    async fn destage_one(self: &Arc<Self>, number: u64, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
         let queued = self.state().queued(number);
         let entry = match queued {
             Some(entry) => Some(entry),
@@ -253,7 +255,7 @@ impl Inner {
         let change = match entry {
             Some(Entry::Change(change)) => change,
             Some(Entry::Ready) | None => {
-                self.state().given = number + 1;
+                self.state().destaged = number + 1;
                 return Ok(());
             }
         };
@@ -276,7 +278,7 @@ impl Inner {
                 }
             }
             requests = waiting;
-            state.given = number + 1;
+            state.destaged = number + 1;
             state.spans.remove(&blocks, number);
             if state.broken {
                 // Nobody else takes it out of the queue.
@@ -319,7 +321,7 @@ impl Inner {
         })
     }
 
-    /// Makes all that was given so far durable, behind the back of what is given next. Its place is taken when this returns.
+    /// Makes all that was destaged so far durable, behind the back of what is destaged next. Its place is taken when this returns.
     fn start_sync(self: &Arc<Self>, upto: u64) {
         let inner = self.clone();
         let mut sync: BoxFuture<'static, Result<(), DeviceError>> = {
@@ -366,34 +368,35 @@ impl Inner {
     async fn drain(self: &Arc<Self>, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
         loop {
             self.until(|state| {
-                state.syncs < SYNCS_MAX && (state.given < state.destageable() || state.given == state.next)
+                state.syncs < SYNCS_MAX
+                    && (state.destaged < state.destageable() || state.destaged == state.next)
             })
             .await?;
-            let (given, destageable, syncing) = {
+            let (destaged, destageable, syncing) = {
                 let mut state = self.state();
-                if state.given == state.next && state.durable == state.next {
+                if state.destaged == state.next && state.durable == state.next {
                     state.phase = Phase::Emptying;
                     return Ok(());
                 }
-                (state.given, state.destageable(), state.syncing)
+                (state.destaged, state.destageable(), state.syncing)
             };
-            if given < destageable {
-                self.give_one(given, unsynced_bytes).await?;
+            if destaged < destageable {
+                self.destage_one(destaged, unsynced_bytes).await?;
                 continue;
             }
-            if syncing < given {
-                self.start_sync(given);
+            if syncing < destaged {
+                self.start_sync(destaged);
             }
-            self.until(|state| state.given < state.destageable() || state.durable >= given)
+            self.until(|state| state.destaged < state.destageable() || state.durable >= destaged)
                 .await?;
         }
     }
 
-    /// Everything was given: makes it durable, and leaves the journal if nodes answer and nothing comes in between.
+    /// Everything was destaged: makes it durable, and leaves the journal if nodes answer and nothing comes in between.
     async fn leave(self: &Arc<Self>, unsynced_bytes: &mut u64) -> Result<(), DeviceError> {
         let (end, syncing) = {
             let state = self.state();
-            (state.given, state.syncing)
+            (state.destaged, state.syncing)
         };
         if syncing < end {
             self.start_sync(end);
@@ -409,7 +412,7 @@ impl Inner {
             .stay_until
             .is_some_and(|until| self.env.now() < until);
         if late(self) || stay {
-            let more = self.until(|state| state.given < state.destageable());
+            let more = self.until(|state| state.destaged < state.destageable());
             return self.env.timeout(WATCH, more).await.unwrap_or(Ok(()));
         }
         self.state().phase = Phase::Leaving;
@@ -430,10 +433,10 @@ impl Inner {
             let mut state = self.state();
             assert_eq!(
                 state.queue.len() as u64,
-                state.next - state.given,
-                "what was given has left the queue"
+                state.next - state.destaged,
+                "what was destaged has left the queue"
             );
-            state.synced = state.given;
+            state.synced = state.destaged;
             state.broken = false;
             if state.queue.is_empty() {
                 tracing::info!("nodes have all that was written; changes go to them directly");

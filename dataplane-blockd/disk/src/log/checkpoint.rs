@@ -1,7 +1,7 @@
 //! A checkpoint: the state of a log before one of its entries, under one incarnation.
 //!
 //! ```text
-//! magic "FIRNDLC2" | number u64 | incarnation u64 | next u64 | released u64 | blocks of a tract u64 | tract whose turn it is u64
+//! magic "FIRNDLC2" | number u64 | incarnation u64 | next u64 | released u64 | blocks of a tract u64 | next tract of the round-robin u64
 //! | virtual blocks u64, each: physical u64 (all ones: zeroes), incarnation u64, sequence u64
 //! | physical blocks u64, each: 0 free, 1 used, n + 2 quarantined by entry n          all little-endian
 //! ```
@@ -12,13 +12,22 @@
 use super::replay::{Mapping, Replay, State};
 use crate::{
     fields::{Fields, Truncated},
-    types::{Body, Incarnation, Version},
+    types::{Body, Incarnation, Unit, Version},
 };
 use bytes::Bytes;
 use firn_codec::{Reader, Writer};
 
 const MAGIC: &[u8; 8] = b"FIRNDLC2";
 const NOWHERE: u64 = u64::MAX;
+
+/// The unit in which the checkpoint of this number lies.
+pub(super) fn unit(number: u64) -> Unit {
+    Unit::Checkpoint(if firn_env::planted!("disk.checkpoint_in_place") {
+        0
+    } else {
+        (number % 2) as u8
+    })
+}
 
 /// A checkpoint, decoded.
 #[derive(Clone, Debug)]
@@ -43,7 +52,7 @@ impl Checkpoint {
             replay.next,
             replay.released,
             replay.tract_blocks,
-            replay.turn,
+            replay.next_tract,
         ] {
             bytes.u64(word);
         }
@@ -82,7 +91,7 @@ impl Checkpoint {
         }
         let (number, incarnation) = (input.u64()?, Incarnation(input.u64()?));
         let (next, released) = (input.u64()?, input.u64()?);
-        let turns = (input.u64()?, input.u64()?);
+        let striping = (input.u64()?, input.u64()?);
         let map = list(input, 3, |input| {
             let physical = input.u64()?;
             let version = Version {
@@ -98,7 +107,7 @@ impl Checkpoint {
                 freed => State::Quarantined(freed - 2),
             })
         })?;
-        let replay = Replay::from_parts(next, map, states, turns, released);
+        let replay = Replay::from_parts(next, map, states, striping, released);
         Ok(replay.filter(|_| input.remaining() == 0).map(|replay| Self {
             number,
             incarnation,

@@ -1,8 +1,7 @@
 //! The writer of a log: a state machine without I/O. Requests and completed stores go in, effects come out.
 
 use super::{
-    checkpoint::Checkpoint,
-    recovery::checkpoint_unit,
+    checkpoint::{self, Checkpoint},
     replay::{Record, Replay},
 };
 use crate::{
@@ -311,7 +310,7 @@ impl LogEngine {
     }
 
     /// Releases, and the checkpoints that they need, are worth their price when writes wait for a block, or soon will and
-    /// much is to be gained: an idle log must come to rest.
+    /// much is to be gained: a log that nobody writes must become idle.
     fn wants_release(&self) -> bool {
         let slack = self.replay.physical_blocks() - self.replay.virtual_blocks();
         let short = self.replay.free() * 4 < slack && self.replay.quarantined() > self.replay.free() + 1;
@@ -451,7 +450,7 @@ impl LogEngine {
             Effect::Store(Store {
                 ticket: Ticket::Checkpoint(version.sequence),
                 replica,
-                unit: checkpoint_unit(version.sequence),
+                unit: checkpoint::unit(version.sequence),
                 count: 1,
                 version,
                 body: body.clone(),

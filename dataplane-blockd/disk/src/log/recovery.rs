@@ -4,7 +4,7 @@
 //! nothing but fences and copies of accepted entries has been written.
 
 use super::{
-    checkpoint::Checkpoint,
+    checkpoint::{self, Checkpoint},
     engine::{LogConfig, LogEngine},
     replay::{Record, Replay},
 };
@@ -41,20 +41,12 @@ async fn fence(replicas: &dyn Replicas, incarnation: Incarnation) -> Result<(), 
     Ok(())
 }
 
-pub(super) fn checkpoint_unit(number: u64) -> Unit {
-    Unit::Checkpoint(if firn_env::planted!("disk.checkpoint_in_place") {
-        0
-    } else {
-        (number % 2) as u8
-    })
-}
-
 async fn write_checkpoint(replicas: &dyn Replicas, checkpoint: &Checkpoint) -> Result<(), ReplicaError> {
     let version = Version {
         incarnation: checkpoint.incarnation,
         sequence: checkpoint.number,
     };
-    let (unit, body) = (checkpoint_unit(checkpoint.number), checkpoint.encode());
+    let (unit, body) = (checkpoint::unit(checkpoint.number), checkpoint.encode());
     for path in 0..replicas.paths() {
         replicas.store(path, unit, version, body.clone()).await?;
     }

@@ -110,7 +110,7 @@ pub struct Replay {
     /// Physical blocks that lie in one tract.
     pub(super) tract_blocks: u64,
     /// The next tract by round robin.
-    pub(super) turn: u64,
+    pub(super) next_tract: u64,
     /// Of each tract, its lowest free block. Follows from the states.
     lowest_free: Vec<Option<u64>>,
     /// Blocks freed by entries before this one have been released.
@@ -132,13 +132,13 @@ impl Replay {
         Self::from_parts(1, map, states, (tract_blocks, 0), 0).expect("an empty log is consistent")
     }
 
-    /// From the parts of a checkpoint; nothing if they contradict each other. `turns`: the blocks of a tract, and the tract whose
-    /// turn it is.
+    /// From the parts of a checkpoint; nothing if they contradict each other. `striping`: the blocks of a tract, and the tract
+    /// that is next in the round-robin.
     pub(super) fn from_parts(
         next: u64,
         map: Vec<Option<Mapping>>,
         states: Vec<State>,
-        (tract_blocks, turn): (u64, u64),
+        (tract_blocks, next_tract): (u64, u64),
         released: u64,
     ) -> Option<Self> {
         let free = states.iter().filter(|state| **state == State::Free).count() as u64;
@@ -151,8 +151,8 @@ impl Replay {
             }
             *seen = true;
         }
-        let has_turn = tract_blocks > 0 && turn < (states.len() as u64).div_ceil(tract_blocks);
-        if used != map.iter().flatten().count() as u64 || !has_turn {
+        let is_a_tract = tract_blocks > 0 && next_tract < (states.len() as u64).div_ceil(tract_blocks);
+        if used != map.iter().flatten().count() as u64 || !is_a_tract {
             return None;
         }
         let mut replay = Self {
@@ -162,7 +162,7 @@ impl Replay {
             free,
             used,
             tract_blocks,
-            turn,
+            next_tract,
             lowest_free: Vec::new(),
             released,
         };
@@ -238,7 +238,7 @@ impl Replay {
     /// The physical block of the next entry: tracts round-robin, those that are full are passed over, and each gives its lowest
     /// free block.
     pub(super) fn place(&self) -> Option<u64> {
-        let (before, from) = self.lowest_free.split_at(self.turn as usize);
+        let (before, from) = self.lowest_free.split_at(self.next_tract as usize);
         from.iter().chain(before).find_map(|lowest| *lowest)
     }
 
@@ -280,7 +280,7 @@ impl Replay {
             State::Free,
             "an entry goes to a free block"
         );
-        self.turn = (physical / self.tract_blocks + 1) % self.lowest_free.len() as u64;
+        self.next_tract = (physical / self.tract_blocks + 1) % self.lowest_free.len() as u64;
         self.next += 1;
         match record {
             Record::Data { block, .. } => {
@@ -375,7 +375,7 @@ mod tests {
         // The last tract has two blocks, and both are taken.
         assert_eq!((write(&mut replay, 1), write(&mut replay, 2)), (2, 6));
         assert_eq!((write(&mut replay, 3), write(&mut replay, 4)), (10, 3));
-        // What is overwritten is free when it was released, and its tract takes its turn again.
+        // What is overwritten is free when it was released, and its tract is in the round-robin again.
         let place = replay.place().expect("there is a free block");
         let before = replay.next();
         replay.apply(&Record::Release { before }, Incarnation(2), place);
@@ -413,7 +413,7 @@ mod tests {
                     replay.next,
                     replay.map.clone(),
                     replay.states.clone(),
-                    (replay.tract_blocks, replay.turn),
+                    (replay.tract_blocks, replay.next_tract),
                     replay.released,
                 );
                 prop_assert_eq!(again.as_ref(), Some(&replay));

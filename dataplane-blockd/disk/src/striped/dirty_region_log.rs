@@ -3,7 +3,7 @@
 //! A page of it is a unit like any other, on all replicas. It is written when a region has to be marked and one write of
 //! the page is under way at most; whatever has to be marked meanwhile goes with the next. Regions that became idle stay
 //! marked, since writes come back to where they were, but for those that have been idle longest once there are more than
-//! [`Regions::resting`] in all: they are left out when their page is written next, and with twice as many it is written for that
+//! [`Regions::idle_kept`] in all: they are left out when their page is written next, and with twice as many it is written for that
 //! alone. So what an attach after a crash has to compare is bounded for the whole disk.
 
 use crate::types::{Body, ReplicaSet};
@@ -23,7 +23,7 @@ pub struct Regions {
     pub blocks: u64,
     /// Marked regions that are kept although nothing is under way in them. Fewer mean more pages written, more a longer attach
     /// after a crash.
-    pub resting: usize,
+    pub idle_kept: usize,
 }
 
 impl Default for Regions {
@@ -31,7 +31,7 @@ impl Default for Regions {
     fn default() -> Self {
         Self {
             blocks: 1024,
-            resting: 256,
+            idle_kept: 256,
         }
     }
 }
@@ -47,7 +47,7 @@ struct Page {
     leaving: BTreeSet<u64>,
 }
 
-/// The marks of one attach.
+/// The dirty-region log of one attach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DirtyRegionLog {
     replicas: usize,
@@ -56,7 +56,7 @@ pub(super) struct DirtyRegionLog {
     /// Pieces not yet durable, by region.
     busy: BTreeMap<u64, u64>,
     /// Regions that are marked and in which nothing is under way, least recently idle first.
-    resting: VecDeque<u64>,
+    idle: VecDeque<u64>,
     /// Regions of all pages that are leaving.
     leaving: usize,
 }
@@ -75,7 +75,7 @@ impl DirtyRegionLog {
             regions,
             pages: BTreeMap::new(),
             busy: BTreeMap::new(),
-            resting: VecDeque::new(),
+            idle: VecDeque::new(),
             leaving: 0,
         }
     }
@@ -93,8 +93,8 @@ impl DirtyRegionLog {
                 continue;
             }
             // Writes come back to where they just were: from the end it is soon found.
-            if let Some(place) = self.resting.iter().rposition(|resting| *resting == region) {
-                self.resting.remove(place);
+            if let Some(place) = self.idle.iter().rposition(|idle| *idle == region) {
+                self.idle.remove(place);
             } else if let Some(page) = self.pages.get_mut(&(region / PAGE_REGIONS))
                 && page.leaving.remove(&region)
             {
@@ -112,11 +112,11 @@ impl DirtyRegionLog {
             *count -= 1;
             if *count == 0 {
                 self.busy.remove(&region);
-                self.resting.push_back(region);
+                self.idle.push_back(region);
             }
         }
-        while self.resting.len() > self.regions.resting
-            && let Some(region) = self.resting.pop_front()
+        while self.idle.len() > self.regions.idle_kept
+            && let Some(region) = self.idle.pop_front()
         {
             let page = self.pages.entry(region / PAGE_REGIONS).or_default();
             self.leaving += usize::from(page.leaving.insert(region));
@@ -124,7 +124,7 @@ impl DirtyRegionLog {
     }
 
     /// Whether these blocks may be written; if not, their regions will be marked.
-    pub(super) fn are_marked(&mut self, blocks: &Range<u64>) -> bool {
+    pub(super) fn are_logged(&mut self, blocks: &Range<u64>) -> bool {
         let mut all = true;
         for region in self.regions_of(blocks) {
             let page = self.pages.entry(region / PAGE_REGIONS).or_default();
@@ -146,7 +146,7 @@ impl DirtyRegionLog {
 
     /// The pages to be written now, each as the given sequence.
     pub(super) fn writes(&mut self, mut sequence: impl FnMut() -> u64) -> Vec<(u64, PageWrite)> {
-        let crowded = self.leaving > self.regions.resting;
+        let crowded = self.leaving > self.regions.idle_kept;
         let mut writes = Vec::new();
         for (number, page) in &mut self.pages {
             let waits = !page.wanted.is_empty() || (crowded && !page.leaving.is_empty());
@@ -167,8 +167,8 @@ impl DirtyRegionLog {
         writes
     }
 
-    /// The pages that leave out every resting region, for a clean end.
-    pub(super) fn rest(&mut self, mut sequence: impl FnMut() -> u64) -> Vec<(u64, PageWrite)> {
+    /// The pages that leave out every idle region, for a clean end.
+    pub(super) fn drop_idle(&mut self, mut sequence: impl FnMut() -> u64) -> Vec<(u64, PageWrite)> {
         let mut writes = Vec::new();
         for (number, page) in &mut self.pages {
             if page.durable.is_empty() || page.under_way.is_some() {
@@ -184,7 +184,7 @@ impl DirtyRegionLog {
             writes.push((sequence, PageWrite { page: *number, body }));
         }
         let pages = &self.pages;
-        self.resting.retain(|region| {
+        self.idle.retain(|region| {
             let page = pages.get(&(region / PAGE_REGIONS));
             page.is_some_and(|page| page.durable.contains(region))
         });
@@ -270,88 +270,88 @@ mod tests {
     }
 
     /// Regions of so many blocks.
-    fn marks(blocks: u64, resting: usize) -> DirtyRegionLog {
-        DirtyRegionLog::new(1, Regions { blocks, resting })
+    fn log(blocks: u64, idle_kept: usize) -> DirtyRegionLog {
+        DirtyRegionLog::new(1, Regions { blocks, idle_kept })
     }
 
-    /// DirtyRegionLog blocks with the write of a page that has this sequence, and returns what it marks.
-    fn mark(marks: &mut DirtyRegionLog, blocks: Range<u64>, sequence: u64) -> BTreeSet<u64> {
-        marks.begin(&blocks);
-        assert!(!marks.are_marked(&blocks));
-        let (sequence, write) = marks.writes(|| sequence).remove(0);
-        assert!(!marks.are_marked(&blocks), "not durable yet");
-        assert!(marks.stored(0, sequence, 0) && marks.are_marked(&blocks));
+    /// Marks blocks dirty with the write of a page that has this sequence, and returns what it logged.
+    fn mark(log: &mut DirtyRegionLog, blocks: Range<u64>, sequence: u64) -> BTreeSet<u64> {
+        log.begin(&blocks);
+        assert!(!log.are_logged(&blocks));
+        let (sequence, write) = log.writes(|| sequence).remove(0);
+        assert!(!log.are_logged(&blocks), "not durable yet");
+        assert!(log.stored(0, sequence, 0) && log.are_logged(&blocks));
         decode(0, &write.body)
     }
 
     #[test]
-    fn the_regions_that_rested_longest_lose_their_marks_before_the_page_that_says_so_is_durable() {
-        let mut marks = marks(1, 3);
+    fn the_regions_that_were_idle_longest_leave_the_log_before_the_page_that_says_so_is_durable() {
+        let mut log = log(1, 3);
         for block in 0..4 {
-            mark(&mut marks, block..block + 1, block);
-            marks.end(&(block..block + 1));
+            mark(&mut log, block..block + 1, block);
+            log.end(&(block..block + 1));
         }
-        assert!(marks.writes(|| 10).is_empty(), "one too many is not worth a page");
-        marks.begin(&(100..101));
-        assert!(!marks.are_marked(&(100..101)));
-        let (sequence, _) = marks.writes(|| 11).remove(0);
-        assert!(!marks.are_marked(&(0..1)), "its mark is on its way out");
-        assert!(marks.are_marked(&(1..4)));
-        assert!(marks.stored(0, sequence, 0) && marks.are_marked(&(100..101)));
-        assert!(!marks.are_marked(&(0..1)));
+        assert!(log.writes(|| 10).is_empty(), "one too many is not worth a page");
+        log.begin(&(100..101));
+        assert!(!log.are_logged(&(100..101)));
+        let (sequence, _) = log.writes(|| 11).remove(0);
+        assert!(!log.are_logged(&(0..1)), "its mark is on its way out");
+        assert!(log.are_logged(&(1..4)));
+        assert!(log.stored(0, sequence, 0) && log.are_logged(&(100..101)));
+        assert!(!log.are_logged(&(0..1)));
     }
 
     #[test]
     fn a_region_that_is_written_again_keeps_its_mark() {
-        let mut marks = marks(1, 1);
+        let mut log = log(1, 1);
         for block in 0..2 {
-            mark(&mut marks, block..block + 1, block);
-            marks.end(&(block..block + 1));
+            mark(&mut log, block..block + 1, block);
+            log.end(&(block..block + 1));
         }
-        // 0 is leaving, 1 at rest; both are written once more before a page goes out.
-        marks.begin(&(0..2));
-        assert!(marks.are_marked(&(0..2)));
-        assert_eq!(mark(&mut marks, 7..8, 7), [0, 1, 7].into());
-        marks.end(&(0..2));
-        marks.end(&(7..8));
+        // 0 is leaving, 1 idle; both are written once more before a page goes out.
+        log.begin(&(0..2));
+        assert!(log.are_logged(&(0..2)));
+        assert_eq!(mark(&mut log, 7..8, 7), [0, 1, 7].into());
+        log.end(&(0..2));
+        log.end(&(7..8));
         assert_eq!(
-            mark(&mut marks, 8..9, 8),
+            mark(&mut log, 8..9, 8),
             [7, 8].into(),
-            "the last one at rest is left"
+            "the last idle one is left"
         );
     }
 
     #[test]
     fn a_range_is_marked_whole_in_one_write_of_the_page_and_leaves_no_crowd_behind() {
-        let mut marks = marks(4, 5);
+        let mut log = log(4, 5);
         let blocks = 2..4 * 20;
-        assert_eq!(mark(&mut marks, blocks.clone(), 1).len(), 20);
-        assert!(marks.writes(|| 2).is_empty());
-        marks.end(&blocks);
-        let (sequence, write) = marks.writes(|| 3).remove(0);
-        assert_eq!(decode(0, &write.body).len(), 5, "as many stay as may rest");
-        assert!(marks.stored(0, sequence, 0) && !marks.are_clear());
-        let (sequence, write) = marks.rest(|| 4).remove(0);
+        assert_eq!(mark(&mut log, blocks.clone(), 1).len(), 20);
+        assert!(log.writes(|| 2).is_empty());
+        log.end(&blocks);
+        let (sequence, write) = log.writes(|| 3).remove(0);
+        assert_eq!(decode(0, &write.body).len(), 5, "as many are kept as may be");
+        assert!(log.stored(0, sequence, 0) && !log.are_clear());
+        let (sequence, write) = log.drop_idle(|| 4).remove(0);
         assert_eq!(write.body, Body::Zero);
-        assert!(marks.stored(0, sequence, 0) && marks.are_clear());
+        assert!(log.stored(0, sequence, 0) && log.are_clear());
     }
 
     #[test]
     fn a_crowd_of_many_pages_leaves_each() {
-        let mut marks = marks(1, 2);
+        let mut log = log(1, 2);
         for page in 0..6 {
             let block = page * PAGE_REGIONS;
-            marks.begin(&(block..block + 1));
-            assert!(!marks.are_marked(&(block..block + 1)));
+            log.begin(&(block..block + 1));
+            assert!(!log.are_logged(&(block..block + 1)));
         }
-        for (sequence, write) in marks.writes(|| 1) {
-            assert!(marks.stored(write.page, sequence, 0));
+        for (sequence, write) in log.writes(|| 1) {
+            assert!(log.stored(write.page, sequence, 0));
         }
         for page in 0..6 {
             let block = page * PAGE_REGIONS;
-            marks.end(&(block..block + 1));
+            log.end(&(block..block + 1));
         }
-        let writes = marks.writes(|| 2);
+        let writes = log.writes(|| 2);
         assert_eq!(writes.len(), 4, "two of six may rest");
         assert!(writes.iter().all(|(_, write)| write.body == Body::Zero));
     }

@@ -70,7 +70,7 @@ pub struct StripedEngine {
     next_sequence: u64,
     /// Pieces that each request still waits for.
     requests: BTreeMap<RequestId, u64>,
-    marks: DirtyRegionLog,
+    dirty_regions: DirtyRegionLog,
     answers: Answers,
     dirty_bytes: u64,
 }
@@ -93,7 +93,7 @@ impl StripedEngine {
             next_piece: 0,
             next_sequence,
             requests: BTreeMap::new(),
-            marks: DirtyRegionLog::new(replicas, config.regions),
+            dirty_regions: DirtyRegionLog::new(replicas, config.regions),
             answers: Answers::new(config.dirty_bytes_max, config.flush),
             dirty_bytes: 0,
         }
@@ -191,11 +191,11 @@ impl StripedEngine {
         self.end_epoch(now_ms, request, true)
     }
 
-    /// Drops the marks of all regions at rest, for a clean detach.
-    pub fn rest(&mut self) -> Vec<Effect> {
+    /// Drops all idle regions from the dirty-region log, for a clean detach.
+    pub fn drop_idle_regions(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         let next_sequence = &mut self.next_sequence;
-        let writes = self.marks.rest(|| {
+        let writes = self.dirty_regions.drop_idle(|| {
             *next_sequence += 1;
             *next_sequence
         });
@@ -205,7 +205,7 @@ impl StripedEngine {
 
     /// Whether an attach after this moment would have nothing to reconcile.
     pub fn is_clean(&self) -> bool {
-        self.pieces.is_empty() && self.marks.are_clear()
+        self.pieces.is_empty() && self.dirty_regions.are_clear()
     }
 
     fn end_epoch(&mut self, now_ms: u64, request: RequestId, durable: bool) -> Vec<Effect> {
@@ -230,7 +230,7 @@ impl StripedEngine {
         match ticket {
             Ticket::Piece(piece) => self.piece_stored(piece, replica, &mut effects),
             Ticket::DirtyRegionLog { page, sequence } => {
-                if self.marks.stored(page, sequence, replica) {
+                if self.dirty_regions.stored(page, sequence, replica) {
                     self.issue(&mut effects);
                 }
             }
@@ -315,7 +315,7 @@ impl StripedEngine {
         }
         let number = self.next_piece;
         self.next_piece += 1;
-        self.marks.begin(&blocks);
+        self.dirty_regions.begin(&blocks);
         self.overlaps.insert(&blocks, number);
         let present = self.epochs.back_mut().expect("there is a present epoch");
         present.open += 1;
@@ -377,13 +377,13 @@ impl StripedEngine {
             } else {
                 blocks
             };
-            if !self.marks.are_marked(&needed) && !firn_env::planted!("disk.issue_before_mark") {
+            if !self.dirty_regions.are_logged(&needed) && !firn_env::planted!("disk.issue_before_mark") {
                 continue;
             }
             self.send(number, effects);
         }
         let next_sequence = &mut self.next_sequence;
-        let writes = self.marks.writes(|| {
+        let writes = self.dirty_regions.writes(|| {
             *next_sequence += 1;
             *next_sequence
         });
@@ -451,7 +451,7 @@ impl StripedEngine {
         }
         let piece = self.pieces.remove(&number).expect("it was just there");
         self.dirty_bytes -= self.cost_bytes(&piece.blocks, &piece.body);
-        self.marks.end(&piece.blocks);
+        self.dirty_regions.end(&piece.blocks);
         self.overlaps.remove(&piece.blocks, number);
         for request in piece.requests {
             if let Some(left) = self.requests.get_mut(&request) {

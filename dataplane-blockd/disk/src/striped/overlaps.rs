@@ -1,4 +1,5 @@
-//! Which pieces overlap a range of blocks, for pieces that are a block long and for pieces that are a gibibyte long.
+//! Interval index: the pieces that overlap a range of blocks, for pieces that are a block long and for pieces that are
+//! a gibibyte long.
 //!
 //! ```text
 //! class 0    1 block       ▌  ▌▌    ▌          an index by first block for each class of lengths (2^(c-1), 2^c]:

@@ -12,7 +12,7 @@ use std::{ops::Range, sync::Arc};
 const LOOKUPS_MAX: usize = 16;
 
 impl Inner {
-    /// Loads the blocks that lie in place and are at rest, as many at once as the replicas can; nothing in the place of others
+    /// Loads the blocks that lie in place and are idle, as many at once as the replicas can; nothing in the place of others
     /// and of those that need another look.
     pub(super) async fn load_in_place(&self, blocks: Range<u64>) -> Result<Vec<Option<Piece>>, DeviceError> {
         let block_bytes = self.block_bytes as usize;
@@ -21,11 +21,11 @@ impl Inner {
             if state.fenced.is_some() {
                 return Err(DeviceError::Fenced);
             }
-            let at_rest = |block| match state.engine.lookup(block) {
+            let idle = |block| match state.engine.lookup(block) {
                 Lookup::Stored { unit, version: None } => Some(unit),
                 Lookup::Stored { .. } | Lookup::Memory(_) => None,
             };
-            blocks.clone().map(at_rest).collect()
+            blocks.clone().map(idle).collect()
         };
         let wanted: Vec<Unit> = units.iter().flatten().copied().collect();
         if wanted.len() < 2 {
@@ -101,9 +101,9 @@ impl Inner {
         let mut failures = 0;
         loop {
             let (mut empty, mut away) = (false, None);
-            for turn in 0..count {
+            for next in 0..count {
                 // Neighbours begin with different replicas, which shares the work.
-                let replica = (block as usize + turn) % count;
+                let replica = (block as usize + next) % count;
                 match self.replicas.load(replica, unit).await {
                     Ok(Some(stored)) if version.is_none_or(|version| version == stored.version) => {
                         return Ok(Some(stored));

@@ -41,7 +41,7 @@ fn real_a_full_cluster_goes_on_without_one_of_its_nodes_and_takes_it_back() {
         ];
         run(BINARY, &[&["--config", &client], &arguments[..]].concat())
     };
-    // Three nodes of 28 tracts: 56 survive the loss of one. 27 and one of marks, in two copies.
+    // Three nodes of 28 tracts: 56 survive the loss of one. 27 and one of the dirty-region log, in two copies.
     eventually("three nodes are counted", || {
         lab.status(&client)["total_tracts"] == 84
     });

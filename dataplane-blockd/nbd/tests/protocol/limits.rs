@@ -1,4 +1,4 @@
-//! What many requests at once, huge ones, hostile ones and a stopping server lead to.
+//! Limits of the server: many requests at once, huge ones, hostile ones, and a server that stops.
 
 use crate::{
     raw::{Raw, go_data},

@@ -1,4 +1,4 @@
-//! What is known of one block: its generation, its checksum, and where it lies.
+//! Index entry of one block: its generation, its checksum, and where it lies.
 
 use firn_blockd_protocol::{BlockState, BlockVersion, Fence, Generation, TRACT_BLOCKS};
 

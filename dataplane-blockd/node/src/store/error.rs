@@ -1,4 +1,4 @@
-//! What can go wrong in the store.
+//! Errors of the store.
 
 use firn_blockd_protocol::{NodeId, TractId};
 use firn_env::DiskError;
@@ -19,7 +19,7 @@ pub enum StoreError {
     },
     /// The node holds the tract from another membership in its row.
     #[error("tract {tract} is from another membership in its row")]
-    OtherStay {
+    OtherMembership {
         /// The tract.
         tract: TractId,
     },

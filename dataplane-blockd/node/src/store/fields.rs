@@ -1,4 +1,4 @@
-//! What stands on a node's disk, as its readers see it.
+//! Field reader of what stands on a node's disk.
 
 use firn_codec::{Codec, Reader};
 

@@ -11,23 +11,20 @@
 //! only an older copy can be read, the newer one rotted, and the node says so instead of going back in time.
 
 use super::{
-    entry::{ENTRY_BYTES, Entries},
+    entry::Entries,
     fields::fields,
-    layout::{Frame, Geometry, LAYOUT_VERSION},
+    layout::{
+        ENTRIES_BYTES, Frame, Geometry, LAYOUT_VERSION, REGION_BYTES, REGION_HEADER_BYTES, REGION_STRIDE,
+    },
 };
 use bytes::Bytes;
-use firn_blockd_protocol::{DiskId, Replication, RowIndex, RowVersion, TRACT_BLOCKS, TractId};
+use firn_blockd_protocol::{DiskId, Replication, RowIndex, RowVersion, TractId};
 use firn_codec::Writer;
 
 const MAGIC: [u8; 4] = *b"FBIX";
-const HEADER_BYTES: usize = 128;
-const CHECKSUM_AT: usize = HEADER_BYTES - 4;
-const ENTRIES_BYTES: usize = ENTRY_BYTES * TRACT_BLOCKS as usize;
-const REGION_BYTES: usize = HEADER_BYTES + ENTRIES_BYTES;
+const CHECKSUM_AT: usize = REGION_HEADER_BYTES - 4;
 /// In the region of a free frame.
 static NO_ENTRIES: [u8; ENTRIES_BYTES] = [0; ENTRIES_BYTES];
-/// Bytes from one region to the next: the next multiple of a page.
-pub(crate) const REGION_STRIDE: u64 = (REGION_BYTES as u64).next_multiple_of(4096);
 
 /// Which tract a frame holds and under what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,7 +81,7 @@ fn checksum(header: &[u8], entries: &[u8]) -> u32 {
 /// A region; `None` if these bytes are not one (torn, rotten, or never written).
 pub(crate) fn decode(frame: Frame, bytes: &[u8]) -> Option<Region> {
     let bytes = bytes.get(..REGION_BYTES)?;
-    let (covered, entries) = (&bytes[..CHECKSUM_AT], &bytes[HEADER_BYTES..]);
+    let (covered, entries) = (&bytes[..CHECKSUM_AT], &bytes[REGION_HEADER_BYTES..]);
     if fields(&bytes[CHECKSUM_AT..]).u32().ok()? != checksum(covered, entries) {
         return None;
     }

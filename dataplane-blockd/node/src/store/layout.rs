@@ -1,4 +1,4 @@
-//! What lies where on a node's disk.
+//! On-disk layout of a node.
 //!
 //! ```text
 //! superblock        who the node is and how its disk is cut; written once
@@ -15,7 +15,7 @@
 //!
 //! A group of 1 GiB with an eighth of scratch: as many files as gibibytes, and a seek from home to scratch stays short.
 
-use super::fields::fields;
+use super::{entry::ENTRY_BYTES, fields::fields};
 use firn_blockd_protocol::{NodeId, TRACT_BLOCKS};
 use firn_codec::Writer;
 
@@ -28,6 +28,14 @@ const SCRATCH_FRAMES: u32 = 16;
 /// Bytes of one journal file: about 300 000 blocks written one at a time, so that an index region is written once for many
 /// changes of its tract.
 const JOURNAL_BYTES: u64 = 32 << 20;
+/// Header of an index region; its last four bytes are the checksum.
+pub(crate) const REGION_HEADER_BYTES: usize = 128;
+/// The entries of an index region, one for each block of a tract.
+pub(crate) const ENTRIES_BYTES: usize = ENTRY_BYTES * TRACT_BLOCKS as usize;
+/// An index region.
+pub(crate) const REGION_BYTES: usize = REGION_HEADER_BYTES + ENTRIES_BYTES;
+/// Bytes from one region to the next: the next multiple of a page.
+pub(crate) const REGION_STRIDE: u64 = (REGION_BYTES as u64).next_multiple_of(4096);
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"FIRNBLKD";
 const SUPERBLOCK_BYTES: usize = 50;
 pub(crate) const SUPERBLOCK: &str = "superblock";
@@ -49,8 +57,8 @@ impl Geometry {
     /// For a disk that may use `bytes`: as many groups of 1 GiB as fit beside their index and the journal.
     pub fn for_bytes(bytes: u64) -> Self {
         let frame = u64::from(TRACT_BLOCKS) * 4096;
-        let group = u64::from(HOME_FRAMES + SCRATCH_FRAMES) * frame
-            + u64::from(HOME_FRAMES) * 2 * super::index::REGION_STRIDE;
+        let group =
+            u64::from(HOME_FRAMES + SCRATCH_FRAMES) * frame + u64::from(HOME_FRAMES) * 2 * REGION_STRIDE;
         Self {
             groups: u32::try_from(bytes.saturating_sub(2 * JOURNAL_BYTES) / group).unwrap_or(u32::MAX),
             home_frames: HOME_FRAMES,

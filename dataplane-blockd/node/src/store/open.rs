@@ -55,7 +55,7 @@ impl Store {
         }
         for group in 0..geometry.groups {
             reserve(env, &layout::data_path(group), geometry.data_file_bytes()).await?;
-            let index_bytes = u64::from(geometry.home_frames) * 2 * index::REGION_STRIDE;
+            let index_bytes = u64::from(geometry.home_frames) * 2 * layout::REGION_STRIDE;
             reserve(env, &layout::index_path(group), index_bytes).await?;
         }
         for slot in 0..2 {
@@ -207,7 +207,7 @@ async fn read_regions(
     versions: &[u64],
     files: &[Arc<dyn DiskFile>],
 ) -> Result<(), OpenError> {
-    let stride = usize::try_from(index::REGION_STRIDE).expect("a small constant");
+    let stride = usize::try_from(layout::REGION_STRIDE).expect("a small constant");
     let frames = geometry.groups * geometry.home_frames;
     for frame in (0..frames).map(Frame) {
         let file = &files[geometry.group_of(frame) as usize];

@@ -1,4 +1,4 @@
-//! Which slots of a group are free.
+//! Free-slot allocator of a group.
 //!
 //! Any free slot serves any block of the group's tracts; its own home is only the best one. Since a block names one durable
 //! slot, and homes are as many as blocks, all of scratch and more is free whenever no commit is under way: overwriting, however

@@ -102,7 +102,7 @@ impl Store {
             match state.tracts.get(&place.tract) {
                 Some(tract) if !Arc::ptr_eq(&tract.gate, &gate) => {}
                 Some(tract) if tract.place.since != place.since => {
-                    return Err(StoreError::OtherStay { tract: place.tract });
+                    return Err(StoreError::OtherMembership { tract: place.tract });
                 }
                 Some(_) => return Ok(guard),
                 // Released while we waited: it gets a new frame.

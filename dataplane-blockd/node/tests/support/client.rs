@@ -1,11 +1,12 @@
 //! A client of nodes that is not the production one.
 
-use super::{ROWS, TENANT, capability, durable_write, placement, whole};
+use super::{Named, ROWS, TENANT, capability, durable_write, placement, whole};
 use bytes::Bytes;
 use firn_blockd_node::*;
 use firn_blockd_placement::*;
 use firn_blockd_protocol::*;
 use firn_env::Env;
+use firn_identity::PeerKind;
 use firn_table::MemoryTable;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,12 @@ pub struct Client {
     pub disk: DiskId,
     pub fence: Fence,
     pub replication: Replication,
+    /// Who it is, and what its nodes are called, where there are certificates.
+    pub named: Option<(Named, CalledBy)>,
 }
+
+/// What a node is called in its certificate.
+pub type CalledBy = fn(NodeId) -> PeerKind;
 
 /// Why the client gave up.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,6 +47,7 @@ impl Client {
             disk: DiskId([0; 16]),
             fence: Fence(0),
             replication: Replication::ALL[1],
+            named: None,
         }
     }
 
@@ -348,14 +355,23 @@ impl Client {
                     open_limit: Duration::from_secs(1),
                     ..ConnectionOptions::default()
                 };
-                let opened = Arc::new(Connection::open(&self.env, address, options).await?);
                 let scope = Scope::Disk {
                     disk: self.disk,
                     fence: self.fence,
                     write: true,
                     attach: true,
                 };
-                let capability = capability(&self.env, scope);
+                let (opened, capability) = match &self.named {
+                    None => {
+                        let opened = Connection::open(&self.env, address, options).await?;
+                        (opened, capability(&self.env, scope))
+                    }
+                    Some((named, of_node)) => {
+                        let opened = named.connect(&self.env, of_node(node), address, options).await?;
+                        (opened, named.capability(&self.env, TENANT, scope))
+                    }
+                };
+                let opened = Arc::new(opened);
                 opened.call(Request::Authenticate { capability }).await?;
                 self.connections
                     .lock()

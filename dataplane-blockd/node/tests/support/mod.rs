@@ -2,12 +2,14 @@
 
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
+mod certificates;
 mod client;
 mod stage;
 pub mod store;
 
-pub use client::{Client, GaveUp};
-pub use stage::{Stage, Stranger, TRACTS, as_a_stranger, fill, filled, list, stage};
+pub use certificates::Named;
+pub use client::{CalledBy, Client, GaveUp};
+pub use stage::{Stage, Stranger, TRACTS, as_a_stranger, fill, filled, list, stage, staged};
 
 use bytes::Bytes;
 use firn_blockd_node::*;
@@ -19,7 +21,7 @@ use firn_env::{
     sim::{Machine, Simulation},
 };
 use firn_identity::{
-    Capability, CapabilityIssuer, CapabilityVerifier, MAX_CAPABILITY_SECONDS, Rights, UnixTime,
+    Capability, CapabilityIssuer, CapabilityVerifier, HolderHash, MAX_CAPABILITY_SECONDS, Rights, UnixTime,
 };
 use firn_table::MemoryTable;
 use std::{
@@ -84,10 +86,26 @@ pub fn node_options(name: &str) -> NodeOptions {
     }
 }
 
+/// What a node of a store is secured with.
+pub type SecurityOf = Arc<dyn Fn(&Env, NodeId) -> Security + Send + Sync>;
+
 /// A machine with a node on it that is started again whenever it was down.
+#[derive(Clone)]
 pub struct Host {
     pub machine: Machine,
     pub running: Arc<Mutex<Option<Node>>>,
+    pub security: SecurityOf,
+}
+
+impl Host {
+    /// Without certificates.
+    pub fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            running: Arc::default(),
+            security: Arc::new(security),
+        }
+    }
 }
 
 pub struct TestCluster {
@@ -107,6 +125,17 @@ pub fn capability_until(env: &Env, scope: Scope, expires: UnixTime) -> Bytes {
 }
 
 pub fn capability_of(env: &Env, tenant: TenantId, scope: Scope, expires: UnixTime) -> Bytes {
+    capability_for(env, tenant, scope, expires, None)
+}
+
+/// The same, good for nobody but `holder`.
+pub fn capability_for(
+    env: &Env,
+    tenant: TenantId,
+    scope: Scope,
+    expires: UnixTime,
+    holder: Option<HolderHash>,
+) -> Bytes {
     let (tenant, disk, rights, fence) = match scope {
         Scope::Disk {
             disk,
@@ -132,7 +161,7 @@ pub fn capability_of(env: &Env, tenant: TenantId, scope: Scope, expires: UnixTim
         fence,
         not_before: UnixTime::from_wall(env.wall()).minus(60),
         expires,
-        holder: None,
+        holder,
     };
     Bytes::copy_from_slice(&CapabilityIssuer::from_seed(KEY).issue(&capability))
 }
@@ -149,7 +178,7 @@ pub fn security(env: &Env, node: NodeId) -> Security {
 }
 
 /// Opens the store on a machine and starts its node; `None` if the machine ended meanwhile.
-pub async fn start(env: Env, table: MemoryTable, name: String) -> Node {
+pub async fn start(env: Env, table: MemoryTable, name: String, security: SecurityOf) -> Node {
     loop {
         let store = Store::open(&env, StoreOptions::default())
             .await
@@ -173,12 +202,17 @@ pub async fn start(env: Env, table: MemoryTable, name: String) -> Node {
 impl TestCluster {
     /// A cluster of `nodes` with a coordinator, and rows of up to `nodes` copies.
     pub fn new(seed: u64, nodes: usize) -> Self {
+        Self::secured(seed, nodes, Arc::new(security))
+    }
+
+    /// The same with nodes that are secured so.
+    pub fn secured(seed: u64, nodes: usize, security: SecurityOf) -> Self {
         let simulation = Simulation::new(seed);
         let table = MemoryTable::new();
         let hosts: Vec<Host> = (0..nodes)
             .map(|number| Host {
-                machine: simulation.machine(&format!("node{number}")),
-                running: Arc::default(),
+                security: security.clone(),
+                ..Host::new(simulation.machine(&format!("node{number}")))
             })
             .collect();
         let env = simulation.env();
@@ -228,9 +262,9 @@ impl TestCluster {
 pub fn launch(host: &Host, table: &MemoryTable) {
     let env = host.machine.env();
     let (table, name, running) = (table.clone(), host.machine.name(), host.running.clone());
-    let starting = env.clone();
+    let (starting, security) = (env.clone(), host.security.clone());
     drop(env.spawn("start node", async move {
-        let node = start(starting, table, name).await;
+        let node = start(starting, table, name, security).await;
         *running.lock().expect("no panic under this lock") = Some(node);
     }));
 }

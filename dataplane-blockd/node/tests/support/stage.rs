@@ -17,7 +17,12 @@ pub struct Stage {
 
 pub fn stage(seed: u64, nodes: usize, copies: u8) -> Stage {
     let cluster = TestCluster::new(seed, nodes);
-    let mut client = cluster.client("client");
+    let client = cluster.client("client");
+    staged(cluster, client, copies)
+}
+
+/// The same on a cluster and with a client that are there.
+pub fn staged(cluster: TestCluster, mut client: Client, copies: u8) -> Stage {
     let client = cluster
         .simulation
         .run(async move {

@@ -177,3 +177,45 @@ fn one_holder_at_a_time_and_force_raises_the_fence() {
         assert!(third.fence > second.fence);
     });
 }
+
+#[test]
+fn a_disk_is_asked_for_or_taken_away_and_only_its_holder_gives_it_back() {
+    run(900, |env, table| async move {
+        let (placement, _) = settled(&env, &table, 8, 2).await;
+        let disk = placement
+            .create_disk(new_disk("one", 4))
+            .await
+            .expect("there is room")
+            .disk;
+        for record in [
+            placement.ask_to_detach(disk).await.expect("it answers"),
+            placement.end_attach(disk).await.expect("it answers"),
+        ] {
+            assert_eq!((record.fence, record.attached), (0, None), "nobody has it");
+        }
+        let attached = placement.attach_disk_as(disk, "there", Some("aa"), false).await;
+        let attached = attached.expect("nobody has it");
+        let holder = attached.disk.attached.expect("it is attached");
+        assert_eq!((holder.key.as_deref(), holder.asked_to_end), (Some("aa"), false));
+        for _ in 0..2 {
+            let asked = placement.ask_to_detach(disk).await.expect("it answers");
+            assert_eq!(asked.fence(), attached.fence, "it is asked, nothing more");
+            assert!(asked.attached.expect("it is still attached").asked_to_end);
+        }
+        let ended = placement.end_attach(disk).await.expect("it answers");
+        assert_eq!((ended.fence, ended.clean, ended.attached), (2, false, None));
+        assert!(matches!(
+            placement.detach_disk(disk, attached.fence, true).await,
+            Err(PlacementError::Fenced { current: Fence(2) })
+        ));
+        let next = placement
+            .attach_disk(disk, "here", false)
+            .await
+            .expect("nobody has it");
+        assert!(!next.clean, "the loser did not flush");
+        assert!(
+            !next.disk.attached.expect("it is attached").asked_to_end,
+            "that was asked of another"
+        );
+    });
+}

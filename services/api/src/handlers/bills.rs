@@ -5,7 +5,7 @@ use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
     types::{
-        BudgetAlert, BudgetAlerts, Costs, Credit, Credits, Forecast, Invoice, Listing, PriceBook,
+        BudgetAlert, BudgetAlerts, Costs, Credit, Credits, Forecast, Invoice, Listing, PriceBookDocument,
         PriceBookVersions,
     },
 };
@@ -87,7 +87,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             "Shows the prices that hold for the tenant in a month",
             prices,
         )
-        .gives::<PriceBook>(StatusCode::OK),
+        .gives::<PriceBookDocument>(StatusCode::OK),
         Endpoint::new(
             Method::GET,
             "/v1/tenants/{tenant}/credits",
@@ -204,7 +204,7 @@ async fn prices(call: Call) -> Result<Reply, Problem> {
         .book_of(&tenant(&call)?, month)
         .await
         .map_err(refused)?;
-    Ok(Reply::json(StatusCode::OK, &PriceBook::from(&book)))
+    Ok(Reply::json(StatusCode::OK, &PriceBookDocument::from(&book)))
 }
 
 async fn credits(call: Call) -> Result<Reply, Problem> {
@@ -262,6 +262,6 @@ async fn price_book(call: Call) -> Result<Reply, Problem> {
     if versions.is_empty() {
         return Err(Problem::not_found(format!("price book {name}")));
     }
-    let versions = versions.iter().map(PriceBook::from).collect();
+    let versions = versions.iter().map(PriceBookDocument::from).collect();
     Ok(Reply::json(StatusCode::OK, &PriceBookVersions { versions }))
 }

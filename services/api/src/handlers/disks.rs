@@ -1,6 +1,10 @@
 //! Disks: their records, and capabilities to use them. Work that touches nodes is a [saga](crate::saga).
 
-use super::{EdgeRecord, LimitsRecord, NameRecord, name_sort, require_free_name};
+use super::{
+    EdgeRecord, LimitsRecord, NameRecord,
+    attachments::{self, require_detached, require_usable},
+    name_sort, require_free_name,
+};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
@@ -10,17 +14,18 @@ use crate::{
     store::Record,
     types::{
         AttachDisk, CreateDisk, Disk, DiskAttached, DiskChange, DiskState, EdgeState, GrowDisk, InUse,
-        MAX_DISK_BYTES, Operation, REPLICAS_MAX, TRACT_BYTES,
+        Listing, MAX_DISK_BYTES, Operation, REPLICAS_MAX, TRACT_BYTES,
     },
 };
 use axum::http::{Method, StatusCode};
-use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
 use firn_identity::{Capability, DiskId, EdgeId, HolderHash, PeerIdentity, PeerKind, Rights};
 use firn_quantity::Size;
+use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
-
-/// How long a capability holds: an attachment renews it long before, and survives the API's absence for an hour.
-const CAPABILITY_SECONDS: u64 = 3600;
 
 /// A disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -129,7 +134,21 @@ fn require_ready(disk: &Disk) -> Result<(), Problem> {
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    call.list::<DiskRecord, _>("disk/", |record| record.disk).await
+    const PREFIX: &str = "disk/";
+    let (limit, after) = call.page(PREFIX)?;
+    let (records, next) = call
+        .store()?
+        .page::<DiskRecord>(PREFIX, after.as_deref(), limit)
+        .await?;
+    // Side by side: each is one read, and a page has a hundred.
+    let shown = records
+        .into_iter()
+        .map(|loaded| attachments::shown(&call, loaded.record.disk));
+    let listing = Listing {
+        items: try_join_all(shown).await?,
+        next_cursor: next.map(|next| URL_SAFE_NO_PAD.encode(next)),
+    };
+    Ok(Reply::json(StatusCode::OK, &listing))
 }
 
 async fn get(call: Call) -> Result<Reply, Problem> {
@@ -138,7 +157,8 @@ async fn get(call: Call) -> Result<Reply, Problem> {
         .store()?
         .require::<DiskRecord>(&DiskRecord::sort(id), id)
         .await?;
-    Ok(Reply::json(StatusCode::OK, &disk.record.disk).tagged(&disk))
+    let shown = attachments::shown(&call, disk.record.disk.clone()).await?;
+    Ok(Reply::json(StatusCode::OK, &shown).tagged(&disk))
 }
 
 async fn create(call: Call) -> Result<Reply, Problem> {
@@ -164,6 +184,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         replicas: body.replicas,
         state: DiskState::Creating,
         fence: 0,
+        attached: None,
         created: call.app.now(),
     };
     let saga = saga(&call, &disk, DiskWork::Create, disk.size_bytes)?;
@@ -209,6 +230,7 @@ async fn delete(call: Call) -> Result<Reply, Problem> {
         .await?;
     call.check_if_match(&loaded)?;
     require_ready(&loaded.record.disk)?;
+    require_detached(&call, id).await?;
     let mut record = loaded.record.clone();
     record.disk.state = DiskState::Deleting;
     let saga = saga(&call, &record.disk, DiskWork::Delete, record.disk.size_bytes)?;
@@ -259,18 +281,23 @@ async fn attach(call: Call) -> Result<Reply, Problem> {
         .store()?
         .require::<DiskRecord>(&DiskRecord::sort(id), id)
         .await?;
-    if !matches!(loaded.record.disk.state, DiskState::Ready | DiskState::Growing) {
-        return Err(Problem::new(
-            Code::WrongState,
-            format!("the disk is {:?}", loaded.record.disk.state),
-        ));
-    }
-    let holder = HolderHash::of(&holder(&call, body.edge).await?);
+    require_usable(&loaded.record.disk)?;
+    let edge = holder(&call, body.edge).await?;
+    let holder = HolderHash::of(&edge);
     let mut record = loaded.record.clone();
+    record.disk.fence = match call.app.placement().cluster() {
+        // Attachments are the cluster's to number: nodes believe no others.
+        Some(cluster) if body.read_only => cluster.disk(id).await.map(|disk| disk.fence.into()),
+        Some(cluster) => {
+            let attached = cluster.attach_disk(id, &edge.to_string(), true).await;
+            attached.map(|attached| attached.fence.0.into())
+        }
+        None => Ok(record.disk.fence + u64::from(!body.read_only)),
+    }
+    .map_err(attachments::unanswered)?;
     let rights = if body.read_only {
         Rights::READ
     } else {
-        record.disk.fence += 1;
         Rights::READ.and(Rights::WRITE).and(Rights::ATTACH)
     };
     let now = call.app.now();
@@ -280,7 +307,7 @@ async fn attach(call: Call) -> Result<Reply, Problem> {
         rights,
         fence: record.disk.fence,
         not_before: now,
-        expires: now.plus(CAPABILITY_SECONDS),
+        expires: now.plus(call.app.disk_capability_seconds()),
         holder: Some(holder),
     };
     let issuer = call.app.capabilities();

@@ -17,7 +17,7 @@ use crate::{
     types::{Edge, SnapshotPolicy, VolumeState},
 };
 use firn_edge_state::{
-    DesiredContent, DesiredState, DesiredVolume, FORMAT, NewWrites, ObservedState, SnapshotRungs,
+    DesiredContent, DesiredState, DesiredVolume, FORMAT, NewWrites, ObservedState, SnapshotTiers,
 };
 use firn_identity::{EdgeId, UnixTime};
 use firn_table::{Condition, Write};
@@ -43,7 +43,7 @@ impl EdgeStateRecord {
     }
 }
 
-impl From<SnapshotPolicy> for SnapshotRungs {
+impl From<SnapshotPolicy> for SnapshotTiers {
     fn from(policy: SnapshotPolicy) -> Self {
         Self {
             last: policy.last,

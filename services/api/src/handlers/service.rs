@@ -1,4 +1,4 @@
-//! What anybody may read: that the service is alive, its keys, what is revoked.
+//! Public endpoints: that the service is alive, its keys, what is revoked.
 
 use crate::{
     endpoint::{Call, Endpoint, Reply},

@@ -1,4 +1,4 @@
-//! What the service's own staff does about money: by a certificate of `service/support`, which `firn-api certify` issues to
+//! Staff endpoints about money: by a certificate of `service/support`, which `firn-api certify` issues to
 //! whoever has the master secret. No tenant's token opens any of it.
 
 use super::{bills::refused, usage::require_service};
@@ -7,7 +7,7 @@ use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
     store::{Change, Record, TenantStore},
-    types::{AssignPriceBook, Credit, GrantCredit, PriceBook, PublishPriceBook},
+    types::{AssignPriceBook, Credit, GrantCredit, PriceBookDocument, PublishPriceBook},
 };
 use axum::http::{Method, StatusCode};
 use firn_billing::{Money, Month};
@@ -47,7 +47,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         )
         .takes::<PublishPriceBook>()
         .up_to(512 << 10)
-        .gives::<PriceBook>(StatusCode::OK),
+        .gives::<PriceBookDocument>(StatusCode::OK),
         Endpoint::new(
             Method::POST,
             "/v1/support/price-books/assign",
@@ -56,7 +56,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             assign,
         )
         .takes::<AssignPriceBook>()
-        .gives::<PriceBook>(StatusCode::OK),
+        .gives::<PriceBookDocument>(StatusCode::OK),
     ]
 }
 
@@ -115,7 +115,7 @@ async fn publish(call: Call) -> Result<Reply, Problem> {
     let body: PublishPriceBook = call.body()?;
     let book = firn_billing::PriceBook::parse(&body.text).map_err(|error| Problem::field("text", error))?;
     call.app.billing().publish_book(&book).await.map_err(refused)?;
-    Ok(Reply::json(StatusCode::OK, &PriceBook::from(&book)))
+    Ok(Reply::json(StatusCode::OK, &PriceBookDocument::from(&book)))
 }
 
 async fn assign(call: Call) -> Result<Reply, Problem> {
@@ -143,5 +143,5 @@ async fn assign(call: Call) -> Result<Reply, Problem> {
         .detail(format!("from {from} on"))
         .commit(call.app.env(), None)
         .await?;
-    Ok(Reply::json(StatusCode::OK, &PriceBook::from(book)))
+    Ok(Reply::json(StatusCode::OK, &PriceBookDocument::from(book)))
 }

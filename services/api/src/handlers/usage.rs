@@ -151,6 +151,7 @@ pub(super) fn require_service(call: &Call, names: &[&str]) -> Result<String, Pro
             PeerKind::Service(name) if names.contains(&name.as_str()) => return Ok(name.clone()),
             PeerKind::Service(_)
             | PeerKind::Edge { .. }
+            | PeerKind::Attachment { .. }
             | PeerKind::Node(_)
             | PeerKind::TenantNode { .. } => {}
         },

@@ -44,7 +44,7 @@ pub struct Processes {
     directory: PathBuf,
     program: PathBuf,
     /// Who looks whether a lock is free holds it for that moment; nobody of this service is to take that for a process.
-    turn: Mutex<()>,
+    exclusive: Mutex<()>,
 }
 
 fn unavailable(path: &Path) -> impl Fn(io::Error) -> ProvisionError + '_ {
@@ -76,12 +76,12 @@ impl Processes {
             env: env.clone(),
             directory: directory.to_owned(),
             program: program.to_owned(),
-            turn: Mutex::new(()),
+            exclusive: Mutex::new(()),
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().expect("no panic under this lock")
+    fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock().expect("no panic under this lock")
     }
 
     fn place(&self, node: NodeId) -> PathBuf {
@@ -106,7 +106,7 @@ impl Processes {
     /// The process of a node that runs; `None` if it does not.
     fn running(&self, node: NodeId) -> Result<Option<Pid>, ProvisionError> {
         let place = self.place(node);
-        let _turn = self.turn();
+        let _guard = self.exclusive();
         match self.lock(node) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unavailable(&place)(error)),
@@ -122,7 +122,7 @@ impl Processes {
     fn start(&self, plan: &NodePlan) -> Result<(), ProvisionError> {
         let place = self.place(plan.node);
         let failed = unavailable(&place);
-        let _turn = self.turn();
+        let _guard = self.exclusive();
         fs::create_dir_all(&place).map_err(&failed)?;
         let Some(lock) = self.lock(plan.node).map_err(&failed)? else {
             return Ok(());
@@ -195,7 +195,7 @@ impl NodeProvisioner for Processes {
             entries => entries.map_err(&failed)?,
         };
         let mut machines = Vec::new();
-        let _turn = self.turn();
+        let _guard = self.exclusive();
         for entry in entries {
             let name = entry.map_err(&failed)?.file_name();
             let Some(node) = name.to_str().and_then(|name| name.parse::<NodeId>().ok()) else {

@@ -42,7 +42,8 @@ pub struct UsageEntry {
     /// What one unit is called.
     pub unit: String,
     /// `observed`: seen by the service and charged. `advisory`: said by an edge, compared and never charged.
-    pub standing: String,
+    #[serde(rename = "standing")]
+    pub role: String,
     /// How many units, in digits.
     pub quantity: String,
     /// Of how many records it is the sum.
@@ -55,7 +56,7 @@ impl UsageHour {
             resource: key.resource.to_string(),
             meter: key.meter.to_string(),
             unit: key.meter.unit().to_owned(),
-            standing: match key.standing {
+            role: match key.role {
                 ledger::ReporterRole::Observed => "observed",
                 ledger::ReporterRole::Advisory => "advisory",
             }
@@ -296,7 +297,8 @@ impl Costs {
 
 /// One version of a price book.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct PriceBook {
+#[schema(as = PriceBook)]
+pub struct PriceBookDocument {
     /// Its name.
     pub name: String,
     /// What people call it.
@@ -308,12 +310,13 @@ pub struct PriceBook {
     /// The first month in which it holds.
     pub effective: String,
     /// What is charged.
-    pub meters: Vec<MeterPrice>,
+    pub meters: Vec<MeterPriceDocument>,
 }
 
 /// The price of a month's units of one meter.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct MeterPrice {
+#[schema(as = MeterPrice)]
+pub struct MeterPriceDocument {
     /// Which.
     pub meter: String,
     /// What one unit is called.
@@ -338,7 +341,7 @@ pub struct PriceTier {
     pub per: String,
 }
 
-impl From<&ledger::PriceBook> for PriceBook {
+impl From<&ledger::PriceBook> for PriceBookDocument {
     fn from(book: &ledger::PriceBook) -> Self {
         let tier = |tier: &ledger::Tier| PriceTier {
             up_to: tier.up_to.map(|units| units.to_string()),
@@ -354,7 +357,7 @@ impl From<&ledger::PriceBook> for PriceBook {
             meters: book
                 .meters
                 .iter()
-                .map(|(meter, price)| MeterPrice {
+                .map(|(meter, price)| MeterPriceDocument {
                     meter: meter.to_string(),
                     unit: meter.unit().to_owned(),
                     meaning: meter.meaning().to_owned(),
@@ -370,7 +373,7 @@ impl From<&ledger::PriceBook> for PriceBook {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PriceBookVersions {
     /// The versions.
-    pub versions: Vec<PriceBook>,
+    pub versions: Vec<PriceBookDocument>,
 }
 
 /// A credit: how what was charged is corrected.

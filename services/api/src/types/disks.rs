@@ -1,5 +1,6 @@
 //! Disks and nodes.
 
+use super::DiskAttachment;
 use crate::names::DisplayName;
 use firn_identity::{DiskId, EdgeId, NodeId, UnixTime};
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,9 @@ pub struct Disk {
     pub state: DiskState,
     /// The number of the newest attachment.
     pub fence: u64,
+    /// Who has it attached; absent if nobody has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<DiskAttachment>,
     /// When it was made.
     #[schema(value_type = u64)]
     pub created: UnixTime,

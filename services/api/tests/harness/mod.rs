@@ -5,19 +5,20 @@ mod clock;
 mod cloud;
 pub mod customer;
 mod fleet;
+mod letterbox;
 
 pub use cloud::Cloud;
 pub use fleet::Fleet;
+pub use letterbox::Letterbox;
 
-use async_trait::async_trait;
 use axum::{
     Router,
     body::{Body, to_bytes},
     http::{HeaderMap, Method, Request, StatusCode},
 };
 use firn_api::{
-    AUDIENCE, App, CloudSessions, DiskPlacement, Limits, Mail, MailError, Mailer, MasterSecret, POLICY,
-    Parts, Policy, Pool, RegoPolicy, router,
+    AUDIENCE, App, CloudSessions, DiskPlacement, Limits, MasterSecret, POLICY, Parts, Policy, Pool,
+    RegoPolicy, Remote, router,
 };
 use firn_env::Env;
 use firn_identity::{
@@ -27,46 +28,12 @@ use firn_identity::{
 use firn_seal::{RecipientSecret, RecoveryPhrase};
 use firn_table::{MemoryTable, Table};
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use tower::ServiceExt as _;
 
 pub const ISSUER: &str = "https://firn.example";
 pub const DOMAIN: &str = "firn.example";
 pub const MASTER: [u8; 32] = [42; 32];
-
-/// Keeps what it is given.
-#[derive(Clone, Default)]
-pub struct Letterbox(Arc<Mutex<Vec<Mail>>>);
-
-impl Letterbox {
-    pub fn newest(&self) -> Mail {
-        self.0.lock().unwrap().last().expect("a letter").clone()
-    }
-
-    pub fn count(&self) -> usize {
-        self.0.lock().unwrap().len()
-    }
-
-    /// What stands after `label: ` in the newest letter.
-    pub fn find(&self, label: &str) -> String {
-        let body = self.newest().body;
-        let line = body
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("{label}: ")));
-        line.expect("the letter says so").to_owned()
-    }
-}
-
-#[async_trait]
-impl Mailer for Letterbox {
-    async fn send(&self, mail: &Mail) -> Result<(), MailError> {
-        self.0.lock().unwrap().push(mail.clone());
-        Ok(())
-    }
-}
 
 /// Lets everything through.
 pub struct AllowAll;
@@ -137,6 +104,7 @@ pub fn app_with(
         issuer: ISSUER.into(),
         trust_domain: DOMAIN.into(),
         token_generation: 0,
+        disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,
         limits: Limits::default(),
     })
     .unwrap()
@@ -207,6 +175,17 @@ impl Service {
     /// The same storage and the same secrets, `seconds` later (or earlier: another instance whose clock is wrong).
     pub fn after(&self, seconds: i64) -> Self {
         self.beside(&clock::shifted(&self.env, seconds), rego(), Arc::new(Cloud))
+    }
+
+    /// The same storage and clock, with disks on these nodes.
+    pub fn on_nodes(self, nodes: Arc<dyn DiskPlacement>) -> Self {
+        let env = self.env.clone();
+        let app = app_over(&env, self.table.connect(&env), rego(), &self.mail, nodes);
+        Self {
+            router: router(&app),
+            app,
+            ..self
+        }
     }
 
     /// The same storage in another cloud.
@@ -457,6 +436,7 @@ pub struct Call {
     headers: HeaderMap,
     body: Vec<u8>,
     peer: Option<PeerIdentity>,
+    address: Option<IpAddr>,
 }
 
 impl Call {
@@ -467,6 +447,7 @@ impl Call {
             headers: HeaderMap::new(),
             body: Vec::new(),
             peer: None,
+            address: None,
         }
     }
 
@@ -494,6 +475,12 @@ impl Call {
         self
     }
 
+    /// As the listening end does for every connection; without it, all calls are from nowhere.
+    pub fn from(mut self, address: IpAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
     pub async fn send(self, router: &Router) -> Answer {
         let mut request = Request::builder()
             .method(self.method)
@@ -503,6 +490,9 @@ impl Call {
         *request.headers_mut() = self.headers;
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(peer);
+        }
+        if let Some(address) = self.address {
+            request.extensions_mut().insert(Remote(address));
         }
         let response = router.clone().oneshot(request).await.unwrap();
         let (status, headers) = (response.status(), response.headers().clone());
@@ -547,7 +537,7 @@ impl Answer {
 }
 
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }
 
 pub fn base64(bytes: &[u8]) -> String {

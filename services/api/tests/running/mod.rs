@@ -179,5 +179,5 @@ pub fn unbase64(value: &Value) -> Vec<u8> {
 }
 
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }

@@ -1,4 +1,4 @@
-//! What an answer of the volume says, and whether the model could have given it.
+//! Answers of the volume, and whether the model could have given them.
 
 use crate::{
     operation::Operation,

@@ -1,4 +1,4 @@
-//! Which call the engine is working for, so that what it applies is known to belong to it.
+//! Attribution of changes to calls: what the engine applies is known to belong to the call that it is working for.
 
 use std::{cell::Cell, future::poll_fn, pin::pin};
 

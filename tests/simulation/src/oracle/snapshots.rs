@@ -1,4 +1,4 @@
-//! What the judge knows of snapshots: at which change each was made, and what became of it.
+//! The judge's record of snapshots: at which change each was made, and what became of it.
 
 use super::{Oracle, Stop, read_model};
 use crate::tree::Tree;

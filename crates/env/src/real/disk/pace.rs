@@ -1,4 +1,4 @@
-//! How long syncs of a disk have lately taken, and whether the next one may be made in place; the same of writes.
+//! Latency estimate of a disk: how long syncs and writes have lately taken, and whether the next one may be made in place.
 //!
 //! A sync on a fast device (NVMe, or a controller with a protected cache) takes 20 to 200 µs. Handing it to another thread
 //! and back costs two wake-ups, 50 to 100 µs on a small machine: as much again. So while syncs are short they are made on the

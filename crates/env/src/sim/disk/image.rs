@@ -1,4 +1,4 @@
-//! What a crash leaves of a disk, and how it is chosen.
+//! Crash images of a simulated disk: which pages survive, and how they are chosen.
 
 use crate::sim::seeded::Seeded;
 use bytes::{Bytes, BytesMut};
@@ -117,7 +117,7 @@ impl FileImage {
     }
 }
 
-/// Directories and files at rest: everything durable, nothing pending.
+/// Directories and files of a quiesced disk: everything durable, nothing pending.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct DiskImage {
     /// All but the root.

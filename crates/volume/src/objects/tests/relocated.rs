@@ -1,4 +1,4 @@
-//! What a cleaner moved and what is had from before: not fetched again, and verified as ever.
+//! Relocated objects that are cached from before: not fetched again, and verified as ever.
 
 use super::{Bench, FAMILY, content, key, keys, place, segment_id};
 use crate::objects::{FetchPolicy, Objects, ObjectsConfig, Relocation};

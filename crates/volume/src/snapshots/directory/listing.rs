@@ -1,6 +1,6 @@
 //! Listings of `.snapshots`, and of a root directory that shows it.
 
-use super::SNAPSHOTS_DIRECTORY;
+use super::{SNAPSHOTS_DIRECTORY, SnapshotNames};
 use crate::{state::Snapshot, volume::Inner};
 use bytes::Bytes;
 use firn_vfs::{Caller, DirectoryEntry, DirectoryPage, VfsError};
@@ -14,21 +14,16 @@ const FIRST_COOKIE: u64 = 3;
 impl Inner {
     pub(crate) async fn list_snapshots(
         &self,
-        cookie: u64,
-        limit: u32,
+        (cookie, limit): (u64, u32),
         with_attributes: bool,
+        names: SnapshotNames,
     ) -> Result<DirectoryPage, VfsError> {
         let directory = self.snapshots_attributes()?;
         // A cookie is the snapshot's time, and its place among those of the same millisecond, so it stays valid when others go.
         let mut all: Vec<(u64, Snapshot)> = Vec::new();
-        for snapshot in self
-            .lock()
-            .snapshots()
-            .iter()
-            .filter(|one| one.retained.is_some())
-        {
+        for snapshot in names.listed(self.lock().snapshots()) {
             let base = (snapshot.created_ms.max(0) as u64 + FIRST_COOKIE) << 10 | snapshot.id & 0x3ff;
-            all.push((base, snapshot.clone()));
+            all.push((base, snapshot));
         }
         all.sort_by_key(|(cookie, snapshot)| (*cookie, snapshot.id));
         let mut last = 0;
@@ -45,7 +40,7 @@ impl Inner {
             }
             let attributes = match with_attributes {
                 false => None,
-                true if handle == root => Some(self.shown().see(root).await?),
+                true if handle == root => Some(self.read_view().see(root).await?),
                 true => Some(directory.clone()),
             };
             entries.push(DirectoryEntry {
@@ -93,7 +88,7 @@ impl Inner {
         with_attributes: bool,
     ) -> Result<DirectoryPage, VfsError> {
         let mut page = self
-            .shown()
+            .read_view()
             .list_directory(caller, self.root(), cookie, limit, with_attributes)
             .await?;
         if cookie >= ROOT_COOKIE {

@@ -1,4 +1,4 @@
-//! GETs under way: who needs their bytes waits for them, whoever started them.
+//! Single flight: GETs under way. Who needs their bytes waits for them, whoever started them.
 
 use super::{Fetcher, Outcome, Refusal, State, Waiting, range_of};
 use crate::objects::pieces::{assemble, cover};
@@ -11,9 +11,9 @@ use std::{ops::Range, sync::Arc};
 const AHEAD_BYTES_MAX: u64 = 32 << 20;
 
 /// GETs under way that together bring an object.
-pub(in crate::objects) struct Flights(Vec<Waiting>);
+pub(in crate::objects) struct InFlightGets(Vec<Waiting>);
 
-impl Flights {
+impl InFlightGets {
     /// Waits for them and puts the object together.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ pub(super) struct InFlightGet {
     pub(super) outcome: Waiting,
 }
 
-/// A flight that was promised and not started.
+/// A GET that was promised and not started.
 pub(super) struct PlannedGet {
     pub(super) number: u64,
     pub(super) range: Range<u32>,
@@ -49,9 +49,9 @@ impl Fetcher {
     pub(in crate::objects) fn is_under_way(&self, location: &Location) -> bool {
         let state = self.lock();
         let need = range_of(location);
-        let flights = state.flights.get(&location.segment).into_iter().flatten();
-        let flights = flights.map(|flight| (&flight.range, &()));
-        state.windows.get(location).is_some() || !cover(flights, &need).is_empty()
+        let gets = state.in_flight.get(&location.segment).into_iter().flatten();
+        let gets = gets.map(|get| (&get.range, &()));
+        state.windows.get(location).is_some() || !cover(gets, &need).is_empty()
     }
 
     /// Starts fetching bytes that nobody has asked for yet; whoever does waits for them. `false`, and nothing was started, if
@@ -79,36 +79,30 @@ impl Fetcher {
     }
 
     /// The GETs under way that bring the object; `None` if they do not.
-    pub(in crate::objects) fn under_way(&self, location: &Location) -> Option<Flights> {
+    pub(in crate::objects) fn under_way(&self, location: &Location) -> Option<InFlightGets> {
         let waiting = self.join(location.segment, &range_of(location));
-        (!waiting.is_empty()).then_some(Flights(waiting))
+        (!waiting.is_empty()).then_some(InFlightGets(waiting))
     }
 
     /// The GETs under way that together bring what is needed; none if they do not.
     pub(super) fn join(&self, segment: SegmentId, need: &Range<u32>) -> Vec<Waiting> {
         let mut state = self.lock();
-        let flights = state
-            .flights
-            .get(&segment)
-            .map_or(&[][..], |flights| &flights[..]);
-        let waiting = cover(
-            flights.iter().map(|flight| (&flight.range, &flight.outcome)),
-            need,
-        );
+        let gets = state.in_flight.get(&segment).map_or(&[][..], |gets| &gets[..]);
+        let waiting = cover(gets.iter().map(|get| (&get.range, &get.outcome)), need);
         if !waiting.is_empty() {
             state.counters.shared_gets += 1;
         }
         waiting
     }
 
-    /// Announces a flight, so that others wait for it rather than fetch the same.
+    /// Announces a GET, so that others wait for it rather than fetch the same.
     pub(super) fn promise(&self, segment: SegmentId, range: Range<u32>) -> (PlannedGet, Waiting) {
         let (outcome, receiver) = oneshot::channel();
         let waiting = receiver.shared();
         let mut state = self.lock();
         state.next_get += 1;
         let number = state.next_get;
-        state.flights.entry(segment).or_default().push(InFlightGet {
+        state.in_flight.entry(segment).or_default().push(InFlightGet {
             number,
             range: range.clone(),
             outcome: waiting.clone(),
@@ -127,10 +121,10 @@ impl Fetcher {
 
 /// A GET is no longer under way.
 pub(super) fn land(state: &mut State, segment: SegmentId, number: u64) {
-    if let Some(flights) = state.flights.get_mut(&segment) {
-        flights.retain(|flight| flight.number != number);
-        if flights.is_empty() {
-            state.flights.remove(&segment);
+    if let Some(gets) = state.in_flight.get_mut(&segment) {
+        gets.retain(|get| get.number != number);
+        if gets.is_empty() {
+            state.in_flight.remove(&segment);
         }
     }
 }
