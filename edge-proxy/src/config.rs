@@ -367,6 +367,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use firn_cleaner::Limits;
 
     const MINIMAL: &str = r#"
         [volume]
