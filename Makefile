@@ -52,7 +52,7 @@ demo:
 # A test that says how far it is; too long for each change.
 story:
 	@scripts/setup test
-	@cargo build --locked --release -p firn-cli -p firn-edge -p firn-dev
+	@cargo build --locked --release -p firn-cli -p firn-edge -p firn-dev -p firn-blockd
 	@cargo test --locked --quiet --release -p firn-dev --test dev -- --include-ignored --nocapture story::
 
 test:

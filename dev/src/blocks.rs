@@ -40,8 +40,8 @@ pub struct Cluster {
 /// What of the nodes goes to the bill.
 pub struct Meters(Vec<NodeMeter>);
 
-/// What makes nodes and those who attach disks believe each other: the service's authority and its capabilities.
-pub fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
+/// What makes nodes believe each other, and those whom the service let in: its authority and its capabilities.
+fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
     let authority = master.authority(TRUST_DOMAIN)?;
     Ok(Arc::new(Operator::with(env, authority, master.capabilities())))
 }

@@ -2,13 +2,14 @@
 
 use crate::{
     blocks::TRUST_DOMAIN,
-    disks::Hosts,
     layout::{Layout, write_whole},
 };
 use anyhow::{Context as _, Result, bail};
 use firn_api::{
-    App, Bound, FileMailer, Limits, Listening, MasterSecret, NoCloud, POLICY, Parts, Recorder, RegoPolicy,
+    App, Bound, FileMailer, Fleet, Limits, Listening, MasterSecret, NoCloud, POLICY, Parts, Recorder,
+    RegoPolicy,
 };
+use firn_blockd_placement::Placement;
 use firn_identity::pem;
 use firn_table::Table;
 use std::{net::SocketAddr, sync::Arc};
@@ -28,7 +29,7 @@ pub async fn start(
     layout: &Layout,
     master: MasterSecret,
     table: Arc<dyn Table>,
-    disks: Arc<Hosts>,
+    cluster: Placement,
     address: SocketAddr,
     recorder: Option<Recorder>,
     mut stopping: watch::Receiver<bool>,
@@ -45,7 +46,7 @@ pub async fn start(
         mailer: Arc::new(FileMailer::new(&env)),
         pool: None,
         fleet_tenant: None,
-        placement: disks,
+        placement: Arc::new(Fleet::new(cluster)),
         cloud: Arc::new(NoCloud),
         issuer: url.clone(),
         trust_domain: TRUST_DOMAIN.into(),

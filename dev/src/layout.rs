@@ -5,9 +5,9 @@
 //! api.redb    api/                   the control plane's table, roots of volumes included; its state, with the letters it would mail
 //! bucket/                            what a bucket would hold
 //! node-0 … node-2  cluster.redb      disk nodes, and the table that they open
-//! disks.sock  disk-keys/             NBD; the keys of disks, which are the customer's
 //! edge/  firn-edge.toml              the edge's state, as `firn edge join` makes it; its configuration
 //! profile.json  recovery-phrase      the customer's, made by `firn`
+//! disks/                             keys and sockets of disks that `firn disk attach` attached, which are the customer's
 //! firn-dev.log  firn-dev.pid  lock   of the process
 //! ```
 
@@ -46,7 +46,7 @@ impl Layout {
              from its bucket with the recovery phrase",
             layout.root.display()
         );
-        for name in ["api", "bucket", "disk-keys"] {
+        for name in ["api", "bucket"] {
             fs::create_dir_all(layout.path(name)).with_context(|| name.to_owned())?;
         }
         Ok(layout)

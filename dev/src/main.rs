@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!            firn (you) ──HTTPS──▶ API ──▶ api.redb                       what a service would keep
-//!                                   │ disks
-//!            NBD ──▶ disks.sock ──▶ hosts ──▶ three disk nodes            node-0 … node-2, cluster.redb
-//!                                   ▲ roots
+//!                                  ▲  ▲ tickets, rows
+//!   NBD ──▶ firn disk attach (you) │──┴──▶ three disk nodes               node-0 … node-2, cluster.redb
+//!                ┌─────────────────┘ roots
 //! mount ──NFS──▶ edge ──▶ journal, cache ──▶ bucket/                      what a customer's cloud would keep
 //!                                               ▲
 //!                            cleaner ───────────┘
@@ -24,7 +24,6 @@ mod blocks;
 mod certificate;
 mod control;
 mod customer;
-mod disks;
 mod edge;
 mod layout;
 
@@ -132,7 +131,6 @@ async fn run(arguments: &Arguments) -> Result<()> {
         table(&env, &layout, "cluster.redb")
     )?;
     let cluster = blocks::start(&env, &layout, &master, rows).await?;
-    let hosts = disks::Hosts::start(&env, &layout, &master, &cluster.placement).await?;
     let recorder = match &arguments.record {
         Some(path) => Some(Recorder::open(path).with_context(|| path.display().to_string())?),
         None => None,
@@ -141,7 +139,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         &layout,
         master,
         records.clone(),
-        hosts.clone(),
+        cluster.placement.clone(),
         arguments.api,
         recorder,
         stopping_api.subscribe(),
@@ -178,7 +176,6 @@ async fn run(arguments: &Arguments) -> Result<()> {
     stopping.send_replace(true);
     let ended = async {
         edge.ended().await;
-        hosts.stop().await;
         stopping_api.send_replace(true);
         api.ended().await;
         cluster.stop(meters).await;
@@ -222,7 +219,9 @@ fn report(
         println!("  {}", mount_command(arguments.nfs));
         println!("  export FIRN_PROFILE={root}/profile.json");
         println!("  firn disk create data 64MiB --wait");
-        println!("  qemu-io -f raw -c 'write -P 7 0 1M' 'nbd+unix:///?socket={root}/disks.sock'");
+        let socket = layout.text("data.sock");
+        println!("  firn disk attach data --nbd unix:{socket} &");
+        println!("  qemu-io -f raw -c 'write -P 7 0 1M' 'nbd+unix:///?socket={socket}'");
         println!("  firn cost");
         println!("  firn-edge --config {root}/firn-edge.toml status");
     } else {

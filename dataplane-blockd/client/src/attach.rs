@@ -129,6 +129,15 @@ pub enum AttachFailed {
     Grow(#[from] GrowError),
 }
 
+/// What the newest look at the table said that whoever serves the disk has to act upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Somebody wants the disk given back.
+    pub asked_to_end: bool,
+    /// The disk's record: it may have been made larger.
+    pub record: DiskRecord,
+}
+
 /// A disk at work.
 pub struct AttachedDisk {
     /// For its users: the disk with its journal, if it has one.
@@ -148,7 +157,7 @@ pub struct AttachedDisk {
     pub(crate) env: Env,
     pub(crate) table: Arc<dyn DiskTable>,
     pub(crate) record: DiskRecord,
-    pub(crate) asked_to_end: watch::Sender<bool>,
+    pub(crate) news: watch::Sender<News>,
     settings: DiskSettings,
 }
 
@@ -331,6 +340,10 @@ async fn recover(
     let device = Journaled::new(env, disk.clone(), flush, journal)
         .await
         .map_err(AttachFailed::Resume)?;
+    let news = News {
+        asked_to_end: false,
+        record: record.clone(),
+    };
     let attached = AttachedDisk {
         device,
         disk,
@@ -342,11 +355,11 @@ async fn recover(
         env: env.clone(),
         table: table.clone(),
         record,
-        asked_to_end: watch::Sender::new(false),
+        news: watch::Sender::new(news),
         settings: settings.clone(),
     };
     // A log learns of a growth that its last attach did not live to make durable.
-    attached.grow_to_record().await?;
+    attached.grow_to(&attached.record).await?;
     Ok(attached)
 }
 
@@ -379,12 +392,26 @@ impl AttachedDisk {
             .table
             .grow_disk(self.record.disk, size_bytes, Some(tracts))
             .await?;
-        self.grow_to_record().await
+        self.grow_to(&self.record).await
     }
 
-    async fn grow_to_record(&self) -> Result<(), AttachFailed> {
-        self.replicas.set_tracts(self.record.tracts);
-        let blocks = self.record.size_bytes / u64::from(self.settings.shape.block_bytes());
+    /// Takes up that the disk was made larger in the table, by whom else; says whether it was. For its users it is larger when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`AttachFailed`]; it may be tried again, and the next attach brings it.
+    pub async fn take_up(&mut self, record: &DiskRecord) -> Result<bool, AttachFailed> {
+        if record.size_bytes <= self.record.size_bytes {
+            return Ok(false);
+        }
+        self.grow_to(record).await?;
+        self.record = record.clone();
+        Ok(true)
+    }
+
+    async fn grow_to(&self, record: &DiskRecord) -> Result<(), AttachFailed> {
+        self.replicas.set_tracts(record.tracts);
+        let blocks = record.size_bytes / u64::from(self.settings.shape.block_bytes());
         let physical = Shape::physical_for(blocks);
         match self.disk.grow(blocks, physical).await {
             Ok(()) | Err(GrowError::NotLarger { .. }) => Ok(()),

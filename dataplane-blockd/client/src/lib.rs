@@ -29,7 +29,7 @@ mod takeover;
 mod waits;
 
 pub use access::{Access, CapabilitySource, IssuedHere, NoCapability};
-pub use attach::{AttachFailed, Attachable, AttachedDisk, attach, replication, tracts_for};
+pub use attach::{AttachFailed, Attachable, AttachedDisk, News, attach, replication, tracts_for};
 pub use detach::{DETACH_LIMIT, DetachFailed, NodesAway};
 pub use layout::{Layout, LayoutError};
 pub use replicas::{ClusterReplicas, ReplicaOptions, ReplicaUsage};

@@ -2,12 +2,13 @@
 //!
 //! A node says so to whoever sends it something; an attach whose user is idle sends nothing, so it looks at the disk's record every
 //! few seconds as well. Either way the disk is over at once: what waits is answered with an error, and nothing more is sent.
-//! The same look shows that somebody wants the disk given back; then whoever serves it detaches.
+//! The same look shows that somebody wants the disk given back, or made it larger ([`News`]): whoever serves it detaches, or takes it up.
 
-use crate::attach::AttachedDisk;
+use crate::attach::{AttachedDisk, News};
 use firn_blockd_disk::Incarnation;
 use firn_blockd_placement::{DiskState, PlacementError};
 use std::{fmt, time::Duration};
+use tokio::sync::watch;
 
 /// Between two looks for the name of who has it now.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -65,19 +66,24 @@ impl AttachedDisk {
     /// Resolves when somebody wants the disk given back, which [`AttachedDisk::taken_over`] finds out while it is waited for. It holds
     /// nothing of `self`.
     pub fn asked_to_end(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut asked = self.asked_to_end.subscribe();
-        let kept = self.asked_to_end.clone();
+        let mut news = self.news.subscribe();
+        let kept = self.news.clone();
         async move {
             // The sender is kept until then.
-            let _ = asked.wait_for(|asked| *asked).await;
+            let _ = news.wait_for(|news| news.asked_to_end).await;
             drop(kept);
         }
+    }
+
+    /// What looks at the table find, for as long as [`AttachedDisk::taken_over`] is waited for.
+    pub fn news(&self) -> watch::Receiver<News> {
+        self.news.subscribe()
     }
 
     /// Resolves when the disk was taken over; then nothing more is sent to nodes. It holds no lock, and nothing of `self`.
     pub fn taken_over(&self) -> impl Future<Output = TakenOver> + Send + use<> {
         let (env, table, disk) = (self.env.clone(), self.table.clone(), self.disk.clone());
-        let (id, fence, asked_to_end) = (self.record.disk, self.fence, self.asked_to_end.clone());
+        let (id, fence, news) = (self.record.disk, self.fence, self.news.clone());
         async move {
             let mut asked = 0;
             loop {
@@ -92,9 +98,16 @@ impl AttachedDisk {
                     }),
                     Err(PlacementError::NoDisk(_)) => Some(NewOwner::Deleted),
                     Ok(record) => {
-                        if record.attached.is_some_and(|attach| attach.asked_to_end) {
-                            asked_to_end.send_replace(true);
-                        }
+                        let attach = record.attached.as_ref();
+                        let found = News {
+                            asked_to_end: attach.is_some_and(|attach| attach.asked_to_end),
+                            record,
+                        };
+                        news.send_if_modified(|known| {
+                            let is_new = *known != found;
+                            *known = found;
+                            is_new
+                        });
                         None
                     }
                     // The table will be back: nodes know as well.

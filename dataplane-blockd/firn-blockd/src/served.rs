@@ -6,12 +6,18 @@ use crate::{
     failure::Failure,
     snapshots::{Place, Taking},
 };
-use firn_blockd_client::{AttachedDisk, ClusterReplicas};
+use firn_blockd_client::{AttachedDisk, ClusterReplicas, News};
 use firn_blockd_disk::{FlushPolicy, VirtualDisk, journal::Journaled};
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server, Tls};
+use firn_blockd_placement::DiskRecord;
 use firn_blockd_snapshot::{SNAPSHOT_TRACT_BYTES, SnapshotGate};
-use firn_env::{Env, Monotonic, Task};
-use std::{path::Path, sync::Arc, time::Duration};
+use firn_env::{Env, Monotonic, Task, println};
+use firn_quantity::Size;
+use std::{
+    path::Path,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use tokio::sync::{Mutex, watch};
 
 /// How long NBD clients have to leave before a disk is given back.
@@ -114,6 +120,24 @@ async fn tell_waits(env: Env, name: String, disk: VirtualDisk, replicas: Arc<Clu
     }
 }
 
+/// Between two tries to take up what others made of the disk.
+const TAKE_UP_AGAIN: Duration = Duration::from_secs(5);
+
+/// Takes up what others make of the disk while it is served: larger.
+async fn follow(served: Weak<Served>, mut news: watch::Receiver<News>) {
+    while news.changed().await.is_ok() {
+        let Some(served) = served.upgrade() else {
+            return;
+        };
+        let record = news.borrow_and_update().record.clone();
+        if let Err(error) = served.take_up(&record).await {
+            tracing::warn!(disk = served.serving.name, %error, "the disk is larger, and cannot be used so yet; it is tried again");
+            served.env.sleep(TAKE_UP_AGAIN).await;
+            news.mark_changed();
+        }
+    }
+}
+
 impl Served {
     /// Exports the disk and answers administrators.
     pub async fn start(
@@ -145,7 +169,8 @@ impl Served {
         let (disk, replicas) = (attached.disk.clone(), attached.replicas.clone());
         let telling = tell_waits(env.clone(), serving.name.clone(), disk, replicas);
         drop(env.spawn_essential("tell waits", telling));
-        Ok(Arc::new(Self {
+        let news = attached.news();
+        let served = Arc::new(Self {
             env: env.clone(),
             serving,
             address: listening.address().to_owned(),
@@ -154,7 +179,23 @@ impl Served {
             taking: Taking::default(),
             server,
             end: watch::Sender::new(Ending::No),
-        }))
+        });
+        // Before the first look, which only `taken_over` makes: what it finds is not missed.
+        let following = follow(Arc::downgrade(&served), news);
+        drop(env.spawn_essential("follow the table", following));
+        Ok(served)
+    }
+
+    async fn take_up(&self, record: &DiskRecord) -> Result<(), Failure> {
+        let is_larger = self.attached.lock().await.take_up(record).await?;
+        if is_larger {
+            println!(
+                "disk {} has {}; NBD clients see it when they connect again",
+                self.serving.name,
+                Size(record.size_bytes)
+            );
+        }
+        Ok(())
     }
 
     /// Resolves when the disk was taken over, with what to tell people. NBD clients have been cut off then.

@@ -21,7 +21,7 @@ pub fn program(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_firn-dev")).with_file_name(name);
     assert!(
         path.is_file(),
-        "{} is not there: cargo build -p firn-cli -p firn-edge -p firn-dev -p firn-cleaner-standalone",
+        "{} is not there: cargo build -p firn-cli -p firn-edge -p firn-dev -p firn-blockd -p firn-cleaner-standalone",
         path.display()
     );
     path
@@ -256,9 +256,67 @@ impl Machine {
         account
     }
 
-    /// Where NBD clients find a disk.
-    pub fn nbd(&self, disk: &str) -> String {
-        format!("nbd+unix:///{disk}?socket={}", self.path("disks.sock"))
+    /// Attaches a disk as a customer does, and waits until NBD clients find it.
+    pub fn attach(&self, name: &str) -> AttachedDisk {
+        // `firn` becomes it.
+        program("firn-blockd");
+        let id = self.tell(&["disk", "show", name], "")["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let child = self
+            .firn("table", &["disk", "attach", name])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let socket = self.path(&format!("customer/disks/{id}.sock"));
+        let mut attached = AttachedDisk {
+            name: name.to_owned(),
+            nbd: format!("nbd+unix:///{id}?socket={socket}"),
+            id,
+            process: child,
+        };
+        wait_for("the disk is served", || {
+            let ended = attached.process.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {ended:?}");
+            attached.size_bytes()
+        });
+        attached
+    }
+
+    /// Has a disk given back, whole.
+    pub fn detach(&self, mut attached: AttachedDisk) {
+        self.tell(&["disk", "detach", &attached.name], "");
+        assert!(attached.process.wait().unwrap().success());
+    }
+}
+
+/// A `firn disk attach` at work.
+pub struct AttachedDisk {
+    name: String,
+    pub id: String,
+    /// Where NBD clients find it.
+    pub nbd: String,
+    process: Child,
+}
+
+impl AttachedDisk {
+    /// How large a client that connects now finds it; nothing if it cannot.
+    pub fn size_bytes(&self) -> Option<u64> {
+        let told = Command::new("nbdinfo")
+            .args(["--size", &self.nbd])
+            .output()
+            .expect("nbdinfo is installed");
+        String::from_utf8_lossy(&told.stdout).trim().parse().ok()
+    }
+}
+
+impl Drop for AttachedDisk {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 

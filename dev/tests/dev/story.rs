@@ -152,7 +152,8 @@ fn a_disk_with_a_file_system(machine: &mut Machine) -> String {
     let size = DISK_BYTES.to_string();
     let made = machine.tell(&["disk", "create", "data", &size, "--wait"], "");
     assert_eq!(made["operation"]["state"], "done");
-    let disk = made["disk"]["id"].as_str().unwrap().to_owned();
+    let disk = machine.attach("data");
+    assert_eq!(disk.size_bytes(), Some(DISK_BYTES));
     let (image, copy) = (machine.path("customer/image"), machine.path("customer/copy"));
     let directory = machine.root.join("customer/tree");
     fs::create_dir(&directory).unwrap();
@@ -164,20 +165,11 @@ fn a_disk_with_a_file_system(machine: &mut Machine) -> String {
             .args([&image, "32m"]),
         "",
     );
-    good(
-        Command::new("nbdcopy").args(["--flush", &image, &machine.nbd(&disk)]),
-        "",
-    );
+    good(Command::new("nbdcopy").args(["--flush", &image, &disk.nbd]), "");
+    // The nodes come back elsewhere; who has the disk attached waits, and finds them.
     machine.kill();
     machine.start();
-    wait_for("the disk is offered again", || {
-        let offered = Command::new("nbdinfo")
-            .args(["--size", &machine.nbd(&disk)])
-            .output()
-            .unwrap();
-        (String::from_utf8_lossy(&offered.stdout).trim() == size).then_some(())
-    });
-    good(Command::new("nbdcopy").args([&machine.nbd(&disk), &copy]), "");
+    good(Command::new("nbdcopy").args([&disk.nbd, &copy]), "");
     assert!(
         fs::read(&image).unwrap() == fs::read(&copy).unwrap(),
         "what was flushed is there"
@@ -191,9 +183,12 @@ fn a_disk_with_a_file_system(machine: &mut Machine) -> String {
     machine.refused(5, &["disk", "show", "scratch"]);
     let larger = (2 * DISK_BYTES).to_string();
     machine.tell(&["disk", "grow", "data", &larger, "--wait"], "");
-    let shown = good(Command::new("nbdinfo").args(["--size", &machine.nbd(&disk)]), "");
-    assert_eq!(shown.trim(), larger);
-    disk
+    wait_for("whoever has the disk attached takes up what it grew", || {
+        (disk.size_bytes() == Some(2 * DISK_BYTES)).then_some(())
+    });
+    let id = disk.id.clone();
+    machine.detach(disk);
+    id
 }
 
 /// What the cleaner noted for the bill after each run, as its log has it: when, requests, bytes of the log that it listed.
@@ -267,8 +262,8 @@ async fn the_cleaner_is_charged_by_its_log(teller: &Teller, machine: &mut Machin
 /// the disk reads and writes of its own header when it is attached comes on top.
 fn a_disk_is_charged_by_what_passed(teller: &Teller, machine: &Machine) {
     const BYTES: u64 = 8 << 20;
-    let made = machine.tell(&["disk", "create", "books", &BYTES.to_string(), "--wait"], "");
-    let disk = made["disk"]["id"].as_str().unwrap().to_owned();
+    machine.tell(&["disk", "create", "books", &BYTES.to_string(), "--wait"], "");
+    let disk = machine.attach("books");
     let (image, copy) = (
         machine.path("customer/noise"),
         machine.path("customer/noise-copy"),
@@ -276,13 +271,10 @@ fn a_disk_is_charged_by_what_passed(teller: &Teller, machine: &Machine) {
     let mut noise = vec![0; BYTES as usize];
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
     fs::write(&image, &noise).unwrap();
-    good(
-        Command::new("nbdcopy").args(["--flush", &image, &machine.nbd(&disk)]),
-        "",
-    );
-    good(Command::new("nbdcopy").args([&machine.nbd(&disk), &copy]), "");
+    good(Command::new("nbdcopy").args(["--flush", &image, &disk.nbd]), "");
+    good(Command::new("nbdcopy").args([&disk.nbd, &copy]), "");
     assert!(fs::read(&copy).unwrap() == noise);
-    let resource = format!("disk/{disk}");
+    let resource = format!("disk/{}", disk.id);
     let passed = 3 * BYTES + BYTES;
     wait_for("what passed the nodes is charged", || {
         (charged(machine, "node-bytes", Some(&resource)) >= passed).then_some(())
@@ -301,6 +293,7 @@ fn a_disk_is_charged_by_what_passed(teller: &Teller, machine: &Machine) {
         passed + own,
         own / 4096
     ));
+    machine.detach(disk);
 }
 
 /// The newest key ring that lies in the bucket, unwrapped by the recovery phrase.
@@ -344,7 +337,7 @@ fn secrets(machine: &Machine, join_secret: &str, disk: &str) -> Secrets {
         "the edge's private key",
         fs::read(machine.path("edge/key.der")).unwrap(),
     );
-    let key = fs::read_to_string(machine.path(&format!("disk-keys/{disk}"))).unwrap();
+    let key = fs::read_to_string(machine.path(&format!("customer/disks/{disk}.key"))).unwrap();
     secrets.add("the disk's key", key.trim());
     secrets.add("a file's name", NAME);
     secrets.add("a file's content", CONTENT);

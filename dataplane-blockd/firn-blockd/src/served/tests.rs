@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::status::{cluster_status, disk_line, text};
-use firn_blockd_client::Mode;
+use firn_blockd_client::{DiskSettings, Mode, tracts_for};
 use firn_blockd_nbd::wire::{IHAVEOPT, NBDMAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, client, opt};
 use firn_blockd_simulation::{
     cluster::placement,
@@ -57,6 +57,13 @@ struct User(Box<dyn ByteStream>);
 impl User {
     /// Connects, and waits for the greeting of a server that takes it.
     async fn connect(env: &Env, server: &Machine) -> io::Result<Self> {
+        let (user, size_bytes) = Self::negotiate(env, server).await?;
+        assert_eq!(size_bytes, 8192 * BLOCK_BYTES as u64);
+        Ok(user)
+    }
+
+    /// Connects, and learns how large the disk is.
+    async fn negotiate(env: &Env, server: &Machine) -> io::Result<(Self, u64)> {
         let mut stream = env
             .network()
             .connect(&format!("{}:{PORT}", server.name()))
@@ -72,9 +79,9 @@ impl User {
         stream.write_u32(4).await?;
         stream.write_all(b"disk").await?;
         stream.flush().await?;
-        assert_eq!(stream.read_u64().await?, 8192 * BLOCK_BYTES as u64);
+        let size_bytes = stream.read_u64().await?;
         stream.read_u16().await?;
-        Ok(Self(stream))
+        Ok((Self(stream), size_bytes))
     }
 
     /// Writes the first block; gives the error that is answered, or 0.
@@ -281,4 +288,42 @@ fn status_counts_the_rows_that_have_one_copy_only() {
         Err(format!("the dead node is never counted: {}", look().await))
     };
     setting(2).run(4, work).expect("the run ends");
+}
+
+#[test]
+fn what_the_table_made_larger_is_larger_for_who_connects_next() {
+    let work = async move |world: Client| {
+        let env = world.machine.env();
+        let served = Served::export(&env, world.attached, serving(4))
+            .await
+            .expect("it listens");
+        let looking = env.spawn("look", {
+            let served = served.clone();
+            async move { drop(served.taken_over().await) }
+        });
+        let mut user = User::connect(&env, &world.machine).await.expect("a place");
+        let before = disk_status(&served).await.size_bytes;
+        assert_eq!(before, 8192 * BLOCK_BYTES as u64);
+        // As the service does it for a tenant, on another machine.
+        let table = placement(&env, &world.table);
+        let record = table.disk(world.disk).await.expect("it is there");
+        let settings = DiskSettings::parse(&record.settings).expect("its own");
+        let tracts = tracts_for(&settings, 2 * before).expect("a size");
+        table
+            .grow_disk(world.disk, 2 * before, Some(tracts))
+            .await
+            .expect("there is room");
+        for _ in 0..60 {
+            env.sleep(Duration::from_secs(1)).await;
+            if disk_status(&served).await.size_bytes == 2 * before {
+                assert_eq!(user.write().await.expect("who was there is served on"), 0);
+                let next = User::negotiate(&env, &world.machine).await.expect("a place");
+                assert_eq!(next.1, 2 * before);
+                looking.abort();
+                return Ok(());
+            }
+        }
+        Err("nobody looked".into())
+    };
+    setting(3).run(6, work).expect("the run ends");
 }
