@@ -93,7 +93,7 @@ fn page(context: &Context, shown: &Value, names: &Names) -> String {
     text.push('\n');
     if let Some(cap) = shown["budget"]["hard_cap_nano_dollars"].as_u64() {
         let state = if shown["forecast"]["capped"] == true {
-            "REACHED: nothing new is provisioned, edges refuse new writes; reads and deletes go on (firn budget raise)"
+            "REACHED: nothing new is provisioned, edges and disks refuse new writes; reads and deletes go on (firn budget raise)"
         } else {
             "not reached"
         };

@@ -61,7 +61,7 @@ fn findings(session: &Session, shown: &Value, now: u64) -> Findings {
     let mut found = Findings::default();
     if shown["forecast"]["capped"] == true {
         found.note(
-            "the hard cap of this month's budget is reached: nothing new is provisioned, and edges refuse new writes",
+            "the hard cap of this month's budget is reached: nothing new is provisioned, and edges and disks refuse new writes",
             "firn budget raise AMOUNT",
         );
     }

@@ -136,6 +136,8 @@ pub struct News {
     pub asked_to_end: bool,
     /// The disk's record: it may have been made larger.
     pub record: DiskRecord,
+    /// The hard cap of the tenant's budget is reached: new writes are to be refused.
+    pub capped: bool,
 }
 
 /// A disk at work.
@@ -208,6 +210,7 @@ pub async fn attach(
         let recovered = begin(env, &table, access, &wanted, attachment.disk, mode).await;
         let error = match recovered {
             Ok(attached) => {
+                attached.news.send_modify(|news| news.capped = attachment.capped);
                 info!(
                     disk = %wanted.disk, fence = fence.0, %mode, clean = attachment.clean,
                     reconciled_regions = attached.reconciled_regions, "disk attached"
@@ -343,6 +346,7 @@ async fn recover(
     let news = News {
         asked_to_end: false,
         record: record.clone(),
+        capped: false,
     };
     let attached = AttachedDisk {
         device,

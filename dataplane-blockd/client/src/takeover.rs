@@ -6,7 +6,7 @@
 
 use crate::attach::{AttachedDisk, News};
 use firn_blockd_disk::Incarnation;
-use firn_blockd_placement::{DiskState, PlacementError};
+use firn_blockd_placement::{DiskLook, DiskState, PlacementError};
 use std::{fmt, time::Duration};
 use tokio::sync::watch;
 
@@ -88,7 +88,11 @@ impl AttachedDisk {
             let mut asked = 0;
             loop {
                 let told = env.timeout(table.looks_every(), disk.fenced()).await.is_ok();
-                let by = match table.disk(id).await {
+                let (looked, capped) = match table.look(id).await {
+                    Ok(DiskLook { record, capped }) => (Ok(record), capped),
+                    Err(error) => (Err(error), false),
+                };
+                let by = match looked {
                     Ok(record) if matches!(record.state, DiskState::Deleting { .. }) => {
                         Some(NewOwner::Deleted)
                     }
@@ -102,6 +106,7 @@ impl AttachedDisk {
                         let found = News {
                             asked_to_end: attach.is_some_and(|attach| attach.asked_to_end),
                             record,
+                            capped,
                         };
                         news.send_if_modified(|known| {
                             let is_new = *known != found;

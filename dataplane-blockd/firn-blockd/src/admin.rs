@@ -145,6 +145,9 @@ pub struct DiskStatus {
     /// Another attach has the disk: this one is about to end.
     #[serde(default)]
     pub fenced: bool,
+    /// The hard cap of the tenant's budget is reached: new writes are refused.
+    #[serde(default)]
+    pub capped: bool,
     /// The most clients of the NBD server; more wait to be accepted.
     #[serde(default)]
     pub connections_max: u64,

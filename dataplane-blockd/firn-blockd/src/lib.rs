@@ -4,6 +4,7 @@
 //! [`start_node`] and lets one of them [`coordinate`]; [`Operator`] makes what they need to be believed.
 
 mod admin;
+mod cap;
 mod cluster;
 mod config;
 mod dev;

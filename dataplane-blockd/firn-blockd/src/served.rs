@@ -2,6 +2,7 @@
 
 use crate::{
     admin::{self, Command, DiskStatus, JournalStatus, Reply},
+    cap::Capped,
     disks::check_size,
     failure::Failure,
     snapshots::{Place, Taking},
@@ -123,13 +124,30 @@ async fn tell_waits(env: Env, name: String, disk: VirtualDisk, replicas: Arc<Clu
 /// Between two tries to take up what others made of the disk.
 const TAKE_UP_AGAIN: Duration = Duration::from_secs(5);
 
-/// Takes up what others make of the disk while it is served: larger.
+/// Takes up what others make of the disk while it is served: larger. Says when new writes are refused ([`Capped`] does it), and when
+/// no longer.
 async fn follow(served: Weak<Served>, mut news: watch::Receiver<News>) {
+    let mut was_capped = false;
     while news.changed().await.is_ok() {
         let Some(served) = served.upgrade() else {
             return;
         };
-        let record = news.borrow_and_update().record.clone();
+        let News { record, capped, .. } = news.borrow_and_update().clone();
+        match (was_capped, capped) {
+            (false, true) => tracing::warn!(
+                disk = served.serving.name,
+                "the hard cap of the tenant's budget is reached: new writes are refused (ENOSPC), all else goes on; firn budget raise lets \
+                 them in again"
+            ),
+            (true, false) => {
+                tracing::info!(
+                    disk = served.serving.name,
+                    "the cap is lifted: writes are taken again"
+                );
+            }
+            (false, false) | (true, true) => {}
+        }
+        was_capped = capped;
         if let Err(error) = served.take_up(&record).await {
             tracing::warn!(disk = served.serving.name, %error, "the disk is larger, and cannot be used so yet; it is tried again");
             served.env.sleep(TAKE_UP_AGAIN).await;
@@ -155,7 +173,8 @@ impl Served {
     async fn export(env: &Env, attached: AttachedDisk, serving: Serving) -> Result<Arc<Self>, Failure> {
         let exports = Arc::new(Exports::new());
         let gate = SnapshotGate::new(attached.device.clone(), SNAPSHOT_TRACT_BYTES);
-        let device: Arc<dyn BlockDevice> = Arc::new(AnyAlignment::new(gate.clone()));
+        let aligned = AnyAlignment::new(gate.clone());
+        let device: Arc<dyn BlockDevice> = Arc::new(Capped::new(aligned, attached.news()));
         exports.insert(&serving.name, Export::new(device, "a Firn disk"));
         let limits = Limits {
             connections: serving.connections,
@@ -169,7 +188,9 @@ impl Served {
         let (disk, replicas) = (attached.disk.clone(), attached.replicas.clone());
         let telling = tell_waits(env.clone(), serving.name.clone(), disk, replicas);
         drop(env.spawn_essential("tell waits", telling));
-        let news = attached.news();
+        let mut news = attached.news();
+        // What stood at the attach is news, too.
+        news.mark_changed();
         let served = Arc::new(Self {
             env: env.clone(),
             serving,
@@ -332,6 +353,7 @@ impl Served {
                 .map_or(0, |waiting| now.since(waiting.since).as_secs()),
             trouble: trouble.map(|waiting| waiting.why),
             fenced: attached.disk.is_fenced(),
+            capped: attached.news().borrow().capped,
             connections_max: self.serving.connections as u64,
             snapshot: self.taking.status(),
             journal: attached.device.status().map(|status| JournalStatus {

@@ -16,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::Bytes;
 use firn_blockd_client::{Access, CapabilitySource, NoCapability};
 use firn_blockd_placement::{
-    Attachment, Cluster, DiskAnswer, DiskCall, DiskRecord, DiskTable, PlacementError, ROWS_AT_ONCE,
+    Attachment, Cluster, DiskAnswer, DiskCall, DiskLook, DiskRecord, DiskTable, PlacementError, ROWS_AT_ONCE,
 };
 use firn_blockd_protocol::{DiskId, Fence, Replication, Row, RowIndex, TenantId, Transport};
 use firn_env::{Env, Monotonic};
@@ -166,9 +166,9 @@ impl ServiceTable {
         }
     }
 
-    async fn ask_record(&self, call: DiskCall) -> Result<DiskRecord, PlacementError> {
+    async fn ask_look(&self, call: DiskCall) -> Result<DiskLook, PlacementError> {
         match self.ask(&call).await? {
-            DiskAnswer::Record(record) if record.disk == self.0.disk => Ok(record),
+            DiskAnswer::Record(look) if look.record.disk == self.0.disk => Ok(look),
             _ => Err(strange()),
         }
     }
@@ -313,8 +313,12 @@ impl DiskTable for ServiceTable {
         LOOK
     }
 
-    async fn disk(&self, _disk: DiskId) -> Result<DiskRecord, PlacementError> {
-        self.ask_record(DiskCall::Record {}).await
+    async fn disk(&self, disk: DiskId) -> Result<DiskRecord, PlacementError> {
+        Ok(self.look(disk).await?.record)
+    }
+
+    async fn look(&self, _disk: DiskId) -> Result<DiskLook, PlacementError> {
+        self.ask_look(DiskCall::Record {}).await
     }
 
     async fn attach_disk(
@@ -329,10 +333,15 @@ impl DiskTable for ServiceTable {
             force,
         };
         match self.ask(&call).await? {
-            DiskAnswer::Attached { record, clean } if record.disk == self.0.disk => Ok(Attachment {
+            DiskAnswer::Attached {
+                record,
+                clean,
+                capped,
+            } if record.disk == self.0.disk => Ok(Attachment {
                 fence: record.fence(),
                 clean,
                 disk: record,
+                capped,
             }),
             _ => Err(strange()),
         }
@@ -345,11 +354,11 @@ impl DiskTable for ServiceTable {
         settings: &str,
     ) -> Result<DiskRecord, PlacementError> {
         let settings = settings.to_owned();
-        self.ask_record(DiskCall::Settings {
+        let look = self.ask_look(DiskCall::Settings {
             fence: fence.0,
             settings,
-        })
-        .await
+        });
+        Ok(look.await?.record)
     }
 
     async fn detach_disk(&self, _disk: DiskId, fence: Fence, clean: bool) -> Result<(), PlacementError> {

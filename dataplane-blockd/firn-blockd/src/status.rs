@@ -251,6 +251,11 @@ pub(crate) fn disk_line(disk: &DiskStatus) -> String {
         (Some(why), false) => format!("; waits for {} s: {why}", disk.waits_seconds),
         (None, false) => String::new(),
     };
+    let capped = if disk.capped {
+        "; CAPPED: new writes are refused until the budget is raised"
+    } else {
+        ""
+    };
     let journal = match &disk.journal {
         Some(journal) if journal.journaling => format!(
             "; {} of {} in the local journal, {} changes for nodes",
@@ -261,7 +266,7 @@ pub(crate) fn disk_line(disk: &DiskStatus) -> String {
         Some(_) | None => String::new(),
     };
     format!(
-        "disk {}: {}, {} copies, {}, flush {}, at {} with {} clients; {} of {} not durable{journal}{trouble}",
+        "disk {}: {}, {} copies, {}, flush {}, at {} with {} clients; {} of {} not durable{journal}{capped}{trouble}",
         disk.name,
         Size(disk.size_bytes),
         disk.copies,

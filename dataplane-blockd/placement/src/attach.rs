@@ -21,6 +21,8 @@ pub struct Attachment {
     pub clean: bool,
     /// The disk, as attached.
     pub disk: DiskRecord,
+    /// As [`DiskLook::capped`](crate::DiskLook::capped).
+    pub capped: bool,
 }
 
 impl Placement {
@@ -59,6 +61,7 @@ impl Placement {
                         fence: old.fence(),
                         clean: was_clean,
                         disk: old,
+                        capped: false,
                     }));
                 }
                 if !force {
@@ -84,6 +87,7 @@ impl Placement {
                 fence: record.fence(),
                 clean: was_clean,
                 disk: record.clone(),
+                capped: false,
             };
             Ok(Step::Put(Box::new(record), attachment))
         })

@@ -9,7 +9,7 @@
 //! No call names a disk: the certificate does. Every call but the attach may be repeated; an attach that is repeated after a lost reply
 //! finds the disk attached by itself, and is done again under the next fence.
 
-use crate::{Cluster, DiskRecord, PlacementError};
+use crate::{Cluster, DiskLook, DiskRecord, PlacementError};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_blockd_protocol::{DiskId, Fence, Row};
 use serde::{Deserialize, Serialize};
@@ -83,13 +83,16 @@ pub enum DiskCall {
 #[serde(rename_all = "snake_case")]
 pub enum DiskAnswer {
     /// The disk's record, after the call if that changed it.
-    Record(DiskRecord),
+    Record(DiskLook),
     /// It is attached.
     Attached {
         /// The record, with the new fence.
         record: DiskRecord,
         /// The attach before ended cleanly.
         clean: bool,
+        /// The hard cap of the tenant's budget is reached: new writes are to be refused.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        capped: bool,
     },
     /// A capability.
     Capability {
@@ -203,6 +206,8 @@ impl DiskAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DiskState;
+    use firn_blockd_protocol::TenantId;
 
     #[test]
     fn calls_have_one_spelling_and_refusals_come_back_as_the_errors_they_were() {
@@ -238,6 +243,34 @@ mod tests {
             assert_eq!(refusal.into_error(disk).to_string(), error.to_string());
         }
         assert_eq!(DiskRefusal::of(&PlacementError::NoCluster), None);
+        // A record is spelled as before there was anything beside it.
+        let record = DiskRecord {
+            disk,
+            tenant: TenantId([2; 16]),
+            name: "data".into(),
+            size_bytes: 1 << 23,
+            tracts: 1,
+            copies: 1,
+            settings: "{}".into(),
+            created_unix_ms: 0,
+            state: DiskState::Ready,
+            fence: 1,
+            attached: None,
+            clean: true,
+        };
+        let alone = serde_json::to_string(&record).expect("it has a JSON form");
+        for capped in [false, true] {
+            let look = DiskLook {
+                record: record.clone(),
+                capped,
+            };
+            let text = serde_json::to_string(&look).expect("it has a JSON form");
+            assert_eq!(text == alone, !capped, "{text}");
+            assert_eq!(
+                serde_json::from_str::<DiskLook>(&text).expect("it is read back"),
+                look
+            );
+        }
         assert_eq!(DiskAnswer::read_row("AAAA"), Err(MalformedRow));
     }
 }

@@ -10,10 +10,24 @@
 use crate::{Attachment, Cluster, DiskRecord, Placement, PlacementError};
 use async_trait::async_trait;
 use firn_blockd_protocol::{DiskId, Fence, Replication, Row, RowIndex};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Between two looks of an attach at its disk's record, where the table is its own.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// What one look at a disk finds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DiskLook {
+    /// The disk as it stands.
+    #[serde(flatten)]
+    pub record: DiskRecord,
+    /// The hard cap of its tenant's budget is reached: whoever has it attached refuses new writes. Never where no service stands before
+    /// the table, for budgets are the service's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub capped: bool,
+}
 
 /// See the module.
 #[async_trait]
@@ -28,6 +42,18 @@ pub trait DiskTable: Send + Sync + 'static {
     /// # Errors
     /// [`PlacementError::NoDisk`], and what keeps the table from answering.
     async fn disk(&self, disk: DiskId) -> Result<DiskRecord, PlacementError>;
+
+    /// The same, with what is asked of whoever has it attached.
+    ///
+    /// # Errors
+    /// Those of [`DiskTable::disk`].
+    async fn look(&self, disk: DiskId) -> Result<DiskLook, PlacementError> {
+        let record = self.disk(disk).await?;
+        Ok(DiskLook {
+            record,
+            capped: false,
+        })
+    }
 
     /// Raises the disk's fence for a new attach; with `force` also if somebody has it.
     ///

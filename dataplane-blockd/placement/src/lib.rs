@@ -48,7 +48,7 @@ pub use attach::Attachment;
 pub use call::{DiskAnswer, DiskCall, DiskRefusal, MalformedRow};
 pub use capacity::{Capacity, Deliverable, deliverable};
 pub use coordinator::{Coordinator, CoordinatorSettings, Tick, Verdict};
-pub use disk_table::DiskTable;
+pub use disk_table::{DiskLook, DiskTable};
 pub use disks::{Attach, DiskRecord, DiskState, NewDisk};
 pub use error::PlacementError;
 pub use nodes::{NodeCondition, NodeRecord, NodeReport, NodeState, Registration};

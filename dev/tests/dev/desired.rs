@@ -199,8 +199,16 @@ async fn a_hard_cap_stops_new_writes_and_nothing_else_until_it_is_raised() {
             .shows(&["edge", "show", "office"])
             .contains("new writes are refused")
     );
-    assert!(machine.shows(&["status"]).contains("edges refuse new writes"));
-    assert!(machine.shows(&["cost"]).contains("edges refuse new writes"));
+    assert!(
+        machine
+            .shows(&["status"])
+            .contains("edges and disks refuse new writes")
+    );
+    assert!(
+        machine
+            .shows(&["cost"])
+            .contains("edges and disks refuse new writes")
+    );
     let listed = machine.shows(&["edge", "list"]);
     assert!(
         listed.contains("WAITING") && listed.contains(env!("CARGO_PKG_VERSION")),

@@ -10,8 +10,8 @@
 
 mod lab;
 
-use lab::{Lab, Person, done, eventually};
-use std::fs;
+use lab::{Lab, Person, done, eventually, qemu_io};
+use std::{fs, time::Instant};
 
 const HOURS: u64 = 7200;
 
@@ -168,4 +168,89 @@ fn real_a_disk_goes_on_while_the_service_is_away_and_renews_when_it_is_back() {
     ada.firn(&["disk", "detach", "data"]).good();
     let (code, said) = attached.ended();
     assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+#[ignore = "needs QEMU's tools, and firn beside firn-blockd"]
+fn real_a_cap_that_is_reached_stops_writes_to_disks_until_it_is_raised() {
+    // Renewed every twenty seconds.
+    let mut lab = Lab::new(240);
+    let ada = Person::sign_up(&lab, "ada");
+    ada.firn(&["disk", "create", "data", "64MiB", "--replicas", "2", "--wait"])
+        .good();
+    let attached = ada.attach("data", &[]);
+    done(&attached.uri, "write -P 1 0 1M");
+    let full = |uri: &str, command: &str| {
+        let (is_done, text) = qemu_io(uri, command);
+        assert!(is_done || text.contains("No space left on device"), "{text}");
+        !is_done
+    };
+    let began = Instant::now();
+    ada.firn(&["budget", "set", "--hard-cap", "0"]).good();
+    eventually("writes are refused", || full(&attached.uri, "write -P 2 1M 64k"));
+    println!(
+        "writes are refused {:.1} s after the cap was set",
+        began.elapsed().as_secs_f64()
+    );
+    // Whatever adds is refused, and nothing else is.
+    assert!(full(&attached.uri, "write -P 3 0 64k"));
+    assert!(full(&attached.uri, "write -z 0 64k"));
+    for command in ["read -P 1 0 1M", "flush", "discard 2M 1M", "read -P 1 0 1M"] {
+        done(&attached.uri, command);
+    }
+
+    // Given back and attached again, it is as full as it was.
+    attached.interrupt();
+    let (code, said) = attached.ended();
+    assert_eq!(code, 0, "{said}");
+    let attached = ada.attach("data", &[]);
+    assert!(full(&attached.uri, "write -P 3 0 64k"));
+    done(&attached.uri, "read -P 1 0 1M");
+
+    // Without the service, what it said last holds.
+    lab.stop_api();
+    eventually("it notices that the service is away", || {
+        attached.log().contains("what nodes ask for is not renewed")
+    });
+    assert!(full(&attached.uri, "write -P 3 0 64k"));
+    done(&attached.uri, "read -P 1 0 1M");
+    lab.start_api();
+
+    let began = Instant::now();
+    ada.firn(&["budget", "raise", "100"]).good();
+    eventually("writes are taken again", || {
+        !full(&attached.uri, "write -P 4 0 64k")
+    });
+    println!(
+        "writes are taken {:.1} s after the cap was raised",
+        began.elapsed().as_secs_f64()
+    );
+    done(&attached.uri, "read -P 4 0 64k");
+    done(&attached.uri, "read -P 1 64k 960k");
+    ada.firn(&["disk", "detach", "data"]).good();
+    let (code, said) = attached.ended();
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+#[ignore = "needs QEMU's tools, and firn beside firn-blockd"]
+fn real_a_disk_grows_while_a_machine_has_it() {
+    let lab = Lab::new(HOURS);
+    let ada = Person::sign_up(&lab, "ada");
+    ada.firn(&["disk", "create", "data", "64MiB", "--replicas", "2", "--wait"])
+        .good();
+    let mut attached = ada.attach("data", &[]);
+    done(&attached.uri, "write -P 1 63M 1M");
+    let (beyond, _) = qemu_io(&attached.uri, "write -P 2 127M 1M");
+    assert!(!beyond);
+    ada.firn(&["disk", "grow", "data", "128MiB", "--wait"]).good();
+    attached.wait_for_line("has 128 MiB");
+    done(&attached.uri, "write -P 2 127M 1M");
+    done(&attached.uri, "read -P 1 63M 1M");
+    // Elsewhere it is as large.
+    attached.interrupt();
+    let (code, said) = attached.ended();
+    assert_eq!(code, 0, "{said}");
+    let again = ada.attach("data", &[]);
+    done(&again.uri, "read -P 2 127M 1M");
 }

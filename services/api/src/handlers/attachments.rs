@@ -12,7 +12,7 @@
 //!
 //! The grant is a capability with the right to attach and no other: nodes take it for nothing, and what nodes take is no grant.
 
-use super::{DiskRecord, base64_field, edges};
+use super::{DiskRecord, LimitsRecord, base64_field, edges};
 use crate::{
     endpoint::{Call, Endpoint, Reply},
     problem::{Code, Problem},
@@ -21,7 +21,7 @@ use crate::{
 use axum::http::{Method, StatusCode};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_blockd_placement::{
-    DiskAnswer, DiskCall, DiskRecord as ClusterDisk, DiskRefusal, Placement, PlacementError,
+    DiskAnswer, DiskCall, DiskLook, DiskRecord as ClusterDisk, DiskRefusal, Placement, PlacementError,
 };
 use firn_blockd_protocol::{Fence, Replication, RowIndex};
 use firn_identity::{
@@ -286,6 +286,15 @@ impl<'a> Caller<'a> {
         })
     }
 
+    /// Whether the hard cap of the tenant's budget is reached.
+    async fn is_capped(&self) -> Result<bool, PlacementError> {
+        let limits = async { LimitsRecord::load(&self.call.store()?).await };
+        match limits.await {
+            Ok(limits) => Ok(limits.record.capped),
+            Err(problem) => Err(PlacementError::Unavailable(problem.detail)),
+        }
+    }
+
     /// Whether the service has let this machine in, and not too long ago.
     fn check_grant(&self, grant: &str) -> Result<(), CapabilityError> {
         let bytes = STANDARD_NO_PAD
@@ -331,19 +340,23 @@ impl<'a> Caller<'a> {
         }
         // Its own attach, whose answer was lost, stands in nobody's way.
         let force = force || self.has(&self.record(cluster).await?);
-        let key = self.key.to_string();
+        let (key, capped) = (self.key.to_string(), self.is_capped().await?);
         let attached = cluster
             .attach_disk_as(self.disk, holder, Some(&key), force)
             .await?;
         Ok(DiskAnswer::Attached {
             record: attached.disk,
             clean: attached.clean,
+            capped,
         })
     }
 
     async fn answer(&self, cluster: &Placement, asked: DiskCall) -> Result<DiskAnswer, PlacementError> {
         match asked {
-            DiskCall::Record {} => Ok(DiskAnswer::Record(self.record(cluster).await?)),
+            DiskCall::Record {} => {
+                let (record, capped) = (self.record(cluster).await?, self.is_capped().await?);
+                Ok(DiskAnswer::Record(DiskLook { record, capped }))
+            }
             DiskCall::Attach { grant, holder, force } => self.attach(cluster, &grant, &holder, force).await,
             DiskCall::Capability { fence } => {
                 self.require_attached(cluster, Some(fence)).await?;
@@ -355,8 +368,11 @@ impl<'a> Caller<'a> {
             }
             DiskCall::Settings { fence, settings } => {
                 self.require_attached(cluster, Some(fence)).await?;
-                let record = cluster.change_settings(self.disk, Fence(fence), &settings);
-                Ok(DiskAnswer::Record(record.await?))
+                let capped = self.is_capped().await?;
+                let record = cluster
+                    .change_settings(self.disk, Fence(fence), &settings)
+                    .await?;
+                Ok(DiskAnswer::Record(DiskLook { record, capped }))
             }
             DiskCall::Detach { fence, clean } => {
                 let record = self.record(cluster).await?;

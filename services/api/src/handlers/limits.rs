@@ -41,7 +41,7 @@ impl LimitsRecord {
         if self.capped {
             return Err(Problem::new(
                 Code::BudgetExhausted,
-                "the hard cap of this month's budget is reached: nothing new is provisioned, and edges refuse new writes; what is there \
+                "the hard cap of this month's budget is reached: nothing new is provisioned, and edges and disks refuse new writes; what is there \
                  can be read and deleted. An owner or billing member can raise it",
             ));
         }
