@@ -362,7 +362,7 @@ pub struct AttachDisk {
     /// Where NBD clients connect: unix:/path or tcp:host:port; by default a socket beside the profile.
     #[arg(long, value_name = "ADDRESS")]
     pub nbd: Option<String>,
-    /// The kernel's device that is to have the disk, such as /dev/nbd0: needs nbd-client and the module nbd.
+    /// The kernel's device that is to have the disk, such as /dev/nbd0: needs root and the module nbd.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<PathBuf>,
     /// The file with the disk's key, which the service never has; by default beside the profile, and made when the disk is attached

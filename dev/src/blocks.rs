@@ -11,7 +11,11 @@ use firn_blockd_protocol::{Replication, RowIndex};
 use firn_env::Env;
 use firn_table::Table;
 use firn_usage::DeliveryPolicy;
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 /// As many as the most copies of a disk.
 pub const NODES: usize = 3;
@@ -46,12 +50,13 @@ fn operator(env: &Env, master: &MasterSecret) -> Result<Arc<Operator>> {
     Ok(Arc::new(Operator::with(env, authority, master.capabilities())))
 }
 
-/// Starts the nodes, which open `table`.
+/// Starts the nodes, which open `table` and are where the API is: whoever reaches that, to attach a disk, must reach them.
 pub async fn start(
     env: &Env,
     layout: &Layout,
     master: &MasterSecret,
     table: Arc<dyn Table>,
+    address: IpAddr,
 ) -> Result<Cluster> {
     let operator = operator(env, master)?;
     let placement = Placement::new(env.clone(), table, "dev")?;
@@ -60,7 +65,7 @@ pub async fn start(
         let section = NodeSection {
             directory: layout.path(&format!("node-{number}")),
             size: Size(NODE_BYTES),
-            listen: "127.0.0.1:0".into(),
+            listen: SocketAddr::new(address, 0).to_string(),
             advertise: None,
             domain: format!("node-{number}"),
             model: None,

@@ -50,7 +50,7 @@ pub struct Arguments {
     /// Where everything is kept. What is there is used again.
     #[arg(long, default_value = "firn-dev")]
     directory: PathBuf,
-    /// Where the API listens.
+    /// Where the API listens; disk nodes listen at the same address, on ports of their own.
     #[arg(long, default_value = "127.0.0.1:7400", value_name = "ADDRESS:PORT")]
     api: SocketAddr,
     /// Where the edge serves NFS.
@@ -130,7 +130,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         table(&env, &layout, "api.redb"),
         table(&env, &layout, "cluster.redb")
     )?;
-    let cluster = blocks::start(&env, &layout, &master, rows).await?;
+    let cluster = blocks::start(&env, &layout, &master, rows, arguments.api.ip()).await?;
     let recorder = match &arguments.record {
         Some(path) => Some(Recorder::open(path).with_context(|| path.display().to_string())?),
         None => None,

@@ -347,20 +347,20 @@ pub async fn serve(
         );
     }
     let plugged = match exported.device {
-        Some(device) => device.plug(exported.nbd, name).await,
+        Some(device) => served.plug(device).await,
         None => Ok(()),
     };
     let outcome = match plugged {
         Ok(()) => {
+            if let Some(device) = exported.device {
+                println!("disk {name} is {device}");
+            }
             println!("disk {name} is served at {}", served.address());
             until_over(&served, name, asked).await
         }
         Err(error) => Over::Stop(Err(error)),
     };
-    if let Some(device) = exported.device {
-        // What the kernel has is written to us before we give the disk back.
-        device.unplug().await;
-    }
+    served.unplug().await;
     let outcome = match outcome {
         Over::Stop(why) => served.detach().await.and(why),
         Over::Detached => Ok(()),

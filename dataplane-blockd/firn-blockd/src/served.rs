@@ -5,6 +5,7 @@ use crate::{
     cap::Capped,
     disks::check_size,
     failure::Failure,
+    kernel::KernelDevice,
     snapshots::{Place, Taking},
 };
 use firn_blockd_client::{AttachedDisk, ClusterReplicas, News};
@@ -15,11 +16,15 @@ use firn_blockd_snapshot::{SNAPSHOT_TRACT_BYTES, SnapshotGate};
 use firn_env::{Env, Monotonic, Task, println};
 use firn_quantity::Size;
 use std::{
+    io,
     path::Path,
-    sync::{Arc, Weak},
+    sync::{Arc, MutexGuard, Weak},
     time::Duration,
 };
-use tokio::sync::{Mutex, watch};
+use tokio::{
+    net::UnixStream,
+    sync::{Mutex, watch},
+};
 
 /// How long NBD clients have to leave before a disk is given back.
 const GRACE: Duration = Duration::from_secs(5);
@@ -52,7 +57,10 @@ pub struct Served {
     attached: Mutex<AttachedDisk>,
     gate: SnapshotGate<Journaled>,
     taking: Taking,
+    export: Export,
     server: Server,
+    /// The kernel's device that has the disk.
+    device: std::sync::Mutex<Option<KernelDevice>>,
     end: watch::Sender<Ending>,
 }
 
@@ -175,7 +183,8 @@ impl Served {
         let gate = SnapshotGate::new(attached.device.clone(), SNAPSHOT_TRACT_BYTES);
         let aligned = AnyAlignment::new(gate.clone());
         let device: Arc<dyn BlockDevice> = Arc::new(Capped::new(aligned, attached.news()));
-        exports.insert(&serving.name, Export::new(device, "a Firn disk"));
+        let export = Export::new(device, "a Firn disk");
+        exports.insert(&serving.name, export.clone());
         let limits = Limits {
             connections: serving.connections,
             ..Limits::default()
@@ -198,7 +207,9 @@ impl Served {
             attached: Mutex::new(attached),
             gate,
             taking: Taking::default(),
+            export,
             server,
+            device: std::sync::Mutex::default(),
             end: watch::Sender::new(Ending::No),
         });
         // Before the first look, which only `taken_over` makes: what it finds is not missed.
@@ -211,12 +222,59 @@ impl Served {
         let is_larger = self.attached.lock().await.take_up(record).await?;
         if is_larger {
             println!(
-                "disk {} has {}; NBD clients see it when they connect again",
+                "disk {} has {}; {}",
                 self.serving.name,
-                Size(record.size_bytes)
+                Size(record.size_bytes),
+                self.tell_larger().await
             );
         }
         Ok(())
+    }
+
+    /// Gives the disk to the kernel as well.
+    ///
+    /// # Errors
+    /// What the kernel says; then it has nothing.
+    pub async fn plug(&self, device: &KernelDevice) -> Result<(), Failure> {
+        let broken = |error: io::Error| Failure::new(format!("a pair of sockets for the kernel: {error}"));
+        let (ours, kernels) = UnixStream::pair().map_err(broken)?;
+        let kernels = Arc::new(kernels.into_std().map_err(broken)?);
+        kernels.set_nonblocking(false).map_err(broken)?;
+        let flags = self.export.plain_flags();
+        self.server
+            .adopt(self.export.clone(), Box::new(ours), "the kernel");
+        let size_bytes = self.export.device.geometry().size_bytes;
+        device.connect(&self.env, kernels, size_bytes, flags).await?;
+        *self.device() = Some(device.clone());
+        Ok(())
+    }
+
+    /// Takes the disk back from the kernel, once that has written what it has of it.
+    pub async fn unplug(&self) {
+        let device = self.device().take();
+        if let Some(device) = device {
+            device.disconnect(&self.env, self.serving.detach_limit).await;
+        }
+    }
+
+    fn device(&self) -> MutexGuard<'_, Option<KernelDevice>> {
+        self.device.lock().expect("no panic under this lock")
+    }
+
+    /// Tells the kernel that the disk is larger; for people, who sees it when.
+    async fn tell_larger(&self) -> &'static str {
+        let device = self.device().clone();
+        let Some(device) = device else {
+            return "NBD clients see it when they connect again";
+        };
+        let size_bytes = self.export.device.geometry().size_bytes;
+        match device.resize(size_bytes).await {
+            Ok(()) => "the kernel's device is as large now; NBD clients see it when they connect again",
+            Err(error) => {
+                tracing::warn!(disk = self.serving.name, %error, "the kernel's device stays as it was until the next attach");
+                "the kernel's device is not larger before the next attach"
+            }
+        }
     }
 
     /// Resolves when the disk was taken over, with what to tell people. NBD clients have been cut off then.
@@ -261,6 +319,8 @@ impl Served {
     /// Gives the disk back, with everything durable. NBD clients are gone afterwards, also when nodes are away and it fails; then it
     /// may be tried again.
     pub async fn detach(&self) -> Result<(), Failure> {
+        // What the kernel has is written to us before we give the disk back.
+        self.unplug().await;
         self.server.stop(GRACE).await;
         let attached = self.attached.lock().await;
         Ok(attached.detach_within(self.serving.detach_limit).await?)
@@ -309,8 +369,9 @@ impl Served {
                 match attached.grow(size_bytes).await {
                     Ok(()) => Reply::Done {
                         text: format!(
-                            "disk {} has {size_bytes} bytes; NBD clients see it when they connect again",
-                            self.serving.name
+                            "disk {} has {size_bytes} bytes; {}",
+                            self.serving.name,
+                            self.tell_larger().await
                         ),
                     },
                     Err(error) => Reply::Error {

@@ -79,7 +79,7 @@ pub async fn attach_by_ticket(wanted: &ByTicket) -> Result<(), Failure> {
     };
     nbd_address(&nbd)?;
     let device = match &wanted.device {
-        Some(device) => Some(KernelDevice::find(device).await?),
+        Some(device) => Some(KernelDevice::find(device)?),
         None => None,
     };
     let table = ServiceTable::new(&env, &ticket)?;

@@ -24,6 +24,11 @@ impl Export {
         }
     }
 
+    /// The transmission flags for a client that negotiates nothing ([`Server::adopt`](crate::Server::adopt)).
+    pub fn plain_flags(&self) -> u16 {
+        self.transmission_flags(false, false)
+    }
+
     /// Flags by which a client learns what it may ask; chunks and extended requests as negotiated.
     pub(crate) fn transmission_flags(&self, chunks: bool, status_payload: bool) -> u16 {
         use transmission::{

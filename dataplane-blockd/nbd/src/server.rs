@@ -2,9 +2,10 @@
 
 use crate::{
     execute::Terms,
-    export::Exports,
+    export::{Export, Exports},
     limits::Limits,
     negotiation::{Agreed, Negotiation, NoAgreement},
+    reply::Style,
     tls::Tls,
     transmission::Transmission,
 };
@@ -151,6 +152,25 @@ impl Server {
         if let Some(agreed) = self.negotiate(stream, peer).await {
             self.transmit(agreed, peer).await;
         }
+    }
+
+    /// Serves a client that was told by other means what it would have negotiated: the kernel at the other end of a pair of sockets. It
+    /// has simple replies and no contexts, may ask what [`Export::plain_flags`] says, and ends with the server.
+    pub fn adopt(&self, export: Export, stream: Box<dyn ByteStream>, peer: &str) {
+        let (server, peer) = (self.clone(), peer.to_owned());
+        self.keep(move |env, id| {
+            env.spawn("nbd connection", async move {
+                server.inner.open.send_modify(|open| *open += 1);
+                let _open = Open(server.clone(), id);
+                let agreed = Agreed {
+                    stream,
+                    export,
+                    style: Style::Simple,
+                    block_status: false,
+                };
+                server.transmit(agreed, &peer).await;
+            })
+        });
     }
 
     /// What was agreed on with a client; nothing if it left, or took too long.

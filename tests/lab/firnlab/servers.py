@@ -53,6 +53,10 @@ class Server:
         _, mount_port, nfs_port = self.ports
         return f"{self.mount_options},nolock,port={nfs_port},mountport={mount_port}"
 
+    def files(self):
+        """What its jobs find beside them, once it has started."""
+        return []
+
     def administer(self, arguments):
         """What an administrator of this server asks of it."""
         raise LabError(f"{self.name} knows no {' '.join(arguments)}")
@@ -193,6 +197,67 @@ class Disk(Server):
             self.binary, "dev", "--nodes", "3", "--node-size", "512MiB", "--size", "256MiB",
             "--directory", str(self.directory / "cluster"), "--nbd", f"tcp:{HOST_ADDRESS}:{self.ports[0]}",
         ]
+
+
+class Tenant(Server):
+    """`firn dev`, and a tenant with a disk in it; the job is what that tenant types on another machine."""
+
+    name = "tenant"
+    ports = (7400,)
+    programs = ("firn", "firn-dev", "firn-blockd")
+
+    def __init__(self, directory, programs):
+        super().__init__(directory)
+        self.built = pathlib.Path(programs).resolve()
+        for name in self.programs:
+            if not os.access(self.built / name, os.X_OK):
+                raise LabError(f"{self.built / name} is not a program; build it with: cargo build --release -p {name}")
+
+    def command(self):
+        return [
+            str(self.built / "firn-dev"), "--empty", "--directory", str(self.directory / "firn"),
+            "--api", f"{HOST_ADDRESS}:{self.ports[0]}", "--nfs", "127.0.0.1:20490",
+        ]
+
+    def files(self):
+        """What the tenant has on the other machine: programs, and the profile of who signed up here."""
+        return [self.built / "firn", self.built / "firn-blockd", self.directory / "profile.json"]
+
+    def start(self):
+        super().start()
+        mail = self.directory / "firn/api/mail"
+        child = subprocess.Popen(
+            [
+                *self._firn(), "signup", "--server", f"https://{HOST_ADDRESS}:{self.ports[0]}",
+                "--authority", str(self.directory / "firn/authority.pem"), "--email", "ada@one.example", "--name", "Ada",
+                "--phrase-file", str(self.directory / "phrase"),
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        deadline = time.monotonic() + READY_S
+        while not (letters := sorted(mail.glob("*")) if mail.is_dir() else []):
+            if child.poll() is not None or time.monotonic() > deadline:
+                child.kill()
+                raise LabError(f"nobody signed up: {child.communicate()[0]}\n{self.log_tail()}")
+            time.sleep(0.05)
+        code = next(line for line in letters[-1].read_text().splitlines() if line.startswith("Code: "))
+        said, _ = child.communicate(code.removeprefix("Code: ") + "\n", timeout=READY_S)
+        if child.returncode != 0:
+            raise LabError(f"nobody signed up: {said}")
+        # Nodes may still be registering.
+        while True:
+            made = subprocess.run(
+                [*self._firn(), "disk", "create", "data", "64MiB", "--replicas", "2", "--wait"],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            )
+            if made.returncode == 0:
+                return
+            if time.monotonic() > deadline:
+                raise LabError(f"the disk is not made: {made.stdout}{made.stderr}\n{self.log_tail()}")
+            time.sleep(0.5)
+
+    def _firn(self):
+        return [str(self.built / "firn"), "--profile", str(self.directory / "profile.json")]
 
 
 class Ganesha(Server):
