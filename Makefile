@@ -15,6 +15,7 @@
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-mutants  every planted bug must be caught
+#   make simulate-anchor HISTORIES=n: callers of the anchor service through a bad network and restarts; SEED=s repeats one
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
 #   make check-disk-kernel  a virtual disk under the kernel's NBD client: ext4 and SQLite through kill -9; firn disk attach --device
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
@@ -42,7 +43,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-infra check-foreign load packages lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-infra check-foreign load packages lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -102,6 +103,9 @@ simulate:
 
 simulate-mutants:
 	@cargo run --locked --quiet --release -p firn-simulation --features mutants -- --mutants
+
+simulate-anchor:
+	@FIRN_ANCHOR_HISTORIES=$(or $(HISTORIES),10000) FIRN_SEED=$(SEED) cargo test --locked --quiet --workspace --test histories -- --nocapture whatever_the_network_does
 
 simulate-blockd:
 	@cargo run --locked --quiet --release -p firn-blockd-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)

@@ -1,5 +1,6 @@
-//! Root commits per second and how long one takes, on the embedded table directly and through a `firn-anchor` on loopback:
-//! `cargo run --release -p firn-anchor-service --example commit_rate`
+//! Root commits per second and how long one takes, directly on a table and through a `firn-anchor` on loopback before it; the table is the
+//! embedded one and, below `tests/lab/cloud/with dynamodb`, DynamoDB Local:
+//! `tests/lab/cloud/with dynamodb -- cargo run --release -p firn-anchor-service --example commit_rate`
 //!
 //! Each writer has a volume of its own and commits one root after the other; a commit is durable when it is acknowledged.
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
@@ -15,7 +16,8 @@ use firn_identity::{
     CertificateAuthority, EdgeId, PeerIdentity, PeerKind, SigningKey, TenantId, TenantVolume, UnixTime,
     certificate_request, pem,
 };
-use firn_table::{RedbTable, Table};
+use firn_table::{RedbTable, Table, TableUrl};
+use firn_table_dynamodb::{AwsCredentials, DynamoDbTable};
 use std::{
     path::Path,
     sync::Arc,
@@ -26,6 +28,23 @@ const DOMAIN: &str = "firn.bench";
 const TENANT: TenantId = TenantId([1; 16]);
 const OWNER: OwnerId = OwnerId([2; 16]);
 const COMMITS: usize = 1000;
+/// Where `tests/lab/cloud/with dynamodb` says that DynamoDB Local is.
+const DYNAMODB: &str = "FIRN_TEST_DYNAMODB";
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Embedded,
+    DynamoDbLocal,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Embedded => "the embedded table",
+            Self::DynamoDbLocal => "DynamoDB Local",
+        }
+    }
+}
 
 fn volume(writer: u8) -> TenantVolume {
     TenantVolume {
@@ -79,8 +98,29 @@ async fn measure(env: &Env, what: &str, writers: u8, backend: impl Fn(u8) -> Arc
     );
 }
 
-async fn table(env: &Env, path: &Path) -> Arc<dyn Table> {
-    Arc::new(RedbTable::open(env, path).await.expect("a table"))
+/// A table of its own for each measurement.
+async fn table(env: &Env, kind: Kind, directory: &Path, name: &str) -> Arc<dyn Table> {
+    match kind {
+        Kind::Embedded => {
+            let path = directory.join(format!("{name}.redb"));
+            Arc::new(RedbTable::open(env, &path).await.expect("a table"))
+        }
+        Kind::DynamoDbLocal => {
+            let endpoint = std::env::var(DYNAMODB).expect("it was there");
+            let url = format!("dynamodb://{name}?region=us-east-1&endpoint={endpoint}&create=true");
+            let Ok(TableUrl::DynamoDb(url)) = url.parse() else {
+                panic!("{url} is no table");
+            };
+            // It takes any.
+            let credentials = AwsCredentials {
+                access_key_id: "firntest".into(),
+                secret_access_key: "firntest".into(),
+                session_token: None,
+            };
+            let table = DynamoDbTable::open_as(env, &url, Some(credentials)).await;
+            Arc::new(table.expect("a table"))
+        }
+    }
 }
 
 fn issue(env: &Env, authority: &CertificateAuthority, name: &PeerIdentity, path: &Path) {
@@ -105,17 +145,6 @@ async fn main() {
     let directory = std::env::temp_dir().join(format!("firn-commit-rate-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let env = firn_env::real(&directory).expect("an environment");
-    println!("| anchor | writers | commits/s | median | p99 |\n|---|---|---|---|---|");
-    for writers in [1, 16] {
-        let direct = table(&env, &directory.join(format!("direct-{writers}.redb"))).await;
-        measure(&env, "the embedded table", writers, |number| {
-            Arc::new(TableBackend::new(
-                direct.clone(),
-                volume(number).roots_partition(),
-            ))
-        })
-        .await;
-    }
     let now = UnixTime::from_wall(env.wall());
     let authority = CertificateAuthority::from_seed([7; 32], DOMAIN, now.minus(3600)).expect("an authority");
     let own = |kind| PeerIdentity {
@@ -149,15 +178,29 @@ async fn main() {
         })
         .collect();
     std::fs::write(&options.grants, grants).expect("a file");
-    for writers in [1, 16] {
-        let served = table(&env, &directory.join(format!("served-{writers}.redb"))).await;
+    println!("| anchor | writers | commits/s | median | p99 |\n|---|---|---|---|---|");
+    let mut kinds = vec![Kind::Embedded];
+    if std::env::var_os(DYNAMODB).is_some() {
+        kinds.push(Kind::DynamoDbLocal);
+    }
+    for (kind, writers) in kinds.into_iter().flat_map(|kind| [(kind, 1), (kind, 16)]) {
+        let direct = table(&env, kind, &directory, &format!("direct-{writers}")).await;
+        measure(&env, kind.name(), writers, |number| {
+            Arc::new(TableBackend::new(
+                direct.clone(),
+                volume(number).roots_partition(),
+            ))
+        })
+        .await;
+        let served = table(&env, kind, &directory, &format!("served-{writers}")).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let (inside, with) = (env.clone(), options.clone());
         let serving = tokio::spawn(async move { serve(&inside, &with, served, listener).await });
-        measure(&env, "firn-anchor on loopback", writers, |number| {
+        let what = format!("firn-anchor before {}", kind.name());
+        measure(&env, &what, writers, |number| {
             let clients = PemClients::new(directory.join("edge.pem"), &options.authority);
             let url = format!("https://localhost:{port}/v1/anchor/{}", volume(number));
             Arc::new(HttpsAnchor::new(url, clients))

@@ -22,11 +22,11 @@ use std::{
 };
 
 /// The largest answer: a page of a table, which ends with the item that crosses 1 MiB, in base64 and JSON.
-const ANSWER_BYTES_MAX: usize = 3 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 3 << 20;
 /// Keys and certificates are some kilobytes.
 const PEM_BYTES_MAX: u64 = 64 << 10;
 /// A service that takes longer is taken for one that does not answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Gives the HTTPS client, with the certificate that is to be used now.
 pub trait Clients: Send + Sync {
@@ -88,7 +88,7 @@ impl<C: Clients> HttpsAnchor<C> {
 }
 
 /// The whole chain: the first error only says that there was one.
-fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -116,7 +116,7 @@ struct Refusal {
     detail: String,
 }
 
-fn understood(status: u16, text: &[u8]) -> Result<AnchorAnswer, TableError> {
+pub(crate) fn understood(status: u16, text: &[u8]) -> Result<AnchorAnswer, TableError> {
     if status == 200 {
         return serde_json::from_slice(text).map_err(|error| {
             TableError::InvalidAnswer(format!("the anchor's answer cannot be read: {error}"))
