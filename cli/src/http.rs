@@ -102,6 +102,13 @@ impl Http {
             match self.answer(request, attempt).await {
                 Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
                     last = "the service is not available".into();
+                    if let Some(id) = response
+                        .headers()
+                        .get("x-request-id")
+                        .and_then(|id| id.to_str().ok())
+                    {
+                        last = format!("{last} (request {})", id);
+                    }
                 }
                 Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS => {
                     last = "the service asks for fewer requests".into();
@@ -148,10 +155,11 @@ async fn read(mut response: Response) -> Result<Reply, Failure> {
         let value = response.headers().get(name)?;
         value.to_str().ok().map(str::to_owned)
     };
-    let (etag, date, kind) = (
+    let (etag, date, kind, request_id) = (
         header("etag"),
         header("date"),
         header("content-type").unwrap_or_default(),
+        header("x-request-id"),
     );
     let mut bytes = Vec::new();
     loop {
@@ -189,11 +197,11 @@ async fn read(mut response: Response) -> Result<Reply, Failure> {
             date,
         });
     }
-    Err(refused(status, &body))
+    Err(refused(status, &body, request_id.as_deref()))
 }
 
 /// A problem document as a failure.
-fn refused(status: StatusCode, body: &Value) -> Failure {
+fn refused(status: StatusCode, body: &Value, request_id: Option<&str>) -> Failure {
     let (exit, next) = match status.as_u16() {
         401 => (Exit::Credentials, Some("run: firn login")),
         402 => (
@@ -219,6 +227,11 @@ fn refused(status: StatusCode, body: &Value) -> Failure {
         ("", _) => format!("the address answered {status}; is it the service's?"),
         (title, "") => title.to_owned(),
         (title, detail) => format!("{title} {detail}"),
+    };
+    // What the service's own log says of it is found by this.
+    let what = match request_id.filter(|_| status.is_server_error()) {
+        Some(id) => format!("{what} (request {})", id),
+        None => what,
     };
     let failure = Failure::new(exit, what);
     match next {

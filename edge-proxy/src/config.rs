@@ -173,6 +173,8 @@ impl From<SquashKind> for Squash {
 pub struct LogSection {
     pub level: String,
     pub json: bool,
+    /// Calls that take as long are logged with what they waited for; zero logs none.
+    pub slow_call: Span,
 }
 
 /// What is shown to monitoring.
@@ -228,6 +230,7 @@ impl Default for LogSection {
         Self {
             level: "info".into(),
             json: false,
+            slow_call: Span(Duration::from_secs(1)),
         }
     }
 }

@@ -204,6 +204,7 @@ async fn serve_nfs(
             PortMapping::None
         },
         limits: bounds::limits(nfs),
+        slow_call: Some(config.log.slow_call.0).filter(|limit| !limit.is_zero()),
         ..ServiceConfig::default()
     };
     let service = NfsService::start(&outside.env, service, exports, locks.programs())

@@ -228,6 +228,9 @@ pub struct NfsPart {
     pub connections: u64,
     #[serde(default)]
     pub turned: TurnedPart,
+    /// Calls that took as long as `log.slow_call` or longer.
+    #[serde(default)]
+    pub slow_calls: u64,
     pub mounts: Vec<MountPart>,
     /// Procedures that were called.
     pub operations: Vec<OperationPart>,
@@ -593,6 +596,7 @@ fn nfs_part(service: &Service) -> NfsPart {
             failed: turned.failed,
             slow: turned.slow,
         },
+        slow_calls: service.slow_calls(),
         mounts,
         operations: operations.into_values().collect(),
     }

@@ -17,6 +17,7 @@ mod fault;
 mod log_limiter;
 pub mod mutants;
 mod network;
+mod operation;
 mod random;
 #[cfg(target_os = "linux")]
 mod real;
@@ -34,6 +35,7 @@ pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, F
 pub use fault::{FaultAction, FaultPoints};
 pub use log_limiter::LogLimiter;
 pub use network::{ByteStream, DatagramSocket, Listener, Network};
+pub use operation::{Operation, Wait, Waiting};
 pub use random::Random;
 // What stores anything runs on Linux. Elsewhere there is the seam alone, for the libraries that the command line tool shares.
 #[cfg(target_os = "linux")]

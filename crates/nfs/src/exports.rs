@@ -315,6 +315,16 @@ impl Exports {
         })
     }
 
+    /// What a handle names, for a line of the log.
+    pub fn subject(&self, handle: &[u8]) -> Option<String> {
+        let SignedHandle { export, file } = self.key.open(handle)?;
+        let path = self
+            .by_id
+            .get(&export)
+            .map_or("no longer exported", |export| export.path());
+        Some(format!("export {path}, inode {}", file.inode))
+    }
+
     /// The file a handle names, if `peer` may use its export.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod message;
 mod program;
 mod record;
 mod server;
+mod slow_calls;
 mod statistics;
 
 pub use client::{CallError, CallRefused, Client, Target, call_datagram};
@@ -23,4 +24,5 @@ pub use message::{AuthStatus, AuthSys, CallHeader, Credential, HeaderError};
 pub use program::{Peer, Program, Refusal, Reply, Request, Transport};
 pub use record::{Assembler, RecordError, Step};
 pub use server::{PeerRules, Server, ServerLimits, Turned};
+pub use slow_calls::SlowCalls;
 pub use statistics::{LATENCY_BUCKETS, ProcedureStatistics};

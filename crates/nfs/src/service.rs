@@ -12,11 +12,13 @@ use crate::{
     exports::Exports,
     mount::MountProgram,
     portmap::{self, Mapping, PortMapper, RPCBIND_SOCKET, Registration, RegistrationError},
-    rpc::{PeerRules, ProcedureStatistics, Program, Programs, Server, ServerLimits, Transport, Turned},
+    rpc::{
+        PeerRules, ProcedureStatistics, Program, Programs, Server, ServerLimits, SlowCalls, Transport, Turned,
+    },
     v3::NfsProgram,
 };
 use firn_env::Env;
-use std::{io, net::IpAddr, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 use tracing::{info, warn};
 
 /// The most that a WRITE has beside its data: RPC head, credential, verifier, handle.
@@ -48,6 +50,8 @@ pub struct ServiceConfig {
     pub limits: ServerLimits,
     /// The largest READ and WRITE.
     pub io_max_bytes: u32,
+    /// Calls that take as long or longer are logged with what they waited for; `None` logs none.
+    pub slow_call: Option<Duration>,
 }
 
 impl Default for ServiceConfig {
@@ -58,6 +62,7 @@ impl Default for ServiceConfig {
             port_mapping: PortMapping::Auto("[::]:111".into()),
             limits: ServerLimits::default(),
             io_max_bytes: 1 << 20,
+            slow_call: Some(Duration::from_secs(1)),
         }
     }
 }
@@ -107,6 +112,7 @@ pub struct NfsService {
     nfs: Arc<NfsProgram>,
     mount: Arc<MountProgram>,
     registration: Option<Registration>,
+    slow_calls: Option<Arc<SlowCalls>>,
 }
 
 impl NfsService {
@@ -131,6 +137,11 @@ impl NfsService {
             exports: exports.clone(),
             connections_per_client: limits.connections_per_client,
         };
+        let slow_calls = config.slow_call.map(|limit| Arc::new(SlowCalls::new(limit)));
+        let logged = |programs: Programs| match &slow_calls {
+            Some(slow_calls) => Arc::new(programs.with_slow_calls(slow_calls.clone())),
+            None => Arc::new(programs),
+        };
         let server = Server::for_peers(env, limits, Arc::new(rules));
         let nfs = Arc::new(NfsProgram::new(env, exports.clone(), config.io_max_bytes));
         let mount = Arc::new(MountProgram::new(env, exports));
@@ -139,25 +150,26 @@ impl NfsService {
             nfs: nfs.clone(),
             mount: mount.clone(),
             registration: None,
+            slow_calls: slow_calls.clone(),
             programs: Vec::new(),
             address: config.address,
         };
         let mut mappings = Vec::new();
         if let Some(address) = config.mount_address {
             // First, since port mappers name the first port of a program.
-            let programs = Arc::new(Programs::new([mount.clone() as Arc<dyn Program>]));
+            let programs = logged(Programs::new([mount.clone() as Arc<dyn Program>]));
             service
                 .listen(&address, programs.clone(), programs, &mut mappings)
                 .await?;
         }
         let by_datagram: Vec<Arc<dyn Program>> =
             [mount as Arc<dyn Program>].into_iter().chain(further).collect();
-        let streams = Arc::new(Programs::new(
+        let streams = logged(Programs::new(
             [nfs as Arc<dyn Program>]
                 .into_iter()
                 .chain(by_datagram.iter().cloned()),
         ));
-        let datagrams = Arc::new(Programs::new(by_datagram));
+        let datagrams = logged(Programs::new(by_datagram));
         let address = std::mem::take(&mut service.address);
         service.address = service
             .listen(&address, streams, datagrams, &mut mappings)
@@ -274,6 +286,13 @@ impl NfsService {
     /// Who mounted what, as far as it is known.
     pub fn mounted(&self) -> Vec<(IpAddr, String)> {
         self.mount.mounted()
+    }
+
+    /// Calls that took longer than is usual ([`ServiceConfig::slow_call`]).
+    pub fn slow_calls(&self) -> u64 {
+        self.slow_calls
+            .as_ref()
+            .map_or(0, |slow_calls| slow_calls.total())
     }
 
     /// Calls of NFS that were recognised as sent before and not executed again.

@@ -314,6 +314,12 @@ impl Program for NfsProgram {
         SMALL_REPLY_BYTES + asked.min(self.io_max_bytes) as usize
     }
 
+    fn subject(&self, procedure: u32, mut arguments: Decoder) -> Option<String> {
+        // All but NULL begin with the handle of a file or directory.
+        Procedure::from_number(procedure).filter(|procedure| *procedure != Procedure::Null)?;
+        self.exports.subject(&WireHandle::decode(&mut arguments).ok()?.0)
+    }
+
     async fn call(&self, request: Request) -> Result<Reply, Refusal> {
         let procedure = Procedure::from_number(request.procedure).ok_or(Refusal::ProcedureUnavailable)?;
         let is_write = procedure == Procedure::Write;

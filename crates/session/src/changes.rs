@@ -14,7 +14,7 @@
 //!
 //! So a watcher that hangs delays each other client once, not at each call, and costs no memory beyond its queue.
 
-use firn_env::Env;
+use firn_env::{Env, Wait};
 use firn_vfs::{FileHandle, Name};
 use futures::future::join_all;
 use std::{
@@ -358,6 +358,10 @@ impl Changes {
 
     /// Waits for acknowledgements; who is late is not waited for again before it has acknowledged something.
     pub(crate) async fn acknowledged(&self, sent: Vec<Sent>) {
+        if sent.is_empty() {
+            return;
+        }
+        let _waiting = self.env.waits_for(Wait::OtherClients);
         let waits = sent.into_iter().map(|Sent { queue, acknowledged }| async move {
             if self
                 .env

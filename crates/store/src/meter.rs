@@ -8,10 +8,15 @@ use crate::{ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError, Version
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    fmt::Display,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
+use tracing::{Instrument, Span};
 
 /// Requests by class and bytes by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,12 +151,31 @@ impl Metered {
         result
     }
 
-    fn received(&self, result: Result<Bytes, StoreError>) -> Result<Bytes, StoreError> {
-        if let Ok(bytes) = &result {
-            self.counters().bytes_down.fetch_add(bytes.len() as u64, Relaxed);
-        }
-        self.noted(result)
+    /// Sends a request: its failure is counted, and the debug log has it within the call that it is for.
+    async fn sent<T>(
+        &self,
+        span: Span,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answered = async {
+            tracing::debug!("asked");
+            let result = answer.await;
+            match &result {
+                Ok(_) => tracing::debug!("answered"),
+                Err(error) => tracing::debug!(%error, "answered"),
+            }
+            result
+        };
+        self.noted(answered.instrument(span).await)
     }
+
+    fn received(&self, bytes: &Bytes) {
+        self.counters().bytes_down.fetch_add(bytes.len() as u64, Relaxed);
+    }
+}
+
+fn span(request: &'static str, object: &dyn Display) -> Span {
+    tracing::debug_span!("store", request, %object)
 }
 
 #[async_trait]
@@ -160,46 +184,58 @@ impl Store for Metered {
         let sent: u64 = parts.iter().map(|part| part.len() as u64).sum();
         self.counters().puts.fetch_add(1, Relaxed);
         self.counters().bytes_up.fetch_add(sent, Relaxed);
-        self.noted(self.inner.put(key, parts, mode).await)
+        self.sent(span("put", &key), self.inner.put(key, parts, mode))
+            .await
     }
 
     async fn get(&self, key: &ObjectKey) -> Result<Bytes, StoreError> {
         self.counters().gets.fetch_add(1, Relaxed);
-        self.received(self.inner.get(key).await)
+        self.sent(span("get", &key), self.inner.get(key))
+            .await
+            .inspect(|bytes| self.received(bytes))
     }
 
     async fn get_range(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Bytes, StoreError> {
         self.counters().ranged_gets.fetch_add(1, Relaxed);
-        self.received(self.inner.get_range(key, offset, length).await)
+        let span = tracing::debug_span!("store", request = "get_range", object = %key, offset, length);
+        self.sent(span, self.inner.get_range(key, offset, length))
+            .await
+            .inspect(|bytes| self.received(bytes))
     }
 
     async fn head(&self, key: &ObjectKey) -> Result<ObjectInfo, StoreError> {
         self.counters().heads.fetch_add(1, Relaxed);
-        self.noted(self.inner.head(key).await)
+        self.sent(span("head", &key), self.inner.head(key)).await
     }
 
     async fn delete(&self, key: &ObjectKey) -> Result<(), StoreError> {
         self.counters().deletes.fetch_add(1, Relaxed);
-        self.noted(self.inner.delete(key).await)
+        self.sent(span("delete", &key), self.inner.delete(key)).await
     }
 
     async fn list(&self, prefix: &str, after: Option<&ObjectKey>) -> Result<ListPage, StoreError> {
         self.counters().lists.fetch_add(1, Relaxed);
-        self.noted(self.inner.list(prefix, after).await)
+        self.sent(span("list", &prefix), self.inner.list(prefix, after))
+            .await
     }
 
     async fn keeps_versions(&self) -> Result<bool, StoreError> {
         self.counters().heads.fetch_add(1, Relaxed);
-        self.noted(self.inner.keeps_versions().await)
+        self.sent(span("keeps_versions", &"bucket"), self.inner.keeps_versions())
+            .await
     }
 
     async fn versions(&self, key: &ObjectKey) -> Result<VersionPage, StoreError> {
         self.counters().lists.fetch_add(1, Relaxed);
-        self.noted(self.inner.versions(key).await)
+        self.sent(span("versions", &key), self.inner.versions(key)).await
     }
 
     async fn delete_version(&self, key: &ObjectKey, version: &str) -> Result<(), StoreError> {
         self.counters().deletes.fetch_add(1, Relaxed);
-        self.noted(self.inner.delete_version(key, version).await)
+        self.sent(
+            span("delete_version", &key),
+            self.inner.delete_version(key, version),
+        )
+        .await
     }
 }

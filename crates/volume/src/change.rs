@@ -17,6 +17,7 @@ use crate::{
     volume::Inner,
 };
 use bytes::Bytes;
+use firn_env::Wait;
 use firn_vfs::{Caller, Timestamp, VfsError};
 use std::time::Duration;
 
@@ -239,6 +240,7 @@ impl Inner {
         if let Some(reservation) = self.journal.reserve(bytes, class) {
             return Ok(reservation);
         }
+        let _waiting = self.env.waits_for(Wait::Room);
         let waiting = self.journal.wait_for_space(bytes, class, self.config.wait_limit);
         futures::pin_mut!(waiting);
         loop {
@@ -266,6 +268,7 @@ impl Inner {
                 return Ok(());
             }
             self.checkpointer.want();
+            let _waiting = self.env.waits_for(Wait::Room);
             let left = deadline.since(self.env.now());
             if left.is_zero() || self.env.timeout(left, committed).await.is_err() {
                 return Err(VfsError::TryAgain {

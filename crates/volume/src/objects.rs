@@ -48,7 +48,7 @@ use crate::journal::Reclaimer;
 use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
-use firn_env::Env;
+use firn_env::{Env, Wait};
 use firn_format::{FamilyId, Location, Place, Pointer};
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
@@ -63,6 +63,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
+use tracing::Instrument;
 
 /// Larger objects are verified and opened where they hold nobody up; smaller ones take less than the trip there.
 const OPEN_INLINE_BYTES: u32 = 128 << 10;
@@ -225,6 +226,7 @@ impl Objects {
                 None => self.start_load(&mut state, pointer, place, None),
             }
         };
+        let _waiting = self.inner.env.waits_for(Wait::Objects);
         loaded(loading, pointer, place).await
     }
 
@@ -241,7 +243,7 @@ impl Objects {
         state.loads.insert(*pointer, loading.clone());
         let inner = self.inner.clone();
         let pointer = *pointer;
-        drop(self.inner.env.spawn("object load", async move {
+        let load = async move {
             let result = match inner.load(&pointer, place, asked).await {
                 Err(error @ ReadError::Missing { segment, .. }) if inner.absent_is_away => {
                     let detail = error.to_string();
@@ -261,7 +263,8 @@ impl Objects {
             }
             // Nobody may be waiting any more.
             let _ = sender.send(result);
-        }));
+        };
+        drop(self.inner.env.spawn("object load", load.in_current_span()));
         loading
     }
 

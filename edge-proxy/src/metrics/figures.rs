@@ -237,6 +237,11 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
         ]
         .map(|(why, count)| ([("reason", why)], count)),
     );
+    out.counter(
+        "nfs_slow_calls_total",
+        "Calls of clients that took as long as log.slow_call or longer.",
+        nfs.slow_calls,
+    );
     out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
     smb(out, snapshot);
     cleaning(out, snapshot);

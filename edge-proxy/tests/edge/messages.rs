@@ -1,6 +1,9 @@
 //! Messages of the program: to people whose configuration is wrong, to pipes that are closed, and to log files.
 
-use crate::machine::{Cloud, Machine, free_port};
+use crate::{
+    machine::{Cloud, Machine, free_port, status},
+    noise::noise,
+};
 use std::{
     io::Read,
     process::{Command, Stdio},
@@ -233,4 +236,90 @@ fn a_server_that_refuses_the_key_is_not_taken_for_a_missing_bucket() {
             "{status}: {said}"
         );
     }
+}
+
+/// An administrator who is told "the share is slow" finds who waited, for which file, and what for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_call_is_logged_with_what_it_waited_for() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    edge.start(&[]);
+    edge.client().await.write("plan", &noise(1, 300_000)).await;
+    edge.succeed(&["sync"]);
+    edge.stop();
+    let slow = cloud.path().join("slow.toml");
+    let faults = "seed = 1\n[faults]\n[[phases]]\nfrom_ms = 0\n[phases.faults]\nlatency_ms = 1500\n";
+    std::fs::write(&slow, faults).expect("the faults");
+    let faulty = ["--fault", slow.to_str().expect("a path")];
+
+    edge.wipe_cache();
+    edge.start(&faulty);
+    let files = edge.client().await;
+    assert_eq!(files.read("plan").await, Some(noise(1, 300_000)));
+    let log = edge.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("slow call"))
+        .unwrap_or_else(|| panic!("no slow call: {log}"));
+    for part in [
+        "client=127.0.0.1:",
+        "program=\"nfs\"",
+        "xid=",
+        "subject=\"export /export, inode ",
+        "procedure=\"",
+        "waited=1.5",
+        "s for the object store or its cache on disk",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    // The second time it is in memory, and nobody hears of it.
+    let slow_calls = |edge: &Machine| status(edge)["nfs"]["slow_calls"].as_u64().expect("a count");
+    let before = slow_calls(&edge);
+    assert!(before >= 1);
+    assert_eq!(files.read("plan").await, Some(noise(1, 300_000)));
+    assert_eq!(slow_calls(&edge), before);
+    edge.stop();
+
+    edge.edit("[log]", "[log]\nslow_call = \"0 s\"");
+    edge.wipe_cache();
+    edge.start(&faulty);
+    let lines = edge.log().matches("slow call").count();
+    assert_eq!(edge.client().await.read("plan").await, Some(noise(1, 300_000)));
+    assert_eq!(edge.log().matches("slow call").count(), lines);
+    edge.stop();
+}
+
+/// With more detail in the log, each request to the store stands with the client's call that it was made for.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_to_the_store_stand_in_the_log_with_the_call_they_are_for() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    edge.start(&[]);
+    edge.client().await.write("plan", &noise(1, 300_000)).await;
+    edge.succeed(&["sync"]);
+    edge.stop();
+    edge.log_at("warn,firn_nfs=debug,firn_store=debug");
+    edge.wipe_cache();
+    edge.start(&[]);
+    let read = edge.client().await.read("plan").await;
+    assert_eq!(read, Some(noise(1, 300_000)));
+    let log = edge.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("call{") && line.contains("store{"))
+        .unwrap_or_else(|| panic!("no request of a call: {log}"));
+    for part in [
+        "call{client=127.0.0.1:",
+        "procedure=\"",
+        "xid=",
+        "request=\"get",
+        "store{",
+        "object=",
+        "/log/",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    edge.stop();
 }

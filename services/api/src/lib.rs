@@ -46,6 +46,7 @@ mod pool;
 mod problem;
 mod provision;
 mod record;
+mod request_id;
 mod revival;
 mod router;
 mod saga;

@@ -16,6 +16,7 @@ use crate::{
     listener::{Progress, Remote},
     policy::{self, Question},
     problem::{Code, Problem},
+    request_id::{self, RequestIds},
 };
 use axum::{
     Router,
@@ -70,6 +71,10 @@ pub fn router(app: &App) -> Router {
     router
         .method_not_allowed_fallback(|| async { refused(Code::MethodNotAllowed) })
         .fallback(|| async { refused(Code::NoSuchOperation) })
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::new(RequestIds::new(app)),
+            request_id::identify,
+        ))
 }
 
 fn refused(code: Code) -> Response<Body> {

@@ -180,3 +180,35 @@ fn harness_table() -> String {
     }
     table
 }
+
+/// What support is told finds the lines of the log: an identifier that came with the request, or one of the service's own.
+#[tokio::test]
+async fn every_reply_has_the_requests_identifier() {
+    let (service, customer, token) = harness::customer::customer().await;
+    let id_of = async |path: String, given: Option<&str>| {
+        let mut call = harness::Call::new(axum::http::Method::GET, &path).token(&token);
+        if let Some(given) = given {
+            call = call.header("x-request-id", given);
+        }
+        let answer = service.send(call).await;
+        answer.headers["x-request-id"].to_str().unwrap().to_owned()
+    };
+    let found = format!("{}/volumes", customer.base);
+    let missing = format!("{}/volumes/nothing", customer.base);
+    for path in [found.clone(), missing, "/v1/nowhere".into()] {
+        assert_eq!(
+            id_of(path.clone(), Some("gateway-7")).await,
+            "gateway-7",
+            "{path}"
+        );
+        let (first, second) = (id_of(path.clone(), None).await, id_of(path.clone(), None).await);
+        assert_eq!((first.len(), second.len()), (16, 16), "{path}");
+        assert_ne!(first, second, "{path}");
+        // What could forge a line of the log is replaced.
+        assert_eq!(
+            id_of(path.clone(), Some("a\" level=error")).await.len(),
+            16,
+            "{path}"
+        );
+    }
+}

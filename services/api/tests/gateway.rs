@@ -450,6 +450,23 @@ async fn real_the_gateway_bounds_cleans_and_closes() {
         let answer = gateway.connect().await.ask(&Method::GET, &path, &[], "").await;
         assert_eq!(answer.status, status, "{path}: {:?} {}", answer.body, answer.head);
     }
+    // The identifier of a request is the gateway's own, the one in its log, and not one that the caller made up.
+    let headers = [("Authorization", bearer.as_str()), ("X-Request-Id", "made-up")];
+    let answer = gateway
+        .connect()
+        .await
+        .ask(&Method::GET, &volumes, &headers, "")
+        .await;
+    let id = answer
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("x-request-id: "))
+        .map(str::trim);
+    assert!(
+        id.is_some_and(|id| id.len() == 36 && id.matches('-').count() == 4),
+        "{}",
+        answer.head
+    );
     let large = "x".repeat(600_000);
     let headers = [
         ("Authorization", bearer.as_str()),

@@ -1,15 +1,16 @@
 //! From a message to the program it calls, and from its answer to the bytes of a reply.
 
 use super::{
-    CallHeader, HeaderError, Peer, ProcedureStatistics, Program, Reply, Request,
+    CallHeader, HeaderError, Peer, ProcedureStatistics, Program, Reply, Request, SlowCalls,
     message::ReplyStatus,
+    slow_calls::CallSeen,
     statistics::{Counters, Ending, Statistics},
 };
 use crate::xdr::{Decoder, Encoder};
 use bytes::Bytes;
-use firn_env::Env;
-use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
-use tracing::debug;
+use firn_env::{Env, Operation};
+use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, sync::Arc};
+use tracing::{Instrument, debug};
 
 /// The head of a reply that tells of success.
 const HEAD_BYTES: usize = 24;
@@ -20,6 +21,7 @@ const COPIED_BYTES: usize = 1024;
 pub struct Programs {
     by_number: BTreeMap<u32, Vec<Arc<dyn Program>>>,
     statistics: Statistics,
+    slow_calls: Option<Arc<SlowCalls>>,
 }
 
 /// A message as the server received it.
@@ -36,6 +38,7 @@ pub(super) enum Accepted {
 pub(super) struct AcceptedCall {
     program: Arc<dyn Program>,
     counters: Option<Arc<Counters>>,
+    slow_calls: Option<Arc<SlowCalls>>,
     request: Request,
     message_bytes: usize,
 }
@@ -51,7 +54,15 @@ impl Programs {
         Self {
             by_number,
             statistics,
+            slow_calls: None,
         }
+    }
+
+    /// The same, with a log of slow calls.
+    #[must_use]
+    pub fn with_slow_calls(mut self, slow_calls: Arc<SlowCalls>) -> Self {
+        self.slow_calls = Some(slow_calls);
+        self
     }
 
     /// Number and versions of each program.
@@ -106,6 +117,7 @@ impl Programs {
                 .statistics
                 .counters(header.program, header.version, header.procedure)
                 .cloned(),
+            slow_calls: self.slow_calls.clone(),
             message_bytes: message.len(),
             request: Request {
                 peer,
@@ -134,7 +146,23 @@ impl AcceptedCall {
             self.request.procedure,
             self.request.peer,
         );
-        let (out, ending) = match self.program.call(self.request).await {
+        let seen = self
+            .slow_calls
+            .map(|slow_calls| (slow_calls, CallSeen::of(&self.request)));
+        let operation = Operation::new();
+        // What is logged on the way down to the store stands with the call, if somebody listens to such detail.
+        let span = tracing::debug_span!(
+            "call",
+            client = %SocketAddr::new(peer.address, peer.port),
+            program = self.program.name(),
+            procedure = self.program.procedure_name(self.request.version, procedure).unwrap_or("unknown"),
+            xid = format_args!("{transaction:08x}"),
+        );
+        let (out, ending) = match operation
+            .run(self.program.call(self.request))
+            .instrument(span)
+            .await
+        {
             Ok(Reply { body, failed }) => {
                 // Small results are copied behind the head; of large ones most is by reference.
                 let mut out = Encoder::with_capacity(HEAD_BYTES + body.len().min(COPIED_BYTES));
@@ -157,8 +185,13 @@ impl AcceptedCall {
                 (out, Ending::Refused)
             }
         };
+        let now = env.now();
+        let took = now.since(began);
+        if let Some((slow_calls, call)) = seen {
+            slow_calls.ended(&*self.program, call, &operation, now, took);
+        }
         if let Some(counters) = self.counters {
-            counters.record(ending, self.message_bytes, out.len(), env.now().since(began));
+            counters.record(ending, self.message_bytes, out.len(), took);
         }
         (!out.is_empty()).then_some(out)
     }

@@ -139,6 +139,10 @@ pub trait Program: Send + Sync {
     fn reply_bytes(&self, _request: &Request) -> usize {
         1024
     }
+    /// What a call is about, such as an export and a file, for a log line about it; called seldom.
+    fn subject(&self, _procedure: u32, _arguments: Decoder) -> Option<String> {
+        None
+    }
     /// Executes a call. The future runs to its end even if the caller's connection is lost meanwhile.
     async fn call(&self, request: Request) -> Result<Reply, Refusal>;
 }

@@ -20,7 +20,7 @@ use super::{
     spares::Spares,
 };
 use bytes::Bytes;
-use firn_env::{Env, LogLimiter, Monotonic};
+use firn_env::{Env, LogLimiter, Monotonic, Wait};
 use firn_seal::SEALED_OVERHEAD_BYTES;
 use futures::channel::oneshot;
 use std::{
@@ -427,6 +427,7 @@ impl Shared {
             receiver
         };
         self.wake.notify_one();
+        let _waiting = self.env.waits_for(Wait::Journal);
         receiver.await.unwrap_or(Err(JournalError::Closed))
     }
 

@@ -39,6 +39,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 
 /// How much a miss fetches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -446,9 +447,9 @@ impl Fetcher {
 
     fn start(self: &Arc<Self>, segment: SegmentId, planned: PlannedGet, rest: Vec<PlannedGet>) {
         let fetcher = self.clone();
-        drop(self.env.spawn("segment fetch", async move {
-            fetcher.run_get(segment, planned, rest).await;
-        }));
+        // In the log the request stands with the call that was the first to need it.
+        let get = async move { fetcher.run_get(segment, planned, rest).await }.in_current_span();
+        drop(self.env.spawn("segment fetch", get));
     }
 
     async fn run_get(self: Arc<Self>, segment: SegmentId, planned: PlannedGet, rest: Vec<PlannedGet>) {

@@ -13,6 +13,7 @@ use super::{
     object::{Loading, at_place, loaded},
     read_error,
 };
+use firn_env::Wait;
 use firn_format::{Place, Pointer, SegmentId};
 use firn_store::StoreError;
 use std::{collections::BTreeMap, sync::Arc};
@@ -34,6 +35,8 @@ impl Objects {
     /// The first of those that [`Objects::get`] would give.
     pub async fn get_all(&self, wanted: &[(Pointer, Place)]) -> Result<Vec<Arc<Object>>, ReadError> {
         let mut all = self.in_memory(wanted);
+        let is_there = all.iter().all(|one| matches!(one, Wanted::Found(_)));
+        let _waiting = (!is_there).then(|| self.inner.env.waits_for(Wait::Objects));
         self.inner.read_near(wanted, &mut all).await;
         self.inner.fetch_runs(wanted, &all).await;
         self.load_absent(wanted, &mut all);
