@@ -27,7 +27,7 @@
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
 #   make packages        Debian packages of all programs, in target/packages
-#   make lambda          the cleaner as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
+#   make lambda          the cleaner and the anchor service as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
 #   make setup           LEVEL=demo|test|bench: install what that level needs
 
@@ -162,6 +162,7 @@ lambda:
 	@mkdir -p target/lambda
 	@for machine in $(ARCHITECTURES); do \
 	  scripts/package-lambda --target $$machine-unknown-linux-gnu target/lambda/firn-cleaner-$$machine.zip || exit 1; \
+	  scripts/package-lambda --anchor --target $$machine-unknown-linux-gnu target/lambda/firn-anchor-$$machine.zip || exit 1; \
 	done
 
 fuzz:

@@ -10,10 +10,9 @@ use crate::{
     joined::{Joined, file},
 };
 use firn_anchor::{Anchor, AnchorBackend};
-use firn_anchor_service::{Clients, HttpsAnchor, PemClients};
+use firn_anchor_service::{AnchorUrl, Clients, FunctionAnchor, HttpsAnchor, PemClients};
 use firn_env::Env;
 use firn_format::FamilyId;
-use firn_identity::TenantVolume;
 use firn_table::{Metered, Table, TablePrices, TableUrl, TableUsage};
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -22,17 +21,10 @@ use std::{fmt, str::FromStr, sync::Arc};
 pub enum AnchorAt {
     /// `service`: the control plane that this edge joined.
     Service,
-    /// `https://…`: an anchor service of its own.
+    /// `https://…` or `lambda://…`: an anchor service of its own.
     Url(AnchorUrl),
     /// A table that this edge has credentials of.
     Table(TableUrl),
-}
-
-/// The address of an anchor service: `https://HOST[:PORT]/TENANT/VOLUME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnchorUrl {
-    host: String,
-    volume: TenantVolume,
 }
 
 impl FromStr for AnchorAt {
@@ -42,22 +34,14 @@ impl FromStr for AnchorAt {
         if text == "service" {
             return Ok(Self::Service);
         }
-        if let Some(place) = text.strip_prefix("https://") {
-            let (host, volume) = place
-                .split_once('/')
-                .ok_or_else(|| format!("{text} names no volume: https://HOST[:PORT]/TENANT/VOLUME"))?;
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
-            if host.is_empty() || !host.bytes().all(plain) {
-                return Err(format!("{host:?} is no host: https://HOST[:PORT]/TENANT/VOLUME"));
-            }
-            return Ok(Self::Url(AnchorUrl {
-                host: host.to_owned(),
-                volume: volume.parse().map_err(|error| format!("{volume}: {error}"))?,
-            }));
+        if AnchorUrl::is_meant_by(text) {
+            return text.parse().map(Self::Url);
         }
         text.parse()
             .map(Self::Table)
-            .map_err(|error: firn_table::TableUrlError| format!("{error}; or write service, or https://…"))
+            .map_err(|error: firn_table::TableUrlError| {
+                format!("{error}; or write service, https://… or lambda://…")
+            })
     }
 }
 
@@ -65,7 +49,7 @@ impl fmt::Display for AnchorAt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service => formatter.write_str("service"),
-            Self::Url(AnchorUrl { host, volume }) => write!(formatter, "https://{host}/{volume}"),
+            Self::Url(url) => url.fmt(formatter),
             Self::Table(url) => url.fmt(formatter),
         }
     }
@@ -76,6 +60,7 @@ impl fmt::Display for AnchorAt {
 pub enum Roots {
     Table(Arc<Metered>),
     Service(Arc<HttpsAnchor<Certificates>>),
+    Function(Arc<FunctionAnchor>),
 }
 
 impl Roots {
@@ -91,14 +76,22 @@ impl Roots {
         Ok(Self::Service(Arc::new(HttpsAnchor::new(url, clients))))
     }
 
-    /// A `firn-anchor`. Makes no request.
+    /// A `firn-anchor`, or a function. Makes no request.
     pub fn at(config: &Config, url: &AnchorUrl) -> Result<Self, Failure> {
+        // What is missing is told at the start, not at the first commit.
+        let (host, volume) = match url {
+            AnchorUrl::Host { host, volume } => (host, volume),
+            AnchorUrl::Function(url) => {
+                let function = FunctionAnchor::new(url)
+                    .map_err(|why| Failure::usage(format!("the anchor at {}: {why}", url.host())))?;
+                return Ok(Self::Function(Arc::new(function)));
+            }
+        };
         let clients = PemClients::new(file(config, "anchor.pem"), file(config, "anchor-authority.pem"));
-        // Told at the start, not at the first commit.
         clients
             .client()
-            .map_err(|why| Failure::usage(format!("the certificate for {}: {why}", url.host)))?;
-        let url = format!("https://{}/v1/anchor/{}", url.host, url.volume);
+            .map_err(|why| Failure::usage(format!("the certificate for {host}: {why}")))?;
+        let url = format!("https://{host}/v1/anchor/{volume}");
         let service = HttpsAnchor::new(url, Certificates::Own(clients));
         Ok(Self::Service(Arc::new(service)))
     }
@@ -116,6 +109,10 @@ impl Roots {
                 let backend: Arc<dyn AnchorBackend> = service.clone();
                 Anchor::over(backend, env.clone(), family)
             }
+            Self::Function(function) => {
+                let backend: Arc<dyn AnchorBackend> = function.clone();
+                Anchor::over(backend, env.clone(), family)
+            }
         }
     }
 
@@ -124,6 +121,7 @@ impl Roots {
         match self {
             Self::Table(table) => table.usage(),
             Self::Service(service) => service.usage(),
+            Self::Function(function) => function.usage(),
         }
     }
 }
@@ -157,7 +155,7 @@ mod tests {
         for url in [
             "dynamodb://firn-roots?region=eu-central-1".to_owned(),
             format!("https://anchor.example:8443/{volume}"),
-            format!("https://[::1]:8443/{volume}"),
+            format!("lambda://abc123/{volume}?region=eu-central-1"),
         ] {
             assert_eq!(url.parse::<AnchorAt>().expect("a place").to_string(), url);
         }
@@ -165,10 +163,7 @@ mod tests {
             ("servise", "or write service"),
             ("http://anchor.example/", "or write service"),
             ("https://anchor.example", "names no volume"),
-            ("https:///ten_1/vol_1", "is no host"),
-            ("https://user@anchor.example/ten_1/vol_1", "is no host"),
-            ("https://anchor.example/ten_1/vol_1", "not TENANT/VOLUME"),
-            ("https://anchor.example/ten_1/vol_1?x=1", "not TENANT/VOLUME"),
+            ("lambda://abc123", "names no volume"),
         ] {
             let error = wrong.parse::<AnchorAt>().unwrap_err();
             assert!(error.contains(why), "{wrong}: {error}");

@@ -112,7 +112,8 @@ impl<C: Clients> AnchorBackend for HttpsAnchor<C> {
 struct Refusal {
     #[serde(default)]
     code: String,
-    #[serde(default)]
+    // AWS itself refuses a function's callers with `Message`.
+    #[serde(default, alias = "Message")]
     detail: String,
 }
 
@@ -240,6 +241,11 @@ mod tests {
                 "{answer:?}"
             );
         }
+        let answer = understood(403, br#"{"Message":"Forbidden"}"#);
+        assert!(
+            matches!(&answer, Err(TableError::Refused(why)) if why.contains("Forbidden")),
+            "{answer:?}"
+        );
         let answer = understood(422, br#"{"code":"invalid_field","detail":"too many"}"#);
         assert!(matches!(answer, Err(TableError::Limit(_))), "{answer:?}");
     }

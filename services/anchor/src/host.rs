@@ -8,25 +8,20 @@
 //! a newcomer ([`ConnectionTable`]): strangers who say nothing keep nobody from committing. Each has ten seconds for its handshake, a
 //! minute between requests, and twenty seconds for a request.
 
-mod grants;
-
-pub use grants::{Grants, GrantsError};
-
-use crate::{Admitted, AnchorService};
+use crate::{AnchorService, CallerName, GrantsError, Refusal, Visit, grants::GrantsFile};
 use axum::{
     Extension, Json, Router,
     body::{Body, to_bytes},
     extract::{Path as PathOf, Request, State},
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::post,
 };
-use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole};
+use firn_anchor::AnchorAnswer;
 use firn_env::{ConnectionTable, Env, LogLimiter, Place};
-use firn_identity::{CertificateDer, PeerIdentity, TenantId, TenantVolume, VolumeId};
-use firn_table::{Table, TableError};
+use firn_identity::{CertificateDer, PeerIdentity};
+use firn_table::Table;
 use futures::future::{Either, select};
-use grants::GrantsFile;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
@@ -34,7 +29,6 @@ use rustls::{
     pki_types::{PrivateKeyDer, pem::PemObject as _},
     server::WebPkiClientVerifier,
 };
-use serde_json::json;
 use std::{
     path::{Path, PathBuf},
     pin::pin,
@@ -48,10 +42,6 @@ use tower::ServiceExt as _;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// The largest call of an edge is a root.
-const EDGE_CALL_BYTES: usize = 8 << 10;
-/// The largest call of a cleaner retires some fifty segments and proposes heads, each with up to 34 KiB of text.
-const CLEANER_CALL_BYTES: usize = 2 << 20;
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// What a host needs.
@@ -180,36 +170,15 @@ async fn call(
     match host.env.timeout(REQUEST_LIMIT, answered).await {
         Ok(Ok(answer)) => Json(answer).into_response(),
         Ok(Err(refusal)) => refusal.into_response(),
-        Err(_) => {
-            Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "it took too long").into_response()
-        }
-    }
-}
-
-/// Why a call was not answered: in the words of the control plane (docs/errors.md).
-struct Refusal {
-    status: StatusCode,
-    code: &'static str,
-    detail: String,
-}
-
-impl Refusal {
-    fn new(status: StatusCode, code: &'static str, detail: impl ToString) -> Self {
-        Self {
-            status,
-            code,
-            detail: detail.to_string(),
-        }
+        Err(_) => Refusal::new(408, "body_timeout", "it took too long").into_response(),
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (
-            self.status,
-            Json(json!({ "code": self.code, "detail": self.detail })),
-        )
-            .into_response()
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let json = [(CONTENT_TYPE, "application/json")];
+        (status, json, self.body()).into_response()
     }
 }
 
@@ -220,62 +189,16 @@ async fn answer(
     peer: Option<PeerIdentity>,
     request: Request,
 ) -> Result<AnchorAnswer, Refusal> {
-    let unnamed = || {
+    let peer = peer.ok_or_else(|| {
         let why = "the client's certificate does not hold exactly one Firn name";
-        Refusal::new(StatusCode::UNAUTHORIZED, "certificate_refused", why)
-    };
-    let peer = peer.ok_or_else(unnamed)?;
-    // Where a volume is named that is none, and where one is that was not granted, the answer is the same.
-    let refused = || {
-        let why = format!("{peer} was granted nothing of {tenant}/{volume}");
-        Refusal::new(StatusCode::FORBIDDEN, "not_allowed", why)
-    };
-    let volume = match (tenant.parse::<TenantId>(), volume.parse::<VolumeId>()) {
-        (Ok(tenant), Ok(volume)) => TenantVolume { tenant, volume },
-        (Err(_), _) | (_, Err(_)) => return Err(refused()),
-    };
-    let role = host.grants.current().role(&peer, volume).ok_or_else(refused)?;
-    let limit = match role {
-        AnchorRole::Cleaner => CLEANER_CALL_BYTES,
-        AnchorRole::Edge | AnchorRole::Observer => EDGE_CALL_BYTES,
-    };
-    let body = to_bytes(request.into_body(), limit).await.map_err(|error| {
-        Refusal::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            format!("{limit} bytes at most: {error}"),
-        )
+        Refusal::new(401, "certificate_refused", why)
     })?;
-    let asked: AnchorCall = serde_json::from_slice(&body)
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "malformed_body", error))?;
-    if !role.may(&asked) {
-        let why = format!("{peer} may not make this call: its role is {role:?}");
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "not_allowed", why));
-    }
-    let admitted = Admitted {
-        volume,
-        role,
-        guards: Vec::new(),
-    };
-    host.service
-        .answer(admitted, asked)
+    let visit = Visit::admit(&host.grants.current(), CallerName::Peer(peer), tenant, volume)?;
+    let limit = visit.call_bytes();
+    let body = to_bytes(request.into_body(), limit)
         .await
-        .map_err(|error| match error {
-            TableError::Limit(why) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", why),
-            TableError::Unavailable(why) | TableError::InvalidAnswer(why) => {
-                tracing::warn!(why, "the table did not answer");
-                let detail = "the table did not answer; the change may have happened: ask again";
-                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "storage_unavailable", detail)
-            }
-            error @ (TableError::ConditionFailed { .. } | TableError::Refused(_)) => {
-                tracing::error!(%error, "the table refuses the service");
-                Refusal::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "internal",
-                    "it was logged; nothing was changed",
-                )
-            }
-        })
+        .map_err(|error| Refusal::new(413, "body_too_large", format!("{limit} bytes at most: {error}")))?;
+    visit.answer(&host.service, &body).await
 }
 
 /// The service's own certificate, and the authority of its callers.

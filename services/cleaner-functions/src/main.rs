@@ -4,6 +4,8 @@
 //! function when its trigger fires (`app/`). Settings are the function app's (`firn_cleaner_host::Settings`). See
 //! docs/cleaner.md.
 
+#![recursion_limit = "256"]
+
 mod call;
 mod server;
 

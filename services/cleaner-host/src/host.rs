@@ -2,15 +2,16 @@
 
 use crate::{
     RootsAt, Settings, Target, Work,
+    anchor_at::Roots,
     families::{self, Division, Found},
 };
-use firn_anchor::{Anchor, AnchorRole};
+use firn_anchor::Anchor;
 use firn_cleaner::{CleanError, Cleaner, CleaningNotes, Damage, Limits, Plan, Report};
 use firn_env::{DiskError, Env, Monotonic};
 use firn_quantity::Money;
 use firn_store::{Meter, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
 use firn_store_cloud::{Credentials, OpenError};
-use firn_table::{Metered, TableError};
+use firn_table::TableError;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -41,8 +42,8 @@ pub enum HostError {
     /// The store's address or credentials cannot be right.
     #[error("the store: {0}")]
     Store(#[from] OpenError),
-    /// The table cannot be reached, or refuses.
-    #[error("the table: {0}")]
+    /// The table or the anchor service cannot be reached, or refuses.
+    #[error("the anchor: {0}")]
     Table(#[from] TableError),
     /// The bucket could not be searched for families.
     #[error("finding the families in the bucket: {0}")]
@@ -143,7 +144,7 @@ pub struct Round {
 
 struct Opened {
     bucket: Bucket,
-    table: Arc<Metered>,
+    roots: Roots,
 }
 
 /// A store, and what counts every request that is sent to it.
@@ -284,9 +285,9 @@ impl Host {
             .get_or_try_init(|| async {
                 let settings = &self.settings;
                 let bucket = self.bucket(&settings.store).await?;
-                let (table, prices) = firn_table_dynamodb::open(&self.env, &settings.table).await?;
-                let table = Arc::new(Metered::new(table, prices));
-                Ok(Opened { bucket, table })
+                // Boxed: a future of this depth in those of all hosts is more than the compiler lays out.
+                let roots = Box::pin(settings.anchor.open(&self.env)).await?;
+                Ok(Opened { bucket, roots })
             })
             .await
     }
@@ -295,18 +296,6 @@ impl Host {
         let backend = firn_store_cloud::open(&self.env, url, &Credentials::Environment).await?;
         let Stack { store, meter, .. } = Stack::new(&self.env, backend, StackConfig::default());
         Ok(Bucket { store, meter })
-    }
-
-    /// Where the roots of a target are.
-    fn anchor(&self, opened: &Opened, target: Target) -> Anchor {
-        let (table, env) = (opened.table.clone(), self.env.clone());
-        match target.volume {
-            None => Anchor::new(table, env, target.family),
-            Some(volume) => {
-                let kept = volume.roots_partition();
-                Anchor::within(table, env, target.family, kept, AnchorRole::Cleaner)
-            }
-        }
     }
 
     /// What is known of a target, whose objects' place is opened if it was not.
@@ -356,8 +345,8 @@ impl Host {
                 left_ms: until.since(began).as_millis(),
             });
         }
-        let table_before = opened.table.usage().nano_dollars;
-        let anchor = self.anchor(opened, target);
+        let table_before = opened.roots.nano_dollars();
+        let anchor = opened.roots.anchor(&self.env, target);
         let known = self.known(opened, running, target).await?;
         let done = self.work(known, target, &anchor, plan, left).await;
         let listing = match &done {
@@ -371,7 +360,7 @@ impl Host {
             tracing::warn!(family = %target, %error, "a run may be missing on the bill");
         }
         let mut cleaned = done?;
-        cleaned.add_table(opened.table.usage().nano_dollars - table_before);
+        cleaned.add_table(opened.roots.nano_dollars() - table_before);
         cleaned.took_ms = u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX);
         match serde_json::to_string(&cleaned) {
             Ok(answer) => tracing::info!(family = %target, answer, "a run ended"),

@@ -12,6 +12,7 @@
 //! No run waits for another: a process runs one at a time, so that its memory is bounded by the limits of one; and any number
 //! of processes may run at once, since the cleaner is made for that.
 
+mod anchor_at;
 mod families;
 mod host;
 mod log;
@@ -19,6 +20,7 @@ mod settings;
 mod target;
 mod work;
 
+pub use anchor_at::AnchorAt;
 pub use host::{Cleaned, Failed, Host, HostError, Round};
 pub use log::start_log;
 pub use settings::{PREFIX, RootsAt, Settings, SettingsError};

@@ -3,12 +3,12 @@
 //! Every variable that begins with [`PREFIX`] must be one of those below, so that a misspelt limit is an error and not a
 //! surprise. Credentials are the providers' own variables or roles, never settings of ours.
 
+use crate::AnchorAt;
 use firn_cleaner::Limits;
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
 use firn_store::{ProviderPrices, StoreUrl};
-use firn_table::TableUrl;
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
 /// What the names of all settings begin with.
 pub const PREFIX: &str = "FIRN_CLEANER_";
@@ -23,9 +23,10 @@ const MAX_RUN_SECONDS: u64 = 840;
 pub struct Settings {
     /// `FIRN_CLEANER_STORE`: the bucket, as edges name it.
     pub store: StoreUrl,
-    /// `FIRN_CLEANER_TABLE`: the table, as edges name it, or the service's.
-    pub table: TableUrl,
-    /// `FIRN_CLEANER_ROOTS`: where in the table roots are.
+    /// `FIRN_CLEANER_ANCHOR`: the anchor service or the table, as edges name it, or the control plane's table. `FIRN_CLEANER_TABLE` is an
+    /// older name. With `https://`, `FIRN_CLEANER_ANCHOR_IDENTITY` and `FIRN_CLEANER_ANCHOR_AUTHORITY` name the files of the certificate.
+    pub anchor: AnchorAt,
+    /// `FIRN_CLEANER_ROOTS`: where in the table roots are. An address of an anchor service says it itself.
     pub roots: RootsAt,
     /// `FIRN_CLEANER_FAMILIES`: those that a timer cleans; empty: all that are found in the bucket.
     pub families: Vec<FamilyId>,
@@ -93,8 +94,11 @@ pub enum SettingsError {
 }
 
 /// The settings and how they are called behind the prefix.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 18] = [
     "STORE",
+    "ANCHOR",
+    "ANCHOR_IDENTITY",
+    "ANCHOR_AUTHORITY",
     "TABLE",
     "ROOTS",
     "FAMILIES",
@@ -190,9 +194,15 @@ impl Settings {
             ours.insert(short.to_owned(), value);
         }
         let given = Variables(ours);
-        let roots = match given.get("ROOTS") {
-            None => RootsAt::Table,
-            Some(text) => text.parse().map_err(|why| wrong("ROOTS", text, why))?,
+        let anchor = anchor(&given)?;
+        let roots = match (given.get("ROOTS"), &anchor) {
+            (None, AnchorAt::Table(_)) => RootsAt::Table,
+            (None, AnchorAt::Service { url, .. }) => RootsAt::Volume(url.volume()),
+            (Some(text), AnchorAt::Service { .. }) => {
+                let why = "the anchor's address names the volume: leave it out";
+                return Err(wrong("ROOTS", text, why.to_owned()));
+            }
+            (Some(text), AnchorAt::Table(_)) => text.parse().map_err(|why| wrong("ROOTS", text, why))?,
         };
         let families = families(given.get("FAMILIES").unwrap_or_default())?;
         let fits = match roots {
@@ -249,7 +259,7 @@ impl Settings {
         };
         Ok(Self {
             store: given.parsed("STORE", "the bucket, such as s3://BUCKET/PREFIX?region=REGION")?,
-            table: given.parsed("TABLE", "the table, such as dynamodb://TABLE?region=REGION")?,
+            anchor,
             roots,
             families,
             limits,
@@ -261,6 +271,27 @@ impl Settings {
             },
         })
     }
+}
+
+/// The anchor, by its name or by its older one.
+fn anchor(given: &Variables) -> Result<AnchorAt, SettingsError> {
+    let (name, text) = match (given.get("ANCHOR"), given.get("TABLE")) {
+        (Some(text), None) => ("ANCHOR", text),
+        (None, Some(text)) => ("TABLE", text),
+        (Some(_), Some(text)) => {
+            let why = format!("this is the older name of {PREFIX}ANCHOR, which is set, too");
+            return Err(wrong("TABLE", text, why));
+        }
+        (None, None) => {
+            return Err(SettingsError::Missing {
+                name: format!("{PREFIX}ANCHOR"),
+                meaning: "the anchor service or the table, such as dynamodb://TABLE?region=REGION",
+            });
+        }
+    };
+    let path = |name| given.get(name).map(PathBuf::from);
+    let certificate = (path("ANCHOR_IDENTITY"), path("ANCHOR_AUTHORITY"));
+    AnchorAt::read(text, certificate).map_err(|why| wrong(name, text, why))
 }
 
 /// `all` or nothing: those in the bucket. Otherwise ids with commas between them.
@@ -394,6 +425,30 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         let error = read(&PLACES[..1]).expect_err("no table").to_string();
-        assert!(error.contains("FIRN_CLEANER_TABLE is not set"), "{error}");
+        assert!(error.contains("FIRN_CLEANER_ANCHOR is not set"), "{error}");
+    }
+
+    #[test]
+    fn an_anchor_service_is_for_the_one_volume_that_its_address_names() {
+        let url = format!("lambda://abc/{VOLUME}?region=eu-central-1");
+        let family = ("FIRN_CLEANER_FAMILIES", "00112233445566778899aabbccddeeff");
+        let given = [PLACES[0], ("FIRN_CLEANER_ANCHOR", &url), family];
+        let settings = read(&given).expect("settings");
+        assert_eq!(settings.roots, RootsAt::Volume(VOLUME.parse().expect("a volume")));
+        assert!(matches!(settings.anchor, AnchorAt::Service { .. }));
+        for (more, said) in [
+            (("FIRN_CLEANER_ROOTS", VOLUME), "leave it out"),
+            (PLACES[1], "the older name"),
+            (
+                ("FIRN_CLEANER_ANCHOR_IDENTITY", "/srv/cleaner.pem"),
+                "not with a certificate",
+            ),
+        ] {
+            let given = [&given[..], &[more]].concat();
+            let error = read(&given).expect_err(said).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let error = read(&given[..2]).expect_err("no family").to_string();
+        assert!(error.contains("one volume has one family"), "{error}");
     }
 }

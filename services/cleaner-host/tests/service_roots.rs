@@ -2,6 +2,8 @@
 //!
 //! Real edges make the volumes, each with a table of its own; then their roots are laid into the service's table where `firn-api` has
 //! them, the host cleans, and the edges go on with what it left them.
+
+#![recursion_limit = "256"]
 #![allow(
     clippy::disallowed_methods,
     reason = "it starts real programs, and waits for them in real time"

@@ -4,6 +4,8 @@
 //! by the millisecond. Settings are variables of the function's environment (`firn_cleaner_host::Settings`); store and table are
 //! reached with the function's role, the only one that may delete segments (`iam-policy.json`). See docs/cleaner.md.
 
+#![recursion_limit = "256"]
+
 mod event;
 mod handle;
 

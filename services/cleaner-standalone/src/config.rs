@@ -1,13 +1,17 @@
 //! The configuration file. `firn-cleaner.example.toml` explains every key; a test holds the two together.
 
 use firn_cleaner::Limits;
-use firn_cleaner_host::{RootsAt, Settings};
+use firn_cleaner_host::{AnchorAt, RootsAt, Settings, Target};
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
 use firn_store::{ProviderPrices, StoreUrl};
-use firn_table::TableUrl;
 use serde::{Deserialize, Deserializer, de::Error};
-use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,8 +21,15 @@ pub struct Config {
     pub family: FamilyId,
     #[serde(deserialize_with = "from_text")]
     pub store: StoreUrl,
-    #[serde(deserialize_with = "from_text")]
-    pub table: TableUrl,
+    /// The anchor service or the table; `table` is the older name.
+    #[serde(alias = "table")]
+    pub anchor: String,
+    /// With an `https://` anchor: the cleaner's key and certificate.
+    #[serde(default)]
+    pub anchor_identity: Option<PathBuf>,
+    /// With an `https://` anchor: the authority of its certificate.
+    #[serde(default)]
+    pub anchor_authority: Option<PathBuf>,
     /// Whose roots the table keeps under the service's own names; without it, the table is the edges'.
     #[serde(default, deserialize_with = "some_from_text")]
     pub roots: Option<TenantVolume>,
@@ -50,6 +61,7 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let config: Self = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         config.price_book()?;
+        config.anchor_at()?;
         Ok(config)
     }
 
@@ -64,16 +76,51 @@ impl Config {
         }
     }
 
+    /// Where the roots are.
+    fn anchor_at(&self) -> Result<AnchorAt, String> {
+        let certificate = (self.anchor_identity.clone(), self.anchor_authority.clone());
+        let anchor = AnchorAt::read(&self.anchor, certificate).map_err(|why| format!("anchor: {why}"))?;
+        match (&anchor, self.roots) {
+            (AnchorAt::Service { .. }, Some(_)) => {
+                Err("roots: the anchor's address names the volume: leave it out".into())
+            }
+            (AnchorAt::Service { .. } | AnchorAt::Table(_), _) => Ok(anchor),
+        }
+    }
+
+    /// Whose roots are asked for, where it is said.
+    fn volume(anchor: &AnchorAt, roots: Option<TenantVolume>) -> Option<TenantVolume> {
+        match anchor {
+            AnchorAt::Service { url, .. } => Some(url.volume()),
+            AnchorAt::Table(_) => roots,
+        }
+    }
+
     /// What a host of the cleaner needs of it.
-    pub fn settings(&self, prices: &'static ProviderPrices) -> Settings {
-        Settings {
+    ///
+    /// # Errors
+    /// What is wrong with the anchor's address.
+    pub fn settings(&self, prices: &'static ProviderPrices) -> Result<Settings, String> {
+        let anchor = self.anchor_at()?;
+        Ok(Settings {
             store: self.store.clone(),
-            table: self.table.clone(),
-            roots: self.roots.map_or(RootsAt::Table, RootsAt::Volume),
+            roots: Self::volume(&anchor, self.roots).map_or(RootsAt::Table, RootsAt::Volume),
+            anchor,
             families: vec![self.family],
             limits: self.limits(),
             prices,
-        }
+        })
+    }
+
+    /// What is cleaned.
+    ///
+    /// # Errors
+    /// As of [`Config::settings`].
+    pub fn target(&self) -> Result<Target, String> {
+        Ok(Target {
+            volume: Self::volume(&self.anchor_at()?, self.roots),
+            family: self.family,
+        })
     }
 
     /// The bounds of one run.

@@ -87,12 +87,9 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let config = Config::load(&arguments.config).map_err(usage)?;
     let prices = config.price_book().map_err(usage)?;
     let env = firn_env::real(Path::new(".")).map_err(failed)?;
-    let target = Target {
-        volume: config.roots,
-        family: config.family,
-    };
+    let target = config.target().map_err(usage)?;
     let left = config.limits().time + BEYOND_THE_LIMIT;
-    let host = Host::new(env, config.settings(prices));
+    let host = Host::new(env, config.settings(prices).map_err(usage)?);
     let run = async |plan: bool| host.clean(Work { target, plan }, left).await.map_err(failure);
     match arguments.command {
         Command::Plan => {

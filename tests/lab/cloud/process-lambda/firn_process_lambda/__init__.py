@@ -5,7 +5,7 @@ LocalStack runs functions in Docker, which a test machine need not have. A custo
 a function, on two free ports of the loopback, is all that is needed.
 
 LocalStack finds this by the entry point in the `.dist-info` directory beside it: the directory above goes into PYTHONPATH,
-and nothing is installed. `LAMBDA_RUNTIME_EXECUTOR=process` chooses it, `LAMBDA_RIE_BIN` names the emulator.
+and nothing is installed. Function URLs are made to ask for a signature where one was asked for (`function_urls.py`). `LAMBDA_RUNTIME_EXECUTOR=process` chooses it, `LAMBDA_RIE_BIN` names the emulator.
 """
 
 from localstack.services.lambda_.invocation.plugins import RuntimeExecutorPlugin
@@ -15,6 +15,8 @@ class ProcessExecutorPlugin(RuntimeExecutorPlugin):
     name = "process"
 
     def load(self, *args, **kwargs):
+        from . import function_urls
         from .executor import ProcessExecutor
 
+        function_urls.install()
         return ProcessExecutor

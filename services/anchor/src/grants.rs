@@ -1,4 +1,4 @@
-//! Grants: which certificate reaches which volume's tuples, and as what.
+//! Grants: which certificate, or which user or role of AWS, reaches which volume's tuples, and as what.
 //!
 //! ```toml
 //! [[grant]]
@@ -7,19 +7,22 @@
 //! role = "edge"                                               # edge, cleaner, observer
 //! ```
 //!
-//! An edge is granted volumes of its own tenant only; what cleans is a service (`spiffe://firn.example/service/cleaner`).
+//! An edge with a certificate is granted volumes of its own tenant only; what cleans is a service (`spiffe://firn.example/service/cleaner`).
+//! AWS knows no tenants: users and roles (`arn:aws:iam::ACCOUNT:user/NAME`) have what they are granted.
 
 use firn_anchor::AnchorRole;
 use firn_identity::{PeerIdentity, PeerKind, TenantVolume};
 use serde::Deserialize;
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+#[cfg(feature = "host")]
 use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
     time::SystemTime,
 };
 
 /// Some ten thousand grants.
+#[cfg(feature = "host")]
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// A file that is none of grants.
@@ -53,9 +56,69 @@ enum RoleName {
     Observer,
 }
 
+/// A user or a role of AWS, without the path of a role, which a session's name does not have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AwsPrincipal(String);
+
+impl AwsPrincipal {
+    /// As a grant names it: `arn:aws:iam::ACCOUNT:user/…` or `arn:aws:iam::ACCOUNT:role/…`.
+    fn named(arn: &str) -> Option<Self> {
+        let (head, name) = arn.split_once('/')?;
+        let last = name.rsplit('/').next().filter(|last| !last.is_empty())?;
+        let (partition, kind) = head.strip_prefix("arn:")?.split_once(":iam::")?;
+        let (account, kind) = kind.split_once(':')?;
+        let is_account = account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit());
+        match kind {
+            "user" if is_account => Some(Self(arn.to_owned())),
+            "role" if is_account => Some(Self(format!("arn:{partition}:iam::{account}:role/{last}"))),
+            _ => None,
+        }
+    }
+
+    /// As AWS names who made a request: a user, or a session of a role. An account's root user is nobody here.
+    pub fn of_caller(arn: &str) -> Option<Self> {
+        let Some((partition, session)) = arn
+            .strip_prefix("arn:")
+            .and_then(|rest| rest.split_once(":sts::"))
+        else {
+            return Self::named(arn).filter(|_| arn.contains(":user/"));
+        };
+        let (account, session) = session.split_once(":assumed-role/")?;
+        let (role, _) = session.split_once('/')?;
+        Self::named(&format!("arn:{partition}:iam::{account}:role/{role}"))
+    }
+}
+
+/// Who calls, as the host came to know it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallerName {
+    /// By its certificate.
+    Peer(PeerIdentity),
+    /// By its signature, which AWS checked.
+    Aws(AwsPrincipal),
+}
+
+impl CallerName {
+    fn parse(text: &str) -> Option<Self> {
+        match text.starts_with("arn:") {
+            true => AwsPrincipal::named(text).map(Self::Aws),
+            false => PeerIdentity::parse(text).map(Self::Peer).ok(),
+        }
+    }
+}
+
+impl fmt::Display for CallerName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer(peer) => peer.fmt(formatter),
+            Self::Aws(AwsPrincipal(arn)) => formatter.write_str(arn),
+        }
+    }
+}
+
 /// Who may reach what.
 #[derive(Debug, Default)]
-pub struct Grants(BTreeMap<(PeerIdentity, TenantVolume), AnchorRole>);
+pub struct Grants(BTreeMap<(CallerName, TenantVolume), AnchorRole>);
 
 impl Grants {
     /// Reads them.
@@ -64,15 +127,33 @@ impl Grants {
     /// Why the text is none of grants.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text: Text = toml::from_str(text).map_err(|error| error.to_string())?;
+        Self::of(text.grant)
+    }
+
+    /// Reads a list of JSON, with the keys of the file.
+    ///
+    /// # Errors
+    /// Why the text is none of grants.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        Self::of(serde_json::from_str(text).map_err(|error| error.to_string())?)
+    }
+
+    fn of(entries: Vec<Entry>) -> Result<Self, String> {
         let mut grants = BTreeMap::new();
-        for Entry { name, volume, role } in text.grant {
-            let peer =
-                PeerIdentity::parse(&name).map_err(|_| format!("{name:?} is no name of a certificate"))?;
+        for Entry { name, volume, role } in entries {
+            let caller = CallerName::parse(&name).ok_or_else(|| {
+                format!("{name:?} is no name of a certificate, nor of a user or role of AWS")
+            })?;
             let volume: TenantVolume = volume.parse().map_err(|error| format!("{volume:?}: {error}"))?;
-            let role = match (role, &peer.kind) {
+            let kind = match &caller {
+                CallerName::Peer(peer) => Some(&peer.kind),
+                CallerName::Aws(_) => None,
+            };
+            let role = match (role, kind) {
                 (RoleName::Observer, _) => AnchorRole::Observer,
-                (RoleName::Cleaner, PeerKind::Service(_)) => AnchorRole::Cleaner,
-                (RoleName::Edge, PeerKind::Edge { tenant, .. }) if *tenant == volume.tenant => {
+                (RoleName::Cleaner, None | Some(PeerKind::Service(_))) => AnchorRole::Cleaner,
+                (RoleName::Edge, None) => AnchorRole::Edge,
+                (RoleName::Edge, Some(PeerKind::Edge { tenant, .. })) if *tenant == volume.tenant => {
                     AnchorRole::Edge
                 }
                 (RoleName::Edge, _) => return Err(format!("{name} is no edge of the tenant of {volume}")),
@@ -80,25 +161,27 @@ impl Grants {
                     return Err(format!("{name} is no service, and only services clean"));
                 }
             };
-            if grants.insert((peer, volume), role).is_some() {
+            if grants.insert((caller, volume), role).is_some() {
                 return Err(format!("{name} has two grants of {volume}"));
             }
         }
         Ok(Self(grants))
     }
 
-    /// As what a peer may reach a volume's tuples; `None`: not at all.
-    pub fn role(&self, peer: &PeerIdentity, volume: TenantVolume) -> Option<AnchorRole> {
-        self.0.get(&(peer.clone(), volume)).copied()
+    /// As what a caller may reach a volume's tuples; `None`: not at all.
+    pub fn role(&self, caller: &CallerName, volume: TenantVolume) -> Option<AnchorRole> {
+        self.0.get(&(caller.clone(), volume)).copied()
     }
 }
 
 /// Grants that follow their file.
-pub(super) struct GrantsFile {
+#[cfg(feature = "host")]
+pub(crate) struct GrantsFile {
     path: PathBuf,
     read: Mutex<(SystemTime, Arc<Grants>)>,
 }
 
+#[cfg(feature = "host")]
 fn read(path: &Path) -> Result<(SystemTime, Grants), GrantsError> {
     let failed = |why: String| GrantsError {
         path: path.to_owned(),
@@ -116,8 +199,9 @@ fn read(path: &Path) -> Result<(SystemTime, Grants), GrantsError> {
     Ok((written, Grants::parse(&text).map_err(failed)?))
 }
 
+#[cfg(feature = "host")]
 impl GrantsFile {
-    pub(super) fn open(path: &Path) -> Result<Self, GrantsError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, GrantsError> {
         let (written, grants) = read(path)?;
         Ok(Self {
             path: path.to_owned(),
@@ -126,7 +210,7 @@ impl GrantsFile {
     }
 
     /// The grants as the file has them now. One that cannot be read grants nothing: what was taken away must not go on.
-    pub(super) fn current(&self) -> Arc<Grants> {
+    pub(crate) fn current(&self) -> Arc<Grants> {
         let mut known = self.read.lock().expect("no panic under this lock");
         let written = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified());
         if written.as_ref().is_ok_and(|written| *written == known.0) {
@@ -167,7 +251,7 @@ mod tests {
         let grants = Grants::parse(&text).expect("grants");
         let role = |name: &str, volume: &str| {
             grants.role(
-                &PeerIdentity::parse(name).expect("a name"),
+                &CallerName::parse(name).expect("a name"),
                 volume.parse().expect("a volume"),
             )
         };
@@ -181,6 +265,14 @@ mod tests {
                 "no edge of the tenant",
             ),
             (grant(&cleaner, &volume, "edge"), "no edge of the tenant"),
+            (
+                grant("arn:aws:iam::1:user/office", &volume, "edge"),
+                "nor of a user",
+            ),
+            (
+                grant("arn:aws:iam::000000000000:root", &volume, "edge"),
+                "nor of a user",
+            ),
             (grant(&edge, &volume, "cleaner"), "no service"),
             (grant(&edge, &volume, "owner"), "unknown variant"),
             (grant("edge", &volume, "edge"), "no name of a certificate"),
@@ -192,5 +284,25 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         }
         assert!(Grants::parse("").expect("nothing").0.is_empty());
+    }
+
+    #[test]
+    fn users_of_aws_are_known_by_their_names_and_roles_by_their_sessions() {
+        let role = "arn:aws:iam::000000000000:role/firn/cleaner";
+        let session = "arn:aws:sts::000000000000:assumed-role/cleaner/i-0123";
+        assert_eq!(AwsPrincipal::of_caller(session), AwsPrincipal::named(role));
+        let user = "arn:aws:iam::000000000000:user/firn/office";
+        assert_eq!(AwsPrincipal::of_caller(user), AwsPrincipal::named(user));
+        assert_ne!(AwsPrincipal::of_caller(user), AwsPrincipal::of_caller(session));
+        for nobody in [
+            role,
+            "arn:aws:iam::000000000000:root",
+            "arn:aws:sts::000000000000:federated-user/office",
+            "arn:aws:sts::000000000000:assumed-role/cleaner",
+            "office",
+            "",
+        ] {
+            assert_eq!(AwsPrincipal::of_caller(nobody), None, "{nobody}");
+        }
     }
 }

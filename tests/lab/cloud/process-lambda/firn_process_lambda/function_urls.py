@@ -1,0 +1,112 @@
+"""Function URLs with the authorisation AWS_IAM, as AWS has them: LocalStack lets everybody in and names nobody.
+
+A request's signature (Signature Version 4) is computed again with the secret of the access key that it names, which LocalStack's IAM has;
+if it is another one, or there is none, the function is not called. Otherwise the function is told who the user is, where AWS tells it.
+What users' policies allow is not looked at.
+
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html
+"""
+
+import hashlib
+import hmac
+import json
+import urllib.parse
+
+from localstack.services.lambda_ import urlrouter
+from localstack.services.lambda_.invocation.lambda_models import InvocationResult
+from localstack.services.lambda_.invocation.lambda_service import LambdaService
+from localstack.services.lambda_.invocation.models import lambda_stores
+from moto.iam.models import iam_backends
+from rolo.request import restore_payload
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+# Stands in an event for which the function must not be called.
+REFUSED = "firn-refused"
+
+
+class Forbidden(Exception):
+    """A request that AWS lets nobody's function see."""
+
+
+def secret_of(key_id):
+    """The secret of an access key, and the user whose it is."""
+    for account in list(iam_backends.values()):
+        for user in account["aws"].users.values():
+            for key in user.access_keys:
+                if key.access_key_id == key_id:
+                    return key.secret_access_key, user
+    raise Forbidden("nobody has this access key")
+
+
+def signature(secret, request, body, scope, names):
+    digest = hashlib.sha256(body).hexdigest()
+    if request.headers.get("x-amz-content-sha256", digest) != digest:
+        raise Forbidden("what was signed is another body")
+    headers = "".join(f"{name}:{' '.join(request.headers.get(name, '').split())}\n" for name in names)
+    query = sorted(urllib.parse.parse_qsl(request.query_string.decode(), keep_blank_values=True))
+    quoted = "&".join(f"{urllib.parse.quote(name, '-_.~')}={urllib.parse.quote(value, '-_.~')}" for name, value in query)
+    canonical = "\n".join([request.method, urllib.parse.quote(request.path, "/-_.~"), quoted, headers, ";".join(names), digest])
+    text = "\n".join([ALGORITHM, request.headers["x-amz-date"], "/".join(scope), hashlib.sha256(canonical.encode()).hexdigest()])
+    key = ("AWS4" + secret).encode()
+    for part in [*scope, text]:
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return key.hex()
+
+
+def signer(request):
+    """The user who signed a request."""
+    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
+    fields = dict(part.strip().split("=", 1) for part in rest.split(",") if "=" in part)
+    try:
+        key_id, *scope = fields["Credential"].split("/")
+        names = fields["SignedHeaders"].split(";")
+        signed = fields["Signature"]
+    except KeyError:
+        raise Forbidden("there is no signature") from None
+    if scheme != ALGORITHM or scope[2:] != ["lambda", "aws4_request"] or not {"host", "x-amz-date"} <= set(names):
+        raise Forbidden("this is no signature of a function's URL")
+    secret, user = secret_of(key_id)
+    if not hmac.compare_digest(signature(secret, request, restore_payload(request), scope, names), signed):
+        raise Forbidden("the signature is another one")
+    return key_id, user
+
+
+def needs_signature(api_id):
+    return any(
+        url.url_id.lower() == api_id.lower() and url.auth_type == "AWS_IAM"
+        for account in list(lambda_stores.values())
+        for store in list(account.values())
+        for function in list(store.functions.values())
+        for url in list(function.function_url_configs.values())
+    )
+
+
+def install():
+    untouched, called = urlrouter.event_for_lambda_url, LambdaService.invoke
+
+    def event(api_id, request):
+        made = untouched(api_id, request)
+        if needs_signature(api_id):
+            try:
+                key_id, user = signer(request)
+            except Forbidden as why:
+                return {REFUSED: str(why)}
+            made["requestContext"]["authorizer"] = {"iam": {
+                "accessKey": key_id, "accountId": user.account_id, "callerId": user.id, "cognitoIdentity": None,
+                "principalOrgId": None, "userArn": user.arn, "userId": user.id}}
+        return made
+
+    # The router has no other way to answer by itself.
+    def invoke(self, *args, **kwargs):
+        payload = kwargs.get("payload") or b""
+        if payload.startswith(b'{"' + REFUSED.encode()):
+            body = json.dumps({"Message": f"Forbidden: {json.loads(payload)[REFUSED]}"})
+            answer = json.dumps({"statusCode": 403, "body": body}).encode()
+            return InvocationResult(kwargs["request_id"], answer, is_error=False, logs="")
+        return called(self, *args, **kwargs)
+
+    urlrouter.event_for_lambda_url = event
+    LambdaService.invoke = invoke
