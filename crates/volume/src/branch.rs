@@ -5,6 +5,7 @@ use crate::{
     error::VolumeError,
     journal::Journal,
     parts::Parts,
+    rekey::RekeyState,
     state::State,
     usage::UsageMap,
 };
@@ -91,6 +92,11 @@ pub(crate) async fn commit_branch(
         completed: Vec::new(),
         snapshots: Vec::new(),
         history: Vec::new(),
+        rekey: match branch.previous {
+            // All of it was just sealed.
+            None => RekeyState::clean_from(parts.keys.current(), branch.version),
+            Some(_) => RekeyState::default(),
+        },
     };
     let (env, anchor) = (&parts.env, &parts.anchor);
     commit_root(env, anchor, ownership, packer, &checkpoint, &payload).await

@@ -8,7 +8,7 @@ use crate::{
 };
 use firn_anchor::AnchorError;
 use firn_env::DiskError;
-use firn_format::{FormatError, OwnershipEpoch, VolumeId};
+use firn_format::{FormatError, KeyEpoch, OwnershipEpoch, VolumeId};
 
 /// Why a volume cannot be made, opened, taken over or checked.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,19 @@ pub enum VolumeError {
         key: String,
         /// Why it cannot be read.
         detail: String,
+    },
+    /// The newest checkpoint is sealed under a key that this edge's key ring does not have.
+    #[error(
+        "the newest checkpoint of the volume is sealed under the key of epoch {epoch}, and this edge's newest key is that of epoch \
+         {newest}: keys were rotated while it was away. Nothing is lost and nothing was changed: the journal is as it was. Start it \
+         where it reaches the bucket or the service, so that it takes the newer key ring; if it was removed from the ring, it can \
+         serve this volume no more"
+    )]
+    KeyNotAtHand {
+        /// The checkpoint's epoch.
+        epoch: KeyEpoch,
+        /// The newest at hand.
+        newest: KeyEpoch,
     },
     /// The volume stopped serving before this was done.
     #[error("not done: {0}; what was acknowledged is safe in the journal")]

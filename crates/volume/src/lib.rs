@@ -31,6 +31,7 @@ mod read_ahead;
 mod read_view;
 mod record;
 pub mod recover;
+mod rekey;
 mod replay;
 mod salvage;
 mod serving;
@@ -53,6 +54,10 @@ pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
 pub use open::FormatOptions;
 pub use parts::{Parts, file_system_id};
+pub use rekey::{
+    CleanSince, LastRekey, OldSnapshot, REKEY_BYTES_PER_SECOND, RekeyCounts, RekeyEnd, RekeyState, RekeyStatus,
+    UnderWay,
+};
 pub use replay::RecoveryReport;
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use serving::ServingState;

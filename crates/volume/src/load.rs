@@ -117,6 +117,7 @@ pub(crate) async fn read_checkpoint(
     match objects.get(&pointer, checkpoint_place(version)).await {
         Ok(object) => Ok(object),
         Err(error @ ReadError::Unavailable { .. }) => Err(error.into()),
+        Err(ReadError::KeyNotAtHand { epoch, newest, .. }) => Err(VolumeError::KeyNotAtHand { epoch, newest }),
         Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
             Err(VolumeError::CheckpointLost {
                 version: version.0,
@@ -132,7 +133,7 @@ pub(crate) async fn read_checkpoint(
 fn unless_lost<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match read {
         Ok(value) => Ok(Some(value)),
-        Err(error @ ReadError::Unavailable { .. }) => Err(error),
+        Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => Err(error),
         Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
             tracing::warn!(%error, "a file that was removed while it was open is lost; nobody can name it");
             Ok(None)

@@ -61,7 +61,7 @@ enum NotMerged {
 impl From<ReadError> for NotMerged {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Unavailable { .. } => Self::Later(error.to_string()),
+            ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. } => Self::Later(error.to_string()),
             ReadError::Corrupt { .. } | ReadError::Missing { .. } => Self::Refused(error.to_string()),
         }
     }
@@ -241,7 +241,8 @@ async fn walk(
     Ok(stopped_at)
 }
 
-async fn orphan_map(
+/// The tree of what is unlinked and open, written anew.
+pub(crate) async fn orphan_map(
     packer: &mut Packer,
     orphans: &BTreeMap<u64, Pointer>,
 ) -> Result<Option<TreeRoot>, CheckpointError> {

@@ -209,7 +209,7 @@ impl Objects {
     /// The object a trusted pointer names, which must stand at `place`. Cancel-safe: a load goes on without its reader.
     ///
     /// # Errors
-    /// [`ReadError::Unavailable`] is worth trying again; the others are damage.
+    /// [`ReadError::Unavailable`] is worth trying again, [`ReadError::KeyNotAtHand`] with a newer key ring; the others are damage.
     pub async fn get(&self, pointer: &Pointer, place: Place) -> Result<Arc<Object>, ReadError> {
         let loading = {
             let mut state = self.inner.lock();
@@ -272,6 +272,11 @@ impl Objects {
     #[cfg(test)]
     fn cached(&self, pointer: &Pointer) -> Option<Arc<Object>> {
         self.inner.lock().memory.get(pointer)
+    }
+
+    /// Whether the disk cache may hold the object, sealed.
+    pub(crate) fn may_have_cached(&self, pointer: &Pointer) -> bool {
+        self.inner.disk.may_hold(&pointer.location)
     }
 
     /// Keeps an object just built in memory.
@@ -357,6 +362,7 @@ impl Inner {
             location,
             detail,
         };
+        let no_key = |epoch, newest| ReadError::KeyNotAtHand { place, epoch, newest };
         let arrival = match asked {
             Some(Asked::StoreHasNot) => {
                 self.lock().counters.misses += 1;
@@ -390,6 +396,7 @@ impl Inner {
         let first = match self.fetcher.fetch(&location, arrival).await {
             Ok(bytes) => match self.open(bytes, pointer, place).await {
                 Ok(object) => return Ok(object),
+                Err(Misfit::NoKey { epoch, newest }) => return Err(no_key(epoch, newest)),
                 Err(Misfit::Unusable(detail)) => return Err(corrupt(detail)),
                 Err(Misfit::Damaged(detail)) => detail,
             },
@@ -412,6 +419,7 @@ impl Inner {
                     .await;
                 Ok(object)
             }
+            Err(Misfit::NoKey { epoch, newest }) => Err(no_key(epoch, newest)),
             Err(Misfit::Unusable(detail) | Misfit::Damaged(detail)) => Err(corrupt(detail)),
         }
     }
@@ -462,6 +470,9 @@ impl Inner {
                             self.disk.write(next.segment, next.offset, vec![bytes]).await;
                             return Ok(object);
                         }
+                        Err(Misfit::NoKey { epoch, newest }) => {
+                            return Err(ReadError::KeyNotAtHand { place, epoch, newest });
+                        }
                         Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => {
                             tracing::warn!(%place, %next, detail, "a forwarding record leads to something else; ignored");
                             self.lock().counters.false_forwards += 1;
@@ -511,7 +522,9 @@ impl Inner {
                 self.disk.confirm(&location);
                 Some(object)
             }
-            Err(_) => {
+            // The bytes are right: nothing is gained by fetching them again.
+            Err(Misfit::NoKey { .. }) => None,
+            Err(Misfit::Damaged(_) | Misfit::Unusable(_)) => {
                 if self.disk.reject(&location) {
                     tracing::warn!(%place, segment = %location.segment, "damaged bytes in the disk cache; fetched anew");
                     self.lock().counters.cache_damages += 1;

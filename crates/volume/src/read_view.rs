@@ -240,6 +240,9 @@ pub(crate) fn read_failed(error: ReadError) -> VfsError {
         ReadError::Unavailable { .. } => VfsError::TryAgain {
             reason: "the object store is out of reach",
         },
+        ReadError::KeyNotAtHand { .. } => VfsError::TryAgain {
+            reason: "the key that it is sealed under is not in this edge's key ring yet",
+        },
         ReadError::Corrupt { place, .. } => {
             let inode = if place.inode == INODE_MAP && place.level == 0 {
                 place.index

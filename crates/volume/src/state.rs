@@ -239,6 +239,15 @@ impl State {
         }
     }
 
+    /// The committed map of an inode is another one, of the same bytes; the checkpoint that has it was just installed.
+    pub fn set_content(&mut self, number: u64, map: TreeRoot) {
+        if let Some(entry) = self.entries.get_mut(&number)
+            && matches!(entry.content, Content::Map(_))
+        {
+            entry.content = Content::Map(map);
+        }
+    }
+
     /// Bytes of file data written since the start.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes

@@ -277,7 +277,7 @@ impl UsageMap {
             for (one, object) in some.into_iter().zip(read) {
                 let object = match object {
                     Ok(object) => object,
-                    Err(ReadError::Unavailable { .. }) => {
+                    Err(ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. }) => {
                         self.waiting.dropped.push(one);
                         left = 0;
                         continue;

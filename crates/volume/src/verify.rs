@@ -19,7 +19,7 @@ use crate::{
     tree_diff::map_of,
     volume::Volume,
 };
-use firn_format::{INODE_MAP, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot};
+use firn_format::{INODE_MAP, KeyEpoch, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot, USAGE_MAP};
 use leaves::{Leaves, Step, readable};
 use std::collections::BTreeMap;
 
@@ -58,6 +58,10 @@ pub struct VerifyReport {
     pub reached: u64,
     /// Directories of the volume, parts of whose names are lost: what was only in them can be opened by no path.
     pub lost_directories: u64,
+    /// Objects of the volume as it is now, by the epoch of the key that opens them.
+    pub live_epochs: BTreeMap<KeyEpoch, u64>,
+    /// The same of what only snapshots have.
+    pub snapshot_epochs: BTreeMap<KeyEpoch, u64>,
     /// What is wrong, at most a thousand.
     pub damages: Vec<Damage>,
     /// How many more there are.
@@ -98,7 +102,7 @@ impl Volume {
     pub async fn verify(&self, progress: Progress<'_>) -> Result<VerifyReport, VolumeError> {
         let checkpointer = self.inner.checkpointer.own().ok_or(VolumeError::Detached)?;
         let objects = self.inner.objects.uncached();
-        let (inode_map, orphans, files, snapshots) = {
+        let (inode_map, orphans, files, snapshots, usage) = {
             // Held by a checkpoint from freeze to install: what is read here belongs to one commit.
             let checkpointer = checkpointer.lock().await;
             let state = self.inner.lock();
@@ -112,6 +116,7 @@ impl Volume {
                 checkpointer.orphan_pointers.clone(),
                 checkpointer.files,
                 snapshots,
+                checkpointer.usage.root,
             )
         };
         let mut walk = Walk {
@@ -131,6 +136,9 @@ impl Volume {
             // An orphan has no names and says so.
             let place = leaf_of(ORPHAN_MAP, number);
             walk.inode(place, &pointer, None).await?;
+        }
+        if let Some(usage) = &usage {
+            walk.usage(usage).await?;
         }
         walk.check_links();
         if let Some(root) = &inode_map {
@@ -173,7 +181,7 @@ impl Walk<'_> {
     fn check<T>(&mut self, inode: u64, found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
         match found {
             Ok(value) => Ok(Some(value)),
-            Err(error @ ReadError::Unavailable { .. }) => Err(error),
+            Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => Err(error),
             Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
                 self.damage(inode, error.to_string());
                 Ok(None)
@@ -204,7 +212,34 @@ impl Walk<'_> {
                 }
             }
         }
+        self.count_epochs(leaves.epochs);
         Ok(())
+    }
+
+    /// The usage map, of which only the keys are of interest: it is a hint, and what is lost of it is counted anew.
+    async fn usage(&mut self, root: &TreeRoot) -> Result<(), ReadError> {
+        let mut leaves = Leaves::of(self.objects, USAGE_MAP, root, None).await?;
+        while let Some(step) = leaves.next().await? {
+            if let Step::Leaf { index, pointer, .. } = step {
+                let leaf = self.objects.get(&pointer, leaf_of(USAGE_MAP, index)).await;
+                if let Some(leaf) = readable(leaf)? {
+                    self.count_epochs([(leaf.header.seal.key_epoch, 1)]);
+                }
+            }
+        }
+        self.count_epochs(leaves.epochs);
+        Ok(())
+    }
+
+    fn count_epochs(&mut self, counted: impl IntoIterator<Item = (KeyEpoch, u64)>) {
+        let epochs = if self.is_head() {
+            &mut self.report.live_epochs
+        } else {
+            &mut self.report.snapshot_epochs
+        };
+        for (epoch, objects) in counted {
+            *epochs.entry(epoch).or_default() += objects;
+        }
     }
 
     async fn inode(
@@ -221,6 +256,7 @@ impl Walk<'_> {
         let Some(object) = self.check(number, found)? else {
             return Ok(());
         };
+        self.count_epochs([(object.header.seal.key_epoch, 1)]);
         let (inode, content) = match decode_inode(&object) {
             Ok(decoded) => decoded,
             Err(detail) => {
@@ -273,6 +309,7 @@ impl Walk<'_> {
                     is_lost = true;
                     continue;
                 };
+                self.count_epochs([(object.header.seal.key_epoch, 1)]);
                 self.report.blocks += 1;
                 self.report.bytes += object.payload.len() as u64;
                 self.note_progress();
@@ -291,6 +328,7 @@ impl Walk<'_> {
                     }
                 }
             }
+            self.count_epochs(leaves.epochs);
         }
         is_counted &= !is_lost;
         if inode.is_directory() && is_lost && self.is_head() {

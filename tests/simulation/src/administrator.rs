@@ -1,9 +1,10 @@
-//! The administrator: makes, reads and deletes snapshots, clones them and restores from them while clients work.
+//! The administrator: makes, reads and deletes snapshots, clones them, restores from them, rotates keys and rekeys while clients work.
 
 use crate::{
     client::Work,
     history::{History, Home, judge, on},
     judged::Judged,
+    rekeying::RATES,
     system::{Running, SnapshotRefusal},
     tree::Tree,
 };
@@ -43,6 +44,12 @@ pub(crate) async fn administer(
         if work.is_over() {
             return;
         }
+        if random.chance(1, 6) {
+            let (rotates, rate) = (random.chance(1, 2), *random.pick(&RATES));
+            if rekey(&history, &home, &running, rotates, rate).await.is_err() {
+                return;
+            }
+        }
         let there = running.snapshots();
         let chosen = if there.is_empty() { 0 } else { random.below(8) };
         let done = match chosen {
@@ -81,6 +88,26 @@ pub(crate) async fn administer(
             return;
         }
     }
+}
+
+async fn rekey(
+    history: &Arc<History>,
+    home: &Home,
+    running: &Arc<dyn Running>,
+    rotates: bool,
+    bytes_per_second: u64,
+) -> Result<(), TaskEnded> {
+    let machine = history.system.edge(home.edge);
+    let serving = running.clone();
+    let started = on(&machine, "rekey", async move {
+        serving.rekey(rotates, bytes_per_second).await
+    })
+    .await?;
+    match started {
+        Ok(()) => history.count("rekeys"),
+        Err(reason) => history.say(|| format!("no rekey: {reason}")),
+    }
+    Ok(())
 }
 
 async fn create(

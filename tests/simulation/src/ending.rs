@@ -43,6 +43,12 @@ impl History {
         }
         let newest = judge(&home.oracle).newest();
         judge(&home.oracle).committed(newest);
+        let serving = running.clone();
+        match on(&machine, "rekey", async move { serving.finish_rekey().await }).await {
+            Ok(wrong) if wrong.is_empty() => {}
+            Ok(wrong) => return self.fail(format!("keys: {}", wrong.join("; "))),
+            Err(TaskEnded) => return self.after_crash_unplanned(&machine, "the last rekey"),
+        }
         if random.chance(1, 2) {
             self.check_idle(&machine).await;
         }

@@ -6,6 +6,7 @@
 use crate::{
     cleaners::Cleaners,
     oracle::is_trouble,
+    rekeying::{self, Ring},
     system::{Branch, Running, SnapshotRefusal, StartError, System, Weather},
 };
 use async_trait::async_trait;
@@ -14,8 +15,8 @@ use firn_env::{
     Env,
     sim::{DiskImage, Machine, Seeded, Simulation},
 };
-use firn_format::{FamilyId, KeyEpoch, VolumeId};
-use firn_seal::{Compression, EpochKey, Keys};
+use firn_format::{FamilyId, VolumeId};
+use firn_seal::{Compression, Keys};
 use firn_store::{
     FaultConfig, FaultControl, Faults, Faulty, MemoryStore, Meter, Metered, Outage, RetryPolicy, Retrying,
     Store,
@@ -65,6 +66,8 @@ pub const FAULT_POINTS: &[&str] = &[
     "objects.before_cache_write",
     "objects.before_get",
     "read_ahead.before_look",
+    "rekey.after_step",
+    "rekey.before_step",
 ];
 
 struct Edge {
@@ -82,6 +85,7 @@ pub struct Engine {
     edges: Vec<Edge>,
     cleaners: Option<Arc<Cleaners>>,
     table: MemoryTable,
+    ring: Ring,
     config: VolumeConfig,
     format: FormatOptions,
 }
@@ -128,6 +132,7 @@ impl Engine {
             edges,
             cleaners,
             table,
+            ring: Ring::new(),
             config,
             format: FormatOptions {
                 block_bytes: *random.pick(&[4 << 10, 8 << 10, 32 << 10]),
@@ -142,7 +147,6 @@ impl Engine {
         let table = self.table.connect(&env);
         *self.edges[edge].table.lock().expect("no panic under this lock") = Some(table.clone());
         self.edges[edge].apply_weather();
-        let keys = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([3; 32]))]);
         let anchor = Anchor::new(table, env.clone(), FAMILY);
         Parts {
             store: Arc::new(Retrying::new(
@@ -156,13 +160,19 @@ impl Engine {
                 },
             )),
             anchor,
-            keys: Keys::new(FAMILY, keys),
+            keys: self.ring.keys(FAMILY),
             volume: match branch {
                 Branch::HEAD => VOLUME,
                 Branch(clone) => VolumeId(clone),
             },
             env,
         }
+    }
+}
+
+impl Engine {
+    fn running(&self, volume: Volume, keys: Keys, env: Env) -> RunningVolume {
+        RunningVolume(volume, keys, env, self.ring.clone())
     }
 }
 
@@ -309,8 +319,9 @@ impl System for Engine {
         if branch != Branch::HEAD {
             Volume::takeover(&parts, &self.config).await.map_err(classify)?;
         }
+        let (keys, env) = (parts.keys.clone(), parts.env.clone());
         let (volume, _report) = Volume::open(parts, self.config.clone()).await.map_err(classify)?;
-        Ok(Arc::new(RunningVolume(volume)))
+        Ok(Arc::new(self.running(volume, keys, env)))
     }
 
     fn can_detach(&self) -> bool {
@@ -319,9 +330,10 @@ impl System for Engine {
 
     async fn start_detached(&self, edge: usize) -> Result<Arc<dyn Running>, StartError> {
         let parts = self.parts(edge, Branch::HEAD);
+        let (keys, env) = (parts.keys.clone(), parts.env.clone());
         let opened = Volume::open_detached(parts, self.config.clone()).await;
         let (volume, _report) = opened.map_err(classify)?;
-        Ok(Arc::new(RunningVolume(volume)))
+        Ok(Arc::new(self.running(volume, keys, env)))
     }
 
     async fn takeover(&self, edge: usize) -> Result<(), StartError> {
@@ -409,7 +421,8 @@ fn refusal(error: SnapshotError) -> SnapshotRefusal {
     }
 }
 
-struct RunningVolume(Volume);
+/// A volume that serves, the keys it was opened with, and the ring that these may be renewed from.
+struct RunningVolume(Volume, Keys, Env, Ring);
 
 #[async_trait]
 impl Running for RunningVolume {
@@ -513,6 +526,14 @@ impl Running for RunningVolume {
                 .collect(),
             Err(error) => vec![error.to_string()],
         }
+    }
+
+    async fn rekey(&self, rotates: bool, bytes_per_second: u64) -> Result<(), String> {
+        rekeying::rekey(&self.0, (&self.3, &self.1), rotates, bytes_per_second).await
+    }
+
+    async fn finish_rekey(&self) -> Vec<String> {
+        rekeying::finish(&self.2, &self.0).await
     }
 
     fn is_fenced(&self) -> bool {

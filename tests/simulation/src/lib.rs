@@ -22,6 +22,7 @@ pub mod operation;
 pub mod oracle;
 mod outage;
 pub mod outcome;
+mod rekeying;
 pub mod runner;
 pub mod system;
 mod takeover;

@@ -11,7 +11,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 31] = [
+pub const MUTANTS: [&str; 35] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // An fsync is taken to cover records that were written while it ran.
@@ -57,6 +57,14 @@ pub const MUTANTS: [&str; 31] = [
     "volume.snapshot_later_changes",
     // A protected snapshot is deleted like any other.
     "volume.delete_protected_snapshot",
+    // The place that a rekey has come to is committed, and what it sealed anew is not.
+    "volume.rekey_cursor_before_data",
+    // A rekey goes through the tree as it was before the changes that are committed with it.
+    "volume.rekey_stale_tree",
+    // After a step of a rekey files go on with the maps they had before.
+    "volume.rekey_keeps_old_maps",
+    // The trees that snapshots retain are thought to need no older key than the volume.
+    "volume.rekey_forgets_snapshots",
     // After a failed condition, a root is committed over whatever stands there, whoever owns the volume now.
     "anchor.commit_without_fence",
     // The root is not retained at a takeover.

@@ -121,6 +121,14 @@ pub trait Running: Send + Sync {
     ) -> Result<(), SnapshotRefusal> {
         Err(SnapshotRefusal::Trouble("there are no restores here".into()))
     }
+    /// Takes a newer key if there is one, makes one first if `rotates`, and seals what is under older ones anew.
+    async fn rekey(&self, _rotates: bool, _bytes_per_second: u64) -> Result<(), String> {
+        Err("there are no keys here".into())
+    }
+    /// Rekeys to the end; what is wrong with the volume's word on its keys, in words.
+    async fn finish_rekey(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// What is wrong with what is stored, in words; empty if nothing.
     async fn verify(&self) -> Vec<String>;
     /// Whether another owner shut it out.

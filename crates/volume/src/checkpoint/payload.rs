@@ -4,6 +4,7 @@ use crate::{
     codec::{DecodeError, Decoder, Encoder},
     inode::{decode_time, encode_time},
     journal::Sequence,
+    rekey::RekeyState,
     record::{decode_request, encode_request},
     state::VolumeCounters,
 };
@@ -11,8 +12,8 @@ use bytes::Bytes;
 use firn_format::{Uid, Version};
 use firn_vfs::{CompletedRequest, FileHandle, Timestamp};
 
-/// Version 2 added the snapshots' names and the history; version 1 had neither.
-const VERSION: u8 = 2;
+/// Version 3 added the rekey; version 2 the snapshots' names and the history.
+const VERSION: u8 = 3;
 const OLDEST_VERSION: u8 = 1;
 
 /// Commits remembered, so that a proposal of the cleaner can be told to be of this branch. At the busiest cadence (5 s) that
@@ -42,6 +43,8 @@ pub struct CheckpointPayload {
     pub snapshots: Vec<SealedSnapshot>,
     /// The commits before this one, oldest first.
     pub history: Vec<(Version, Uid)>,
+    /// Where rekeying stands.
+    pub rekey: RekeyState,
 }
 
 impl CheckpointPayload {
@@ -73,6 +76,7 @@ impl CheckpointPayload {
         for (version, uid) in &self.history {
             out.u64(version.0).raw(&uid.0);
         }
+        self.rekey.encode(&mut out);
         out.finish()
     }
 
@@ -122,6 +126,11 @@ impl CheckpointPayload {
                 history.push((Version(input.u64()?), Uid(input.array()?)));
             }
         }
+        let rekey = if version >= 3 {
+            RekeyState::decode(&mut input)?
+        } else {
+            RekeyState::default()
+        };
         input.finish()?;
         Ok(Self {
             counters,
@@ -130,6 +139,7 @@ impl CheckpointPayload {
             completed,
             snapshots,
             history,
+            rekey,
         })
     }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     checkpointer::CheckpointerState,
-    kept_checkpoint, merge,
+    kept_checkpoint, merge, rekey,
     serving::ServingState,
     state::{Retained, Snapshot},
     volume::Inner,
@@ -36,14 +36,23 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if !serving(&inner) {
             return;
         }
-        if !inner.lock().is_dirty() && !inner.snapshots.are_waited_for() {
-            // A sync of a clean volume is done as it is asked for.
-            inner.checkpointer.begin();
-            inner.checkpointer.tell_committed();
-            inner.checkpointer.woken().await;
-            continue;
+        if inner.lock().is_dirty() || inner.snapshots.are_waited_for() {
+            wait_until_due(&inner).await;
+        } else {
+            let rekey = inner.rekey.due(inner.env.now());
+            if rekey.is_none_or(|wait| !wait.is_zero()) {
+                // A sync of a clean volume is done as it is asked for.
+                inner.checkpointer.begin();
+                inner.checkpointer.tell_committed();
+                let woken = inner.checkpointer.woken();
+                match rekey {
+                    None => woken.await,
+                    // Either the next step may be made, or somebody wants something.
+                    Some(wait) => drop(inner.env.timeout(wait, woken).await),
+                }
+                continue;
+            }
         }
-        wait_until_due(&inner).await;
         if !serving(&inner) {
             return;
         }
@@ -90,9 +99,11 @@ async fn wait_until_due(inner: &Inner) {
             }
             inner.config.cadence.limit(&state)
         };
-        let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
+        let left = limit.saturating_sub(waited);
+        let left = inner.rekey.due(inner.env.now()).map_or(left, |rekey| rekey.min(left));
+        if left.is_zero() {
             return;
-        };
+        }
         // Either the time is up, or a change made it due earlier.
         let _ = inner.env.timeout(left.min(inner.config.cadence.busy), wake).await;
     }
@@ -101,6 +112,8 @@ async fn wait_until_due(inner: &Inner) {
 /// One checkpoint, from freeze to trim.
 async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), CheckpointError> {
     inner.env.fault_point("checkpoint.before_freeze").await;
+    // Before anything is packed: what is packed from here on is sealed under this epoch or a newer one.
+    let mut rekeying = rekey::begin(inner);
     let (begun, snapshots, covered, frozen, mut counters, completed, inode_map) = {
         let mut state = inner.lock();
         // In one instant: a snapshot is what is frozen with its record.
@@ -133,7 +146,13 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     inner.env.fault_point("checkpoint.after_build").await;
     let (mut listed, pending) = snapshots;
     let merged = merge::step(inner, own, &mut packer, &mut built, &mut listed).await?;
-    // What is retained is what is committed: after the merge, which writes nodes anew. An object of this version that the head has
+    if rekeying.has_step() {
+        if firn_env::planted!("volume.rekey_stale_tree") {
+            built.inode_map = inode_map;
+        }
+        rekey::step(inner, own, &mut packer, &mut built, &mut rekeying).await?;
+    }
+    // What is retained is what is committed: after the merge and the rekey, which write nodes anew. An object of this version that the head has
     // and its snapshot has not would live on in later ones unseen by who asks the oldest snapshot only (I4).
     let retained = built.inode_map.map(|built_map| Retained {
         version,
@@ -178,6 +197,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         completed,
         snapshots: sealed_snapshots(&listed),
         history: own.history.iter().copied().collect(),
+        rekey: rekeying.state.clone(),
     };
     let (root, copy) = pack_checkpoint(&mut packer, &checkpoint, &payload).await?;
     if !firn_env::planted!("volume.commit_before_upload") {
@@ -207,7 +227,14 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         state.install(built.inode_map, built.entries);
         // Also those that were pending: their roots are those just committed.
         state.relocate_snapshots(&listed);
+        // In the same instant: what is written next must not build on the old maps.
+        if !firn_env::planted!("volume.rekey_keeps_old_maps") {
+            for (number, map) in std::mem::take(&mut rekeying.contents) {
+                state.set_content(number, map);
+            }
+        }
     }
+    inner.rekey.committed(rekeying, inner.env.now());
     if let Some(step) = &merged {
         merge::committed(inner, own, step);
         merge::forget_old_places(inner, &packer, own).await;

@@ -103,7 +103,7 @@ impl Damages {
                 state.known.remove(&key(&place));
                 return;
             }
-            Err(ReadError::Unavailable { .. }) => return,
+            Err(ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. }) => return,
             Err(error @ ReadError::Corrupt { location, .. }) => {
                 state.counters.damaged += 1;
                 (DamageKind::Damaged, location.segment, error)

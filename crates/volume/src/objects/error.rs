@@ -1,7 +1,7 @@
 //! Errors of reading an object, by what its reader should do.
 
 use firn_env::DiskError;
-use firn_format::{Location, Place, SegmentId};
+use firn_format::{KeyEpoch, Location, Place, SegmentId};
 
 /// A read failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -13,6 +13,17 @@ pub enum ReadError {
         segment: SegmentId,
         /// The store's words.
         detail: String,
+    },
+    /// It is sealed under a key that is not at hand: this edge's key ring is older than the object, or one from which the key was
+    /// dropped. Nothing is wrong with the data; a newer ring may come.
+    #[error("the object at {place} is sealed under the key of epoch {epoch}, which is not at hand (the newest is {newest})")]
+    KeyNotAtHand {
+        /// The object that was wanted.
+        place: Place,
+        /// Its epoch.
+        epoch: KeyEpoch,
+        /// The newest epoch whose key is at hand.
+        newest: KeyEpoch,
     },
     /// The store gave bytes that are not the object, also when asked a second time for exactly these.
     #[error("the object at {place} is damaged (read from {} at {}+{}): {detail}", location.segment, location.offset, location.length)]

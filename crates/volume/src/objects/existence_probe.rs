@@ -23,6 +23,7 @@ impl Objects {
             Ok(bytes) => match self.inner.open(bytes, pointer, place).await {
                 Ok(object) => Ok(object),
                 Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => Err(corrupt(detail)),
+                Err(Misfit::NoKey { epoch, newest }) => Err(ReadError::KeyNotAtHand { place, epoch, newest }),
             },
             Err(refusal) => Err(corrupt(read_error(refusal, &location, place)?)),
         }
@@ -41,7 +42,7 @@ impl Objects {
                 self.insert(pointer, object.clone());
                 Ok(object)
             }
-            Err(error @ ReadError::Unavailable { .. }) => Err(error),
+            Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => Err(error),
             // It may have been moved on, or is right when it is asked for again.
             Err(ReadError::Corrupt { .. } | ReadError::Missing { .. }) => self.get(pointer, place).await,
         }

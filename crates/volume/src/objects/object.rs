@@ -2,8 +2,8 @@
 
 use super::ReadError;
 use bytes::Bytes;
-use firn_format::{FormatError, ObjectHeader, Place, Pointer, Uid, decode_object};
-use firn_seal::ObjectOpener;
+use firn_format::{FormatError, KeyEpoch, ObjectHeader, Place, Pointer, Uid, decode_object};
+use firn_seal::{ObjectOpener, SealError};
 use futures::{channel::oneshot, future::Shared};
 use std::sync::Arc;
 
@@ -57,6 +57,8 @@ pub(super) enum Misfit {
     Damaged(String),
     /// They are the object, and it cannot be used: no other bytes will do.
     Unusable(String),
+    /// They are the object, and it is sealed under a key that is not at hand.
+    NoKey { epoch: KeyEpoch, newest: KeyEpoch },
 }
 
 pub(super) fn open_object(
@@ -73,7 +75,10 @@ pub(super) fn open_object(
         })?;
     let opened = opener
         .open(verified)
-        .map_err(|error| Misfit::Unusable(error.to_string()))?;
+        .map_err(|error| match error {
+            SealError::UnknownKeyEpoch { epoch, newest } => Misfit::NoKey { epoch, newest },
+            other => Misfit::Unusable(other.to_string()),
+        })?;
     Ok(Arc::new(Object {
         header: opened.header,
         payload: opened.payload,

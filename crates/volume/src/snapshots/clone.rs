@@ -14,6 +14,7 @@ use crate::{
     checkpoint::{CheckpointPayload, Packer, PackerContext},
     error::VolumeError,
     journal::Sequence,
+    rekey::RekeyState,
     state::VolumeCounters,
     volume::Volume,
 };
@@ -152,6 +153,10 @@ impl Volume {
             completed: Vec::new(),
             snapshots: Vec::new(),
             history: Vec::new(),
+            rekey: match inner.rekey.state().oldest_at(retained.version) {
+                Some(oldest) => RekeyState::clean_from(oldest, version),
+                None => RekeyState::default(),
+            },
         };
         inner.env.fault_point("clone.before_commit").await;
         commit_root(

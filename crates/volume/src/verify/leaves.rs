@@ -7,7 +7,8 @@ use crate::{
     objects::{Objects, ReadError},
     tree_diff::Counterpart,
 };
-use firn_format::{Place, Pointer, TreeRoot, radix};
+use firn_format::{KeyEpoch, Place, Pointer, TreeRoot, radix};
+use std::collections::BTreeMap;
 
 /// What the walk came to.
 pub(super) enum Step {
@@ -35,6 +36,8 @@ pub(super) struct Leaves<'a> {
     inode: u64,
     /// The next one last; at most a node's children for each level.
     pending: Vec<Pending>,
+    /// Nodes gone through, by the epoch of their key.
+    pub(super) epochs: BTreeMap<KeyEpoch, u64>,
 }
 
 impl<'a> Leaves<'a> {
@@ -62,6 +65,7 @@ impl<'a> Leaves<'a> {
             objects,
             inode,
             pending: vec![top],
+            epochs: BTreeMap::new(),
         })
     }
 
@@ -94,7 +98,7 @@ impl<'a> Leaves<'a> {
             };
             let node = match self.objects.get(&pointer, place).await {
                 Ok(node) => node,
-                Err(error @ ReadError::Unavailable { .. }) => return Err(error),
+                Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => return Err(error),
                 Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
                     let to = first.saturating_add(leaves_below(level) - 1);
                     return Ok(Some(Step::Lost {
@@ -104,6 +108,7 @@ impl<'a> Leaves<'a> {
                     }));
                 }
             };
+            *self.epochs.entry(node.header.seal.key_epoch).or_default() += 1;
             let theirs = match other {
                 Some(other) => readable(other.object(self.objects, place).await)?.flatten(),
                 None => None,
@@ -137,7 +142,7 @@ fn leaves_below(level: u8) -> u64 {
 pub(super) fn readable<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match found {
         Ok(value) => Ok(Some(value)),
-        Err(error @ ReadError::Unavailable { .. }) => Err(error),
+        Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => Err(error),
         Err(ReadError::Corrupt { .. } | ReadError::Missing { .. }) => Ok(None),
     }
 }

@@ -8,6 +8,7 @@ mod damage;
 mod detached;
 mod files;
 mod quota;
+mod rekeying;
 mod restoring;
 mod sequential;
 mod snapshots;
