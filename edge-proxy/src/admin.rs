@@ -3,14 +3,15 @@
 //! One connection carries one request and its replies, each a line of JSON:
 //!
 //! ```text
-//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify" | {"clean" | "snapshot" | "restore" | "clone": {…}}}
-//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "error", …}
+//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify" | {"clean" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
+//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "rekey" | "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
 //! answered with an error that names the versions, and the connection is closed.
 
 mod client;
+mod rekey;
 mod server;
 mod snapshots;
 
@@ -18,6 +19,7 @@ pub use client::{Client, expect_end};
 pub use server::{DrainRequest, serve};
 
 use crate::{
+    rekey::{RekeyCommand, RekeyPart},
     snapshot::Snapshot,
     snapshots::{SnapshotCommand, SnapshotLine},
 };
@@ -50,6 +52,8 @@ pub enum Command {
     Clean { plan: bool },
     /// Something about snapshots.
     Snapshot { what: SnapshotCommand },
+    /// Something about keys.
+    Rekey { what: RekeyCommand },
     /// Copy from a snapshot.
     Restore {
         snapshot: String,
@@ -106,9 +110,14 @@ pub enum Reply {
         /// Directories parts of whose names are lost.
         #[serde(default)]
         lost_directories: u64,
+        /// The epochs of the keys that open what was read.
+        #[serde(default)]
+        epochs: Vec<u32>,
     },
     /// The snapshots there are.
     Snapshots { snapshots: Vec<SnapshotLine> },
+    /// Which keys the volume needs.
+    Rekey { rekey: Box<RekeyPart> },
     /// Done.
     Done {
         /// For people.

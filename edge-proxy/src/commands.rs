@@ -92,11 +92,13 @@ pub async fn verify(config: &Config) -> Result<(), Failure> {
                 bytes,
                 damages: 0,
                 snapshots,
+                epochs,
                 ..
             } => {
                 println!(
-                    "whole: {inodes} files, {blocks} blocks, {} read from the store and checked, in the volume and {snapshots} snapshots",
-                    report::size(bytes)
+                    "whole: {inodes} files, {blocks} blocks, {} read from the store and checked, in the volume and {snapshots} snapshots{}",
+                    report::size(bytes),
+                    sealed_under(&epochs)
                 );
                 return Ok(());
             }
@@ -132,6 +134,18 @@ pub async fn verify(config: &Config) -> Result<(), Failure> {
                 return Err(Failure::damaged(text));
             }
             other => return Err(unexpected(&other)),
+        }
+    }
+}
+
+/// By which keys what was verified is opened.
+fn sealed_under(epochs: &[u32]) -> String {
+    match epochs {
+        [] => String::new(),
+        [only] => format!("; sealed under key epoch {only} only"),
+        several => {
+            let several: Vec<String> = several.iter().map(u32::to_string).collect();
+            format!("; sealed under key epochs {}", several.join(", "))
         }
     }
 }

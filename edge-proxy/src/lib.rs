@@ -28,6 +28,7 @@ mod outage;
 mod parts;
 mod program;
 mod recover;
+mod rekey;
 mod replace;
 mod report;
 mod reporting;

@@ -1,8 +1,8 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    admin, allocator, commands, config, enrol, failure::Failure, format, join, parts::Outside, recover, run,
-    smb, snapshots,
+    admin, allocator, commands, config, enrol, failure::Failure, format, join, parts::Outside, recover,
+    rekey, run, smb, snapshots,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -105,6 +105,11 @@ enum Command {
         /// The snapshot; without it, the present state.
         #[arg(long)]
         snapshot: Option<String>,
+    },
+    /// Seals what older keys open anew under the newest one, after a rotation.
+    Rekey {
+        #[command(subcommand)]
+        what: rekey::RekeyCommand,
     },
     /// Says who may log in over SMB.
     Smb {
@@ -240,6 +245,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Clone { name, snapshot } => {
             snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
         }
+        Command::Rekey { what } => rekey::rekey(&config, what).await,
         Command::Smb { what } => smb::commands::execute(&config, what).await,
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await

@@ -55,8 +55,8 @@ pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDam
 pub use open::FormatOptions;
 pub use parts::{Parts, file_system_id};
 pub use rekey::{
-    CleanSince, LastRekey, OldSnapshot, REKEY_BYTES_PER_SECOND, RekeyCounts, RekeyEnd, RekeyState, RekeyStatus,
-    UnderWay,
+    CleanSince, LastRekey, OldSnapshot, REKEY_BYTES_PER_SECOND, RekeyCounts, RekeyEnd, RekeyState,
+    RekeyStatus, UnderWay,
 };
 pub use replay::RecoveryReport;
 pub use salvage::{SalvageReport, TakeoverReport};

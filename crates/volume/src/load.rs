@@ -117,7 +117,9 @@ pub(crate) async fn read_checkpoint(
     match objects.get(&pointer, checkpoint_place(version)).await {
         Ok(object) => Ok(object),
         Err(error @ ReadError::Unavailable { .. }) => Err(error.into()),
-        Err(ReadError::KeyNotAtHand { epoch, newest, .. }) => Err(VolumeError::KeyNotAtHand { epoch, newest }),
+        Err(ReadError::KeyNotAtHand { epoch, newest, .. }) => {
+            Err(VolumeError::KeyNotAtHand { epoch, newest })
+        }
         Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
             Err(VolumeError::CheckpointLost {
                 version: version.0,

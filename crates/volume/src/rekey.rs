@@ -38,6 +38,7 @@ use std::{
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
+use tokio::sync::Notify;
 pub(crate) use walk::step;
 
 /// 4 MiB a second, read and written: a third of a line of 100 Mbit/s; 1 TiB takes three days.
@@ -66,10 +67,17 @@ struct Shared {
     settled: u64,
     /// When the next step may be made.
     next_step: Option<Monotonic>,
+    /// Looks for a newer key ring that were asked for; those that were made, and why the last one failed.
+    looks_asked: u64,
+    looks_made: u64,
+    look_failed: Option<String>,
 }
 
 /// The volume's rekey, shared by who asks for it and the checkpointer.
-pub(crate) struct Rekey(Mutex<Shared>);
+pub(crate) struct Rekey {
+    shared: Mutex<Shared>,
+    looked: Notify,
+}
 
 /// What a checkpoint does about it.
 pub(crate) struct Plan {
@@ -86,14 +94,17 @@ pub(crate) struct Plan {
 
 impl Rekey {
     pub fn new(committed: RekeyState) -> Self {
-        Self(Mutex::new(Shared {
-            committed,
-            ..Shared::default()
-        }))
+        Self {
+            shared: Mutex::new(Shared {
+                committed,
+                ..Shared::default()
+            }),
+            looked: Notify::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().expect("no panic under this lock")
+        self.shared.lock().expect("no panic under this lock")
     }
 
     fn ask(&self, request: Request) -> u64 {
@@ -110,11 +121,7 @@ impl Rekey {
             return Some(Duration::ZERO);
         }
         shared.committed.under_way.as_ref()?;
-        Some(
-            shared
-                .next_step
-                .map_or(Duration::ZERO, |next| next.since(now)),
-        )
+        Some(shared.next_step.map_or(Duration::ZERO, |next| next.since(now)))
     }
 
     /// A checkpoint begins that seals under `newest` or later.
@@ -248,6 +255,55 @@ impl Volume {
         }
     }
 
+    /// Has whoever follows the key rings look for a newer one, and waits for it: a rekey is to the newest key there is, and an idle
+    /// edge does not look by itself.
+    ///
+    /// # Errors
+    /// Why no ring was taken; the keys are as they were.
+    pub async fn want_newest_keys(&self, within: Duration) -> Result<(), String> {
+        let inner = &self.inner;
+        let asked = {
+            let mut shared = inner.rekey.lock();
+            shared.looks_asked += 1;
+            shared.looks_asked
+        };
+        let made = async {
+            loop {
+                let looked = inner.rekey.looked.notified();
+                futures::pin_mut!(looked);
+                looked.as_mut().enable();
+                {
+                    let shared = inner.rekey.lock();
+                    if shared.looks_made >= asked {
+                        return shared.look_failed.clone().map_or(Ok(()), Err);
+                    }
+                }
+                looked.await;
+            }
+        };
+        futures::pin_mut!(made);
+        inner
+            .env
+            .timeout(within, made)
+            .await
+            .unwrap_or_else(|_| Err("nobody looked for a newer key ring in time".into()))
+    }
+
+    /// The look for a newer key ring that somebody waits for, if any; for who follows the rings.
+    pub fn newest_keys_wanted(&self) -> Option<u64> {
+        let shared = self.inner.rekey.lock();
+        (shared.looks_asked > shared.looks_made).then_some(shared.looks_asked)
+    }
+
+    /// That look was made.
+    pub fn newest_keys_looked(&self, asked: u64, outcome: Result<(), String>) {
+        let mut shared = self.inner.rekey.lock();
+        shared.looks_made = asked;
+        shared.look_failed = outcome.err();
+        drop(shared);
+        self.inner.rekey.looked.notify_waiters();
+    }
+
     /// How far the volume is from needing only its newest key; takes no request.
     pub fn rekey_status(&self) -> RekeyStatus {
         let inner = &self.inner;
@@ -331,13 +387,27 @@ fn log_end(before: &RekeyState, after: &RekeyState) {
     let target = last.target.0;
     match last.end {
         RekeyEnd::Done => {
-            tracing::info!(target, resealed_objects, resealed_bytes, "the volume holds nothing sealed under older keys; snapshots may");
+            tracing::info!(
+                target,
+                resealed_objects,
+                resealed_bytes,
+                "the volume holds nothing sealed under older keys; snapshots may"
+            );
         }
         RekeyEnd::Stopped => {
-            tracing::info!(target, resealed_objects, resealed_bytes, "the rekey was stopped; what it did stays done");
+            tracing::info!(
+                target,
+                resealed_objects,
+                resealed_bytes,
+                "the rekey was stopped; what it did stays done"
+            );
         }
         RekeyEnd::Unreadable => {
-            tracing::warn!(target, unreadable, "the rekey came to its end, but what could not be read is still under its old key; run `firn-edge verify`, restore or remove what is damaged, and start it again");
+            tracing::warn!(
+                target,
+                unreadable,
+                "the rekey came to its end, but what could not be read is still under its old key; run `firn-edge verify`, restore or remove what is damaged, and start it again"
+            );
         }
     }
 }

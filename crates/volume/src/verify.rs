@@ -21,7 +21,7 @@ use crate::{
 };
 use firn_format::{INODE_MAP, KeyEpoch, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot, USAGE_MAP};
 use leaves::{Leaves, Step, readable};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Damages reported one by one; further ones are counted.
 const DAMAGES_MAX: usize = 1000;
@@ -72,6 +72,13 @@ impl VerifyReport {
     /// Whether nothing is wrong.
     pub fn is_whole(&self) -> bool {
         self.damages.is_empty() && self.more_damages == 0
+    }
+
+    /// The epochs of all keys that open what was read, the oldest first.
+    pub fn epochs(&self) -> Vec<u32> {
+        let read = self.live_epochs.keys().chain(self.snapshot_epochs.keys());
+        let epochs: BTreeSet<u32> = read.map(|epoch| epoch.0).collect();
+        epochs.into_iter().collect()
     }
 
     /// Files of the volume that cannot be reached at all.

@@ -1,7 +1,7 @@
 //! The edge's side of the admin socket.
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
-use crate::{failure::Failure, report, snapshot::Observed, snapshots::SnapshotCommand};
+use crate::{failure::Failure, rekey::RekeyCommand, report, snapshot::Observed, snapshots::SnapshotCommand};
 use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
 use firn_volume::VerifyReport;
 use futures::future::{Either, select};
@@ -162,6 +162,7 @@ impl Admin {
                 Command::Verify => self.verify(&mut client).await,
                 Command::Clean { plan } => self.clean(&mut client, plan).await,
                 Command::Snapshot { what } => self.snapshot(&mut client, what).await,
+                Command::Rekey { what } => self.rekey(&mut client, what).await,
                 Command::Restore {
                     snapshot,
                     path,
@@ -186,12 +187,16 @@ impl Admin {
         let detached = self.observed.detached()?;
         let list = SnapshotCommand::List { space: false };
         match &request.as_ref().ok()?.command {
-            Command::Status => None,
+            Command::Status
+            | Command::Rekey {
+                what: RekeyCommand::Status { .. },
+            } => None,
             Command::Snapshot { what } if *what == list => None,
             Command::Sync
             | Command::Drain
             | Command::Verify
             | Command::Clean { .. }
+            | Command::Rekey { .. }
             | Command::Snapshot { .. }
             | Command::Restore { .. }
             | Command::Clone { .. } => Some(format!(
@@ -299,6 +304,7 @@ impl Admin {
         let unreachable = report.unreachable();
         let (snapshots, missing_segments) = (report.snapshots, report.missing_segments);
         let lost_directories = report.lost_directories;
+        let epochs = report.epochs();
         for damage in report.damages {
             client
                 .send(&Reply::Damage {
@@ -319,6 +325,7 @@ impl Admin {
                 missing_segments,
                 unreachable,
                 lost_directories,
+                epochs,
             })
             .await
     }

@@ -180,24 +180,35 @@ impl KeyRings {
             env.sleep(every.min(TICK)).await;
             let status = volume.status();
             let is_active = status.checkpoints != seen || status.oldest_uncommitted.is_some();
-            if !is_active || env.now().since(looked) < every {
+            let wanted = volume.newest_keys_wanted();
+            if wanted.is_none() && (!is_active || env.now().since(looked) < every) {
                 continue;
             }
             (looked, seen) = (env.now(), status.checkpoints);
-            let renewed = match self.renew().await {
-                Ok(renewed) => renewed,
+            let outcome = match self.renew().await {
+                Ok(renewed) => adopt(&keys, &renewed),
                 Err(error) => {
                     tracing::warn!(%error, "no newer key ring was taken; this edge goes on with the keys it has");
-                    continue;
+                    Err(error.to_string())
                 }
             };
-            match keys.adopt(&renewed) {
-                Ok(true) => {
-                    tracing::info!(epoch = %keys.current(), "new data is sealed under a new key epoch")
-                }
-                Ok(false) => {}
-                Err(error) => tracing::error!(%error, "the keys of the newest key ring are not adopted"),
+            if let Some(wanted) = wanted {
+                volume.newest_keys_looked(wanted, outcome);
             }
+        }
+    }
+}
+
+fn adopt(keys: &Keys, renewed: &Keys) -> Result<(), String> {
+    match keys.adopt(renewed) {
+        Ok(true) => {
+            tracing::info!(epoch = %keys.current(), "new data is sealed under a new key epoch");
+            Ok(())
+        }
+        Ok(false) => Ok(()),
+        Err(error) => {
+            tracing::error!(%error, "the keys of the newest key ring are not adopted");
+            Err(error.to_string())
         }
     }
 }

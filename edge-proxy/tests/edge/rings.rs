@@ -245,6 +245,84 @@ async fn a_running_edge_seals_under_a_new_epoch_and_an_idle_one_asks_nothing() {
     edge.stop();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_rekeys_while_a_client_works_and_the_old_key_is_needed_by_a_snapshot_only() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    let tenant = Tenant::of(&cloud, &edge);
+    edge.start(&[]);
+    let files = edge.client().await;
+    let mut noise = entropy(5);
+    let mut content = vec![0; 400_000];
+    noise(&mut content);
+    for number in 0..8 {
+        files.write(&format!("old {number}"), &content).await;
+    }
+    edge.succeed(&["snapshot", "create", "monday"]);
+    let said = edge.succeed(&["rekey", "status"]);
+    assert!(said.contains("key epoch 1") && said.contains("done:"), "{said}");
+    let (_, before) = tenant.epochs(&BTreeSet::new());
+
+    // The edge is idle and has not seen the new ring: to start a rekey is a reason to look.
+    tenant.rotate(1);
+    let said = edge.succeed(&["rekey", "start", "--rate", "64 KiB"]);
+    assert!(said.contains("under way to key epoch 2"), "{said}");
+    assert_eq!(status(&edge)["volume"]["key_epoch"], 2);
+    let again = edge.succeed(&["rekey", "start", "--rate", "256 KiB"]);
+    assert!(again.contains("under way to key epoch 2"), "{again}");
+
+    // A client reads and writes meanwhile, and the process is killed.
+    files.write("new", b"written meanwhile").await;
+    files.write_at("old 7", 100, b"changed meanwhile").await;
+    assert_eq!(files.read("old 3").await.as_ref(), Some(&content));
+    edge.kill();
+    edge.start(&[]);
+    let files = edge.client().await;
+    let said = edge.succeed(&["rekey", "status"]);
+    assert!(said.contains("under way to key epoch 2"), "{said}");
+    let said = edge.succeed(&["rekey", "stop"]);
+    assert!(
+        said.contains("no rekey is under way") && said.contains("stopped"),
+        "{said}"
+    );
+    let said = edge.succeed(&["rekey", "start", "--wait", "--rate", "1 GiB"]);
+    assert!(
+        said.contains("snapshot monday needs older keys") && !said.contains("done:"),
+        "{said}"
+    );
+    let shown: serde_json::Value =
+        serde_json::from_str(&edge.succeed(&["rekey", "status", "--json"])).expect("JSON");
+    assert_eq!(
+        (
+            &shown["oldest_epoch"],
+            &shown["oldest_epoch_needed"],
+            &shown["is_done"]
+        ),
+        (&2.into(), &1.into(), &false.into())
+    );
+
+    edge.succeed(&["snapshot", "delete", "monday"]);
+    let said = edge.succeed(&["rekey", "status"]);
+    assert!(said.contains("done: nothing that can be reached"), "{said}");
+    let (epochs, _) = tenant.epochs(&before);
+    assert_eq!(epochs.last(), Some(&2));
+    content[100..117].copy_from_slice(b"changed meanwhile");
+    assert_eq!(files.read("old 7").await.as_ref(), Some(&content));
+    assert_eq!(
+        files.read("new").await.as_deref(),
+        Some(&b"written meanwhile"[..])
+    );
+    let said = edge.succeed(&["verify"]);
+    assert!(
+        said.starts_with("whole:") && said.contains("key epoch 2 only"),
+        "{said}"
+    );
+    let said = edge.fail(2, &["rekey", "start", "--rate", "soon"]);
+    assert!(said.contains("rate"), "{said}");
+    edge.stop();
+}
+
 fn requests_of(edge: &Machine) -> (u64, u64) {
     let status = status(edge);
     let of = |part: &str| status[part]["requests"].as_u64().expect("a number");

@@ -89,7 +89,11 @@ async fn against_a_scan(volume: &Volume) -> Vec<String> {
     };
     let status = volume.rekey_status();
     let live = report.live_epochs.keys().min().copied();
-    let all = report.snapshot_epochs.keys().chain(report.live_epochs.keys()).min();
+    let all = report
+        .snapshot_epochs
+        .keys()
+        .chain(report.live_epochs.keys())
+        .min();
     let mut wrong = Vec::new();
     if live < status.oldest {
         wrong.push(format!("the tree holds what is under {live:?}: {status:?}"));

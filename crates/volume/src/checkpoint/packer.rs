@@ -125,7 +125,9 @@ impl Packer {
     ) -> Result<T, ReadError> {
         loop {
             match read().await {
-                Err(ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. }) => self.context.env.sleep(Duration::from_secs(2)).await,
+                Err(ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. }) => {
+                    self.context.env.sleep(Duration::from_secs(2)).await
+                }
                 done @ (Ok(_) | Err(ReadError::Corrupt { .. } | ReadError::Missing { .. })) => return done,
             }
         }

@@ -4,8 +4,8 @@ use crate::{
     codec::{DecodeError, Decoder, Encoder},
     inode::{decode_time, encode_time},
     journal::Sequence,
-    rekey::RekeyState,
     record::{decode_request, encode_request},
+    rekey::RekeyState,
     state::VolumeCounters,
 };
 use bytes::Bytes;

@@ -100,7 +100,10 @@ async fn wait_until_due(inner: &Inner) {
             inner.config.cadence.limit(&state)
         };
         let left = limit.saturating_sub(waited);
-        let left = inner.rekey.due(inner.env.now()).map_or(left, |rekey| rekey.min(left));
+        let left = inner
+            .rekey
+            .due(inner.env.now())
+            .map_or(left, |rekey| rekey.min(left));
         if left.is_zero() {
             return;
         }

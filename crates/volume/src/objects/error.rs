@@ -16,7 +16,9 @@ pub enum ReadError {
     },
     /// It is sealed under a key that is not at hand: this edge's key ring is older than the object, or one from which the key was
     /// dropped. Nothing is wrong with the data; a newer ring may come.
-    #[error("the object at {place} is sealed under the key of epoch {epoch}, which is not at hand (the newest is {newest})")]
+    #[error(
+        "the object at {place} is sealed under the key of epoch {epoch}, which is not at hand (the newest is {newest})"
+    )]
     KeyNotAtHand {
         /// The object that was wanted.
         place: Place,

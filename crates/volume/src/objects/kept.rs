@@ -44,7 +44,9 @@ impl Objects {
     pub(crate) fn open_kept(&self, bytes: Bytes, uid: &Uid, place: Place) -> Result<Arc<Object>, String> {
         open_object(&self.inner.opener, bytes, uid, Some(place)).map_err(|misfit| match misfit {
             Misfit::Damaged(detail) | Misfit::Unusable(detail) => detail,
-            Misfit::NoKey { epoch, .. } => format!("it is sealed under the key of epoch {epoch}, which is not at hand"),
+            Misfit::NoKey { epoch, .. } => {
+                format!("it is sealed under the key of epoch {epoch}, which is not at hand")
+            }
         })
     }
 }

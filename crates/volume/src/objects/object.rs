@@ -73,12 +73,10 @@ pub(super) fn open_object(
             FormatError::WrongPlace { .. } => Misfit::Unusable(error.to_string()),
             other => Misfit::Damaged(other.to_string()),
         })?;
-    let opened = opener
-        .open(verified)
-        .map_err(|error| match error {
-            SealError::UnknownKeyEpoch { epoch, newest } => Misfit::NoKey { epoch, newest },
-            other => Misfit::Unusable(other.to_string()),
-        })?;
+    let opened = opener.open(verified).map_err(|error| match error {
+        SealError::UnknownKeyEpoch { epoch, newest } => Misfit::NoKey { epoch, newest },
+        other => Misfit::Unusable(other.to_string()),
+    })?;
     Ok(Arc::new(Object {
         header: opened.header,
         payload: opened.payload,

@@ -296,12 +296,19 @@ mod tests {
         state.start(KeyEpoch(2), 2000, 6);
         let under_way = state.under_way.clone().expect("under way");
         assert_eq!(
-            (under_way.cursor.leaf, under_way.bytes_per_second, under_way.started_ms),
+            (
+                under_way.cursor.leaf,
+                under_way.bytes_per_second,
+                under_way.started_ms
+            ),
             (99, 2000, 5)
         );
         state.follow(KeyEpoch(3));
         let under_way = state.under_way.clone().expect("under way");
-        assert_eq!((under_way.cursor, under_way.target), (Cursor::default(), KeyEpoch(3)));
+        assert_eq!(
+            (under_way.cursor, under_way.target),
+            (Cursor::default(), KeyEpoch(3))
+        );
     }
 
     #[test]

@@ -21,9 +21,7 @@ use crate::{
     volume::Inner,
 };
 use bytes::Bytes;
-use firn_format::{
-    Child, INODE_MAP, KeyEpoch, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, radix,
-};
+use firn_format::{Child, INODE_MAP, KeyEpoch, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, radix};
 use futures::{FutureExt, future::BoxFuture};
 use std::sync::Arc;
 
@@ -253,7 +251,11 @@ impl Walk<'_> {
         if self.stopped_at.is_some() || number < self.from.leaf {
             return Ok(own);
         }
-        let block = if number == self.from.leaf { self.from.block } else { 0 };
+        let block = if number == self.from.leaf {
+            self.from.block
+        } else {
+            0
+        };
         if self.left_bytes == 0 {
             self.stopped_at = Some((number, block));
             return Ok(own);
@@ -319,8 +321,10 @@ impl Walk<'_> {
                     (child.pointer, place)
                 })
                 .collect();
-            let is_cached =
-                node.inode == USAGE_MAP || wanted.iter().any(|(pointer, _)| self.objects.may_have_cached(pointer));
+            let is_cached = node.inode == USAGE_MAP
+                || wanted
+                    .iter()
+                    .any(|(pointer, _)| self.objects.may_have_cached(pointer));
             let objects = if is_cached {
                 self.objects
             } else {

@@ -98,7 +98,9 @@ impl<'a> Leaves<'a> {
             };
             let node = match self.objects.get(&pointer, place).await {
                 Ok(node) => node,
-                Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => return Err(error),
+                Err(error @ (ReadError::Unavailable { .. } | ReadError::KeyNotAtHand { .. })) => {
+                    return Err(error);
+                }
                 Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
                     let to = first.saturating_add(leaves_below(level) - 1);
                     return Ok(Some(Step::Lost {

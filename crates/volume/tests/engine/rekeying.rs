@@ -63,7 +63,13 @@ async fn fill(volume: &Volume) {
         write(volume, file, 0, number.to_le_bytes().repeat(20 + number as usize)).await;
     }
     volume
-        .make_symlink(&root(), top, &name("link"), "target".into(), SetAttributes::default())
+        .make_symlink(
+            &root(),
+            top,
+            &name("link"),
+            "target".into(),
+            SetAttributes::default(),
+        )
         .await
         .expect("made");
     volume.sync().await.expect("synced");
@@ -134,14 +140,20 @@ fn after_a_rekey_the_old_key_opens_nothing_and_clients_saw_nothing_of_it() {
         assert!(!volume.rekey_status().is_done());
         let started = volume.rekey_start(SLOW).await.expect("started");
         let under_way = started.under_way.expect("it is under way");
-        assert_eq!((under_way.target, under_way.bytes_per_second), (KeyEpoch(2), SLOW));
+        assert_eq!(
+            (under_way.target, under_way.bytes_per_second),
+            (KeyEpoch(2), SLOW)
+        );
         let first = volume.status().checkpoints;
         until_over(&env, &volume).await;
         assert!(volume.status().checkpoints > first + 3, "it was done in steps");
 
         let status = volume.rekey_status();
         let last = status.last.clone().expect("one was done");
-        assert_eq!((last.end, last.counts.unreadable, status.left_bytes), (RekeyEnd::Done, 0, 0));
+        assert_eq!(
+            (last.end, last.counts.unreadable, status.left_bytes),
+            (RekeyEnd::Done, 0, 0)
+        );
         assert!(last.counts.resealed_objects > 500, "{last:?}");
         assert_eq!(status.oldest, Some(KeyEpoch(2)));
         assert_eq!(epochs(&volume).await, (vec![2], vec![1]));
@@ -254,7 +266,12 @@ fn two_starts_are_one_rekey_that_follows_a_newer_key_and_ends_when_it_is_stopped
         };
         assert_eq!(of(&first), of(&second));
         env.sleep(Duration::from_secs(200)).await;
-        let passed = volume.rekey_status().under_way.expect("it is slow").counts.passed_bytes;
+        let passed = volume
+            .rekey_status()
+            .under_way
+            .expect("it is slow")
+            .counts
+            .passed_bytes;
         assert!(passed > 0);
         assert!(volume.rekey_status().left_bytes > 0);
 
@@ -298,7 +315,12 @@ fn another_edge_that_takes_over_goes_on_with_the_rekey() {
         let volume = open(parts).await;
         volume.rekey_start(16 << 10).await.expect("started");
         env.sleep(Duration::from_secs(200)).await;
-        let passed = volume.rekey_status().under_way.expect("it is slow").counts.passed_bytes;
+        let passed = volume
+            .rekey_status()
+            .under_way
+            .expect("it is slow")
+            .counts
+            .passed_bytes;
         Volume::takeover(&other, &config()).await.expect("taken over");
         let volume = open(other).await;
         let resumed = volume.rekey_status().under_way.expect("it goes on");
@@ -339,7 +361,10 @@ fn an_edge_with_an_old_ring_is_refused_and_loses_nothing() {
         };
         assert_eq!((*epoch, *newest), (KeyEpoch(2), KeyEpoch(1)));
         let text = refused.to_string();
-        assert!(text.contains("nothing was changed") && text.contains("newer key ring"), "{text}");
+        assert!(
+            text.contains("nothing was changed") && text.contains("newer key ring"),
+            "{text}"
+        );
 
         let volume = open(new).await;
         let file = look(&volume, &["big"]).await.expect("there");
@@ -397,7 +422,10 @@ fn what_is_written_over_meanwhile_stays_and_a_clone_knows_what_it_needs() {
                 volume: clone.volume,
                 ..with_keys(copy(&elsewhere), &keys([1, 2]))
             };
-            let opened = Volume::open(parts, config_of_clone.clone()).await.expect("it opens").0;
+            let opened = Volume::open(parts, config_of_clone.clone())
+                .await
+                .expect("it opens")
+                .0;
             assert_eq!(opened.rekey_status().oldest, oldest, "{}", clone.name);
             opened.drain().await.expect("drained");
         }
