@@ -44,6 +44,7 @@ fn three_hundred_histories_pass_and_meet_every_fault_point() {
         "salvages",
         "drains",
         "idle hours",
+        "rekeys",
         "full disks",
         "starts without the cloud",
     ] {
