@@ -255,7 +255,9 @@ fn classify(error: VolumeError) -> StartError {
         VolumeError::SalvageFirst { .. } => StartError::SalvageFirst,
         VolumeError::Anchor(error) if error.is_transient() => StartError::Later(text),
         VolumeError::Disk(_)
-        | VolumeError::Journal(JournalError::Disk(_) | JournalError::Failed { .. })
+        | VolumeError::Journal(
+            JournalError::Disk(_) | JournalError::NoSpace { .. } | JournalError::Failed { .. },
+        )
         | VolumeError::Objects(_)
         | VolumeError::Read(ReadError::Unavailable { .. })
         | VolumeError::NotDetachable(_)
