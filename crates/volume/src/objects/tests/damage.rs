@@ -287,7 +287,9 @@ async fn a_store_that_tears_and_corrupts_half_of_all_replies_gives_right_objects
                     right += 1;
                 }
                 Err(ReadError::Unavailable { .. } | ReadError::Corrupt { .. }) => {}
-                Err(error @ ReadError::Missing { .. }) => panic!("{error}"),
+                Err(error @ (ReadError::Missing { .. } | ReadError::KeyNotAtHand { .. })) => {
+                    panic!("{error}")
+                }
             }
         }
     }
