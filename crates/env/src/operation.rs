@@ -1,4 +1,4 @@
-//! What a call from outside waits for, so that a slow one can be explained.
+//! Operation: a call from outside while it is executed, and what it waits for, so that a slow one can be explained.
 //!
 //! Whoever serves calls runs each as an [`Operation`]; whoever waits somewhere below says for what, with [`Env::waits_for`]. What
 //! runs in a task of its own, such as a request to the store that several readers share, is noted by each call that waits for it. Where no
