@@ -21,6 +21,7 @@
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
+#   make check-roles     who may do what in the cloud: every role's policy files against a matrix, and on a server that checks credentials
 #   make check-flood     32,000 silent and slow connections against edge, control plane, gateway and disk node; clients beside them; writes docs/benchmarks-connections.md
 #   make check-user-data what an instance of EC2 runs when the pool starts it, in an empty Debian, until its node serves (root)
 #   make check-infra     the Terraform modules: format, validity, tests, the current AWS provider's schema, policies, tflint, checkov
@@ -43,7 +44,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-flood check-user-data check-infra check-foreign load packages lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -134,6 +135,11 @@ check-api:
 check-policy:
 	@tests/lab/cloud/install opa
 	@services/api/policy/check
+
+check-roles:
+	@tests/policies/check
+	@tests/lab/cloud/install versitygw
+	@tests/lab/cloud/with versityiam -- tests/policies/enforced
 
 check-flood:
 	@scripts/check-connections $(ARGUMENTS)

@@ -1,6 +1,7 @@
 //! The table on Amazon DynamoDB: a leaf crate, so that nothing else waits for the cloud SDK to compile.
 //!
-//! One DynamoDB table holds everything; an item is four attributes:
+//! One DynamoDB table holds everything, or two, with some partitions in the second ([`open_with_partitions_apart`]); an item is four
+//! attributes:
 //!
 //! ```text
 //! partition  S   hash key
@@ -25,6 +26,6 @@ mod open;
 mod retry;
 mod table;
 
-pub use any::open;
+pub use any::{open, open_with_partitions_apart};
 pub use open::AwsCredentials;
 pub use table::{ConsumedUnits, DynamoDbTable};

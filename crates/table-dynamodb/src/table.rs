@@ -39,12 +39,23 @@ pub struct ConsumedUnits {
     pub write: f64,
 }
 
+/// Partitions of a table that are kept in another: credentials can be given for that one alone, and a transaction spans both.
+#[derive(Clone)]
+struct Apart {
+    /// What their names begin with.
+    prefix: Arc<str>,
+    /// The other table.
+    name: Arc<str>,
+}
+
 /// A DynamoDB table; cheap to clone.
 #[derive(Clone)]
 pub struct DynamoDbTable {
     env: Env,
     client: Client,
     name: Arc<str>,
+    /// Partitions that are kept in another table of the same region and account.
+    apart: Option<Apart>,
     consumed: Arc<Mutex<ConsumedUnits>>,
 }
 
@@ -70,8 +81,30 @@ impl DynamoDbTable {
             env: env.clone(),
             client: open(env, url, credentials).await?,
             name: url.table.as_str().into(),
+            apart: None,
             consumed: Arc::default(),
         })
+    }
+
+    /// Keeps the partitions whose names begin with `prefix` in `other`, a table of the same region, account and endpoint. Nothing is moved.
+    #[must_use]
+    pub fn with_partitions_in(self, prefix: &str, other: &Self) -> Self {
+        let apart = Apart {
+            prefix: prefix.into(),
+            name: other.name.clone(),
+        };
+        Self {
+            apart: Some(apart),
+            ..self
+        }
+    }
+
+    /// The table in which a partition lies.
+    fn table_of(&self, partition: &str) -> &str {
+        match &self.apart {
+            Some(apart) if partition.starts_with(&*apart.prefix) => &apart.name,
+            Some(_) | None => &self.name,
+        }
     }
 
     /// What DynamoDB says was consumed. Failed conditions consume too, but are not reported.
@@ -94,13 +127,13 @@ impl DynamoDbTable {
             let result = self
                 .client
                 .get_item()
-                .table_name(&*self.name)
+                .table_name(self.table_of(&key.partition))
                 .set_key(Some(key_attributes(key)))
                 .consistent_read(true)
                 .return_consumed_capacity(ReturnConsumedCapacity::Total)
                 .send()
                 .await;
-            let output = result.map_err(|error| judge(&self.name, &error))?;
+            let output = result.map_err(|error| judge(self.table_of(&key.partition), &error))?;
             self.record_read(output.consumed_capacity());
             Ok(output.item)
         })
@@ -119,7 +152,7 @@ impl DynamoDbTable {
             let result = self
                 .client
                 .put_item()
-                .table_name(&*self.name)
+                .table_name(self.table_of(&key.partition))
                 .set_item(Some(item_attributes(key, version, value)))
                 .condition_expression(expression.text)
                 .set_expression_attribute_names(Some(expression.names))
@@ -143,7 +176,7 @@ impl DynamoDbTable {
                             Err(condition_failed(in_doubt, 0))
                         }
                     }
-                    _ => Err(judge(&self.name, &error)),
+                    _ => Err(judge(self.table_of(&key.partition), &error)),
                 },
             }
         })
@@ -156,7 +189,7 @@ impl DynamoDbTable {
             let result = self
                 .client
                 .delete_item()
-                .table_name(&*self.name)
+                .table_name(self.table_of(&key.partition))
                 .set_key(Some(key_attributes(key)))
                 .condition_expression(expression.text)
                 .set_expression_attribute_names(Some(expression.names))
@@ -173,7 +206,7 @@ impl DynamoDbTable {
                     Some(DeleteItemError::ConditionalCheckFailedException(_)) => {
                         Err(condition_failed(in_doubt, 0))
                     }
-                    _ => Err(judge(&self.name, &error)),
+                    _ => Err(judge(self.table_of(&key.partition), &error)),
                 },
             }
         })
@@ -255,7 +288,7 @@ impl DynamoDbTable {
         let item = match (write, version) {
             (Write::Put { key, value, .. }, Some(version)) => item.put(
                 Put::builder()
-                    .table_name(&*self.name)
+                    .table_name(self.table_of(&key.partition))
                     .set_item(Some(item_attributes(key, version, value)))
                     .condition_expression(expression.text)
                     .set_expression_attribute_names(Some(expression.names))
@@ -265,7 +298,7 @@ impl DynamoDbTable {
             ),
             (Write::Delete { key, .. }, _) => item.delete(
                 Delete::builder()
-                    .table_name(&*self.name)
+                    .table_name(self.table_of(&key.partition))
                     .set_key(Some(key_attributes(key)))
                     .condition_expression(expression.text)
                     .set_expression_attribute_names(Some(expression.names))
@@ -275,7 +308,7 @@ impl DynamoDbTable {
             ),
             (Write::Check { key, .. } | Write::Put { key, .. }, _) => item.condition_check(
                 ConditionCheck::builder()
-                    .table_name(&*self.name)
+                    .table_name(self.table_of(&key.partition))
                     .set_key(Some(key_attributes(key)))
                     .condition_expression(expression.text)
                     .set_expression_attribute_names(Some(expression.names))
@@ -335,7 +368,7 @@ impl Table for DynamoDbTable {
             let mut request = self
                 .client
                 .query()
-                .table_name(&*self.name)
+                .table_name(self.table_of(partition))
                 .key_condition_expression(condition)
                 .consistent_read(true)
                 .limit(limit)
@@ -348,7 +381,10 @@ impl Table for DynamoDbTable {
                 request = request.expression_attribute_values(*placeholder, value.clone());
             }
             async move {
-                let output = request.send().await.map_err(|error| judge(&self.name, &error))?;
+                let output = request
+                    .send()
+                    .await
+                    .map_err(|error| judge(self.table_of(partition), &error))?;
                 self.record_read(output.consumed_capacity());
                 let more = output.last_evaluated_key.is_some();
                 let items = output

@@ -13,6 +13,7 @@
 //! must not live again: [`crate::revival`] sees to it.
 
 use crate::{
+    anchor_table,
     handlers::VolumeRecord,
     problem::Problem,
     revival::{self, Since},
@@ -165,6 +166,10 @@ async fn copy(
     loop {
         let page = table.query(partition, "", after.as_deref(), PAGE).await?;
         for item in &page.items {
+            // Which table held the roots says nothing of the tables that this is put into.
+            if item.key == anchor_table::marker() {
+                continue;
+            }
             seen(item)?;
             let value = STANDARD_NO_PAD.encode(&item.value);
             line(
@@ -202,7 +207,8 @@ pub struct Restored {
     pub told: Vec<String>,
 }
 
-/// Puts everything of `file` into an empty table, and ends there what had ended `since`.
+/// Puts everything of `file` into an empty table, and ends there what had ended `since`. `anchor` is the name of the table in which
+/// `table` keeps the roots, if that is one of their own.
 ///
 /// # Errors
 /// [`BackupError`]; the table is then to be thrown away, and no service starts on it.
@@ -211,8 +217,12 @@ pub async fn restore(
     table: &Arc<dyn Table>,
     file: &mut (dyn BufRead + Send),
     since: &Since,
+    anchor: Option<&str>,
 ) -> Result<Restored, BackupError> {
     let items = put_all(env, table, file, since).await?;
+    if let Some(anchor) = anchor {
+        anchor_table::note(table, anchor).await?;
+    }
     let told = revival::settle(env, table, since).await?;
     Ok(Restored { items, told })
 }

@@ -19,13 +19,19 @@
 
 use async_trait::async_trait;
 use firn_identity::{EdgeId, TenantId, UnixTime, VolumeId};
-use serde_json::json;
 use std::sync::Arc;
 
 /// The shortest session that STS gives, and the time within which a removed edge loses the bucket.
 pub const SESSION_SECONDS: u64 = 900;
 /// What STS takes for a session policy in plain text.
 const POLICY_MAX_CHARACTERS: usize = 2048;
+
+/// The files that sessions' policies are made of; `tests/policies` holds them against a matrix of who may do what.
+const EDGE_POLICY: &str = include_str!("../iam/edge-session.json");
+#[cfg(any(feature = "aws", test))]
+const RING_POLICY: &str = include_str!("../iam/ring-session.json");
+#[cfg(any(feature = "aws", test))]
+const PROOF_POLICY: &str = include_str!("../iam/proof-session.json");
 
 /// One volume's place in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,12 +120,10 @@ impl Place {
     /// The session policy of a proof: one object, nothing else.
     #[cfg(any(feature = "aws", test))]
     pub(crate) fn proof_policy(&self, nonce: &str) -> String {
-        let object = format!("arn:aws:s3:::{}/{}", self.bucket, self.proof_key(nonce));
-        json!({
-            "Version": "2012-10-17",
-            "Statement": [{ "Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], "Resource": object }],
-        })
-        .to_string()
+        filled(
+            PROOF_POLICY,
+            &[("BUCKET", &self.bucket), ("OBJECT", &self.proof_key(nonce))],
+        )
     }
 
     /// The session policy of an edge for this place, which is one of S3.
@@ -132,31 +136,28 @@ impl Place {
         } else {
             format!("{}/*", self.prefix)
         };
-        let bucket = format!("arn:aws:s3:::{}", self.bucket);
-        let objects = format!("{bucket}/{under}");
-        let policy = json!({
-            "Version": "2012-10-17",
-            "Statement": [
-                { "Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": objects },
-                { "Effect": "Allow", "Action": "s3:ListBucket", "Resource": bucket,
-                  "Condition": { "StringLike": { "s3:prefix": under } } },
-                // A put without If-None-Match could replace what is there.
-                { "Effect": "Deny", "Action": "s3:PutObject", "Resource": "*",
-                  "Condition": { "Null": { "s3:if-none-match": "true" } } },
-                { "Effect": "Deny", "Action": "s3:PutObject", "Resource": format!("{bucket}/*/keyring/*") },
-                { "Effect": "Deny",
-                  "Action": ["s3:Delete*", "s3:PutObjectAcl", "s3:PutObjectRetention", "s3:PutObjectLegalHold",
-                             "s3:BypassGovernanceRetention", "s3:PutBucket*", "s3:PutLifecycle*"],
-                  "Resource": "*" },
-            ],
-        })
-        .to_string();
+        let policy = filled(EDGE_POLICY, &[("BUCKET", &self.bucket), ("UNDER", &under)]);
         let characters = policy.chars().count();
         if characters > POLICY_MAX_CHARACTERS {
             return Err(PlaceError::TooLong { characters });
         }
         Ok(policy)
     }
+}
+
+/// A policy file with its placeholders filled, without the spaces that are for people: STS counts them.
+///
+/// The values are a [`Place`]'s, so none ends a text of JSON or means something in a policy.
+fn filled(file: &str, values: &[(&str, &str)]) -> String {
+    let mut text = file.to_owned();
+    for (name, value) in values {
+        text = text.replace(&format!("${{{name}}}"), value);
+    }
+    let policy: serde_json::Value =
+        serde_json::from_str(&text).expect("the policy file is JSON, and stays it");
+    let policy = policy.to_string();
+    assert!(!policy.contains("${"), "every placeholder has a value");
+    policy
 }
 
 /// What a session is asked for with.
@@ -261,12 +262,10 @@ impl RingObject {
     /// The session policy for putting it: one object, nothing else.
     #[cfg(any(feature = "aws", test))]
     pub(crate) fn policy(&self) -> String {
-        let object = format!("arn:aws:s3:::{}/{}", self.place.bucket, self.object_key());
-        json!({
-            "Version": "2012-10-17",
-            "Statement": [{ "Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": object }],
-        })
-        .to_string()
+        filled(
+            RING_POLICY,
+            &[("BUCKET", &self.place.bucket), ("OBJECT", &self.object_key())],
+        )
     }
 }
 

@@ -13,6 +13,7 @@
 //! `docs/control-plane.md`. The service holds no key that opens a customer's data: key rings are wrapped and signed by the
 //! tenant, join secrets never reach it, API keys are hashed.
 
+mod anchor_table;
 mod app;
 mod authenticate;
 #[cfg(feature = "aws")]
@@ -59,6 +60,7 @@ mod throttle;
 pub mod types;
 mod upkeep;
 
+pub use anchor_table::{ANCHOR_PARTITIONS, AnchorTableError, move_roots, require_anchor_table};
 pub use app::{AUDIENCE, App, DISK_CAPABILITY_SECONDS, Parts, REVOKED_WITHIN};
 #[cfg(feature = "aws")]
 pub use aws::{

@@ -13,7 +13,7 @@ use firn_api::{
 use firn_blockd_placement::Placement;
 use firn_env::{Env, eprintln, println};
 use firn_identity::{PeerIdentity, PeerKind, SigningKey, TenantId, UnixTime, certificate_request, pem};
-use firn_table::{Table, TableUrl};
+use firn_table::TableUrl;
 use listening_options::{LimitOptions, ListeningOptions};
 use std::{
     fs::{self, File, OpenOptions},
@@ -23,6 +23,7 @@ use std::{
     process::ExitCode,
     sync::Arc,
 };
+use tables::Tables;
 use zeroize::Zeroizing;
 
 /// The control plane of Firn.
@@ -64,9 +65,8 @@ enum Command {
     Openapi,
     /// Writes everything in the table into a new file. Stop the service first.
     Backup {
-        /// The table, such as redb:/var/lib/firn/api.redb.
-        #[arg(long)]
-        table: TableUrl,
+        #[command(flatten)]
+        tables: Tables,
         /// The file, which must not exist.
         file: PathBuf,
     },
@@ -79,11 +79,12 @@ enum Command {
         /// The file, which must not exist.
         file: PathBuf,
     },
+    /// Moves the roots of an earlier installation into a table of their own, with all instances and cleaners stopped.
+    MoveRoots(Tables),
     /// Puts a backup into an empty table, and ends there what had ended since it was taken.
     Restore {
-        /// The table, such as redb:/var/lib/firn/api.redb.
-        #[arg(long)]
-        table: TableUrl,
+        #[command(flatten)]
+        tables: Tables,
         #[command(flatten)]
         since: tables::SinceWhat,
         /// The backup.
@@ -114,9 +115,8 @@ struct Serve {
     listening: ListeningOptions,
     #[command(flatten)]
     limits: LimitOptions,
-    /// The table, such as redb:/var/lib/firn/api.redb.
-    #[arg(long)]
-    table: TableUrl,
+    #[command(flatten)]
+    tables: Tables,
     /// The directory for mail.
     #[arg(long)]
     state: PathBuf,
@@ -417,9 +417,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
             trust_domain,
         } => certify(name, &directory, &secret, trust_domain),
         Command::Openapi => Ok(std::io::stdout().write_all(openapi::text().as_bytes())?),
-        Command::Backup { table, file } => tables::backup(&table, &file).await,
+        Command::Backup { tables, file } => tables::backup(&tables, &file).await,
+        Command::MoveRoots(tables) => tables::move_roots(&tables).await,
         Command::Roster { table, file } => tables::roster(&table, &file).await,
-        Command::Restore { table, since, file } => tables::restore(&table, &since, &file).await,
+        Command::Restore { tables, since, file } => tables::restore(&tables, &since, &file).await,
         Command::Audit(Audit::Verify { file, head }) => verify_audit(&file, head.as_deref()),
         Command::Manual(manual) => Ok(manual.run(Arguments::command())?),
     }
@@ -427,20 +428,6 @@ async fn run(command: Command) -> anyhow::Result<()> {
 
 fn env(directory: &Path) -> anyhow::Result<Env> {
     firn_env::real(directory).with_context(|| directory.display().to_string())
-}
-
-#[cfg(feature = "dynamodb")]
-async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
-    let (table, _) = firn_table_dynamodb::open(env, url).await?;
-    Ok(table)
-}
-
-#[cfg(not(feature = "dynamodb"))]
-async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
-    match url {
-        TableUrl::Redb { path } => Ok(Arc::new(firn_table::RedbTable::open(env, path).await?)),
-        TableUrl::DynamoDb(_) => anyhow::bail!("this build has the embedded table only: use redb:PATH"),
-    }
 }
 
 fn private_file(path: &Path) -> anyhow::Result<File> {
@@ -512,13 +499,14 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
     fs::create_dir_all(&options.state).with_context(|| options.state.display().to_string())?;
     let env = env(&options.state)?;
     if let (Some(cluster), Some(own)) = (&options.cluster, &options.cluster_table) {
-        firn_api::require_own_table(&options.table, own, cluster)?;
+        options.tables.require_other_than(own, cluster)?;
     }
-    let table = open_table(&env, &options.table).await?;
+    let table = options.tables.open(&env).await?;
     firn_api::require_settled(&table).await?;
+    options.tables.require_known(&table).await?;
     let placement: Arc<dyn DiskPlacement> = match (&options.cluster, &options.cluster_table) {
         (Some(name), Some(own)) => {
-            let own = open_table(&env, own).await?;
+            let own = tables::open_table(&env, own).await?;
             Arc::new(Fleet::new(Placement::new(env.clone(), own, name)?))
         }
         _ => Arc::new(NoFleet),

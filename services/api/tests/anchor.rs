@@ -199,7 +199,7 @@ async fn what_an_edge_commits_is_what_the_services_own_components_see() {
         .service
         .table
         .restore(&firn_table::MemoryTable::new().image());
-    firn_api::restore(env, &table, &mut &file[..], &firn_api::Since::Nothing)
+    firn_api::restore(env, &table, &mut &file[..], &firn_api::Since::Nothing, None)
         .await
         .unwrap();
     let mut ownership = anchor

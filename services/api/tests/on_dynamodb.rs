@@ -21,7 +21,10 @@ async fn real_two_instances_serve_one_dynamodb_table_and_what_one_confirmed_surv
     let directory = directory.path();
     let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
     let random = firn_env::real(directory).unwrap().random_u64();
-    let table = format!("dynamodb://firn-api-{random:016x}?region=us-east-1&endpoint={server}&create=true");
+    let place = format!("region=us-east-1&endpoint={server}&create=true");
+    let table = format!("dynamodb://firn-api-{random:016x}?{place}");
+    let anchor = format!("dynamodb://firn-api-anchor-{random:016x}?{place}");
+    let apart = ["--anchor-table", &anchor];
     assert!(
         firn_api(&["new-secret", &path("secret")])
             .status()
@@ -31,8 +34,37 @@ async fn real_two_instances_serve_one_dynamodb_table_and_what_one_confirmed_surv
     let master = MasterSecret::new(fs::read(path("secret")).unwrap().as_slice().try_into().unwrap());
     let person = anonymous(master.authority(DOMAIN).unwrap().certificate());
 
-    let one = Program::start(directory, &table);
-    let two = Program::instance(directory, &table, "2");
+    let refused = |more: &[&str]| {
+        let output = firn_api(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--table",
+            &table,
+            "--state",
+            &path("state"),
+        ])
+        .args(["--secret", &path("secret")])
+        .args(more)
+        .env("AWS_ACCESS_KEY_ID", "firntest")
+        .env("AWS_SECRET_ACCESS_KEY", "firntest")
+        .output()
+        .unwrap();
+        assert!(!output.status.success(), "{more:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = refused(&[]);
+    assert!(said.contains("give --anchor-table"), "{said}");
+    let one = Program::with(directory, &table, "1", &apart);
+    let two = Program::with(directory, &table, "2", &apart);
+    let said = refused(&[]);
+    assert!(
+        said.contains("the roots of this installation are in the table firn-api-anchor-"),
+        "{said}"
+    );
+    let cluster = ["--cluster", "main", "--cluster-table", &anchor];
+    let said = refused(&[&apart[..], &cluster[..]].concat());
+    assert!(said.contains("every disk node could then read"), "{said}");
     let sign_up = json!({ "email": "ada@one.example", "tenant_name": "Nord" });
     let (status, noted) = one.ask(&person, "POST", "/v1/signups", "", sign_up).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{noted}");

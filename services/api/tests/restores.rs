@@ -38,7 +38,14 @@ async fn roster(service: &Service) -> Roster {
 }
 
 async fn restore(service: &Service, file: &[u8], since: &Since) -> Result<Restored, BackupError> {
-    firn_api::restore(&service.env, &table(service), &mut BufReader::new(file), since).await
+    firn_api::restore(
+        &service.env,
+        &table(service),
+        &mut BufReader::new(file),
+        since,
+        None,
+    )
+    .await
 }
 
 #[tokio::test]
