@@ -70,18 +70,12 @@ pub(crate) async fn identify(
     let mut response = next.run(request).instrument(span.clone()).await;
     let took = env.now().since(began);
     // Whoever follows the revocations asks to be kept waiting.
-    if took >= SLOW && !path.contains("/revocations/after/") {
-        if let Some(slow_requests) = ids.slow.count(env.now()) {
-            let status = response.status().as_u16();
-            span.in_scope(|| {
-                tracing::warn!(
-                    status,
-                    took = format_args!("{took:.2?}"),
-                    slow_requests,
-                    "slow request"
-                );
-            });
-        }
+    let is_slow = took >= SLOW && !path.contains("/revocations/after/");
+    if let Some(slow_requests) = is_slow.then(|| ids.slow.count(env.now())).flatten() {
+        let status = response.status().as_u16();
+        span.in_scope(|| {
+            tracing::warn!(status, took = format_args!("{took:.2?}"), slow_requests, "slow request");
+        });
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
