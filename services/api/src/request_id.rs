@@ -74,7 +74,12 @@ pub(crate) async fn identify(
     if let Some(slow_requests) = is_slow.then(|| ids.slow.count(env.now())).flatten() {
         let status = response.status().as_u16();
         span.in_scope(|| {
-            tracing::warn!(status, took = format_args!("{took:.2?}"), slow_requests, "slow request");
+            tracing::warn!(
+                status,
+                took = format_args!("{took:.2?}"),
+                slow_requests,
+                "slow request"
+            );
         });
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
