@@ -135,16 +135,27 @@ impl DuplicateCache {
         limits: DuplicateLimits,
         completed: impl IntoIterator<Item = CompletedRequest>,
     ) -> Self {
-        let mut state = State::default();
-        for done in completed {
-            if !state.entries.contains_key(&done.request) {
-                state.keep(env.now(), done.request, Entry::Recovered(done.created), limits);
-            }
-        }
-        Self {
+        let cache = Self {
             env: env.clone(),
             limits,
-            state: Mutex::new(state),
+            state: Mutex::default(),
+        };
+        cache.recover(completed);
+        cache
+    }
+
+    /// Adds requests that are known to be completed, oldest first; of those that it knows, it knows more.
+    pub fn recover(&self, completed: impl IntoIterator<Item = CompletedRequest>) {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        for done in completed {
+            if !state.entries.contains_key(&done.request) {
+                state.keep(
+                    self.env.now(),
+                    done.request,
+                    Entry::Recovered(done.created),
+                    self.limits,
+                );
+            }
         }
     }
 

@@ -4,6 +4,14 @@
 //! narrowest counts, whatever their order. [`Exports::admit`] is the one door: every protocol that takes a file handle
 //! (NFS, NLM) passes it with each call, so that neither a forged handle, nor one carried to a client outside the export's
 //! networks, nor an unsquashed root gets any further.
+//!
+//! A server may have exports of several volumes, which come and go while it runs:
+//!
+//! ```text
+//! away ──serve──▶ served ──withdraw──▶ away          away: every call of it is answered "try again later"
+//! ```
+//!
+//! Each volume signs its own handles, so that they hold wherever it is served, beside whichever others.
 
 use crate::{
     handle::{ExportId, HandleKey, SignedHandle, WireHandle},
@@ -11,7 +19,11 @@ use crate::{
     rpc::{AuthStatus, Credential, Peer, Refusal},
 };
 use firn_vfs::{Credentials, FileHandle, Vfs};
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+};
 
 /// RFC 1813 §5.1.4 (MNTPATHLEN).
 pub const PATH_MAX_BYTES: usize = 1024;
@@ -94,9 +106,18 @@ impl ClientRule {
 pub struct Export {
     id: ExportId,
     path: String,
-    vfs: Arc<dyn Vfs>,
+    volume: RwLock<ExportedVolume>,
     rules: Vec<ClientRule>,
     connections_per_client: Option<usize>,
+}
+
+/// What is behind an export now.
+#[derive(Default)]
+struct ExportedVolume {
+    /// None while it is away.
+    vfs: Option<Arc<dyn Vfs>>,
+    /// What its handles are signed with, if not with the server's key; it outlives an absence.
+    key: Option<HandleKey>,
 }
 
 /// An export that cannot be.
@@ -120,7 +141,17 @@ impl Export {
     ///
     /// # Errors
     /// If the path cannot be mounted, or no rule is given.
-    pub fn new(path: &str, vfs: Arc<dyn Vfs>, mut rules: Vec<ClientRule>) -> Result<Self, ExportError> {
+    pub fn new(path: &str, vfs: Arc<dyn Vfs>, rules: Vec<ClientRule>) -> Result<Self, ExportError> {
+        let export = Self::away(path, rules)?;
+        export.write(|volume| volume.vfs = Some(vfs));
+        Ok(export)
+    }
+
+    /// An export whose volume is yet to come ([`Self::serve`]).
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn away(path: &str, mut rules: Vec<ClientRule>) -> Result<Self, ExportError> {
         let path = Self::checked_path(path)?;
         if rules.is_empty() {
             return Err(ExportError::NoClients(path.to_owned()));
@@ -132,7 +163,7 @@ impl Export {
                 hash.as_bytes()[byte]
             }))),
             path: path.to_owned(),
-            vfs,
+            volume: RwLock::default(),
             rules,
             connections_per_client: None,
         })
@@ -177,9 +208,33 @@ impl Export {
         self.id
     }
 
-    /// The volume.
-    pub fn vfs(&self) -> &Arc<dyn Vfs> {
-        &self.vfs
+    fn read(&self) -> RwLockReadGuard<'_, ExportedVolume> {
+        // Nothing that may panic is done under this lock.
+        self.volume.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, change: impl FnOnce(&mut ExportedVolume)) {
+        change(&mut self.volume.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The volume; none while it is away.
+    pub fn vfs(&self) -> Option<Arc<dyn Vfs>> {
+        self.read().vfs.clone()
+    }
+
+    /// Serves `vfs` from now on, with handles signed by the volume's own `key`.
+    pub fn serve(&self, vfs: Arc<dyn Vfs>, key: HandleKey) {
+        self.write(|volume| {
+            *volume = ExportedVolume {
+                vfs: Some(vfs),
+                key: Some(key),
+            };
+        });
+    }
+
+    /// Answers "try again later" from now on. Calls under way hold what [`Self::vfs`] gave.
+    pub fn withdraw(&self) {
+        self.write(|volume| volume.vfs = None);
     }
 
     /// The rules, narrowest network first.
@@ -218,13 +273,18 @@ pub enum HandleError {
     /// The caller's address (or port) is not one the export is served to.
     #[error("the client may not use this export")]
     ClientDenied,
+    /// The export's volume is not served now, and will be.
+    #[error("the export's volume is away")]
+    Away,
 }
 
 /// A file of an export, and the caller as the export's rules see it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Admitted {
     /// The export.
     pub export: Arc<Export>,
+    /// Its volume.
+    vfs: Arc<dyn Vfs>,
     /// The file.
     pub file: FileHandle,
     /// On whose behalf the call is made, squashed.
@@ -236,7 +296,7 @@ pub struct Admitted {
 impl Admitted {
     /// The volume the file is in.
     pub fn vfs(&self) -> &dyn Vfs {
-        &*self.export.vfs
+        &*self.vfs
     }
 }
 
@@ -309,7 +369,8 @@ impl Exports {
 
     /// The handle under which a client may name `file` of `export`.
     pub fn sign(&self, export: &Export, file: FileHandle) -> WireHandle {
-        self.key.sign(SignedHandle {
+        let volume = export.read();
+        volume.key.as_ref().unwrap_or(&self.key).sign(SignedHandle {
             export: export.id,
             file,
         })
@@ -335,15 +396,41 @@ impl Exports {
         peer: &Peer,
         credential: &Credential,
     ) -> Result<Admitted, HandleError> {
-        let SignedHandle { export, file } = self.key.open(handle).ok_or(HandleError::Forged)?;
-        let export = self.by_id.get(&export).ok_or(HandleError::ExportGone)?;
+        let claimed = HandleKey::claimed_export(handle).and_then(|id| self.by_id.get(&id));
+        let Some(export) = claimed else {
+            return Err(self.of_no_export(handle));
+        };
+        let volume = export.read();
+        let key = match &volume.key {
+            Some(key) => key,
+            // Its volume's key is not known yet, so nothing can be said about the handle.
+            None if volume.vfs.is_none() => return Err(HandleError::Away),
+            None => &self.key,
+        };
+        let SignedHandle { file, .. } = key.open(handle).ok_or(HandleError::Forged)?;
         let rule = export.rule_for(peer).ok_or(HandleError::ClientDenied)?;
+        let vfs = volume.vfs.clone().ok_or(HandleError::Away)?;
         Ok(Admitted {
             export: export.clone(),
+            vfs,
             file,
             credentials: rule.credentials(credential),
             read_only: rule.read_only,
         })
+    }
+
+    /// What a handle is that names no export: ours of an earlier configuration, if one of our keys signed it.
+    fn of_no_export(&self, handle: &[u8]) -> HandleError {
+        let opens = |key: &HandleKey| key.open(handle).is_some();
+        let is_ours = opens(&self.key)
+            || self
+                .iter()
+                .any(|export| export.read().key.as_ref().is_some_and(opens));
+        if is_ours {
+            HandleError::ExportGone
+        } else {
+            HandleError::Forged
+        }
     }
 }
 

@@ -76,6 +76,14 @@ impl HandleKey {
         })
     }
 
+    /// The export that a handle names; nothing of it is checked.
+    pub(crate) fn claimed_export(handle: &[u8]) -> Option<ExportId> {
+        let handle: &[u8; HANDLE_BYTES] = handle.try_into().ok()?;
+        Some(ExportId(u64::from_be_bytes(std::array::from_fn(|byte| {
+            handle[4 + byte]
+        }))))
+    }
+
     fn mac(&self, signed: &[u8]) -> [u8; MAC_BYTES] {
         let hash = blake3::keyed_hash(&self.key, signed);
         std::array::from_fn(|byte| hash.as_bytes()[byte])

@@ -13,7 +13,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use firn_env::{Backoff, Env, Retry};
-use firn_vfs::{Caller, Credentials, FileHandle, FileKind, Name, Vfs, VfsError};
+use firn_vfs::{Caller, Credentials, FileHandle, FileKind, Name, VfsError};
 use std::{
     collections::BTreeSet,
     net::IpAddr,
@@ -147,7 +147,9 @@ impl MountProgram {
     /// The directory `rest` below the export's root. Looked up as root: that the client may use the export is decided,
     /// and it cannot pass a directory it may not enter by other handles than those it mounts.
     async fn walk(&self, export: &Export, rest: &str) -> Result<FileHandle, VfsError> {
-        let vfs: &dyn Vfs = &**export.vfs();
+        let vfs = export.vfs().ok_or(VfsError::TryAgain {
+            reason: "the export's volume is away",
+        })?;
         let caller = Caller {
             credentials: Credentials::root(),
             request: None,

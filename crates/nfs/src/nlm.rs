@@ -85,6 +85,8 @@ impl LockManager {
                 match error {
                     HandleError::Forged | HandleError::ExportGone => LockStatus::StaleHandle,
                     HandleError::ClientDenied => LockStatus::Failed,
+                    // The one status on which clients ask again later.
+                    HandleError::Away => LockStatus::GracePeriod,
                 }
             })?;
         if caller.0.len() > NAME_BYTES_MAX || owner.0.len() > OWNER_BYTES_MAX {

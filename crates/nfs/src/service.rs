@@ -268,6 +268,11 @@ impl NfsService {
         Ok(())
     }
 
+    /// Recognises retransmissions of requests that a volume had completed before it came: to be called before its exports serve it.
+    pub fn recover(&self, volume: &dyn firn_vfs::Vfs) {
+        self.nfs.recover(volume);
+    }
+
     /// The address of everything but the port mapper.
     pub fn address(&self) -> &str {
         &self.address

@@ -162,7 +162,8 @@ impl NfsProgram {
         // Two exports may show one volume; its requests are wanted once.
         let volumes: BTreeMap<_, _> = exports
             .iter()
-            .map(|export| (export.vfs().root(), export.vfs().clone()))
+            .filter_map(|export| export.vfs())
+            .map(|vfs| (vfs.root(), vfs))
             .collect();
         let completed = volumes.values().flat_map(|vfs| vfs.completed_requests());
         Self {
@@ -172,6 +173,11 @@ impl NfsProgram {
             exports,
             io_max_bytes,
         }
+    }
+
+    /// Recognises retransmissions of requests that a volume had completed before it came: to be called before its exports serve it.
+    pub fn recover(&self, volume: &dyn firn_vfs::Vfs) {
+        self.changes.recover(volume.completed_requests());
     }
 
     /// Calls that were recognised as sent before and not executed again.

@@ -74,6 +74,7 @@ impl From<HandleError> for Status {
             HandleError::Forged => Self::BadHandle,
             HandleError::ExportGone => Self::Stale,
             HandleError::ClientDenied => Self::AccessDenied,
+            HandleError::Away => Self::Jukebox,
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::served::{KEY, Served, guarded, handle, memory, mode, open_rule, root, status, user};
 use bytes::Bytes;
 use firn_nfs::{
-    ClientRule, Export, ExportError, Exports, HandleKey, ServiceConfig, SignedHandle, Squash, WireHandle,
+    ClientRule, Export, ExportError, Exports, HandleKey, NfsService, PortMapping, ServiceConfig,
+    SignedHandle, Squash, WireHandle,
     client::entry,
     mount::MountStatus,
     rpc::{Credential, ServerLimits},
@@ -305,6 +306,69 @@ async fn handles_outlive_a_restart_of_the_server() {
     let after = crate::served::simple_on(vfs).await;
     assert_eq!(after.root, before.root);
     assert!(after.client.get_attributes(&file).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn volumes_that_come_and_go_keep_their_handles_and_sign_with_their_own_keys() {
+    let env = crate::served::env();
+    let away = |path: &str| Export::away(path, vec![open_rule()]).unwrap();
+    let exports = Arc::new(Exports::new(HandleKey::new(&KEY), [away("/a"), away("/b")]).unwrap());
+    let of = |path: &str| {
+        exports
+            .iter()
+            .find(|export| export.path() == path)
+            .unwrap()
+            .clone()
+    };
+    let config = ServiceConfig {
+        address: "127.0.0.1:0".into(),
+        port_mapping: PortMapping::None,
+        ..ServiceConfig::default()
+    };
+    let service = NfsService::start(&env, config, exports.clone(), vec![])
+        .await
+        .unwrap();
+    let served = Served { env, service };
+    let client = served.client(root()).await;
+    let get = async |handle: &WireHandle| client.get_attributes(handle).await.unwrap();
+    let (a, b) = (memory(1), memory(2));
+    let key = |byte| HandleKey::new(&[byte; 32]);
+    let handle = |key: HandleKey, export: &Export, vfs: &Arc<dyn Vfs>| {
+        key.sign(SignedHandle {
+            export: export.id(),
+            file: vfs.root(),
+        })
+    };
+    let (a, b): (Arc<dyn Vfs>, Arc<dyn Vfs>) = (a, b);
+    let of_a = handle(key(1), &of("/a"), &a);
+    // Before its volume came nothing is known of its handles, and they may be good.
+    assert_eq!(status(get(&of_a).await), Status::Jukebox);
+    of("/a").serve(a.clone(), key(1));
+    assert!(get(&of_a).await.is_ok());
+    assert_eq!(client.mount("/a").await.unwrap().unwrap().handle, of_a);
+    of("/b").serve(b.clone(), key(2));
+    // Each key opens its own export, and no other.
+    for (wrong, export, vfs) in [
+        (key(2), "/a", &a),
+        (key(1), "/b", &b),
+        (HandleKey::new(&KEY), "/a", &a),
+    ] {
+        let forged = handle(wrong, &of(export), vfs);
+        assert_eq!(status(get(&forged).await), Status::BadHandle, "{export}");
+    }
+    of("/a").withdraw();
+    assert_eq!(status(get(&of_a).await), Status::Jukebox);
+    assert_eq!(
+        status(get(&handle(key(2), &of("/a"), &a)).await),
+        Status::BadHandle
+    );
+    assert!(get(&handle(key(2), &of("/b"), &b)).await.is_ok());
+    of("/a").serve(a, key(1));
+    assert!(get(&of_a).await.is_ok());
+    // Of an earlier configuration, signed by a volume that is still served.
+    let gone = Export::away("/gone", vec![open_rule()]).unwrap();
+    assert_eq!(status(get(&handle(key(1), &gone, &b)).await), Status::Stale);
+    assert_eq!(status(get(&handle(key(9), &gone, &b)).await), Status::BadHandle);
 }
 
 #[test]
