@@ -3,7 +3,8 @@
 //! One connection carries one request and its replies, each a line of JSON:
 //!
 //! ```text
-//! request = {"version": 1, "command": "status" | "sync" | "drain" | "verify" | {"clean" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
+//! request = {"version": 1, "volume": NAME if there are several, "command": "status" | "sync" | "drain" | "verify" |
+//!            {"clean" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
 //! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "rekey" | "error", …}
 //! ```
 //!
@@ -16,11 +17,11 @@ mod server;
 mod snapshots;
 
 pub use client::{Client, expect_end};
-pub use server::{DrainRequest, serve};
+pub use server::{Admin, DrainRequest, serve};
 
 use crate::{
     rekey::{RekeyCommand, RekeyPart},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, VolumeState},
     snapshots::{SnapshotCommand, SnapshotLine},
 };
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ const REPLY_BYTES_MAX: u64 = 2 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// A [`Snapshot`].
+    /// A [`Snapshot`]; of several volumes, if none is named, how each stands.
     Status,
     /// Wait until everything acknowledged so far is in the cloud (level 2).
     Sync,
@@ -69,6 +70,9 @@ pub enum Command {
 struct Request {
     version: u32,
     command: Command,
+    /// As the configuration names it; none: the only one, or all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    volume: Option<String>,
 }
 
 /// What is answered.
@@ -84,6 +88,11 @@ pub enum Reply {
     Status {
         /// The moment.
         snapshot: Box<Snapshot>,
+    },
+    /// One of several volumes, before [`Reply::Done`].
+    Volume {
+        /// The moment.
+        volume: VolumeState,
     },
     /// One of the things that a verification found, before [`Reply::Verified`].
     Damage {

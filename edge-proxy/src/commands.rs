@@ -2,12 +2,13 @@
 
 use crate::{
     admin::{Client, Command, Reply, expect_end},
-    config::Config,
+    config::{Config, EdgeConfig},
     failure::Failure,
     report,
-    snapshot::Snapshot,
+    snapshot::{FORMAT, Snapshot, VolumeState},
 };
 use firn_env::{print, println};
+use serde_json::json;
 use std::{fmt::Write, io::IsTerminal, time::Duration};
 
 /// How `status` is printed.
@@ -26,16 +27,46 @@ fn unexpected(reply: &Reply) -> Failure {
 }
 
 async fn snapshot(config: &Config) -> Result<Box<Snapshot>, Failure> {
-    let mut client = Client::ask(&config.volume.state_directory, Command::Status).await?;
+    let mut client = Client::ask(config, Command::Status).await?;
     match client.next().await? {
         Reply::Status { snapshot } => Ok(snapshot),
         other => Err(unexpected(&other)),
     }
 }
 
-/// `firn-edge status`.
-pub async fn status(config: &Config, output: Output) -> Result<(), Failure> {
-    let snapshot = snapshot(config).await?;
+/// How all volumes of the running edge stand.
+async fn all(edge: &EdgeConfig) -> Result<Vec<VolumeState>, Failure> {
+    let mut client = Client::ask_edge(edge.directory(), None, Command::Status).await?;
+    let mut volumes = Vec::new();
+    loop {
+        match client.next().await? {
+            Reply::Volume { volume } => volumes.push(volume),
+            Reply::Done { .. } => return Ok(volumes),
+            other => return Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Whether all volumes are meant.
+fn are_all(edge: &EdgeConfig, volume: Option<&str>) -> bool {
+    edge.has_names() && volume.is_none()
+}
+
+/// `firn-edge status`: of the named volume, or of all.
+pub async fn status(edge: &EdgeConfig, volume: Option<&str>, output: Output) -> Result<(), Failure> {
+    if are_all(edge, volume) {
+        let volumes = all(edge).await?;
+        match output {
+            Output::Text => print!("{}", report::all(&volumes)),
+            Output::Json => {
+                let whole =
+                    json!({ "format": FORMAT, "version": env!("CARGO_PKG_VERSION"), "volumes": volumes });
+                println!("{}", serde_json::to_string_pretty(&whole).map_err(Failure::new)?);
+            }
+        }
+        return Ok(());
+    }
+    let snapshot = snapshot(edge.one(volume)?).await?;
     match output {
         Output::Text => print!("{}", report::status(&snapshot)),
         Output::Json => println!(
@@ -46,19 +77,41 @@ pub async fn status(config: &Config, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `firn-edge top`: until it is interrupted, or `count` times.
-pub async fn top(config: &Config, every: Duration, count: Option<u64>) -> Result<(), Failure> {
-    let env = firn_env::real(&config.volume.state_directory).map_err(Failure::new)?;
-    let mut before = snapshot(config).await?;
+/// `firn-edge top`: until it is interrupted, or `count` times; of the named volume, or of all that are open.
+pub async fn top(
+    edge: &EdgeConfig,
+    volume: Option<&str>,
+    every: Duration,
+    count: Option<u64>,
+) -> Result<(), Failure> {
+    let env = firn_env::real(edge.directory()).map_err(Failure::new)?;
+    let now = async || match are_all(edge, volume) {
+        true => all(edge).await,
+        false => {
+            let config = edge.one(volume)?;
+            Ok(vec![VolumeState {
+                name: config.volume.name.clone(),
+                state: String::new(),
+                reason: None,
+                snapshot: Some(snapshot(config).await?),
+            }])
+        }
+    };
+    let mut before = now().await?;
     let mut shown = 0;
     while count.is_none_or(|count| shown < count) {
         env.sleep(every).await;
-        let after = snapshot(config).await?;
+        let after = now().await?;
         if std::io::stdout().is_terminal() {
             // To the upper left corner, and clear what was there.
             print!("\x1b[H\x1b[2J");
         }
-        println!("{}", report::top(&before, &after));
+        for (before, after) in before.iter().zip(&after) {
+            match (&before.snapshot, &after.snapshot) {
+                (Some(before), Some(after)) => println!("{}", report::top(before, after)),
+                _ => println!("{}", report::not_open(after)),
+            }
+        }
         before = after;
         shown += 1;
     }
@@ -67,7 +120,7 @@ pub async fn top(config: &Config, every: Duration, count: Option<u64>) -> Result
 
 /// `firn-edge sync`, `firn-edge drain` and `firn-edge clean`.
 pub async fn until_done(config: &Config, command: Command, what: &str) -> Result<(), Failure> {
-    let mut client = Client::ask(&config.volume.state_directory, command).await?;
+    let mut client = Client::ask(config, command).await?;
     match expect_end(&mut client, what).await? {
         Reply::Done { text } => {
             println!("{text}");
@@ -79,7 +132,7 @@ pub async fn until_done(config: &Config, command: Command, what: &str) -> Result
 
 /// `firn-edge verify`.
 pub async fn verify(config: &Config) -> Result<(), Failure> {
-    let mut client = Client::ask(&config.volume.state_directory, Command::Verify).await?;
+    let mut client = Client::ask(config, Command::Verify).await?;
     loop {
         match expect_end(&mut client, "verifying").await? {
             Reply::Damage { inode, path, detail } => {

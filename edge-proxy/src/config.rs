@@ -1,9 +1,13 @@
-//! The configuration file. `firn-edge.example.toml` explains every key; a test holds the two together.
+//! The configuration of a volume of an edge. `firn-edge.example.toml` explains every key of the file ([`EdgeConfig`]); a test holds the
+//! two together.
 
 mod cleaner;
+mod file;
+mod shares;
 mod snapshots;
 
 pub use cleaner::CleanerSection;
+pub use file::EdgeConfig;
 pub use snapshots::SnapshotsSection;
 
 use crate::{
@@ -12,7 +16,6 @@ use crate::{
     failure::Failure,
     rings::KeysSection,
     smb::{ShareSection, SmbSection},
-    validation,
 };
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_quantity::{Size, Span};
@@ -24,50 +27,45 @@ use std::{
     time::Duration,
 };
 
-/// The whole file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// One volume, and what it has in common with the others of its edge.
+#[derive(Clone, Debug)]
 pub struct Config {
+    pub(crate) edge: EdgePlace,
     pub(crate) volume: VolumeSection,
-    #[serde(default)]
+    /// This volume's share.
     pub(crate) limits: LimitsSection,
-    #[serde(default)]
     pub(crate) nfs: NfsSection,
-    #[serde(rename = "export")]
+    /// This volume's.
     pub(crate) exports: Vec<ExportSection>,
-    #[serde(rename = "mount", default)]
+    /// This volume's.
     pub(crate) mounts: Vec<MountSection>,
-    #[serde(default)]
+    /// If this is the volume that has shares.
     pub(crate) smb: Option<SmbSection>,
-    #[serde(default)]
     pub(crate) log: LogSection,
-    #[serde(default)]
     pub(crate) metrics: MetricsSection,
-    #[serde(default)]
     pub(crate) costs: CostsSection,
-    #[serde(default)]
     pub(crate) snapshots: SnapshotsSection,
-    #[serde(default)]
     pub(crate) cleaner: CleanerSection,
-    #[serde(default)]
     pub(crate) keys: KeysSection,
 }
 
+/// Where what belongs to the edge is, and not to one of its volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EdgePlace {
+    pub directory: PathBuf,
+    /// Whether the file has `[[volume]]`s.
+    pub has_names: bool,
+}
+
 /// Which volume, and where everything of it is.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct VolumeSection {
-    #[serde(default = "default_name")]
     pub name: String,
-    #[serde(default = "default_edge")]
     pub edge_name: String,
-    #[serde(deserialize_with = "from_text")]
     pub store: StoreUrl,
-    /// Where the roots are; it was called `table` when there were only tables.
-    #[serde(deserialize_with = "from_text", alias = "table")]
+    /// Where the roots are.
     pub anchor: AnchorAt,
     /// Of the store.
-    #[serde(default)]
     pub credentials: CredentialsFrom,
     pub state_directory: PathBuf,
 }
@@ -118,6 +116,9 @@ pub struct NfsSection {
 #[serde(deny_unknown_fields)]
 pub struct ExportSection {
     pub path: String,
+    /// Which volume it is of; the only one needs no name.
+    #[serde(default)]
+    pub volume: Option<String>,
     #[serde(deserialize_with = "networks")]
     pub clients: Vec<ClientNetwork>,
     #[serde(default, deserialize_with = "networks")]
@@ -141,6 +142,9 @@ pub struct ExportSection {
 #[serde(deny_unknown_fields)]
 pub struct MountSection {
     pub path: PathBuf,
+    /// Which volume it is of; the only one needs no name.
+    #[serde(default)]
+    pub volume: Option<String>,
     #[serde(default)]
     pub read_only: bool,
     #[serde(default = "default_true")]
@@ -272,21 +276,18 @@ fn schedule<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UploadSchedule
 }
 
 impl Config {
-    /// Reads and checks the file.
+    /// Reads and checks the file of an edge with one volume.
+    ///
+    /// # Errors
+    /// [`Failure`] if something is wrong with it, or it has several.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::usage(format!(
-                "cannot read the configuration {}: {error}",
-                path.display()
-            ))
-        })?;
-        Self::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+        EdgeConfig::load(path)?.one(None).cloned()
     }
 
+    #[cfg(test)]
     fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        validation::check(&config)?;
-        Ok(config)
+        let edge = EdgeConfig::parse(text)?;
+        edge.one(None).cloned().map_err(|failure| failure.to_string())
     }
 
     /// The policy by which snapshots are made and deleted; `None` if there is none.

@@ -4,10 +4,18 @@
 //! what cannot be read: taking an edge out of service would make a damaged file no better. It says nothing about the cloud, since
 //! an edge that is cut off still serves, unless the edge started without it. Alerts about that belong on
 //! `firn_oldest_uncommitted_seconds` and `firn_detached`.
+//!
+//! An edge with several volumes tells of each: its figures have a label `volume`, and `/healthz` answers 200 while any of them is served.
 
+mod families;
 mod figures;
 
-use crate::{failure::Failure, report::span, snapshot::Observed};
+use crate::{
+    failure::Failure,
+    report::span,
+    snapshot::{Snapshot, VolumeState},
+    volumes::Volumes,
+};
 use axum::{
     Router,
     extract::State,
@@ -17,14 +25,16 @@ use axum::{
 };
 use firn_env::Task;
 use firn_metrics::Metrics;
-use std::sync::Arc;
+use std::{fmt::Write as _, sync::Arc};
 
 /// Serves both until the task is aborted.
-pub async fn serve(address: &str, observed: Arc<Observed>) -> Result<Task<()>, Failure> {
-    let env = observed.env.clone();
-    let asked = observed.clone();
-    let metrics = Metrics::new("firn", move |out| figures::expose(out, &asked.snapshot()));
-    let health = Router::new().route("/healthz", get(health)).with_state(observed);
+pub async fn serve(address: &str, volumes: Arc<Volumes>) -> Result<Task<()>, Failure> {
+    let env = volumes.env.clone();
+    let asked = volumes.clone();
+    let metrics = Metrics::new("firn", move |out| {
+        figures::expose(&asked.shown(), asked.has_names).expose(out);
+    });
+    let health = Router::new().route("/healthz", get(health)).with_state(volumes);
     let served = firn_metrics::serve(&env, address, metrics, health).await;
     let served = served.map_err(|error| {
         Failure::usage(format!(
@@ -34,40 +44,67 @@ pub async fn serve(address: &str, observed: Arc<Observed>) -> Result<Task<()>, F
     Ok(served.task)
 }
 
-async fn health(State(observed): State<Arc<Observed>>) -> impl IntoResponse {
-    let snapshot = observed.snapshot();
+async fn health(State(volumes): State<Arc<Volumes>>) -> impl IntoResponse {
+    let shown = volumes.shown();
     let close = [(header::CONNECTION, "close")];
+    let is_any_served = shown.iter().any(is_served);
+    let code = if is_any_served {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let mut text = String::new();
+    for volume in &shown {
+        let said = health_of(volume);
+        let _ = match volumes.has_names {
+            true => writeln!(text, "{}: {said}", volume.name),
+            false => writeln!(text, "{said}"),
+        };
+    }
+    (code, close, text)
+}
+
+fn is_served(volume: &VolumeState) -> bool {
+    volume
+        .snapshot
+        .as_ref()
+        .is_some_and(|snapshot| snapshot.is_serving())
+}
+
+fn health_of(volume: &VolumeState) -> String {
+    match volume.snapshot.as_ref().filter(|_| is_served(volume)) {
+        Some(snapshot) => degraded(snapshot).map_or("serving".into(), |why| format!("degraded: {why}")),
+        None => format!(
+            "{} {}",
+            volume.state,
+            volume.reason.as_deref().unwrap_or_default()
+        ),
+    }
+}
+
+/// What of a volume that is served does not work.
+fn degraded(snapshot: &Snapshot) -> Option<String> {
     let damaged = snapshot.damaged_files();
     let lost = snapshot.commits.lost_segments;
-    if let Some(detached) = snapshot.detached.as_ref().filter(|_| snapshot.is_serving()) {
-        let text = format!(
-            "degraded: detached for {}: {}; what is cached is read, writes are safe in the journal (level 1)\n",
+    if let Some(detached) = &snapshot.detached {
+        return Some(format!(
+            "detached for {}: {}; what is cached is read, writes are safe in the journal (level 1)",
             span(detached.for_ms),
             detached.words()
-        );
-        (StatusCode::OK, close, text)
-    } else if let Some(smb) = snapshot.smb.as_ref().filter(|smb| {
-        let is_starting = smb.state == "starting";
-        snapshot.is_serving() && damaged.is_empty() && lost == 0 && !is_starting && !smb.is_serving()
-    }) {
-        let reason = smb.reason.as_deref().unwrap_or_default();
-        let text = format!("degraded: SMB is {}: {reason}; NFS is served\n", smb.state);
-        (StatusCode::OK, close, text)
-    } else if snapshot.is_serving() && damaged.is_empty() && lost == 0 {
-        (StatusCode::OK, close, "serving\n".to_owned())
-    } else if snapshot.is_serving() {
+        ));
+    }
+    if !damaged.is_empty() || lost > 0 {
         let named: Vec<_> = damaged.iter().take(DAMAGES_NAMED).map(String::as_str).collect();
         let count = damaged.len() as u64 + snapshot.more_damages;
-        let text = format!(
-            "degraded: the store has lost {lost} segments of new commits, and lost or altered parts of {count} files: {}\n",
+        return Some(format!(
+            "the store has lost {lost} segments of new commits, and lost or altered parts of {count} files: {}",
             named.join(", ")
-        );
-        (StatusCode::OK, close, text)
-    } else {
-        let reason = snapshot.volume.reason.unwrap_or_default();
-        let text = format!("{} {reason}\n", snapshot.volume.state);
-        (StatusCode::SERVICE_UNAVAILABLE, close, text)
+        ));
     }
+    let smb = snapshot.smb.as_ref();
+    let smb = smb.filter(|smb| smb.state != "starting" && !smb.is_serving())?;
+    let reason = smb.reason.as_deref().unwrap_or_default();
+    Some(format!("SMB is {}: {reason}; NFS is served", smb.state))
 }
 
 /// Damaged files that `/healthz` names.

@@ -14,24 +14,59 @@ use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
 use firn_seal::Keys;
-use firn_store::{Stack, StackConfig, Store, StoreUrl};
+use firn_store::{Metered, RetryPolicy, Retrying, Stack, Store, StoreUrl, UploadLimit};
 use firn_store_cloud::{Credentials, OpenError};
 use firn_table::{Table, TableError, TablePrices, TableUrl};
 use firn_volume::{NotDetachable, Parts, Volume, VolumeError};
 use futures::FutureExt;
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+use tokio::sync::Mutex;
 
-/// Store and table, with their meters.
+/// What the volumes of one process share of the world outside: the office's line, and tables in a file, which lets a process open it
+/// once. Cheap to clone.
+#[derive(Clone)]
+pub struct Common {
+    upload_limit: Arc<UploadLimit>,
+    tables: Arc<Mutex<BTreeMap<String, OpenedTable>>>,
+}
+
+type OpenedTable = (Arc<dyn Table>, TablePrices);
+
+impl Common {
+    /// Nothing is opened yet.
+    pub(crate) fn new(env: &Env, config: &Config) -> Self {
+        Self {
+            upload_limit: Arc::new(UploadLimit::new(env, config.limits.upload_limit.clone())),
+            tables: Arc::default(),
+        }
+    }
+
+    /// The table at `url`, by whichever volume opened it first.
+    async fn table(&self, env: &Env, url: &TableUrl, if_away: IfAway) -> Result<OpenedTable, Failure> {
+        let mut tables = self.tables.lock().await;
+        let name = url.to_string();
+        if let Some(opened) = tables.get(&name) {
+            return Ok(opened.clone());
+        }
+        let opened = open_table(env, url, if_away).await?;
+        tables.insert(name, opened.clone());
+        Ok(opened)
+    }
+}
+
+/// Store and table, with their meters. Cheap to clone.
+#[derive(Clone)]
 pub struct Outside {
     pub(crate) env: Env,
-    pub(crate) stack: Stack,
+    pub(crate) stack: Arc<Stack>,
     pub(crate) roots: Roots,
 }
 
 impl Outside {
     /// Opens both. The state directory is made if it is not there.
     pub(crate) async fn open(config: &Config) -> Result<Self, Failure> {
-        Self::open_with(config, None, IfAway::Fail).await
+        let common = Common::new(&environment(&config.volume.state_directory)?, config);
+        Self::open_with(config, &common, None, IfAway::Fail).await
     }
 
     /// The same for an edge that serves: if it can do so without the cloud, what is away is opened when it is back. `fault` names a
@@ -40,27 +75,42 @@ impl Outside {
     /// # Errors
     /// [`Failure`] if the state directory, the certificate towards a service, the table or the store is not what it should be.
     pub async fn for_serving(config: &Config, fault: Option<&Path>) -> Result<Self, Failure> {
+        let common = Common::new(&environment(&config.volume.state_directory)?, config);
+        Self::for_serving_beside(config, &common, fault).await
+    }
+
+    /// The same beside other volumes of this process.
+    pub(crate) async fn for_serving_beside(
+        config: &Config,
+        common: &Common,
+        fault: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
         match Volume::check_detachable(&env).await {
-            Ok(()) => Self::open_with(config, fault, IfAway::Later).await,
+            Ok(()) => Self::open_with(config, common, fault, IfAway::Later).await,
             Err(VolumeError::NotDetachable(NotDetachable::NotOwned)) => {
-                Self::open_with(config, fault, IfAway::Fail).await
+                Self::open_with(config, common, fault, IfAway::Fail).await
             }
             // It served here before: why it cannot now is news.
             Err(why) => {
-                let opened = Self::open_with(config, fault, IfAway::Fail).await;
+                let opened = Self::open_with(config, common, fault, IfAway::Fail).await;
                 opened.map_err(|error| error.because(why))
             }
         }
     }
 
-    async fn open_with(config: &Config, fault: Option<&Path>, if_away: IfAway) -> Result<Self, Failure> {
+    async fn open_with(
+        config: &Config,
+        common: &Common,
+        fault: Option<&Path>,
+        if_away: IfAway,
+    ) -> Result<Self, Failure> {
         let env = environment(&config.volume.state_directory)?;
         let roots = match &config.volume.anchor {
             AnchorAt::Service => Roots::of_joined(config)?,
             AnchorAt::Url(url) => Roots::at(config, url)?,
             AnchorAt::Table(url) => {
-                let (table, prices) = open_table(&env, url, if_away).await?;
+                let (table, prices) = common.table(&env, url, if_away).await?;
                 Roots::over(table, prices)
             }
         };
@@ -76,12 +126,7 @@ impl Outside {
         };
         #[cfg(not(feature = "testing"))]
         assert!(fault.is_none(), "only a build for tests injects faults");
-        let upload = config.limits.upload_limit.clone();
-        let stack = StackConfig {
-            upload,
-            ..StackConfig::default()
-        };
-        let stack = Stack::new(&env, backend, stack);
+        let stack = Arc::new(stack(&env, backend, common.upload_limit.clone()));
         Ok(Self { env, stack, roots })
     }
 
@@ -108,6 +153,21 @@ impl Outside {
         let (family, volume) = (identity.family, identity.volume);
         let (rings, keys) = KeyRings::open(config, self, identity).await?;
         Ok((self.parts(family, volume, keys), rings))
+    }
+}
+
+/// [`Stack::new`] with an upload limit that others have too.
+fn stack(env: &Env, backend: Arc<dyn Store>, limit: Arc<UploadLimit>) -> Stack {
+    let metered = Metered::new(backend);
+    let meter = metered.meter();
+    let once: Arc<dyn Store> = Arc::new(metered);
+    let retrying = Retrying::new(env, once.clone(), RetryPolicy::default()).with_upload_limit(limit);
+    let retrying = Arc::new(retrying);
+    Stack {
+        store: retrying.clone(),
+        once,
+        meter,
+        retrying,
     }
 }
 

@@ -15,6 +15,9 @@ struct Arguments {
     /// The configuration file.
     #[arg(long, short, global = true, default_value = "/etc/firn/firn-edge.toml")]
     config: PathBuf,
+    /// Which volume, of an edge with several: its name in the configuration. To recover: which of a family, by name or number.
+    #[arg(long, global = true, value_name = "NAME")]
+    volume: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -131,9 +134,9 @@ enum Command {
         /// Which family, if the bucket has several.
         #[arg(long)]
         family: Option<String>,
-        /// Which volume, if the family has several.
-        #[arg(long)]
-        volume: Option<String>,
+        /// Which volume of the family, if it has several and the configuration too.
+        #[arg(long, value_name = "ID")]
+        volume_id: Option<String>,
         /// Does it.
         #[arg(long)]
         yes: bool,
@@ -184,15 +187,46 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     if let Command::Manual(manual) = arguments.command {
         return manual.run(Arguments::command()).map_err(Failure::new);
     }
-    let config = config::Config::load(&arguments.config)?;
-    match arguments.command {
+    let edge = config::EdgeConfig::load(&arguments.config)?;
+    let volume = arguments.volume.as_deref();
+    // These are of all volumes, if none is named.
+    match &arguments.command {
         Command::CheckConfig => {
             println!("{}: fine", arguments.config.display());
-            if let Some(why) = smb::unserved(&config) {
+            if let Some(why) = edge.volumes.iter().find_map(smb::unserved) {
                 eprintln!("firn-edge: SMB would not be served at present: {why}");
             }
-            Ok(())
+            return Ok(());
         }
+        #[cfg(feature = "testing")]
+        Command::Run { fault } => return run::run(&edge, fault.as_deref()).await,
+        #[cfg(not(feature = "testing"))]
+        Command::Run {} => return run::run(&edge, None).await,
+        Command::Status { output } => return commands::status(&edge, volume, *output).await,
+        Command::Top { interval, count } => {
+            return commands::top(&edge, volume, Duration::from_secs(*interval), *count).await;
+        }
+        Command::Smb { what } => {
+            // Users are those of the one volume that is shared.
+            let sharing = edge.volumes.iter().find(|config| config.smb.is_some());
+            let config = sharing.unwrap_or_else(|| edge.common());
+            return smb::commands::execute(config, what.clone()).await;
+        }
+        Command::Recover {
+            phrase_file,
+            family,
+            volume_id,
+            yes,
+        } => {
+            // Of one volume, the name has always been that of the family's volume.
+            let config = edge.one(volume.filter(|_| edge.has_names()))?;
+            let of_family = volume_id.as_deref().or(volume.filter(|_| !edge.has_names()));
+            return recover::recover(config, phrase_file, family.as_deref(), of_family, *yes).await;
+        }
+        _ => {}
+    }
+    let config = edge.one(volume)?.clone();
+    match arguments.command {
         Command::Format {
             phrase_file,
             root_mode,
@@ -214,16 +248,8 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
                 }
             }
         }
-        #[cfg(feature = "testing")]
-        Command::Run { fault } => run::run(&config, fault.as_deref()).await,
-        #[cfg(not(feature = "testing"))]
-        Command::Run {} => run::run(&config, None).await,
         Command::Takeover { force } => format::takeover(&config, force).await,
         Command::Join { identity } => join::join(&config, &identity).await,
-        Command::Status { output } => commands::status(&config, output).await,
-        Command::Top { interval, count } => {
-            commands::top(&config, Duration::from_secs(interval), count).await
-        }
         Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
         Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,
         Command::Verify => commands::verify(&config).await,
@@ -246,16 +272,15 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
         }
         Command::Rekey { what } => rekey::rekey(&config, what).await,
-        Command::Smb { what } => smb::commands::execute(&config, what).await,
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }
-        Command::Recover {
-            phrase_file,
-            family,
-            volume,
-            yes,
-        } => recover::recover(&config, &phrase_file, family.as_deref(), volume.as_deref(), yes).await,
         Command::Manual(_) => unreachable!("done before the configuration was read"),
+        Command::CheckConfig
+        | Command::Run { .. }
+        | Command::Status { .. }
+        | Command::Top { .. }
+        | Command::Smb { .. }
+        | Command::Recover { .. } => unreachable!("done above"),
     }
 }

@@ -175,7 +175,7 @@ fn choose_volume<'a>(scan: &'a RecoveryScan, named: Option<&str>) -> Result<&'a 
         )),
         (None, [only]) => Ok(only),
         (None, _) => Err(Failure::usage(
-            "the family has several volumes (above); name one with --volume. Nothing was changed",
+            "the family has several volumes (above); name one with --volume (or --volume-id, if the configuration has several). Nothing was changed",
         )),
         (Some(named), all) => all
             .iter()

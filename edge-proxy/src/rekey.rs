@@ -208,7 +208,7 @@ pub async fn rekey(config: &Config, command: RekeyCommand) -> Result<(), Failure
         rate(text).map_err(Failure::usage)?;
     }
     let request = Command::Rekey { what: command };
-    let mut client = Client::ask(&config.volume.state_directory, request).await?;
+    let mut client = Client::ask(config, request).await?;
     match expect_end(&mut client, "rekeying").await? {
         Reply::Rekey { rekey } if wants_json => {
             println!("{}", serde_json::to_string_pretty(&rekey).map_err(Failure::new)?);

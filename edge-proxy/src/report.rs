@@ -3,7 +3,7 @@
 use crate::{
     cleaner::{Cleaned, CleanerPart},
     smb::SmbPart,
-    snapshot::{LocalMountPart, Snapshot},
+    snapshot::{LocalMountPart, Snapshot, VolumeState},
 };
 use firn_edge_state::NewWrites;
 use firn_quantity::{Dollars, Money};
@@ -50,6 +50,27 @@ pub fn behind(snapshot: &Snapshot) -> String {
         let _ = write!(text, "; last error: {error}");
     }
     text
+}
+
+/// The tables of `status`, one of each volume.
+pub fn all(volumes: &[VolumeState]) -> String {
+    let one = |volume: &VolumeState| match &volume.snapshot {
+        Some(snapshot) => status(snapshot),
+        None => not_open(volume),
+    };
+    volumes.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// A volume that is not open.
+pub fn not_open(volume: &VolumeState) -> String {
+    let reason = volume
+        .reason
+        .as_ref()
+        .map_or(String::new(), |reason| format!(": {reason}"));
+    format!(
+        "{:<16}{}\n{:<16}{}{reason}\n",
+        "Volume", volume.name, "State", volume.state
+    )
 }
 
 /// Damaged files that `status` names one by one.

@@ -1,7 +1,6 @@
-//! Servers of an opened volume: NFS to clients, mounts to processes of this machine, one lock table for both.
+//! Servers of an opened volume beside NFS: mounts to processes of this machine, SMB; one lock table for all.
 
 use crate::{
-    bounds,
     config::{Config, MountSection},
     failure::Failure,
     parts::Outside,
@@ -9,53 +8,42 @@ use crate::{
     snapshot::LocalMountPart,
 };
 use firn_fuse::{Mount, MountError, MountOptions};
-use firn_nfs::{
-    ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
-    nsm::MonitorConfig,
-};
-use firn_session::{AnnouncingVfs, Changes, LockLimits, LockTable, Origin};
-use firn_vfs::Vfs;
+use firn_session::{AnnouncingVfs, Changes, LockTable, Origin};
+use firn_vfs::{Vfs, VfsLayer};
 use firn_volume::Volume;
 use std::sync::Arc;
 
-/// Everything by which the volume is served.
+/// Everything by which the volume is served, but NFS.
 pub struct Service {
-    pub nfs: NfsService,
-    /// Kept: with it ends the watch on clients that hold locks.
-    _locks: LockService,
     mounts: Vec<Mount>,
     smb: Option<SmbService>,
     changes: Changes,
 }
 
 impl Service {
-    /// Serves NFS, then mounts.
+    /// Mounts, and serves SMB. Gives the volume as NFS shall have it, of which there is no other copy.
     ///
     /// # Errors
-    /// [`Failure`]; nothing is served or mounted then.
+    /// [`Failure`]; nothing is mounted then.
     pub async fn start(
         config: &Config,
         outside: &Outside,
-        handle_key: HandleKey,
+        table: LockTable,
         volume: &Volume,
-    ) -> Result<Self, Failure> {
+    ) -> Result<(Self, Arc<dyn Vfs>), Failure> {
         let vfs: Arc<dyn Vfs> = Arc::new(if config.snapshots.visible {
             volume.listing_snapshots()
         } else {
             volume.clone()
         });
-        let table = LockTable::new(LockLimits::default());
         let changes = Changes::new(&outside.env);
         // Without a mount nobody caches, and nobody need be told.
-        let exported = if config.mounts.is_empty() && config.smb.is_none() {
-            vfs.clone()
+        let exported: Arc<dyn Vfs> = if config.mounts.is_empty() && config.smb.is_none() {
+            Arc::new(ExportedVolume(vfs.clone()))
         } else {
             Arc::new(AnnouncingVfs::new(vfs.clone(), changes.clone(), Origin::NFS))
         };
-        let (nfs, locks) = serve_nfs(config, outside, handle_key, exported, table.clone()).await?;
         let mut service = Self {
-            nfs,
-            _locks: locks,
             mounts: Vec::new(),
             smb: None,
             changes: changes.clone(),
@@ -86,12 +74,7 @@ impl Service {
             };
             SmbService::start(&outside.env, config, section, volume)
         });
-        Ok(service)
-    }
-
-    /// Where NFS is served.
-    pub fn address(&self) -> &str {
-        self.nfs.address()
+        Ok((service, exported))
     }
 
     /// The mounts, for the status page.
@@ -109,7 +92,7 @@ impl Service {
         self.changes.clone()
     }
 
-    /// Unmounts, and answers what clients have asked.
+    /// Ends SMB, and unmounts.
     pub async fn end(self) {
         if let Some(smb) = self.smb {
             smb.end().await;
@@ -117,7 +100,15 @@ impl Service {
         for mount in self.mounts {
             mount.unmount().await;
         }
-        self.nfs.shutdown().await;
+    }
+}
+
+/// The volume itself, in an `Arc` of its own: the exports' copies of it are the calls under way.
+struct ExportedVolume(Arc<dyn Vfs>);
+
+impl VfsLayer for ExportedVolume {
+    fn below(&self) -> &dyn Vfs {
+        &*self.0
     }
 }
 
@@ -155,61 +146,4 @@ pub(crate) fn mount_part(mount: &Mount) -> LocalMountPart {
         rescans: status.invalidations.rescans,
         is_stalled: status.invalidations.stalled,
     }
-}
-
-async fn serve_nfs(
-    config: &Config,
-    outside: &Outside,
-    handle_key: HandleKey,
-    vfs: Arc<dyn Vfs>,
-    table: LockTable,
-) -> Result<(NfsService, LockService), Failure> {
-    let mut exports = Vec::new();
-    for section in &config.exports {
-        let rule = |network, read_only| ClientRule {
-            network,
-            read_only,
-            squash: section.squash.into(),
-            anonymous_uid: section.anonymous_uid,
-            anonymous_gid: section.anonymous_gid,
-            require_privileged_port: section.require_privileged_port,
-        };
-        let writers = section.clients.iter().map(|network| rule(*network, false));
-        let readers = section
-            .read_only_clients
-            .iter()
-            .map(|network| rule(*network, true));
-        let rules = writers.chain(readers).collect();
-        let mut export = Export::new(&section.path, vfs.clone(), rules).map_err(Failure::usage)?;
-        if let Some(connections) = section.connections_per_client {
-            export = export.with_connections_per_client(connections);
-        }
-        exports.push(export);
-    }
-    let exports = Arc::new(Exports::new(handle_key, exports).map_err(Failure::usage)?);
-    let monitor = MonitorConfig {
-        grace: config.grace(),
-        ..MonitorConfig::default()
-    };
-    let locks = LockService::start(&outside.env, exports.clone(), table, monitor)
-        .await
-        .map_err(Failure::new)?;
-    let nfs = &config.nfs;
-    let service = ServiceConfig {
-        address: format!("{}:{}", nfs.listen, nfs.nfs_port),
-        mount_address: nfs.mount_port.map(|port| format!("{}:{port}", nfs.listen)),
-        port_mapping: if nfs.portmap {
-            PortMapping::Auto(format!("{}:111", nfs.listen))
-        } else {
-            PortMapping::None
-        },
-        limits: bounds::limits(nfs),
-        slow_call: Some(config.log.slow_call.0).filter(|limit| !limit.is_zero()),
-        ..ServiceConfig::default()
-    };
-    let service = NfsService::start(&outside.env, service, exports, locks.programs())
-        .await
-        .map_err(Failure::new)?;
-    locks.announce();
-    Ok((service, locks))
 }

@@ -7,6 +7,7 @@ use crate::{
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
     detached::{Detached, DetachedPart},
+    nfs::NfsServer,
     reporting::Reporting,
     serve::Service,
     smb::SmbPart,
@@ -17,16 +18,12 @@ use firn_store::{Meter, ProviderPrices, Route, Usage};
 use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 /// Version of the JSON form.
 pub const FORMAT: u32 = 1;
-
-/// Mounts listed one by one.
-const MOUNTS_MAX: usize = 256;
 
 /// A moment of an edge. Sizes in bytes, times in milliseconds, money in billionths of a dollar.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,6 +74,19 @@ pub struct DesiredPart {
     pub snapshots: SnapshotSource,
     /// Why a later document is not obeyed.
     pub refused: Option<String>,
+}
+
+/// How one of several volumes stands.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeState {
+    /// As the configuration names it.
+    pub name: String,
+    /// `opening`, `ended`, or that of its snapshot.
+    pub state: String,
+    /// Why it is so.
+    pub reason: Option<String>,
+    /// If it is open.
+    pub snapshot: Option<Box<Snapshot>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -350,6 +360,9 @@ pub struct Observed {
     keys: Keys,
     detached: Option<Arc<Detached>>,
     reporting: Option<Arc<Reporting>>,
+    nfs: Arc<NfsServer>,
+    /// Of this volume among others; none: all are.
+    exports: Option<Vec<String>>,
     service: Mutex<Option<Service>>,
 }
 
@@ -364,6 +377,9 @@ pub struct Fixed {
     pub book: ProviderPrices,
     pub keys: Keys,
     pub reporting: Option<Arc<Reporting>>,
+    pub nfs: Arc<NfsServer>,
+    /// This volume's, if others have some too.
+    pub exports: Option<Vec<String>>,
 }
 
 impl Observed {
@@ -392,6 +408,8 @@ impl Observed {
             keys: fixed.keys,
             reporting: fixed.reporting,
             detached,
+            nfs: fixed.nfs,
+            exports: fixed.exports,
             service: Mutex::new(Some(service)),
         }
     }
@@ -420,9 +438,8 @@ impl Observed {
 
     /// Calls of all procedures of NFS.
     pub fn calls(&self) -> u64 {
-        let service = self.service();
-        let counted = service.iter().flat_map(|service| service.nfs.statistics());
-        counted.map(|counted| counted.calls).sum()
+        let counted = self.nfs.ask(|service| service.statistics()).unwrap_or_default();
+        counted.into_iter().map(|counted| counted.calls).sum()
     }
 
     /// What was asked of the volume: over NFS, by mounts of this machine, over SMB.
@@ -447,10 +464,12 @@ impl Observed {
         let table = self.roots.usage();
         let wall_ms = self.env.wall().as_millis();
         let (journal, objects) = (status.journal, status.objects);
-        let (nfs, mounts, smb) = match &*self.service() {
-            Some(service) => (nfs_part(service), service.mounts(), service.smb()),
+        let (mounts, smb) = match &*self.service() {
+            Some(service) => (service.mounts(), service.smb()),
             None => Default::default(),
         };
+        let exports = self.exports.as_deref();
+        let nfs = self.nfs.part(exports);
         Snapshot {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -554,50 +573,4 @@ impl Observed {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn nfs_part(service: &Service) -> NfsPart {
-    let service = &service.nfs;
-    let mounts = service
-        .mounted()
-        .into_iter()
-        .take(MOUNTS_MAX)
-        .map(|(client, path)| MountPart {
-            client: client.to_string(),
-            path,
-        })
-        .collect();
-    // A program served by stream and by datagram is counted twice over; people see one.
-    let mut operations: BTreeMap<(&str, &str), OperationPart> = BTreeMap::new();
-    for counted in service
-        .statistics()
-        .into_iter()
-        .filter(|counted| counted.calls > 0)
-    {
-        let operation = operations
-            .entry((counted.program, counted.procedure))
-            .or_default();
-        operation.program = counted.program.into();
-        operation.procedure = counted.procedure.into();
-        operation.calls += counted.calls;
-        operation.failed += counted.failed;
-        operation.refused += counted.refused;
-        operation.received_bytes += counted.received_bytes;
-        operation.sent_bytes += counted.sent_bytes;
-        operation.latency_sum_us += counted.latency_sum_us;
-    }
-    let turned = service.turned();
-    NfsPart {
-        address: service.address().to_owned(),
-        connections: service.connections() as u64,
-        turned: TurnedPart {
-            strangers: turned.strangers,
-            full: turned.full,
-            failed: turned.failed,
-            slow: turned.slow,
-        },
-        slow_calls: service.slow_calls(),
-        mounts,
-        operations: operations.into_values().collect(),
-    }
 }

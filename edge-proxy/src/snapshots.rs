@@ -96,7 +96,7 @@ pub async fn snapshot(config: &Config, command: SnapshotCommand) -> Result<(), F
 
 /// `firn-edge restore` and `firn-edge clone`.
 pub async fn ask(config: &Config, request: Command, what: &str) -> Result<(), Failure> {
-    let mut client = Client::ask(&config.volume.state_directory, request).await?;
+    let mut client = Client::ask(config, request).await?;
     match expect_end(&mut client, what).await? {
         Reply::Done { text } => println!("{text}"),
         Reply::Snapshots { snapshots } => print!("{}", table(&snapshots)),

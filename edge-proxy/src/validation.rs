@@ -8,7 +8,7 @@ use crate::{
     anchor::AnchorAt,
     bounds,
     cloud_session::CredentialsFrom,
-    config::{Config, LimitsSection, NfsSection},
+    config::{Config, EdgeConfig, LimitsSection, NfsSection},
 };
 use firn_nfs::Export;
 use firn_quantity::Size;
@@ -33,19 +33,101 @@ const DISK_CACHE_MAX: u64 = 256 << 40;
 const MOUNTS_MAX: usize = 4;
 
 /// Says what is wrong, in the file's own words.
-pub fn check(config: &Config) -> Result<(), String> {
+pub fn check(edge: &EdgeConfig) -> Result<(), String> {
+    for config in &edge.volumes {
+        volume(config).map_err(|error| match edge.has_names() {
+            true if error.starts_with("limits.") && edge.volumes.len() > 1 => format!(
+                "volume {}: {error}; what stands in [limits] is divided by the volumes' shares",
+                config.volume.name
+            ),
+            true => format!("volume {}: {error}", config.volume.name),
+            false => error,
+        })?;
+    }
+    let common = edge.common();
+    memory(edge)?;
+    addresses(edge)?;
+    admin_socket(edge)?;
+    common.keys.check()?;
+    log_level(common)?;
+    side_by_side(edge)
+}
+
+/// What can be wrong with a volume by itself.
+fn volume(config: &Config) -> Result<(), String> {
     limits(&config.limits)?;
     exports(config)?;
     mounts(config)?;
     crate::smb::check(config)?;
     bounds::check(&config.nfs, &config.exports)?;
-    addresses(config)?;
-    state_directory(config)?;
     cleaner(config)?;
-    config.keys.check()?;
-    log_level(config)?;
     config.retention()?;
     config.price_book().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// What can be wrong with several volumes though each is right.
+fn side_by_side(edge: &EdgeConfig) -> Result<(), String> {
+    let mut names = BTreeMap::new();
+    let mut directories = BTreeMap::new();
+    let mut exported: Vec<(&str, &str)> = Vec::new();
+    let mut sharing: Option<&str> = None;
+    for config in &edge.volumes {
+        let name = config.volume.name.as_str();
+        if names.insert(name, ()).is_some() {
+            return Err(format!("[[volume]]: two are named {name}"));
+        }
+        let directory = config.volume.state_directory.as_path();
+        if let Some(other) = directories.insert(directory, name) {
+            return Err(format!(
+                "[[volume]]: {other} and {name} have one state_directory, {}; each needs a directory of its own",
+                directory.display()
+            ));
+        }
+        if !config.exports.is_empty() && config.smb.is_some() {
+            if let Some(other) = sharing {
+                return Err(format!(
+                    "[export.smb]: shares of {other} and of {name}; one edge shares one volume over SMB"
+                ));
+            }
+            sharing = Some(name);
+        }
+        for export in &config.exports {
+            let path = Export::checked_path(&export.path).map_err(|error| format!("[[export]]: {error}"))?;
+            for (other, of) in exported.iter().filter(|(_, of)| *of != name) {
+                let (one, two) = (Path::new(path), Path::new(other));
+                if one == two {
+                    return Err(format!(
+                        "[[export]]: {path} is exported twice, of {of} and of {name}"
+                    ));
+                }
+                if one.starts_with(two) || two.starts_with(one) {
+                    return Err(format!(
+                        "[[export]]: {other} of {of} and {path} of {name} lie one below the other; give one another path"
+                    ));
+                }
+            }
+            exported.push((path, name));
+        }
+    }
+    if edge.volumes.len() > 1 {
+        all_mounts(edge)?;
+    }
+    Ok(())
+}
+
+/// The mounts of all volumes, which share one machine.
+fn all_mounts(edge: &EdgeConfig) -> Result<(), String> {
+    let all = edge.volumes.iter().flat_map(|config| &config.mounts);
+    let mounts: Vec<_> = all.cloned().collect();
+    for config in &edge.volumes {
+        // Beside this volume's directories, too.
+        let config = Config {
+            mounts: mounts.clone(),
+            ..config.clone()
+        };
+        self::mounts(&config)?;
+    }
     Ok(())
 }
 
@@ -65,7 +147,16 @@ fn limits(limits: &LimitsSection) -> Result<(), String> {
             DISK_CACHE_MAX >> 40
         ));
     }
-    let memory = limits.memory_cache.0.saturating_add(limits.dirty_memory.0);
+    Ok(())
+}
+
+/// What all volumes together may take of it.
+fn memory(edge: &EdgeConfig) -> Result<(), String> {
+    let memory = edge.volumes.iter().fold(0_u64, |sum, config| {
+        let limits = &config.limits;
+        sum.saturating_add(limits.memory_cache.0)
+            .saturating_add(limits.dirty_memory.0)
+    });
     if let Some(there) = memory_bytes().filter(|there| memory > *there) {
         return Err(format!(
             "limits.memory_cache and limits.dirty_memory are {} together, and this machine has {} of memory",
@@ -120,12 +211,13 @@ fn mounts(config: &Config) -> Result<(), String> {
                 "[[mount]]: {shown} must be a directory of its own, not the root"
             ));
         }
-        let state = config.volume.state_directory.as_path();
-        if state.starts_with(path) || path.starts_with(state) {
-            return Err(format!(
-                "[[mount]]: {shown} and the state directory {} lie in each other; mount elsewhere",
-                state.display()
-            ));
+        for state in [&config.volume.state_directory, &config.edge.directory] {
+            if state.starts_with(path) || path.starts_with(state) {
+                return Err(format!(
+                    "[[mount]]: {shown} and the state directory {} lie in each other; mount elsewhere",
+                    state.display()
+                ));
+            }
         }
         if let StoreUrl::Directory { path: store } = &config.volume.store
             && store.starts_with(path)
@@ -152,7 +244,9 @@ fn mounts(config: &Config) -> Result<(), String> {
 }
 
 /// What is served on one address cannot share a port.
-fn addresses(config: &Config) -> Result<(), String> {
+fn addresses(edge: &EdgeConfig) -> Result<(), String> {
+    let config = edge.common();
+    let smb = edge.volumes.iter().find_map(|config| config.smb.as_ref());
     let metrics = config.metrics.listen.as_ref().map(|address| {
         address.parse::<SocketAddr>().map_err(|_| {
             format!(
@@ -173,7 +267,7 @@ fn addresses(config: &Config) -> Result<(), String> {
         ("nfs.nfs_port", Some(*nfs_port)),
         ("nfs.mount_port", *mount_port),
         ("the port mapper (nfs.portmap)", portmap.then_some(PORT_MAPPER)),
-        ("smb.port", config.smb.as_ref().map(|smb| smb.port)),
+        ("smb.port", smb.map(|smb| smb.port)),
     ];
     for (what, port) in ports {
         // Any free one.
@@ -208,12 +302,13 @@ fn may_be_same(one: IpAddr, listen: &str) -> bool {
     }
 }
 
-fn state_directory(config: &Config) -> Result<(), String> {
-    let socket = crate::admin::socket(&config.volume.state_directory);
+fn admin_socket(edge: &EdgeConfig) -> Result<(), String> {
+    let socket = crate::admin::socket(edge.directory());
     let length = socket.as_os_str().len();
     if length > SOCKET_PATH_BYTES_MAX {
+        let section = if edge.has_names() { "edge" } else { "volume" };
         return Err(format!(
-            "volume.state_directory is too long: the admin socket in it would have a path of {length} bytes, and \
+            "{section}.state_directory is too long: the admin socket in it would have a path of {length} bytes, and \
              {SOCKET_PATH_BYTES_MAX} are possible"
         ));
     }

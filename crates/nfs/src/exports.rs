@@ -378,12 +378,16 @@ impl Exports {
 
     /// What a handle names, for a line of the log.
     pub fn subject(&self, handle: &[u8]) -> Option<String> {
-        let SignedHandle { export, file } = self.key.open(handle)?;
-        let path = self
-            .by_id
-            .get(&export)
-            .map_or("no longer exported", |export| export.path());
-        Some(format!("export {path}, inode {}", file.inode))
+        let claimed = self.by_id.get(&HandleKey::claimed_export(handle)?);
+        let (path, signed) = match claimed {
+            Some(export) => {
+                let volume = export.read();
+                let key = volume.key.as_ref().unwrap_or(&self.key);
+                (export.path(), key.open(handle)?)
+            }
+            None => ("no longer exported", self.open_by_any(handle)?),
+        };
+        Some(format!("export {path}, inode {}", signed.file.inode))
     }
 
     /// The file a handle names, if `peer` may use its export.
@@ -419,14 +423,15 @@ impl Exports {
         })
     }
 
+    /// What a handle says that any of our keys signed.
+    fn open_by_any(&self, handle: &[u8]) -> Option<SignedHandle> {
+        let by_volumes = |export: &Arc<Export>| export.read().key.as_ref().and_then(|key| key.open(handle));
+        self.key.open(handle).or_else(|| self.iter().find_map(by_volumes))
+    }
+
     /// What a handle is that names no export: ours of an earlier configuration, if one of our keys signed it.
     fn of_no_export(&self, handle: &[u8]) -> HandleError {
-        let opens = |key: &HandleKey| key.open(handle).is_some();
-        let is_ours = opens(&self.key)
-            || self
-                .iter()
-                .any(|export| export.read().key.as_ref().is_some_and(opens));
-        if is_ours {
+        if self.open_by_any(handle).is_some() {
             HandleError::ExportGone
         } else {
             HandleError::Forged

@@ -1,7 +1,7 @@
 //! The command line's side of the admin socket.
 
 use super::{Command, REPLY_BYTES_MAX, Reply, Request, VERSION, socket};
-use crate::failure::Failure;
+use crate::{config::Config, failure::Failure};
 use firn_env::eprintln;
 use std::path::Path;
 use tokio::{
@@ -15,8 +15,18 @@ pub struct Client {
 }
 
 impl Client {
+    /// Asks the running edge about this volume.
+    pub async fn ask(config: &Config, command: Command) -> Result<Self, Failure> {
+        let name = config.edge.has_names.then(|| config.volume.name.clone());
+        Self::ask_edge(&config.edge.directory, name, command).await
+    }
+
     /// Asks the edge that uses this state directory.
-    pub async fn ask(state_directory: &Path, command: Command) -> Result<Self, Failure> {
+    pub async fn ask_edge(
+        state_directory: &Path,
+        volume: Option<String>,
+        command: Command,
+    ) -> Result<Self, Failure> {
         let path = socket(state_directory);
         let stream = UnixStream::connect(&path)
             .await
@@ -37,6 +47,7 @@ impl Client {
         let request = Request {
             version: VERSION,
             command,
+            volume,
         };
         let mut line = serde_json::to_vec(&request).map_err(Failure::new)?;
         line.push(b'\n');

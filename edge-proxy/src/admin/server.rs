@@ -1,7 +1,10 @@
 //! The edge's side of the admin socket.
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
-use crate::{failure::Failure, rekey::RekeyCommand, report, snapshot::Observed, snapshots::SnapshotCommand};
+use crate::{
+    failure::Failure, rekey::RekeyCommand, report, snapshot::Observed, snapshots::SnapshotCommand,
+    volumes::Volumes,
+};
 use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
 use firn_volume::VerifyReport;
 use futures::future::{Either, select};
@@ -38,20 +41,23 @@ pub struct DrainRequest {
     pub told: oneshot::Receiver<()>,
 }
 
-pub(super) struct Admin {
-    pub(super) env: Env,
-    pub(super) observed: Arc<Observed>,
-    drains: mpsc::Sender<DrainRequest>,
-    verifying: AsyncMutex<()>,
+/// The socket.
+struct Door {
+    env: Env,
+    volumes: Arc<Volumes>,
     commands: Semaphore,
 }
 
-/// Answers on the socket until the task is aborted.
-pub fn serve(
-    state_directory: &Path,
-    observed: Arc<Observed>,
+/// The administration of an open volume.
+pub struct Admin {
+    pub(super) env: Env,
+    pub observed: Arc<Observed>,
     drains: mpsc::Sender<DrainRequest>,
-) -> Result<Task<()>, Failure> {
+    verifying: AsyncMutex<()>,
+}
+
+/// Answers on the socket until the task is aborted.
+pub fn serve(state_directory: &Path, volumes: Arc<Volumes>) -> Result<Task<()>, Failure> {
     let path = socket(state_directory);
     let failed = |error: std::io::Error| {
         Failure::new(format!(
@@ -70,18 +76,16 @@ pub fn serve(
     let listener = UnixListener::bind(&making).map_err(failed)?;
     std::fs::set_permissions(&making, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     std::fs::rename(&making, &path).map_err(failed)?;
-    let env = observed.env.clone();
-    let admin = Arc::new(Admin {
+    let env = volumes.env.clone();
+    let door = Arc::new(Door {
         env: env.clone(),
-        observed,
-        drains,
-        verifying: AsyncMutex::new(()),
+        volumes,
         commands: Semaphore::new(COMMANDS_MAX),
     });
-    Ok(env.spawn("admin socket", accept(admin, listener)))
+    Ok(env.spawn("admin socket", accept(door, listener)))
 }
 
-async fn accept(admin: Arc<Admin>, listener: UnixListener) {
+async fn accept(admin: Arc<Door>, listener: UnixListener) {
     let (table, failed) = (ConnectionTable::new(CONNECTIONS_MAX), LogLimiter::default());
     loop {
         match listener.accept().await {
@@ -113,7 +117,7 @@ async fn accept(admin: Arc<Admin>, listener: UnixListener) {
     }
 }
 
-impl Admin {
+impl Door {
     async fn answer(&self, stream: UnixStream, place: &Place) -> std::io::Result<()> {
         let (read, write) = stream.into_split();
         let mut line = String::new();
@@ -145,31 +149,17 @@ impl Admin {
             let text = format!("{COMMANDS_MAX} commands are under way already; ask again when one has ended");
             return client.send(&Reply::Error { text }).await;
         };
-        if let Some(text) = self.refusal(&request) {
-            return client.send(&Reply::Error { text }).await;
-        }
         match request {
             Ok(Request {
                 version: VERSION,
                 command,
-            }) => match command {
-                Command::Status => {
-                    let snapshot = Box::new(self.observed.snapshot());
-                    client.send(&Reply::Status { snapshot }).await
-                }
-                Command::Sync => self.sync(&mut client).await,
-                Command::Drain => self.drain(&mut client).await,
-                Command::Verify => self.verify(&mut client).await,
-                Command::Clean { plan } => self.clean(&mut client, plan).await,
-                Command::Snapshot { what } => self.snapshot(&mut client, what).await,
-                Command::Rekey { what } => self.rekey(&mut client, what).await,
-                Command::Restore {
-                    snapshot,
-                    path,
-                    to,
-                    replace,
-                } => self.restore(&mut client, snapshot, path, to, replace).await,
-                Command::Clone { snapshot, name } => self.clone_volume(&mut client, snapshot, name).await,
+                volume,
+            }) => match (command, volume) {
+                (Command::Status, None) if self.volumes.has_names => self.all(&mut client).await,
+                (command, volume) => match self.volumes.admin(volume.as_deref()) {
+                    Ok(admin) => admin.execute(&mut client, command).await,
+                    Err(text) => client.send(&Reply::Error { text }).await,
+                },
             },
             Ok(Request { version, .. }) => {
                 let text = format!("this edge speaks version {VERSION} of the admin protocol, not {version}");
@@ -182,11 +172,56 @@ impl Admin {
         }
     }
 
+    /// How each volume stands.
+    async fn all(&self, client: &mut Replies) -> std::io::Result<()> {
+        for volume in self.volumes.shown() {
+            client.send(&Reply::Volume { volume }).await?;
+        }
+        client.send(&Reply::Done { text: String::new() }).await
+    }
+}
+
+impl Admin {
+    /// The administration of a volume that is served; `drains` reach whoever serves it.
+    pub fn new(observed: Arc<Observed>, drains: mpsc::Sender<DrainRequest>) -> Self {
+        Self {
+            env: observed.env.clone(),
+            observed,
+            drains,
+            verifying: AsyncMutex::new(()),
+        }
+    }
+
+    async fn execute(&self, client: &mut Replies, command: Command) -> std::io::Result<()> {
+        if let Some(text) = self.refusal(&command) {
+            return client.send(&Reply::Error { text }).await;
+        }
+        match command {
+            Command::Status => {
+                let snapshot = Box::new(self.observed.snapshot());
+                client.send(&Reply::Status { snapshot }).await
+            }
+            Command::Sync => self.sync(client).await,
+            Command::Drain => self.drain(client).await,
+            Command::Verify => self.verify(client).await,
+            Command::Clean { plan } => self.clean(client, plan).await,
+            Command::Snapshot { what } => self.snapshot(client, what).await,
+            Command::Rekey { what } => self.rekey(client, what).await,
+            Command::Restore {
+                snapshot,
+                path,
+                to,
+                replace,
+            } => self.restore(client, snapshot, path, to, replace).await,
+            Command::Clone { snapshot, name } => self.clone_volume(client, snapshot, name).await,
+        }
+    }
+
     /// Why what is asked cannot be done while the edge serves without the cloud; looking can.
-    fn refusal(&self, request: &serde_json::Result<Request>) -> Option<String> {
+    fn refusal(&self, command: &Command) -> Option<String> {
         let detached = self.observed.detached()?;
         let list = SnapshotCommand::List { space: false };
-        match &request.as_ref().ok()?.command {
+        match command {
             Command::Status
             | Command::Rekey {
                 what: RekeyCommand::Status { .. },

@@ -1,11 +1,35 @@
 //! The edge's figures, as Prometheus is told them. Alert rules and dashboards (`infra/prometheus`) name them.
 
-use crate::snapshot::{OperationPart, Snapshot};
-use firn_metrics::{Exposition, Value};
+use super::families::Families;
+use crate::snapshot::{OperationPart, Snapshot, VolumeState};
+use firn_metrics::Value;
 
 const NANOS: f64 = 1e9;
 
-pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
+/// What serves clients at all.
+fn serving(out: &mut Families, is_serving: bool) {
+    out.gauge("serving", "1 while clients are served.", is_serving);
+}
+
+/// The figures of an edge's volumes; each is named if `has_names`.
+pub(super) fn expose(volumes: &[VolumeState], has_names: bool) -> Families {
+    let mut out = Families::default();
+    for volume in volumes {
+        out.of_volume(has_names.then_some(volume.name.as_str()));
+        match &volume.snapshot {
+            Some(snapshot) => of_volume(&mut out, snapshot),
+            None => serving(&mut out, false),
+        }
+    }
+    out.of_volume(None);
+    // One server has the connections of all.
+    if let Some(snapshot) = volumes.iter().find_map(|volume| volume.snapshot.as_ref()) {
+        of_server(&mut out, snapshot);
+    }
+    out
+}
+
+fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     let Snapshot {
         volume,
         owner,
@@ -27,7 +51,7 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
             ("owner", &owner.name),
         ],
     );
-    out.gauge("serving", "1 while clients are served.", snapshot.is_serving());
+    serving(out, snapshot.is_serving());
     let detached = snapshot.detached.as_ref();
     out.gauge(
         "detached",
@@ -224,6 +248,14 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
         "What the table's units cost at list prices.",
         table.nanodollars as f64 / NANOS,
     );
+    out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
+    smb(out, snapshot);
+    cleaning(out, snapshot);
+}
+
+/// NFS, which is one for all volumes.
+fn of_server(out: &mut Families, snapshot: &Snapshot) {
+    let nfs = &snapshot.nfs;
     out.gauge("nfs_connections", "Connections of clients.", nfs.connections);
     let turned = &nfs.turned;
     out.counters(
@@ -242,9 +274,6 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
         "Calls of clients that took as long as log.slow_call or longer.",
         nfs.slow_calls,
     );
-    out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
-    smb(out, snapshot);
-    cleaning(out, snapshot);
     let mut operations = |name: &str, help: &str, value: fn(&OperationPart) -> Value| {
         let samples = nfs.operations.iter().map(|one| {
             let labels = [
@@ -276,7 +305,7 @@ pub(super) fn expose(out: &mut Exposition<'_>, snapshot: &Snapshot) {
 }
 
 /// SMB; its figures beside the first only where it is configured.
-fn smb(out: &mut Exposition<'_>, snapshot: &Snapshot) {
+fn smb(out: &mut Families, snapshot: &Snapshot) {
     let smb = snapshot.smb.as_ref();
     out.gauge(
         "smb_down",
@@ -296,7 +325,7 @@ fn smb(out: &mut Exposition<'_>, snapshot: &Snapshot) {
 }
 
 /// What the cleaner inside did, and what of any cleaner's work was taken over.
-fn cleaning(out: &mut Exposition<'_>, snapshot: &Snapshot) {
+fn cleaning(out: &mut Families, snapshot: &Snapshot) {
     let (cleaner, merging) = (&snapshot.cleaner, &snapshot.merging);
     out.counter("cleaner_runs_total", "Runs of the cleaner inside.", cleaner.runs);
     out.counter(

@@ -328,10 +328,15 @@ level = "warn"
     }
 
     pub async fn client(&self) -> Files {
+        self.client_of("/export").await
+    }
+
+    /// A client of this export.
+    pub async fn client_of(&self, path: &str) -> Files {
         let env = firn_env::real(&self.state).expect("an environment");
         let address = format!("127.0.0.1:{}", self.port);
         let credential = Credential::sys("client", 0, 0, Vec::new());
-        Files::mount(&env, &address, credential).await
+        Files::mount(&env, &address, credential, path).await
     }
 }
 
@@ -342,19 +347,20 @@ pub struct Files {
 }
 
 impl Files {
-    async fn mount(env: &Env, address: &str, credential: Credential) -> Self {
+    async fn mount(env: &Env, address: &str, credential: Credential, path: &str) -> Self {
         let client = NfsClient::connect(env, address, credential, TIMEOUT)
             .await
             .expect("a connection");
-        let mounted = client
-            .mount("/export")
-            .await
-            .expect("an answer")
-            .expect("a mount");
+        let mounted = client.mount(path).await.expect("an answer").expect("a mount");
         Self {
             client,
             root: mounted.handle,
         }
+    }
+
+    /// The same connection's calls on a directory whose handle was kept from before.
+    pub fn with_root(self, root: WireHandle) -> Self {
+        Self { root, ..self }
     }
 
     /// The client, for calls of other kinds.

@@ -22,3 +22,4 @@ mod small_disk;
 mod smb;
 mod snapshots;
 mod takeover;
+mod volumes;

@@ -32,7 +32,7 @@ fn edge(cloud: &Cloud) -> Option<(Machine, PathBuf)> {
 }
 
 /// What a test that fails leaves.
-struct Unmounted(PathBuf);
+pub struct Unmounted(pub PathBuf);
 
 impl Drop for Unmounted {
     fn drop(&mut self) {
