@@ -257,7 +257,7 @@ impl EdgeConfig {
         };
         let names = volumes.iter().map(name_of).collect::<Result<Vec<_>, _>>()?;
         for (what, named) in named(file) {
-            if !names.iter().any(|name| *name == named) {
+            if !names.contains(&named) {
                 return Err(format!(
                     "{what} is of the volume {named}, and there is no [[volume]] of that name, but {}",
                     names.join(", ")
