@@ -4,6 +4,7 @@
 //! over a table that it shares with them, enrols it ([`enrol`]) and serves it ([`serve_until`]): the same code, without a process
 //! of its own.
 
+mod accept_rollback;
 mod admin;
 pub mod allocator;
 mod anchor;

@@ -1,8 +1,8 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    admin, allocator, commands, config, enrol, failure::Failure, format, join, parts::Outside, recover,
-    rekey, run, smb, snapshots,
+    accept_rollback, admin, allocator, commands, config, enrol, failure::Failure, format, join,
+    parts::Outside, recover, rekey, run, smb, snapshots,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -61,6 +61,13 @@ enum Command {
         /// Does not ask.
         #[arg(long)]
         force: bool,
+    },
+    /// Goes on from a table that shows an older state than the bucket has, after a restore from a backup. Shows what would be
+    /// given up; changes something only with --yes.
+    AcceptRollback {
+        /// Does it.
+        #[arg(long)]
+        yes: bool,
     },
     /// Shows what the running edge does and has: cache, uncommitted data, requests, money, clients.
     Status {
@@ -249,6 +256,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             }
         }
         Command::Takeover { force } => format::takeover(&config, force).await,
+        Command::AcceptRollback { yes } => accept_rollback::accept_rollback(&config, yes).await,
         Command::Join { identity } => join::join(&config, &identity).await,
         Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
         Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,

@@ -49,6 +49,12 @@ pub async fn recover(
     let scan = firn_volume::recover::scan(&parts, &config.volume_config()?).await?;
     show(&family, &scan);
     let found = choose_volume(&scan, volume)?;
+    if let Some(stale) = firn_volume::recover::stale_table(&parts, &config.volume_config()?, found).await? {
+        return Err(Failure::new(stale).because(
+            "This table has the volume, so nothing can be recovered into it: name a new one in the configuration (volume.table), with \
+             this same empty state directory, or accept what it shows",
+        ));
+    }
     let name = &config.volume.name;
     println!(
         "\nVolume {name} would go on from version {} of {}. That may be one checkpoint that was uploaded and never committed: \

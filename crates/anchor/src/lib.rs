@@ -55,8 +55,8 @@ pub use proposal::{MAX_PROPOSAL_USAGE, Overtaken, Proposal, UsageChange};
 pub use remembered::{RememberedRoot, RolledBack, SeenRoot};
 pub use transition::{MAX_VERSION_STEP, Unfit, VolumeChange};
 pub use tuple::{
-    FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, RetainedRoot, Root,
-    TupleError, TupleVersion, VolumeTuple,
+    FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, ROOT_SIGNATURE_BYTES,
+    RetainedRoot, Root, TupleError, TupleVersion, VolumeTuple,
 };
 pub use writer::{WriterTenure, WriterTuple};
 

@@ -111,7 +111,13 @@ impl Ownership {
             owner_name: self.owner.name.clone(),
             commit_id,
             committed_at_ms,
+            signature: None,
         }
+    }
+
+    /// Random, drawn for this ownership; no other has it.
+    pub fn grant(&self) -> [u8; 16] {
+        self.grant
     }
 
     fn is_held_in(&self, tuple: &VolumeTuple) -> bool {

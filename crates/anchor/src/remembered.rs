@@ -16,8 +16,7 @@
 //! ```
 //!
 //! The caller stores the bytes whenever [`RememberedRoot::observe`] says so, and calls it with every tuple it loads or
-//! commits. Going on from an older root is possible, but only by an explicit [`RememberedRoot::accept`], which returns both
-//! sides for the audit log.
+//! commits. Going on from an older root is possible, but only by an administrator's word, which makes the machine forget what it saw.
 
 use crate::{
     TupleError, VolumeTuple,
@@ -73,7 +72,7 @@ impl fmt::Display for RolledBack {
             formatter,
             "the table was rolled back or forked: volume {} stands at {} (epoch {}), but this edge has seen {} (epoch {}); \
              nothing is served and nothing was changed. Restore the newer table; if there is none, recover the volume into a \
-             new table from the bucket, which still has the newer state",
+             new table from the bucket, which still has the newer state. To give that up: `firn-edge accept-rollback`",
             self.volume,
             Words(self.found.as_ref()),
             self.found_epoch,

@@ -6,22 +6,23 @@
 //!                                  sort "name/<name>"       the 16 bytes of the volume that has the name
 //!
 //! family   = version u8 (1) | kind u8 'F' | flags u8 | next_writer u64 | created_at_ms i64 | change_id [16]
-//! volume   = version u8 (2) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
+//! volume   = version u8 (2, 3) | kind u8 'V' | flags u8 | epoch u64 | tenure u64 | tenure_owner [16] | grant [16]
 //!          | taken_at_ms i64 | change_id [16] | name text | owner? | root? | count u16 | retained* | commits u64
 //! flags    = 1 has an owner | 2 has a root | 4 was drained      (any other bit, and any in a family: refused)
 //! owner    = id [16] | name text
 //! root     = uid [32] | writer u64 | sequence u64 | offset u32 | length u32 | version u64 | epoch u64
-//!          | owner | commit_id [16] | committed_at_ms i64
+//!          | owner | commit_id [16] | committed_at_ms i64 | signed u8 (1: signature [64])      no `signed` below version 3
 //! retained = fenced_epoch u64 | tenure u64 | retained_at_ms i64 | root
 //! text     = length u8 | UTF-8                                  integers are little-endian
 //! ```
 //!
-//! A volume tuple without retained roots takes about 350 bytes, so a commit costs one write unit.
+//! Version 3 is written as soon as one of the tuple's roots is signed. A volume tuple without retained roots takes about 420 bytes,
+//! so a commit costs one write unit.
 
 use crate::layout::{self, Reader, Writer};
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
-use firn_format::{Location, OwnershipEpoch, Uid, Version, WriterId};
+use firn_format::{FamilyId, Location, OwnershipEpoch, Uid, Version, VolumeId, WriterId};
 use firn_table::ItemVersion;
 use std::fmt;
 
@@ -31,8 +32,13 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub const MAX_RETAINED_ROOTS: usize = 32;
 
 const LAYOUT_VERSION: u8 = 1;
-/// Version 2 of the volume's tuple added the count of its commits.
-const VOLUME_VERSION: u8 = 2;
+/// Version 2 of the volume's tuple added the count of its commits; it is written while no root of it is signed.
+const UNSIGNED_VERSION: u8 = 2;
+/// Version 3 added the signatures of roots.
+const VOLUME_VERSION: u8 = 3;
+/// Bytes of a root's signature.
+pub const ROOT_SIGNATURE_BYTES: usize = 64;
+const SIGNATURE_LABEL: &[u8] = b"firn 1 root signature";
 const FAMILY_KIND: u8 = b'F';
 const VOLUME_KIND: u8 = b'V';
 const HAS_OWNER: u8 = 1;
@@ -86,6 +92,9 @@ pub struct Root {
     pub commit_id: [u8; 16],
     /// By the committer's wall clock, milliseconds since 1970.
     pub committed_at_ms: i64,
+    /// Ed25519, by the key that the committer's ownership statement names, of [`Root::signed_message`]. `None`: committed by a
+    /// build that did not sign, or entered by a recovery.
+    pub signature: Option<[u8; ROOT_SIGNATURE_BYTES]>,
 }
 
 /// A root that a takeover found, kept for the journal that the fenced owner may still hold.
@@ -225,7 +234,15 @@ impl VolumeTuple {
             "takeovers are refused before"
         );
         let mut writer = Writer::default();
-        writer.u8(VOLUME_VERSION);
+        let mut roots = self
+            .root
+            .iter()
+            .chain(self.retained.iter().map(|retained| &retained.root));
+        let version = match roots.any(|root| root.signature.is_some()) {
+            true => VOLUME_VERSION,
+            false => UNSIGNED_VERSION,
+        };
+        writer.u8(version);
         writer.u8(VOLUME_KIND);
         let mut flags = 0;
         if self.owner.is_some() {
@@ -250,14 +267,14 @@ impl VolumeTuple {
             writer.text(&owner.name);
         }
         if let Some(root) = &self.root {
-            write_root(&mut writer, root);
+            write_root_of(&mut writer, root, version);
         }
         writer.u16(u16::try_from(self.retained.len()).expect("checked above"));
         for retained in &self.retained {
             writer.u64(retained.fenced_epoch.0);
             writer.u64(retained.tenure.0);
             writer.i64(retained.retained_at_ms);
-            write_root(&mut writer, &retained.root);
+            write_root_of(&mut writer, &retained.root, version);
         }
         writer.u64(self.commits);
         writer.finish().into()
@@ -291,7 +308,7 @@ impl VolumeTuple {
         let root = if flags & HAS_ROOT == 0 {
             None
         } else {
-            Some(read_root(&mut reader)?)
+            Some(read_root_of(&mut reader, layout)?)
         };
         let count = usize::from(reader.u16()?);
         if count > MAX_RETAINED_ROOTS {
@@ -303,10 +320,18 @@ impl VolumeTuple {
                 fenced_epoch: OwnershipEpoch(reader.u64()?),
                 tenure: OwnershipEpoch(reader.u64()?),
                 retained_at_ms: reader.i64()?,
-                root: read_root(&mut reader)?,
+                root: read_root_of(&mut reader, layout)?,
             });
         }
-        let commits = if layout >= 2 { reader.u64()? } else { 0 };
+        let commits = if layout >= UNSIGNED_VERSION {
+            reader.u64()?
+        } else {
+            0
+        };
+        let mut roots = root.iter().chain(retained.iter().map(|retained| &retained.root));
+        if layout > UNSIGNED_VERSION && !roots.any(|root| root.signature.is_some()) {
+            return Err(reader.malformed("a tuple of signed roots without a signature"));
+        }
         reader.finish()?;
         Ok(Self {
             name,
@@ -326,11 +351,25 @@ impl VolumeTuple {
 }
 
 impl Root {
-    /// Encodes, as within a volume's tuple.
+    /// Encodes, as within a volume's tuple; a signature follows without a mark.
     pub fn to_bytes(&self) -> Bytes {
         let mut writer = Writer::default();
         write_root(&mut writer, self);
+        if let Some(signature) = &self.signature {
+            writer.raw(signature);
+        }
         writer.finish().into()
+    }
+
+    /// What the signature is of: the whole root under one grant of one volume, so that it counts for no other.
+    pub fn signed_message(&self, family: &FamilyId, volume: &VolumeId, grant: &[u8; 16]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.raw(SIGNATURE_LABEL);
+        writer.raw(&family.0);
+        writer.raw(&volume.0);
+        writer.raw(grant);
+        write_root(&mut writer, self);
+        writer.finish()
     }
 
     /// Decodes.
@@ -339,7 +378,10 @@ impl Root {
     /// [`TupleError`] if the bytes are not exactly one root.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
         let mut reader = Reader::new(layout::Tuple, bytes);
-        let root = read_root(&mut reader)?;
+        let mut root = read_root(&mut reader)?;
+        if reader.remaining() > 0 {
+            root.signature = Some(reader.array()?);
+        }
         reader.finish()?;
         Ok(root)
     }
@@ -389,6 +431,26 @@ fn write_root(writer: &mut Writer, root: &Root) {
     writer.i64(root.committed_at_ms);
 }
 
+fn write_root_of(writer: &mut Writer, root: &Root, layout: u8) {
+    write_root(writer, root);
+    if layout > UNSIGNED_VERSION {
+        writer.u8(u8::from(root.signature.is_some()));
+        writer.raw(root.signature.as_ref().map_or(&[][..], |signature| signature));
+    }
+}
+
+fn read_root_of(reader: &mut Reader<'_>, layout: u8) -> Result<Root, TupleError> {
+    let mut root = read_root(reader)?;
+    if layout > UNSIGNED_VERSION {
+        root.signature = match reader.u8()? {
+            0 => None,
+            1 => Some(reader.array()?),
+            _ => return Err(reader.malformed("a root that is neither signed nor not")),
+        };
+    }
+    Ok(root)
+}
+
 fn read_root(reader: &mut Reader<'_>) -> Result<Root, TupleError> {
     Ok(Root {
         uid: Uid(reader.array()?),
@@ -399,5 +461,6 @@ fn read_root(reader: &mut Reader<'_>) -> Result<Root, TupleError> {
         owner_name: reader.text()?.to_owned(),
         commit_id: reader.array()?,
         committed_at_ms: reader.i64()?,
+        signature: None,
     })
 }

@@ -20,6 +20,7 @@ mod object;
 mod phrase;
 mod record;
 mod secret;
+mod signing;
 
 pub use error::SealError;
 pub use identity::{IdentityError, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
@@ -31,3 +32,4 @@ pub use keys::{EpochKey, Keys, NotTheNextKeys};
 pub use object::{Compression, ObjectOpener, ObjectSealer, OpenedObject};
 pub use phrase::{PhraseError, RecoveryPhrase};
 pub use record::{RecordContext, RecordOpener, RecordSealer, SEALED_OVERHEAD_BYTES};
+pub use signing::{RootPublic, RootSigningKey};

@@ -4,6 +4,7 @@ use crate::{
     checkpoint::{CheckpointPayload, Packer, build, pack_checkpoint},
     error::VolumeError,
     journal::Journal,
+    ownership_statement::{OwnershipStatement, RootSigner, StatementKind},
     parts::Parts,
     rekey::RekeyState,
     state::State,
@@ -113,6 +114,21 @@ pub(crate) async fn commit_root(
 ) -> Result<Root, VolumeError> {
     let (pointer, _) = pack_checkpoint(&mut packer, checkpoint, payload).await?;
     packer.finish().await?;
+    let context = packer.context();
+    let signer = RootSigner::draw(env, context.family, checkpoint.volume, ownership.grant());
+    let statement = OwnershipStatement {
+        kind: StatementKind::Started,
+        volume: checkpoint.volume,
+        epoch: ownership.epoch(),
+        grant: ownership.grant(),
+        owner: ownership.owner().clone(),
+        writer: context.writer,
+        signer: signer.public(),
+        base: None,
+        abandoned: Version(0),
+        made_at_ms: checkpoint.committed_at_ms,
+    };
+    statement.put(env, &*context.store, &context.keys).await?;
     let commit_id = env.random_bytes();
     let root = ownership.next_root(
         pointer.uid,
@@ -121,6 +137,7 @@ pub(crate) async fn commit_root(
         commit_id,
         checkpoint.committed_at_ms,
     );
+    let root = signer.sign(root);
     anchor.commit(&mut ownership, root.clone()).await?;
     anchor.drain(&mut ownership).await?;
     Ok(root)

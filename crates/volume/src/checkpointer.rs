@@ -15,6 +15,7 @@ use crate::{
     journal::Sequence,
     local::LocalState,
     merge::state::{MergeState, MergeStatus},
+    ownership_statement::RootSigner,
     usage::UsageMap,
 };
 use firn_anchor::Ownership;
@@ -33,6 +34,8 @@ use tokio::sync::{Notify, futures::Notified};
 /// What the checkpointer alone changes.
 pub(crate) struct CheckpointerState {
     pub ownership: Ownership,
+    /// Signs what is committed under it.
+    pub signer: RootSigner,
     pub version: Version,
     pub root: Uid,
     /// Inodes that the newest checkpoint counts.

@@ -58,6 +58,9 @@ pub enum VolumeError {
     /// The anchor shows an older root than this edge has seen.
     #[error("{0}")]
     RolledBack(#[from] Box<firn_anchor::RolledBack>),
+    /// The bucket has newer roots than the table shows, or others.
+    #[error("{0}")]
+    StaleTable(#[from] Box<crate::freshness::StaleTable>),
     /// The store lost what it had acknowledged.
     #[error("{0}")]
     LevelTwoLost(LostSegments),

@@ -2,7 +2,7 @@
 //!
 //! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path) and `change`, then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
-//! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover).
+//! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover), `freshness` (a table that was rolled back).
 
 mod branch;
 mod change;
@@ -15,6 +15,7 @@ mod detached;
 mod error;
 mod extents;
 mod filesystem;
+mod freshness;
 mod inode;
 pub mod journal;
 mod kept_checkpoint;
@@ -23,6 +24,7 @@ mod local;
 mod merge;
 pub mod objects;
 mod open;
+mod ownership_statement;
 mod parts;
 mod paths;
 mod quota;
@@ -33,6 +35,7 @@ mod record;
 pub mod recover;
 mod rekey;
 mod replay;
+mod rollback;
 mod salvage;
 mod serving;
 mod snapshots;
@@ -50,6 +53,7 @@ pub use checkpoint::LostSegments;
 pub use config::{Cadence, VolumeConfig};
 pub use detached::DetachedReport;
 pub use error::{NotDetachable, VolumeError};
+pub use freshness::{Contradiction, RootSight, StaleTable};
 pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
 pub use open::FormatOptions;
@@ -59,6 +63,7 @@ pub use rekey::{
     RekeyStatus, UnderWay,
 };
 pub use replay::RecoveryReport;
+pub use rollback::AcceptReport;
 pub use salvage::{SalvageReport, TakeoverReport};
 pub use serving::ServingState;
 pub use snapshots::{

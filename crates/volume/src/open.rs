@@ -8,9 +8,10 @@ use crate::{
     checkpoint::Packer,
     config::VolumeConfig,
     error::VolumeError,
-    kept_checkpoint,
+    freshness, kept_checkpoint,
     load::load_root,
     local::LocalState,
+    ownership_statement::{OwnershipStatement, RootSigner, StatementKind},
     parts::{Parts, file_system_id},
     replay::RecoveryReport,
     salvage::has_journal,
@@ -100,6 +101,13 @@ impl Volume {
     pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
+        let (tuple, _) = parts.anchor.load(parts.volume).await?;
+        let is_others = tuple.owner.as_ref().is_some_and(|owner| owner.id != local.owner);
+        // Of a volume that is another's, nothing will be served.
+        let checked = match is_others || firn_env::planted!("volume.trust_the_table") {
+            true => tuple,
+            false => freshness::check(&parts, &config, Some(&local)).await?,
+        };
         let acquired = if skips_acquire(&local) {
             let taken = parts
                 .anchor
@@ -126,6 +134,13 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         };
+        if ownership.root() != checked.root.as_ref() && !skips_acquire(&local) {
+            return Err(AnchorError::Contended {
+                what: format!("volume {}", parts.volume),
+                attempts: 1,
+            }
+            .into());
+        }
         Self::open_owned(parts, config, &mut local, ownership).await
     }
 
@@ -174,6 +189,21 @@ impl Volume {
             }
             Ok(_) | Err(_) => objects.sealed(&root.location).await,
         };
+        let signer = RootSigner::draw(&env, parts.family(), parts.volume, ownership.grant());
+        let statement = OwnershipStatement {
+            kind: StatementKind::Started,
+            volume: parts.volume,
+            epoch: ownership.epoch(),
+            grant: ownership.grant(),
+            owner: ownership.owner().clone(),
+            writer,
+            signer: signer.public(),
+            base: Some((&root).into()),
+            abandoned: Version(0),
+            made_at_ms: env.wall().as_millis(),
+        };
+        // Before the first commit that it announces.
+        statement.put(&env, &*parts.store, &parts.keys).await?;
         // The tenure is remembered before the first record of its journal can exist, and the root before what it covers is removed.
         local.tenure = Some(tenure);
         (local.writer, local.shares_taken) = (Some(writer), 0);
@@ -188,7 +218,7 @@ impl Volume {
             },
             writer,
             tenure,
-            ownership: Some(ownership),
+            ownership: Some((ownership, signer)),
             local: local.clone(),
             loaded,
             objects,

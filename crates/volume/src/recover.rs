@@ -9,9 +9,15 @@
 //! that never happened. It counts as whole only if all segments of its commit are there.
 
 use crate::{
-    checkpoint::CheckpointPayload, config::VolumeConfig, error::VolumeError, objects::ReadError, parts::Parts,
+    checkpoint::CheckpointPayload,
+    config::VolumeConfig,
+    error::VolumeError,
+    freshness::{self, StaleTable},
+    objects::ReadError,
+    ownership_statement::{OwnershipStatement, RootSigner, StatementKind},
+    parts::Parts,
 };
-use firn_anchor::{AnchorError, OwnerId, Root};
+use firn_anchor::{AnchorError, Owner, OwnerId, Root};
 use firn_format::{
     Checkpoint, ForwardingRecord, Kind, Pointer, SegmentId, VolumeId, WriterId, checkpoint_place,
     decode_segment,
@@ -274,16 +280,76 @@ pub async fn restore(
         .anchor
         .next_writer_above(WriterId(scan.highest_writer))
         .await?;
+    let parts = &Parts {
+        volume: found.volume,
+        ..parts.clone()
+    };
+    match parts.anchor.load(found.volume).await {
+        Err(AnchorError::NoSuchVolume { .. }) => {}
+        Ok(_) => return Err(AnchorError::VolumeExists { volume: found.volume }.into()),
+        Err(error) => return Err(error.into()),
+    }
+    // Above all ownerships that the bucket knows of, so that none of them is newer than this one.
+    let given = match freshness::newest_statements(parts).await? {
+        Ok(Some(statements)) => statements.newest.epoch.0 + 1,
+        Ok(None) | Err(_) => 0,
+    };
     let root = Root {
         uid: found.pointer.uid,
         location: found.pointer.location,
         version: firn_format::Version(found.version),
-        epoch: firn_format::OwnershipEpoch(found.epoch),
+        epoch: firn_format::OwnershipEpoch(found.epoch.max(given)),
         owner: OwnerId([0; 16]),
         owner_name: "recovered".into(),
         commit_id: parts.env.random_bytes(),
         committed_at_ms: found.committed_at_ms,
+        signature: None,
     };
+    announce(parts, found, &root).await?;
     parts.anchor.restore_volume(found.volume, name, root).await?;
     Ok(())
+}
+
+/// States from which root the volume goes on; before it is in the table, so that no start finds the one without the other.
+async fn announce(parts: &Parts, found: &FoundCheckpoint, root: &Root) -> Result<(), VolumeError> {
+    let grant = parts.env.random_bytes();
+    let statement = OwnershipStatement {
+        kind: StatementKind::Recovered,
+        volume: found.volume,
+        epoch: root.epoch,
+        grant,
+        owner: Owner {
+            id: root.owner,
+            name: root.owner_name.clone(),
+        },
+        writer: WriterId(0),
+        signer: RootSigner::draw(&parts.env, parts.family(), found.volume, grant).public(),
+        base: Some(root.into()),
+        abandoned: firn_format::Version(0),
+        made_at_ms: parts.env.wall().as_millis(),
+    };
+    statement.put(&parts.env, &*parts.store, &parts.keys).await
+}
+
+/// Whether the table has a volume that was found in the bucket, and shows an older root of it than the bucket has.
+///
+/// # Errors
+/// If store or table do not answer.
+pub async fn stale_table(
+    parts: &Parts,
+    config: &VolumeConfig,
+    found: &FoundCheckpoint,
+) -> Result<Option<StaleTable>, VolumeError> {
+    let parts = Parts {
+        volume: found.volume,
+        ..parts.clone()
+    };
+    match freshness::check(&parts, config, None).await {
+        Ok(_)
+        | Err(VolumeError::Anchor(AnchorError::NoSuchVolume { .. } | AnchorError::NoSuchFamily { .. })) => {
+            Ok(None)
+        }
+        Err(VolumeError::StaleTable(stale)) => Ok(Some(*stale)),
+        Err(error) => Err(error),
+    }
 }

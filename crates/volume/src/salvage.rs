@@ -11,14 +11,17 @@ use crate::{
     config::VolumeConfig,
     error::VolumeError,
     extents::WriteBuffer,
+    freshness,
     journal::{Journal, Replay, Sequence},
     kept_checkpoint,
     load::{load_root, read_checkpoint},
     local::{LocalState, journal_directory},
     objects::ReadError,
+    ownership_statement::StatementKind,
     parts::Parts,
     record::{Operation, Record},
     replay::{RecoveryReport, load_for_replay},
+    rollback,
     volume::Volume,
 };
 use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};
@@ -60,17 +63,30 @@ impl Volume {
     /// If the anchor refuses, or the newest checkpoint cannot be read: the old owner may still have what is missing, so nothing is
     /// taken from it then.
     pub async fn takeover(parts: &Parts, config: &VolumeConfig) -> Result<TakeoverReport, VolumeError> {
-        let (tuple, _) = parts.anchor.load(parts.volume).await?;
-        let missing = match &tuple.root {
+        let local = LocalState::load(&parts.env).await?;
+        let checked = match firn_env::planted!("volume.trust_the_table") {
+            true => parts.anchor.load(parts.volume).await?.0,
+            false => freshness::check(parts, config, Some(&local)).await?,
+        };
+        let missing = match &checked.root {
             Some(root) => look_at_level_two(parts, config, root).await?,
             None => Vec::new(),
         };
-        let local = LocalState::load(&parts.env).await?;
         let taken = parts
             .anchor
             .takeover(parts.volume, local.owner, &config.owner_name)
             .await?;
         parts.env.fault_point("takeover.after_anchor").await;
+        let tuple = taken.ownership.tuple();
+        if tuple.root != checked.root {
+            // The owner was alive and committed meanwhile. What it uploaded since and can no longer commit is no rollback.
+            match freshness::find(parts, config, tuple, None).await? {
+                Some(stale) if !stale.is_in_doubt() => return Err(Box::new(stale).into()),
+                Some(_) | None => {}
+            }
+        }
+        // What the fenced owner uploaded behind this root was never committed: whoever opens the volume next is told so.
+        rollback::announce(parts, &taken.ownership, StatementKind::TakenOver, Version(0)).await?;
         Ok(TakeoverReport {
             previous_owner: taken.previous_owner.as_ref().map(|owner| owner.name.clone()),
             last_committed_ms: taken.last_committed_ms,

@@ -23,6 +23,7 @@ use crate::{
     local::{LocalState, journal_directory},
     merge::state::MergeState,
     objects::Objects,
+    ownership_statement::RootSigner,
     parts::{Parts, file_system_id},
     paths::name_damages,
     read_ahead::ReadAhead,
@@ -68,8 +69,8 @@ pub(crate) struct Start {
     /// Whose journal is replayed and continued.
     pub tenure: OwnershipEpoch,
     pub writer: WriterId,
-    /// `None`: without the cloud.
-    pub ownership: Option<Ownership>,
+    /// With what signs its roots. `None`: without the cloud.
+    pub ownership: Option<(Ownership, RootSigner)>,
 }
 
 impl Start {
@@ -137,8 +138,9 @@ impl Start {
         let replayed = self.loaded.state.completed();
         let dirty_since = self.loaded.state.is_dirty().then(|| env.now());
         let loaded = self.loaded;
-        let checkpointer = self.ownership.map(|ownership| CheckpointerState {
+        let checkpointer = self.ownership.map(|(ownership, signer)| CheckpointerState {
             ownership,
+            signer,
             version,
             root: self.root.uid,
             files: loaded.payload.counters.files,

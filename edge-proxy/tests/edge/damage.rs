@@ -217,7 +217,18 @@ async fn a_lost_checkpoint_stops_the_start_with_what_to_type() {
     let said = other.fail(6, &["takeover", "--force"]);
     assert!(said.contains("firn-edge recover"), "{said}");
 
-    // What is advised works: from the newest whole checkpoint, with a new table and an empty state directory.
+    // What is advised works: with the object brought back.
+    std::fs::write(&newest, &content).expect("brought back");
+    edge.start(&[]);
+    assert_eq!(
+        edge.client().await.read("letter").await.as_deref(),
+        Some(&b"Tuesday"[..])
+    );
+    edge.stop();
+    other.succeed(&["takeover", "--force"]);
+
+    // And so does the other advice, from the newest whole checkpoint, with a new table and an empty state directory.
+    std::fs::remove_file(&newest).expect("removed");
     let mut next = Machine::new(&cloud, "c", "main");
     next.edit("table.redb", "table-2.redb");
     let phrase = edge.config.with_file_name("phrase");
@@ -233,15 +244,6 @@ async fn a_lost_checkpoint_stops_the_start_with_what_to_type() {
         Some(&b"Monday"[..])
     );
     next.stop();
-    // And so does the other advice.
-    std::fs::write(&newest, content).expect("brought back");
-    edge.start(&[]);
-    assert_eq!(
-        edge.client().await.read("letter").await.as_deref(),
-        Some(&b"Tuesday"[..])
-    );
-    edge.stop();
-    other.succeed(&["takeover", "--force"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

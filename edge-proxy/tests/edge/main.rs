@@ -18,6 +18,7 @@ mod outage;
 mod refusals;
 mod returns;
 mod rings;
+mod rolled_back;
 mod small_disk;
 mod smb;
 mod snapshots;

@@ -141,6 +141,17 @@ impl Engine {
         }
     }
 
+    /// Takes a volume by force. The table is never rolled back here, so an owner that died between upload and commit is all that can
+    /// be in doubt, and the administrator says so.
+    async fn take(&self, parts: &Parts) -> Result<(), VolumeError> {
+        match Volume::takeover(parts, &self.config).await {
+            Err(VolumeError::StaleTable(stale)) if stale.is_in_doubt() => {
+                Volume::accept_rollback(parts, &self.config).await.map(drop)
+            }
+            taken => taken.map(drop),
+        }
+    }
+
     /// What the programs of an edge's running incarnation are made of.
     fn parts(&self, edge: usize, branch: Branch) -> Parts {
         let env = self.edges[edge].machine.env();
@@ -319,7 +330,7 @@ impl System for Engine {
     async fn start(&self, edge: usize, branch: Branch) -> Result<Arc<dyn Running>, StartError> {
         let parts = self.parts(edge, branch);
         if branch != Branch::HEAD {
-            Volume::takeover(&parts, &self.config).await.map_err(classify)?;
+            self.take(&parts).await.map_err(classify)?;
         }
         let (keys, env) = (parts.keys.clone(), parts.env.clone());
         let (volume, _report) = Volume::open(parts, self.config.clone()).await.map_err(classify)?;
@@ -340,10 +351,7 @@ impl System for Engine {
 
     async fn takeover(&self, edge: usize) -> Result<(), StartError> {
         let parts = self.parts(edge, Branch::HEAD);
-        match Volume::takeover(&parts, &self.config).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(classify(error)),
-        }
+        self.take(&parts).await.map_err(classify)
     }
 
     async fn salvage(&self, edge: usize) -> Result<Option<Branch>, StartError> {

@@ -7,7 +7,7 @@ use crate::{
     WriterTuple,
 };
 use firn_env::Random;
-use firn_format::{Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
 
 fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
@@ -30,6 +30,7 @@ fn root() -> Root {
         owner_name: "edge".into(),
         commit_id: [0x33; 16],
         committed_at_ms: -1,
+        signature: None,
     }
 }
 
@@ -139,6 +140,55 @@ fn the_layouts_are_these_bytes_and_those_of_version_one_are_read() {
 }
 
 #[test]
+fn a_signed_root_makes_version_three_and_stands_behind_a_mark() {
+    let signed = Root {
+        signature: Some([0x88; 64]),
+        ..root()
+    };
+    let tuple = VolumeTuple {
+        root: Some(signed.clone()),
+        ..volume()
+    };
+    // The bytes of version 2 with a mark behind each of the two roots.
+    let root_digits = 2 * root().to_bytes().len();
+    let first = VOLUME.find("1111").expect("the first root") + root_digits;
+    let (mark, signature) = ("01", "88".repeat(64));
+    let expected = [
+        "03",
+        &VOLUME[..first],
+        mark,
+        &signature,
+        &VOLUME[first..],
+        "00",
+        "0c00000000000000",
+    ]
+    .concat();
+    assert_eq!(hex(&tuple.to_bytes()), expected);
+    assert_eq!(VolumeTuple::from_bytes(&tuple.to_bytes()), Ok(tuple));
+    assert_eq!(Root::from_bytes(&signed.to_bytes()), Ok(signed.clone()));
+    assert_eq!(
+        signed.to_bytes().len(),
+        root().to_bytes().len() + 64,
+        "a lone root has its signature behind it"
+    );
+    let message = signed.signed_message(&FamilyId([0x99; 16]), &VolumeId([0x77; 16]), &[0x55; 16]);
+    let expected = [
+        hex(b"firn 1 root signature"),
+        "99".repeat(16),
+        "77".repeat(16),
+        "55".repeat(16),
+        hex(&root().to_bytes()),
+    ]
+    .concat();
+    assert_eq!(hex(&message), expected);
+
+    let without = ["03", VOLUME, "00", "0c00000000000000"].concat();
+    let without = without.replacen("ffffffffffffffff", "ffffffffffffffff00", 1);
+    let refused = VolumeTuple::from_bytes(&data_encoding::HEXLOWER.decode(without.as_bytes()).unwrap());
+    assert!(refused.is_err(), "version 3 is that of signed roots: {refused:?}");
+}
+
+#[test]
 fn what_was_encoded_is_decoded_with_and_without_its_optional_parts() {
     let mut tuple = volume();
     for (with_owner, with_root, drained, with_retained) in [
@@ -152,16 +202,24 @@ fn what_was_encoded_is_decoded_with_and_without_its_optional_parts() {
         tuple.drained = drained;
         tuple.retained.truncate(usize::from(with_retained));
         assert_eq!(VolumeTuple::from_bytes(&tuple.to_bytes()), Ok(tuple.clone()));
+        for root in tuple
+            .root
+            .iter_mut()
+            .chain(tuple.retained.iter_mut().map(|retained| &mut retained.root))
+        {
+            root.signature = Some([7; 64]);
+        }
+        assert_eq!(VolumeTuple::from_bytes(&tuple.to_bytes()), Ok(tuple.clone()));
     }
 }
 
 #[test]
 fn a_tuple_of_a_newer_build_and_unknown_flags_are_refused_by_name() {
     let mut bytes = volume().to_bytes().to_vec();
-    bytes[0] = 3;
+    bytes[0] = 4;
     assert_eq!(
         VolumeTuple::from_bytes(&bytes),
-        Err(TupleError::UnknownVersion { found: 3 })
+        Err(TupleError::UnknownVersion { found: 4 })
     );
     bytes[0] = 1;
     bytes[2] |= 0x80;
@@ -191,8 +249,14 @@ fn a_tuple_cut_anywhere_or_with_bytes_behind_it_is_refused() {
 #[test]
 fn arbitrary_bytes_never_panic_a_decoder() {
     let dice = Dice::new(5);
-    let whole = volume().to_bytes();
-    for _ in 0..20_000 {
+    let mut signed = volume();
+    signed.root = signed.root.map(|root| Root {
+        signature: Some([0x88; 64]),
+        ..root
+    });
+    let wholes = [volume().to_bytes(), signed.to_bytes()];
+    for round in 0..40_000 {
+        let whole = &wholes[round % 2];
         let mut bytes = whole.to_vec();
         for _ in 0..=dice.roll(4) {
             let at = dice.roll(bytes.len() as u64) as usize;

@@ -105,6 +105,11 @@ impl Packer {
         &self.context.objects
     }
 
+    /// What it packs for, and into which store.
+    pub fn context(&self) -> &PackerContext {
+        &self.context
+    }
+
     pub fn writer(&self) -> WriterId {
         self.context.writer
     }

