@@ -154,6 +154,11 @@ impl Inner {
         plan: &mut impl FnMut(&mut State, Timestamp) -> Result<Planned<T>, Stop>,
     ) -> Result<Done<T>, Undone> {
         let mut state = self.lock();
+        // Looked at once more under the lock: who waited for space may come after the last checkpoint of a drain, which nobody
+        // would commit.
+        if !firn_env::planted!("volume.change_after_drain") {
+            self.check_serving().map_err(Undone::Refused)?;
+        }
         if !Cadence::has_room(&state) {
             return Err(Undone::Crowded);
         }

@@ -59,9 +59,10 @@ const PAGES_MAX: usize = 16_384;
 const TAIL_BYTES: u64 = 16 << 10;
 /// How often a table that changes while it is looked at is looked at again.
 const LOOKS_MAX: usize = 16;
-/// How long an owner that may be alive is given to commit what it has just uploaded.
-const COMMIT_WAIT: Duration = Duration::from_secs(2);
-const COMMIT_WAITS: usize = 3;
+/// How long what may be late is waited for: the commit of an owner that has just uploaded, and a statement that a store does not list
+/// yet, as some do for seconds.
+const LATE_WAIT: Duration = Duration::from_secs(2);
+const LATE_WAITS: usize = 3;
 
 /// What the bucket knows of a volume's owners.
 #[derive(Clone, Debug)]
@@ -90,11 +91,12 @@ pub(crate) async fn check(
         let (now, _) = parts.anchor.load(parts.volume).await?;
         let is_owned = now.owner.is_some();
         if now == tuple {
-            if !(stale.is_in_doubt() && is_owned && waits < COMMIT_WAITS) {
+            let may_pass = stale.is_in_doubt() && is_owned || stale.is_not_announced();
+            if !may_pass || waits == LATE_WAITS {
                 return Err(Box::new(stale).into());
             }
             waits += 1;
-            parts.env.sleep(COMMIT_WAIT).await;
+            parts.env.sleep(LATE_WAIT).await;
             (tuple, _) = parts.anchor.load(parts.volume).await?;
         } else {
             tuple = now;

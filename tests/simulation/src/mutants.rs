@@ -11,7 +11,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 35] = [
+pub const MUTANTS: [&str; 36] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // An fsync is taken to cover records that were written while it ran.
@@ -65,6 +65,8 @@ pub const MUTANTS: [&str; 35] = [
     "volume.rekey_keeps_old_maps",
     // The trees that snapshots retain are thought to need no older key than the volume.
     "volume.rekey_forgets_snapshots",
+    // A change that waited for space is taken after the last checkpoint of a drain.
+    "volume.change_after_drain",
     // After a failed condition, a root is committed over whatever stands there, whoever owns the volume now.
     "anchor.commit_without_fence",
     // The root is not retained at a takeover.

@@ -104,6 +104,11 @@ impl StaleTable {
         matches!(self.contradiction, Contradiction::InDoubt(_))
     }
 
+    /// Whether the table shows an owner that the bucket does not list: a rolled-back bucket, or a store that lists late.
+    pub fn is_not_announced(&self) -> bool {
+        matches!(self.contradiction, Contradiction::NotAnnounced { .. })
+    }
+
     /// The newest version that would be given up by going on from the table, as far as the bucket tells.
     pub fn newest_version(&self) -> Option<Version> {
         match &self.contradiction {

@@ -7,6 +7,7 @@ mod copied_machine;
 mod damage;
 mod detached;
 mod files;
+mod late;
 mod quota;
 mod rekeying;
 mod restoring;
