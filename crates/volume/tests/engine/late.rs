@@ -1,4 +1,4 @@
-//! What comes late: listings of a store that shows new objects only after seconds, and changes that waited while the volume was
+//! Late arrivals: listings of a store that shows new objects only after seconds, and changes that waited while the volume was
 //! drained.
 
 use crate::{
