@@ -26,30 +26,56 @@ provider "aws" {
 
 locals {
   bucket = "${var.name}-bucket"
+  table  = coalesce(var.table, var.name)
+  # By their names, since the bucket and the anchor's function name who may do what before these are made.
+  user         = "arn:aws:iam::${data.aws_caller_identity.this.account_id}:user/${var.name}-edge"
+  cleaner_role = "arn:aws:iam::${data.aws_caller_identity.this.account_id}:role/${var.name}-cleaner"
+  anchored     = var.anchor == null ? null : { function = module.anchor[0].function_name, address = module.anchor[0].addresses[var.anchor.volume] }
 }
+
+data "aws_caller_identity" "this" {}
 
 module "bucket" {
   source       = "../modules/bucket"
   name         = local.bucket
-  deleters     = [module.cleaner.role_arn]
+  deleters     = [local.cleaner_role]
   destroy_data = var.destroy_data
 }
 
 module "table" {
   source              = "../modules/table"
-  name                = var.name
+  name                = local.table
   deletion_protection = !var.destroy_data
   # DynamoDB Local has none.
   point_in_time_recovery = false
 }
 
+module "anchor" {
+  source            = "../modules/anchor"
+  count             = var.anchor == null ? 0 : 1
+  name              = "${var.name}-anchor"
+  package           = var.anchor.package
+  architecture      = var.cleaner_architecture
+  table             = module.table.name
+  region            = var.region
+  endpoint          = var.endpoint
+  dynamodb_endpoint = var.dynamodb_endpoint
+  callers = [
+    { name = local.user, volume = var.anchor.volume, role = "edge" },
+    { name = local.cleaner_role, volume = var.anchor.volume, role = "cleaner" },
+  ]
+}
+
+# A cleaner that asks an anchor cleans one family, which exists once the volume was formatted.
 module "cleaner" {
   source            = "../modules/cleaner"
+  count             = var.anchor == null || try(var.anchor.family, null) != null ? 1 : 0
+  anchor            = var.anchor == null ? null : merge(local.anchored, { family = var.anchor.family })
   name              = "${var.name}-cleaner"
   package           = var.cleaner_package
   architecture      = var.cleaner_architecture
   bucket            = local.bucket
-  table             = var.name
+  table             = local.table
   region            = var.region
   s3_endpoint       = var.endpoint
   dynamodb_endpoint = var.dynamodb_endpoint
@@ -61,6 +87,7 @@ module "edge" {
   name              = "${var.name}-edge"
   bucket            = local.bucket
   table             = module.table.name
+  anchor            = local.anchored
   region            = var.region
   s3_endpoint       = var.endpoint
   dynamodb_endpoint = var.dynamodb_endpoint
@@ -73,6 +100,6 @@ module "monitoring" {
   name             = var.name
   bucket           = local.bucket
   table            = module.table.name
-  cleaner_function = module.cleaner.function_name
+  cleaner_function = "${var.name}-cleaner"
   region           = var.region
 }

@@ -39,6 +39,18 @@ variable "cleaner_settings" {
   default     = {}
 }
 
+variable "anchor" {
+  description = "The anchor as a function (docs/anchor.md), so that no edge has rights to the table: `package` is the zip of `scripts/package-lambda --anchor`, `volume` is ten_… and vol_… with 32 hexadecimal digits each, chosen once, `family` what `firn-edge format` prints: the cleaner is made when it is given. Decide before the first `format`: roots are not moved."
+  type        = object({ package = string, volume = string, family = optional(string) })
+  default     = null
+}
+
+variable "table" {
+  description = "The table's name; without it, `name`."
+  type        = string
+  default     = null
+}
+
 variable "state_directory" {
   description = "Where the edge keeps journal, cache and identity."
   type        = string

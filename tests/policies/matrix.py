@@ -140,6 +140,7 @@ def trusted():
 SECOND_LOCKS = {
     "edge": {"DestroyNothing"},
     "recovery": {"DestroyNothing"},
+    "anchored-edge": {"DestroyNothing"},
     "edge-session": {"deny s3:Delete*"},
     "tenant-session": {"deny s3:Delete*"},
 }

@@ -18,12 +18,13 @@ MANAGED, CONTROL, ANCHOR, CLUSTER = "firn-eu", "firn-control", "firn-anchor", "f
 TENANT, OTHER_TENANT = "ten_" + "a" * 32, "ten_" + "b" * 32
 VOLUME, OTHER_VOLUME = "vol_" + "1" * 32, "vol_" + "2" * 32
 FAMILY = "f" * 32
-ROOTS = "firn-roots"  # the table of the anchor as a function
+# The anchor as a function, and its table.
+ANCHOR_FUNCTION, ROOTS = "firn-anchor", "firn-roots"
 OWN_BUCKET = "acme-files"  # a bucket that a tenant brought
 
 VALUES = {
     "ACCOUNT": ACCOUNT, "REGION": REGION, "BUCKET": BUCKET, "PREFIX": PREFIX, "TABLE": TABLE, "NAME": CLEANER,
-    "CONTROL_TABLE": CONTROL, "ANCHOR_TABLE": ANCHOR, "CLUSTER_TABLE": CLUSTER, "CLUSTER": "main",
+    "CONTROL_TABLE": CONTROL, "ANCHOR_TABLE": ANCHOR, "CLUSTER_TABLE": CLUSTER, "CLUSTER": "main", "FUNCTION": ANCHOR_FUNCTION,
     "API_ROLE": "firn-api", "EDGES_ROLE": "firn-edges", "TENANTS_ROLE": "firn-storage", "NODE_ROLE": "firn-node", "EXTERNAL_ID": TENANT,
     "SERVICE_ACCOUNT": ACCOUNT, "SUBNET": "subnet-1", "SECURITY_GROUP": "sg-1", "IMAGE": "ami-1",
     "DELETERS": json.dumps([f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"]),
@@ -88,8 +89,9 @@ ROLES = [
     Role("service-cleaner", "the cleaner of managed volumes", [LAMBDA + "iam-policy-service.json"], {"BUCKET": MANAGED, "NAME": "firn-service-cleaner"}),
     Role("tenant-cleaner", "the same, held to one tenant's bucket and roots", [LAMBDA + "iam-policy-tenant.json"], {"BUCKET": OWN_BUCKET, "PREFIX": "files", "NAME": "firn-tenant-cleaner", "TENANT": TENANT}),
     Role("anchor", "the anchor as a process of its own", ["services/anchor/iam-policy.json"]),
-    Role("anchor-function", "the anchor as a function", [FUNCTION + "iam-policy.json"], {"NAME": "firn-anchor-function", "TABLE": ROOTS}),
-    Role("anchor-caller", "an edge or a cleaner whose anchor is that function", [FUNCTION + "iam-caller.json"], {"NAME": "firn-anchor-function"}),
+    Role("anchor-function", "the anchor as a function", [FUNCTION + "iam-policy.json"], {"NAME": ANCHOR_FUNCTION, "TABLE": ROOTS}, principal=f"arn:aws:iam::{ACCOUNT}:role/{ANCHOR_FUNCTION}"),
+    Role("anchored-edge", "an edge of an office whose anchor is that function", ["edge-proxy/iam-policy-anchored.json", FUNCTION + "iam-caller.json"], principal=f"arn:aws:iam::{ACCOUNT}:user/firn-edge"),
+    Role("anchor-cleaner", "a cleaner whose anchor is that function", [LAMBDA + "iam-policy-anchored.json", FUNCTION + "iam-caller.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"),
     Role("api", "the control plane, billing in it", [API + "policy.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/firn-api"),
     Role("node", "a disk node of the pool, and its coordinator", [BLOCKD + "node.json"]),
     Role("disk-client", "a machine of the operator's that attaches disks", [BLOCKD + "disk-client.json"]),
@@ -278,8 +280,8 @@ RESOURCES = (
         "cluster: rows": ("rows", table(CLUSTER, "blockd/main/cluster", "blockd/main/nodes", "blockd/main/rows/3", "blockd/main/disks", "blockd/main/names/ab")),
         "cluster: rows of no cluster, or another": ("rows", table(CLUSTER, "service", "blockd/other/disks", "blockd/main2/disks")),
         "cluster: table": ("table", table(CLUSTER)),
-        "anchor function: function": ("function", [f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:firn-anchor-function"]),
-        "anchor function: log": ("log", [f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/lambda/firn-anchor-function:log-stream:1"]),
+        "anchor function: function": ("function", [f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:firn-anchor"]),
+        "anchor function: log": ("log", [f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/lambda/firn-anchor:log-stream:1"]),
         "anchor function: rows of the roots": ("rows", table(ROOTS, f"anchor/{TENANT}/{VOLUME}")),
         "anchor function: table": ("table", table(ROOTS)),
         "other functions": ("function", [f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:other"]),

@@ -14,8 +14,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "policie
 import matrix  # noqa: E402
 import roles  # noqa: E402
 
-# What a self-hosted installation has.
-ATTACHED = ("edge", "cleaner")
+# What a self-hosted installation has: with its roots in a table that everybody reaches, and with an anchor that alone does.
+ON_TABLE = ("edge", "cleaner")
+ANCHORED = ("anchored-edge", "anchor-cleaner", "anchor-function")
+TRUST = {"cleaner": "services/cleaner-lambda/iam-trust.json", "anchor-cleaner": "services/cleaner-lambda/iam-trust.json", "anchor-function": "services/anchor-lambda/iam-trust.json"}
 
 
 def by_name(name):
@@ -57,44 +59,61 @@ def one(kind, values):
     return {}
 
 
-def examine(resources, check):
+def ordered(documents):
+    """A principal's policies, in an order that their texts alone decide."""
+    return sorted(documents, key=lambda document: json.dumps(document, sort_keys=True))
+
+
+def statements(documents):
+    return documents[0]["Statement"] if len(documents) == 1 else [one for document in documents for one in document["Statement"]]
+
+
+def examine(resources, check, names=ON_TABLE):
     """Holds what Terraform has attached against the product's files and the matrix, and the matrix against planted holes."""
     own, of_bucket, trusts = of_state(resources)
-    examine_policies(own, of_bucket, trusts, check)
+    examine_policies(own, of_bucket, trusts, check, names)
 
 
 def examine_plan(plan, files, check):
-    """What a plan would attach: `files` is {principal: (file, values of its placeholders)}."""
-    own, _, _ = of_plan(plan)
-    wanted = {principal: [roles.filled(path, values)] for principal, (path, values) in files.items()}
+    """What a plan would attach: `files` is {principal: [(file, values of its placeholders)]}."""
+    own = {principal: ordered(documents) for principal, documents in of_plan(plan)[0].items()}
+    wanted = {principal: ordered(roles.filled(path, values) for path, values in pairs) for principal, pairs in files.items()}
     check("what would be attached in an account is the product's own files, filled", own == wanted, json.dumps([own, wanted], indent=1))
 
 
-def examine_policies(own, of_bucket, trusts, check):
+def examine_policies(own, of_bucket, trusts, check, names=ON_TABLE):
+    own = {principal: ordered(documents) for principal, documents in own.items()}
     text = json.dumps([own, of_bucket, trusts])
-    check("no placeholder is left in a policy", not re.search(r"\$\{|\b(BUCKET|PREFIX|REGION|ACCOUNT|TABLE|NAME|DELETERS)\b", text), text)
-    files = {by_name(name).arn(): by_name(name).policies() for name in ATTACHED}
+    check("no placeholder is left in a policy", not re.search(r"\$\{|\b(BUCKET|PREFIX|REGION|ACCOUNT|TABLE|NAME|DELETERS|FUNCTION)\b", text), text)
+    files = {by_name(name).arn(): ordered(by_name(name).policies()) for name in names}
     check("what is attached is the product's own files, filled, and nothing else", own == files, json.dumps([own, files], indent=1))
     check("so is the bucket's policy", of_bucket == roles.bucket_policy(roles.BUCKET), json.dumps(of_bucket))
-    check("and who may be the cleaner", trusts == {roles.CLEANER: roles.filled("services/cleaner-lambda/iam-trust.json", {})}, json.dumps(trusts))
+    trusted = {by_name(name).arn().rsplit("/", 1)[1]: roles.filled(TRUST[name], {}) for name in names if name in TRUST}
+    check("and who may be " + " and ".join(sorted(trusted)), trusts == trusted, json.dumps(trusts))
     if own.keys() != files.keys() or of_bucket is None:
         return
     attached, wanted = matrix.Attached(), matrix.expected()
-    attached.own |= {name: own[by_name(name).arn()] for name in ATTACHED}
+    attached.own |= {name: own[by_name(name).arn()] for name in names}
     attached.bucket = {roles.BUCKET: of_bucket}
     # Of the other buckets nothing was rendered here.
     only = lambda resource: not resource.startswith("managed")  # noqa: E731
-    everybody = [by_name(name) for name in (*ATTACHED, "administrator", "without")]
+    everybody = [by_name(name) for name in (*names, "administrator", "without")]
     found = matrix.deviations(attached, wanted, everybody, only)
     cells = sum(1 for resource, _, _ in roles.cells() if only(resource)) * len(everybody)
     check(f"who may do what is as the matrix says, in {cells} cells of what was rendered", not found, "\n".join(found))
     let_in, asked = matrix.in_the_clear(attached, everybody)
     check(f"nothing is let in by plain HTTP, in {asked} requests", asked and not let_in, "\n".join(let_in))
     for what, name, change in PLANTED:
+        if name not in names:
+            continue
         other = copy.copy(attached)
         other.own = attached.own | {name: copy.deepcopy(attached.own[name])}
-        change(other.own[name][0]["Statement"])
+        change(statements(other.own[name]))
         check(f"rendered so, it would be found: {what}", matrix.deviations(other, wanted, [by_name(name)], only), "the matrix takes it for right")
+
+
+def said(statements, sid):
+    return next(one for one in statements if one["Sid"] == sid)
 
 
 # A variable that is filled with too little or too much, as a module may.
@@ -104,11 +123,17 @@ PLANTED = [
     ("an edge with a table of its region's only", "edge", lambda s: s[-1].update(Resource=f"arn:aws:dynamodb:us-east-1:{roles.ACCOUNT}:table/{roles.TABLE}")),
     ("a cleaner with another's queue", "cleaner", lambda s: s[-3].update(Resource=f"arn:aws:sqs:{roles.REGION}:{roles.ACCOUNT}:*")),
     ("a cleaner of the whole bucket", "cleaner", lambda s: s[0].pop("Condition")),
+    ("an anchor with every table", "anchor-function", lambda s: s[0].update(Resource=f"arn:aws:dynamodb:{roles.REGION}:{roles.ACCOUNT}:table/*")),
+    ("an edge that asks every function", "anchored-edge", lambda s: said(s, "AskTheAnchor").update(Resource=f"arn:aws:lambda:{roles.REGION}:{roles.ACCOUNT}:function:*")),
+    ("an edge that calls the anchor past its URL, and says who it is", "anchored-edge", lambda s: said(s, "ByItsUrlOnly").pop("Condition")),
+    ("a cleaner that does so", "anchor-cleaner", lambda s: said(s, "ByItsUrlOnly").pop("Condition")),
+    ("an edge that has the table beside the anchor", "anchored-edge", lambda s: said(s, "ReadSealedObjects").update(Action=["s3:GetObject", "dynamodb:GetItem"], Resource="*")),
     ("a cleaner with a second statement by hand", "cleaner", lambda s: s.append({"Effect": "Allow", "Action": "s3:*", "Resource": "*"})),
 ]
 
 
-def from_files():
+def from_files(names):
     """What Terraform makes of the files, as far as they alone say."""
-    own = {by_name(name).arn(): by_name(name).policies() for name in ATTACHED}
-    return own, roles.bucket_policy(roles.BUCKET), {roles.CLEANER: roles.filled("services/cleaner-lambda/iam-trust.json", {})}
+    own = {by_name(name).arn(): by_name(name).policies() for name in names}
+    trusts = {by_name(name).arn().rsplit("/", 1)[1]: roles.filled(TRUST[name], {}) for name in names if name in TRUST}
+    return own, roles.bucket_policy(roles.BUCKET), trusts

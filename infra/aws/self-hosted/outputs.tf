@@ -20,11 +20,16 @@ output "table" {
 }
 
 output "cleaner" {
-  description = "The cleaner's function and its queues."
-  value       = { function = module.cleaner.function_name, queue = module.cleaner.queue_url, dead_letters = module.cleaner.dead_letters_url }
+  description = "The cleaner's function and its queues; nothing before an anchor's family is known."
+  value       = one([for cleaner in module.cleaner : { function = cleaner.function_name, queue = cleaner.queue_url, dead_letters = cleaner.dead_letters_url }])
 }
 
 output "dashboard" {
   description = "The name of the dashboard in CloudWatch."
   value       = module.monitoring.dashboard
+}
+
+output "anchor" {
+  description = "The anchor's address, as the edges' configurations have it; nothing without an anchor."
+  value       = try(local.anchored.address, null)
 }

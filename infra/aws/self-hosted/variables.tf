@@ -55,6 +55,12 @@ variable "cleaner_schedule" {
   default     = "rate(15 minutes)"
 }
 
+variable "anchor" {
+  description = "The anchor as a function (docs/anchor.md), so that no edge has rights to the table: `package` is the zip of `scripts/package-lambda --anchor`, `volume` is ten_… and vol_… with 32 hexadecimal digits each, chosen once, `family` what `firn-edge format` prints: the cleaner is made when it is given. Decide before the first `format`: roots are not moved."
+  type        = object({ package = string, volume = string, family = optional(string) })
+  default     = null
+}
+
 variable "undo_days" {
   description = "Days for which deleted objects can be brought back."
   type        = number

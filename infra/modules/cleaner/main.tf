@@ -17,6 +17,10 @@ module "location" {
 locals {
   product         = "${path.module}/../../../services/cleaner-lambda"
   timeout_seconds = var.run_seconds + 10
+  roots = var.anchor == null ? { FIRN_CLEANER_TABLE = module.location.table } : {
+    FIRN_CLEANER_ANCHOR   = var.anchor.address
+    FIRN_CLEANER_FAMILIES = var.anchor.family
+  }
 }
 
 resource "aws_iam_role" "this" {
@@ -28,13 +32,25 @@ resource "aws_iam_role" "this" {
 resource "aws_iam_role_policy" "this" {
   name = "cleaner"
   role = aws_iam_role.this.name
-  policy = templatefile("${local.product}/iam-policy.json", {
+  policy = templatefile("${local.product}/${var.anchor == null ? "iam-policy" : "iam-policy-anchored"}.json", {
     ACCOUNT = data.aws_caller_identity.this.account_id
     BUCKET  = var.bucket
     NAME    = var.name
     PREFIX  = module.location.prefix
     REGION  = module.location.region
     TABLE   = var.table
+  })
+}
+
+# Instead of rights to the table, the right to ask the anchor's function.
+resource "aws_iam_role_policy" "anchor" {
+  count = var.anchor == null ? 0 : 1
+  name  = "anchor"
+  role  = aws_iam_role.this.name
+  policy = templatefile("${path.module}/../../../services/anchor-lambda/iam-caller.json", {
+    ACCOUNT  = data.aws_caller_identity.this.account_id
+    FUNCTION = var.anchor.function
+    REGION   = module.location.region
   })
 }
 
@@ -71,9 +87,8 @@ resource "aws_lambda_function" "this" {
   tags             = var.tags
 
   environment {
-    variables = merge(var.settings, {
+    variables = merge(var.settings, local.roots, {
       FIRN_CLEANER_STORE       = module.location.store
-      FIRN_CLEANER_TABLE       = module.location.table
       FIRN_CLEANER_RUN_SECONDS = tostring(var.run_seconds)
     })
   }
@@ -82,7 +97,7 @@ resource "aws_lambda_function" "this" {
     target_arn = aws_sqs_queue.dead.arn
   }
 
-  depends_on = [aws_iam_role_policy.this, aws_cloudwatch_log_group.this]
+  depends_on = [aws_iam_role_policy.this, aws_iam_role_policy.anchor, aws_cloudwatch_log_group.this]
 }
 
 resource "aws_lambda_event_source_mapping" "work" {

@@ -39,8 +39,22 @@ variable "prefix" {
 }
 
 variable "table" {
-  description = "The table's name."
+  description = "The table's name; with an anchor the cleaner has no rights to it."
   type        = string
+}
+
+variable "anchor" {
+  description = "Instead of rights to the table: the anchor's function by its name, and its address for the volume, as the module anchor puts them out, and the one family that the volume belongs to (`firn-edge format` prints it)."
+  type        = object({ function = string, address = string, family = string })
+  default     = null
+  validation {
+    condition     = var.anchor == null || (can(regex("^lambda://[a-z0-9-]+/ten_[0-9a-f]{32}/vol_[0-9a-f]{32}[?]region=[a-z0-9-]+(&endpoint=http://[A-Za-z0-9.:-]+)?$", var.anchor.address)) && can(regex("^[A-Za-z0-9_-]{1,64}$", var.anchor.function)))
+    error_message = "Give { function, address } of the module anchor; an address is lambda://ID/ten_…/vol_…?region=REGION."
+  }
+  validation {
+    condition     = var.anchor == null || can(regex("^[0-9a-f]{32}$", var.anchor.family))
+    error_message = "A family is 32 hexadecimal digits, as firn-edge format and firn-edge status print it."
+  }
 }
 
 variable "region" {
@@ -96,9 +110,9 @@ variable "settings" {
   default     = {}
   validation {
     condition = alltrue([
-      for name in keys(var.settings) : startswith(name, "FIRN_CLEANER_") && !contains(["FIRN_CLEANER_STORE", "FIRN_CLEANER_TABLE", "FIRN_CLEANER_RUN_SECONDS"], name)
+      for name in keys(var.settings) : startswith(name, "FIRN_CLEANER_") && !contains(["FIRN_CLEANER_STORE", "FIRN_CLEANER_TABLE", "FIRN_CLEANER_ANCHOR", "FIRN_CLEANER_RUN_SECONDS"], name)
     ])
-    error_message = "Settings begin with FIRN_CLEANER_; store, table and run time are variables of their own."
+    error_message = "Settings begin with FIRN_CLEANER_; store, table, anchor and run time are variables of their own."
   }
 }
 

@@ -22,11 +22,23 @@ resource "aws_iam_user" "this" {
 resource "aws_iam_user_policy" "this" {
   name = "edge"
   user = aws_iam_user.this.name
-  policy = templatefile("${path.module}/../../../edge-proxy/iam-policy.json", {
+  policy = templatefile("${path.module}/../../../edge-proxy/${var.anchor == null ? "iam-policy" : "iam-policy-anchored"}.json", {
     ACCOUNT = data.aws_caller_identity.this.account_id
     BUCKET  = var.bucket
     PREFIX  = module.location.prefix
     REGION  = module.location.region
     TABLE   = var.table
+  })
+}
+
+# Instead of rights to the table, the right to ask the anchor's function.
+resource "aws_iam_user_policy" "anchor" {
+  count = var.anchor == null ? 0 : 1
+  name  = "anchor"
+  user  = aws_iam_user.this.name
+  policy = templatefile("${path.module}/../../../services/anchor-lambda/iam-caller.json", {
+    ACCOUNT  = data.aws_caller_identity.this.account_id
+    FUNCTION = var.anchor.function
+    REGION   = module.location.region
   })
 }

@@ -5,6 +5,7 @@ output "configuration" {
     edge            = var.name
     store           = module.location.store
     table           = module.location.table
+    anchor          = var.anchor == null ? null : var.anchor.address
     state_directory = var.state_directory
     export          = var.export
     clients         = jsonencode(var.clients)

@@ -30,8 +30,18 @@ variable "prefix" {
 }
 
 variable "table" {
-  description = "The table's name."
+  description = "The table's name; with an anchor the edge has no rights to it."
   type        = string
+}
+
+variable "anchor" {
+  description = "Instead of rights to the table: the anchor's function by its name, and its address for the volume, as the module anchor puts them out."
+  type        = object({ function = string, address = string })
+  default     = null
+  validation {
+    condition     = var.anchor == null || (can(regex("^lambda://[a-z0-9-]+/ten_[0-9a-f]{32}/vol_[0-9a-f]{32}[?]region=[a-z0-9-]+(&endpoint=http://[A-Za-z0-9.:-]+)?$", var.anchor.address)) && can(regex("^[A-Za-z0-9_-]{1,64}$", var.anchor.function)))
+    error_message = "Give { function, address } of the module anchor; an address is lambda://ID/ten_…/vol_…?region=REGION."
+  }
 }
 
 variable "region" {

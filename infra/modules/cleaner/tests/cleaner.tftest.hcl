@@ -74,3 +74,31 @@ run "refuses_what_lambda_and_the_cleaner_do_not_know" {
   }
   expect_failures = [var.architecture, var.run_seconds, var.schedule, var.log_days, var.settings, var.name]
 }
+
+run "asks_an_anchor_and_has_no_rights_to_the_table" {
+  command = plan
+  variables {
+    anchor = { function = "firn-anchor", address = "lambda://abc123/ten_00000000000000000000000000000001/vol_00000000000000000000000000000002?region=eu-central-1", family = "0123456789abcdef0123456789abcdef" }
+  }
+  assert {
+    condition = aws_lambda_function.this.environment[0].variables == tomap({
+      FIRN_CLEANER_ANCHOR      = "lambda://abc123/ten_00000000000000000000000000000001/vol_00000000000000000000000000000002?region=eu-central-1"
+      FIRN_CLEANER_FAMILIES    = "0123456789abcdef0123456789abcdef"
+      FIRN_CLEANER_RUN_SECONDS = "50"
+      FIRN_CLEANER_STORE       = "s3://nord/firn?region=eu-central-1"
+    })
+    error_message = "These are its settings."
+  }
+  assert {
+    condition     = !strcontains(aws_iam_role_policy.this.policy, "dynamodb") && strcontains(aws_iam_role_policy.anchor[0].policy, "InvokedViaFunctionUrl")
+    error_message = "It may ask the function by its URL, and nothing of the table."
+  }
+}
+
+run "refuses_an_anchor_without_a_family" {
+  command = plan
+  variables {
+    anchor = { function = "firn-anchor", address = "lambda://abc123/ten_00000000000000000000000000000001/vol_00000000000000000000000000000002?region=eu-central-1", family = "" }
+  }
+  expect_failures = [var.anchor]
+}

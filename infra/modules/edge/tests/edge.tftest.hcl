@@ -43,3 +43,26 @@ run "refuses_an_edge_that_nobody_may_mount" {
   }
   expect_failures = [var.clients]
 }
+
+run "asks_an_anchor_and_has_no_rights_to_the_table" {
+  command = plan
+  variables {
+    anchor = { function = "firn-anchor", address = "lambda://abc123/ten_00000000000000000000000000000001/vol_00000000000000000000000000000002?region=eu-central-1" }
+  }
+  assert {
+    condition     = strcontains(output.configuration, "\nanchor = \"lambda://abc123/ten_00000000000000000000000000000001/vol_00000000000000000000000000000002?region=eu-central-1\"\nstate_directory") && !strcontains(output.configuration, "table =")
+    error_message = output.configuration
+  }
+  assert {
+    condition     = !strcontains(aws_iam_user_policy.this.policy, "dynamodb") && strcontains(aws_iam_user_policy.anchor[0].policy, "arn:aws:lambda:eu-central-1:123456789012:function:firn-anchor\"")
+    error_message = "It may ask the function, and nothing of the table."
+  }
+}
+
+run "refuses_an_anchor_that_is_none" {
+  command = plan
+  variables {
+    anchor = { function = "firn-anchor", address = "lambda://abc123/main\"\n" }
+  }
+  expect_failures = [var.anchor]
+}

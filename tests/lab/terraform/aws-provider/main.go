@@ -8,6 +8,7 @@
 //	aws_lambda_function          architectures (as the service has it); runtimes newer than 2019
 //	aws_lambda_event_source_mapping  function_response_types
 //	aws_s3_bucket                object_lock_enabled (refused: no test applies it)
+//	aws_lambda_function_url
 //	aws_s3_bucket_versioning, aws_s3_bucket_lifecycle_configuration, aws_s3_bucket_object_lock_configuration (refused)
 //	provider                     s3_use_path_style
 //
@@ -61,6 +62,7 @@ func extended() *schema.Provider {
 		}
 		return nil
 	})
+	resources["aws_lambda_function_url"] = lambdaFunctionURL()
 	resources["aws_s3_bucket_versioning"] = bucketVersioning()
 	resources["aws_s3_bucket_lifecycle_configuration"] = bucketLifecycle()
 	resources["aws_s3_bucket_object_lock_configuration"] = bucketObjectLock()

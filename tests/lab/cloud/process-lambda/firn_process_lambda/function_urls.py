@@ -1,8 +1,8 @@
 """Function URLs with the authorisation AWS_IAM, as AWS has them: LocalStack lets everybody in and names nobody.
 
-A request's signature (Signature Version 4) is computed again with the secret of the access key that it names, which LocalStack's IAM has;
-if it is another one, or there is none, the function is not called. Otherwise the function is told who the user is, where AWS tells it.
-What users' policies allow is not looked at.
+A request's signature (Signature Version 4) is computed again with the secret of the access key that it names, which LocalStack's IAM
+has, or its token service for a role's session; if it is another one, or there is none, the function is not called. Otherwise the function is
+told who the user or the session is, where AWS tells it. What their policies allow is not looked at.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html
@@ -11,6 +11,7 @@ https://docs.aws.amazon.com/lambda/latest/dg/urls-invocation.html
 import hashlib
 import hmac
 import json
+import typing
 import urllib.parse
 
 from localstack.services.lambda_ import urlrouter
@@ -18,6 +19,7 @@ from localstack.services.lambda_.invocation.lambda_models import InvocationResul
 from localstack.services.lambda_.invocation.lambda_service import LambdaService
 from localstack.services.lambda_.invocation.models import lambda_stores
 from moto.iam.models import iam_backends
+from moto.sts.models import sts_backends
 from rolo.request import restore_payload
 
 ALGORITHM = "AWS4-HMAC-SHA256"
@@ -31,13 +33,26 @@ class Forbidden(Exception):
     """A request that AWS lets nobody's function see."""
 
 
+class Caller(typing.NamedTuple):
+    """A user, or a session of a role."""
+
+    account_id: str
+    id: str
+    arn: str
+
+
 def secret_of(key_id):
-    """The secret of an access key, and the user whose it is."""
+    """The secret of an access key, and whose it is."""
     for account in list(iam_backends.values()):
         for user in account["aws"].users.values():
             for key in user.access_keys:
                 if key.access_key_id == key_id:
-                    return key.secret_access_key, user
+                    return key.secret_access_key, Caller(user.account_id, user.id, user.arn)
+    for account_id, account in list(sts_backends.items()):
+        for backend in list(account.values()):
+            for session in backend.assumed_roles:
+                if session.access_key_id == key_id:
+                    return session.secret_access_key, Caller(account_id, session.user_id, session.arn)
     raise Forbidden("nobody has this access key")
 
 
@@ -57,7 +72,7 @@ def signature(secret, request, body, scope, names):
 
 
 def signer(request):
-    """The user who signed a request."""
+    """Who signed a request."""
     scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
     fields = dict(part.strip().split("=", 1) for part in rest.split(",") if "=" in part)
     try:
