@@ -234,12 +234,13 @@ impl Life {
         ));
         let (drains, mut drain_requests) = mpsc::channel(1);
         let admin = Arc::new(Admin::new(observed.clone(), drains));
+        let calls_before = observed.calls();
         volumes.publish(self.at, &exported, &handle_key, admin);
         self.attempted().await;
         let mut meter = None;
         if let Some(reporting) = reporting {
             reporting.observe(&observed);
-            meter = edge_meter(config, &observed, &reporting).await;
+            meter = edge_meter(config, &observed, &reporting, calls_before).await;
             let reports = reporting.keep(meter.clone(), observed.clone());
             beside.push(Background(outside.env.spawn("report", reports)));
         }
@@ -312,8 +313,9 @@ async fn edge_meter(
     config: &Config,
     observed: &Observed,
     reporting: &Arc<Reporting>,
+    calls_before: u64,
 ) -> Option<Arc<EdgeMeter>> {
-    match EdgeMeter::start(config, observed, reporting).await {
+    match EdgeMeter::start(config, observed, reporting, calls_before).await {
         Ok(meter) => Some(Arc::new(meter)),
         Err(failure) => {
             tracing::warn!(%failure, "what this edge counts is not reported");

@@ -115,6 +115,19 @@ impl NfsServer {
         self.table.clone()
     }
 
+    /// Calls about files of the exports with these paths, or of all, since the process began.
+    pub fn calls(&self, exports: Option<&[String]>) -> u64 {
+        let is_asked = |export: &&Arc<Export>| {
+            let same = |path: &String| Export::checked_path(path) == Ok(export.path());
+            exports.is_none_or(|exports| exports.iter().any(same))
+        };
+        self.exports
+            .iter()
+            .filter(is_asked)
+            .map(|export| export.calls())
+            .sum()
+    }
+
     /// The exports of these sections.
     pub fn exports_of(&self, sections: &[ExportSection]) -> Vec<Arc<Export>> {
         let is_asked = |export: &&Arc<Export>| {

@@ -436,18 +436,22 @@ impl Observed {
         self.detached.as_ref().map(|detached| detached.part())
     }
 
-    /// Calls of all procedures of NFS.
+    /// Calls of NFS about files of the volume, since the process began: the server outlives what it serves.
     pub fn calls(&self) -> u64 {
-        let counted = self.nfs.ask(|service| service.statistics()).unwrap_or_default();
-        counted.into_iter().map(|counted| counted.calls).sum()
+        self.nfs.calls(self.exports.as_deref())
+    }
+
+    /// Requests by mounts of this machine and over SMB, since the volume was opened.
+    pub fn mount_requests(&self) -> u64 {
+        let mut mounts = self.service().as_ref().map(Service::mounts).unwrap_or_default();
+        let smb = self.service().as_ref().and_then(Service::smb);
+        mounts.extend(smb.and_then(|smb| smb.mount));
+        mounts.iter().map(|mount| mount.requests).sum()
     }
 
     /// What was asked of the volume: over NFS, by mounts of this machine, over SMB.
     pub fn requests(&self) -> u64 {
-        let mut mounts = self.service().as_ref().map(Service::mounts).unwrap_or_default();
-        let smb = self.service().as_ref().and_then(Service::smb);
-        mounts.extend(smb.and_then(|smb| smb.mount));
-        self.calls() + mounts.iter().map(|mount| mount.requests).sum::<u64>()
+        self.calls() + self.mount_requests()
     }
 
     /// This moment.

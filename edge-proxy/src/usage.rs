@@ -21,19 +21,26 @@ use firn_env::{Env, Task};
 use firn_identity::VolumeId;
 use firn_usage::{
     Delivery, DeliveryPolicy, Meter, Observation, ResourceName, SinkError, SourceId, Spool, SpoolConfig,
-    TenantName, UsageBatch, UsageSink,
+    SpoolError, TenantName, UsageBatch, UsageSink,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
 /// Some hundred thousand records, at four a period: a month without the service. What comes then waits in the counters.
 const SPOOL_BYTES: u64 = 4 << 20;
 
+/// Far longer than a task takes to be dropped; nobody else has the state directory, whose lock is this process's.
+const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+const LET_GO_LOOK: Duration = Duration::from_millis(20);
+
 /// Counters that only rise while the edge runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     commits: u64,
-    operations: u64,
+    /// Over NFS, whose server counts for as long as the process lives.
+    calls: u64,
+    /// By mounts, which end with the volume.
+    mount_requests: u64,
     bytes_up: u64,
     bytes_down: u64,
 }
@@ -43,7 +50,8 @@ impl Counts {
         let store = observed.meter.usage();
         Self {
             commits: observed.volume.status().checkpoints,
-            operations: observed.calls(),
+            calls: observed.calls(),
+            mount_requests: observed.mount_requests(),
             bytes_up: store.bytes_up,
             bytes_down: store.bytes_down,
         }
@@ -54,7 +62,10 @@ impl Counts {
         let risen = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         [
             (Meter::ROOT_COMMITS, risen(self.commits, before.commits)),
-            (Meter::EDGE_OPERATIONS, risen(self.operations, before.operations)),
+            (
+                Meter::EDGE_OPERATIONS,
+                risen(self.calls, before.calls) + risen(self.mount_requests, before.mount_requests),
+            ),
             (Meter::EDGE_BYTES_UP, risen(self.bytes_up, before.bytes_up)),
             (Meter::EDGE_BYTES_DOWN, risen(self.bytes_down, before.bytes_down)),
         ]
@@ -68,11 +79,12 @@ pub struct EdgeMeter {
     volume: VolumeId,
     spool: Spool,
     reported: Mutex<Counts>,
-    _delivery: Task<()>,
+    delivery: Task<()>,
 }
 
 impl EdgeMeter {
-    /// Opens the spool of the state directory. What the bucket was asked for before is not this volume's serving.
+    /// Opens the spool of the state directory. What the bucket was asked for before is not this volume's serving, and no more are the
+    /// first `calls_before` calls: the volume was open before in the same process, and they were counted then.
     ///
     /// # Errors
     /// If this directory did not join, or its spool cannot be opened.
@@ -80,6 +92,7 @@ impl EdgeMeter {
         config: &Config,
         observed: &Observed,
         reporting: &Arc<Reporting>,
+        calls_before: u64,
     ) -> Result<Self, Failure> {
         let env = observed.env.clone();
         let joined = Joined::load(config)?;
@@ -88,22 +101,21 @@ impl EdgeMeter {
             max_bytes: SPOOL_BYTES,
             ..SpoolConfig::default()
         };
-        let spool = Spool::open(&env, "usage", source, spool)
-            .await
-            .map_err(Failure::new)?;
+        let spool = open(&env, source, spool).await.map_err(Failure::new)?;
         let (tenant, volume) = (TenantName::from(joined.invitation.tenant), joined.volume);
         let sink = Arc::new(ServiceSink(reporting.clone()));
         let delivery = Delivery::new(&spool, sink, DeliveryPolicy::default());
         let before = Counts::of(observed);
         Ok(Self {
-            _delivery: env.spawn("usage delivery", delivery.run()),
+            delivery: env.spawn("usage delivery", delivery.run()),
             env,
             tenant,
             volume,
             spool,
             reported: Mutex::new(Counts {
                 commits: 0,
-                operations: 0,
+                calls: calls_before,
+                mount_requests: 0,
                 ..before
             }),
         })
@@ -139,6 +151,24 @@ impl EdgeMeter {
                 tracing::warn!(%error, "what this edge counted waits for its spool");
                 false
             }
+        }
+    }
+}
+
+impl Drop for EdgeMeter {
+    fn drop(&mut self) {
+        // It holds the spool, which the volume's next life in this process opens again.
+        self.delivery.abort();
+    }
+}
+
+/// Opens the spool. When a volume is opened anew in one process, tasks of its last life end in a moment, and hold the spool until then.
+async fn open(env: &Env, source: SourceId, config: SpoolConfig) -> Result<Spool, SpoolError> {
+    let until = env.now().after(LET_GO_WITHIN);
+    loop {
+        match Spool::open(env, "usage", source.clone(), config.clone()).await {
+            Err(SpoolError::InUse(_)) if env.now() < until => env.sleep(LET_GO_LOOK).await,
+            opened => return opened,
         }
     }
 }
@@ -180,9 +210,10 @@ mod tests {
 
     #[test]
     fn counters_are_reported_by_what_they_rose_and_from_nothing_when_they_began_anew() {
-        let counts = |commits, operations| Counts {
+        let counts = |commits, calls| Counts {
             commits,
-            operations,
+            calls,
+            mount_requests: calls,
             ..Counts::default()
         };
         let risen = |now: Counts, before| {
@@ -190,7 +221,7 @@ mod tests {
             (commits.1, operations.1)
         };
         assert_eq!(risen(counts(5, 100), counts(3, 100)), (2, 0));
-        assert_eq!(risen(counts(1, 7), counts(3, 100)), (1, 7));
+        assert_eq!(risen(counts(1, 7), counts(3, 100)), (1, 14));
     }
 
     #[test]

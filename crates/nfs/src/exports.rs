@@ -22,7 +22,10 @@ use firn_vfs::{Credentials, FileHandle, Vfs};
 use std::{
     collections::BTreeMap,
     net::IpAddr,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// RFC 1813 §5.1.4 (MNTPATHLEN).
@@ -107,6 +110,7 @@ pub struct Export {
     id: ExportId,
     path: String,
     volume: RwLock<ExportedVolume>,
+    calls: AtomicU64,
     rules: Vec<ClientRule>,
     connections_per_client: Option<usize>,
 }
@@ -164,6 +168,7 @@ impl Export {
             }))),
             path: path.to_owned(),
             volume: RwLock::default(),
+            calls: AtomicU64::new(0),
             rules,
             connections_per_client: None,
         })
@@ -235,6 +240,11 @@ impl Export {
     /// Answers "try again later" from now on. Calls under way hold what [`Self::vfs`] gave.
     pub fn withdraw(&self) {
         self.write(|volume| volume.vfs = None);
+    }
+
+    /// Calls of NFS about its files while it was served, whatever was answered; they only rise.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
     }
 
     /// The rules, narrowest network first.
@@ -388,6 +398,14 @@ impl Exports {
             None => ("no longer exported", self.open_by_any(handle)?),
         };
         Some(format!("export {path}, inode {}", signed.file.inode))
+    }
+
+    /// Counts a call about what a handle claims to name.
+    pub(crate) fn count(&self, handle: &[u8]) {
+        let claimed = HandleKey::claimed_export(handle).and_then(|id| self.by_id.get(&id));
+        if let Some(export) = claimed.filter(|export| export.read().vfs.is_some()) {
+            export.calls.fetch_add(1, Relaxed);
+        }
     }
 
     /// The file a handle names, if `peer` may use its export.

@@ -328,6 +328,12 @@ impl Program for NfsProgram {
 
     async fn call(&self, request: Request) -> Result<Reply, Refusal> {
         let procedure = Procedure::from_number(request.procedure).ok_or(Refusal::ProcedureUnavailable)?;
+        // All but NULL begin with the handle of a file or directory; what is none is refused below.
+        if procedure != Procedure::Null
+            && let Ok(handle) = WireHandle::decode(&mut request.arguments.clone())
+        {
+            self.exports.count(&handle.0);
+        }
         let is_write = procedure == Procedure::Write;
         let id = (is_write || procedure.is_change()).then(|| request_id(&request, !is_write));
         let call = Call {

@@ -224,6 +224,18 @@ impl Machine {
         mount(self.nfs, firn_rig::EXPORT).await
     }
 
+    /// How much of a meter the ledger has by now, as `observed` or as `advisory`; of one resource or of all.
+    pub fn metered(&self, meter: &str, standing: &str, resource: Option<&str>) -> u64 {
+        let usage = self.tell(&["usage"], "");
+        let hours = usage.as_array().unwrap().iter();
+        let entries = hours.flat_map(|hour| hour["entries"].as_array().unwrap());
+        entries
+            .filter(|entry| entry["meter"] == meter && entry["standing"] == standing)
+            .filter(|entry| resource.is_none_or(|resource| entry["resource"] == resource))
+            .map(|entry| entry["quantity"].as_str().unwrap().parse::<u64>().unwrap())
+            .sum()
+    }
+
     /// Where the service keeps the roots of the tenant's first volume, in its table. Asks the service.
     pub fn roots_partition(&self) -> String {
         let tenant = self.tell(&["whoami"], "")["tenant"].clone();

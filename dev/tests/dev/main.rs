@@ -14,4 +14,5 @@ mod outage;
 mod quick_start;
 mod removal;
 mod search;
+mod several_volumes;
 mod story;
