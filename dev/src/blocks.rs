@@ -1,14 +1,17 @@
 //! Three disk nodes and their coordinator, as `firn-blockd node` runs them, each on a directory of its own.
 
-use crate::layout::Layout;
+use crate::layout::{Layout, write_whole};
 use anyhow::{Context as _, Result, bail};
 use firn_api::MasterSecret;
 use firn_billing::{Billing, BillingSink, Reporter};
-use firn_blockd::{NodeMeter, NodeSection, Operator, Size, coordinate, start_node, usage_source};
+use firn_blockd::{
+    NodeMeter, NodeSection, Operator, Size, coordinate, serve_metrics, start_node, usage_source,
+};
 use firn_blockd_node::Node;
 use firn_blockd_placement::Placement;
 use firn_blockd_protocol::{Replication, RowIndex};
 use firn_env::Env;
+use firn_metrics::Served;
 use firn_table::Table;
 use firn_usage::DeliveryPolicy;
 use std::{
@@ -39,6 +42,8 @@ pub struct Cluster {
     pub placement: Placement,
     /// Each with the environment of its directory.
     nodes: Vec<(Node, Env)>,
+    /// What answers Prometheus, for as long as it is held.
+    _metrics: Vec<Served>,
 }
 
 /// What of the nodes goes to the bill.
@@ -87,11 +92,22 @@ pub async fn start(
     for (_, node_env, section) in &started {
         coordinate(node_env, &placement, section, LEASE);
     }
-    let nodes = started.into_iter().map(|(node, env, _)| (node, env)).collect();
+    let nodes: Vec<(Node, Env)> = started.into_iter().map(|(node, env, _)| (node, env)).collect();
+    let mut metrics = Vec::new();
+    for (node, node_env) in &nodes {
+        let served = serve_metrics(node_env, node, "127.0.0.1:0").await;
+        metrics.push(served.map_err(|failure| anyhow::anyhow!("{failure}"))?);
+    }
+    let urls = metrics
+        .iter()
+        .map(|served| format!("http://{}/metrics\n", served.address));
+    let urls: String = urls.collect();
+    write_whole(&layout.path("node-metrics"), urls.as_bytes(), 0o600)?;
     Ok(Cluster {
         env: env.clone(),
         placement,
         nodes,
+        _metrics: metrics,
     })
 }
 

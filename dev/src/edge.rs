@@ -245,7 +245,8 @@ impl Cleaning {
             let listing = ran.as_ref().ok().and_then(|report| report.listing);
             let noted = notes.note(&self.env, &anchor, listing).await?;
             let line = json!({ "noted": noted, "report": ran? });
-            writeln!(log, "{line}")?;
+            // In one write: a kill leaves no part of a line.
+            log.write_all(format!("{line}\n").as_bytes())?;
             tokio::time::sleep(self.every).await;
         }
     }

@@ -30,6 +30,6 @@ pub use config::NodeSection;
 pub use failure::Failure;
 pub use firn_quantity::Size;
 pub use meter::{NodeMeter, usage_source};
-pub use node::{coordinate, start as start_node};
+pub use node::{coordinate, serve_metrics, start as start_node};
 pub use program::program;
 pub use security::{Operator, Secret};

@@ -208,7 +208,11 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     println!("node {} serves at {}", node.id().hex(), node.address());
     // Held until the node ends.
     let _metrics = match &section.metrics {
-        Some(address) => Some(serve_metrics(&env, &node, address).await?),
+        Some(address) => {
+            let served = serve_metrics(&env, &node, address).await?;
+            println!("metrics at http://{}/metrics", served.address);
+            Some(served)
+        }
         None => None,
     };
     // Whoever runs a cluster without a control plane has no bill.
@@ -228,15 +232,17 @@ pub async fn run(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn serve_metrics(env: &Env, node: &Node, address: &str) -> Result<Served, Failure> {
+/// Serves a node's figures to Prometheus.
+///
+/// # Errors
+/// If the address cannot be listened on.
+pub async fn serve_metrics(env: &Env, node: &Node, address: &str) -> Result<Served, Failure> {
     let served = firn_metrics::serve(env, address, node.metrics(), Router::new()).await;
-    let served = served.map_err(|error| {
+    served.map_err(|error| {
         Failure::usage(format!(
             "cannot serve metrics on {address} (node.metrics): {error}"
         ))
-    })?;
-    println!("metrics at http://{}/metrics", served.address);
-    Ok(served)
+    })
 }
 
 /// Waits until the process is told to end. An error if it must not go on.

@@ -4,6 +4,7 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
+mod bill;
 mod branch;
 mod cleaning;
 mod desired;

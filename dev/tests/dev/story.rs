@@ -4,13 +4,13 @@
 //! the bucket and the recovery phrase.
 
 use crate::{
+    bill,
     machine::{Machine, good, mount, program, wait_for},
     search::Secrets,
 };
 use firn_integration::Tree;
 use firn_rig::{EXPORT, Edge, Settings};
 use firn_seal::{KeyRing, RecoveryPhrase};
-use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -22,44 +22,6 @@ use std::{
 const NAME: &[u8] = b"Gehaltsliste M\xc3\xa4rz.ods";
 const CONTENT: &[u8] = b"Ada Lovelace verdient 9.000 Taler im Monat";
 const DISK_BYTES: u64 = 32 << 20;
-
-/// Of a meter, what the customer is charged for, as far as the ledger has it; of one resource or of all.
-fn charged(machine: &Machine, meter: &str, resource: Option<&str>) -> u64 {
-    let usage = machine.tell(&["usage"], "");
-    let entries = usage
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|hour| hour["entries"].as_array().unwrap());
-    entries
-        .filter(|entry| entry["meter"] == meter && entry["standing"] == "observed")
-        .filter(|entry| resource.is_none_or(|resource| entry["resource"] == resource))
-        .map(|entry| entry["quantity"].as_str().unwrap().parse::<u64>().unwrap())
-        .sum()
-}
-
-/// Compares the two on a volume that nobody changes: the table of roots can be opened while nothing runs only, and an edge may
-/// commit once more after a start, as when it takes over what the cleaner moved.
-async fn what_is_charged_is_what_was_done(machine: &mut Machine) -> u64 {
-    machine.clean_every = 86_400;
-    let kept = machine.roots_partition();
-    machine.stop();
-    for _ in 0..5 {
-        let before = machine.kept_volume(&kept).await.commits;
-        machine.start();
-        drop(machine.mount().await);
-        wait_for("every commit is charged", || {
-            (charged(machine, "root-commits", None) >= before).then_some(())
-        });
-        let charged = charged(machine, "root-commits", None);
-        machine.stop();
-        if machine.kept_volume(&kept).await.commits == before {
-            assert_eq!(charged, before, "no commit more, none less");
-            return charged;
-        }
-    }
-    panic!("the volume does not become idle");
-}
 
 /// The one family of the bucket.
 fn family(machine: &Machine) -> firn_format::FamilyId {
@@ -78,15 +40,15 @@ pub fn family_directory(machine: &Machine) -> PathBuf {
 }
 
 /// Says how far the story is, to whoever watches (`make story`).
-struct Teller(Instant);
+pub struct Teller(Instant);
 
 impl Teller {
-    fn tell(&self, what: &str) {
+    pub fn tell(&self, what: &str) {
         println!("{:6.1} s  {what}", self.0.elapsed().as_secs_f64());
     }
 }
 
-fn bytes_below(path: &Path) -> u64 {
+pub fn bytes_below(path: &Path) -> u64 {
     if path.is_dir() {
         // Objects come and go while they are counted.
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
@@ -189,111 +151,6 @@ fn a_disk_with_a_file_system(machine: &mut Machine) -> String {
     let id = disk.id.clone();
     machine.detach(disk);
     id
-}
-
-/// What the cleaner noted for the bill after each run, as its log has it: when, requests, bytes of the log that it listed.
-fn notes_of_the_cleaner(machine: &Machine) -> Vec<(u64, u64, u64)> {
-    let log = fs::read_to_string(machine.root.join("cleaner.log")).unwrap();
-    let lines = log
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let number = |value: &Value| value.as_str().map_or(value.as_u64(), |text| text.parse().ok());
-    lines
-        .map(|line| line["noted"].clone())
-        .filter(|noted| !noted.is_null())
-        .map(|noted| {
-            assert!(
-                noted["listing"]["after"].is_null() && noted["listing"]["until"].is_null(),
-                "one run lists all: {noted}"
-            );
-            let field = |value: &Value| number(value).unwrap();
-            (
-                field(&noted["noted_at_ms"]),
-                field(&noted["requests"]),
-                field(&noted["listing"]["bytes"]),
-            )
-        })
-        .collect()
-}
-
-/// What the cleaner is charged for is what it noted: its log, added up by hand, and to the last request and byte-hour the account that
-/// lies beside the roots. A run that was noted and killed before it was logged is in the account alone.
-async fn the_cleaner_is_charged_by_its_log(teller: &Teller, machine: &mut Machine, kills: u64) {
-    let kept = machine.roots_partition();
-    machine.stop();
-    let account = machine.kept_account(&kept).await;
-    machine.start();
-    let byte_hours = account.stored_byte_hours();
-    wait_for("all that the cleaner noted is charged", || {
-        let requests = charged(machine, "cleaner-operations", None) >= account.requests;
-        (requests && charged(machine, "stored-byte-hours", None) >= byte_hours).then_some(())
-    });
-    let notes = notes_of_the_cleaner(machine);
-    let requests: u64 = notes.iter().map(|(_, requests, _)| requests).sum();
-    let stored = notes.windows(2).map(|pair| {
-        let [(from, _, bytes), (until, ..)] = pair else {
-            panic!("two of them")
-        };
-        u128::from(*bytes) * u128::from(until.saturating_sub(*from))
-    });
-    let stored = u64::try_from(stored.sum::<u128>() / 3_600_000).unwrap();
-    let largest = notes.iter().map(|(_, requests, _)| *requests).max().unwrap();
-    assert!(
-        (requests..=requests + kills * largest).contains(&account.requests),
-        "{requests} in the log, {account:?}"
-    );
-    // The interval of a run that is in the account alone goes by what it listed, not by what the one before did.
-    assert!(
-        stored.abs_diff(byte_hours) <= kills * stored / 2,
-        "{stored} by the log, {account:?}"
-    );
-    assert!(account.requests > 0 && byte_hours > 0, "{account:?}");
-    assert_eq!(charged(machine, "cleaner-operations", None), account.requests);
-    assert_eq!(charged(machine, "stored-byte-hours", None), byte_hours);
-    teller.tell(&format!(
-        "the bill: {} requests of the cleaner and {byte_hours} byte-hours in the bucket; by hand from the {} runs in cleaner.log: \
-         {requests} and {stored}",
-        account.requests,
-        notes.len()
-    ));
-}
-
-/// Writes a disk of three copies full and reads it once: its bytes pass the nodes four times, and the bill says so, to the block. What
-/// the disk reads and writes of its own header when it is attached comes on top.
-fn a_disk_is_charged_by_what_passed(teller: &Teller, machine: &Machine) {
-    const BYTES: u64 = 8 << 20;
-    machine.tell(&["disk", "create", "books", &BYTES.to_string(), "--wait"], "");
-    let disk = machine.attach("books");
-    let (image, copy) = (
-        machine.path("customer/noise"),
-        machine.path("customer/noise-copy"),
-    );
-    let mut noise = vec![0; BYTES as usize];
-    blake3::Hasher::new().finalize_xof().fill(&mut noise);
-    fs::write(&image, &noise).unwrap();
-    good(Command::new("nbdcopy").args(["--flush", &image, &disk.nbd]), "");
-    good(Command::new("nbdcopy").args([&disk.nbd, &copy]), "");
-    assert!(fs::read(&copy).unwrap() == noise);
-    let resource = format!("disk/{}", disk.id);
-    let passed = 3 * BYTES + BYTES;
-    wait_for("what passed the nodes is charged", || {
-        (charged(machine, "node-bytes", Some(&resource)) >= passed).then_some(())
-    });
-    let operations = charged(machine, "node-operations", Some(&resource));
-    let own = charged(machine, "node-bytes", Some(&resource)) - passed;
-    assert!(
-        own.is_multiple_of(4096) && own <= 64 * 4096,
-        "{own} bytes beside the {passed}"
-    );
-    // Data travels in requests of a mebibyte at most, and NBD's clients ask for no less than they were told to.
-    assert!(operations >= passed >> 20, "{operations} requests");
-    teller.tell(&format!(
-        "the bill: {operations} requests and {} bytes at the nodes for a disk of {BYTES} bytes: written thrice, read once, and {} blocks of \
-         its own",
-        passed + own,
-        own / 4096
-    ));
-    machine.detach(disk);
 }
 
 /// The newest key ring that lies in the bucket, unwrapped by the recovery phrase.
@@ -408,16 +265,14 @@ async fn from_sign_up_to_the_bill_and_the_service_knows_nothing() {
 
     teller.tell("a disk with a file system survived a crash, and grew");
 
-    // The bill, to the operation: what is charged is what the table of roots says.
+    // The bill, to the operation: what is charged is what others counted.
     drop(client);
-    let charged = what_is_charged_is_what_was_done(&mut machine).await;
-    assert!(charged >= 6, "a commit for each sync: {charged}");
+    bill::what_is_charged_is_what_was_done(&teller, &mut machine).await;
     machine.start();
-    teller.tell(&format!("the bill: {charged} commits, as many as there were"));
     // Twice: while a tree came in, and with a disk attached.
-    the_cleaner_is_charged_by_its_log(&teller, &mut machine, 2).await;
-    a_disk_is_charged_by_what_passed(&teller, &machine);
-    the_invoice_has_it_all(&teller, &machine);
+    bill::the_cleaner_is_charged_by_its_log(&teller, &mut machine, 2).await;
+    bill::a_disk_is_charged_by_what_passed(&teller, &machine);
+    bill::the_invoice_has_it_all(&teller, &machine);
     machine.tell(&["audit", "verify"], "");
 
     // What the service must not know, it does not: neither what it stored nor what was sent to it.
@@ -448,44 +303,6 @@ async fn from_sign_up_to_the_bill_and_the_service_knows_nothing() {
     // And whoever has the phrase needs the service no more.
     with_nothing_but_bucket_and_phrase(&machine, place.path()).await;
     teller.tell("the volume was recovered from the bucket and the recovery phrase alone");
-}
-
-/// Each meter's lines on the invoice add up to what the hours of usage say.
-fn the_invoice_has_it_all(teller: &Teller, machine: &Machine) {
-    for meter in [
-        "root-commits",
-        "stored-byte-hours",
-        "cleaner-operations",
-        "node-operations",
-        "node-bytes",
-    ] {
-        let invoiced = || {
-            let invoice = machine.tell(&["invoice", "show"], "");
-            let lines = invoice["lines"].as_array().unwrap().iter();
-            let lines = lines.filter(|line| line["meter"] == meter);
-            let quantity = |line: &Value| line["quantity"].as_str().unwrap().parse::<u64>().unwrap();
-            lines.map(quantity).sum::<u64>()
-        };
-        // The edge may commit between the two questions.
-        let quantity = wait_for("the invoice is the sum of the hours", || {
-            let quantity = invoiced();
-            (quantity == charged(machine, meter, None)).then_some(quantity)
-        });
-        assert!(quantity > 0, "{meter}");
-        teller.tell(&format!("the invoice: {meter} {quantity}"));
-    }
-    // People read names: of what is there and of what is billed.
-    let (usage, cost, status) = (
-        machine.shows(&["usage"]),
-        machine.shows(&["cost"]),
-        machine.shows(&["status"]),
-    );
-    for name in ["volume files", "disk books"] {
-        assert!(usage.contains(name), "{name}: {usage}");
-    }
-    assert!(cost.contains("volume files") && !cost.contains("vol_"), "{cost}");
-    assert!(status.contains("office") && status.contains("books"), "{status}");
-    teller.tell("bill and status speak of names");
 }
 
 /// Somebody tells the service secrets after all, in a place that it stores: the name of a file, and a volume's key.
