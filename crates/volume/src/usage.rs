@@ -101,18 +101,13 @@ impl UsageMap {
         self.waiting.absorb(changes);
         self.read_dropped(packer.objects()).await;
         self.remember_released(packer.birth());
+        packer.finish_usage_map().await?;
         if let Some(proposed) = proposed
             && let Err(error) = self.take_over(packer, proposed).await
         {
             tracing::debug!(%error, "what the cleaner proposes for its segments is not taken over");
         }
-        let mut written = self.update(packer).await;
-        if matches!(written, Err(CheckpointError::Read(_))) {
-            // Nodes that a merge has just packed may be neither in memory nor in the store yet.
-            packer.finish().await?;
-            written = self.update(packer).await;
-        }
-        match written {
+        match self.update(packer).await {
             Ok(root) => self.root = root,
             Err(CheckpointError::Read(error)) => {
                 tracing::warn!(%error, "the usage map is lost; cleaning costs more from now on, and no data is concerned");

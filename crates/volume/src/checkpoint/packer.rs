@@ -13,7 +13,8 @@ use crate::{
 use bytes::Bytes;
 use firn_env::{Backoff, Env, Task};
 use firn_format::{
-    Child, Codec, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, Version, WriterId,
+    Child, Codec, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, USAGE_MAP,
+    Version, WriterId,
 };
 use firn_seal::{Compression, Keys, ObjectSealer};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
@@ -69,6 +70,8 @@ pub struct Packer {
     uploads: VecDeque<Task<()>>,
     /// What packing changed of the live bytes of segments.
     usage: UsageChanges,
+    /// Whether what is not in the store yet has objects of the usage map.
+    has_usage_map: bool,
 }
 
 /// One object to seal.
@@ -88,6 +91,7 @@ impl Packer {
             open: None,
             uploads: VecDeque::new(),
             usage: UsageChanges::default(),
+            has_usage_map: false,
         }
     }
 
@@ -246,6 +250,7 @@ impl Packer {
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
         self.usage.add(encoded.header.place, location);
+        self.has_usage_map |= encoded.header.place.inode == USAGE_MAP;
         let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
         let pointer = Pointer {
             uid: encoded.uid,
@@ -284,6 +289,18 @@ impl Packer {
         Ok(())
     }
 
+    /// Makes objects of the usage map readable that were packed a moment ago, by a merge or a rekey: whoever asks the store for what
+    /// is not uploaded yet waits as for what the store shows late, and takes it for lost.
+    ///
+    /// # Errors
+    /// If an upload task died.
+    pub async fn finish_usage_map(&mut self) -> Result<(), CheckpointError> {
+        match self.has_usage_map {
+            true => self.finish().await,
+            false => Ok(()),
+        }
+    }
+
     /// Uploads what is left and waits until every segment is stored (level 2).
     ///
     /// # Errors
@@ -293,6 +310,7 @@ impl Packer {
         while let Some(upload) = self.uploads.pop_front() {
             upload.await?;
         }
+        self.has_usage_map = false;
         Ok(())
     }
 }
