@@ -14,7 +14,7 @@ OTHER_ACCOUNT = "111111111111"
 # Self-hosted: what infra/local makes.
 BUCKET, PREFIX, TABLE, CLEANER = "firn-bucket", "firn", "firn", "firn-cleaner"
 # A service.
-MANAGED, CONTROL, ANCHOR, CLUSTER = "firn-eu", "firn-control", "firn-anchor", "firn-disks"
+MANAGED, CONTROL, ANCHOR, CLUSTER, SERVICE_CLEANER = "firn-eu", "firn-control", "firn-anchor", "firn-disks", "firn-service-cleaner"
 TENANT, OTHER_TENANT = "ten_" + "a" * 32, "ten_" + "b" * 32
 VOLUME, OTHER_VOLUME = "vol_" + "1" * 32, "vol_" + "2" * 32
 FAMILY = "f" * 32
@@ -26,7 +26,8 @@ VALUES = {
     "ACCOUNT": ACCOUNT, "REGION": REGION, "BUCKET": BUCKET, "PREFIX": PREFIX, "TABLE": TABLE, "NAME": CLEANER,
     "CONTROL_TABLE": CONTROL, "ANCHOR_TABLE": ANCHOR, "CLUSTER_TABLE": CLUSTER, "CLUSTER": "main", "FUNCTION": ANCHOR_FUNCTION,
     "API_ROLE": "firn-api", "EDGES_ROLE": "firn-edges", "TENANTS_ROLE": "firn-storage", "NODE_ROLE": "firn-node", "EXTERNAL_ID": TENANT,
-    "SERVICE_ACCOUNT": ACCOUNT, "SUBNET": "subnet-1", "SECURITY_GROUP": "sg-1", "IMAGE": "ami-1",
+    "SERVICE_ACCOUNT": ACCOUNT, "SUBNETS": json.dumps([f"arn:aws:ec2:{REGION}:{ACCOUNT}:subnet/subnet-{zone}" for zone in (1, 3)]),
+    "TRUSTED_SERVICE": "ec2.amazonaws.com", "SECURITY_GROUP": "sg-1", "IMAGE": "ami-1",
     "DELETERS": json.dumps([f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"]),
 }
 
@@ -84,16 +85,16 @@ ROLES = [
     Role("tenant-session", "the same for a bucket of its tenant's", [], {"BUCKET": OWN_BUCKET, "UNDER": "files/*"}, API + "edge-session.json"),
     Role("ring-session", "the service, while it puts one key ring", [], {"BUCKET": MANAGED, "OBJECT": f"{MANAGED_PLACE}/{FAMILY}/keyring/0000000000000002"}, API + "ring-session.json"),
     Role("proof-session", "the service, while a tenant proves its bucket", [], {"BUCKET": OWN_BUCKET, "OBJECT": "files/firn-proof/0123"}, API + "proof-session.json"),
-    Role("edges-role", "what sessions in managed buckets are sessions of", [API + "edges-role.json"], {"BUCKET": MANAGED}),
+    Role("edges-role", "what sessions in managed buckets are sessions of", [API + "edges-role.json"], {"BUCKET": MANAGED}, principal=f"arn:aws:iam::{ACCOUNT}:role/firn-edges"),
     Role("tenant-role", "what a tenant grants the service for its bucket", [API + "tenant-role.json"], {"BUCKET": OWN_BUCKET, "PREFIX": "files"}, principal=f"arn:aws:iam::{OTHER_ACCOUNT}:role/firn-storage"),
-    Role("service-cleaner", "the cleaner of managed volumes", [LAMBDA + "iam-policy-service.json"], {"BUCKET": MANAGED, "NAME": "firn-service-cleaner"}),
+    Role("service-cleaner", "the cleaner of managed volumes", [LAMBDA + "iam-policy-service.json"], {"BUCKET": MANAGED, "NAME": SERVICE_CLEANER}, principal=f"arn:aws:iam::{ACCOUNT}:role/{SERVICE_CLEANER}"),
     Role("tenant-cleaner", "the same, held to one tenant's bucket and roots", [LAMBDA + "iam-policy-tenant.json"], {"BUCKET": OWN_BUCKET, "PREFIX": "files", "NAME": "firn-tenant-cleaner", "TENANT": TENANT}),
     Role("anchor", "the anchor as a process of its own", ["services/anchor/iam-policy.json"]),
     Role("anchor-function", "the anchor as a function", [FUNCTION + "iam-policy.json"], {"NAME": ANCHOR_FUNCTION, "TABLE": ROOTS}, principal=f"arn:aws:iam::{ACCOUNT}:role/{ANCHOR_FUNCTION}"),
     Role("anchored-edge", "an edge of an office whose anchor is that function", ["edge-proxy/iam-policy-anchored.json", FUNCTION + "iam-caller.json"], principal=f"arn:aws:iam::{ACCOUNT}:user/firn-edge"),
     Role("anchor-cleaner", "a cleaner whose anchor is that function", [LAMBDA + "iam-policy-anchored.json", FUNCTION + "iam-caller.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"),
     Role("api", "the control plane, billing in it", [API + "policy.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/firn-api"),
-    Role("node", "a disk node of the pool, and its coordinator", [BLOCKD + "node.json"]),
+    Role("node", "a disk node of the pool, and its coordinator", [BLOCKD + "node.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/firn-node"),
     Role("disk-client", "a machine of the operator's that attaches disks", [BLOCKD + "disk-client.json"]),
 ]
 # Somebody of the account who may do everything, as far as IAM goes: CI that applies Terraform, and people.
@@ -105,6 +106,7 @@ TRUSTS = {
     FUNCTION + "iam-trust.json": {"Service": {"lambda.amazonaws.com"}, "AWS": set(), "context": {}},
     LAMBDA + "iam-trust.json": {"Service": {"lambda.amazonaws.com"}, "AWS": set(), "context": {}},
     BLOCKD + "node-trust.json": {"Service": {"ec2.amazonaws.com"}, "AWS": set(), "context": {}},
+    API + "trust.json": {"Service": {"ec2.amazonaws.com"}, "AWS": set(), "context": {}},
     API + "edges-trust.json": {"Service": set(), "AWS": {"api"}, "context": {}},
     API + "tenant-trust.json": {"Service": set(), "AWS": {"api"}, "context": {"sts:ExternalId": TENANT}},
 }
@@ -112,7 +114,7 @@ TRUSTS = {
 
 def bucket_policy(bucket):
     """The bucket's own policy; a tenant's bucket has what the tenant gave it, of which nothing is taken for granted."""
-    cleaners = {BUCKET: CLEANER, MANAGED: "service-cleaner"}
+    cleaners = {BUCKET: CLEANER, MANAGED: SERVICE_CLEANER}
     if bucket not in cleaners:
         return None
     deleters = json.dumps([f"arn:aws:iam::{ACCOUNT}:role/{cleaners[bucket]}"])
@@ -255,7 +257,7 @@ RESOURCES = (
         "managed bucket: key rings of others": ("object", family(MANAGED, f"{TENANT}/{OTHER_VOLUME}", "keyring/0000000000000001") + family(MANAGED, f"{OTHER_TENANT}/{OTHER_VOLUME}", "keyring/0000000000000001")),
         "managed bucket": ("bucket", under(MANAGED, None)),
     }
-    | function("managed bucket", "firn-service-cleaner")
+    | function("managed bucket", SERVICE_CLEANER)
     | kinds(OWN_BUCKET, "files", "tenant's bucket")
     | function("tenant's bucket", "firn-tenant-cleaner")
     | {
@@ -295,7 +297,7 @@ RESOURCES = (
         "role of nodes, given to a machine": ("passing", [role_arn("firn-node")]),
         "other roles, given to a machine": ("passing", [role_arn("admin"), role_arn("firn-api"), role_arn("firn-node", OTHER_ACCOUNT)]),
         "a new machine": ("launch", [ec2("instance/*")]),
-        "parts of new machines": ("part", [ec2("subnet/subnet-1"), ec2("security-group/sg-1"), ec2("image/ami-1", "")]),
+        "parts of new machines": ("part", [ec2("subnet/subnet-1"), ec2("subnet/subnet-3"), ec2("security-group/sg-1"), ec2("image/ami-1", "")]),
         "disks and interfaces of new machines": ("part", [ec2("volume/vol-1"), ec2("network-interface/eni-1")]),
         "other subnets, groups and images": ("part", [ec2("subnet/subnet-2"), ec2("security-group/sg-2"), ec2("image/ami-2", ""), ec2("subnet/subnet-1", OTHER_ACCOUNT)]),
         "a node's machine": ("machine", [(ec2("instance/i-1"), {"aws:ResourceTag/firn:node": "nod_1"})]),

@@ -14,10 +14,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "policie
 import matrix  # noqa: E402
 import roles  # noqa: E402
 
+# The trees that modules read the product's policies from, and their own.
+SOURCES = ("infra", "services/cleaner-lambda", "services/anchor-lambda", "services/api/iam", "dataplane-blockd/firn-blockd/iam", "edge-proxy")
 # What a self-hosted installation has: with its roots in a table that everybody reaches, and with an anchor that alone does.
 ON_TABLE = ("edge", "cleaner")
 ANCHORED = ("anchored-edge", "anchor-cleaner", "anchor-function")
-TRUST = {"cleaner": "services/cleaner-lambda/iam-trust.json", "anchor-cleaner": "services/cleaner-lambda/iam-trust.json", "anchor-function": "services/anchor-lambda/iam-trust.json"}
+# What a control plane has; its bucket is another one.
+MANAGED = ("api", "edges-role", "node", "service-cleaner")
+TRUST = {
+    "api": "services/api/iam/trust.json", "edges-role": "services/api/iam/edges-trust.json", "node": "dataplane-blockd/firn-blockd/iam/node-trust.json",
+    "service-cleaner": "services/cleaner-lambda/iam-trust.json", "cleaner": "services/cleaner-lambda/iam-trust.json", "anchor-cleaner": "services/cleaner-lambda/iam-trust.json", "anchor-function": "services/anchor-lambda/iam-trust.json",
+}
 
 
 def by_name(name):
@@ -87,16 +94,17 @@ def examine_policies(own, of_bucket, trusts, check, names=ON_TABLE):
     check("no placeholder is left in a policy", not re.search(r"\$\{|\b(BUCKET|PREFIX|REGION|ACCOUNT|TABLE|NAME|DELETERS|FUNCTION)\b", text), text)
     files = {by_name(name).arn(): ordered(by_name(name).policies()) for name in names}
     check("what is attached is the product's own files, filled, and nothing else", own == files, json.dumps([own, files], indent=1))
-    check("so is the bucket's policy", of_bucket == roles.bucket_policy(roles.BUCKET), json.dumps(of_bucket))
-    trusted = {by_name(name).arn().rsplit("/", 1)[1]: roles.filled(TRUST[name], {}) for name in names if name in TRUST}
+    bucket = roles.MANAGED if names == MANAGED else roles.BUCKET
+    check("so is the bucket's policy", of_bucket == roles.bucket_policy(bucket), json.dumps(of_bucket))
+    trusted = {by_name(name).arn().rsplit("/", 1)[1]: roles.filled(TRUST[name], roles.VALUES) for name in names if name in TRUST}
     check("and who may be " + " and ".join(sorted(trusted)), trusts == trusted, json.dumps(trusts))
     if own.keys() != files.keys() or of_bucket is None:
         return
     attached, wanted = matrix.Attached(), matrix.expected()
     attached.own |= {name: own[by_name(name).arn()] for name in names}
-    attached.bucket = {roles.BUCKET: of_bucket}
+    attached.bucket = {bucket: of_bucket}
     # Of the other buckets nothing was rendered here.
-    only = lambda resource: not resource.startswith("managed")  # noqa: E731
+    only = lambda resource: not resource.startswith("office" if names == MANAGED else "managed")  # noqa: E731
     everybody = [by_name(name) for name in (*names, "administrator", "without")]
     found = matrix.deviations(attached, wanted, everybody, only)
     cells = sum(1 for resource, _, _ in roles.cells() if only(resource)) * len(everybody)
@@ -128,6 +136,12 @@ PLANTED = [
     ("an edge that calls the anchor past its URL, and says who it is", "anchored-edge", lambda s: said(s, "ByItsUrlOnly").pop("Condition")),
     ("a cleaner that does so", "anchor-cleaner", lambda s: said(s, "ByItsUrlOnly").pop("Condition")),
     ("an edge that has the table beside the anchor", "anchored-edge", lambda s: said(s, "ReadSealedObjects").update(Action=["s3:GetObject", "dynamodb:GetItem"], Resource="*")),
+    ("a service that starts machines in every subnet", "api", lambda s: said(s, "InTheirSubnets").update(Resource="*")),
+    ("a service with the first subnet only", "api", lambda s: said(s, "InTheirSubnets").update(Resource=said(s, "InTheirSubnets")["Resource"][:1])),
+    ("a service that assumes every role", "api", lambda s: said(s, "GiveEdgesSessions").update(Resource="*")),
+    ("sessions in every bucket", "edges-role", lambda s: said(s, "ReadAndAddSealedObjects").update(Resource="arn:aws:s3:::*")),
+    ("nodes with the control plane's table", "node", lambda s: said(s, "BeatAndReadRows").update(Resource=f"arn:aws:dynamodb:{roles.REGION}:{roles.ACCOUNT}:table/*", Condition={})),
+    ("a service's cleaner with another's queue", "service-cleaner", lambda s: said(s, "TakeMessages").update(Resource="*")),
     ("a cleaner with a second statement by hand", "cleaner", lambda s: s.append({"Effect": "Allow", "Action": "s3:*", "Resource": "*"})),
 ]
 
@@ -135,5 +149,5 @@ PLANTED = [
 def from_files(names):
     """What Terraform makes of the files, as far as they alone say."""
     own = {by_name(name).arn(): by_name(name).policies() for name in names}
-    trusts = {by_name(name).arn().rsplit("/", 1)[1]: roles.filled(TRUST[name], {}) for name in names if name in TRUST}
-    return own, roles.bucket_policy(roles.BUCKET), trusts
+    trusts = {by_name(name).arn().rsplit("/", 1)[1]: roles.filled(TRUST[name], roles.VALUES) for name in names if name in TRUST}
+    return own, roles.bucket_policy(roles.MANAGED if names == MANAGED else roles.BUCKET), trusts

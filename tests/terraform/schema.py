@@ -37,7 +37,7 @@ class Bindings:
                     for method in node.body:
                         if isinstance(method, ast.FunctionDef) and method.name == "__init__":
                             made[node.name] = {
-                                argument.arg.rstrip("_"): (default is None, ast.unparse(argument.annotation))
+                                {"self_attribute": "self"}.get(argument.arg, argument.arg.rstrip("_")): (default is None, ast.unparse(argument.annotation))
                                 for argument, default in zip(method.args.kwonlyargs, method.args.kw_defaults)
                             }
             self.modules[folder] = made

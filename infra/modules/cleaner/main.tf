@@ -17,7 +17,8 @@ module "location" {
 locals {
   product         = "${path.module}/../../../services/cleaner-lambda"
   timeout_seconds = var.run_seconds + 10
-  roots = var.anchor == null ? { FIRN_CLEANER_TABLE = module.location.table } : {
+  policy          = var.of_service ? "iam-policy-service" : var.anchor == null ? "iam-policy" : "iam-policy-anchored"
+  roots = var.of_service ? { FIRN_CLEANER_TABLE = module.location.table, FIRN_CLEANER_ROOTS = "service" } : var.anchor == null ? { FIRN_CLEANER_TABLE = module.location.table } : {
     FIRN_CLEANER_ANCHOR   = var.anchor.address
     FIRN_CLEANER_FAMILIES = var.anchor.family
   }
@@ -32,13 +33,14 @@ resource "aws_iam_role" "this" {
 resource "aws_iam_role_policy" "this" {
   name = "cleaner"
   role = aws_iam_role.this.name
-  policy = templatefile("${local.product}/${var.anchor == null ? "iam-policy" : "iam-policy-anchored"}.json", {
-    ACCOUNT = data.aws_caller_identity.this.account_id
-    BUCKET  = var.bucket
-    NAME    = var.name
-    PREFIX  = module.location.prefix
-    REGION  = module.location.region
-    TABLE   = var.table
+  policy = templatefile("${local.product}/${local.policy}.json", {
+    ACCOUNT      = data.aws_caller_identity.this.account_id
+    ANCHOR_TABLE = var.table
+    BUCKET       = var.bucket
+    NAME         = var.name
+    PREFIX       = module.location.prefix
+    REGION       = module.location.region
+    TABLE        = var.table
   })
 }
 
@@ -88,7 +90,7 @@ resource "aws_lambda_function" "this" {
 
   environment {
     variables = merge(var.settings, local.roots, {
-      FIRN_CLEANER_STORE       = module.location.store
+      FIRN_CLEANER_STORE       = var.of_service ? module.location.bucket : module.location.store
       FIRN_CLEANER_RUN_SECONDS = tostring(var.run_seconds)
     })
   }

@@ -57,6 +57,16 @@ variable "anchor" {
   }
 }
 
+variable "of_service" {
+  description = "Whether it cleans all managed volumes of a control plane: `table` is the control plane's table of roots then, and the bucket is that of managed volumes, whole."
+  type        = bool
+  default     = false
+  validation {
+    condition     = !var.of_service || var.anchor == null
+    error_message = "A service's cleaner opens the table of roots; it asks no anchor."
+  }
+}
+
 variable "region" {
   description = "The region of bucket and table, which is the provider's."
   type        = string

@@ -102,3 +102,24 @@ run "refuses_an_anchor_without_a_family" {
   }
   expect_failures = [var.anchor]
 }
+
+run "cleans_all_managed_volumes_of_a_service" {
+  command = plan
+  variables {
+    of_service = true
+    table      = "firn-anchor"
+  }
+  assert {
+    condition = aws_lambda_function.this.environment[0].variables == tomap({
+      FIRN_CLEANER_ROOTS       = "service"
+      FIRN_CLEANER_RUN_SECONDS = "50"
+      FIRN_CLEANER_STORE       = "s3://nord?region=eu-central-1"
+      FIRN_CLEANER_TABLE       = "dynamodb://firn-anchor?region=eu-central-1"
+    })
+    error_message = "These are its settings."
+  }
+  assert {
+    condition     = !strcontains(aws_iam_role_policy.this.policy, "$") && strcontains(aws_iam_role_policy.this.policy, "anchor/*")
+    error_message = "Its rows are those of roots."
+  }
+}

@@ -7,7 +7,7 @@ variables {
 run "is_written_as_firn_reads_it" {
   command = plan
   assert {
-    condition     = output.store == "s3://nord/firn?region=eu-central-1" && output.table == "dynamodb://firn?region=eu-central-1"
+    condition     = output.store == "s3://nord/firn?region=eu-central-1" && output.table == "dynamodb://firn?region=eu-central-1" && output.bucket == "s3://nord?region=eu-central-1"
     error_message = "The URLs are ${output.store} and ${output.table}."
   }
 }
