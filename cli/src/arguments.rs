@@ -195,6 +195,19 @@ pub enum Volume {
         #[command(flatten)]
         phrase: Phrase,
     },
+    /// Has the edge that serves a volume seal everything anew under its newest key, in the background. Clients see nothing of it.
+    Rekey {
+        volume: String,
+        /// Shows how far it is, and what still needs older keys; asks for nothing.
+        #[arg(long, conflicts_with_all = ["stop", "rate"])]
+        status: bool,
+        /// Ends it; what it has done stays done.
+        #[arg(long, conflicts_with = "rate")]
+        stop: bool,
+        /// Bytes read and written a second, at most. Ask again to change it.
+        #[arg(long, value_name = "SIZE", default_value = "4 MiB")]
+        rate: String,
+    },
     /// Gives a volume another name.
     Rename { volume: String, name: String },
     /// Deletes a volume; it can be undeleted.

@@ -11,6 +11,7 @@ mod edge_state;
 mod edges;
 mod manual;
 mod people;
+mod rekey;
 mod status;
 mod volumes;
 

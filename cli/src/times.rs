@@ -5,7 +5,8 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 /// Members of the service's answers that are times.
-const MEMBERS: [&str; 9] = [
+const MEMBERS: [&str; 10] = [
+    "asked",
     "at",
     "bucket_proved",
     "created",

@@ -13,7 +13,9 @@ use crate::{
     joined::{Joined, file, read},
     replace::replace,
 };
-use firn_edge_state::{DesiredState, NewWrites, Refusal, RefusedState, SnapshotTiers, shortened};
+use firn_edge_state::{
+    DesiredRekey, DesiredState, NewWrites, Refusal, RefusedState, SnapshotTiers, shortened,
+};
 use firn_identity::{CertificateDer, DocumentVerifier, EdgeId, TenantId, VolumeId};
 use firn_volume::{PolicyError, RetentionPolicy, RetentionTiers};
 use std::{
@@ -47,6 +49,11 @@ impl Held {
         self.in_force
             .as_ref()
             .map_or(NewWrites::Allowed, |desired| desired.content.new_writes)
+    }
+
+    /// The rekey of a volume that the service asked for last.
+    pub fn rekey(&self, volume: VolumeId) -> Option<DesiredRekey> {
+        self.in_force.as_ref()?.volume(volume)?.rekey
     }
 
     /// The service's snapshot policy of a volume; none: it wants none, or says nothing of it.
@@ -227,6 +234,7 @@ mod tests {
                 volumes: vec![DesiredVolume {
                     volume: VOLUME,
                     snapshots,
+                    rekey: None,
                 }],
             },
         }

@@ -27,6 +27,7 @@ mod life;
 mod metrics;
 mod nfs;
 mod opened;
+mod ordered_rekey;
 mod outage;
 mod parts;
 mod program;

@@ -4,7 +4,7 @@
 //! ```text
 //! something is done ── every 30 s ──▶ counts to the spool ── their delivery carries the state ──▶ POST …/edges/EDGE/usage
 //! nothing is done ─── every 10 min ──────────────────────── the state alone ───────────────────▶        │
-//!                                       volume ◀── cap, snapshot policy ◀── Desired ◀── signed ─────────┘
+//!                               volume ◀── cap, snapshot policy, rekey ◀── Desired ◀── signed ─────────┘
 //! ```
 //!
 //! New writes that are refused are something: a cap that is raised is noticed by the next of them, and in half a minute without any.
@@ -14,6 +14,7 @@ use crate::{
     desired::{Desired, Held},
     failure::Failure,
     joined::{Joined, Reply},
+    ordered_rekey::OrderedRekey,
     snapshot::{DesiredPart, Observed},
     usage::EdgeMeter,
 };
@@ -50,6 +51,7 @@ struct Obeying {
     /// The policy of this edge's own configuration, which goes before the service's.
     own_policy: Option<RetentionPolicy>,
     policy: KeptPolicy,
+    rekey: OrderedRekey,
 }
 
 /// See the module.
@@ -88,6 +90,7 @@ impl Reporting {
                 volume: volume.clone(),
                 own_policy: config.retention().map_err(Failure::usage)?,
                 policy: policy.clone(),
+                rekey: OrderedRekey::new(volume),
             },
             config: config.clone(),
             observed: Mutex::default(),
@@ -109,6 +112,8 @@ impl Reporting {
             volume,
             own_policy,
             policy,
+            // At its own pace: it waits for commits.
+            rekey: _,
         } = &self.obeying;
         volume.set_quota_reached(held.new_writes() == NewWrites::RefusedByCap);
         policy.set(own_policy.clone().or_else(|| held.retention(self.joined.volume)));
@@ -171,6 +176,7 @@ impl Reporting {
             cache_limit_bytes: now.cache.disk_capacity_bytes,
             clients: now.nfs.connections,
             last_error: error.as_deref().map(shortened),
+            rekey: self.obeying.rekey.observed(held.rekey(self.joined.volume)),
         }
     }
 
@@ -204,8 +210,24 @@ impl Reporting {
         Ok(replied)
     }
 
-    /// Reports for ever; end it by aborting its task.
+    /// Reports and obeys for ever; end it by aborting its task.
     pub async fn keep(self: Arc<Self>, meter: Option<Arc<EdgeMeter>>, observed: Arc<Observed>) {
+        futures::join!(self.keep_reporting(meter, observed), self.keep_rekeying());
+    }
+
+    /// Obeys orders about rekeying, and owes a report when there is news of that.
+    async fn keep_rekeying(&self) {
+        loop {
+            let wanted = self.desired.held().rekey(self.joined.volume);
+            self.obeying.rekey.obey(wanted).await;
+            if self.obeying.rekey.has_news(wanted) {
+                self.is_owed.store(true, Ordering::Relaxed);
+            }
+            self.env.sleep(LOOK).await;
+        }
+    }
+
+    async fn keep_reporting(&self, meter: Option<Arc<EdgeMeter>>, observed: Arc<Observed>) {
         let mut calls = 0;
         self.say(&self.exchange(None).await);
         loop {
@@ -221,7 +243,8 @@ impl Reporting {
             let made = observed.requests();
             let is_active = made != calls
                 || observed.volume.status().oldest_uncommitted.is_some()
-                || self.desired.held().new_writes() != NewWrites::Allowed;
+                || self.desired.held().new_writes() != NewWrites::Allowed
+                || self.obeying.rekey.is_under_way();
             if !is_active && since < IDLE_PERIOD {
                 continue;
             }

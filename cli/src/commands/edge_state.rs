@@ -1,5 +1,6 @@
 //! Presentation of observed edge state: one line a volume, and findings, each with what to do about it.
 
+use super::rekey;
 use crate::{
     names::Names,
     screen::{field, told},
@@ -87,6 +88,9 @@ fn state_of(volume: &Value) -> String {
         }
         .into(),
     );
+    if volume["rekey"].is_object() {
+        parts.push(rekey::progress(&volume["rekey"]));
+    }
     let error = field(volume, "last_error");
     if !error.is_empty() {
         parts.push(format!("last error: {error}"));
@@ -95,7 +99,7 @@ fn state_of(volume: &Value) -> String {
 }
 
 /// What is wrong with an edge that serves, each with what to do.
-pub fn findings(edge: &Value) -> Vec<(String, String)> {
+pub fn findings(edge: &Value, names: &Names) -> Vec<(String, String)> {
     let name = field(edge, "name");
     let mut found = Vec::new();
     let refused = field(edge, "observed.refused.why");
@@ -106,6 +110,11 @@ pub fn findings(edge: &Value) -> Vec<(String, String)> {
         ));
     }
     for volume in volumes(edge) {
+        found.extend(rekey::finding(
+            &name,
+            &names.get(&field(volume, "volume")),
+            &volume["rekey"],
+        ));
         let error = field(volume, "last_error");
         let lag_ms = volume["lag_ms"].as_u64().filter(|lag_ms| *lag_ms >= LAG_MS);
         if let Some(lag_ms) = lag_ms {
@@ -141,7 +150,7 @@ mod tests {
     fn an_edge_that_never_reported_has_nothing_wrong_and_nothing_waiting() {
         let silent = json!({ "name": "office", "volumes": [] });
         assert_eq!(waiting(&silent), "");
-        assert!(findings(&silent).is_empty());
+        assert!(findings(&silent, &Names::default()).is_empty());
         assert_eq!(shown(&silent, &Names::default())["name"], "office");
     }
 
@@ -155,7 +164,7 @@ mod tests {
                           "clients": 2, "last_error": "the bucket is away" }],
         }));
         assert_eq!(waiting(&behind), "3 MiB");
-        let found = findings(&behind);
+        let found = findings(&behind, &Names::default());
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].0.contains("its format is 2"));
         assert!(
@@ -181,7 +190,7 @@ mod tests {
             json!({ "version": "1.0.0", "in_force": 4, "volumes": [{ "volume": "vol_1", "state": "serving" }] }),
         );
         assert_eq!(waiting(&well), "nothing");
-        assert!(findings(&well).is_empty());
+        assert!(findings(&well, &Names::default()).is_empty());
         let shown = super::shown(&well, &Names::default());
         assert_eq!(shown["desired_state"], "generation 4 is in force");
     }

@@ -130,6 +130,7 @@ fn volumes(shown: &Value, found: &mut Findings) {
 }
 
 fn edges(session: &Session, shown: &Value, now: u64, found: &mut Findings) {
+    let names = Names::among(items(shown, "volumes"));
     for edge in items(shown, "edges") {
         let (id, name) = (field(edge, "id"), field(edge, "name"));
         let seen = edge["last_seen"].as_u64();
@@ -153,7 +154,7 @@ fn edges(session: &Session, shown: &Value, now: u64, found: &mut Findings) {
                     "look at its machine: firn-edge status",
                 ),
             Some("active") => {
-                for (what, next) in edge_state::findings(edge) {
+                for (what, next) in edge_state::findings(edge, &names) {
                     found.note(what, next);
                 }
             }

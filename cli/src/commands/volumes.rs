@@ -1,6 +1,6 @@
 //! Volumes and their snapshot policies.
 
-use super::{Context, ask, wait_for};
+use super::{Context, ask, rekey, wait_for};
 use crate::{
     arguments::{Snapshot, Volume},
     failure::{Exit, Failure},
@@ -55,6 +55,19 @@ pub async fn run(context: &Context, command: Volume) -> Result<(), Failure> {
             let phrase = phrase::read(phrase.phrase_file.as_deref(), &session.profile.tenant_key)?;
             rings::rotate(&mut session, &phrase, &volume).await?;
             show(context, &mut session, &field(&volume, "id")).await
+        }
+        Volume::Rekey {
+            volume,
+            status,
+            stop,
+            rate,
+        } => {
+            let asked = match (status, stop) {
+                (true, _) => rekey::Asked::Status,
+                (false, true) => rekey::Asked::Stop,
+                (false, false) => rekey::Asked::Start { rate },
+            };
+            rekey::run(context, &mut session, &volume, asked).await
         }
         Volume::Rename { volume, name } => {
             let volume = session.find("volumes", &volume).await?;
@@ -164,6 +177,10 @@ async fn show(context: &Context, session: &mut Session, volume: &str) -> Result<
         None => Vec::new(),
     };
     shown["keys_wrapped_to"] = Value::Array(recipients);
+    if !volume["rekey"].is_null() && !context.screen.is_json() {
+        let edges = rekey::serving(session, &volume).await?;
+        shown["rekey"] = rekey::lines(&volume, &edges).join("; ").into();
+    }
     context.show_one(&shown)
 }
 

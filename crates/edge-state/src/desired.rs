@@ -3,6 +3,7 @@
 //! The document is JSON, and strict: an edge that meets a field it does not know obeys none of the document, since what it does not know may
 //! be what restricts the rest. Format and generation are read first, so that the refusal can name them.
 
+use crate::DesiredRekey;
 use firn_identity::{CertificateAuthority, DocumentError, DocumentVerifier, EdgeId, TenantId, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,9 @@ pub struct DesiredVolume {
     pub volume: VolumeId,
     /// Which snapshots are kept of it.
     pub snapshots: SnapshotTiers,
+    /// The rekey that was asked for last. Absent unless one was: an edge of before it reads the document then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rekey: Option<DesiredRekey>,
 }
 
 /// What is wanted of an edge.
@@ -239,6 +243,7 @@ mod tests {
                         hourly: 24,
                         ..SnapshotTiers::default()
                     },
+                    rekey: None,
                 }],
             },
         }
@@ -287,6 +292,9 @@ mod tests {
             altered(|document| document["lease"] = json!(1)),
             altered(|document| document["content"]["volumes"][0]["snapshots"]["yearly"] = json!(7)),
             altered(|document| document["content"]["new_writes"] = json!("refused_by_moon")),
+            altered(|document| {
+                document["content"]["volumes"][0]["rekey"] = json!({ "number": 1, "to_moon": 2 })
+            }),
             altered(|document| document["content"]["volumes"][0]["snapshots"]["hourly"] = json!(70_000)),
         ];
         for refused in of_a_newer {
@@ -303,6 +311,20 @@ mod tests {
             altered(|document| *document = json!([])),
             Err(Refusal::Unreadable { generation: 0, .. })
         ));
+    }
+
+    #[test]
+    fn a_rekey_is_a_part_of_the_document_only_once_one_was_asked_for() {
+        let without = serde_json::to_value(document(7)).expect("JSON");
+        assert!(without["content"]["volumes"][0].get("rekey").is_none());
+        let mut wanted = document(7);
+        wanted.content.volumes[0].rekey = Some(DesiredRekey {
+            number: 1,
+            to_epoch: 2,
+            bytes_per_second: 4 << 20,
+            is_stopped: false,
+        });
+        assert_eq!(open(&wanted.sign(&authority(1))), Ok(wanted));
     }
 
     #[test]

@@ -8,9 +8,11 @@
 
 mod desired;
 mod observed;
+mod rekey;
 
 pub use desired::{
     DOCUMENT_BYTES_MAX, DesiredContent, DesiredState, DesiredVolume, FORMAT, NewWrites, Refusal,
     SnapshotTiers, VOLUMES_MAX,
 };
 pub use observed::{ObservedState, ObservedVolume, RefusedState, SnapshotSource, TEXT_BYTES_MAX, shortened};
+pub use rekey::{DesiredRekey, NAMED_SNAPSHOTS_MAX, ObservedRekey};

@@ -1,7 +1,7 @@
 //! Observed state, as an edge reports it. Sizes in bytes, times in milliseconds. Its names are of the service's making and its
 //! errors are shortened: nothing of it names a file, or what is in one.
 
-use crate::{NewWrites, VOLUMES_MAX};
+use crate::{NewWrites, ObservedRekey, VOLUMES_MAX};
 use firn_identity::VolumeId;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +95,9 @@ pub struct ObservedVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_length = 400))]
     pub last_error: Option<String>,
+    /// How its rekey stands, once the service asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rekey: Option<ObservedRekey>,
 }
 
 impl ObservedState {
@@ -113,8 +116,11 @@ impl ObservedState {
         if self.volumes.len() > VOLUMES_MAX {
             return Err("volumes");
         }
-        let is_long =
-            |volume: &ObservedVolume| long(&volume.state) || volume.last_error.as_deref().is_some_and(long);
+        let is_long = |volume: &ObservedVolume| {
+            long(&volume.state)
+                || volume.last_error.as_deref().is_some_and(long)
+                || volume.rekey.as_ref().is_some_and(|rekey| !rekey.fits(long))
+        };
         if self.volumes.iter().any(is_long) {
             return Err("volumes");
         }
@@ -135,6 +141,7 @@ pub fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NAMED_SNAPSHOTS_MAX;
 
     #[test]
     fn a_text_is_shortened_between_characters_and_then_fits() {
@@ -162,5 +169,21 @@ mod tests {
             ..ObservedState::default()
         };
         assert_eq!(many.check(), Err("volumes"));
+        let rekey = |snapshots: usize, bytes: usize| {
+            let mut volume = observed.volumes[0].clone();
+            volume.rekey = Some(ObservedRekey {
+                old_snapshots: vec!["s".repeat(bytes); snapshots],
+                ..ObservedRekey::default()
+            });
+            let volumes = vec![volume];
+            ObservedState {
+                volumes,
+                ..ObservedState::default()
+            }
+            .check()
+        };
+        assert_eq!(rekey(NAMED_SNAPSHOTS_MAX, TEXT_BYTES_MAX), Ok(()));
+        assert_eq!(rekey(NAMED_SNAPSHOTS_MAX + 1, 1), Err("volumes"));
+        assert_eq!(rekey(1, TEXT_BYTES_MAX + 1), Err("volumes"));
     }
 }

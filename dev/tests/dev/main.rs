@@ -13,6 +13,7 @@ mod knowledge;
 mod machine;
 mod outage;
 mod quick_start;
+mod rekeying;
 mod removal;
 mod search;
 mod several_volumes;

@@ -14,10 +14,11 @@ use crate::{
     endpoint::Call,
     problem::Problem,
     store::{Loaded, Record, TenantStore, encode},
-    types::{Edge, SnapshotPolicy, VolumeState},
+    types::{Edge, SnapshotPolicy, VolumeRekey, VolumeState},
 };
 use firn_edge_state::{
-    DesiredContent, DesiredState, DesiredVolume, FORMAT, NewWrites, ObservedState, SnapshotTiers,
+    DesiredContent, DesiredRekey, DesiredState, DesiredVolume, FORMAT, NewWrites, ObservedState,
+    SnapshotTiers,
 };
 use firn_identity::{EdgeId, UnixTime};
 use firn_table::{Condition, Write};
@@ -68,6 +69,15 @@ pub(super) async fn with_observed(store: &TenantStore, mut edge: Edge) -> Result
     Ok(edge)
 }
 
+fn desired_rekey(VolumeRekey { number, order, .. }: VolumeRekey) -> DesiredRekey {
+    DesiredRekey {
+        number,
+        to_epoch: order.to_epoch,
+        bytes_per_second: order.bytes_per_second,
+        is_stopped: order.stop,
+    }
+}
+
 /// What the service wants of an edge at this moment.
 async fn wanted(store: &TenantStore, edge: &Edge) -> Result<DesiredContent, Problem> {
     let limits = LimitsRecord::load(store).await?.record;
@@ -81,6 +91,7 @@ async fn wanted(store: &TenantStore, edge: &Edge) -> Result<DesiredContent, Prob
             volumes.push(DesiredVolume {
                 volume: volume.id,
                 snapshots: volume.snapshot_policy.into(),
+                rekey: volume.rekey.map(desired_rekey),
             });
         }
     }

@@ -20,7 +20,10 @@ use crate::{
     problem::{Code, Problem},
     saga::{SagaRecord, Work},
     store::{Change, Loaded, Record, TenantStore},
-    types::{Bucket, ChangeVolume, CreateVolume, InUse, Nothing, SnapshotPolicy, Volume, VolumeState},
+    types::{
+        Bucket, ChangeVolume, CreateVolume, InUse, Nothing, RekeyOrder, SnapshotPolicy, Volume, VolumeRekey,
+        VolumeState,
+    },
 };
 use axum::http::{Method, StatusCode};
 use firn_identity::{Principal, UnixTime, VolumeId};
@@ -90,7 +93,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             Method::PATCH,
             VOLUME,
             "changeVolume",
-            "Renames a volume or sets its snapshot policy",
+            "Renames a volume, sets its snapshot policy, or asks for a rekey",
             change,
         )
         .takes::<ChangeVolume>()
@@ -319,6 +322,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         key_ring_generation: u64::from(ring.is_some()),
         family: ring.as_ref().map(|(_, ring)| ring.family().to_string()),
         bucket_proved: None,
+        rekey: None,
         operation: None,
         created: call.app.now(),
     };
@@ -361,9 +365,49 @@ async fn change(call: Call) -> Result<Reply, Problem> {
     if let Some(policy) = body.snapshot_policy {
         record.volume.snapshot_policy = policy;
     }
+    if let Some(order) = body.rekey {
+        check_rekey(&store, &record.volume, &order).await?;
+        let what = if order.stop { "stop" } else { "start" };
+        change = change.detail(format!("rekey {what}, to key epoch {}", order.to_epoch));
+        record.volume.rekey = Some(VolumeRekey {
+            number: record
+                .volume
+                .rekey
+                .map_or(1, |before| before.number.saturating_add(1)),
+            order,
+            asked: call.app.now(),
+        });
+    }
     let change = change.update(&loaded, &record);
     call.commit(change, Reply::json(StatusCode::OK, &record.volume))
         .await
+}
+
+/// Edges refuse other rates, and keys that the newest ring does not have.
+async fn check_rekey(store: &TenantStore, volume: &Volume, order: &RekeyOrder) -> Result<(), Problem> {
+    if !(16 << 10..=1 << 40).contains(&order.bytes_per_second) {
+        return Err(Problem::field(
+            "rekey.bytes_per_second",
+            "from 16 KiB to 1 TiB a second",
+        ));
+    }
+    let ring = store
+        .require::<RingRecord>(
+            &RingRecord::sort(volume.id, volume.key_ring_generation),
+            format!("a key ring of {}", volume.id),
+        )
+        .await?;
+    let ring = read_ring(ring.record.text(), &tenant_key(store).await?)?;
+    if ring.epochs().any(|epoch| epoch.0 == order.to_epoch) {
+        return Ok(());
+    }
+    Err(Problem::field(
+        "rekey.to_epoch",
+        format!(
+            "the newest key ring has no such key epoch; its newest is {}",
+            ring.current().0
+        ),
+    ))
 }
 
 /// Moves a volume's entry in the index of names.

@@ -89,6 +89,36 @@ pub struct ChangeVolume {
     /// Its new snapshot policy.
     #[serde(default)]
     pub snapshot_policy: Option<SnapshotPolicy>,
+    /// Has the edge that serves it seal everything anew under a newer key, or end that.
+    #[serde(default)]
+    pub rekey: Option<RekeyOrder>,
+}
+
+/// Asks for a rekey of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RekeyOrder {
+    /// Nothing in the volume as clients see it is to be sealed under an older key epoch than this: one of its newest key ring.
+    #[schema(minimum = 1)]
+    pub to_epoch: u32,
+    /// How many bytes the edge reads and writes for it a second, at most.
+    #[schema(minimum = 16_384, maximum = 1_099_511_627_776_u64)]
+    pub bytes_per_second: u64,
+    /// Whether a rekey that is under way is to end instead; what it did stays done.
+    #[serde(default)]
+    pub stop: bool,
+}
+
+/// The rekey that was asked for last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeRekey {
+    /// Rises with each order; what the edge says of it names the order that it obeyed last.
+    pub number: u64,
+    /// What was asked for.
+    pub order: RekeyOrder,
+    /// When.
+    #[schema(value_type = u64)]
+    pub asked: UnixTime,
 }
 
 /// What a volume's life has come to.
@@ -133,6 +163,9 @@ pub struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub bucket_proved: Option<UnixTime>,
+    /// The rekey that was asked for last; how far it is, the edge that serves the volume says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rekey: Option<VolumeRekey>,
     /// What erases it, once that was begun: look at it under `operations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
