@@ -10,7 +10,7 @@
 use crate::{
     config::Config,
     failure::Failure,
-    joined::{Asked, Joined, file, read},
+    joined::{Asked, Joined, enrolment_file as file, read},
     replace::replace,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};

@@ -10,7 +10,7 @@
 use crate::{
     config::Config,
     failure::Failure,
-    joined::{Joined, file, read},
+    joined::{Joined, enrolment_file, file, read},
     replace::replace,
 };
 use firn_edge_state::{
@@ -98,7 +98,7 @@ impl Desired {
     /// # Errors
     /// If the authority's certificate, which came when this edge joined, cannot be read.
     pub fn load(config: &Config, joined: &Joined) -> Result<Self, Failure> {
-        let path = file(config, "authority.der");
+        let path = enrolment_file(config, "authority.der");
         let authority = CertificateDer::from(read(&path)?.to_vec());
         let verifier = DocumentVerifier::of_authority(&authority)
             .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;

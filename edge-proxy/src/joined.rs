@@ -1,4 +1,7 @@
 //! Enrolment with a service: what `firn edge join` left in the state directory, and the HTTP client to the service that it opens.
+//!
+//! An edge that serves several volumes can be enrolled once for all of them: in the directory of `[edge]`, where each `[[volume]]` whose name is
+//! the id of a volume of the invitation finds it. What a volume keeps of its own (keys, the newest desired state, its spool) stays in its own.
 
 use crate::{certificate, config::Config, failure::Failure};
 use firn_identity::{EdgeId, TenantId, VolumeId};
@@ -47,14 +50,51 @@ pub struct Pinned {
     pub generation: u64,
 }
 
-/// A file of the state directory.
+const ENROLMENT: &str = "enrolment.json";
+
+/// A file of the volume's own state directory.
 pub fn file(config: &Config, name: &str) -> PathBuf {
     config.volume.state_directory.join(name)
 }
 
-/// Whether `firn edge join` made this state directory.
+/// Where `firn edge join` left an enrolment for this volume: its own state directory, else the edge's.
+fn enrolled(config: &Config) -> Option<&Path> {
+    let (own, shared) = (&config.volume.state_directory, &config.edge.directory);
+    if own.join(ENROLMENT).exists() {
+        return Some(own);
+    }
+    let path = shared.join(ENROLMENT);
+    let name = &config.volume.name;
+    // Volumes that are somebody else's, or of no service, may be served beside.
+    if !config.edge.has_names || name.parse::<VolumeId>().is_err() || !path.exists() {
+        return None;
+    }
+    let invited = invitation(&path).is_ok_and(|invitation| invitation.volumes.contains(name));
+    invited.then_some(shared)
+}
+
+/// Whether this volume is served by an edge that joined.
 pub fn is_joined(config: &Config) -> bool {
-    file(config, "enrolment.json").exists()
+    enrolled(config).is_some()
+}
+
+/// A file of the enrolment.
+pub fn enrolment_file(config: &Config, name: &str) -> PathBuf {
+    enrolled(config)
+        .unwrap_or(&config.volume.state_directory)
+        .join(name)
+}
+
+fn invitation(path: &Path) -> Result<Invitation, Failure> {
+    let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
+    let invitation: Invitation = serde_json::from_slice(&read(path)?).map_err(|error| wrong(&error))?;
+    if (OLDEST_VERSION..=VERSION).contains(&invitation.version) {
+        return Ok(invitation);
+    }
+    Err(wrong(&format!(
+        "version {}, this build reads {OLDEST_VERSION} to {VERSION}",
+        invitation.version
+    )))
 }
 
 /// Reads a small file, which may hold a secret.
@@ -85,15 +125,9 @@ pub struct Joined {
 impl Joined {
     /// Reads the state directory.
     pub fn load(config: &Config) -> Result<Self, Failure> {
-        let path = file(config, "enrolment.json");
+        let path = enrolment_file(config, ENROLMENT);
         let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
-        let invitation: Invitation = serde_json::from_slice(&read(&path)?).map_err(|error| wrong(&error))?;
-        if !(OLDEST_VERSION..=VERSION).contains(&invitation.version) {
-            return Err(wrong(&format!(
-                "version {}, this build reads {OLDEST_VERSION} to {VERSION}",
-                invitation.version
-            )));
-        }
+        let invitation = invitation(&path)?;
         let tenant = invitation
             .tenant_key
             .parse::<HexKey>()
@@ -107,13 +141,13 @@ impl Joined {
                 .find(|id| **id == config.volume.name)
                 .ok_or_else(|| {
                     wrong(&format!(
-                        "this edge is invited to several volumes; set volume.name to the id of one: {}",
+                        "this edge is invited to several volumes; set volume.name to the id of one, or serve all, each as a [[volume]] with its id as name: {}",
                         several.join(", ")
                     ))
                 })?,
         };
         let volume = volume.parse().map_err(|error| wrong(&error))?;
-        let secret = read(&file(config, "recipient"))?;
+        let secret = read(&enrolment_file(config, "recipient"))?;
         let secret = <&[u8; 32]>::try_from(&secret[..])
             .ok()
             .and_then(|bytes| RecipientSecret::from_bytes(bytes).ok())
@@ -165,7 +199,7 @@ impl Joined {
             .user_agent(concat!("firn-edge/", env!("CARGO_PKG_VERSION")))
             .identity(certificate::identity(config)?)
             .timeout(TIMEOUT);
-        let authority = file(config, "server-authority.pem");
+        let authority = enrolment_file(config, "server-authority.pem");
         if authority.exists() {
             let certificate = reqwest::Certificate::from_pem(&read(&authority)?)
                 .map_err(|error| Failure::usage(format!("{}: {error}", authority.display())))?;
@@ -296,6 +330,37 @@ impl std::str::FromStr for HexKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_enrolment_of_the_edge_is_of_the_volumes_that_it_names_and_of_no_other() {
+        let place = tempfile::tempdir().expect("a directory");
+        let [named, other] = [7, 8].map(|byte| VolumeId([byte; 16]).to_string());
+        let mut text = format!("[edge]\nstate_directory = \"{}\"\n", place.path().display());
+        for name in [&named, &other, "homes"] {
+            text.push_str(&format!(
+                "[[volume]]\nname = \"{name}\"\nstore = \"file:///srv/store\"\nanchor = \"service\"\n\
+                 [[export]]\npath = \"/{name}\"\nvolume = \"{name}\"\nclients = [\"127.0.0.0/8\"]\n"
+            ));
+        }
+        let edge = crate::config::EdgeConfig::parse(&text).expect("fine");
+        let joined = || edge.volumes.iter().map(is_joined).collect::<Vec<_>>();
+        assert_eq!(joined(), [false, false, false]);
+        let enrolment = serde_json::json!({
+            "version": VERSION, "server": "https://firn.example", "tenant": TenantId([1; 16]), "tenant_key": "00",
+            "edge": EdgeId([2; 16]), "name": "office", "volumes": [named, "homes"],
+        });
+        std::fs::write(place.path().join(ENROLMENT), enrolment.to_string()).expect("written");
+        // The third is called so by its administrator; ids are the service's.
+        assert_eq!(joined(), [true, false, false]);
+        let [first, ..] = &edge.volumes[..] else {
+            panic!("three volumes");
+        };
+        assert_eq!(enrolment_file(first, "recipient"), place.path().join("recipient"));
+        // One of its own goes before.
+        std::fs::create_dir_all(&first.volume.state_directory).expect("made");
+        std::fs::write(file(first, ENROLMENT), enrolment.to_string()).expect("written");
+        assert_eq!(enrolment_file(first, "recipient"), file(first, "recipient"));
+    }
 
     #[test]
     fn a_tenants_key_is_read_exactly() {

@@ -11,7 +11,7 @@ use crate::{
     joined::is_joined,
     opened::{self, Mode, Opened},
     parts::{Common, Outside},
-    reporting::Reporting,
+    reporting::{Reporters, Reporting},
     serve::Service,
     snapshot::{Fixed, Observed},
     usage::EdgeMeter,
@@ -181,7 +181,7 @@ impl Life {
         let policy = KeptPolicy::default();
         policy.set(config.retention().map_err(Failure::usage)?);
         // From here on the volume obeys what the service said last: before there is a client.
-        let reporting = reporting(config, &outside.env, &volume, &policy);
+        let reporting = reporting(config, (&outside.env, &volumes.reporters), &volume, &policy);
         let _keeper = is_owned.then(|| volume.keep_snapshots(&policy));
         let book = config.price_book()?;
         let cleaner = Arc::new(InsideCleaner::new(
@@ -295,11 +295,16 @@ impl Life {
 }
 
 /// What reports to the service, if there is one. That nothing is reported keeps nobody from serving.
-fn reporting(config: &Config, env: &Env, volume: &Volume, policy: &KeptPolicy) -> Option<Arc<Reporting>> {
+fn reporting(
+    config: &Config,
+    (env, reporters): (&Env, &Arc<Reporters>),
+    volume: &Volume,
+    policy: &KeptPolicy,
+) -> Option<Arc<Reporting>> {
     if !is_joined(config) {
         return None;
     }
-    match Reporting::start(config, env, volume, policy) {
+    match Reporting::start(config, env, volume, policy, reporters) {
         Ok(reporting) => Some(reporting),
         Err(failure) => {
             tracing::warn!(%failure, "this edge reports nothing, and learns neither caps nor snapshot policies");

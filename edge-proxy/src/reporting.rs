@@ -20,6 +20,7 @@ use crate::{
 };
 use firn_edge_state::{NewWrites, ObservedState, ObservedVolume, SnapshotSource, shortened};
 use firn_env::{Env, Monotonic};
+use firn_identity::EdgeId;
 use firn_volume::{KeptPolicy, RetentionPolicy, Volume};
 use serde::Deserialize;
 use serde_json::json;
@@ -54,11 +55,39 @@ struct Obeying {
     rekey: OrderedRekey,
 }
 
+/// Those that report for the volumes of this process. An edge that serves several says in each report how all of them stand.
+#[derive(Default)]
+pub struct Reporters(Mutex<Vec<Weak<Reporting>>>);
+
+impl Reporters {
+    fn add(&self, reporting: &Arc<Reporting>) {
+        let mut known = self.0.lock().expect("no panic under this lock");
+        known.retain(|one| one.strong_count() > 0);
+        known.push(Arc::downgrade(reporting));
+    }
+
+    /// How the volumes of one edge stand, as far as they are open. Of a volume that was opened anew the newest counts.
+    fn observed(&self, edge: EdgeId) -> Vec<ObservedVolume> {
+        let known = self.0.lock().expect("no panic under this lock").clone();
+        let mut volumes: Vec<ObservedVolume> = Vec::new();
+        for reporting in known.iter().rev().filter_map(Weak::upgrade) {
+            let is_said = volumes.iter().any(|said| said.volume == reporting.joined.volume);
+            if reporting.joined.edge() == edge && !is_said {
+                volumes.extend(reporting.volume());
+            }
+        }
+        volumes.sort_by_key(|volume| volume.volume);
+        volumes
+    }
+}
+
 /// See the module.
 pub struct Reporting {
     env: Env,
     config: Config,
     joined: Joined,
+    /// Itself among them.
+    reporters: Arc<Reporters>,
     path: String,
     desired: Desired,
     obeying: Obeying,
@@ -79,6 +108,7 @@ impl Reporting {
         env: &Env,
         volume: &Volume,
         policy: &KeptPolicy,
+        reporters: &Arc<Reporters>,
     ) -> Result<Arc<Self>, Failure> {
         let joined = Joined::load(config)?;
         let reporting = Self {
@@ -86,6 +116,7 @@ impl Reporting {
             path: format!("edges/{}/usage", joined.edge()),
             desired: Desired::load(config, &joined)?,
             joined,
+            reporters: reporters.clone(),
             obeying: Obeying {
                 volume: volume.clone(),
                 own_policy: config.retention().map_err(Failure::usage)?,
@@ -98,7 +129,9 @@ impl Reporting {
             is_owed: AtomicBool::default(),
         };
         reporting.obey();
-        Ok(Arc::new(reporting))
+        let reporting = Arc::new(reporting);
+        reporters.add(&reporting);
+        Ok(reporting)
     }
 
     /// What is reported from now on.
@@ -143,19 +176,22 @@ impl Reporting {
     /// How this edge stands.
     fn state(&self) -> ObservedState {
         let held = self.desired.held();
-        let observed = self.observed.lock().expect("no panic under this lock").upgrade();
         ObservedState {
             version: env!("CARGO_PKG_VERSION").into(),
             in_force: held.generation(),
             refused: held.refused().cloned(),
-            volumes: observed
-                .iter()
-                .map(|observed| self.volume(observed, &held))
-                .collect(),
+            volumes: self.reporters.observed(self.joined.edge()),
         }
     }
 
-    fn volume(&self, observed: &Observed, held: &Held) -> ObservedVolume {
+    /// How its volume stands, once that is open.
+    fn volume(&self) -> Option<ObservedVolume> {
+        let observed = self
+            .observed
+            .lock()
+            .expect("no panic under this lock")
+            .upgrade()?;
+        let held = &self.desired.held();
         let now = observed.snapshot();
         let away = now.detached.as_ref().map(|detached| detached.words());
         let state = match &away {
@@ -163,7 +199,7 @@ impl Reporting {
             _ => &now.volume.state,
         };
         let error = now.volume.reason.or(away).or(now.commits.last_error);
-        ObservedVolume {
+        Some(ObservedVolume {
             volume: self.joined.volume,
             state: state.into(),
             new_writes: held.new_writes(),
@@ -177,7 +213,7 @@ impl Reporting {
             clients: now.nfs.connections,
             last_error: error.as_deref().map(shortened),
             rekey: self.obeying.rekey.observed(held.rekey(self.joined.volume)),
-        }
+        })
     }
 
     /// Reports how this edge stands, with a batch of usage records or without, and obeys what comes back. The inner error is why there was

@@ -11,7 +11,7 @@
 //! An edge with one volume ends with it. One with several goes on while one of them is left, and the exports of the others are answered "try
 //! again later".
 
-use crate::{admin::Admin, config::EdgeConfig, nfs::NfsServer, snapshot::VolumeState};
+use crate::{admin::Admin, config::EdgeConfig, nfs::NfsServer, reporting::Reporters, snapshot::VolumeState};
 use firn_env::Env;
 use firn_nfs::{Export, HandleKey};
 use firn_vfs::Vfs;
@@ -29,6 +29,7 @@ const CALLS_LOOK: Duration = Duration::from_millis(10);
 pub struct Volumes {
     pub env: Env,
     pub nfs: Arc<NfsServer>,
+    pub reporters: Arc<Reporters>,
     /// Whether they are named wherever they are shown.
     pub has_names: bool,
     entries: Vec<Entry>,
@@ -89,6 +90,7 @@ impl Volumes {
         });
         Self {
             env: env.clone(),
+            reporters: Arc::default(),
             has_names: edge.has_names(),
             entries: entries.collect(),
             nfs,

@@ -302,6 +302,13 @@ async fn join(
     let shown = json!({ "edge": invitation.edge, "name": invitation.name, "volumes": invitation.volumes,
                         "tenant_key": invitation.tenant_key, "state": state.display().to_string() });
     note("Joined. Next, where the edge was invited: firn edge approve");
+    if invitation.volumes.len() > 1 {
+        note(&format!(
+            "It is invited to several volumes: its configuration has {} as [edge] state_directory, and a [[volume]] for each, named {}",
+            state.display(),
+            invitation.volumes.join(" and ")
+        ));
+    }
     context.show_one(&shown)
 }
 

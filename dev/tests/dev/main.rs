@@ -18,3 +18,4 @@ mod removal;
 mod search;
 mod several_volumes;
 mod story;
+mod two_volumes;

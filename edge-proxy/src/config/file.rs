@@ -144,7 +144,7 @@ impl EdgeConfig {
         Self::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
     }
 
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let edge = Self::of(file)?;
         validation::check(&edge)?;
