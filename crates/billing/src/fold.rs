@@ -9,11 +9,11 @@
 //! to which a record goes may change between two steps (a month is closed); which records are done does not depend on it.
 //!
 //! **Which hour.** The one in which the observed interval ended. If that lies after the moment of receipt, the hour of
-//! receipt (clocks differ; a minute is nothing, [`CLOCK_TOLERANCE_MS`] is reported). If its month is closed, the first hour
-//! of the first open month: an invoice is never edited.
+//! receipt (clocks differ; a minute is nothing, [`CLOCK_TOLERANCE_MS`] is reported), and so if it lies before there were
+//! prices. If its month is closed, the first hour of the first open month: an invoice is never edited.
 
 use crate::{
-    AuditEvent, Billing, BillingError, Finding, Hour, Month, ReporterRole, chunk,
+    AuditEvent, Billing, BillingError, Finding, Hour, Month, PriceBook, ReporterRole, chunk,
     hours::{Entries, EntryKey, Totals},
     items, layout,
     tenant::TenantHead,
@@ -21,7 +21,10 @@ use crate::{
 use firn_table::{Condition, Item, MAX_TRANSACTION_BYTES, TableError, Write};
 use firn_usage::{Observation, SourceId, TenantName};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 /// An observation that ends later than its receipt by more is reported: the sender's clock is wrong.
 pub const CLOCK_TOLERANCE_MS: u64 = 5 * 60_000;
@@ -356,13 +359,17 @@ impl Plan {
     }
 }
 
+/// The first hour in which anything has a price: before it nothing was observed, whatever a clock without a battery says.
+static FIRST_PRICED: LazyLock<Hour> = LazyLock::new(|| PriceBook::standard().effective.first_hour());
+
 /// The hour in which a record is charged.
 fn hour_of(observation: &Observation, received_ms: u64, head: &TenantHead) -> Hour {
-    let mut until_ms = observation.until_ms();
-    if until_ms > received_ms {
-        until_ms = received_ms;
+    let received = Hour::of_ms(received_ms);
+    let mut hour = Hour::of_ms(observation.until_ms()).min(received);
+    // A month without a price could never be closed, and none after it.
+    if hour < *FIRST_PRICED && !firn_env::planted!("billing.believes_any_past") {
+        hour = received;
     }
-    let hour = Hour::of_ms(until_ms);
     match head.first_open() {
         Some(open) if hour < open.first_hour() && !firn_env::planted!("billing.late_edits_the_past") => {
             open.first_hour()

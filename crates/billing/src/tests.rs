@@ -5,5 +5,6 @@ mod closing;
 mod histories;
 mod independent;
 mod ingestion;
+mod meters;
 mod mutants;
 mod world;

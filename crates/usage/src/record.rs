@@ -12,8 +12,8 @@ pub const LATEST_MS: u64 = 253_402_300_799_999;
 
 /// One life of a spool: drawn at random when the spool is made, and kept as long as it lives.
 ///
-/// Sequence numbers begin at 1 in each incarnation. A spool that was lost and made anew, or whose disk was copied, is
-/// thereby another one, and cannot be mistaken for the continuation of the old.
+/// Sequence numbers begin at 1 in each incarnation. A spool that was lost and made anew is thereby another one, and cannot be
+/// mistaken for the continuation of the old. A copy of a disk is not: its numbers are given again, which the receiver notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
