@@ -11,7 +11,7 @@
 
 use crate::{
     checkpoint::{HISTORY_MAX, PackerContext},
-    error::DETACHED,
+    error::{DETACHED, FOLLOWS, VolumeError},
     journal::Sequence,
     local::LocalState,
     merge::state::{MergeState, MergeStatus},
@@ -77,8 +77,9 @@ pub(crate) struct CheckpointTimes {
 
 /// See the module.
 pub(crate) struct Checkpointer {
-    /// `None` while detached: nobody knows whose the volume is, and nothing is committed.
+    /// `None` while detached: nobody knows whose the volume is, and nothing is committed. And of a follower.
     own: Option<tokio::sync::Mutex<CheckpointerState>>,
+    follows: bool,
     pub packer: PackerContext,
     /// Locked after the state of the branch.
     pub local: tokio::sync::Mutex<LocalState>,
@@ -101,6 +102,7 @@ impl Checkpointer {
     ) -> Self {
         Self {
             own: own.map(tokio::sync::Mutex::new),
+            follows: false,
             packer,
             local: tokio::sync::Mutex::new(local),
             times: Mutex::new(times),
@@ -111,6 +113,14 @@ impl Checkpointer {
         }
     }
 
+    /// The same of a volume that is another's.
+    pub fn of_follower(self) -> Self {
+        Self {
+            follows: true,
+            ..self
+        }
+    }
+
     /// What may commit; `None` while detached.
     pub fn own(&self) -> Option<&tokio::sync::Mutex<CheckpointerState>> {
         self.own.as_ref()
@@ -118,7 +128,18 @@ impl Checkpointer {
 
     /// The same for a request, which is refused while detached.
     pub fn attached(&self) -> Result<&tokio::sync::Mutex<CheckpointerState>, VfsError> {
-        self.own().ok_or(VfsError::TryAgain { reason: DETACHED })
+        match self.follows {
+            true => Err(VfsError::TryAgain { reason: FOLLOWS }),
+            false => self.own().ok_or(VfsError::TryAgain { reason: DETACHED }),
+        }
+    }
+
+    /// The same for an administrator.
+    pub fn owned(&self) -> Result<&tokio::sync::Mutex<CheckpointerState>, VolumeError> {
+        match self.follows {
+            true => Err(VolumeError::Follows),
+            false => self.own().ok_or(VolumeError::Detached),
+        }
     }
 
     pub fn times(&self) -> MutexGuard<'_, CheckpointTimes> {

@@ -99,6 +99,14 @@ pub enum VolumeError {
     /// What was asked for needs the cloud, and the volume was opened without it.
     #[error("{}", DETACHED)]
     Detached,
+    /// What was asked for changes the volume, which another edge owns.
+    #[error("{}", FOLLOWS)]
+    Follows,
+    /// This edge owns the volume that it is to follow.
+    #[error(
+        "this edge owns the volume: it is followed once it was drained here, so that nothing is left in the journal"
+    )]
+    NotDrained,
     /// The volume cannot be served without the cloud.
     #[error("Without store and table the volume cannot be served: {0}")]
     NotDetachable(#[from] NotDetachable),
@@ -119,6 +127,10 @@ pub enum VolumeError {
 /// What is said to whoever asks for something that needs the cloud.
 pub(crate) const DETACHED: &str = "this edge started while the store or the table was away and serves from its journal and its cache: \
                                    nothing was changed. Ask again when `firn-edge status` no longer says detached";
+
+/// What is said to whoever asks a follower for something that only the owner does.
+pub(crate) const FOLLOWS: &str =
+    "this edge follows the volume, which another edge owns: nothing was changed. Ask the edge that owns it";
 
 /// Why a volume cannot be served without the cloud. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -55,6 +55,7 @@ use firn_format::{VolumeId, WriterId};
 use firn_seal::Keys;
 use layout::{Cursor, RECORD_ADDED_BYTES, largest_framed};
 use recovery::Survey;
+use spares::Spares;
 use state::{FileEntry, Shared};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
@@ -149,6 +150,29 @@ impl Journal {
             writer: Mutex::new(Some(task)),
         });
         Ok((Self { shared, owner }, Replay::new(survey, covered)))
+    }
+
+    /// The journal of who changes nothing: it has no file and takes no record.
+    pub fn absent(env: &Env, file_bytes: u64) -> Self {
+        let config = JournalConfig {
+            file_bytes,
+            capacity_bytes: 0,
+            reserve_bytes: 0,
+            reclaimer: Reclaimer::default(),
+        };
+        let (last, cursor) = (Sequence(0), Cursor::start_of(0));
+        let directory = String::new();
+        let shared = Shared::new(env.clone(), directory, config, last, cursor, Spares::default());
+        {
+            let mut state = shared.lock();
+            (state.closing, state.closed) = (true, true);
+        }
+        let shared = Arc::new(shared);
+        let owner = Arc::new(Owner {
+            shared: shared.clone(),
+            writer: Mutex::default(),
+        });
+        Self { shared, owner }
     }
 
     /// Reads a directory without changing anything in it, for salvage and inspection.

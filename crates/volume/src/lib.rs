@@ -2,7 +2,8 @@
 //!
 //! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path) and `change`, then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
-//! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover), `freshness` (a table that was rolled back).
+//! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover), `freshness` (a table that was rolled back), `follower` (the same volume at
+//! other edges, to be read).
 
 mod branch;
 mod change;
@@ -15,6 +16,7 @@ mod detached;
 mod error;
 mod extents;
 mod filesystem;
+mod follower;
 mod freshness;
 mod inode;
 pub mod journal;
@@ -53,6 +55,7 @@ pub use checkpoint::LostSegments;
 pub use config::{Cadence, VolumeConfig};
 pub use detached::DetachedReport;
 pub use error::{NotDetachable, VolumeError};
+pub use follower::{FollowOptions, FollowStatus, FollowerVfs, StaleReads};
 pub use freshness::{Contradiction, RootSight, StaleTable};
 pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};

@@ -31,6 +31,29 @@ pub(crate) struct LoadedRoot {
     pub usage: Option<TreeRoot>,
 }
 
+/// A checkpoint that was read, without its orphans.
+pub(crate) struct LoadedCheckpoint {
+    pub checkpoint: Checkpoint,
+    pub payload: CheckpointPayload,
+    pub snapshots: Vec<Snapshot>,
+    /// Commits up to this one, oldest first.
+    pub history: VecDeque<(Version, Uid)>,
+}
+
+/// Reads a root's checkpoint, and nothing more.
+pub(crate) async fn load_newest(
+    objects: &Objects,
+    (family, volume): (FamilyId, VolumeId),
+    root: &Root,
+) -> Result<LoadedCheckpoint, VolumeError> {
+    let pointer = Pointer {
+        uid: root.uid,
+        location: root.location,
+    };
+    let object = read_checkpoint(objects, family, root.version, pointer).await?;
+    opened_checkpoint(volume, (root.version, root.uid), &object)
+}
+
 /// Reads a root's checkpoint and its orphans.
 pub(crate) async fn load_root(
     objects: &Objects,
@@ -52,15 +75,12 @@ pub(crate) async fn load_checkpoint(
     (version, uid): (Version, Uid),
     object: &Object,
 ) -> Result<LoadedRoot, VolumeError> {
-    let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
-    // Its keys and its tree are those of the whole family: only its own word tells a volume's root from a clone's.
-    if checkpoint.volume != volume {
-        return Err(VolumeError::ForeignRoot {
-            volume,
-            found: checkpoint.volume,
-        });
-    }
-    let payload = CheckpointPayload::decode(object.payload.clone())?;
+    let LoadedCheckpoint {
+        checkpoint,
+        payload,
+        snapshots,
+        history,
+    } = opened_checkpoint(volume, (version, uid), object)?;
     let mut state = State::new(
         file_system_id(volume),
         payload.counters.clone(),
@@ -68,12 +88,7 @@ pub(crate) async fn load_checkpoint(
     );
     state.applied = payload.covered;
     state.restore_completed(payload.completed.clone());
-    state.restore_snapshots(listed_snapshots(&checkpoint, &payload)?);
-    let mut history: VecDeque<_> = payload.history.iter().copied().collect();
-    history.push_back((version, uid));
-    while history.len() > HISTORY_MAX {
-        history.pop_front();
-    }
+    state.restore_snapshots(snapshots);
     let mut orphan_pointers = BTreeMap::new();
     if let Some(orphans) = &checkpoint.orphans {
         let listed = tree::range(objects, ORPHAN_MAP, orphans, 0, u64::MAX, usize::MAX).await;
@@ -101,6 +116,34 @@ pub(crate) async fn load_checkpoint(
         history,
         cleaner_sequence: checkpoint.cleaner_sequence,
         usage: checkpoint.usage,
+    })
+}
+
+fn opened_checkpoint(
+    volume: VolumeId,
+    (version, uid): (Version, Uid),
+    object: &Object,
+) -> Result<LoadedCheckpoint, VolumeError> {
+    let checkpoint = Checkpoint::from_plain_and_children(&object.header.plain, &object.header.children)?;
+    // Its keys and its tree are those of the whole family: only its own word tells a volume's root from a clone's.
+    if checkpoint.volume != volume {
+        return Err(VolumeError::ForeignRoot {
+            volume,
+            found: checkpoint.volume,
+        });
+    }
+    let payload = CheckpointPayload::decode(object.payload.clone())?;
+    let snapshots = listed_snapshots(&checkpoint, &payload)?;
+    let mut history: VecDeque<_> = payload.history.iter().copied().collect();
+    history.push_back((version, uid));
+    while history.len() > HISTORY_MAX {
+        history.pop_front();
+    }
+    Ok(LoadedCheckpoint {
+        checkpoint,
+        payload,
+        snapshots,
+        history,
     })
 }
 

@@ -171,6 +171,7 @@ impl Start {
             verifier,
             replayed,
             started: env.now(),
+            follower: None,
             config: self.config,
             env,
         });

@@ -300,6 +300,29 @@ impl State {
         self.sweep();
     }
 
+    /// The numbers of the entries in memory.
+    pub fn known_numbers(&self) -> BTreeSet<u64> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// Takes another root's tree in the place of this one, of which nothing was changed here; `keeps` says which entries are in both. How
+    /// many were dropped.
+    pub fn adopt(
+        &mut self,
+        counters: VolumeCounters,
+        inode_map: Option<TreeRoot>,
+        snapshots: Vec<Snapshot>,
+        keeps: impl Fn(u64) -> bool,
+    ) -> usize {
+        assert!(self.dirty.is_empty(), "who adopts roots changes nothing");
+        let before = self.entries.len();
+        self.entries.retain(|number, _| keeps(*number));
+        self.counters = counters;
+        self.inode_map = inode_map;
+        self.snapshots = snapshots;
+        before - self.entries.len()
+    }
+
     /// Written data in memory.
     pub fn resident(&self) -> &ResidentWrites {
         &self.resident

@@ -2,6 +2,7 @@
 
 use crate::{
     checkpoint::LostSegments,
+    follower::FollowStatus,
     journal::JournalStatistics,
     merge::state::MergeStatus,
     objects::{KnownDamage, ObjectsStatistics},
@@ -17,6 +18,8 @@ pub struct VolumeStatus {
     pub serving_state: ServingState,
     /// It was opened while the cloud was away: nothing is committed before it is opened anew.
     pub detached: bool,
+    /// Another edge owns it, and it is only read here.
+    pub following: Option<FollowStatus>,
     /// Since it was opened.
     pub up: Duration,
     /// Inodes.
@@ -82,7 +85,8 @@ impl Volume {
         let state = inner.lock();
         VolumeStatus {
             serving_state,
-            detached: inner.checkpointer.own().is_none(),
+            detached: inner.checkpointer.own().is_none() && inner.follower.is_none(),
+            following: inner.follower.as_ref().map(|follower| follower.status(now)),
             up: now.since(inner.started),
             files: state.counters.files,
             used_bytes: state.counters.used_bytes,

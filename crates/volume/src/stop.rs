@@ -75,6 +75,11 @@ impl Volume {
     /// If the journal cannot be synced.
     pub async fn stop(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
+        if inner.follower.is_some() {
+            // Nothing was changed here, and each root was remembered as it was adopted.
+            inner.set_serving_state(ServingState::Failed("the edge has stopped".into()));
+            return Ok(());
+        }
         inner.set_serving_state(ServingState::Stopping);
         inner.close_journal().await?;
         let _checkpointer = match inner.checkpointer.own() {
@@ -95,7 +100,7 @@ impl Volume {
     /// If the volume is fenced, detached or has failed, or the anchor refuses.
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let inner = &self.inner;
-        let checkpointer = inner.checkpointer.own().ok_or(VolumeError::Detached)?;
+        let checkpointer = inner.checkpointer.owned()?;
         inner.set_serving_state(ServingState::Stopping);
         self.committed()
             .await

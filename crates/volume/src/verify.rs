@@ -107,7 +107,7 @@ impl Volume {
     /// # Errors
     /// If the store is out of reach, or the volume is detached; damage is no error but is in the report.
     pub async fn verify(&self, progress: Progress<'_>) -> Result<VerifyReport, VolumeError> {
-        let checkpointer = self.inner.checkpointer.own().ok_or(VolumeError::Detached)?;
+        let checkpointer = self.inner.checkpointer.owned()?;
         let objects = self.inner.objects.uncached();
         let (inode_map, orphans, files, snapshots, usage) = {
             // Held by a checkpoint from freeze to install: what is read here belongs to one commit.

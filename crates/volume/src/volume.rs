@@ -13,6 +13,7 @@
 use crate::{
     checkpointer::Checkpointer,
     config::VolumeConfig,
+    follower::Follower,
     journal::Journal,
     objects::Objects,
     read_ahead::ReadAhead,
@@ -72,6 +73,8 @@ pub(crate) struct Inner {
     pub verifier: [u8; 8],
     pub replayed: Vec<CompletedRequest>,
     pub started: Monotonic,
+    /// Of a volume that another edge owns and this one only reads.
+    pub follower: Option<Follower>,
 }
 
 impl Inner {

@@ -24,6 +24,7 @@ mod outage;
 pub mod outcome;
 mod rekeying;
 pub mod runner;
+pub mod sharing;
 pub mod system;
 mod takeover;
 pub mod toy;

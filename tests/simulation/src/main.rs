@@ -80,14 +80,18 @@ fn mutants(_: &Arguments) -> ExitCode {
 
 #[cfg(feature = "mutants")]
 fn mutants(arguments: &Arguments) -> ExitCode {
-    use firn_simulation::mutants::{MUTANTS, SEEDS_MAX, caught};
+    use firn_simulation::mutants::{MUTANTS, OF_FOLLOWERS, SEEDS_MAX, caught, caught_by_offices};
     let (mut passed, mut missed) = (0, 0);
     println!("{:<44} {:>6}  caught by", "planted bug", "seed");
-    for planted in MUTANTS {
+    for planted in MUTANTS.into_iter().chain(OF_FOLLOWERS) {
         if !planted.contains(&arguments.only) {
             continue;
         }
-        match caught(planted, arguments.threads) {
+        let found = match OF_FOLLOWERS.contains(&planted) {
+            true => caught_by_offices(planted),
+            false => caught(planted, arguments.threads),
+        };
+        match found {
             Some((seed, failure)) => {
                 passed += 1;
                 let line: String = failure

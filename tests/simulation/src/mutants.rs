@@ -3,6 +3,7 @@
 use crate::{
     engine::Engine,
     runner::{Plan, run_many},
+    sharing,
 };
 use std::sync::Arc;
 
@@ -86,6 +87,32 @@ pub const MUTANTS: [&str; 36] = [
     // Objects newer than the head are judged like the others.
     "cleaner.judge_uncommitted",
 ];
+
+/// All that histories of several offices ([`sharing`]) must catch.
+pub const OF_FOLLOWERS: [&str; 6] = [
+    // A follower adopts whatever root the anchor shows it.
+    "volume.follower_adopts_anything",
+    // How old a root may be is counted from the answer, not from the question.
+    "volume.follower_counts_from_reply",
+    // A strict reader is answered by a read of the root that had begun before it came.
+    "volume.follower_joins_read_under_way",
+    // What the cleaner has deleted is an error, though a newer root has it elsewhere.
+    "volume.follower_keeps_old_root",
+    // An adoption keeps entries that the new root has otherwise.
+    "volume.follower_keeps_stale_entries",
+    // Reads that are to wait for the anchor are answered by the root at hand.
+    "volume.follower_serves_stale",
+];
+
+/// The first seed whose history of several offices catches a planted bug, and by what.
+pub fn caught_by_offices(planted: &'static str) -> Option<(u64, String)> {
+    (0..SEEDS_MAX).find_map(|seed| {
+        let report = firn_env::mutants::planting(Some(planted), || sharing::run(seed));
+        // What their readers say.
+        let mut failures = report.failures.into_iter();
+        Some((seed, failures.find(|failure| failure.starts_with("follower"))?))
+    })
+}
 
 /// The first seed that catches a planted bug, and by what.
 pub fn caught(planted: &'static str, threads: usize) -> Option<(u64, String)> {

@@ -89,6 +89,8 @@ impl Inner {
     /// `ReadOnly` outside the live tree; `Stale` where the handle leads nowhere, whatever was wanted of it.
     pub(super) fn number(&self, handle: FileHandle) -> Result<u64, VfsError> {
         match self.place(handle)? {
+            // Who follows changes nothing.
+            Place::Tree(Tree::Live) if self.follower.is_some() => Err(VfsError::ReadOnly),
             Place::Tree(Tree::Live) => Ok(handle.inode),
             Place::Snapshots | Place::Tree(Tree::Snapshot(_)) => Err(VfsError::ReadOnly),
         }

@@ -8,6 +8,7 @@ mod damage;
 mod detached;
 mod files;
 mod late;
+mod following;
 mod quota;
 mod rekeying;
 mod restoring;
