@@ -20,7 +20,9 @@ use crate::{
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_quantity::{Size, Span};
 use firn_store::{ProviderPrices, Route, StoreUrl, UploadSchedule};
-use firn_volume::{Cadence, FetchPolicy, FetchPrices, RetentionPolicy, RetentionTiers, VolumeConfig};
+use firn_volume::{
+    Cadence, FetchPolicy, FetchPrices, FollowOptions, RetentionPolicy, RetentionTiers, VolumeConfig,
+};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     path::{Path, PathBuf},
@@ -68,6 +70,8 @@ pub struct VolumeSection {
     /// Of the store.
     pub credentials: CredentialsFrom,
     pub state_directory: PathBuf,
+    /// How it is followed, if another edge owns it.
+    pub follow: Option<FollowOptions>,
 }
 
 /// What the edge may use.

@@ -18,6 +18,7 @@ mod desired;
 mod detached;
 mod enrol;
 mod failure;
+mod following;
 mod format;
 mod identity;
 mod join;

@@ -198,6 +198,11 @@ impl Life {
                 beside.push(Background(outside.env.spawn("clean", cleaning)));
                 None
             }
+            Mode::Following(rings) => {
+                let following = rings.follow(outside.env.clone(), volume.clone(), parts.keys.clone());
+                beside.push(Background(outside.env.spawn("follow key rings", following)));
+                None
+            }
             Mode::Detached(detached) => Some(detached),
         };
         let table = volumes.nfs.table();
@@ -257,7 +262,10 @@ impl Life {
         match end {
             End::Signal => {
                 volume.stop().await?;
-                tracing::info!("stopped; everything acknowledged is in the journal (level 1)");
+                match volume.is_follower() {
+                    true => tracing::info!("stopped; nothing was changed here"),
+                    false => tracing::info!("stopped; everything acknowledged is in the journal (level 1)"),
+                }
                 Ok(Ended::ForGood)
             }
             End::Back => {
@@ -287,6 +295,9 @@ impl Life {
                     None => "another edge took the volume over; nothing of this one was uncommitted".into(),
                 }))
             }
+            End::Volume(ServingState::Failed(reason)) if volume.is_follower() => Err(Failure::stopped(
+                format!("this edge follows the volume no more: {reason}"),
+            )),
             End::Volume(other) => Err(Failure::stopped(format!(
                 "the volume stopped: {other:?}. Everything acknowledged is in the journal; start again to recover"
             ))),

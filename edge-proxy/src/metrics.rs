@@ -12,6 +12,7 @@ mod figures;
 
 use crate::{
     failure::Failure,
+    following::FollowingPart,
     report::span,
     snapshot::{Snapshot, VolumeState},
     volumes::Volumes,
@@ -92,6 +93,9 @@ fn degraded(snapshot: &Snapshot) -> Option<String> {
             span(detached.for_ms),
             detached.words()
         ));
+    }
+    if let Some(trouble) = snapshot.following.as_ref().and_then(FollowingPart::trouble) {
+        return Some(trouble);
     }
     if !damaged.is_empty() || lost > 0 {
         let named: Vec<_> = damaged.iter().take(DAMAGES_NAMED).map(String::as_str).collect();

@@ -42,8 +42,13 @@ impl NfsServer {
     /// # Errors
     /// [`Failure`] if the disk fails.
     pub async fn prepare(env: &Env, edge: &EdgeConfig) -> Result<Self, Failure> {
-        let sections = edge.volumes.iter().flat_map(|config| &config.exports);
-        let exports = sections.map(export).collect::<Result<Vec<_>, _>>()?;
+        let sections = edge.volumes.iter().flat_map(|config| {
+            let is_followed = config.volume.follow.is_some();
+            config.exports.iter().map(move |section| (section, is_followed))
+        });
+        let exports = sections
+            .map(|(section, is_followed)| export(section, is_followed))
+            .collect::<Result<Vec<_>, _>>()?;
         // Each volume has the key of its own handles.
         let key = HandleKey::new(&env.random_bytes());
         let exports = Arc::new(Exports::new(key, exports).map_err(Failure::usage)?);
@@ -146,10 +151,11 @@ impl NfsServer {
     }
 }
 
-fn export(section: &ExportSection) -> Result<Export, Failure> {
+/// The export of a section; everybody only reads what another edge owns.
+fn export(section: &ExportSection, is_followed: bool) -> Result<Export, Failure> {
     let rule = |network, read_only| ClientRule {
         network,
-        read_only,
+        read_only: read_only || is_followed,
         squash: section.squash.into(),
         anonymous_uid: section.anonymous_uid,
         anonymous_gid: section.anonymous_gid,

@@ -18,7 +18,7 @@ use crate::{
     rings::{KeyRings, open_kept},
     snapshot::OwnerPart,
 };
-use firn_volume::{Parts, Volume, VolumeError};
+use firn_volume::{FollowOptions, Parts, Volume, VolumeError};
 use std::{fmt::Display, sync::Arc, time::Duration};
 
 /// Openings with a cloud that answers and fails all the same for a moment.
@@ -39,6 +39,8 @@ pub struct Opened {
 pub enum Mode {
     /// It is ours, and its key rings are followed.
     Owned(Box<KeyRings>),
+    /// It is another edge's, and its roots are followed.
+    Following(Box<KeyRings>),
     /// Without the cloud.
     Detached(Arc<Detached>),
 }
@@ -50,6 +52,9 @@ pub enum Mode {
 /// clone.
 pub async fn open(config: &Config, outside: &Outside) -> Result<Opened, Failure> {
     let identity = || Identity::load(&config.volume.state_directory);
+    if let Some(options) = config.volume.follow {
+        return following(config, outside, identity()?, options).await;
+    }
     let of = (&identity()?).into();
     let detachable = Volume::check_detachable(&outside.env).await;
     if detachable.is_ok() {
@@ -120,6 +125,38 @@ async fn detached(
             epoch: report.epoch.0,
         },
         mode: Mode::Detached(detached),
+    })
+}
+
+/// Of a volume that another edge owns.
+async fn following(
+    config: &Config,
+    outside: &Outside,
+    identity: Identity,
+    options: FollowOptions,
+) -> Result<Opened, Failure> {
+    let volume_id = identity.volume;
+    let (parts, rings) = outside.own_parts(config, identity).await?;
+    let volume = match Volume::follow(parts.clone(), config.volume_config()?, options).await {
+        Ok(volume) => volume,
+        Err(error @ (VolumeError::NotDrained | VolumeError::SalvageFirst { .. })) => {
+            return Err(Failure::usage(format!(
+                "volume.follow: {error}. Nothing was changed. Leave `follow` out, start it, drain it (or let it salvage), then follow"
+            )));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (tuple, _) = parts.anchor.load(volume_id).await?;
+    tracing::info!("following the volume; it is read only here");
+    Ok(Opened {
+        parts,
+        volume,
+        volume_name: tuple.name,
+        owner: OwnerPart {
+            name: tuple.owner.map(|owner| owner.name).unwrap_or_default(),
+            epoch: tuple.epoch.0,
+        },
+        mode: Mode::Following(Box::new(rings)),
     })
 }
 

@@ -134,7 +134,21 @@ pub fn status(snapshot: &Snapshot) -> String {
             row("Not obeyed", why.clone());
         }
     }
-    row("Owner", format!("{}, epoch {}", owner.name, owner.epoch));
+    match &snapshot.following {
+        None => row("Owner", format!("{}, epoch {}", owner.name, owner.epoch)),
+        Some(following) => {
+            let owner = if owner.name.is_empty() {
+                "nobody"
+            } else {
+                &owner.name
+            };
+            row("Owner", format!("{owner}; this edge follows, and only reads"));
+            row("Follows", following.line());
+            if let Some(trouble) = following.trouble() {
+                row("", trouble);
+            }
+        }
+    }
     row(
         "Content",
         format!(

@@ -10,7 +10,7 @@ use crate::{
 use firn_fuse::{Mount, MountError, MountOptions};
 use firn_session::{AnnouncingVfs, Changes, LockTable, Origin};
 use firn_vfs::{Vfs, VfsLayer};
-use firn_volume::Volume;
+use firn_volume::{FollowerVfs, Volume};
 use std::sync::Arc;
 
 /// Everything by which the volume is served, but NFS.
@@ -31,11 +31,14 @@ impl Service {
         table: LockTable,
         volume: &Volume,
     ) -> Result<(Self, Arc<dyn Vfs>), Failure> {
-        let vfs: Arc<dyn Vfs> = Arc::new(if config.snapshots.visible {
-            volume.listing_snapshots()
-        } else {
-            volume.clone()
-        });
+        let shown = match config.snapshots.visible {
+            true => volume.listing_snapshots(),
+            false => volume.clone(),
+        };
+        let vfs: Arc<dyn Vfs> = match volume.is_follower() {
+            true => Arc::new(FollowerVfs::new(shown)),
+            false => Arc::new(shown),
+        };
         let changes = Changes::new(&outside.env);
         // Without a mount nobody caches, and nobody need be told.
         let exported: Arc<dyn Vfs> = if config.mounts.is_empty() && config.smb.is_none() {

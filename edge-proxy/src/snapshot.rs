@@ -7,6 +7,7 @@ use crate::{
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
     detached::{Detached, DetachedPart},
+    following::FollowingPart,
     nfs::NfsServer,
     reporting::Reporting,
     serve::Service,
@@ -59,6 +60,9 @@ pub struct Snapshot {
     /// the cloud.
     #[serde(default)]
     pub detached: Option<DetachedPart>,
+    /// How another edge's volume is followed; absent for an owner.
+    #[serde(default)]
+    pub following: Option<FollowingPart>,
     /// What of the service's wishes is in force; absent for an edge that did not join.
     #[serde(default)]
     pub desired: Option<DesiredPart>,
@@ -467,7 +471,10 @@ impl Observed {
         let cost = self.book.cost(&usage, Route::Internet);
         let table = self.roots.usage();
         let wall_ms = self.env.wall().as_millis();
-        let (journal, objects) = (status.journal, status.objects);
+        let (journal, objects, following) = (status.journal, status.objects, status.following);
+        let owner = following
+            .as_ref()
+            .map(|following| following.owner.clone().unwrap_or_default());
         let (mounts, smb) = match &*self.service() {
             Some(service) => (service.mounts(), service.smb()),
             None => Default::default(),
@@ -489,7 +496,10 @@ impl Observed {
                 quota_bytes: status.quota_bytes,
                 key_epoch: self.keys.current().0,
             },
-            owner: self.owner.clone(),
+            owner: OwnerPart {
+                name: owner.unwrap_or_else(|| self.owner.name.clone()),
+                epoch: self.owner.epoch,
+            },
             uncommitted: UncommittedPart {
                 bytes: status.dirty_bytes,
                 inodes: status.dirty_inodes,
@@ -570,6 +580,7 @@ impl Observed {
             damages: status.damages.0.into_iter().map(DamagePart::from).collect(),
             more_damages: status.damages.1,
             detached: self.detached(),
+            following: following.map(|status| FollowingPart::new(&self.env, &status)),
             desired: self.reporting.as_ref().map(|reporting| reporting.part()),
         }
     }

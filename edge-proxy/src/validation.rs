@@ -59,10 +59,23 @@ fn volume(config: &Config) -> Result<(), String> {
     exports(config)?;
     mounts(config)?;
     crate::smb::check(config)?;
+    following(config)?;
     bounds::check(&config.nfs, &config.exports)?;
     cleaner(config)?;
     config.retention()?;
     config.price_book().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// What is not served of a volume that another edge owns.
+fn following(config: &Config) -> Result<(), String> {
+    let caches = !config.mounts.is_empty() || (config.smb.is_some() && !config.exports.is_empty());
+    if config.volume.follow.is_some() && caches {
+        return Err(
+            "volume.follow: a volume that is followed is served over NFS only; leave its [[mount]] and [export.smb] out"
+                .into(),
+        );
+    }
     Ok(())
 }
 

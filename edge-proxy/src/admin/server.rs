@@ -6,7 +6,7 @@ use crate::{
     volumes::Volumes,
 };
 use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
-use firn_volume::VerifyReport;
+use firn_volume::{VerifyReport, VolumeError};
 use futures::future::{Either, select};
 use std::{
     os::unix::fs::PermissionsExt,
@@ -217,9 +217,12 @@ impl Admin {
         }
     }
 
-    /// Why what is asked cannot be done while the edge serves without the cloud; looking can.
+    /// Why what is asked cannot be done while the edge serves without the cloud, or of a volume that another edge owns; looking can.
     fn refusal(&self, command: &Command) -> Option<String> {
-        let detached = self.observed.detached()?;
+        let detached = self.observed.detached();
+        if detached.is_none() && !self.observed.volume.is_follower() {
+            return None;
+        }
         let list = SnapshotCommand::List { space: false };
         match command {
             Command::Status
@@ -234,12 +237,12 @@ impl Admin {
             | Command::Rekey { .. }
             | Command::Snapshot { .. }
             | Command::Restore { .. }
-            | Command::Clone { .. } => Some(format!(
+            | Command::Clone { .. } => Some(detached.map_or(VolumeError::Follows.to_string(), |detached| format!(
                 "not done: this edge has served without the cloud for {}: {}. Nothing was changed, and everything acknowledged is in \
                  the journal (level 1). The edge goes on by itself when both answer; ask again then",
                 report::span(detached.for_ms),
                 detached.words()
-            )),
+            ))),
         }
     }
 

@@ -13,9 +13,15 @@ use super::{
     from_text, shares::Shares,
 };
 use crate::{
-    anchor::AnchorAt, cloud_session::CredentialsFrom, failure::Failure, rings::KeysSection, smb::SmbSection,
+    anchor::AnchorAt,
+    cloud_session::CredentialsFrom,
+    failure::Failure,
+    following::{self, WrittenStaleReads},
+    rings::KeysSection,
+    smb::SmbSection,
     validation,
 };
+use firn_quantity::Span;
 use firn_store::StoreUrl;
 use serde::{
     Deserialize, Deserializer,
@@ -90,6 +96,13 @@ struct WrittenVolume {
     /// Of the limits; 1 for who says nothing.
     #[serde(default)]
     share: Option<u32>,
+    /// Another edge owns it.
+    #[serde(default)]
+    follow: bool,
+    #[serde(default)]
+    freshness: Option<Span>,
+    #[serde(default)]
+    stale_reads: Option<WrittenStaleReads>,
 }
 
 enum Volumes {
@@ -230,7 +243,7 @@ impl EdgeConfig {
                     }
                 }
                 let (exports, mounts) = (file.exports.clone(), file.mounts.clone());
-                let volume = section(volume, name, directory);
+                let volume = section(volume, name, directory)?;
                 let limits = file.limits.clone();
                 let volumes = vec![config(&file, place, volume, limits, exports, mounts)];
                 Ok(Self { volumes })
@@ -302,7 +315,7 @@ impl EdgeConfig {
                 has_names: true,
             };
             let limits = shares.of(at, &file.limits)?;
-            let volume = section(written, name.clone(), directory);
+            let volume = section(written, name.clone(), directory)?;
             configs.push(Config {
                 cleaner: shares.of_cleaner(at, &file.cleaner),
                 ..config(file, place, volume, limits, exports, mounts)
@@ -338,15 +351,16 @@ fn directory_name(name: &str) -> Result<&str, String> {
     Ok(name)
 }
 
-fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> VolumeSection {
-    VolumeSection {
+fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> Result<VolumeSection, String> {
+    Ok(VolumeSection {
+        follow: following::options(written.follow, written.freshness, written.stale_reads)?,
         name,
         edge_name: written.edge_name.clone(),
         store: written.store.clone(),
         anchor: written.anchor.clone(),
         credentials: written.credentials,
         state_directory,
-    }
+    })
 }
 
 fn config(

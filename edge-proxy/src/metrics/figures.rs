@@ -1,7 +1,10 @@
 //! The edge's figures, as Prometheus is told them. Alert rules and dashboards (`infra/prometheus`) name them.
 
 use super::families::Families;
-use crate::snapshot::{OperationPart, Snapshot, VolumeState};
+use crate::{
+    following::FollowingPart,
+    snapshot::{OperationPart, Snapshot, VolumeState},
+};
 use firn_metrics::Value;
 
 const NANOS: f64 = 1e9;
@@ -27,6 +30,56 @@ pub(super) fn expose(volumes: &[VolumeState], has_names: bool) -> Families {
         of_server(&mut out, snapshot);
     }
     out
+}
+
+/// A volume that another edge owns.
+fn of_follower(out: &mut Families, following: &FollowingPart) {
+    out.gauge("follow_version", "The version that is served.", following.version);
+    out.gauge(
+        "follow_root_age_seconds",
+        "Since the root was read last; grows while no client asks.",
+        following.root_age_ms as f64 / 1e3,
+    );
+    out.gauge(
+        "follow_committed_age_seconds",
+        "Since the version that is served was committed.",
+        following.committed_age_ms as f64 / 1e3,
+    );
+    out.gauge(
+        "follow_away",
+        "1 while the newest root cannot be read.",
+        following.away.is_some(),
+    );
+    out.counter(
+        "follow_adoptions_total",
+        "Newer roots adopted.",
+        following.adoptions,
+    );
+    out.counter(
+        "follow_root_reads_total",
+        "Reads of the root.",
+        following.root_reads,
+    );
+    out.counter(
+        "follow_dropped_entries_total",
+        "Entries that adoptions dropped from memory since they differ.",
+        following.dropped_entries,
+    );
+    out.counter(
+        "follow_refreshes_total",
+        "Reads of the root since an object of the one at hand was gone.",
+        following.refreshes,
+    );
+    out.counter(
+        "follow_stale_answers_total",
+        "Answers by an older root than the freshness allows.",
+        following.stale_answers,
+    );
+    out.counter(
+        "follow_alarms_total",
+        "Roots that were not adopted since they contradict what was seen.",
+        following.alarms,
+    );
 }
 
 fn of_volume(out: &mut Families, snapshot: &Snapshot) {
@@ -78,6 +131,9 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
             ),
         ],
     );
+    if let Some(following) = &snapshot.following {
+        of_follower(out, following);
+    }
     out.gauge(
         "epoch",
         "The epoch under which this edge owns the volume.",

@@ -16,7 +16,7 @@ use firn_env::Env;
 use firn_quantity::Span;
 use firn_seal::{Keys, VerifiedKeyRing};
 use firn_store::Store;
-use firn_volume::Volume;
+use firn_volume::{Volume, VolumeStatus};
 use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
 
@@ -133,6 +133,10 @@ impl KeyRings {
         if found.as_ref() == Some(&newest) {
             return Ok(newest);
         }
+        if self.config.volume.follow.is_some() {
+            // The owner puts it there.
+            return Ok(newest);
+        }
         // Newer than the bucket's, or the bucket has lost it.
         match (super::keep(&newest, &*self.store).await, in_bucket) {
             (Ok(()), _) => Ok(newest),
@@ -175,16 +179,24 @@ impl KeyRings {
     /// Looks for new rings for as long as the volume is served, and lets `keys` go on with them; end it by aborting its task.
     pub async fn follow(mut self, env: Env, volume: Volume, keys: Keys) {
         let every = self.config.keys.every.0;
-        let (mut looked, mut seen) = (env.now(), volume.status().checkpoints);
+        // Roots that were committed or adopted, and those whose key was not at hand.
+        let counts = |status: &VolumeStatus| {
+            let of_follower = status.following.as_ref();
+            let (adopted, missed) = of_follower.map_or((0, 0), |of| (of.adoptions, of.key_misses));
+            (status.checkpoints + adopted, missed)
+        };
+        let (mut looked, mut seen) = (env.now(), counts(&volume.status()));
         loop {
             env.sleep(every.min(TICK)).await;
             let status = volume.status();
-            let is_active = status.checkpoints != seen || status.oldest_uncommitted.is_some();
+            let (commits, missed) = counts(&status);
+            let is_active = commits != seen.0 || status.oldest_uncommitted.is_some();
+            let is_missing = missed != seen.1;
             let wanted = volume.newest_keys_wanted();
-            if wanted.is_none() && (!is_active || env.now().since(looked) < every) {
+            if wanted.is_none() && !is_missing && (!is_active || env.now().since(looked) < every) {
                 continue;
             }
-            (looked, seen) = (env.now(), status.checkpoints);
+            (looked, seen) = (env.now(), (commits, missed));
             let outcome = match self.renew().await {
                 Ok(renewed) => adopt(&keys, &renewed),
                 Err(error) => {

@@ -7,9 +7,9 @@ use nfs3_client::{
         mount::dirpath,
         nfs3::{
             COMMIT3args, CREATE3args, LOOKUP3args, MKDIR3args, Nfs3Option, Nfs3Result, READ3args,
-            READDIRPLUS3args, READLINK3args, REMOVE3args, SETATTR3args, SYMLINK3args, WRITE3args,
-            cookieverf3, createhow3, diropargs3, fattr3, filename3, ftype3, nfs_fh3, nfspath3, sattr3,
-            stable_how, symlinkdata3,
+            READDIRPLUS3args, READLINK3args, REMOVE3args, RENAME3args, SETATTR3args, SYMLINK3args,
+            WRITE3args, cookieverf3, createhow3, diropargs3, fattr3, filename3, ftype3, nfs_fh3, nfspath3,
+            sattr3, stable_how, symlinkdata3,
         },
         rpc::{auth_unix, opaque_auth},
         xdr_codec::Opaque,
@@ -268,6 +268,15 @@ impl Client {
             object: place(directory, name),
         };
         answered!(self, "REMOVE", self.nfs.remove(&call), drop)
+    }
+
+    /// Gives a file of a directory another name there.
+    pub async fn rename(&mut self, directory: &nfs_fh3, from: &[u8], to: &[u8]) -> Result<()> {
+        let call = RENAME3args {
+            from: place(directory, from),
+            to: place(directory, to),
+        };
+        answered!(self, "RENAME", self.nfs.rename(&call), drop)
     }
 
     /// Reads a whole file and returns its checksum and length.

@@ -4,23 +4,16 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
+mod following;
+mod place;
+
 use firn_anchor::{AnchorAnswer, AnchorBackend as _, AnchorCall, VolumeTuple, conformance};
 use firn_anchor_service::{HttpsAnchor, PemClients};
-use firn_env::Env;
-use firn_identity::{
-    CertificateAuthority, EdgeId, PeerIdentity, PeerKind, SigningKey, TenantId, TenantVolume, UnixTime,
-    VolumeId, certificate_request, pem,
-};
+use firn_identity::{EdgeId, PeerIdentity, PeerKind, TenantId, TenantVolume, VolumeId};
 use firn_rig::{Client, EXPORT, Edge};
 use firn_table::TableError;
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use place::Place;
+use std::{fs, path::Path, process::Stdio, time::Duration};
 
 const DOMAIN: &str = "firn.test";
 const TENANT: TenantId = TenantId([1; 16]);
@@ -46,135 +39,6 @@ fn service(name: &str) -> PeerIdentity {
     PeerIdentity {
         trust_domain: DOMAIN.into(),
         kind: PeerKind::Service(name.into()),
-    }
-}
-
-/// An authority's directory, and the anchor that runs in it.
-struct Place {
-    env: Env,
-    root: PathBuf,
-    authority: CertificateAuthority,
-    child: Option<Child>,
-    address: Option<SocketAddr>,
-    /// More of the command line.
-    options: Vec<String>,
-}
-
-impl Place {
-    fn new(root: &Path, seed: u8) -> Self {
-        let env = firn_env::real(root).unwrap();
-        let now = UnixTime::from_wall(env.wall());
-        let authority = CertificateAuthority::from_seed([seed; 32], DOMAIN, now.minus(3600)).unwrap();
-        fs::write(
-            root.join("authority.pem"),
-            &*pem("CERTIFICATE", authority.certificate()),
-        )
-        .unwrap();
-        let place = Self {
-            env,
-            root: root.to_owned(),
-            authority,
-            child: None,
-            address: None,
-            options: Vec::new(),
-        };
-        place.issue(&service("anchor"), "anchor.pem");
-        place.grant(&[]);
-        place
-    }
-
-    /// Key and certificate of somebody, in a file.
-    fn issue(&self, name: &PeerIdentity, file: &str) -> PathBuf {
-        let key = SigningKey::from_seed(self.env.random_bytes());
-        let addresses = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let env = self.env.clone();
-        let mut entropy =
-            move |bytes: &mut [u8]| bytes.copy_from_slice(&env.random_bytes::<16>()[..bytes.len()]);
-        let issued = self
-            .authority
-            .issue(
-                &certificate_request(&key, name),
-                name,
-                &addresses,
-                UnixTime::from_wall(self.env.wall()),
-                &mut entropy,
-            )
-            .unwrap();
-        let path = self.root.join(file);
-        let text = [
-            pem("PRIVATE KEY", &key.to_pkcs8()).as_str(),
-            pem("CERTIFICATE", &issued.certificate).as_str(),
-        ]
-        .concat();
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    fn grant(&self, grants: &[(&PeerIdentity, TenantVolume, &str)]) {
-        let text: String = grants
-            .iter()
-            .map(|(name, volume, role)| {
-                format!("[[grant]]\nname = \"{name}\"\nvolume = \"{volume}\"\nrole = \"{role}\"\n")
-            })
-            .collect();
-        let newer = self.root.join("grants.toml.new");
-        fs::write(&newer, text).unwrap();
-        fs::rename(newer, self.root.join("grants.toml")).unwrap();
-    }
-
-    fn start(&mut self) {
-        self.spawn(Stdio::piped());
-        let mut line = String::new();
-        let output = self.child.as_mut().unwrap().stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("firn-anchor listens on ").expect(&line);
-        self.address = Some(address.parse().unwrap());
-    }
-
-    fn spawn(&mut self, output: Stdio) {
-        let listen = self
-            .address
-            .map_or("127.0.0.1:0".to_owned(), |address| address.to_string());
-        let child = Command::new(env!("CARGO_BIN_EXE_firn-anchor"))
-            .args(["--listen", &listen, "--table"])
-            .arg(format!("redb:{}", self.root.join("roots.redb").display()))
-            .arg("--identity")
-            .arg(self.root.join("anchor.pem"))
-            .arg("--authority")
-            .arg(self.root.join("authority.pem"))
-            .arg("--grants")
-            .arg(self.root.join("grants.toml"))
-            .arg("--directory")
-            .arg(&self.root)
-            .args(&self.options)
-            .stdout(output)
-            .spawn()
-            .unwrap();
-        self.child = Some(child);
-    }
-
-    fn kill(&mut self) {
-        let mut child = self.child.take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    fn reached(&self, identity: &Path, volume: TenantVolume) -> HttpsAnchor<PemClients> {
-        let clients = PemClients::new(identity, self.root.join("authority.pem"));
-        let url = format!(
-            "https://localhost:{}/v1/anchor/{volume}",
-            self.address.unwrap().port()
-        );
-        HttpsAnchor::new(url, clients)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
