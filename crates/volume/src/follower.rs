@@ -407,10 +407,7 @@ impl Follower {
         self.adopt(inner, adopted, &tuple).await?;
         let mut figures = self.figures();
         figures.ended = number;
-        figures.read_at = match firn_env::planted!("volume.follower_counts_from_reply") {
-            true => inner.env.now(),
-            false => began,
-        };
+        figures.read_at = began;
         figures.failures = 0;
         if figures.away.take().is_some() {
             tracing::info!("the newest root is read again");

@@ -89,11 +89,9 @@ pub const MUTANTS: [&str; 36] = [
 ];
 
 /// All that histories of several offices ([`sharing`]) must catch.
-pub const OF_FOLLOWERS: [&str; 6] = [
+pub const OF_FOLLOWERS: [&str; 5] = [
     // A follower adopts whatever root the anchor shows it.
     "volume.follower_adopts_anything",
-    // How old a root may be is counted from the answer, not from the question.
-    "volume.follower_counts_from_reply",
     // A strict reader is answered by a read of the root that had begun before it came.
     "volume.follower_joins_read_under_way",
     // What the cleaner has deleted is an error, though a newer root has it elsewhere.
