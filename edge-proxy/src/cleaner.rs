@@ -43,6 +43,9 @@ pub struct CleanerPart {
     pub held_segments: u64,
     /// Damaged objects that the last run met.
     pub damaged_objects: u64,
+    /// Segments that the last run looked for and found neither in the bucket nor retired.
+    #[serde(default)]
+    pub missing_segments: u64,
     pub requests: u64,
     /// What its requests and transfers cost by the edge's price book; part of the store's money.
     pub nanodollars: u64,
@@ -187,6 +190,7 @@ impl InsideCleaner {
                 part.waiting_segments = report.waiting_segments;
                 part.held_segments = report.held.count;
                 part.damaged_objects = report.damaged.len() as u64 + report.damaged_more;
+                part.missing_segments = report.missing.count;
                 part.requests += report.usage.requests();
                 part.nanodollars = part.nanodollars.saturating_add(self.cost(&report.usage).nanos());
                 for damage in &report.damaged {
@@ -195,6 +199,9 @@ impl InsideCleaner {
                         detail = damage.detail,
                         "the cleaner met damage"
                     );
+                }
+                if report.missing.count > 0 {
+                    tracing::error!(missing = ?report.missing, "the bucket does not have all that is needed of it");
                 }
                 if report.held.count > 0 {
                     tracing::warn!(held = ?report.held, "the store does not let the cleaner delete");

@@ -14,6 +14,7 @@ mod cleaner;
 mod cloud_session;
 mod commands;
 mod config;
+mod damages;
 mod desired;
 mod detached;
 mod enrol;

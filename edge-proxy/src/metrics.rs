@@ -105,6 +105,14 @@ fn degraded(snapshot: &Snapshot) -> Option<String> {
             named.join(", ")
         ));
     }
+    let altered = snapshot.commits.altered_segments;
+    if altered > 0 {
+        return Some(format!(
+            "the store has other bytes under the names of {altered} segments than were put ({}); they are read from this machine's disk, \
+             which must not be lost",
+            snapshot.commits.altered_keys.join(", ")
+        ));
+    }
     let smb = snapshot.smb.as_ref();
     let smb = smb.filter(|smb| smb.state != "starting" && !smb.is_serving())?;
     let reason = smb.reason.as_deref().unwrap_or_default();

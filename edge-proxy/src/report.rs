@@ -199,6 +199,30 @@ pub fn status(snapshot: &Snapshot) -> String {
             ),
         );
     }
+    if commits.unconfirmed_segments > 0 || commits.segments_put_again > 0 {
+        let again = match commits.segments_put_again {
+            0 => String::new(),
+            count => format!("; {count} that the store had dropped were put again"),
+        };
+        row(
+            "Read back",
+            format!(
+                "{} segments wait to be read back, {} kept on disk{again}",
+                commits.unconfirmed_segments,
+                size(commits.pinned_bytes)
+            ),
+        );
+    }
+    if commits.altered_segments > 0 {
+        row(
+            "Altered",
+            format!(
+                "{} segments of which the store has other bytes than were put, read from this disk: {}",
+                commits.altered_segments,
+                commits.altered_keys.join(", ")
+            ),
+        );
+    }
     let stalled = journal
         .stalled
         .as_ref()
@@ -392,9 +416,16 @@ fn cleaner_line(cleaner: &CleanerPart) -> Option<String> {
         cleaner.waiting_segments,
         Dollars(Money::of_nanos(cleaner.nanodollars))
     );
-    let _ = match (cleaner.held_segments, cleaner.damaged_objects) {
-        (0, 0) => Ok(()),
-        (held, damaged) => write!(text, "; {held} segments held, {damaged} objects damaged"),
+    let _ = match (
+        cleaner.held_segments,
+        cleaner.damaged_objects,
+        cleaner.missing_segments,
+    ) {
+        (0, 0, 0) => Ok(()),
+        (held, damaged, missing) => write!(
+            text,
+            "; {held} segments held, {damaged} objects damaged, {missing} segments missing"
+        ),
     };
     if let Some(error) = &cleaner.last_error {
         let _ = write!(text, "; last error: {error}");
@@ -435,6 +466,9 @@ pub fn cleaned(cleaned: &Cleaned, book: &ProviderPrices) -> String {
             }
             for held in &report.held.first {
                 let _ = write!(text, "\nheld: {held}");
+            }
+            for missing in &report.missing.first {
+                let _ = write!(text, "\nmissing: {missing}");
             }
             for damage in &report.damaged {
                 let _ = write!(text, "\ndamaged: inode {}: {}", damage.inode, damage.detail);

@@ -6,6 +6,7 @@
 use crate::{
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
+    damages::DamagePart,
     detached::{Detached, DetachedPart},
     following::FollowingPart,
     nfs::NfsServer,
@@ -16,7 +17,7 @@ use crate::{
 use firn_edge_state::{NewWrites, SnapshotSource};
 use firn_seal::Keys;
 use firn_store::{Meter, ProviderPrices, Route, Usage};
-use firn_volume::{DamageKind, KnownDamage, ServingState, Volume, VolumeConfig};
+use firn_volume::{ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -148,6 +149,21 @@ pub struct CommitsPart {
     /// The first of them, by key.
     #[serde(default)]
     pub lost_keys: Vec<String>,
+    /// Segments that the store acknowledged and whose end was not read back yet.
+    #[serde(default)]
+    pub unconfirmed_segments: u64,
+    /// Bytes of them that are pinned on the local disk.
+    #[serde(default)]
+    pub pinned_bytes: u64,
+    /// Segments that the store had dropped and that were put again.
+    #[serde(default)]
+    pub segments_put_again: u64,
+    /// Segments of which the store has other bytes than were put.
+    #[serde(default)]
+    pub altered_segments: u64,
+    /// The first of them, by key.
+    #[serde(default)]
+    pub altered_keys: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -220,20 +236,6 @@ pub struct MergingPart {
     pub rewritten: u64,
     /// Why the last proposal that was refused was refused.
     pub refused: Option<String>,
-}
-
-/// An object that the store has lost or altered.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DamagePart {
-    /// The file it belongs to, or which part of the volume; absent if that cannot be read.
-    pub path: Option<String>,
-    pub inode: u64,
-    /// `damaged` or `missing`.
-    pub kind: String,
-    pub segment: String,
-    pub detail: String,
-    /// Milliseconds since 1970.
-    pub found_at_ms: i64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -317,32 +319,6 @@ impl Snapshot {
     /// Calls of all procedures.
     pub fn calls(&self) -> u64 {
         self.nfs.operations.iter().map(|operation| operation.calls).sum()
-    }
-}
-
-impl DamagePart {
-    /// The file, for people.
-    pub fn file(&self) -> String {
-        self.path
-            .clone()
-            .unwrap_or_else(|| format!("inode {}", self.inode))
-    }
-}
-
-impl From<KnownDamage> for DamagePart {
-    fn from(known: KnownDamage) -> Self {
-        let kind = match known.kind {
-            DamageKind::Damaged => "damaged",
-            DamageKind::Missing => "missing",
-        };
-        Self {
-            inode: known.inode(),
-            path: known.path.flatten(),
-            kind: kind.into(),
-            segment: known.segment.to_string(),
-            detail: known.detail,
-            found_at_ms: known.found_at.as_millis(),
-        }
     }
 }
 
@@ -520,6 +496,11 @@ impl Observed {
                 last_error: status.last_error,
                 lost_segments: status.lost_segments.as_ref().map_or(0, |lost| lost.count),
                 lost_keys: status.lost_segments.map(|lost| lost.keys).unwrap_or_default(),
+                unconfirmed_segments: status.read_back.unconfirmed,
+                pinned_bytes: status.read_back.pinned_bytes,
+                segments_put_again: status.read_back.put_again,
+                altered_segments: status.read_back.altered,
+                altered_keys: status.read_back.altered_keys,
             },
             journal: JournalPart {
                 used_bytes: journal.used_bytes,

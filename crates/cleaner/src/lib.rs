@@ -9,7 +9,7 @@
 //! delete what was retired long enough ago
 //! see the round                                   → retirements of all cleaners stand in one order
 //! read what every branch needs                    → branches: heads, one list of retained roots each
-//! list a part of the log, choose by cost-benefit  → victims
+//! list a part of the log, choose by cost-benefit  → victims; what should be there and is not → missing
 //! look each object up at its place                → judge (tenure: whose work may be about to be committed)
 //! write what is live into our own log, bottom-up  → relocate: verified, grouped by file, heads rewritten above it
 //! put forwarding records; retire, and propose     → one transaction, conditional on the round that was seen
@@ -25,6 +25,7 @@ mod error;
 mod judge;
 mod limits;
 mod lookup;
+mod missing;
 mod notes;
 mod objects;
 mod own_log;

@@ -79,6 +79,10 @@ pub struct Report {
     pub unclaimed: Named,
     /// Names in the log that are no segment, and segments that cannot be read. They are left alone.
     pub foreign: Named,
+    /// Segments that a head's usage map counts bytes of, that are not in the bucket and were not retired: they are lost, or the figure is wrong.
+    pub missing: Named,
+    /// The same, which this run had no time to ask for by name.
+    pub not_looked_for: u64,
     /// Retirements that moved nothing and whose segments are gone, forgotten.
     pub forgotten_retirements: u64,
     /// Forwarding records rewritten because they led to retired segments.
@@ -153,6 +157,8 @@ pub struct Plan {
     pub unclaimed: Named,
     /// Names in the log that are no segment, and segments that cannot be read.
     pub foreign: Named,
+    /// Segments that a head's usage map counts bytes of, that are not in the bucket and were not retired.
+    pub missing: Named,
     /// Damaged objects met.
     pub damaged: Vec<DamagedFile>,
     /// Requests this look took.

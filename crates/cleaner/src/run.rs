@@ -8,6 +8,7 @@ use crate::{
     branches::{self, Branch},
     deletion,
     judge::{Judged, Verdict, judge},
+    missing::report_missing,
     objects::Objects,
     own_log::OwnLog,
     tenure::{WriterState, WriterStates},
@@ -123,6 +124,7 @@ impl Cleaner {
         let mut scene = self.look(&mut objects).await?;
         let after = self.anchor.cleaner_cursor(Sweep::Log).await?;
         let window = self.window(&mut objects, &scene, after, report).await?;
+        report_missing(&mut objects, &scene.branches, after, &window, deadline, report).await?;
         let mut candidates = self.choose(&scene, &window, &waiting);
         let (mut judged, mut batches) = (0, 0);
         loop {
@@ -299,7 +301,16 @@ impl Cleaner {
                     report.add_damage(&damage);
                     continue;
                 }
-                Verdict::Gone => continue,
+                // It was listed: whoever removed it retired it before.
+                Verdict::Gone => {
+                    if self.anchor.retired(candidate.segment).await?.is_none() {
+                        report.missing.add(format!(
+                            "segment {}: it was listed, and is neither in the bucket nor retired",
+                            candidate.segment
+                        ));
+                    }
+                    continue;
+                }
             };
             *judged += 1;
             report.judged_segments += 1;

@@ -17,7 +17,7 @@ use crate::{CleanError, branches::Branch, limits::Limits, lookup::lookup, object
 use firn_anchor::Listing;
 use firn_format::{SegmentId, UsageLeaf, usage_slot};
 use firn_store::ObjectKey;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A segment as the listing and the usage maps show it.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,8 @@ pub(crate) struct Window {
     pub listed: u64,
     /// Bytes of them.
     pub listed_bytes: u64,
+    /// What the listing showed.
+    pub shown: BTreeSet<SegmentId>,
     /// Names under the log's prefix that are no segment's.
     pub foreign: Vec<ObjectKey>,
     /// Where the next window begins; `None`: at the log's beginning.
@@ -100,6 +102,7 @@ pub(crate) async fn window(
         audited: Vec::new(),
         listed: 0,
         listed_bytes: 0,
+        shown: BTreeSet::new(),
         foreign: Vec::new(),
         next: None,
     };
@@ -119,6 +122,7 @@ pub(crate) async fn window(
             window.listed += 1;
             window.listed_bytes += object.size_bytes;
             window.next = Some(segment);
+            window.shown.insert(segment);
             let candidate = Candidate {
                 segment,
                 size_bytes: object.size_bytes,

@@ -5,7 +5,8 @@ mod family;
 use bytes::Bytes;
 use family::{Edge, Reader, World, check_root, run};
 use firn_anchor::WriterTenure;
-use firn_cleaner::{Limits, Report, clean_once};
+use firn_cleaner::{CleanError, Limits, Plan, Report, clean_once, plan};
+use firn_env::mutants::planting;
 use firn_format::{Pointer, SegmentId, VolumeId, WriterId};
 use firn_store::{ObjectKey, PutMode, Store};
 use std::time::Duration;
@@ -38,6 +39,11 @@ impl Office {
         gate.set_deny_deletes(deny_deletes);
         let (env, anchor) = (&self.world.env, self.world.anchor());
         run(clean_once(env, gate, &anchor, &Limits::default())).unwrap()
+    }
+
+    fn plan(&self) -> Result<Plan, CleanError> {
+        let (env, anchor) = (&self.world.env, self.world.anchor());
+        run(plan(env, self.world.gate(), &anchor, &Limits::default()))
     }
 
     fn put(&self, segment: SegmentId, bytes: &[u8]) -> ObjectKey {
@@ -148,4 +154,51 @@ fn a_writer_that_did_not_say_what_it_is_for_is_never_judged() {
     assert!(abandoned.keys.iter().all(|key| office.is_there(key)));
     office.edge.write(16, 1, 100);
     office.check();
+}
+
+#[test]
+fn a_segment_that_a_head_needs_and_the_bucket_lost_is_reported_and_no_other() {
+    let office = office();
+    assert_eq!(office.plan().unwrap().missing.count, 0);
+    let mut named = 0;
+    for (key, bytes) in office.world.store.contents() {
+        run(office.world.store.delete(&key)).unwrap();
+        // Without the head nothing is known; that is an error of its own.
+        if let Ok(plan) = office.plan()
+            && plan.missing.count > 0
+        {
+            let (_, segment) = SegmentId::parse_key(key.as_str()).unwrap();
+            assert_eq!(plan.missing.count, 1, "{plan:?}");
+            assert!(plan.missing.first[0].contains(&segment.to_string()), "{plan:?}");
+            named += 1;
+        }
+        run(office.world.store.put(&key, vec![bytes], PutMode::Create)).unwrap();
+    }
+    assert!(named > 3, "{named} named");
+    let report = office.clean(false);
+    assert_eq!(
+        (report.missing.count, report.not_looked_for),
+        (0, 0),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn what_a_cleaner_retired_and_deleted_is_not_missing_though_the_head_still_counts_it() {
+    let mut office = office();
+    // Half of what was written last is overwritten: what is moved is still counted where it was.
+    (0..40)
+        .step_by(2)
+        .for_each(|index| office.edge.write(16, index, 700));
+    let prepared = office.edge.prepare(&office.world, false, None, None);
+    office.edge.commit(prepared);
+    assert!(office.clean(false).moved_objects > 10);
+    for _ in 0..2 {
+        office.world.clock.advance(Duration::from_secs(7200));
+        office.clean(false);
+    }
+    // Nobody merged: the committed head leads to what is gone.
+    assert_eq!(office.plan().unwrap().missing.count, 0);
+    let blind = planting(Some("cleaner.retired_is_missing"), || office.plan().unwrap());
+    assert!(blind.missing.count > 0, "{blind:?}");
 }

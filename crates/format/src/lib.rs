@@ -53,4 +53,4 @@ pub use segment::{
     FOOTER_BYTES, INDEX_ENTRY_BYTES, MAX_SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, Segment,
     SegmentBuilder, SegmentFooter, SegmentIndexEntry, decode_footer, decode_segment,
 };
-pub use usage::{USAGE_SEGMENTS, USAGE_VERSION, UsageLeaf, usage_slot};
+pub use usage::{USAGE_SEGMENTS, USAGE_VERSION, UsageLeaf, usage_segment, usage_slot};

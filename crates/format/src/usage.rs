@@ -18,7 +18,7 @@
 
 use crate::{
     CHECKPOINTS, Features, FormatError, Kind, ORPHAN_MAP, Place, SegmentId, USAGE_MAP, VerifiedObject, What,
-    cursor::Cursor,
+    WriterId, cursor::Cursor,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -44,6 +44,15 @@ pub const fn usage_slot(segment: SegmentId) -> Option<(u64, usize)> {
     }
     let index = segment.writer.0 << WRITER_SHIFT | segment.sequence >> SEQUENCE_BITS;
     Some((index, segment.sequence as usize % USAGE_SEGMENTS))
+}
+
+/// The segment that this slot of a leaf tells of: the reverse of [`usage_slot`].
+pub const fn usage_segment(index: u64, slot: usize) -> SegmentId {
+    let in_writer = index & ((1 << WRITER_SHIFT) - 1);
+    SegmentId {
+        writer: WriterId(index >> WRITER_SHIFT),
+        sequence: (in_writer << SEQUENCE_BITS) | (slot as u64 % USAGE_SEGMENTS as u64),
+    }
 }
 
 /// The live bytes of 128 consecutive segments of one writer.

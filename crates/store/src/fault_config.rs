@@ -86,6 +86,8 @@ pub struct Faults {
     pub timeout_ms: u64,
     /// Chance that the connection breaks half-way through the bytes; a put is then not done.
     pub torn: f64,
+    /// Chance that a new segment is acknowledged and dropped.
+    pub dropped: f64,
     /// Chance that a new object cannot be seen for up to `invisible_ms`; a create-only put of the same name still fails.
     pub invisible: f64,
     /// See `invisible`.
@@ -113,6 +115,7 @@ impl Default for Faults {
             lost_reply: 0.0,
             timeout_ms: 30_000,
             torn: 0.0,
+            dropped: 0.0,
             invisible: 0.0,
             invisible_ms: 5000,
             corrupt: 0.0,
@@ -224,6 +227,7 @@ impl Faults {
             ("late", self.late),
             ("lost_reply", self.lost_reply),
             ("torn", self.torn),
+            ("dropped", self.dropped),
             ("invisible", self.invisible),
             ("corrupt", self.corrupt),
         ] {

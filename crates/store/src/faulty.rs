@@ -73,6 +73,7 @@ struct Dice {
     late_by: Duration,
     lost_reply: bool,
     torn: bool,
+    dropped: bool,
     invisible_for: Option<Duration>,
     corrupt_bit: Option<u64>,
 }
@@ -242,6 +243,8 @@ impl Shared {
             late_by: Duration::from_millis(random.below(faults.late_ms)),
             lost_reply: random.chance(faults.lost_reply),
             torn: random.chance(faults.torn),
+            // Drawn only where it is asked for: seeds mean what they meant before there was this fault.
+            dropped: faults.dropped > 0.0 && random.chance(faults.dropped),
             invisible_for: {
                 let (hit, ms) = (random.chance(faults.invisible), random.below(faults.invisible_ms));
                 hit.then(|| Duration::from_millis(ms + 1))
@@ -424,7 +427,12 @@ impl Store for Faulty {
         let bytes_up = parts.iter().map(|part| part.len() as u64).sum();
         let (late_shared, key_of_action) = (shared.clone(), key.clone());
         let invisible_for = dice.invisible_for;
+        let dropped = dice.dropped && mode == PutMode::Create && key.as_str().contains("/log/");
         let action = Box::pin(async move {
+            if dropped {
+                late_shared.count("dropped");
+                return Ok(());
+            }
             let (shared, key) = (late_shared, key_of_action);
             // Only an object that is new can be late in coming into view.
             let hide_for = match (invisible_for, mode) {

@@ -51,7 +51,7 @@ mod usage;
 mod verify;
 mod volume;
 
-pub use checkpoint::LostSegments;
+pub use checkpoint::{LostSegments, ReadBackStatus};
 pub use config::{Cadence, VolumeConfig};
 pub use detached::DetachedReport;
 pub use error::{NotDetachable, VolumeError};

@@ -1,8 +1,8 @@
 //! Reading objects: from a pointer to an opened object, by the cheapest way there is.
 //!
 //! ```text
-//! memory (opened, by uid) → a load of the same object under way → bytes fetched a moment ago → disk cache → store
-//!                                                                  └──── decode → verify uid and place → open ────┘
+//! memory (opened, by uid) → a load of the same object under way → bytes fetched a moment ago → disk cache → pins → store
+//!                                                                  └─────── decode → verify uid and place → open ────────┘
 //! ```
 //!
 //! The uid decides, not where bytes come from: whatever does not verify is a miss of that place and is looked for in the next.
@@ -27,6 +27,7 @@ mod locality;
 mod memory;
 mod object;
 mod pieces;
+mod pinned;
 mod plan;
 mod ranges;
 mod relocated;
@@ -57,6 +58,7 @@ use futures::{FutureExt, channel::oneshot};
 use locality::Arrival;
 use memory::MemoryCache;
 use object::{Loading, Misfit, at_place, loaded, open_object, trusting};
+use pinned::Pinned;
 pub(crate) use relocations::Relocation;
 use relocations::Relocations;
 use std::{
@@ -121,6 +123,9 @@ struct Inner {
     env: Env,
     opener: Arc<ObjectOpener>,
     disk: Arc<DiskCache>,
+    pinned: Arc<Pinned>,
+    /// Not so of what looks at the store alone.
+    reads_pins: bool,
     fetcher: Arc<Fetcher>,
     relocations: Relocations,
     damages: Arc<Damages>,
@@ -154,6 +159,8 @@ impl Objects {
             config.disk_headroom_bytes,
         );
         let disk = Arc::new(disk.await?);
+        let pinned = Arc::new(Pinned::open(env, config.disk_cache_bytes).await?);
+        disk.set_pinned_bytes(pinned.bytes());
         // An eighth of the memory, at least one segment and at most eight.
         let window_bytes = (config.memory_cache_bytes / 8).clamp(4 << 20, 32 << 20);
         let fetcher = Fetcher::new(
@@ -170,6 +177,8 @@ impl Objects {
                 env: env.clone(),
                 opener: Arc::new(ObjectOpener::new(keys)),
                 disk,
+                pinned,
+                reads_pins: true,
                 fetcher: Arc::new(fetcher),
                 relocations: Relocations::default(),
                 damages: Arc::default(),
@@ -186,13 +195,25 @@ impl Objects {
     /// The same objects read from the store alone, for verification: nothing comes from the caches, and nothing goes there.
     #[must_use]
     pub fn uncached(&self) -> Self {
+        self.without_caches(true)
+    }
+
+    /// The same for who needs what is read: waits as any reader does for what the store shows late, and reads what is pinned.
+    pub fn past_the_caches(&self) -> Self {
+        self.without_caches(false)
+    }
+
+    fn without_caches(&self, is_probe: bool) -> Self {
         let disk = Arc::new(DiskCache::none(&self.inner.env));
-        let fetcher = self.inner.fetcher.past_the_cache(disk.clone(), UNCACHED_BYTES);
+        let fetcher = &self.inner.fetcher;
+        let fetcher = fetcher.past_the_cache(disk.clone(), UNCACHED_BYTES, is_probe);
         Self {
             inner: Arc::new(Inner {
                 env: self.inner.env.clone(),
                 opener: self.inner.opener.clone(),
                 disk,
+                pinned: self.inner.pinned.clone(),
+                reads_pins: !is_probe,
                 fetcher: Arc::new(fetcher),
                 relocations: Relocations::default(),
                 damages: self.inner.damages.clone(),
@@ -342,6 +363,7 @@ impl Objects {
         self.inner.fetcher.forwarding().clear();
         self.inner.relocations.clear();
         self.inner.disk.clear().await;
+        self.drop_pins().await;
     }
 }
 
@@ -365,6 +387,9 @@ impl Inner {
         let no_key = |epoch, newest| ReadError::KeyNotAtHand { place, epoch, newest };
         let arrival = match asked {
             Some(Asked::StoreHasNot) => {
+                if let Some(object) = self.load_pinned(pointer, place).await {
+                    return Ok(object);
+                }
                 self.lock().counters.misses += 1;
                 return self.load_moved(pointer, place, Vec::new()).await;
             }
@@ -381,6 +406,10 @@ impl Inner {
                 arrival
             }
         };
+        if let Some(object) = self.load_pinned(pointer, place).await {
+            self.lock().counters.disk_hits += 1;
+            return Ok(object);
+        }
         if let Some(object) = self.load_relocated(pointer, place).await {
             self.lock().counters.relocated_hits += 1;
             return Ok(object);
@@ -483,9 +512,7 @@ impl Inner {
                     // Moved on.
                     places.extend(forwarding.find(&next).await.map_err(unavailable)?);
                 }
-                Err(refusal) => {
-                    read_error(refusal, &next, place)?;
-                }
+                Err(refusal) => drop(read_error(refusal, &next, place)?),
             }
         }
         Err(ReadError::Missing { segment, place })
@@ -507,6 +534,15 @@ impl Inner {
     async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
         let bytes = self.disk.read(&pointer.location).await?;
         self.open_cached(bytes, pointer, place).await
+    }
+
+    /// Opens what lies in a segment that waits for being read back: the store may not have it.
+    async fn load_pinned(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
+        if !self.reads_pins || firn_env::planted!("volume.read_past_the_pins") {
+            return None;
+        }
+        let bytes = self.pinned.read_object(&pointer.location).await?;
+        self.open(bytes, pointer, place).await.ok()
     }
 
     /// Opens what the disk cache has, and tells it whether that was the object.

@@ -60,6 +60,7 @@ impl Parts {
         PackerContext {
             env: self.env.clone(),
             store: self.store.clone(),
+            anchor: self.anchor.clone(),
             objects: objects.clone(),
             keys: self.keys.clone(),
             family: self.family(),

@@ -137,7 +137,13 @@ async fn look_at_level_two(
         location: root.location,
     };
     read_checkpoint(&objects, parts.family(), root.version, pointer).await?;
-    let missing = unlisted_up_to(&*parts.store, parts.family(), root.location.segment).await;
+    let missing = unlisted_up_to(
+        &*parts.store,
+        &parts.anchor,
+        parts.family(),
+        root.location.segment,
+    )
+    .await;
     missing.map_err(|error| {
         VolumeError::Read(ReadError::Unavailable {
             segment: root.location.segment,

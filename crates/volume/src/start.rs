@@ -178,6 +178,9 @@ impl Start {
         report.orphans_freed = free_orphans(&inner).await?;
         if inner.checkpointer.own().is_some() {
             inner.env.spawn("checkpointer", checkpoint::run(inner.clone()));
+            inner
+                .env
+                .spawn("read-back", checkpoint::read_back::run(inner.clone()));
         }
         inner.env.spawn("damage namer", name_damages(inner.clone()));
         Ok((Volume::new(inner), report))

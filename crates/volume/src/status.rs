@@ -1,7 +1,7 @@
 //! Volume status, as `status`, `top` and `/metrics` show it.
 
 use crate::{
-    checkpoint::LostSegments,
+    checkpoint::{LostSegments, ReadBackStatus},
     follower::FollowStatus,
     journal::JournalStatistics,
     merge::state::MergeStatus,
@@ -56,6 +56,8 @@ pub struct VolumeStatus {
     pub last_error: Option<String>,
     /// What the store acknowledged and turned out not to have.
     pub lost_segments: Option<LostSegments>,
+    /// How the read-back of uploads stands.
+    pub read_back: ReadBackStatus,
     /// The journal.
     pub journal: JournalStatistics,
     /// Caches and fetches.
@@ -105,6 +107,10 @@ impl Volume {
             upload_failures: progress.failures.load(Ordering::Relaxed),
             last_error: upload_error.or(times.last_error),
             lost_segments: progress.uploads.lost(&inner.checkpointer.packer.family),
+            read_back: ReadBackStatus {
+                pinned_bytes: inner.objects.pinned_bytes(),
+                ..progress.uploads.read_back(&inner.checkpointer.packer.family)
+            },
             journal: inner.journal.statistics(),
             objects: inner.objects.statistics(),
             damages: inner.objects.damages().known(),

@@ -192,6 +192,26 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
         "Segments that the store acknowledged and turned out not to have.",
         commits.lost_segments,
     );
+    out.gauge(
+        "unconfirmed_segments",
+        "Segments that the store acknowledged and whose end was not read back yet.",
+        commits.unconfirmed_segments,
+    );
+    out.gauge(
+        "pinned_bytes",
+        "Bytes of segments pinned on the local disk until they are read back.",
+        commits.pinned_bytes,
+    );
+    out.counter(
+        "segments_put_again_total",
+        "Segments that the store had dropped and that were put again.",
+        commits.segments_put_again,
+    );
+    out.gauge(
+        "altered_segments",
+        "Segments of which the store has other bytes than were put.",
+        commits.altered_segments,
+    );
     out.gauge("journal_used_bytes", "Journal in use.", journal.used_bytes);
     out.gauge(
         "journal_capacity_bytes",
@@ -423,6 +443,11 @@ fn cleaning(out: &mut Families, snapshot: &Snapshot) {
         "cleaner_damaged_objects",
         "Damaged objects that the last run met.",
         cleaner.damaged_objects,
+    );
+    out.gauge(
+        "cleaner_missing_segments",
+        "Segments that the last run found neither in the bucket nor retired.",
+        cleaner.missing_segments,
     );
     out.counter(
         "cleaner_dollars_total",

@@ -132,7 +132,11 @@ async fn a_put_that_was_acknowledged_and_dropped_is_noticed_and_put_again() {
     for (path, content) in dropped.iter().zip(contents) {
         assert_eq!(std::fs::read(path).expect("put again"), content);
     }
-    assert!(edge.log().contains("put again from the cache"), "{}", edge.log());
+    assert!(
+        edge.log().contains("put again from the local disk"),
+        "{}",
+        edge.log()
+    );
     edge.stop();
 }
 
@@ -151,8 +155,10 @@ async fn what_the_store_lost_is_not_called_level_2() {
     dropped.retain(|path| !before.contains(path));
     let content = std::fs::read(&dropped[0]).expect("a segment");
     std::fs::remove_file(&dropped[0]).expect("dropped");
-    for entry in std::fs::read_dir(edge.state.join("cache")).expect("a cache") {
-        std::fs::write(entry.expect("an entry").path(), b"").expect("emptied");
+    for copies in ["cache", "unconfirmed"] {
+        for entry in std::fs::read_dir(edge.state.join(copies)).expect("copies of segments") {
+            std::fs::write(entry.expect("an entry").path(), b"").expect("emptied");
+        }
     }
     for command in ["sync", "drain"] {
         let said = edge.fail(1, &[command]);

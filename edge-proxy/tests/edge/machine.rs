@@ -267,7 +267,9 @@ level = "warn"
     /// Removes everything that is cached. The edge must not run.
     pub fn wipe_cache(&self) {
         assert!(self.child.is_none(), "the cache of a running edge is not touched");
-        std::fs::remove_dir_all(self.state.join("cache")).expect("a cache");
+        for copies in ["cache", "unconfirmed"] {
+            std::fs::remove_dir_all(self.state.join(copies)).expect("copies of segments");
+        }
     }
 
     /// Replaces a part of the configuration.

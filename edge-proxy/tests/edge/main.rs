@@ -9,6 +9,7 @@ mod administration;
 mod bounds;
 mod cleaning;
 mod damage;
+mod dropped_puts;
 mod locks;
 mod machine;
 mod messages;

@@ -292,7 +292,7 @@ async fn all_volumes_together_keep_the_limits_of_their_edge() {
             .expect("a number");
         assert_eq!(main, whole / 4 * 3, "{key}: three shares of four");
     }
-    // The caches are in use: the bound was met, not missed.
-    assert!(sum(&edge, "cache", "disk_bytes") > 8 * MIB);
+    // The caches are in use: the bound was met, not missed. Half of it goes to what waits to be read back.
+    assert!(sum(&edge, "cache", "disk_bytes") > 4 * MIB);
     edge.stop();
 }

@@ -25,7 +25,7 @@ const BEYOND_THE_LIMIT: Duration = Duration::from_secs(3600);
     name = "firn-cleaner",
     version,
     after_help = "Exit codes: 0 done; 1 failed, safe to run again; 2 the command line or the configuration is wrong; \
-                  6 damaged objects were found"
+                  6 damaged objects were found, or segments are missing"
 )]
 struct Arguments {
     /// The configuration file.
@@ -158,6 +158,12 @@ fn priced(
 }
 
 fn whole(report: &Report) -> Result<(), Failure> {
+    if report.missing.count > 0 {
+        return Err(Failure {
+            message: format!("missing: {}", report.missing.first.join("; ")),
+            code: 6,
+        });
+    }
     if report.damaged.is_empty() {
         return Ok(());
     }

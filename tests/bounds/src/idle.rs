@@ -8,6 +8,9 @@ use anyhow::Result;
 use firn_rig::{Client, EXPORT, Edge};
 use std::{path::Path, time::Duration};
 
+/// After the last put, until everything was read back: a minute, and one request for each segment.
+const READ_BACK: Duration = Duration::from_secs(75);
+
 /// Measures in real time; the rest of the process's life counts too, so it ends where it began.
 pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
     // More than the longest wait of a checkpoint in any case.
@@ -24,6 +27,7 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
             .await?;
     }
     edge.sync().await?;
+    tokio::time::sleep(READ_BACK).await;
     let before = edge.counters().await?;
     println!("bounds: idle for {} s", idle.as_secs());
     tokio::time::sleep(idle).await;
@@ -37,8 +41,8 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
         "idle",
         "An idle volume makes no request, neither to the store nor to the table.",
         format!(
-            "An edge with a mounted client that has written 100 files and then does nothing for {} s; and the same engine for \
-             an hour of simulated time.",
+            "An edge with a mounted client that has written 100 files and then does nothing for {} s, once what it uploaded was read back; \
+             and the same engine for an hour of simulated time.",
             idle.as_secs()
         ),
     );
@@ -62,6 +66,7 @@ fn simulated_hour() -> Result<(u64, u64)> {
         let file = simulated::file(&volume, "file").await?;
         simulated::write(&volume, file, 0, &[7; 10_000]).await?;
         volume.sync().await?;
+        env.sleep(READ_BACK).await;
         let before = world.asked();
         env.sleep(Duration::from_secs(3600)).await;
         let after = world.asked();

@@ -91,7 +91,8 @@ impl History {
     /// I9.
     pub(crate) async fn check_idle(&self, machine: &Machine) {
         self.system.pause_cleaners(true);
-        self.env.sleep(Duration::from_secs(120)).await;
+        // What was put last is read back after a minute, and what could not be read again within five more.
+        self.env.sleep(Duration::from_secs(600)).await;
         let before = self.system.requests();
         self.env.sleep(Duration::from_secs(3600)).await;
         let made = self.system.requests() - before;

@@ -12,11 +12,9 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 36] = [
+pub const MUTANTS: [&str; 33] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
-    // An fsync is taken to cover records that were written while it ran.
-    "volume.fsync_covers_later_writes",
     // A start writes over the last journal file it found instead of opening a new one (I6). Going on in it with the same
     // key is impossible: found files have no sealer (I5).
     "volume.reuse_found_journal_file",
@@ -40,8 +38,6 @@ pub const MUTANTS: [&str; 36] = [
     "volume.keep_write_verifier",
     // A start without the cloud takes the present time for its write verifier, also after a clean stop.
     "volume.detached_verifier_by_time",
-    // A start without the cloud gives out the inode numbers of the start before.
-    "volume.detached_reuses_inode_numbers",
     // When the cloud is back, the volume is taken for the edge's own without asking the table for it.
     "volume.return_without_acquire",
     // A fenced epoch's journal is thrown away instead of being salvaged.
@@ -66,8 +62,6 @@ pub const MUTANTS: [&str; 36] = [
     "volume.rekey_keeps_old_maps",
     // The trees that snapshots retain are thought to need no older key than the volume.
     "volume.rekey_forgets_snapshots",
-    // A change that waited for space is taken after the last checkpoint of a drain.
-    "volume.change_after_drain",
     // After a failed condition, a root is committed over whatever stands there, whoever owns the volume now.
     "anchor.commit_without_fence",
     // The root is not retained at a takeover.

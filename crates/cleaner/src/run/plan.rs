@@ -1,7 +1,7 @@
 //! Dry run: what a run would do, by the same choice and the same judgement, with nothing changed.
 
 use super::{Cleaner, REMEMBERED};
-use crate::{CleanError, Plan, Report, judge::Fate};
+use crate::{CleanError, Plan, Report, judge::Fate, missing::report_missing};
 use firn_format::SegmentId;
 use std::collections::BTreeSet;
 
@@ -17,6 +17,15 @@ impl Cleaner {
         let mut scene = self.look(&mut objects).await?;
         let mut report = Report::default();
         let mut window = self.window(&mut objects, &scene, None, &mut report).await?;
+        report_missing(
+            &mut objects,
+            &scene.branches,
+            None,
+            &window,
+            deadline,
+            &mut report,
+        )
+        .await?;
         window.audited.clear();
         let waiting = self.anchor.list_doomed(None, REMEMBERED).await?;
         let waiting: BTreeSet<SegmentId> = waiting.iter().map(|doomed| doomed.segment).collect();
@@ -54,6 +63,7 @@ impl Cleaner {
         plan.listed_bytes = report.listed_bytes;
         plan.unclaimed = report.unclaimed;
         plan.foreign = report.foreign;
+        plan.missing = report.missing;
         plan.damaged = report.damaged;
         plan.usage = self.meter.usage().since(&before);
         Ok(plan)

@@ -1,13 +1,13 @@
 //! Confirmation of level 2: whether the store has what it acknowledged.
 //!
 //! A store can acknowledge a put and drop it: a gateway's cache that died, a lifecycle rule, an administrator with the wrong
-//! prefix. Reads find out months later. So whoever is promised that everything is in the cloud (`sync`, `drain`), and every
-//! thousandth segment, costs one LIST of a thousand names:
+//! prefix. Reads find out months later. So each segment is read back a minute later ([`super::read_back`]), and whoever is promised
+//! that everything is in the cloud now (`sync`, `drain`) costs one LIST of a thousand names:
 //!
 //! ```text
 //! uploaded ─ listed with its length ─────────────────────────────────→ confirmed
 //!          └ not listed, nor found by itself ─ retired by a cleaner ─→ confirmed
-//!                                            └ put again, if it is whole in our cache
+//!                                            └ put again, if it is pinned or whole in our cache
 //!                                              └ in view within seconds → confirmed
 //!                                                └ lost: said, counted, never called level 2
 //! ```
@@ -18,6 +18,7 @@
 use super::{LostSegments, PackerContext};
 use crate::objects::Objects;
 use bytes::Bytes;
+use firn_anchor::Anchor;
 use firn_env::Backoff;
 use firn_format::{FamilyId, ForwardingRecord, SegmentId, WriterId, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
@@ -32,8 +33,8 @@ const IN_VIEW_WITHIN: Duration = Duration::from_secs(6);
 /// Between two looks for it.
 const LOOK_AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// Names in one answer of a LIST, and so the segments after which one is worth its price.
-pub(crate) const LIST_NAMES: usize = 1000;
+/// Names in one answer of a LIST.
+const LIST_NAMES: usize = 1000;
 
 /// Why it is not certain that everything is at level 2.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +51,7 @@ fn segment(writer: WriterId, sequence: u64) -> SegmentId {
     SegmentId { writer, sequence }
 }
 
-/// Asks the store for everything uploaded before this call; puts again what it lost and the cache still has.
+/// Asks the store for everything uploaded before this call; puts again what it lost and this machine still has.
 ///
 /// # Errors
 /// See [`ConfirmError`].
@@ -69,7 +70,7 @@ pub(crate) async fn confirm(context: &PackerContext) -> Result<(), ConfirmError>
     }
     lost = absent(context, lost).await?;
     uploads.settle(&asked, lost);
-    match uploads.lost(&context.family) {
+    match uploads.not_there(&context.family) {
         None => Ok(()),
         Some(lost) => {
             tracing::error!(count = lost.count, first = lost.keys.first(), "{lost}");
@@ -157,6 +158,7 @@ async fn list_segments(
 /// If the store does not answer.
 pub(crate) async fn unlisted_up_to(
     store: &dyn Store,
+    anchor: &Anchor,
     family: FamilyId,
     last: SegmentId,
 ) -> Result<Vec<String>, StoreError> {
@@ -170,15 +172,33 @@ pub(crate) async fn unlisted_up_to(
     // Each costs a request: a cleaner retires segments, and then most of them are.
     for sequence in absent.take(LIST_NAMES) {
         let id = segment(last.writer, sequence);
-        if !is_retired(store, family, id).await? {
+        if !is_retired(store, anchor, family, id).await? {
             missing.push(id.key(&family));
         }
     }
     Ok(missing)
 }
 
-async fn is_retired(store: &dyn Store, family: FamilyId, id: SegmentId) -> Result<bool, StoreError> {
+/// Whether nobody needs it under its name any more.
+pub(super) async fn is_retired(
+    store: &dyn Store,
+    anchor: &Anchor,
+    family: FamilyId,
+    id: SegmentId,
+) -> Result<bool, StoreError> {
     let records = ForwardingRecord::prefix(&family, id);
+    // Who moved nothing out of a segment left no record.
+    match anchor.retired(id).await {
+        Ok(Some(_)) => return Ok(true),
+        Ok(None) => {}
+        Err(error) if !error.is_transient() => {
+            tracing::warn!(%error, %id, "the table does not say whether a segment was retired");
+        }
+        Err(error) => {
+            let key = ObjectKey::new(&id.key(&family));
+            return Err(StoreError::unavailable("retirement", &key, error.to_string()));
+        }
+    }
     Ok(!store.list(&records, None).await?.objects.is_empty())
 }
 
@@ -190,27 +210,34 @@ async fn is_there(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<
         Ok(_) | Err(StoreError::NotFound { .. }) => {}
         Err(error) => return Err(error),
     }
-    is_retired(&*context.store, context.family, id).await
+    is_retired(&*context.store, &context.anchor, context.family, id).await
 }
 
-/// Puts a segment that the store does not show once more, from the cache, if that has it whole.
-async fn put_again(context: &PackerContext, id: SegmentId, bytes: u64) -> Result<(), StoreError> {
-    let Some(whole) = from_cache(&context.objects, id, bytes).await else {
-        return Ok(());
+/// Puts a segment that the store does not show once more, from the pin or the cache; `false` if neither has it whole.
+pub(super) async fn put_again(
+    context: &PackerContext,
+    id: SegmentId,
+    bytes: u64,
+) -> Result<bool, StoreError> {
+    let Some(whole) = kept_here(&context.objects, id, bytes).await else {
+        return Ok(false);
     };
     match decode_segment(whole.clone()) {
         Ok(found) if found.id == id && found.family == context.family => {}
-        Ok(_) | Err(_) => return Ok(()),
+        Ok(_) | Err(_) => return Ok(false),
     }
     let key = ObjectKey::new(&id.key(&context.family));
-    tracing::warn!(%key, "the store acknowledged this segment and does not show it; put again from the cache");
+    tracing::warn!(%key, "the store acknowledged this segment and does not show it; put again from the local disk");
     match context.store.put(&key, vec![whole], PutMode::Create).await {
         // It has it and will show it, or another object is in its place, whose length tells.
-        Ok(()) | Err(StoreError::AlreadyExists { .. }) => Ok(()),
+        Ok(()) | Err(StoreError::AlreadyExists { .. }) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-async fn from_cache(objects: &Objects, id: SegmentId, bytes: u64) -> Option<Bytes> {
+async fn kept_here(objects: &Objects, id: SegmentId, bytes: u64) -> Option<Bytes> {
+    if let Some(pinned) = objects.pinned_segment(id).await {
+        return Some(pinned);
+    }
     objects.cached_segment(id, u32::try_from(bytes).ok()?).await
 }

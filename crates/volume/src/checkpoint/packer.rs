@@ -5,12 +5,16 @@
 //! Segments are garbage until a root that names them is committed, so no order is needed between uploads, only that all are
 //! done before the commit.
 
-use super::{CheckpointError, Compressibility, Uploads};
+use super::{
+    CheckpointError, Compressibility, Uploads,
+    read_back::{Found, compare, tail_of, wait_for_room},
+};
 use crate::{
     objects::{Object, Objects, ReadError},
     usage::UsageChanges,
 };
 use bytes::Bytes;
+use firn_anchor::Anchor;
 use firn_env::{Backoff, Env, Task};
 use firn_format::{
     Child, Codec, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, USAGE_MAP,
@@ -36,6 +40,8 @@ const UPLOAD_BACKOFF: Backoff =
 pub struct PackerContext {
     pub env: Env,
     pub store: Arc<dyn Store>,
+    /// Knows what was retired.
+    pub anchor: Anchor,
     pub objects: Objects,
     pub keys: Keys,
     pub family: FamilyId,
@@ -280,6 +286,7 @@ impl Packer {
         }
         let id = builder.id();
         let parts = builder.finish();
+        wait_for_room(&self.context, parts.iter().map(|part| part.len() as u64).sum()).await;
         let context = self.context.clone();
         self.uploads.push_back(
             self.context
@@ -301,7 +308,7 @@ impl Packer {
         }
     }
 
-    /// Uploads what is left and waits until every segment is stored (level 2).
+    /// Uploads what is left and waits until every segment is acknowledged by the store (level 2), and pinned until it was read back.
     ///
     /// # Errors
     /// If an upload task died.
@@ -311,6 +318,7 @@ impl Packer {
             upload.await?;
         }
         self.has_usage_map = false;
+        self.context.objects.sync_pins().await;
         Ok(())
     }
 }
@@ -319,12 +327,20 @@ impl Packer {
 async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
     let key = ObjectKey::new(&id.key(&context.family));
     let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
-    let mut tries = 0;
+    let (mut tries, mut foreign) = (0, false);
     context.env.fault_point("checkpoint.before_upload").await;
+    // Before the root that needs it is committed, and the journal trimmed.
+    context.objects.pin(id, &parts).await;
+    let tail = tail_of(&parts);
     loop {
         match context.store.put(&key, parts.clone(), PutMode::Create).await {
-            // The name is new with this incarnation of the writer: only an earlier try of ours can have put it.
-            Ok(()) | Err(StoreError::AlreadyExists { .. }) => break,
+            Ok(()) => break,
+            // The name is new with this incarnation of the writer, so an earlier try of ours put it: but perhaps not whole.
+            Err(StoreError::AlreadyExists { .. }) => {
+                foreign = matches!(compare(&context, id, bytes, &tail).await, Ok(Found::Others))
+                    && !firn_env::planted!("volume.any_existing_name_is_ours");
+                break;
+            }
             Err(error) => {
                 let failures = context.progress.failures.fetch_add(1, Ordering::Relaxed) + 1;
                 if failures == 1 || failures.is_power_of_two() {
@@ -347,7 +363,12 @@ async fn upload(context: PackerContext, id: SegmentId, parts: Vec<Bytes>) {
         .last_error
         .lock()
         .expect("no panic under this lock") = None;
-    context.progress.uploads.note(id, bytes);
+    context.progress.uploads.note(id, bytes, tail, context.env.now());
+    if foreign {
+        tracing::error!(%key, "the store has other bytes under the name of a new segment; they are read from the local disk");
+        // Whoever asks for level 2 is told, from now on.
+        context.progress.uploads.look_again(id, context.env.now(), true);
+    }
     context.progress.segments.fetch_add(1, Ordering::Relaxed);
     context.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
     context.objects.insert_segment(id, &parts).await;

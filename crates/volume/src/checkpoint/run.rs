@@ -11,9 +11,7 @@
 //!
 //! An idle volume has no timer and makes no request (I9).
 
-use super::{
-    CheckpointError, CheckpointPayload, LIST_NAMES, Packer, build, confirm, pack_checkpoint, sealed_snapshots,
-};
+use super::{CheckpointError, CheckpointPayload, Packer, build, pack_checkpoint, sealed_snapshots};
 use crate::{
     checkpointer::CheckpointerState,
     kept_checkpoint, merge, rekey,
@@ -250,12 +248,6 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         inner.journal.trim(covered).await?;
     }
     inner.checkpointer.tell_committed();
-    if inner.checkpointer.packer.progress.uploads.unconfirmed() >= LIST_NAMES
-        && let Err(error) = confirm(&inner.checkpointer.packer).await
-    {
-        // A store that does not answer is asked with the next checkpoint; what is lost was said and stands in `status`.
-        tracing::debug!(%error, "uploads not confirmed");
-    }
     Ok(())
 }
 

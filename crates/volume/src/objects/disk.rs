@@ -24,7 +24,10 @@ use firn_env::{DiskError, DiskFile, Env, LogLimiter, OpenMode};
 use firn_format::{Location, SegmentId, WriterId};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// Files held open at a time: enough for all that is read at once, far below the usual limit of 1,024 descriptors.
@@ -65,17 +68,19 @@ pub(super) struct DiskCache {
     env: Env,
     directory: String,
     capacity_bytes: u64,
+    /// Taken of the capacity by segments that wait for being read back ([`super::pinned`]).
+    pinned_bytes: AtomicU64,
     /// Left free on the disk, for the journal.
     headroom_bytes: u64,
     complaints: LogLimiter,
     state: Mutex<State>,
 }
 
-fn name_of(segment: SegmentId) -> String {
+pub(super) fn name_of(segment: SegmentId) -> String {
     format!("{:016x}-{:016x}", segment.writer.0, segment.sequence)
 }
 
-fn segment_of(name: &str) -> Option<SegmentId> {
+pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
     let (writer, sequence) = name.split_once('-')?;
     let number = |digits: &str| {
         let plain = digits.len() == 16
@@ -165,6 +170,7 @@ impl DiskCache {
             env: env.clone(),
             directory: directory.to_owned(),
             capacity_bytes,
+            pinned_bytes: AtomicU64::new(0),
             headroom_bytes,
             complaints: LogLimiter::default(),
             state: Mutex::default(),
@@ -196,6 +202,7 @@ impl DiskCache {
             env: env.clone(),
             directory: String::new(),
             capacity_bytes: 0,
+            pinned_bytes: AtomicU64::new(0),
             headroom_bytes: 0,
             complaints: LogLimiter::default(),
             state: Mutex::default(),
@@ -208,6 +215,11 @@ impl DiskCache {
 
     fn path(&self, segment: SegmentId) -> String {
         format!("{}/{}", self.directory, name_of(segment))
+    }
+
+    /// So much of the capacity, at most half, is taken by pinned segments from the next write on.
+    pub(super) fn set_pinned_bytes(&self, bytes: u64) {
+        self.pinned_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Whether what is written is kept, as far as the configuration goes.
@@ -410,7 +422,11 @@ impl DiskCache {
 
     /// Drops segments until the rest fits, but not `spare`.
     async fn evict(&self, spare: Option<SegmentId>) {
-        self.shrink(self.capacity_bytes, spare).await;
+        let pinned = self
+            .pinned_bytes
+            .load(Ordering::Relaxed)
+            .min(self.capacity_bytes / 2);
+        self.shrink(self.capacity_bytes - pinned, spare).await;
     }
 
     async fn shrink(&self, target_bytes: u64, spare: Option<SegmentId>) {
@@ -441,7 +457,7 @@ impl DiskCache {
     }
 
     /// Before `more_bytes` are written: evicts until the disk has the headroom free. `false` if it has not even so.
-    async fn keep_headroom(&self, more_bytes: u64) -> bool {
+    pub(super) async fn keep_headroom(&self, more_bytes: u64) -> bool {
         if self.headroom_bytes == 0 {
             return true;
         }

@@ -182,9 +182,9 @@ impl Fetcher {
         }
     }
 
-    /// Fetches from the same store, past the disk cache and with a memory of its own, in which a segment that is not there is
-    /// probed once.
-    pub(super) fn past_the_cache(&self, disk: Arc<DiskCache>, window_bytes: usize) -> Self {
+    /// Fetches from the same store, past the disk cache and with a memory of its own. A probe does not wait for what is late: a segment
+    /// that is not there is asked for twice, and then counts as absent for good.
+    pub(super) fn past_the_cache(&self, disk: Arc<DiskCache>, window_bytes: usize, is_probe: bool) -> Self {
         let policy = self.lock().policy;
         let fetcher = Self::new(
             &self.env,
@@ -195,10 +195,13 @@ impl Fetcher {
             self.prices,
             window_bytes,
         );
-        Self {
-            tries: PROBE_TRIES,
-            absent_for: Duration::MAX,
-            ..fetcher
+        match is_probe {
+            false => fetcher,
+            true => Self {
+                tries: PROBE_TRIES,
+                absent_for: Duration::MAX,
+                ..fetcher
+            },
         }
     }
 

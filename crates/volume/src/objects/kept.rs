@@ -31,7 +31,14 @@ impl Objects {
         if let (_, Some(bytes)) = self.inner.fetcher.touch(location) {
             return Some(bytes);
         }
-        match self.inner.disk.read(location).await {
+        if let Some(bytes) = self.inner.disk.read(location).await {
+            return Some(bytes);
+        }
+        let pinned = match self.inner.reads_pins {
+            true => self.inner.pinned.read_object(location).await,
+            false => None,
+        };
+        match pinned {
             Some(bytes) => Some(bytes),
             None => self.inner.fetcher.fetch_uncached(location).await.ok(),
         }

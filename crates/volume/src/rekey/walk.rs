@@ -49,7 +49,7 @@ pub(crate) async fn step(
     inner.env.fault_point("rekey.before_step").await;
     // What was just built is read again by the walk.
     packer.finish().await?;
-    let past_the_caches = inner.objects.uncached();
+    let past_the_caches = inner.objects.past_the_caches();
     let context = PackerContext {
         objects: past_the_caches.clone(),
         ..inner.checkpointer.packer.clone()

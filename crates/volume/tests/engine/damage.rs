@@ -116,6 +116,16 @@ async fn empty_cache(env: &Env) {
             .await
             .expect("removed");
     }
+    // What waits to be read back, as after the minute in which it is.
+    for name in env.disk().list("unconfirmed").await.expect("listed") {
+        env.disk()
+            .remove(&format!("unconfirmed/{name}"))
+            .await
+            .expect("removed");
+    }
+    for copies in [CACHE, "unconfirmed"] {
+        env.disk().sync_directory(copies).await.expect("synced");
+    }
 }
 
 /// What `make` leaves in a new volume, after a start that has nothing of it in a cache and finds the newest object at a place that is

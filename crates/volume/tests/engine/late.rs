@@ -2,16 +2,21 @@
 //! drained.
 
 use crate::{
-    files::{create, look, read},
+    files::{create, look, read, write},
     world::{World, config, root},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{Env, Monotonic, mutants::planting, sim::Simulation};
+use firn_format::KeyEpoch;
+use firn_seal::{EpochKey, Keys};
 use firn_store::{FaultConfig, Faults, Faulty, ListPage, ObjectInfo, ObjectKey, PutMode, Store, StoreError};
 use firn_vfs::{Stability, Vfs};
-use firn_volume::{Contradiction, Volume, VolumeConfig, VolumeError};
-use std::{sync::Arc, time::Duration};
+use firn_volume::{Contradiction, RekeyEnd, Volume, VolumeConfig, VolumeError};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 /// A store whose listings lack one object until a moment.
 struct ListsLate {
@@ -44,6 +49,49 @@ impl Store for ListsLate {
             page.objects.retain(|object| object.key != self.hidden);
         }
         Ok(page)
+    }
+}
+
+/// A store that does not show one segment in sixteen until a moment.
+struct ShowsLate {
+    inner: Arc<dyn Store>,
+    env: Env,
+    until: Arc<Mutex<Option<Monotonic>>>,
+}
+
+impl ShowsLate {
+    fn look(&self, key: &ObjectKey) -> Result<(), StoreError> {
+        let until = *self.until.lock().expect("no panic under this lock");
+        let is_hidden = key.as_str().contains("/log/") && key.as_str().ends_with('3');
+        match is_hidden && until.is_some_and(|until| self.env.now() < until) {
+            true => Err(StoreError::not_found(key)),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for ShowsLate {
+    async fn put(&self, key: &ObjectKey, parts: Vec<Bytes>, mode: PutMode) -> Result<(), StoreError> {
+        self.inner.put(key, parts, mode).await
+    }
+    async fn get(&self, key: &ObjectKey) -> Result<Bytes, StoreError> {
+        self.look(key)?;
+        self.inner.get(key).await
+    }
+    async fn get_range(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Bytes, StoreError> {
+        self.look(key)?;
+        self.inner.get_range(key, offset, length).await
+    }
+    async fn head(&self, key: &ObjectKey) -> Result<ObjectInfo, StoreError> {
+        self.look(key)?;
+        self.inner.head(key).await
+    }
+    async fn delete(&self, key: &ObjectKey) -> Result<(), StoreError> {
+        self.inner.delete(key).await
+    }
+    async fn list(&self, prefix: &str, after: Option<&ObjectKey>) -> Result<ListPage, StoreError> {
+        self.inner.list(prefix, after).await
     }
 }
 
@@ -179,4 +227,43 @@ fn what_is_acknowledged_while_a_volume_is_drained_is_committed() {
     let bug = Some("volume.change_after_drain");
     let is_caught = moments().any(|before| !write_while_draining(bug, before).1.is_empty());
     assert!(is_caught, "the bug, planted again, loses some");
+}
+
+#[test]
+fn a_rekey_waits_for_what_the_store_shows_late() {
+    let simulation = Simulation::new(5);
+    let world = World::new(&simulation);
+    let made = world.format_and_open();
+    let mut cold = world.machine_beside(&simulation, "cold");
+    let epochs = [1, 2].map(|epoch| (KeyEpoch(epoch), EpochKey::from_bytes([epoch as u8 + 2; 32])));
+    let work = async move {
+        let volume = made.await;
+        let file = create(&volume, volume.root(), "file").await;
+        for block in 0..200_u64 {
+            let data = blake3::hash(&block.to_le_bytes()).as_bytes().repeat(1024);
+            write(&volume, file, block * (32 << 10), data).await;
+        }
+        volume.drain().await.expect("drained");
+
+        let until = Arc::new(Mutex::new(None));
+        cold.keys = Keys::new(cold.keys.family(), epochs.into_iter().collect());
+        cold.store = Arc::new(ShowsLate {
+            inner: cold.store.clone(),
+            env: cold.env.clone(),
+            until: until.clone(),
+        });
+        let env = cold.env.clone();
+        let (volume, _) = Volume::open(cold, config()).await.expect("it opens");
+        *until.lock().expect("no panic under this lock") = Some(env.now().after(Duration::from_secs(2)));
+        volume.rekey_start(1 << 30).await.expect("started");
+        for _ in 0..100 {
+            if volume.rekey_status().under_way.is_none() {
+                break;
+            }
+            env.sleep(Duration::from_secs(1)).await;
+        }
+        volume.rekey_status().last.expect("it ended")
+    };
+    let last = simulation.run(work).expect("the run ends");
+    assert_eq!((last.end, last.counts.unreadable), (RekeyEnd::Done, 0));
 }

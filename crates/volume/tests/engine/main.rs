@@ -10,6 +10,7 @@ mod files;
 mod following;
 mod late;
 mod quota;
+mod reading_back;
 mod rekeying;
 mod restoring;
 mod rolled_back;
