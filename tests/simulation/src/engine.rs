@@ -4,6 +4,7 @@
 //! clones. Each edge reaches the cloud through its own store stack and table client, which have the weather.
 
 use crate::{
+    bad_line::{fair_store, fair_table, rough_store, rough_table},
     cleaners::Cleaners,
     oracle::is_trouble,
     rekeying::{self, Ring},
@@ -21,7 +22,7 @@ use firn_store::{
     FaultConfig, FaultControl, Faults, Faulty, MemoryStore, Meter, Metered, Outage, RetryPolicy, Retrying,
     Store,
 };
-use firn_table::{FaultRates, MemoryTable, MemoryTableClient};
+use firn_table::{MemoryTable, MemoryTableClient};
 use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
 use firn_volume::{
     Cadence, CloneError, FormatOptions, Parts, RestoreError, ServingState, SnapshotError, Volume,
@@ -210,49 +211,21 @@ impl Edge {
 
     fn apply_weather(&self) {
         let weather = *self.weather.lock().expect("no panic under this lock");
-        let fair = Faults {
-            latency_ms: 8,
-            jitter_ms: 4,
-            ..Faults::default()
-        };
-        let rough = Faults {
-            unavailable: 0.1,
-            lost_request: 0.03,
-            late: 0.03,
-            late_ms: 3_000,
-            lost_reply: 0.05,
-            timeout_ms: 1_000,
-            torn: 0.03,
-            invisible: 0.05,
-            invisible_ms: 3_000,
-            slow: 0.03,
-            ..fair.clone()
-        };
         let faults = match weather {
-            Weather::Fair => fair,
-            Weather::Rough | Weather::NoTable => rough,
+            Weather::Fair => fair_store(),
+            Weather::Rough | Weather::NoTable => rough_store(),
             Weather::NoStore | Weather::CutOff => Faults {
                 outage: Outage::Hang,
-                ..rough
+                ..rough_store()
             },
         };
         self.faults.set(faults).expect("the faults make sense");
         let client = self.table.lock().expect("no panic under this lock");
         let Some(table) = &*client else { return };
         table.set_outage(matches!(weather, Weather::NoTable | Weather::CutOff));
-        let delay = Duration::from_millis(1)..=Duration::from_millis(15);
         table.set_rates(match weather {
-            Weather::Fair => FaultRates {
-                delay,
-                ..FaultRates::default()
-            },
-            Weather::Rough | Weather::NoStore | Weather::NoTable | Weather::CutOff => FaultRates {
-                throttle_per_mille: 80,
-                lose_reply_per_mille: 60,
-                late_per_mille: 40,
-                late_requests: 6,
-                delay,
-            },
+            Weather::Fair => fair_table(15),
+            Weather::Rough | Weather::NoStore | Weather::NoTable | Weather::CutOff => rough_table(15),
         });
     }
 }

@@ -8,6 +8,7 @@
 //! What is tested is behind a small trait ([`system`]). A toy ([`toy`]) with eight planted bugs tests the tests.
 
 mod administrator;
+mod bad_line;
 mod cleaners;
 mod client;
 mod clones;

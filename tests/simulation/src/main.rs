@@ -6,6 +6,7 @@ use firn_simulation::{
     engine::Engine,
     history,
     runner::{Plan, Summary, run_many},
+    sharing,
     system::System,
     toy::Toy,
 };
@@ -35,6 +36,9 @@ struct Arguments {
     /// With `--mutants`: only those whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Histories of an owner and its followers.
+    #[arg(long)]
+    followers: bool,
     /// Test the toy that tests the tests.
     #[arg(long)]
     toy: bool,
@@ -51,6 +55,9 @@ fn main() -> ExitCode {
     };
     if arguments.mutants {
         return mutants(&arguments);
+    }
+    if arguments.followers {
+        return followers(&arguments);
     }
     if let Some(seed) = arguments.trace {
         return trace(&build, seed);
@@ -69,6 +76,27 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+fn followers(arguments: &Arguments) -> ExitCode {
+    let (mut passed, mut failed) = (0, 0);
+    for seed in arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds) {
+        let report = sharing::run(seed);
+        if report.failures.is_empty() {
+            passed += 1;
+            continue;
+        }
+        failed += 1;
+        if failed <= arguments.show {
+            println!("seed {seed}: {}", report.failures.join("\n    "));
+            println!("    repeat with: firn-simulation --followers --seeds 1 --first-seed {seed}");
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
 }
 

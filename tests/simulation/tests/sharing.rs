@@ -32,18 +32,6 @@ fn followers_of_an_owner_read_what_was_committed_and_never_go_back() {
     }
 }
 
-#[test]
-#[ignore = "for a closer look: SHARING_SEEDS=FIRST..END cargo test -p firn-simulation --test sharing -- --ignored"]
-fn more_histories() {
-    let range = std::env::var("SHARING_SEEDS").unwrap_or_else(|_| "0..500".into());
-    let (first, end) = range.split_once("..").expect("FIRST..END");
-    let seeds = first.parse::<u64>().expect("a seed")..end.parse().expect("a seed");
-    for seed in seeds {
-        let report = sharing::run(seed);
-        assert!(report.failures.is_empty(), "seed {seed}: {:#?}", report.failures);
-    }
-}
-
 #[cfg(feature = "mutants")]
 #[test]
 fn every_planted_bug_is_caught() {

@@ -33,7 +33,7 @@ use futures::future::{Either, join_all, select};
 use std::{sync::Arc, time::Duration};
 
 /// From a put to the look: what a store holds in memory only, it has written or lost by then.
-pub(super) const LOOK_AFTER: Duration = Duration::from_secs(60);
+pub(super) const READ_BACK_DELAY: Duration = Duration::from_secs(60);
 
 /// See the module.
 const TAIL_BYTES: u64 = 1024;

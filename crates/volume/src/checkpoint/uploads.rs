@@ -7,7 +7,7 @@
 //! | altered | a read-back | the right bytes are read |
 //! | lost | neither the store nor this machine has it | it is there again |
 
-use super::read_back::{LOOK_AFTER, Tail};
+use super::read_back::{READ_BACK_DELAY, Tail};
 use firn_env::Monotonic;
 use firn_format::{FamilyId, SegmentId};
 use std::{
@@ -109,7 +109,7 @@ impl Uploads {
         let unread = Unread {
             bytes,
             tail,
-            due: now.after(LOOK_AFTER),
+            due: now.after(READ_BACK_DELAY),
             looks: 0,
             altered: false,
         };
@@ -174,7 +174,7 @@ impl Uploads {
 
     /// The store had dropped it, and took it once more.
     pub(super) fn was_put_again(&self, id: SegmentId, now: Monotonic) {
-        self.look_again(id, now.after(LOOK_AFTER), false);
+        self.look_again(id, now.after(READ_BACK_DELAY), false);
         self.lock().put_again += 1;
     }
 

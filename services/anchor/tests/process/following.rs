@@ -16,7 +16,7 @@ use std::{
 };
 
 /// What two edges may take to see something, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The edges' programs, bucket and anchor.
 struct Offices {
@@ -273,7 +273,7 @@ async fn while_the_anchor_is_away_a_follower_reads_what_it_has_and_says_so() {
 
     offices.place.start();
     offices.owner.sync().await.unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while read(&mut two, "plan").await != Some(blake3::hash(b"meanwhile")) {
         assert!(Instant::now() < end, "{}", followed(&offices.follower).await);
         tokio::time::sleep(Duration::from_millis(200)).await;

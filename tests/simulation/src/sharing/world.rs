@@ -1,5 +1,6 @@
 //! The installation: machines of owners and followers, one bucket, one table, and the lines between them.
 
+use crate::bad_line::{fair_store, fair_table, rough_store, rough_table};
 use async_trait::async_trait;
 use firn_anchor::Anchor;
 use firn_env::{
@@ -11,9 +12,7 @@ use firn_seal::{EpochKey, Keys};
 use firn_store::{
     FaultConfig, FaultControl, Faults, Faulty, MemoryStore, Meter, Metered, Outage, RetryPolicy, Retrying,
 };
-use firn_table::{
-    Applied, FaultRates, Item, ItemKey, MemoryTable, MemoryTableClient, Page, Table, TableError, Write,
-};
+use firn_table::{Applied, Item, ItemKey, MemoryTable, MemoryTableClient, Page, Table, TableError, Write};
 use firn_volume::{Cadence, Parts, VolumeConfig, objects::FetchPolicy};
 use std::{
     collections::BTreeMap,
@@ -181,49 +180,21 @@ impl Place {
 
     fn apply(&self) {
         let line = *self.line.lock().expect("no panic under this lock");
-        let fair = Faults {
-            latency_ms: 8,
-            jitter_ms: 4,
-            ..Faults::default()
-        };
-        let rough = Faults {
-            unavailable: 0.1,
-            lost_request: 0.03,
-            late: 0.03,
-            late_ms: 3_000,
-            lost_reply: 0.05,
-            timeout_ms: 1_000,
-            torn: 0.03,
-            invisible: 0.05,
-            invisible_ms: 3_000,
-            slow: 0.03,
-            ..fair.clone()
-        };
         let faults = match line {
-            Line::Fair => fair,
-            Line::Rough | Line::NoTable => rough,
+            Line::Fair => fair_store(),
+            Line::Rough | Line::NoTable => rough_store(),
             Line::NoStore => Faults {
                 outage: Outage::Hang,
-                ..rough
+                ..rough_store()
             },
         };
         self.faults.set(faults).expect("the faults make sense");
         let client = self.client.lock().expect("no panic under this lock");
         let Some(client) = &*client else { return };
         client.set_outage(line == Line::NoTable);
-        let delay = Duration::from_millis(1)..=Duration::from_millis(40);
         client.set_rates(match line {
-            Line::Fair => FaultRates {
-                delay,
-                ..FaultRates::default()
-            },
-            Line::Rough | Line::NoStore | Line::NoTable => FaultRates {
-                throttle_per_mille: 80,
-                lose_reply_per_mille: 60,
-                late_per_mille: 40,
-                late_requests: 6,
-                delay,
-            },
+            Line::Fair => fair_table(40),
+            Line::Rough | Line::NoStore | Line::NoTable => rough_table(40),
         });
     }
 }
