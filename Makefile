@@ -18,7 +18,7 @@
 #   make simulate-mutants  every planted bug must be caught
 #   make simulate-anchor HISTORIES=n: callers of the anchor service through a bad network and restarts; SEED=s repeats one
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
-#   make check-disk-kernel  a virtual disk under the kernel's NBD client: ext4 and SQLite through kill -9; firn disk attach --device
+#   make check-disk-kernel  a kernel, its NBD client and its NFS client: ext4 and SQLite on a disk through kill -9; what a tenant types of disks, caps, snapshots, rekeys
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
@@ -124,7 +124,7 @@ simulate-blockd-exhaustive:
 
 check-disk-kernel:
 	@scripts/setup test
-	@cargo build --locked --quiet --release -p firn-blockd -p firn-cli -p firn-dev
+	@cargo build --locked --quiet --release -p firn-blockd -p firn-cli -p firn-dev -p firn-edge
 	@tests/lab/run-kernel-tests disk $(CARGO_TARGET_DIR)/release/firn-blockd
 	@tests/lab/run-kernel-tests tenant $(CARGO_TARGET_DIR)/release
 

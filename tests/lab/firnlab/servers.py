@@ -4,6 +4,7 @@ Both kinds listen on the standard ports inside the namespace, so that a client f
 it would in an office.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -258,6 +259,104 @@ class Tenant(Server):
 
     def _firn(self):
         return [str(self.built / "firn"), "--profile", str(self.directory / "profile.json")]
+
+
+class JoinedEdge(Tenant):
+    """The same tenant with an office: one edge, a process of its own, that joined and serves two of the tenant's volumes here.
+
+    The job is what the tenant types on a client of that edge. Of `homes` the tenant wanted no snapshots until then.
+    """
+
+    name = "joined-edge"
+    programs = (*Tenant.programs, "firn-edge")
+    volumes = ("projects", "homes")
+    export = "/projects"
+
+    def __init__(self, directory, programs):
+        super().__init__(directory, programs)
+        self.state, self.config, self.edge = self.directory / "edge", self.directory / "firn-edge.toml", None
+
+    def files(self):
+        return [*super().files(), self.directory / "phrase"]
+
+    def start(self):
+        super().start()
+        phrase, secret = self.directory / "phrase", self.directory / "join-secret"
+        for volume in self.volumes:
+            self._types("volume", "create", volume, "--region", "local", "--phrase-file", phrase)
+        self._types("snapshot", "policy", "homes", *(word for tier in ("last", "hourly", "daily", "weekly", "monthly") for word in (f"--{tier}", "0")))
+        both = [word for volume in self.volumes for word in ("--volume", volume)]
+        self._types("edge", "create", "office", *both, "--secret-file", secret)
+        self._types(
+            "edge", "join", "--server", f"https://{HOST_ADDRESS}:{self.ports[0]}", "--authority", self.directory / "firn/authority.pem",
+            "--tenant", json.loads((self.directory / "profile.json").read_text())["tenant"], "--state", self.state, text=secret.read_text(),
+        )
+        self._types("edge", "approve", "office", "--phrase-file", phrase)
+        text = f'[edge]\nstate_directory = "{self.state}"\n'
+        for volume in self.volumes:
+            (self.directory / "store" / volume).mkdir(parents=True)
+            identity = json.loads(self._types("volume", "show", volume))["id"]
+            text += f"""
+[[volume]]
+name = "{identity}"
+store = "file://{self.directory}/store/{volume}"
+anchor = "service"
+[[export]]
+path = "/{volume}"
+volume = "{identity}"
+clients = ["192.168.77.0/24"]
+squash = "none"
+"""
+        self.config.write_text(text + f"""
+[limits]
+checkpoint_busy = "1 s"
+checkpoint_trickle = "1 s"
+[nfs]
+listen = "{HOST_ADDRESS}"
+mount_port = 20048
+grace_seconds = 1
+""")
+        for volume in self.volumes:
+            self.administer(["enrol", "--volume", json.loads(self._types("volume", "show", volume))["id"]])
+        self._start_edge()
+
+    def administer(self, arguments):
+        """`kill`: the edge alone, which comes again. All else is a command of its program."""
+        if arguments == ["kill"]:
+            if self.edge.poll() is not None:
+                raise LabError(f"the edge had already ended by itself:\n{self.log_tail()}")
+            self.edge.kill()
+            self.edge.wait()
+            self._start_edge()
+            return "it was killed and came again"
+        return self._run([str(self.built / "firn-edge"), "--config", str(self.config), *arguments])
+
+    def alive(self):
+        return super().alive() and (self.edge is None or self.edge.poll() is None)
+
+    def stop(self):
+        """The edge first, and then what it speaks to."""
+        status = 0
+        if self.edge:
+            self.edge.terminate()
+            status = self.edge.wait(60)
+            self.edge = None
+        return status or super().stop()
+
+    def _start_edge(self):
+        self.edge = self._launch("edge", [str(self.built / "firn-edge"), "--config", str(self.config), "run"])
+        for port in Server.ports:
+            wait_for_port(HOST_ADDRESS, port, READY_S)
+
+    def _types(self, *arguments, text=""):
+        return self._run([*self._firn(), "--output", "json", *map(str, arguments)], text)
+
+    @staticmethod
+    def _run(command, text=""):
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=180)
+        if done.returncode != 0:
+            raise LabError(f"{' '.join(command)} ends with {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
 
 
 class Ganesha(Server):
