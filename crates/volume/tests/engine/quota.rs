@@ -2,12 +2,14 @@
 
 use crate::{
     files::{create, directory, look, name, read, write},
-    world::{World, root},
+    world::{World, config, root},
 };
 use bytes::Bytes;
 use firn_env::sim::Simulation;
 use firn_vfs::{CreateMode, FileHandle, FileKind, SetAttributes, Stability, Vfs, VfsError, XattrMode};
-use firn_volume::{AUTOMATIC, KeptPolicy, RestoreError, RetentionPolicy, RetentionTiers, Volume};
+use firn_volume::{
+    AUTOMATIC, KeptPolicy, RestoreError, RetentionPolicy, RetentionTiers, Volume, VolumeConfig,
+};
 use std::time::Duration;
 
 async fn put(volume: &Volume, file: FileHandle) -> Result<(), VfsError> {
@@ -153,6 +155,41 @@ fn nothing_is_added_once_the_quota_is_reached_and_all_else_goes_on() {
         for (number, done) in additions(&volume).await.into_iter().enumerate() {
             assert_eq!(done, Ok(()), "addition {number}");
         }
+        volume.drain().await.expect("drained");
+    };
+    simulation.run(second).expect("the run ends");
+}
+
+#[test]
+fn a_quota_below_what_is_stored_refuses_what_adds_and_takes_nothing_away() {
+    let simulation = Simulation::new(3);
+    let mut world = World::new(&simulation);
+    let opening = world.format_and_open();
+    let first = async move {
+        let volume = opening.await;
+        let file = create(&volume, volume.root(), "f").await;
+        write(&volume, file, 0, vec![7; 300_000]).await;
+        volume.sync().await.expect("committed");
+        // Acknowledged, and only in the journal.
+        write(&volume, file, 300_000, vec![8; 100_000]).await;
+    };
+    simulation.run(first).expect("the run ends");
+
+    world.power_cut_only();
+    let parts = world.own_parts();
+    let lowered = VolumeConfig {
+        quota_bytes: 100_000,
+        ..config()
+    };
+    let second = async move {
+        let (volume, _) = Volume::open(parts, lowered).await.expect("it opens");
+        let file = look(&volume, &["f"]).await.expect("it is there");
+        let content = read(&volume, file, 0, 1 << 20).await.expect("it is read");
+        assert!(content[300_000..].iter().all(|byte| *byte == 8) && content.len() == 400_000);
+        assert_eq!(put(&volume, file).await, Err(VfsError::NoSpace));
+        volume.sync().await.expect("what was acknowledged is committed");
+        resize(&volume, file, 50_000).await.expect("it is made shorter");
+        assert_eq!(put(&volume, file).await, Ok(()));
         volume.drain().await.expect("drained");
     };
     simulation.run(second).expect("the run ends");

@@ -11,7 +11,15 @@
 mod lab;
 
 use lab::{Lab, Person, done, eventually, qemu_io};
-use std::{fs, time::Instant};
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 const HOURS: u64 = 7200;
 
@@ -165,6 +173,72 @@ fn real_a_disk_goes_on_while_the_service_is_away_and_renews_when_it_is_back() {
         attached.log().contains("the service answers again")
     });
     done(&attached.uri, "read -P 3 1M 1M");
+    ada.firn(&["disk", "detach", "data"]).good();
+    let (code, said) = attached.ended();
+    assert_eq!(code, 0, "{said}");
+}
+
+/// Writes of 64 KiB that a client makes one after the other, each at a place of its own.
+const WRITES: u64 = 1000;
+
+fn place_of(number: u64) -> String {
+    format!("-P {} {}k 64k", 1 + number % 250, 64 * number)
+}
+
+#[test]
+#[ignore = "needs QEMU's tools, and firn beside firn-blockd"]
+fn real_a_capability_that_ends_while_the_service_is_away_holds_writes_back_and_loses_none() {
+    // Renewed every two seconds.
+    let mut lab = Lab::new(24);
+    let ada = Person::sign_up(&lab, "ada");
+    ada.firn(&["disk", "create", "data", "64MiB", "--replicas", "2", "--wait"])
+        .good();
+    let attached = ada.attach("data", &[]);
+    let (uri, acknowledged, enough) = (
+        attached.uri.clone(),
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (count, stop) = (acknowledged.clone(), enough.clone());
+    let writer = thread::spawn(move || {
+        for number in 0..WRITES {
+            if stop.load(Relaxed) {
+                return;
+            }
+            done(&uri, &format!("write {}", place_of(number)));
+            count.store(number + 1, Relaxed);
+            thread::sleep(Duration::from_millis(200));
+        }
+    });
+    eventually("the client writes", || acknowledged.load(Relaxed) > 3);
+    lab.stop_api();
+    eventually("it notices that the service is away", || {
+        attached.log().contains("what nodes ask for is not renewed")
+    });
+    let before = acknowledged.load(Relaxed);
+    eventually("it goes on with what it has", || {
+        acknowledged.load(Relaxed) > before
+    });
+    // Nodes refuse from some moment on, and whoever writes waits.
+    let mut seen = (acknowledged.load(Relaxed), Instant::now());
+    eventually("writes are held back", || {
+        let now = acknowledged.load(Relaxed);
+        if now != seen.0 {
+            seen = (now, Instant::now());
+        }
+        seen.1.elapsed() > Duration::from_secs(15)
+    });
+    let held_at = acknowledged.load(Relaxed);
+    assert!(held_at < WRITES, "it was never held back");
+    lab.start_api();
+    eventually("writes go on when the service is back", || {
+        acknowledged.load(Relaxed) > held_at + 3
+    });
+    enough.store(true, Relaxed);
+    writer.join().expect("no write failed");
+    for number in 0..acknowledged.load(Relaxed) {
+        done(&attached.uri, &format!("read {}", place_of(number)));
+    }
     ada.firn(&["disk", "detach", "data"]).good();
     let (code, said) = attached.ended();
     assert_eq!(code, 0, "{said}");
