@@ -21,7 +21,7 @@ import urllib.request
 from counting import CountingProxy
 from firnlab import HOST_ADDRESS, LAB, LabError
 
-API, ANCHOR = 7400, 8447
+API, API_METRICS, ANCHOR = 7400, 7464, 8447
 READY_S = 90
 DOMAIN = "firn.lab"
 NODES = 3
@@ -210,7 +210,7 @@ class World:
         serve = [
             self.programs / "firn-api", "serve", "--listen", f"127.0.0.1:{API}", "--table", self.table("control"), "--anchor-table", self.table("roots"),
             "--state", place / "state", "--secret", place / "secret", "--issuer", f"https://localhost:{API}",
-            "--tenant-rate", "1000", "--tenant-burst", "5000", "--stranger-rate", "1000", "--stranger-burst", "5000",
+            "--listen-metrics", f"127.0.0.1:{API_METRICS}", "--tenant-rate", "1000", "--tenant-burst", "5000", "--stranger-rate", "1000", "--stranger-burst", "5000",
         ]
         self.add("api", serve, "listening on")
         self.operator = Person(self, "operator")
@@ -243,6 +243,11 @@ class World:
         )
         self.add(name, [self.programs / "firn-blockd", "--config", place / "firn-blockd.toml", "node"], "serves at")
         self.processes[name].metrics = f"http://127.0.0.1:{port + 100}/metrics"
+
+    def unrecorded(self):
+        """Requests of customers that the API has counted and not written down."""
+        text = urllib.request.urlopen(f"http://127.0.0.1:{API_METRICS}/metrics", timeout=30).read().decode()
+        return int(re.search(r"^firn_api_unrecorded_operations (\d+)$", text, re.M).group(1))
 
     def frames(self, name):
         """Frames that came to a node, and that it refused, since its process began: by operation, but what only opens a connection."""

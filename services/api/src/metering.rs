@@ -62,6 +62,12 @@ impl OperationCounts {
         *count = count.saturating_add(more);
     }
 
+    /// How many the bill lacks if the process dies now.
+    pub(crate) fn unrecorded(&self) -> u64 {
+        let counts = self.0.lock().expect("no panic under this lock");
+        counts.values().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
     fn take(&self) -> BTreeMap<TenantId, u64> {
         std::mem::take(&mut *self.0.lock().expect("no panic under this lock"))
     }
