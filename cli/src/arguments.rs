@@ -85,6 +85,9 @@ pub enum Command {
         /// Writes what was found into this new file, without any secret, to be sent to support.
         #[arg(long, value_name = "FILE")]
         bundle: Option<PathBuf>,
+        /// Reads the figures of an edge, an anchor, a disk node, a cleaner or a service, too, and says what is wrong there; may be repeated.
+        #[arg(long, value_name = "URL")]
+        metrics: Vec<String>,
     },
     /// Everything of yours on one screen, what is wrong first.
     Status,

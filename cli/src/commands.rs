@@ -9,6 +9,7 @@ mod disks;
 mod doctor;
 mod edge_state;
 mod edges;
+mod figures;
 mod manual;
 mod people;
 mod rekey;
@@ -203,7 +204,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Key(key) => people::key(&context, key).await,
         Command::Member(member) => people::member(&context, member).await,
         Command::Audit(what) => audit::run(&context, what).await,
-        Command::Doctor { bundle } => doctor::run(&context, bundle.as_deref()).await,
+        Command::Doctor { bundle, metrics } => doctor::run(&context, bundle.as_deref(), &metrics).await,
         Command::Dev { arguments } => dev::run(&arguments),
         Command::Status => status::run(&context).await,
         Command::Config { authority } => account::config(&context, authority),

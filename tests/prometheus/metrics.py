@@ -1,4 +1,4 @@
-"""The names of metrics: those that alert rules and dashboards use, and those that the edge exposes."""
+"""The names of metrics: those that alert rules, dashboards and `firn doctor` use, and those that programs expose."""
 
 import pathlib
 import re
@@ -10,17 +10,36 @@ PLACE = REPOSITORY / "infra" / "prometheus"
 NAME = re.compile(r"\bfirn_[a-z_]+\b")
 
 
-def used():
+# Where a program tells its figures, and what stands before their names on the wire.
+SOURCES = {
+    "edge": ("edge-proxy/src/metrics/figures.rs", "firn_"),
+    "control plane": ("services/api/src/metrics.rs", "firn_api_"),
+    "anchor": ("services/anchor/src/metrics.rs", "firn_anchor_"),
+    "disk node": ("dataplane-blockd/node/src/metrics.rs", "firn_blockd_"),
+    "cleaner": ("services/cleaner-standalone/src/metrics.rs", "firn_cleaner_"),
+}
+DOCTOR = REPOSITORY / "cli" / "src" / "commands" / "figures.rs"
+
+
+def used(files):
     """By file. Prometheus's own metrics, such as `up`, are none of ours."""
-    files = [*sorted(PLACE.glob("*.yaml")), *sorted(PLACE.glob("*.json"))]
     return {path: set(NAME.findall(path.read_text())) for path in files}
 
 
+def of_edges():
+    """Files that are about edges alone."""
+    return sorted(PLACE.glob("edge-*"))
+
+
 def of_source():
-    """Those that edge-proxy/src/metrics/figures.rs tells; the `firn_` is added when they are written."""
-    source = (REPOSITORY / "edge-proxy" / "src" / "metrics" / "figures.rs").read_text()
-    calls = re.findall(r'(?:\bout\.(?:gauge|counter|gauges|counters|info)|\boperations)\(\s*"([a-z_]+)"', source)
-    return {f"firn_{name}" for name in calls}
+    """By program: the names in its source, as calls or as the rows of a table."""
+    exposed = {}
+    for program, (path, prefix) in SOURCES.items():
+        source = (REPOSITORY / path).read_text()
+        names = re.findall(r'(?:\bout\.(?:gauge|counter|gauges|counters|info)|\boperations)\(\s*"([a-z_]+)"', source)
+        names += re.findall(r"(?m)^\s+(?:gauge|counter)\s+([a-z_]+)\s+=", source)
+        exposed[program] = {prefix + name for name in names}
+    return exposed
 
 
 def of_exposition(text):

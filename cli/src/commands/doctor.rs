@@ -1,7 +1,7 @@
-//! A check-up: what is here, the way to the service, what the service says. Every check is tried, and each that fails says what
-//! to do. The bundle holds the same, and no secret: not the key, no token, no phrase, no join secret.
+//! A check-up: what is here, the way to the service, what the service says, and the figures of programs whose address is given. Every
+//! check is tried, and each that fails says what to do. The bundle holds the same, and no secret: not the key, no token, no phrase, no join secret.
 
-use super::{Context, audit};
+use super::{Context, audit, figures};
 use crate::{
     failure::{Exit, Failure},
     http::Http,
@@ -13,7 +13,10 @@ use crate::{
 use jiff::{Timestamp, fmt::rfc2822};
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::{io::Write as _, path::Path};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 /// Replies name whole seconds and take time themselves; beyond this tokens begin to be refused.
 const CLOCKS_APART_SECONDS_MAX: u64 = 30;
@@ -31,9 +34,26 @@ impl Report {
     }
 }
 
-pub async fn run(context: &Context, bundle: Option<&Path>) -> Result<(), Failure> {
+pub async fn run(context: &Context, bundle: Option<&Path>, metrics: &[String]) -> Result<(), Failure> {
     let mut report = Report(Vec::new());
-    let untrusted = examine(context, &mut report).await;
+    // An edge of no service is examined where nobody ever logged in.
+    let untrusted = match metrics {
+        [] => examine(context, &mut report).await,
+        _ if profile_path(context).is_ok_and(|path| path.exists()) => examine(context, &mut report).await,
+        _ => false,
+    };
+    for url in metrics {
+        let judged = figures::judged(url).await;
+        match judged {
+            Ok(judged) if judged.wrong.is_empty() => report.note(&judged.of, &Ok(judged.to_string())),
+            Ok(judged) => {
+                for wrong in judged.wrong {
+                    report.note(&judged.of, &Err(wrong));
+                }
+            }
+            Err(failure) => report.note("metrics", &Err(failure)),
+        }
+    }
     let checks = Value::Array(report.0);
     let document = json!({
         "firn": env!("CARGO_PKG_VERSION"),
@@ -78,6 +98,13 @@ pub async fn run(context: &Context, bundle: Option<&Path>) -> Result<(), Failure
     }
 }
 
+fn profile_path(context: &Context) -> Result<PathBuf, Failure> {
+    match &context.profile {
+        Some(path) => Ok(path.clone()),
+        None => Profile::default_path(),
+    }
+}
+
 /// Runs the checks; says whether one failed that is about trust.
 async fn examine(context: &Context, report: &mut Report) -> bool {
     let mut untrusted = false;
@@ -86,11 +113,7 @@ async fn examine(context: &Context, report: &mut Report) -> bool {
         report.note(check, &outcome);
         outcome.is_ok()
     };
-    let path = match &context.profile {
-        Some(path) => Ok(path.clone()),
-        None => Profile::default_path(),
-    };
-    let profile = path.and_then(|path| {
+    let profile = profile_path(context).and_then(|path| {
         let profile = Profile::load(&path)?;
         require_private(&path)?;
         Ok(profile)

@@ -9,6 +9,7 @@ mod branch;
 mod cleaning;
 mod desired;
 mod distrust;
+mod doctor;
 mod knowledge;
 mod machine;
 mod outage;

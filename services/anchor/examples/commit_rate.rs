@@ -8,7 +8,7 @@
 use firn_anchor::{Anchor, AnchorBackend, OwnerId, TableBackend};
 use firn_anchor_service::{
     HttpsAnchor, PemClients,
-    host::{HostOptions, serve},
+    host::{HostFigures, HostOptions, serve},
 };
 use firn_env::Env;
 use firn_format::{FamilyId, Location, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -159,7 +159,6 @@ async fn main() {
         identity: directory.join("anchor.pem"),
         authority: directory.join("authority.pem"),
         grants: directory.join("grants.toml"),
-        connections: 64,
     };
     issue(
         &env,
@@ -198,7 +197,8 @@ async fn main() {
             .expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let (inside, with) = (env.clone(), options.clone());
-        let serving = tokio::spawn(async move { serve(&inside, &with, served, listener).await });
+        let serving =
+            tokio::spawn(async move { serve(&inside, &with, HostFigures::new(64), served, listener).await });
         let what = format!("firn-anchor before {}", kind.name());
         measure(&env, &what, writers, |number| {
             let clients = PemClients::new(directory.join("edge.pem"), &options.authority);

@@ -8,6 +8,7 @@
 //! a newcomer ([`ConnectionTable`]): strangers who say nothing keep nobody from committing. Each has ten seconds for its handshake, a
 //! minute between requests, and twenty seconds for a request.
 
+pub use crate::metrics::HostFigures;
 use crate::{AnchorService, CallerName, GrantsError, Refusal, Visit, grants::GrantsFile};
 use axum::{
     Extension, Json, Router,
@@ -18,7 +19,7 @@ use axum::{
     routing::post,
 };
 use firn_anchor::AnchorAnswer;
-use firn_env::{ConnectionTable, Env, LogLimiter, Place};
+use firn_env::{Env, LogLimiter, Place};
 use firn_identity::{CertificateDer, PeerIdentity};
 use firn_table::Table;
 use futures::future::{Either, select};
@@ -32,7 +33,7 @@ use rustls::{
 use std::{
     path::{Path, PathBuf},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
 use tokio::net::{TcpListener, TcpStream};
@@ -53,8 +54,6 @@ pub struct HostOptions {
     pub authority: PathBuf,
     /// Who may reach which volume as what; read again when replaced.
     pub grants: PathBuf,
-    /// Connections at once.
-    pub connections: usize,
 }
 
 /// Why a host cannot serve.
@@ -77,6 +76,7 @@ struct Host {
     env: Env,
     service: AnchorService,
     grants: GrantsFile,
+    figures: Arc<HostFigures>,
 }
 
 /// Serves on `listener` for ever; end it by dropping the future.
@@ -86,6 +86,7 @@ struct Host {
 pub async fn serve(
     env: &Env,
     options: &HostOptions,
+    figures: Arc<HostFigures>,
     table: Arc<dyn Table>,
     listener: TcpListener,
 ) -> Result<(), HostError> {
@@ -93,12 +94,13 @@ pub async fn serve(
         env: env.clone(),
         service: AnchorService::new(table),
         grants: GrantsFile::open(&options.grants)?,
+        figures: figures.clone(),
     });
     let mut tls = Tls::open(options)?;
     let router = Router::new()
         .route("/v1/anchor/{tenant}/{volume}", post(call))
         .with_state(host);
-    let (table, full) = (ConnectionTable::new(options.connections), LogLimiter::default());
+    let (table, full) = (&figures.connections, LogLimiter::default());
     loop {
         let (stream, address) = match listener.accept().await {
             Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
@@ -109,10 +111,11 @@ pub async fn serve(
             }
         };
         // Many edges may be behind one address, so that it may have all places; who has many gives way first.
-        let Ok(place) = table.enter(address, options.connections, env.now()) else {
+        let Ok(place) = table.enter(address, figures.limit, env.now()) else {
+            figures.turned_away.fetch_add(1, Relaxed);
             if let Some(count) = full.count(env.now()) {
                 tracing::warn!(
-                    connections = options.connections,
+                    connections = figures.limit,
                     count,
                     "connections were refused: all there may be are being answered"
                 );
@@ -166,11 +169,14 @@ async fn call(
     peer: Option<Extension<PeerIdentity>>,
     request: Request,
 ) -> Response {
+    let began = host.env.now();
     let answered = answer(&host, &tenant, &volume, peer.map(|Extension(peer)| peer), request);
-    match host.env.timeout(REQUEST_LIMIT, answered).await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(refusal)) => refusal.into_response(),
-        Err(_) => Refusal::new(408, "body_timeout", "it took too long").into_response(),
+    let answered = host.env.timeout(REQUEST_LIMIT, answered).await;
+    let answered = answered.unwrap_or_else(|_| Err(Refusal::new(408, "body_timeout", "it took too long")));
+    host.figures.count(&answered, host.env.now().since(began));
+    match answered {
+        Ok(answer) => Json(answer).into_response(),
+        Err(refusal) => refusal.into_response(),
     }
 }
 

@@ -21,6 +21,8 @@ mod grants;
 #[cfg(feature = "host")]
 pub mod host;
 mod meter;
+#[cfg(feature = "host")]
+mod metrics;
 mod service;
 #[cfg(feature = "client")]
 mod tally;

@@ -1,8 +1,9 @@
 //! `firn-anchor`: the anchor as a process of its own.
 
 use anyhow::{Context as _, Result};
+use axum::{Router, routing::get};
 use clap::{CommandFactory as _, Parser};
-use firn_anchor_service::host::{HostOptions, serve};
+use firn_anchor_service::host::{HostFigures, HostOptions, serve};
 use firn_table::TableUrl;
 use futures::future::{Either, select};
 use std::{net::SocketAddr, path::PathBuf, pin::pin, process::ExitCode};
@@ -44,6 +45,9 @@ struct Serve {
     /// Connections at once.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
+    /// Where to serve /metrics and /healthz, over plain HTTP.
+    #[arg(long)]
+    listen_metrics: Option<SocketAddr>,
     /// Where the process may keep files of its own.
     #[arg(long, default_value = ".")]
     directory: PathBuf,
@@ -104,14 +108,27 @@ async fn run(arguments: &Serve) -> Result<()> {
         identity: arguments.identity.clone(),
         authority: arguments.authority.clone(),
         grants: arguments.grants.clone(),
-        connections: usize::from(arguments.connections),
+    };
+    let figures = HostFigures::new(usize::from(arguments.connections));
+    let metrics = match arguments.listen_metrics {
+        None => None,
+        Some(address) => {
+            let health = Router::new().route("/healthz", get(|| async { "serving\n" }));
+            let served = firn_metrics::serve(&env, &address.to_string(), figures.clone().metrics(), health)
+                .await
+                .with_context(|| format!("metrics: cannot listen on {address}"))?;
+            Some(served)
+        }
     };
     firn_env::println!("firn-anchor listens on {}", listener.local_addr()?);
+    if let Some(served) = &metrics {
+        firn_env::println!("metrics at http://{}/metrics", served.address);
+    }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let signalled = pin!(async {
         select(pin!(tokio::signal::ctrl_c()), pin!(terminate.recv())).await;
     });
-    match select(signalled, pin!(serve(&env, &options, table, listener))).await {
+    match select(signalled, pin!(serve(&env, &options, figures, table, listener))).await {
         Either::Left(((), _)) => Ok(()),
         Either::Right((served, _)) => Ok(served?),
     }

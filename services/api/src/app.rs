@@ -5,6 +5,7 @@ use crate::{
     limiter::{Limiter, Limits},
     mailer::Mailer,
     metering::OperationCounts,
+    metrics::RequestFigures,
     placement::DiskPlacement,
     policy::Policy,
     pool::Pool,
@@ -112,6 +113,7 @@ struct Inner {
     billing: Billing,
     anchor: AnchorService,
     counts: OperationCounts,
+    served: RequestFigures,
     limiter: Limiter,
     tenant_locks: TenantLocks,
 }
@@ -148,6 +150,7 @@ impl App {
             billing: Billing::new(&parts.env, parts.table.clone()),
             anchor: AnchorService::new(parts.table.clone()),
             counts: OperationCounts::default(),
+            served: RequestFigures::default(),
             limiter: Limiter::new(parts.limits),
             tenant_locks: TenantLocks::default(),
             parts,
@@ -214,6 +217,10 @@ impl App {
 
     pub(crate) fn counts(&self) -> &OperationCounts {
         &self.0.counts
+    }
+
+    pub(crate) fn served(&self) -> &RequestFigures {
+        &self.0.served
     }
 
     pub(crate) fn cloud(&self) -> &dyn CloudSessions {

@@ -71,6 +71,7 @@ pub(crate) async fn identify(
     let took = env.now().since(began);
     // Whoever follows the revocations asks to be kept waiting.
     let is_slow = took >= SLOW && !path.contains("/revocations/after/");
+    ids.app.served().count(response.status(), is_slow);
     if let Some(slow_requests) = is_slow.then(|| ids.slow.count(env.now())).flatten() {
         let status = response.status().as_u16();
         span.in_scope(|| {

@@ -208,7 +208,7 @@ pub async fn serve_recorded(
                 gateways: Vec::new(),
             },
             hears_gateways: false,
-            router: metrics::router(seen),
+            router: metrics::router(app, seen),
         };
         open.push(door.open(app.env()));
     }

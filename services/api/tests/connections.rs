@@ -133,6 +133,9 @@ async fn connections_of_every_unfinished_kind_give_way_to_whoever_asks_and_are_c
     assert!(there <= 48, "{there} connections: {seen}");
     let ended = sum(&seen, "firn_api_connections_ended_total{listener=\"tenants\"");
     assert!(ended >= 100, "{seen}");
+    let answered = sum(&seen, "firn_api_requests_total{outcome=\"answered\"");
+    assert!(answered >= 10, "each question above: {seen}");
+    assert_eq!(sum(&seen, "firn_api_requests_total{outcome=\"failed\""), 0);
     assert_eq!(
         sum(&seen, "firn_api_connections_ended_total{listener=\"internal\""),
         0

@@ -8,6 +8,7 @@ use firn_store::{ProviderPrices, StoreUrl};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     fmt::Display,
+    net::SocketAddr,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -35,6 +36,9 @@ pub struct Config {
     pub roots: Option<TenantVolume>,
     #[serde(default)]
     pub price_book: Option<String>,
+    /// Where `run --every` serves `/metrics` and `/healthz`, over plain HTTP.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
     #[serde(default)]
     pub limits: LimitsSection,
 }
@@ -176,7 +180,7 @@ mod tests {
         assert_eq!(defaults, format!("{:?}", Limits::default()));
         assert_eq!(format!("{:?}", shown.limits()), defaults);
         assert_eq!(config.roots, None);
-        assert!(shown.roots.is_some());
+        assert!(shown.roots.is_some() && shown.metrics.is_some());
     }
 
     #[test]

@@ -5,16 +5,20 @@
 #![recursion_limit = "256"]
 
 mod config;
+mod metrics;
 
+use axum::{Router, routing::get};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use config::Config;
 use firn_cleaner::Report;
 use firn_cleaner_host::{Cleaned, Host, HostError, Target, Work};
-use firn_env::{eprintln, println};
+use firn_env::{Env, eprintln, println};
+use firn_metrics::Served;
 use firn_quantity::{Dollars, Money};
 use firn_store::ProviderPrices;
+use metrics::Figures;
 use serde_json::json;
-use std::{path::Path, path::PathBuf, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, path::Path, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 /// What a run may take beyond its own limit before it is given up: nobody waits for this program but its own loop.
 const BEYOND_THE_LIMIT: Duration = Duration::from_secs(3600);
@@ -108,18 +112,38 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             println!("{}", priced("report", json!(report), &cleaned, prices));
             whole(report)
         }
-        Command::Run { every: Some(every) } => loop {
-            match run(false).await {
-                Ok(cleaned) => match &cleaned.report {
-                    Some(report) => println!("{}", priced("report", json!(report), &cleaned, prices)),
-                    None => eprintln!("firn-cleaner: {}", no_root(target).message),
-                },
-                Err(failure) => eprintln!("firn-cleaner: {}", failure.message),
+        Command::Run { every: Some(every) } => {
+            let figures = Arc::<Figures>::default();
+            let _served = match config.metrics {
+                Some(address) => Some(serve(host.env(), address, figures.clone()).await?),
+                None => None,
+            };
+            loop {
+                let outcome = run(false).await;
+                figures.count(outcome.as_ref().ok(), host.env().wall().as_millis());
+                match outcome {
+                    Ok(cleaned) => match &cleaned.report {
+                        Some(report) => println!("{}", priced("report", json!(report), &cleaned, prices)),
+                        None => eprintln!("firn-cleaner: {}", no_root(target).message),
+                    },
+                    Err(failure) => eprintln!("firn-cleaner: {}", failure.message),
+                }
+                host.env().sleep(Duration::from_secs(every)).await;
             }
-            host.env().sleep(Duration::from_secs(every)).await;
-        },
+        }
         Command::Manual(_) => unreachable!("done before the configuration was read"),
     }
+}
+
+/// Serves the figures to Prometheus, and says where.
+async fn serve(env: &Env, address: SocketAddr, figures: Arc<Figures>) -> Result<Served, Failure> {
+    let health = Router::new().route("/healthz", get(|| async { "serving\n" }));
+    let served = firn_metrics::serve(env, &address.to_string(), figures.metrics(), health)
+        .await
+        .map_err(|error| usage(format!("metrics: cannot listen on {address}: {error}")))?;
+    // Standard output is one line of JSON a run.
+    eprintln!("metrics at http://{}/metrics", served.address);
+    Ok(served)
 }
 
 /// A wrong place is the configuration's fault; everything else may go away by itself.

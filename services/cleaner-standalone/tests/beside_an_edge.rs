@@ -1,11 +1,21 @@
 //! The program gets space back while every edge is off, and an edge started afterwards reads everything.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it starts real programs, and waits for them in real time"
+)]
 
 use firn_integration::Tree;
 use firn_rig::{Client, EXPORT, Edge};
 use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
+
+/// Far longer than a run takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The family whose log lies below the store's directory, and the bytes of its segments.
 fn log_of(store: &Path) -> (String, u64) {
@@ -94,4 +104,59 @@ async fn space_shrinks_while_every_edge_is_off_and_everything_is_there_afterward
     assert!(said.starts_with("whole"), "{said}");
     drop(client);
     edge.stop().await.expect("a clean end");
+    figures_of_runs_that_follow_each_other(&config);
+}
+
+/// What is left of a child when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `run --every` as Prometheus sees it: runs that come to their end, and runs that do not.
+fn figures_of_runs_that_follow_each_other(config: &PathBuf) {
+    let text = std::fs::read_to_string(config).expect("the configuration");
+    std::fs::write(config, format!("metrics = \"127.0.0.1:0\"\n{text}")).expect("a configuration");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
+        .arg("--config")
+        .arg(config)
+        .args(["run", "--every", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let _running = Running(child);
+    let line = said.next().expect("a line").expect("text");
+    let address = line
+        .strip_prefix("metrics at http://")
+        .and_then(|rest| rest.strip_suffix("/metrics"))
+        .expect(&line);
+    let figure = |name: &str| {
+        let mut stream = TcpStream::connect(address).expect("it serves");
+        write!(stream, "GET /metrics HTTP/1.1\r\nhost: {address}\r\n\r\n").expect("a request");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value
+            .unwrap_or_else(|| panic!("{name}: {text}"))
+            .parse::<f64>()
+            .expect("a number")
+    };
+    let began = Instant::now();
+    while figure("firn_cleaner_runs_total") < 2.0 {
+        assert!(began.elapsed() < TIMEOUT, "no second run");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(figure("firn_cleaner_failures_total"), 0.0);
+    assert!(figure("firn_cleaner_last_success_timestamp_seconds") > 1.7e9);
+    assert!(figure("firn_cleaner_listed_bytes") > 0.0);
+    assert_eq!(figure("firn_cleaner_missing_segments"), 0.0);
 }

@@ -16,6 +16,7 @@ use place::Place;
 use std::{fs, path::Path, process::Stdio, time::Duration};
 
 const DOMAIN: &str = "firn.test";
+const REFUSED: &str = "firn_anchor_calls_total{outcome=\"refused\"}";
 const TENANT: TenantId = TenantId([1; 16]);
 
 fn volume(number: u8) -> TenantVolume {
@@ -57,6 +58,7 @@ async fn a_process_conforms_and_lets_nobody_in_but_whom_the_grants_name() {
     let anchor = place.reached(&edges, volume(1));
     conformance::run(std::sync::Arc::new(place.reached(&edges, volume(1))), &place.env).await;
 
+    let refused_before = place.figure(REFUSED);
     let refused = |answer: Result<AnchorAnswer, TableError>| matches!(answer, Err(TableError::Refused(_)));
     // Another volume; another edge; a service that is none of its cleaners; an edge of the name under another authority.
     assert!(refused(family(&place.reached(&edges, volume(2))).await));
@@ -89,6 +91,12 @@ async fn a_process_conforms_and_lets_nobody_in_but_whom_the_grants_name() {
         name: "x".repeat(9_000),
     };
     assert!(matches!(anchor.call(long).await, Err(TableError::Limit(_))));
+    // As Prometheus sees it: each refusal above, and what the conformance asked.
+    assert_eq!(place.figure(REFUSED), refused_before + 6);
+    assert!(place.figure("firn_anchor_calls_total{outcome=\"answered\"}") > 20);
+    assert!(place.figure("firn_anchor_calls_total{outcome=\"conflict\"}") > 0);
+    assert_eq!(place.figure("firn_anchor_calls_total{outcome=\"failed\"}"), 0);
+    assert!(place.figure("firn_anchor_connections") > 0);
 
     // A restart keeps what was committed; who is taken out of the grants is out, and nobody is in on grants that cannot be read.
     let before = family(&anchor).await.unwrap();
@@ -107,7 +115,7 @@ async fn a_process_conforms_and_lets_nobody_in_but_whom_the_grants_name() {
 async fn silent_connections_of_strangers_keep_nobody_from_being_answered() {
     let here = tempfile::tempdir().unwrap();
     let mut place = Place::new(here.path(), 1);
-    place.options = vec!["--connections".into(), "8".into()];
+    place.options.extend(["--connections".into(), "8".into()]);
     place.grant(&[(&edge(1), volume(1), "edge")]);
     let edges = place.issue(&edge(1), "edge.pem");
     place.start();

@@ -8,8 +8,8 @@ use firn_identity::{
 };
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
-    net::SocketAddr,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -21,6 +21,8 @@ pub struct Place {
     authority: CertificateAuthority,
     pub child: Option<Child>,
     pub address: Option<SocketAddr>,
+    /// Where its figures are, once it has started.
+    metrics: Option<String>,
     /// More of the command line.
     pub options: Vec<String>,
 }
@@ -41,7 +43,8 @@ impl Place {
             authority,
             child: None,
             address: None,
-            options: Vec::new(),
+            metrics: None,
+            options: vec!["--listen-metrics".into(), "127.0.0.1:0".into()],
         };
         place.issue(&service("anchor"), "anchor.pem");
         place.grant(&[]);
@@ -91,9 +94,30 @@ impl Place {
         self.spawn(Stdio::piped());
         let mut line = String::new();
         let output = self.child.as_mut().unwrap().stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
+        let mut output = BufReader::new(output);
+        output.read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("firn-anchor listens on ").expect(&line);
         self.address = Some(address.parse().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let address = line
+            .strip_prefix("metrics at http://")
+            .and_then(|rest| rest.trim().strip_suffix("/metrics"));
+        self.metrics = Some(address.expect(&line).to_owned());
+    }
+
+    /// A figure, as Prometheus asks for it; with labels if it has such.
+    pub fn figure(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(self.metrics.as_ref().unwrap()).unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+            .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
     }
 
     pub fn spawn(&mut self, output: Stdio) {
