@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     fn said(text: &str) -> Vec<String> {
-        let judged = judge("u", text).ok().expect("figures of Firn");
+        let judged = judge("u", text).expect("figures of Firn");
         judged.wrong.iter().map(ToString::to_string).collect()
     }
 

@@ -1,4 +1,4 @@
-//! Who may do what in Azure: every role by everything that can be done to every thing of a managed volume, as `tests/policies/azure.txt` says,
+//! The matrix of roles in Azure: each by everything that can be done to every thing of a managed volume, as `tests/policies/azure.txt` says,
 //! asked of a server that checks signatures. AWS's part is all in `tests/policies`.
 //!
 //! ```text
@@ -223,7 +223,7 @@ impl Account {
             place: place.clone(),
             seconds: SESSION_SECONDS,
         };
-        let session = self.sessions.start(&request).await.ok().expect("a session");
+        let session = self.sessions.start(&request).await.ok().unwrap();
         let CloudCredential::AzureSas(signature) = session.credential else {
             panic!("a signature")
         };

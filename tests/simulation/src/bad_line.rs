@@ -1,4 +1,4 @@
-//! What the lines to store and table do to requests in all histories: fair ones are slow, rough ones lose, repeat and delay.
+//! The bad line to store and table in all histories: fair ones are slow, rough ones lose, repeat and delay requests.
 
 use firn_store::Faults;
 use firn_table::FaultRates;
