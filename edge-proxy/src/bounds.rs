@@ -47,6 +47,11 @@ pub fn limits(nfs: &NfsSection) -> ServerLimits {
     }
 }
 
+/// Descriptors that an edge may need.
+pub fn descriptors(connections: usize) -> u64 {
+    connections as u64 + OTHER_DESCRIPTORS
+}
+
 /// Lets the process have as many descriptors as its hard limit gives, and warns if `connections` need more.
 pub fn raise_descriptors(connections: usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -59,7 +64,7 @@ pub fn raise_descriptors(connections: usize) {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    let needed = connections as u64 + OTHER_DESCRIPTORS;
+    let needed = descriptors(connections);
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,

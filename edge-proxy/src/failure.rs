@@ -49,6 +49,15 @@ impl Failure {
         }
     }
 
+    /// It works, and something will hurt.
+    pub fn hurting(message: impl fmt::Display) -> Self {
+        Self {
+            message: message.to_string(),
+            code: 7,
+            is_passing: false,
+        }
+    }
+
     /// The store lost or altered what it had acknowledged.
     pub fn damaged(message: impl fmt::Display) -> Self {
         Self {

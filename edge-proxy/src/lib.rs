@@ -10,6 +10,7 @@ pub mod allocator;
 mod anchor;
 mod bounds;
 mod certificate;
+mod check;
 mod cleaner;
 mod cloud_session;
 mod commands;

@@ -114,11 +114,7 @@ impl Outside {
                 Roots::over(table, prices)
             }
         };
-        let credentials = match config.volume.credentials {
-            CredentialsFrom::Environment => Credentials::Environment,
-            CredentialsFrom::Service => Credentials::Sessions(Arc::new(ServiceSessions::open(&env, config)?)),
-        };
-        let backend = open_store(&env, &config.volume.store, credentials, if_away).await?;
+        let backend = open_store(&env, &config.volume.store, credentials(&env, config)?, if_away).await?;
         #[cfg(feature = "testing")]
         let backend = match fault {
             Some(fault) => faulty(&env, backend, fault)?,
@@ -154,6 +150,19 @@ impl Outside {
         let (rings, keys) = KeyRings::open(config, self, identity).await?;
         Ok((self.parts(family, volume, keys), rings))
     }
+}
+
+/// Who this edge is to its store.
+fn credentials(env: &Env, config: &Config) -> Result<Credentials, Failure> {
+    Ok(match config.volume.credentials {
+        CredentialsFrom::Environment => Credentials::Environment,
+        CredentialsFrom::Service => Credentials::Sessions(Arc::new(ServiceSessions::open(env, config)?)),
+    })
+}
+
+/// The store of a volume as it is, without retries and meters.
+pub(crate) async fn bare_store(env: &Env, config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    open_store(env, &config.volume.store, credentials(env, config)?, IfAway::Fail).await
 }
 
 /// [`Stack::new`] with an upload limit that others have too.

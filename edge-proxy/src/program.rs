@@ -1,7 +1,7 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    accept_rollback, admin, allocator, commands, config, enrol, failure::Failure, format, join,
+    accept_rollback, admin, allocator, check, commands, config, enrol, failure::Failure, format, join,
     parts::Outside, recover, rekey, run, smb, snapshots,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -23,7 +23,7 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, safe to try again; 2 the command line or the configuration is wrong; \
-3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover; 6 the store lost or altered what it had acknowledged";
+3 another edge owns the volume; 4 fenced: another edge took it over while this one served; 5 the journal failed, restart to recover; 6 the store lost or altered what it had acknowledged; 7 check: it would work, and something will hurt";
 
 #[derive(Subcommand)]
 enum Command {
@@ -48,6 +48,9 @@ enum Command {
     },
     /// Checks the configuration file and says what is wrong with it.
     CheckConfig,
+    /// Tells whether this machine and its way to the cloud are fit to serve what the configuration says: disk, clock, ports, firewall,
+    /// network, bucket, anchor. Before the first client, or beside a running edge, which it does not disturb.
+    Check(check::Options),
     /// Prepares this machine to serve a volume of a family that another edge serves: a standby, a replacement, or a look into
     /// a salvage clone. The volume is the one named in the configuration.
     Join {
@@ -205,6 +208,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             }
             return Ok(());
         }
+        Command::Check(options) => return check::check(&edge, *options).await,
         #[cfg(feature = "testing")]
         Command::Run { fault } => return run::run(&edge, fault.as_deref()).await,
         #[cfg(not(feature = "testing"))]
@@ -285,6 +289,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Manual(_) => unreachable!("done before the configuration was read"),
         Command::CheckConfig
+        | Command::Check(_)
         | Command::Run { .. }
         | Command::Status { .. }
         | Command::Top { .. }

@@ -170,7 +170,7 @@ fn memory(edge: &EdgeConfig) -> Result<(), String> {
         sum.saturating_add(limits.memory_cache.0)
             .saturating_add(limits.dirty_memory.0)
     });
-    if let Some(there) = memory_bytes().filter(|there| memory > *there) {
+    if let Some(there) = memory_bytes("MemTotal:").filter(|there| memory > *there) {
         return Err(format!(
             "limits.memory_cache and limits.dirty_memory are {} together, and this machine has {} of memory",
             crate::report::size(memory),
@@ -180,10 +180,10 @@ fn memory(edge: &EdgeConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// The machine's memory, as the kernel says.
-fn memory_bytes() -> Option<u64> {
+/// A figure of the machine's memory, as the kernel says; `field` is a line of `/proc/meminfo`.
+pub fn memory_bytes(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(Size(kib.saturating_mul(1024)).0)
 }

@@ -16,6 +16,8 @@ pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 41;
 /// The oldest kernel served: 7.36 (Linux 5.16) has the second word of flags.
 pub(crate) const MINOR_MIN: u32 = 36;
+/// The kernel that came with it: major and minor number.
+pub const KERNEL_OLDEST: (u32, u32) = (5, 16);
 
 /// Bytes of the header of a request.
 pub(crate) const IN_HEADER_BYTES: usize = 40;

@@ -29,5 +29,6 @@ mod operations;
 mod reply;
 mod request;
 
+pub use abi::KERNEL_OLDEST;
 pub use device::{MountError, is_available};
 pub use mount::{Mount, MountOptions, MountStatus};

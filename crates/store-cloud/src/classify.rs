@@ -44,7 +44,12 @@ const EXPIRED_CODES: [&str; 3] = ["ExpiredToken", "InvalidToken", "TokenRefreshR
 
 /// The key's owner is not known there. Servers differ in the case of the last letter and in the status: some say 404, as of a
 /// bucket that is not there.
-const UNKNOWN_KEY_CODES: [&str; 3] = ["InvalidAccessKeyId", "NoSuchUser", "InvalidClientTokenId"];
+const UNKNOWN_KEY_CODES: [&str; 4] = [
+    "InvalidAccessKeyId",
+    "NoSuchUser",
+    "InvalidClientTokenId",
+    "XAdminUserNotFound",
+];
 
 /// Objects that may not be changed or removed yet.
 const RETENTION_CODES: [&str; 5] = [
@@ -275,6 +280,7 @@ mod tests {
             (400, "ExpiredToken", "renew"),
             (403, "InvalidAccessKeyId", "does not know this access key"),
             (404, "InvalidAccessKeyID", "does not know this access key"),
+            (404, "XAdminUserNotFound", "does not know this access key"),
             (301, "PermanentRedirect", "region=eu-west-1"),
         ] {
             let said = classified("get", false, status, code).to_string();

@@ -38,7 +38,7 @@ pub use key::ObjectKey;
 pub use memory::MemoryStore;
 pub use meter::{Meter, Metered, Usage};
 pub use prices::{Cost, PriceError, ProviderPrices, Route};
-pub use probe::{ProbeError, ProbeReport, probe};
+pub use probe::{ProbeError, ProbeReport, ProbeTimes, Throughput, measure, probe};
 pub use retry::{RetryPolicy, RetryStatistics, Retrying};
 pub use stack::{Stack, StackConfig};
 pub use store::{LIST_PAGE_OBJECTS, ListPage, ObjectInfo, PutMode, Store, VersionPage};

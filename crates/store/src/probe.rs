@@ -3,7 +3,9 @@
 //! writers of one name would destroy each other's data.
 
 use crate::{ObjectKey, PutMode, Store, StoreError};
+use bytes::Bytes;
 use firn_env::Env;
+use std::time::Duration;
 
 /// Why a store is not fit for use.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,34 @@ pub enum ProbeError {
 pub struct ProbeReport {
     /// The probe's object, if these credentials may not delete; that is right for an edge whose bucket a cleaner tends.
     pub left_behind: Option<ObjectKey>,
+    /// What each request took.
+    pub took: ProbeTimes,
+}
+
+/// How long one small request of each kind took, with whatever retries the store makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeTimes {
+    /// The first one, with the connection that it had to make.
+    pub first_put: Duration,
+    /// On a connection that was there.
+    pub put: Duration,
+    /// Of the whole object.
+    pub get: Duration,
+    /// One page of names.
+    pub list: Duration,
+}
+
+/// How fast a large object goes and comes, by one request at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Throughput {
+    /// What was moved, each way.
+    pub bytes: u64,
+    /// Going.
+    pub put: Duration,
+    /// Coming.
+    pub get: Duration,
+    /// The object, if these credentials may not delete.
+    pub left_behind: Option<ObjectKey>,
 }
 
 /// Puts, puts again, reads, lists and deletes one small object under `probe/`.
@@ -44,20 +74,18 @@ pub struct ProbeReport {
 /// # Errors
 /// If the store fails at any of it, or does something else than it was told.
 pub async fn probe(env: &Env, store: &dyn Store) -> Result<ProbeReport, ProbeError> {
-    let failed = |step| move |source| ProbeError::Failed { step, source };
-    let key = ObjectKey::new(&format!(
-        "probe/{:016x}{:016x}",
-        env.random_u64(),
-        env.random_u64()
-    ));
+    let key = probe_key(env);
     let content: [u8; 32] = env.random_bytes();
-    let first = content.to_vec();
+    let mut took = ProbeTimes::default();
+    let began = env.now();
     store
-        .put(&key, vec![first.into()], PutMode::Create)
+        .put(&key, vec![content.to_vec().into()], PutMode::Create)
         .await
         .map_err(failed("creating an object"))?;
+    took.first_put = env.now().since(began);
+    let began = env.now();
     match store.put(&key, vec!["second".into()], PutMode::Create).await {
-        Err(StoreError::AlreadyExists { .. }) => {}
+        Err(StoreError::AlreadyExists { .. }) => took.put = env.now().since(began),
         Err(source) => return Err(failed("refusing a second creation")(source)),
         Ok(()) => {
             // The store is unfit whether or not this one object can be removed.
@@ -65,7 +93,9 @@ pub async fn probe(env: &Env, store: &dyn Store) -> Result<ProbeReport, ProbeErr
             return Err(ProbeError::NotCreateOnly);
         }
     }
+    let began = env.now();
     let whole = store.get(&key).await.map_err(failed("reading an object"))?;
+    took.get = env.now().since(began);
     if whole != content[..] {
         return Err(ProbeError::Altered { what: "whole object" });
     }
@@ -78,15 +108,67 @@ pub async fn probe(env: &Env, store: &dyn Store) -> Result<ProbeReport, ProbeErr
             what: "part of an object",
         });
     }
+    let began = env.now();
     let listed = store.list(key.as_str(), None).await.map_err(failed("listing"))?;
+    took.list = env.now().since(began);
     if listed.objects.iter().all(|object| object.key != key) {
         return Err(ProbeError::Altered { what: "listing" });
     }
+    let left_behind = remove(store, key).await?;
+    Ok(ProbeReport { left_behind, took })
+}
+
+/// Puts, reads and deletes one object of `bytes` under `probe/`.
+///
+/// # Errors
+/// If the store fails at any of it, or returns other bytes than were put.
+pub async fn measure(env: &Env, store: &dyn Store, bytes: u64) -> Result<Throughput, ProbeError> {
+    let key = probe_key(env);
+    // Nothing that could be compressed on the way.
+    let mut content = Vec::with_capacity(bytes as usize);
+    while (content.len() as u64) < bytes {
+        content.extend_from_slice(&env.random_bytes::<4096>());
+    }
+    content.truncate(bytes as usize);
+    let content = Bytes::from(content);
+    let began = env.now();
+    store
+        .put(&key, vec![content.clone()], PutMode::Create)
+        .await
+        .map_err(failed("creating a large object"))?;
+    let put = env.now().since(began);
+    let began = env.now();
+    let whole = store.get(&key).await.map_err(failed("reading a large object"))?;
+    let get = env.now().since(began);
+    if whole != content {
+        return Err(ProbeError::Altered { what: "large object" });
+    }
+    Ok(Throughput {
+        bytes,
+        put,
+        get,
+        left_behind: remove(store, key).await?,
+    })
+}
+
+fn failed(step: &'static str) -> impl Fn(StoreError) -> ProbeError {
+    move |source| ProbeError::Failed { step, source }
+}
+
+/// A name that nobody else has.
+fn probe_key(env: &Env) -> ObjectKey {
+    ObjectKey::new(&format!(
+        "probe/{:016x}{:016x}",
+        env.random_u64(),
+        env.random_u64()
+    ))
+}
+
+/// Deletes the object; gives its name if that is denied.
+async fn remove(store: &dyn Store, key: ObjectKey) -> Result<Option<ObjectKey>, ProbeError> {
     match store.delete(&key).await {
-        Ok(()) => Ok(ProbeReport { left_behind: None }),
-        Err(StoreError::Denied { .. }) => Ok(ProbeReport {
-            left_behind: Some(key),
-        }),
+        Ok(()) => Ok(None),
+        Err(StoreError::Denied { .. }) => Ok(Some(key)),
         Err(source) => Err(failed("deleting an object")(source)),
     }
 }

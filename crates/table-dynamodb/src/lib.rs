@@ -27,5 +27,5 @@ mod retry;
 mod table;
 
 pub use any::{open, open_with_partitions_apart};
-pub use open::AwsCredentials;
+pub use open::{AwsCredentials, exists};
 pub use table::{ConsumedUnits, DynamoDbTable};

@@ -78,6 +78,15 @@ pub(crate) async fn open(
     )))
 }
 
+/// Whether DynamoDB has the table; it is not made.
+///
+/// # Errors
+/// [`TableError`] if DynamoDB is away or refuses to say.
+pub async fn exists(env: &Env, url: &DynamoDbUrl) -> Result<bool, TableError> {
+    let client = connect(url, None).await?;
+    Ok(describe(env, &client, &url.table).await?.is_some())
+}
+
 async fn connect(url: &DynamoDbUrl, credentials: Option<AwsCredentials>) -> Result<Client, TableError> {
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)

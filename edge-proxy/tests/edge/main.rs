@@ -7,6 +7,7 @@
 
 mod administration;
 mod bounds;
+mod check;
 mod cleaning;
 mod damage;
 mod dropped_puts;

@@ -44,6 +44,26 @@ pub async fn create_locked_s3(endpoint: &str, bucket: &str, key: &str, secret: &
     put_s3(key, secret, &format!("{uri}?object-lock="), &[], body).await
 }
 
+/// Makes a table of DynamoDB that is somebody else's: its key is one number.
+pub async fn create_foreign_table(endpoint: &str, table: &str) -> Result<()> {
+    let body = format!(
+        r#"{{"TableName":"{table}","BillingMode":"PAY_PER_REQUEST","AttributeDefinitions":[{{"AttributeName":"id","AttributeType":"N"}}],"KeySchema":[{{"AttributeName":"id","KeyType":"HASH"}}]}}"#
+    );
+    let mut request = HttpRequest::new(HttpRequestBody::from(body));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = format!("{endpoint}/").parse()?;
+    let headers = request.headers_mut();
+    headers.insert("x-amz-target", "DynamoDB_20120810.CreateTable".parse()?);
+    headers.insert("content-type", "application/x-amz-json-1.0".parse()?);
+    let credential = AwsCredential {
+        key_id: "firntest".into(),
+        secret_key: "firntest".into(),
+        token: None,
+    };
+    AwsAuthorizer::new(&credential, "dynamodb", "us-east-1").try_authorize(&mut request, None)?;
+    send(request).await
+}
+
 async fn put_s3(
     key: &str,
     secret: &str,

@@ -4,6 +4,7 @@
 //! - [`Client`]: NFS in terms of the crate `nfs3_client`, which knows nothing of Firn: two ends of one mistake cannot agree.
 //! - `servers`, `buckets`, `cloud` (feature `servers`): a store, a table and a cloud's other services on real servers.
 //! - [`SlowLink`]: a TCP connection's way that can be cut and mended, without being root.
+//! - [`WrongClock`]: a way to an HTTP server whose date is an hour off.
 //!
 //! Nothing here depends on a crate of Firn.
 
@@ -21,7 +22,9 @@ mod edge;
 mod link;
 #[cfg(feature = "servers")]
 pub mod servers;
+mod wrong_clock;
 
 pub use client::{Client, FileHandle, Listed};
 pub use edge::{Counters, EXPORT, Edge, Settings, program};
 pub use link::SlowLink;
+pub use wrong_clock::WrongClock;
