@@ -9,14 +9,14 @@ use crate::{
     mount::{self, ExportEntry, MountEntry, MountStatus, Mounted},
     rpc::{CallError, Client, Credential, Target},
     v3::{
-        self, Procedure,
+        self, Procedure, acl,
         types::{
-            AccessCall, AccessGranted, CommitCall, Committed, CreateCall, CreateHow, DirectoryList,
-            DirectoryListPlus, Entry, Failed, FileAttributes, FileSystemInformation, FileSystemStatus, Found,
-            LinkCall, LinkResult, LinkTarget, Made, MakeDirectoryCall, MakeNodeCall, NewAttributes, NewNode,
-            PathConfiguration, ReadCall, ReadData, ReadDirectoryCall, ReadDirectoryPlusCall, RenameCall,
-            RenameDirectories, SetAttributesCall, StableHow, SymlinkCall, Time, Verifier, WccData, WireName,
-            WriteCall, Written,
+            AccessCall, AccessGranted, AclResult, CommitCall, Committed, CreateCall, CreateHow,
+            DirectoryList, DirectoryListPlus, Entry, Failed, FileAttributes, FileSystemInformation,
+            FileSystemStatus, Found, GetAclCall, LinkCall, LinkResult, LinkTarget, Made, MakeDirectoryCall,
+            MakeNodeCall, NewAttributes, NewNode, PathConfiguration, ReadCall, ReadData, ReadDirectoryCall,
+            ReadDirectoryPlusCall, RenameCall, RenameDirectories, SetAclCall, SetAttributesCall, StableHow,
+            SymlinkCall, Time, Verifier, WccData, WireName, WriteCall, Written,
         },
     },
     xdr::{Decode, Encode, Encoder, Opaque},
@@ -35,6 +35,7 @@ pub struct NfsClient {
     rpc: Client,
     nfs: Target,
     mount: Target,
+    acl: Target,
 }
 
 /// A name in a directory, as calls take it.
@@ -77,6 +78,7 @@ impl NfsClient {
             rpc,
             nfs: target(v3::PROGRAM, v3::VERSION),
             mount: target(mount::PROGRAM, mount::VERSION),
+            acl: target(acl::PROGRAM, acl::VERSION),
         }
     }
 
@@ -333,5 +335,15 @@ impl NfsClient {
         let file = file.clone();
         self.call(Procedure::Commit, &CommitCall { file, offset, count })
             .await
+    }
+
+    pub async fn get_acl(&self, file: &WireHandle, mask: u32) -> OrAttributes<AclResult> {
+        let file = file.clone();
+        let mut results = self.rpc.call(&self.acl, 1, &GetAclCall { file, mask }).await?;
+        Ok(Decode::decode(&mut results)?)
+    }
+
+    pub async fn set_acl(&self, call: &SetAclCall) -> OrAttributes<Option<FileAttributes>> {
+        Ok(Decode::decode(&mut self.rpc.call(&self.acl, 2, call).await?)?)
     }
 }

@@ -47,6 +47,8 @@ pub fn fuzz_rpc_message(data: &[u8]) {
     for procedure in Procedure::ALL {
         call(procedure, message.clone());
     }
+    check::<types::GetAclCall>(&message);
+    check::<types::SetAclCall>(&message);
     results(&message);
 }
 
@@ -97,6 +99,7 @@ fn results(bytes: &Bytes) {
     check::<OrAttributes<types::DirectoryList>>(bytes);
     check::<OrAttributes<types::DirectoryListPlus>>(bytes);
     check::<OrAttributes<types::FileSystemInformation>>(bytes);
+    check::<OrAttributes<types::AclResult>>(bytes);
     check::<Result<types::Made, types::Failed<types::WccData>>>(bytes);
     check::<Vec<mount::ExportEntry>>(bytes);
     check::<Vec<mount::MountEntry>>(bytes);

@@ -1,4 +1,4 @@
-//! Firn's NFSv3 service: ONC RPC, portmap, MOUNT, NFSv3, and its locks (NLM and NSM) over the [`firn_vfs::Vfs`] trait.
+//! Firn's NFSv3 service: ONC RPC, portmap, MOUNT, NFSv3, its ACLs (NFSACL) and its locks (NLM and NSM) over the [`firn_vfs::Vfs`] trait.
 //!
 //! Written for Firn because no existing crate keeps NFS's promises (COMMIT, stable writes, exact READDIR, a duplicate
 //! request cache). The modules stack: [`xdr`] is bytes, [`rpc`] is calls over connections, everything else is a

@@ -1,10 +1,10 @@
 //! The whole service on its ports: NFS, MOUNT and further programs on one, the port mapper on another.
 //!
 //! All programs share one port, by streams and by datagrams, so that a firewall needs one hole (two with the port
-//! mapper's). NFS itself is served by stream only: over datagrams it corrupts data when fragment numbers wrap.
+//! mapper's). NFS itself, and its ACLs, are served by stream only: over datagrams it corrupts data when fragment numbers wrap.
 //!
 //! ```text
-//! port 2049 tcp: nfs mount + further   udp: mount + further   (MOUNT on a port of its own as well, if wanted)
+//! port 2049 tcp: nfs nfsacl mount + further   udp: mount + further   (MOUNT on a port of its own as well, if wanted)
 //! port 111  tcp, udp: portmap          or the same told to a running rpcbind, or neither (clients name the ports)
 //! ```
 
@@ -15,7 +15,7 @@ use crate::{
     rpc::{
         PeerRules, ProcedureStatistics, Program, Programs, Server, ServerLimits, SlowCalls, Transport, Turned,
     },
-    v3::NfsProgram,
+    v3::{NfsProgram, acl::AclProgram},
 };
 use firn_env::Env;
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
@@ -164,8 +164,9 @@ impl NfsService {
         }
         let by_datagram: Vec<Arc<dyn Program>> =
             [mount as Arc<dyn Program>].into_iter().chain(further).collect();
+        let acl = Arc::new(AclProgram::new(nfs.clone()));
         let streams = logged(Programs::new(
-            [nfs as Arc<dyn Program>]
+            [nfs as Arc<dyn Program>, acl]
                 .into_iter()
                 .chain(by_datagram.iter().cloned()),
         ));

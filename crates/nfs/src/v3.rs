@@ -7,6 +7,7 @@
 //! Weak cache consistency: a change reports the attributes right before and after it, taken by the file system at the
 //! instant of the change. A refusal changed nothing, so it reports one set of attributes as both.
 
+pub mod acl;
 mod change;
 mod convert;
 mod data;

@@ -3,10 +3,12 @@
 //! Every structure converts both ways: the server decodes calls and encodes results, the client the opposite. A result is
 //! `Result<Success, Failed<Failure>>`: a status, then what the procedure gives in either case.
 
+mod acl;
 mod attributes;
 mod calls;
 mod results;
 
+pub use acl::*;
 pub use attributes::{
     Device, FileAttributes, FileType, NewAttributes, NewTime, Time, WccAttributes, WccData,
 };

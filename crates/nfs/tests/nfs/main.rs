@@ -10,6 +10,7 @@
 )]
 
 mod access_rules;
+mod acls;
 mod connections;
 mod directories;
 mod duplicates;
