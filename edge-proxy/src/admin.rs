@@ -4,14 +4,15 @@
 //!
 //! ```text
 //! request = {"version": 1, "volume": NAME if there are several, "command": "status" | "sync" | "drain" | "verify" |
-//!            {"clean" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
-//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "rekey" | "error", …}
+//!            {"clean" | "locks" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
+//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "locks" | "rekey" | "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
 //! answered with an error that names the versions, and the connection is closed.
 
 mod client;
+mod locks;
 mod rekey;
 mod server;
 mod snapshots;
@@ -20,6 +21,7 @@ pub use client::{Client, expect_end};
 pub use server::{Admin, DrainRequest, serve};
 
 use crate::{
+    locks::{LockCommand, LockLine},
     rekey::{RekeyCommand, RekeyPart},
     snapshot::{Snapshot, VolumeState},
     snapshots::{SnapshotCommand, SnapshotLine},
@@ -53,6 +55,8 @@ pub enum Command {
     Clean { plan: bool },
     /// Something about snapshots.
     Snapshot { what: SnapshotCommand },
+    /// Something about locks.
+    Locks { what: LockCommand },
     /// Something about keys.
     Rekey { what: RekeyCommand },
     /// Copy from a snapshot.
@@ -125,6 +129,12 @@ pub enum Reply {
     },
     /// The snapshots there are.
     Snapshots { snapshots: Vec<SnapshotLine> },
+    /// Locks, how many there are in all, and whether clients are waited for to reclaim theirs.
+    Locks {
+        locks: Vec<LockLine>,
+        all: u64,
+        in_grace: bool,
+    },
     /// Which keys the volume needs.
     Rekey { rekey: Box<RekeyPart> },
     /// Done.

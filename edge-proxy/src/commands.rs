@@ -20,7 +20,7 @@ pub enum Output {
     Json,
 }
 
-fn unexpected(reply: &Reply) -> Failure {
+pub fn unexpected(reply: &Reply) -> Failure {
     Failure::new(format!(
         "the edge answered something else than it was asked: {reply:?}"
     ))

@@ -27,6 +27,7 @@ mod join;
 mod joined;
 mod later;
 mod life;
+mod locks;
 mod metrics;
 mod nfs;
 mod opened;

@@ -9,14 +9,15 @@ use crate::{
     bounds,
     config::{EdgeConfig, ExportSection},
     failure::Failure,
-    snapshot::{MountPart, NfsPart, OperationPart, TurnedPart},
+    snapshot::{LocksPart, MountPart, NfsPart, OperationPart, TurnedPart},
 };
 use firn_env::Env;
 use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
 };
-use firn_session::{LockLimits, LockTable};
+use firn_session::{LockClient, LockLimits, LockOwner, LockTable};
+use firn_vfs::FileHandle;
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -112,12 +113,26 @@ impl NfsServer {
 
     /// Its part of a snapshot, with the mounts of what is under `exports`, or all; empty if it does not serve.
     pub fn part(&self, exports: Option<&[String]>) -> NfsPart {
-        self.ask(|service| part(service, exports)).unwrap_or_default()
+        let counts = self.table.counts();
+        NfsPart {
+            locks: LocksPart {
+                held: counts.locks as u64,
+                waiting: counts.waiters as u64,
+                clients: counts.clients as u64,
+                in_grace: self.table.in_grace(),
+            },
+            ..self.ask(|service| part(service, exports)).unwrap_or_default()
+        }
     }
 
     /// The locks of all protocols.
     pub fn table(&self) -> LockTable {
         self.table.clone()
+    }
+
+    /// Takes away what a client holds in a file; gives its owners, who are not told.
+    pub fn break_locks(&self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
+        self.locks.break_locks(file, Some(client))
     }
 
     /// Calls about files of the exports with these paths, or of all, since the process began.
@@ -216,6 +231,7 @@ fn part(service: &NfsService, exports: Option<&[String]>) -> NfsPart {
             slow: turned.slow,
         },
         slow_calls: service.slow_calls(),
+        locks: LocksPart::default(),
         mounts,
         operations: operations.into_values().collect(),
     }

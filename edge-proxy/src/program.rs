@@ -1,7 +1,7 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    accept_rollback, admin, allocator, check, commands, config, enrol, failure::Failure, format, join,
+    accept_rollback, admin, allocator, check, commands, config, enrol, failure::Failure, format, join, locks,
     parts::Outside, recover, rekey, run, smb, snapshots,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -118,6 +118,23 @@ enum Command {
         /// The snapshot; without it, the present state.
         #[arg(long)]
         snapshot: Option<String>,
+    },
+    /// Lists who has locked which files, through whatever protocol; breaks locks that a client will not give up.
+    Locks {
+        /// Only those of this file, from the root of the volume.
+        path: Option<String>,
+        /// Takes them away. Who holds them is not told.
+        #[arg(long = "break", requires = "path")]
+        take_away: bool,
+        /// Only those of this client, as the list names it.
+        #[arg(long, requires = "take_away", value_name = "NAME")]
+        client: Option<String>,
+        /// Does it; without, only shows what would be taken away.
+        #[arg(long, requires = "take_away")]
+        yes: bool,
+        /// As a table or as JSON.
+        #[arg(long, value_enum, default_value = "text")]
+        output: commands::Output,
     },
     /// Seals what older keys open anew under the newest one, after a rotation.
     Rekey {
@@ -283,6 +300,14 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Clone { name, snapshot } => {
             snapshots::ask(&config, admin::Command::Clone { snapshot, name }, "cloning").await
         }
+        Command::Locks {
+            path: Some(path),
+            take_away: true,
+            client,
+            yes,
+            ..
+        } => locks::take_away(&config, path, client, yes).await,
+        Command::Locks { path, output, .. } => locks::show(&config, path, output).await,
         Command::Rekey { what } => rekey::rekey(&config, what).await,
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await

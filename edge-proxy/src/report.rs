@@ -3,7 +3,7 @@
 use crate::{
     cleaner::{Cleaned, CleanerPart},
     smb::SmbPart,
-    snapshot::{LocalMountPart, Snapshot, VolumeState},
+    snapshot::{LocalMountPart, LocksPart, Snapshot, VolumeState},
 };
 use firn_edge_state::NewWrites;
 use firn_quantity::{Dollars, Money};
@@ -338,6 +338,9 @@ pub fn status(snapshot: &Snapshot) -> String {
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));
     }
+    if let Some(text) = locks_line(&nfs.locks) {
+        row("Locks", text);
+    }
     for mount in &snapshot.mounts {
         row("Mount", mount_line(mount));
     }
@@ -350,6 +353,21 @@ pub fn status(snapshot: &Snapshot) -> String {
         row("Cleaner", text);
     }
     out
+}
+
+/// Locks of all protocols; nothing if there are none.
+fn locks_line(locks: &LocksPart) -> Option<String> {
+    let grace = match locks.in_grace {
+        true => "; NFS clients may reclaim theirs, nobody gets new ones yet",
+        false => "",
+    };
+    if locks.held + locks.waiting == 0 && !locks.in_grace {
+        return None;
+    }
+    Some(format!(
+        "{} held by {} clients, {} requests wait{grace} (firn-edge locks)",
+        locks.held, locks.clients, locks.waiting
+    ))
 }
 
 /// SMB: what is served, and what is wrong with it.

@@ -8,7 +8,7 @@ use crate::{
     snapshot::LocalMountPart,
 };
 use firn_fuse::{Mount, MountError, MountOptions};
-use firn_session::{AnnouncingVfs, Changes, LockTable, Origin};
+use firn_session::{AnnouncingVfs, Changes, LockProtocol, LockTable, Origin};
 use firn_vfs::{Vfs, VfsLayer};
 use firn_volume::{FollowerVfs, Volume};
 use std::sync::Arc;
@@ -121,6 +121,7 @@ fn options(config: &Config, section: &MountSection) -> MountOptions {
         source: format!("firn:{}", config.volume.name),
         read_only: section.read_only,
         allow_other: section.allow_other,
+        protocol: LockProtocol::Local,
     }
 }
 

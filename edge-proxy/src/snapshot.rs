@@ -240,6 +240,9 @@ pub struct MergingPart {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NfsPart {
+    /// Locks of all volumes and protocols.
+    #[serde(default)]
+    pub locks: LocksPart,
     pub address: String,
     pub connections: u64,
     #[serde(default)]
@@ -250,6 +253,17 @@ pub struct NfsPart {
     pub mounts: Vec<MountPart>,
     /// Procedures that were called.
     pub operations: Vec<OperationPart>,
+}
+
+/// Byte-range locks and share reservations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocksPart {
+    pub held: u64,
+    pub waiting: u64,
+    /// Who holds them: NFS clients, mounts, SMB.
+    pub clients: u64,
+    /// NFS clients of before the start may reclaim theirs, and nobody gets new ones.
+    pub in_grace: bool,
 }
 
 /// Peers that were not served, since the start.
@@ -392,6 +406,11 @@ impl Observed {
             exports: fixed.exports,
             service: Mutex::new(Some(service)),
         }
+    }
+
+    /// The server of NFS and the lock table of all protocols.
+    pub fn nfs(&self) -> &NfsServer {
+        &self.nfs
     }
 
     fn service(&self) -> MutexGuard<'_, Option<Service>> {

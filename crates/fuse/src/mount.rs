@@ -34,6 +34,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Other users than the one the edge runs as may use it, as the modes and ACLs of files allow.
     pub allow_other: bool,
+    /// By what protocol those who hold locks through it come.
+    pub protocol: LockProtocol,
 }
 
 /// What the status page shows.
@@ -84,7 +86,7 @@ impl Mount {
         let vfs: Arc<dyn Vfs> = Arc::new(AnnouncingVfs::new(vfs, changes.clone(), origin).without_waiting());
         let files = OpenFiles::new(vfs.clone(), locks.clone(), firn_session::OpenLimits::default());
         let client = LockClient {
-            protocol: LockProtocol::Local,
+            protocol: options.protocol,
             name: Bytes::copy_from_slice(options.path.as_os_str().as_bytes()),
         };
         let MountOptions {
@@ -92,6 +94,7 @@ impl Mount {
             source,
             read_only,
             allow_other,
+            ..
         } = options.clone();
         let work = move || device::mount(&path, &source, read_only, allow_other);
         let device = env.compute(work).await?;

@@ -20,7 +20,7 @@ mod open_files;
 pub use announcing::AnnouncingVfs;
 pub use changes::{Change, ChangeKind, Changes, Delivery, Origin, WatchCounts, Watcher};
 pub use locks::{
-    ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
+    ByteRange, HeldLock, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
     LockRequest, LockTable, LockWaiter, Locked, ShareMode,
 };
 pub use open_files::{OpenAccess, OpenCounts, OpenError, OpenFile, OpenFiles, OpenId, OpenLimits};

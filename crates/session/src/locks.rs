@@ -124,6 +124,19 @@ pub struct LockHolder {
     pub exclusive: bool,
 }
 
+/// A lock or a share reservation, as administrators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// The file.
+    pub file: FileHandle,
+    /// Whose it is, and which bytes; of a reservation all, exclusive if it denies anything to others.
+    pub holder: LockHolder,
+    /// What it reserves, if it is a reservation.
+    pub share: Option<ShareMode>,
+    /// Requests that wait for locks of this file, whoever is in their way.
+    pub waiting: usize,
+}
+
 /// Why a lock was not given. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
@@ -353,6 +366,17 @@ impl LockTable {
     /// The locks held in a file, by owner and position.
     pub fn holders(&self, file: FileHandle) -> Vec<LockHolder> {
         self.table().holders(file)
+    }
+
+    /// Locks and reservations in files of `file_system`, by file and owner: the first `limit` of them, and how many there are.
+    pub fn held_in(&self, file_system: u64, limit: usize) -> (Vec<HeldLock>, usize) {
+        self.table().held_in(file_system, limit)
+    }
+
+    /// Takes away what `client`, or everybody, holds and has reserved in a file, and serves those who wait for it. Who held it is not told.
+    /// Gives the owners.
+    pub fn break_locks(&self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+        self.table().break_locks(file, client)
     }
 
     /// Counts.

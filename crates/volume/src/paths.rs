@@ -6,7 +6,7 @@
 
 use crate::{
     objects::{DamageKind, KnownDamage},
-    volume::Inner,
+    volume::{Inner, Volume},
 };
 use firn_format::{INODE_MAP, ORPHAN_MAP, Place, ROOT_DIRECTORY};
 use futures::future::{Either, select};
@@ -63,6 +63,13 @@ async fn what(inner: &Inner, damage: &KnownDamage) -> Option<String> {
         )),
         (ORPHAN_MAP, _) => Some("a file that was removed while it was open".into()),
         _ => path_of(inner, damage.inode()).await,
+    }
+}
+
+impl Volume {
+    /// The path of an inode, from the root of the volume; `None` if its directories cannot be read or it has no name.
+    pub async fn path_of(&self, inode: u64) -> Option<String> {
+        path_of(&self.inner, inode).await
     }
 }
 

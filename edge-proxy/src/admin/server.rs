@@ -206,6 +206,7 @@ impl Admin {
             Command::Verify => self.verify(client).await,
             Command::Clean { plan } => self.clean(client, plan).await,
             Command::Snapshot { what } => self.snapshot(client, what).await,
+            Command::Locks { what } => self.locks(client, what).await,
             Command::Rekey { what } => self.rekey(client, what).await,
             Command::Restore {
                 snapshot,
@@ -226,6 +227,7 @@ impl Admin {
         let list = SnapshotCommand::List { space: false };
         match command {
             Command::Status
+            | Command::Locks { .. }
             | Command::Rekey {
                 what: RekeyCommand::Status { .. },
             } => None,

@@ -350,6 +350,16 @@ fn of_server(out: &mut Families, snapshot: &Snapshot) {
         "Calls of clients that took as long as log.slow_call or longer.",
         nfs.slow_calls,
     );
+    out.gauge(
+        "locks_held",
+        "Byte-range locks and share reservations of all protocols.",
+        nfs.locks.held,
+    );
+    out.gauge(
+        "locks_waiting",
+        "Requests that wait for a lock.",
+        nfs.locks.waiting,
+    );
     let mut operations = |name: &str, help: &str, value: fn(&OperationPart) -> Value| {
         let samples = nfs.operations.iter().map(|one| {
             let labels = [

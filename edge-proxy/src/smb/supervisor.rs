@@ -25,7 +25,7 @@ use super::{
 use crate::{config::Config, snapshot::LocalMountPart};
 use firn_env::{Backoff, Env, Monotonic, Task};
 use firn_fuse::{Mount, MountOptions};
-use firn_session::{Changes, LockTable, Origin};
+use firn_session::{Changes, LockProtocol, LockTable, Origin};
 use firn_vfs::Vfs;
 use futures::future::{Either, select};
 use serde::{Deserialize, Serialize};
@@ -338,6 +338,7 @@ impl Supervisor {
             source: format!("firn:{}", self.config.volume.name),
             read_only: false,
             allow_other: true,
+            protocol: LockProtocol::Smb,
         };
         let Volume {
             vfs,

@@ -11,6 +11,7 @@ mod check;
 mod cleaning;
 mod damage;
 mod dropped_puts;
+mod lock_administration;
 mod locks;
 mod machine;
 mod messages;

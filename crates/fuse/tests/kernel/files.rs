@@ -2,7 +2,7 @@
 
 use crate::world::{root, shell, world};
 use firn_fuse::{Mount, MountOptions};
-use firn_session::{Changes, Origin};
+use firn_session::{Changes, LockProtocol, Origin};
 use firn_vfs::Vfs;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::{
@@ -251,6 +251,7 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         source: "firn:again".into(),
         read_only: true,
         allow_other: false,
+        protocol: LockProtocol::Local,
     };
     let again = Mount::start(
         &env,

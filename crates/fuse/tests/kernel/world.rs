@@ -53,6 +53,7 @@ pub fn world() -> Option<World> {
         source: "firn:test".into(),
         read_only: false,
         allow_other: true,
+        protocol: LockProtocol::Local,
     };
     let mount = Mount::start(&env, options, model.clone(), locks.clone(), &changes, Origin(1));
     let mount = runtime.block_on(mount).expect("a mount");

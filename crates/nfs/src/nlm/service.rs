@@ -7,7 +7,8 @@ use crate::{
     rpc::Program,
 };
 use firn_env::{DiskError, Env};
-use firn_session::{LockCounts, LockTable};
+use firn_session::{ByteRange, LockClient, LockCounts, LockOwner, LockTable};
+use firn_vfs::FileHandle;
 use std::sync::Arc;
 
 /// What the status page shows.
@@ -27,6 +28,7 @@ pub struct LockServiceStatus {
 pub struct LockService {
     monitor: Arc<Monitor>,
     table: LockTable,
+    manager: Arc<LockManager>,
     programs: Vec<Arc<dyn Program>>,
 }
 
@@ -50,12 +52,13 @@ impl LockService {
             grants: Grants::default(),
         });
         let programs: Vec<Arc<dyn Program>> = vec![
-            Arc::new(NlmProgram::new(manager)),
+            Arc::new(NlmProgram::new(manager.clone())),
             Arc::new(NsmProgram::new(monitor.clone(), exports)),
         ];
         Ok(Self {
             monitor,
             table,
+            manager,
             programs,
         })
     }
@@ -73,6 +76,18 @@ impl LockService {
     /// The status monitor.
     pub fn monitor(&self) -> &Arc<Monitor> {
         &self.monitor
+    }
+
+    /// Takes away what `client`, or everybody of whatever protocol, holds in a file, and serves those who wait for it. Gives the owners, who are
+    /// not told: nothing in NLM would say it.
+    pub fn break_locks(&self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+        let owners = self.table.break_locks(file, client);
+        for owner in &owners {
+            // Of a lock whose grant is still on its way, the client would believe that it holds it.
+            let grants = &self.manager.grants;
+            grants.settle(&self.table, file, owner, ByteRange::ALL);
+        }
+        owners
     }
 
     /// Counts.

@@ -5,8 +5,8 @@
 //! *queue* edge, which exists only for fairness).
 
 use super::{
-    ByteRange, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockRequest, ShareMode,
-    segments::Segments,
+    ByteRange, HeldLock, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockRequest,
+    ShareMode, segments::Segments,
 };
 use firn_vfs::FileHandle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,21 +216,30 @@ impl Table {
             self.dequeue(number);
         }
         for file in &files {
-            self.release_in_file(*file, |owner| owner.client == *client);
+            self.release_in_file(*file, Some(client));
         }
         self.serve(files);
     }
 
-    fn release_in_file(&mut self, file: FileHandle, whose: impl Fn(&LockOwner) -> bool) {
+    pub(super) fn break_locks(&mut self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+        let owners = self.release_in_file(file, client);
+        self.serve(BTreeSet::from([file]));
+        owners
+    }
+
+    /// Releases what a client, or everybody, holds and has reserved in a file.
+    fn release_in_file(&mut self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
         let Some(locks) = self.files.get(&file) else {
-            return;
+            return Vec::new();
         };
         let holders = locks.held.keys().chain(locks.shares.keys());
-        let owners: BTreeSet<LockOwner> = holders.filter(|owner| whose(owner)).cloned().collect();
-        for owner in owners {
-            self.set(file, &owner, ByteRange::ALL, None);
-            self.unshare(file, &owner);
+        let is_asked = |owner: &&LockOwner| client.is_none_or(|client| owner.client == *client);
+        let owners: BTreeSet<LockOwner> = holders.filter(is_asked).cloned().collect();
+        for owner in &owners {
+            self.set(file, owner, ByteRange::ALL, None);
+            self.unshare(file, owner);
         }
+        owners.into_iter().collect()
     }
 
     pub(super) fn is_used_by(&self, client: &LockClient) -> bool {
@@ -248,6 +257,37 @@ impl Table {
                 exclusive: segment.exclusive,
             })
             .collect()
+    }
+
+    pub(super) fn held_in(&self, file_system: u64, limit: usize) -> (Vec<HeldLock>, usize) {
+        let of = |inode| FileHandle { file_system, inode };
+        let (mut listed, mut all) = (Vec::new(), 0);
+        for (file, locks) in self.files.range(of(0)..=of(u64::MAX)) {
+            let held = locks.held.iter().flat_map(|(owner, segments)| {
+                let segments = segments.iter();
+                segments.map(move |segment| (owner, segment.range, segment.exclusive, None))
+            });
+            let shares = locks.shares.iter().map(|(owner, share)| {
+                let denies = share.deny_read || share.deny_write;
+                (owner, ByteRange::ALL, denies, Some(*share))
+            });
+            for (owner, range, exclusive, share) in held.chain(shares) {
+                all += 1;
+                if listed.len() < limit {
+                    listed.push(HeldLock {
+                        file: *file,
+                        holder: LockHolder {
+                            owner: owner.clone(),
+                            range,
+                            exclusive,
+                        },
+                        share,
+                        waiting: locks.queue.len(),
+                    });
+                }
+            }
+        }
+        (listed, all)
     }
 
     pub(super) fn counts(&self) -> LockCounts {

@@ -1,5 +1,7 @@
 //! The lock table against a model that keeps every byte by itself, and what humans must understand as examples.
 
+mod administration;
+
 use super::*;
 use futures::FutureExt;
 use proptest::prelude::*;
