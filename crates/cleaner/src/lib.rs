@@ -18,7 +18,10 @@
 //!
 //! Any number of cleaners may run at once, die anywhere, and wake after a year: the only step that changes what others see
 //! is the transaction, and it is refused if anything was retired since the cleaner began to look. See decisions 0031 to 0033.
+//!
+//! The same reading without keys makes audits: proof by sampling that the bucket has what all roots need ([`audit()`]).
 
+mod audit;
 mod branches;
 mod deletion;
 mod error;
@@ -35,6 +38,10 @@ mod run;
 mod tenure;
 mod victims;
 
+pub use audit::{
+    AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, VolumeAudit,
+    audit,
+};
 pub use branches::has_head;
 pub use error::{CleanError, Damage};
 pub use limits::Limits;

@@ -116,7 +116,7 @@ async fn file_map(
 }
 
 /// The map of an inode: its one child, at the level its plain section tells.
-fn root_of_map(inode: &VerifiedObject) -> Result<Option<TreeRoot>, CleanError> {
+pub(crate) fn root_of_map(inode: &VerifiedObject) -> Result<Option<TreeRoot>, CleanError> {
     let header = &inode.header;
     let level = header.plain.first().copied().unwrap_or(0);
     match (&header.children[..], level) {

@@ -141,11 +141,28 @@ impl Objects {
         }
     }
 
-    async fn get_anew(&mut self, pointer: &Pointer, place: Place) -> Result<Arc<VerifiedObject>, CleanError> {
-        let object = Arc::new(self.fetch(pointer, place).await?);
+    /// From the store, whatever is in memory.
+    pub async fn get_anew(
+        &mut self,
+        pointer: &Pointer,
+        place: Place,
+    ) -> Result<Arc<VerifiedObject>, CleanError> {
+        let object = self.fetch(pointer, place).await?;
+        Ok(self.take(pointer.location, object))
+    }
+
+    /// The object a trusted pointer names, if it is in memory and stands at this place.
+    pub fn cached(&self, pointer: &Pointer, place: Place) -> Option<Arc<VerifiedObject>> {
+        let (_, found) = self.cache.get(&pointer.uid)?;
+        (found.header.place == place).then(|| found.clone())
+    }
+
+    /// Takes an object that was read and verified, by the pointer's location by which it was reached.
+    pub fn take(&mut self, location: Location, object: VerifiedObject) -> Arc<VerifiedObject> {
+        let object = Arc::new(object);
         self.fetched += 1;
-        self.keep(pointer.location, &object);
-        Ok(object)
+        self.keep(location, &object);
+        object
     }
 
     /// Keeps a verified object that others will be reached through.

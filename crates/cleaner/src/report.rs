@@ -4,7 +4,7 @@ use crate::Damage;
 use firn_anchor::Listing;
 use firn_quantity::Money;
 use firn_store::{ProviderPrices, Route, Usage};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Things that are named in a report at most; beyond, only their number grows.
 const NAMED: usize = 32;
@@ -28,7 +28,7 @@ impl Named {
 }
 
 /// A damaged object as a report shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedFile {
     /// The inode it belongs to (0 to 3: the volume's own maps).
     pub inode: u64,

@@ -1,0 +1,228 @@
+//! The audit: proof by random sampling that a bucket still has what the volumes of a family need, without keys.
+//!
+//! ```text
+//! table → roots → checkpoints → census: everything but data read whole; the bytes of data below it counted
+//!                                 │ while they are counted, each of n slots draws one of them     → draws
+//!                                 └ the objects that have these bytes, read as readers would      → challenges
+//! what failed is looked up once more in the newest roots: still needed → found; needed by nobody → released
+//! ```
+//!
+//! What must exist follows from the root alone: no listing is asked and no usage map, since the one is the store's word and the
+//! other a hint. A node names each child by its hash and tells how many bytes it has, so a walk over the nodes, a few thousandths of
+//! the data, knows all of it; snapshots and retained roots are walked where they differ from the next newer root. Randomness is drawn
+//! after the root was read, and no request tells what will be asked until it is asked.
+//!
+//! So damage of nodes and inodes is found for certain, and if a share x of the bytes of data were lost or altered, whichever, n
+//! challenges would all miss it with probability (1 − x)ⁿ. See decision 0195.
+
+mod budget;
+mod census;
+mod draws;
+mod newest;
+mod reading;
+mod report;
+
+pub use report::{AuditReport, Detection, VolumeAudit};
+
+use crate::{CleanError, branches::Branch, objects::Objects};
+use budget::Budget;
+use census::{Census, Failure, Sample};
+use firn_anchor::Anchor;
+use firn_env::Env;
+use firn_format::{Pointer, VolumeId};
+use firn_quantity::Money;
+use firn_store::{Metered, ProviderPrices, Route, Store, Usage};
+use futures::future::join_all;
+use newest::{Failures, branches_now};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Challenges of one audit at most: 1 in 10,000 of the bytes is then found with 99.995 %. Each takes 100 bytes of memory.
+pub const MAX_CHALLENGES: u32 = 100_000;
+
+/// Enough to find 1 % of the bytes with 99.9 %.
+pub const DEFAULT_CHALLENGES: u32 = 688;
+
+/// Challenges under way at a time.
+const READ_TOGETHER: usize = 16;
+
+/// Nodes and inodes kept in memory, so that those that snapshots share are read once.
+const CACHE_BYTES: usize = 32 << 20;
+
+/// What an audit is to do.
+#[derive(Clone, Debug)]
+pub struct AuditRequest {
+    /// Only this volume; `None`: all of the family.
+    pub volume: Option<VolumeId>,
+    /// Bytes that are drawn in each volume, with repetition; at most [`MAX_CHALLENGES`].
+    pub challenges: u32,
+    /// What the store may charge for all of it. What is left undone then is said.
+    pub budget: Money,
+    /// By which prices.
+    pub prices: ProviderPrices,
+    /// Which way the bytes go.
+    pub route: Route,
+}
+
+/// How far an audit is, for whoever shows it meanwhile.
+#[derive(Debug, Default)]
+pub struct AuditProgress {
+    /// Nodes and inodes read.
+    pub read_objects: AtomicU64,
+    /// Bytes of data counted.
+    pub data_bytes: AtomicU64,
+    /// Challenges answered.
+    pub answered: AtomicU64,
+}
+
+/// Audits volumes of a family. Changes nothing; cancel-safe.
+///
+/// # Errors
+/// [`CleanError`] if table or store cannot be asked; [`CleanError::Damaged`] if a root itself is lost or damaged, so that
+/// nothing can be said about what hangs on it. Other damage is in the report.
+pub async fn audit(
+    env: &Env,
+    store: Arc<dyn Store>,
+    anchor: &Anchor,
+    request: &AuditRequest,
+    progress: &AuditProgress,
+) -> Result<AuditReport, CleanError> {
+    let store = Metered::new(store);
+    let meter = store.meter();
+    let budget = Budget::new(meter.clone(), request);
+    let mut objects = Objects::new(env, Arc::new(store), anchor, CACHE_BYTES);
+    let branches = branches_now(&mut objects).await?;
+    let wanted = |branch: &&Branch| request.volume.is_none_or(|volume| volume == branch.volume);
+    let mut volumes = Vec::new();
+    for branch in branches.iter().filter(wanted) {
+        volumes.extend(audit_volume(&mut objects, branch, request, &budget, progress).await?);
+    }
+    let usage = meter.usage();
+    Ok(AuditReport {
+        volumes,
+        prices: request.prices.name.clone(),
+        cost: request.prices.cost(&usage, request.route).total(),
+        usage,
+    })
+}
+
+/// `None` of a volume that was never committed.
+async fn audit_volume(
+    objects: &mut Objects,
+    branch: &Branch,
+    request: &AuditRequest,
+    budget: &Budget,
+    progress: &AuditProgress,
+) -> Result<Option<VolumeAudit>, CleanError> {
+    let (Some(head), Some(root)) = (&branch.head, &branch.tuple.root) else {
+        return Ok(None);
+    };
+    let challenges = request.challenges.min(MAX_CHALLENGES) as usize;
+    let mut census = Census::new(&objects.env, challenges, progress);
+    let mut is_whole = census.walk(objects, &head.trees, None, budget).await?;
+    let mut newer = &head.trees;
+    let mut walked_roots = 0;
+    for older in branch.retained.iter().rev() {
+        if firn_env::planted!("cleaner.audit_without_snapshots") || !is_whole {
+            break;
+        }
+        is_whole = census.walk(objects, older, Some(newer), budget).await?;
+        newer = older;
+        walked_roots += u64::from(is_whole);
+    }
+    let counted = census.end();
+    let mut report = VolumeAudit {
+        volume: branch.volume.to_string(),
+        name: branch.tuple.name.clone(),
+        version: root.version.0,
+        root: root.uid.to_string(),
+        committed_at_ms: root.committed_at_ms,
+        retained_roots: branch.retained.len() as u64,
+        walked_roots,
+        read_objects: counted.read_objects,
+        read_bytes: counted.read_bytes,
+        data_objects: counted.data_objects,
+        data_bytes: counted.data_bytes,
+        asked: challenges as u64,
+        ..VolumeAudit::default()
+    };
+    let mut failures = counted.failures;
+    let answered = challenge(
+        objects,
+        counted.drawn,
+        budget,
+        progress,
+        &mut failures,
+        &mut report,
+    )
+    .await?;
+    // With nothing to draw there is nothing left unasked.
+    report.is_complete = is_whole && (answered || counted.data_bytes == 0);
+    failures.settle(objects, branch, &mut report).await?;
+    report.estimate();
+    Ok(Some(report))
+}
+
+/// Reads what was drawn; whether the money was enough for all of it.
+async fn challenge(
+    objects: &mut Objects,
+    drawn: Vec<Sample>,
+    budget: &Budget,
+    progress: &AuditProgress,
+    failures: &mut Failures,
+    report: &mut VolumeAudit,
+) -> Result<bool, CleanError> {
+    // In the order of the slots: wherever this is broken off, what was answered is a sample without a bias.
+    for group in drawn.chunks(READ_TOGETHER) {
+        let bytes_down = group
+            .iter()
+            .map(|sample| u64::from(sample.pointer.location.length))
+            .sum();
+        if !budget.allows(&Usage {
+            ranged_gets: group.len() as u64,
+            bytes_down,
+            ..Usage::default()
+        }) {
+            return Ok(false);
+        }
+        let mut settled = Vec::with_capacity(group.len());
+        for sample in group {
+            let location = objects.settle(&sample.pointer.location).await?;
+            settled.push(Pointer {
+                location: location.unwrap_or(sample.pointer.location),
+                ..sample.pointer
+            });
+        }
+        let reads = group.iter().zip(&settled);
+        let reads = reads.map(|(sample, pointer)| objects.read_at(pointer, sample.place));
+        let read = join_all(reads).await;
+        for (sample, outcome) in group.iter().zip(read) {
+            let mut is_intact = match outcome? {
+                Ok(_) => true,
+                Err(detail) => {
+                    firn_env::planted!("cleaner.audit_believes_presence")
+                        && !detail.starts_with("there is no")
+                }
+            };
+            if !is_intact {
+                // As a reader would go on: by whatever record leads there.
+                is_intact = match objects.get_anew(&sample.pointer, sample.place).await {
+                    Ok(_) => true,
+                    Err(CleanError::Damaged(_)) => {
+                        failures.add(Failure {
+                            sample: *sample,
+                            is_drawn: true,
+                        });
+                        false
+                    }
+                    Err(error) => return Err(error),
+                };
+            }
+            report.intact += u64::from(is_intact);
+            progress.answered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Ok(true)
+}

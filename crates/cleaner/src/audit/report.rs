@@ -1,0 +1,146 @@
+//! Report of an audit: what was read, what was drawn, what was found, and what would have been.
+
+use crate::{Damage, DamagedFile};
+use firn_format::SegmentId;
+use firn_quantity::Money;
+use firn_store::Usage;
+use serde::{Deserialize, Serialize};
+
+/// Damages named in a report at most; beyond, only their number grows.
+const NAMED: usize = 32;
+
+/// The shares of damaged bytes for which a report tells how likely they would have been found.
+pub const SHARES: [f64; 4] = [0.0001, 0.001, 0.01, 0.05];
+
+/// What an audit found, volume by volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AuditReport {
+    /// Those that were audited. Empty: none of those that were asked for was ever committed.
+    pub volumes: Vec<VolumeAudit>,
+    /// The book of prices.
+    pub prices: String,
+    /// What the store charges for the audit, by it.
+    pub cost: Money,
+    /// Its requests by class, and their bytes.
+    pub usage: Usage,
+}
+
+/// How likely so much damage would have been found.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detection {
+    /// Share of the data's bytes that is lost or altered.
+    pub share: f64,
+    /// The probability that one challenge at least would have met it.
+    pub probability: f64,
+}
+
+/// What an audit found in one volume: its head, its snapshots, and roots retained at takeovers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeAudit {
+    /// Its id.
+    pub volume: String,
+    /// Its name.
+    pub name: String,
+    /// The version of its head that was audited.
+    pub version: u64,
+    /// The hash of that root.
+    pub root: String,
+    /// When it was committed, milliseconds since 1970.
+    pub committed_at_ms: i64,
+    /// Snapshots and other roots that are retained.
+    pub retained_roots: u64,
+    /// Those of them that were gone through.
+    pub walked_roots: u64,
+    /// Nodes, inodes and leaves of the usage map that were read, and are right.
+    pub read_objects: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Blocks of files and pages of directories that the trees lead to.
+    pub data_objects: u64,
+    /// Their bytes, sealed: those of which the draws are.
+    pub data_bytes: u64,
+    /// Bytes that were to be drawn.
+    pub asked: u64,
+    /// Draws whose object was there and right.
+    pub intact: u64,
+    /// Draws whose object was not.
+    pub damaged_draws: u64,
+    /// Draws whose object no root needed any more when it was found to be gone; they count as none.
+    pub released: u64,
+    /// Nodes and inodes that are lost or damaged: found for certain, since all are read.
+    pub damaged_nodes: u64,
+    /// Nodes and inodes that were moved while they were read, so that what hangs on them was not counted.
+    pub moved: u64,
+    /// What is lost or damaged, the first few.
+    pub damaged: Vec<DamagedFile>,
+    /// Segments that are needed, and neither in the bucket nor retired; the first few.
+    pub lost_segments: Vec<String>,
+    /// Whether everything was gone through and each draw was answered.
+    pub is_complete: bool,
+    /// How likely damage of some extents would have been found, by the draws that were answered.
+    pub detections: Vec<Detection>,
+}
+
+impl AuditReport {
+    /// Whether nothing that was found is wrong.
+    pub fn is_intact(&self) -> bool {
+        self.volumes.iter().all(VolumeAudit::is_intact)
+    }
+
+    /// Whether all was gone through that was to be.
+    pub fn is_complete(&self) -> bool {
+        !self.volumes.is_empty() && self.volumes.iter().all(|volume| volume.is_complete)
+    }
+}
+
+impl VolumeAudit {
+    /// Whether nothing that was found is wrong.
+    pub fn is_intact(&self) -> bool {
+        self.damaged_draws == 0 && self.damaged_nodes == 0
+    }
+
+    /// Draws that were answered.
+    pub fn answered(&self) -> u64 {
+        self.intact + self.damaged_draws
+    }
+
+    /// With which probability this audit finds a share of the data's bytes damaged, whichever these are.
+    pub fn probability(&self, share: f64) -> f64 {
+        1.0 - (1.0 - share.clamp(0.0, 1.0)).powf(self.answered() as f64)
+    }
+
+    pub(super) fn estimate(&mut self) {
+        self.detections = SHARES
+            .iter()
+            .map(|share| Detection {
+                share: *share,
+                probability: self.probability(*share),
+            })
+            .collect();
+    }
+
+    pub(super) fn count_released(&mut self, is_drawn: bool) {
+        self.released += u64::from(is_drawn);
+    }
+
+    pub(super) fn count_moved(&mut self) {
+        self.moved += 1;
+        self.is_complete = false;
+    }
+
+    pub(super) fn add_damage(&mut self, damage: &Damage, segment: SegmentId, is_drawn: bool) {
+        self.add_more(u64::from(is_drawn), u64::from(!is_drawn));
+        let file = DamagedFile {
+            inode: damage.inode(),
+            detail: format!("{damage}; it should lie in segment {segment}"),
+        };
+        if self.damaged.len() < NAMED && !self.damaged.contains(&file) {
+            self.damaged.push(file);
+        }
+    }
+
+    pub(super) fn add_more(&mut self, drawn: u64, nodes: u64) {
+        self.damaged_draws += drawn;
+        self.damaged_nodes += nodes;
+    }
+}
