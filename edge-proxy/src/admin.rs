@@ -4,13 +4,15 @@
 //!
 //! ```text
 //! request = {"version": 1, "volume": NAME if there are several, "command": "status" | "sync" | "drain" | "verify" |
-//!            {"clean" | "locks" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
-//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "snapshots" | "locks" | "rekey" | "error", …}
+//!            {"audit" | "clean" | "locks" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
+//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "audited" | "snapshots" | "locks" | "rekey" |
+//!            "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
 //! answered with an error that names the versions, and the connection is closed.
 
+mod audit;
 mod client;
 mod locks;
 mod rekey;
@@ -26,6 +28,8 @@ use crate::{
     snapshot::{Snapshot, VolumeState},
     snapshots::{SnapshotCommand, SnapshotLine},
 };
+use firn_cleaner::AuditReport;
+use firn_quantity::Money;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -51,6 +55,13 @@ pub enum Command {
     Drain,
     /// Read everything committed from the store and check it.
     Verify,
+    /// Read a random sample of it and check that.
+    Audit {
+        /// Bytes that are drawn.
+        challenges: u32,
+        /// What the store may charge.
+        budget: Money,
+    },
     /// One run of the cleaner inside, or a look at what it would do.
     Clean { plan: bool },
     /// Something about snapshots.
@@ -127,6 +138,8 @@ pub enum Reply {
         #[serde(default)]
         epochs: Vec<u32>,
     },
+    /// The end of an audit.
+    Audited { report: Box<AuditReport> },
     /// The snapshots there are.
     Snapshots { snapshots: Vec<SnapshotLine> },
     /// Locks, how many there are in all, and whether clients are waited for to reclaim theirs.

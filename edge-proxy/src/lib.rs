@@ -8,6 +8,7 @@ mod accept_rollback;
 mod admin;
 pub mod allocator;
 mod anchor;
+mod audit;
 mod bounds;
 mod certificate;
 mod check;

@@ -186,7 +186,7 @@ impl Life {
         let book = config.price_book()?;
         let cleaner = Arc::new(InsideCleaner::new(
             outside,
-            parts.anchor.clone(),
+            (parts.volume, parts.anchor.clone()),
             &config.cleaner,
             book.clone(),
         ));

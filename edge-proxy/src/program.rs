@@ -1,8 +1,8 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    accept_rollback, admin, allocator, check, commands, config, enrol, failure::Failure, format, join, locks,
-    parts::Outside, recover, rekey, run, smb, snapshots,
+    accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, join,
+    locks, parts::Outside, recover, rekey, run, smb, snapshots,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -93,6 +93,8 @@ enum Command {
     Drain,
     /// Reads everything committed from the store and checks it while the edge serves; names each damaged file.
     Verify,
+    /// Reads a random sample of what the store should have and checks it; tells with which probability damage would have been found.
+    Audit(audit::AuditArguments),
     /// Makes, lists, protects and deletes snapshots of the volume the edge serves.
     Snapshot {
         #[command(subcommand)]
@@ -282,6 +284,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
         Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,
         Command::Verify => commands::verify(&config).await,
+        Command::Audit(arguments) => audit::audit(&config, arguments).await,
         Command::Snapshot { what } => snapshots::snapshot(&config, what).await,
         Command::Restore {
             snapshot,

@@ -54,6 +54,7 @@ pub struct Admin {
     pub observed: Arc<Observed>,
     drains: mpsc::Sender<DrainRequest>,
     verifying: AsyncMutex<()>,
+    pub(super) auditing: AsyncMutex<()>,
 }
 
 /// Answers on the socket until the task is aborted.
@@ -189,6 +190,7 @@ impl Admin {
             observed,
             drains,
             verifying: AsyncMutex::new(()),
+            auditing: AsyncMutex::new(()),
         }
     }
 
@@ -204,6 +206,7 @@ impl Admin {
             Command::Sync => self.sync(client).await,
             Command::Drain => self.drain(client).await,
             Command::Verify => self.verify(client).await,
+            Command::Audit { challenges, budget } => self.audit(client, challenges, budget).await,
             Command::Clean { plan } => self.clean(client, plan).await,
             Command::Snapshot { what } => self.snapshot(client, what).await,
             Command::Locks { what } => self.locks(client, what).await,
@@ -235,6 +238,7 @@ impl Admin {
             Command::Sync
             | Command::Drain
             | Command::Verify
+            | Command::Audit { .. }
             | Command::Clean { .. }
             | Command::Rekey { .. }
             | Command::Snapshot { .. }

@@ -6,6 +6,7 @@
 )]
 
 mod administration;
+mod auditing;
 mod bounds;
 mod check;
 mod cleaning;

@@ -1,0 +1,50 @@
+//! Audits, asked for over the admin socket.
+
+use super::{
+    Reply,
+    server::{Admin, Replies},
+};
+use crate::report;
+use firn_cleaner::{AuditProgress, CleanError};
+use firn_quantity::Money;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+impl Admin {
+    /// A client that goes away ends it.
+    pub(super) async fn audit(
+        &self,
+        client: &mut Replies,
+        challenges: u32,
+        budget: Money,
+    ) -> std::io::Result<()> {
+        let Ok(_auditing) = self.auditing.try_lock() else {
+            let text = "an audit is under way already".into();
+            return client.send(&Reply::Error { text }).await;
+        };
+        let progress = Arc::new(AuditProgress::default());
+        let (cleaner, seen) = (self.observed.cleaner.clone(), progress.clone());
+        let work = async move { cleaner.audit(challenges, budget, &seen).await };
+        let told = || {
+            format!(
+                "{} nodes and inodes read, {} of data below them, {} challenges answered",
+                progress.read_objects.load(Relaxed),
+                report::size(progress.data_bytes.load(Relaxed)),
+                progress.answered.load(Relaxed)
+            )
+        };
+        let reply = match client.meanwhile(work, told).await? {
+            Ok(report) => Reply::Audited {
+                report: Box::new(report),
+            },
+            Err(CleanError::Damaged(damage)) => Reply::Damage {
+                inode: damage.inode(),
+                path: None,
+                detail: damage.to_string(),
+            },
+            Err(error) => Reply::Error {
+                text: format!("the audit ended early: {error}"),
+            },
+        };
+        client.send(&reply).await
+    }
+}

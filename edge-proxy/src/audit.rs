@@ -1,0 +1,167 @@
+//! `firn-edge audit`: a random sample of what the store should have, read from it, and with which probability damage would have been found.
+
+use crate::{
+    admin::{Client, Command, Reply, expect_end},
+    commands::Output,
+    config::Config,
+    failure::Failure,
+    report::size,
+    snapshots::utc,
+};
+use firn_cleaner::{AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, VolumeAudit};
+use firn_env::{eprintln, print, println};
+use firn_quantity::{Dollars, Money};
+use std::fmt::Write;
+
+/// How much is asked.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AuditArguments {
+    /// Bytes that are drawn at random; each takes one request. 688 find 1 % of damage with 99.9 %.
+    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_CHALLENGES,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHALLENGES)))]
+    challenges: u32,
+    /// What the store may charge for it, in dollars. What it is not enough for is left out, and that is said.
+    #[arg(long, value_name = "DOLLARS", default_value = "1", value_parser = dollars)]
+    budget: Money,
+    /// For people or as JSON.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+fn dollars(text: &str) -> Result<Money, String> {
+    Money::parse(text).ok_or_else(|| format!("{text:?} is no amount of dollars such as 0.25"))
+}
+
+/// Asks the running edge, and fails if something is damaged (6) or not everything was asked (1).
+pub async fn audit(config: &Config, arguments: AuditArguments) -> Result<(), Failure> {
+    let AuditArguments {
+        challenges,
+        budget,
+        output,
+    } = arguments;
+    eprintln!(
+        "auditing: {challenges} challenges, for {} at most by the edge's price book",
+        Dollars(budget)
+    );
+    let mut client = Client::ask(config, Command::Audit { challenges, budget }).await?;
+    let report = match expect_end(&mut client, "auditing").await? {
+        Reply::Audited { report } => report,
+        Reply::Damage { detail, .. } => {
+            return Err(Failure::damaged(format!(
+                "the volume's root itself is lost or damaged: {detail}"
+            )));
+        }
+        other => {
+            return Err(Failure::new(format!(
+                "the edge answered something else than it was asked: {other:?}"
+            )));
+        }
+    };
+    match output {
+        Output::Text => print!("{}", text(&report)),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::new)?),
+    }
+    if !report.is_intact() {
+        return Err(Failure::damaged(
+            "what is named above is lost or damaged. `firn-edge verify` names all files that this concerns; bring the store's objects \
+             back from its versions, or the files from a snapshot or a backup",
+        ));
+    }
+    if !report.is_complete() {
+        return Err(Failure::new(
+            "nothing wrong was found, but not everything was asked; the figures above are of what was. Ask again, or with a larger \
+             --budget",
+        ));
+    }
+    Ok(())
+}
+
+/// The report for people.
+fn text(report: &AuditReport) -> String {
+    let mut text = String::new();
+    for volume in &report.volumes {
+        volume_lines(&mut text, volume);
+    }
+    if report.volumes.is_empty() {
+        text.push_str("nothing was committed yet: there is nothing to ask the store for\n");
+    }
+    let usage = &report.usage;
+    let _ = writeln!(
+        text,
+        "it took {} requests and {}, for {} by {}",
+        usage.requests(),
+        size(usage.bytes_down),
+        Dollars(report.cost),
+        report.prices
+    );
+    text
+}
+
+fn volume_lines(text: &mut String, volume: &VolumeAudit) {
+    let _ = writeln!(
+        text,
+        "volume {}: version {} of {}, root {}",
+        volume.name,
+        volume.version,
+        utc(volume.committed_at_ms),
+        volume.root
+    );
+    let _ = writeln!(
+        text,
+        "  trees: {} nodes and inodes ({}) of the head and of {} of {} snapshots and other retained roots read, {} lost or damaged",
+        volume.read_objects,
+        size(volume.read_bytes),
+        volume.walked_roots,
+        volume.retained_roots,
+        volume.damaged_nodes
+    );
+    let _ = writeln!(
+        text,
+        "  data: {} of {} challenges among {} objects ({}) answered: {} intact, {} lost or damaged",
+        volume.answered(),
+        volume.asked,
+        volume.data_objects,
+        size(volume.data_bytes),
+        volume.intact,
+        volume.damaged_draws
+    );
+    if volume.released > 0 {
+        let _ = writeln!(
+            text,
+            "  {} challenges were of what the volume gave up meanwhile, and do not count",
+            volume.released
+        );
+    }
+    if volume.data_bytes > 0 {
+        let found: Vec<String> = volume.detections.iter().map(detection).collect();
+        let _ = writeln!(
+            text,
+            "  would have been found, if so much of the data were damaged: {}",
+            found.join("; ")
+        );
+    }
+    for segment in &volume.lost_segments {
+        let _ = writeln!(text, "  lost: segment {segment}");
+    }
+    for file in &volume.damaged {
+        let _ = writeln!(text, "  damaged: inode {}: {}", file.inode, file.detail);
+    }
+}
+
+/// Rounded down: never more than is true.
+fn detection(detection: &Detection) -> String {
+    let percent = (detection.probability * 10_000.0).floor() / 100.0;
+    format!("{} % with {percent:.2} %", detection.share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probability_is_never_rounded_up() {
+        let shown = |share, probability| detection(&Detection { share, probability });
+        assert_eq!(shown(0.01, 0.999_999), "1 % with 99.99 %");
+        assert_eq!(shown(0.0001, 0.066_49), "0.01 % with 6.64 %");
+    }
+}
