@@ -6,7 +6,10 @@ use crate::{
     families::{self, Division, Found},
 };
 use firn_anchor::Anchor;
-use firn_cleaner::{CleanError, Cleaner, CleaningNotes, Damage, Limits, Plan, Report};
+use firn_cleaner::{
+    AuditProgress, AuditReport, AuditRequest, CleanError, Cleaner, CleaningNotes, Damage, Limits, Plan,
+    Report,
+};
 use firn_env::{DiskError, Env, Monotonic};
 use firn_quantity::Money;
 use firn_store::{Meter, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
@@ -208,6 +211,39 @@ impl Host {
         let mut running = self.running.lock().await;
         let opened = self.open().await?;
         self.run(opened, &mut running, work, until).await
+    }
+
+    /// An audit of a family's volumes: what the bucket should have is sampled at random, and nothing is changed. It takes as long as
+    /// its budget lasts; cancel-safe.
+    ///
+    /// # Errors
+    /// [`HostError`]; of a root that is itself lost or damaged, [`HostError::Clean`] with that. It is safe to ask again.
+    pub async fn audit(&self, asked: Target, request: &AuditRequest) -> Result<AuditReport, HostError> {
+        let _place = self.wait()?;
+        let mut running = self.running.lock().await;
+        let opened = self.open().await?;
+        let target = asked
+            .resolve(self.settings.roots, &self.settings.families)
+            .ok_or(HostError::NotOurs { target: asked })?;
+        let failed = |error: CleanError| HostError::Clean {
+            target,
+            error: Box::new(error),
+        };
+        let anchor = opened.roots.anchor(&self.env, target);
+        let store = self
+            .known(opened, &mut running, target)
+            .await?
+            .bucket
+            .store
+            .clone();
+        // A family that the table does not know would look like one without roots.
+        anchor
+            .undrawn_writer()
+            .await
+            .map_err(|error| failed(error.into()))?;
+        firn_cleaner::audit(&self.env, store, &anchor, request, &AuditProgress::default())
+            .await
+            .map_err(failed)
     }
 
     /// One run for each family that the settings name, or that there is, as far as `left` goes.

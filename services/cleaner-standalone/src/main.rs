@@ -4,9 +4,11 @@
 
 #![recursion_limit = "256"]
 
+mod audit;
 mod config;
 mod metrics;
 
+use audit::AuditArguments;
 use axum::{Router, routing::get};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use config::Config;
@@ -49,6 +51,9 @@ enum Command {
     },
     /// Prints what would be moved and freed, and what that costs; changes nothing.
     Plan,
+    /// Reads a random sample of what the bucket should have and checks it; tells with which probability damage would have been
+    /// found. Changes nothing, and needs no more than to read the bucket and the table.
+    Audit(AuditArguments),
     #[command(flatten)]
     Manual(firn_manual::ManualCommand),
 }
@@ -96,6 +101,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let host = Host::new(env, config.settings(prices).map_err(usage)?);
     let run = async |plan: bool| host.clean(Work { target, plan }, left).await.map_err(failure);
     match arguments.command {
+        Command::Audit(arguments) => audit::audit(&host, target, prices, &arguments).await,
         Command::Plan => {
             let cleaned = run(true).await?;
             let Some(plan) = &cleaned.plan else {

@@ -160,3 +160,103 @@ fn figures_of_runs_that_follow_each_other(config: &PathBuf) {
     assert!(figure("firn_cleaner_listed_bytes") > 0.0);
     assert_eq!(figure("firn_cleaner_missing_segments"), 0.0);
 }
+
+/// Runs an audit, and answers its exit code, its report if it made one, and what it said beside.
+fn audit(config: &PathBuf, more: &[&str]) -> (Option<i32>, serde_json::Value, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
+        .arg("--config")
+        .arg(config)
+        .arg("audit")
+        .args(more)
+        .output()
+        .expect("the program starts");
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), report, said)
+}
+
+/// The segments below the store's directory, the largest last.
+fn segments(store: &Path, family: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for writer in std::fs::read_dir(store.join(family).join("log")).expect("a log") {
+        for segment in std::fs::read_dir(writer.expect("an entry").path()).expect("a writer's log") {
+            found.push(segment.expect("an entry").path());
+        }
+    }
+    found.sort_by_key(|path| path.metadata().expect("a segment").len());
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_without_keys_finds_what_the_bucket_lost() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let binary = Edge::binary().expect("the edge's program");
+    let mut edge = Edge::format_local(binary, place.path(), |_| {})
+        .await
+        .expect("a new volume");
+    edge.start().await.expect("it serves");
+    let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
+    let mut tree = Tree::default();
+    tree.write(&mut client, "kept", 40, 300_000, "")
+        .await
+        .expect("files");
+    drop(client);
+    edge.sync().await.expect("everything in the store");
+    edge.stop().await.expect("a clean end");
+    let store = place.path().join("store");
+    let (family, bytes) = log_of(&store);
+    let config = place.path().join("firn-cleaner.toml");
+    let text = format!(
+        "family = \"{family}\"\nstore = \"file://{}\"\ntable = \"redb:{}\"\n",
+        store.display(),
+        place.path().join("table.redb").display()
+    );
+    std::fs::write(&config, text).expect("a configuration");
+
+    let (code, report, said) = audit(&config, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("688 challenges in each volume, for $1.00 at most"),
+        "{said}"
+    );
+    let volume = &report["audit"]["volumes"][0];
+    assert_eq!(volume["intact"], 688, "{report}");
+    assert_eq!(volume["is_complete"], true, "{report}");
+    let data_bytes = volume["data_bytes"].as_u64().expect("a number");
+    assert!(data_bytes > bytes / 2 && data_bytes < bytes, "{report}");
+    let one_percent = volume["detections"][2]["probability"].as_f64().expect("a number");
+    assert!(one_percent > 0.998 && one_percent < 0.9995, "{report}");
+    // It reads a part of the archive only.
+    let (code, report, said) = audit(&config, &["--challenges", "5"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        report["audit"]["usage"]["bytes_down"].as_u64() < Some(bytes / 4),
+        "{report}"
+    );
+
+    // One bit of one object of the largest segment.
+    let victim = segments(&store, &family).pop().expect("a segment");
+    let whole = std::fs::read(&victim).expect("a segment");
+    let mut altered = whole.clone();
+    let step = 30_000;
+    altered
+        .iter_mut()
+        .skip(52)
+        .step_by(step)
+        .for_each(|byte| *byte ^= 1);
+    std::fs::write(&victim, &altered).expect("altered");
+    let (code, report, said) = audit(&config, &[]);
+    assert_eq!(code, Some(6), "{report}: {said}");
+    assert!(said.contains("it should lie in segment"), "{said}");
+    std::fs::remove_file(&victim).expect("removed");
+    let (code, report, said) = audit(&config, &[]);
+    assert_eq!(code, Some(6), "{report}: {said}");
+    let sequence = victim.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(said.contains(sequence), "{sequence}: {said}");
+    std::fs::write(&victim, &whole).expect("brought back");
+    let (code, _, said) = audit(&config, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, report, said) = audit(&config, &["--budget", "0"]);
+    assert_eq!(code, Some(1), "{report}");
+    assert!(said.contains("not everything was asked"), "{said}");
+}
