@@ -119,7 +119,7 @@ pub fn status(snapshot: &Snapshot) -> String {
         );
         row(
             "",
-            "bring store and table back: the edge goes on by itself. Until then sync, drain, verify, clean, snapshots and clones are refused"
+            "bring store and table back: the edge goes on by itself. Until then sync, drain, verify, audit, clean, snapshots and clones are refused"
                 .into(),
         );
     }
