@@ -11,6 +11,7 @@
 //! of objects say and no more. A nonce is never used twice under one key, because every sealer draws a salt of its own
 //! and spends each slot once; there is no way to make a sealer for a salt that was used before.
 
+mod claim;
 mod derive;
 mod error;
 mod identity;
@@ -22,6 +23,7 @@ mod record;
 mod secret;
 mod signing;
 
+pub use claim::RecoveryClaim;
 pub use error::SealError;
 pub use identity::{IdentityError, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
 pub use keyring::{

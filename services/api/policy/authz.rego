@@ -26,6 +26,8 @@ rows := {
 	"GET /v1/revocations/after/{sequence}": {"public": true},
 	"POST /v1/signups": {"public": true},
 	"POST /v1/signups/{signup}/confirm": {"public": true},
+	"POST /v1/recoveries": {"public": true},
+	"POST /v1/tenants/{tenant}/recoveries/{recovery}/confirm": {"public": true},
 	"POST /v1/tenants/{tenant}/tokens": {"public": true},
 	"POST /v1/tenants/{tenant}/members/{member}/confirm": {"public": true},
 	"POST /v1/tenants/{tenant}/joins/{lookup}": {"public": true},

@@ -14,7 +14,7 @@
 
 use crate::{
     anchor_table,
-    handlers::VolumeRecord,
+    handlers::{TENANT_KEYS, VolumeRecord},
     problem::Problem,
     revival::{self, Since},
     store::{self, Record, roots_partition},
@@ -123,7 +123,7 @@ pub async fn backup(
     )?;
     let mut items = 0;
     let mut tenants = Vec::new();
-    for partition in ["service", "signup", "open-sagas", TENANTS] {
+    for partition in ["service", "signup", "open-sagas", TENANT_KEYS, TENANTS] {
         items += copy(table, partition, file, |item| {
             if partition == TENANTS {
                 tenants.push(store::decode::<KnownTenant>(item)?.tenant);
@@ -233,7 +233,14 @@ async fn put_all(
     file: &mut (dyn BufRead + Send),
     since: &Since,
 ) -> Result<u64, BackupError> {
-    for partition in [TENANTS, "service", "signup", "open-sagas", "billing/tenants"] {
+    for partition in [
+        TENANTS,
+        TENANT_KEYS,
+        "service",
+        "signup",
+        "open-sagas",
+        "billing/tenants",
+    ] {
         if !table.query(partition, "", None, 1).await?.items.is_empty() {
             return Err(BackupError::NotEmpty);
         }

@@ -14,6 +14,7 @@ mod keys;
 mod limits;
 mod members;
 mod nodes;
+mod recoveries;
 mod rings;
 mod service;
 mod sessions;
@@ -26,13 +27,14 @@ mod volumes;
 pub use audit::{verify_chain, verify_head};
 pub(crate) use bills::refused;
 pub(crate) use disks::{DiskRecord, disk_name_sort};
-pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord, name_entry};
-pub(crate) use keys::KeyRecord;
+pub(crate) use edges::{EdgeRecord, JOIN_SECONDS, JoinRecord, edge_name_sort};
+pub(crate) use keys::{KeyRecord, key_name_sort};
 pub(crate) use limits::LimitsRecord;
 pub use limits::set_capped;
 pub(crate) use members::{MemberRecord, email_sort};
-pub(crate) use nodes::NodeRecord;
 pub use nodes::find_lost_nodes;
+pub(crate) use nodes::{NodeRecord, node_name_sort};
+pub(crate) use recoveries::{RecoveryRecord, TENANT_KEYS};
 pub(crate) use rings::{RingRecord, verified_ring, volumes_that_list};
 pub(crate) use signup::SignUpRecord;
 pub(crate) use tenants::{CLOSED, TenantRecord};
@@ -42,12 +44,20 @@ use crate::{endpoint::Endpoint, problem::Problem, secrets::hex};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
 /// Operations of a tenant's at which nobody is authenticated yet: each checks a secret first.
-pub(crate) const DOORS: [&str; 5] = ["exchangeKey", "confirmMember", "joinEdge", "joinNode", "callDisk"];
+pub(crate) const DOORS: [&str; 6] = [
+    "exchangeKey",
+    "confirmMember",
+    "confirmRecovery",
+    "joinEdge",
+    "joinNode",
+    "callDisk",
+];
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     [
         service::endpoints(),
         signup::endpoints(),
+        recoveries::endpoints(),
         tenants::endpoints(),
         members::endpoints(),
         keys::endpoints(),
@@ -100,16 +110,27 @@ impl crate::store::Record for NameRecord {
     const KIND: &'static str = "name";
 }
 
+/// The entry of a name that `owner` has, to be deleted when that ends. What was made before names of its kind were taken has none.
+pub(crate) async fn name_entry(
+    store: &crate::store::TenantStore,
+    sort: &str,
+    owner: impl ToString,
+) -> Result<Option<crate::store::Loaded<NameRecord>>, Problem> {
+    let entry = store.get::<NameRecord>(sort).await?;
+    Ok(entry.filter(|entry| entry.record.owner == owner.to_string()))
+}
+
 /// Refuses a name that something else has.
 async fn require_free_name(store: &crate::store::TenantStore, sort: &str) -> Result<(), Problem> {
     match store.get::<NameRecord>(sort).await? {
         None => Ok(()),
-        Some(taken) => Err(Problem::new(
-            crate::problem::Code::NameTaken,
-            format!(
-                "{} has it, or one that reads alike; choose another",
-                taken.record.owner
-            ),
-        )),
+        Some(taken) => Err(name_taken(&taken.record)),
     }
+}
+
+fn name_taken(by: &NameRecord) -> Problem {
+    Problem::new(
+        crate::problem::Code::NameTaken,
+        format!("{} has it, or one that reads alike; choose another", by.owner),
+    )
 }

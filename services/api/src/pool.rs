@@ -12,7 +12,7 @@
 use crate::{
     app::App,
     context::TenantContext,
-    handlers::{JOIN_SECONDS, LimitsRecord, NodeRecord},
+    handlers::{JOIN_SECONDS, LimitsRecord, NameRecord, NodeRecord, node_name_sort},
     names::DisplayName,
     placement::{DiskPlan, Room},
     problem::{Code, Problem},
@@ -302,6 +302,12 @@ async fn launch(
         invitation_expires: now.plus(JOIN_SECONDS),
         is_provisioned: true,
     };
+    let (name, entry) = (
+        node_name_sort(&record.node.name),
+        NameRecord {
+            owner: id.to_string(),
+        },
+    );
     // Others change the tenant too; who loses looks again, a few times.
     for _ in 0..8 {
         let limits = LimitsRecord::load(store).await?;
@@ -315,6 +321,7 @@ async fn launch(
         let change = Change::new(store, None, "node.launch", id)
             .detail(format!("a disk does not fit; in {failure_domain}"))
             .create(&NodeRecord::sort(id), &record)
+            .create(&name, &entry)
             .update(&limits, &taken);
         match saga.begin(settings.tenant, change).commit(app.env(), None).await {
             Err(problem) if problem.code == Code::ChangedMeanwhile => {}

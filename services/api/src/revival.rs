@@ -22,7 +22,8 @@ use crate::{
     context::TenantContext,
     handlers::{
         CLOSED, EdgeRecord, JoinRecord, KeyRecord, LimitsRecord, MemberRecord, NameRecord, NodeRecord,
-        RingRecord, TenantRecord, VolumeRecord, email_sort, name_entry,
+        RingRecord, TenantRecord, VolumeRecord, edge_name_sort, email_sort, key_name_sort, name_entry,
+        node_name_sort,
     },
     living::{Living, Roster, all},
     problem::Problem,
@@ -217,7 +218,10 @@ impl Settling<'_> {
             }
             let mut record = loaded.record.clone();
             record.key.revoked = true;
-            let change = self.change("key.revoke", id).update(&loaded, &record);
+            let mut change = self.change("key.revoke", id).update(&loaded, &record);
+            if let Some(entry) = name_entry(&self.store, &key_name_sort(&record.key.name), id).await? {
+                change = change.delete(&entry);
+            }
             let change = self
                 .giving_back(change, |used, _| used.keys = used.keys.saturating_sub(1))
                 .await?;
@@ -279,7 +283,7 @@ impl Settling<'_> {
                 .change("edge.remove", edge.id)
                 .detail("it had ended, or its invitation waited, when the backup was restored; rotate the key epoch")
                 .update(&loaded, &record);
-            if let Some(entry) = name_entry(&self.store, edge).await? {
+            if let Some(entry) = name_entry(&self.store, &edge_name_sort(&edge.name), edge.id).await? {
                 change = change.delete(&entry);
             }
             let change = self
@@ -297,7 +301,10 @@ impl Settling<'_> {
             if living.nodes.contains(&node.id) {
                 continue;
             }
-            let change = self.change("node.removed", node.id).delete(&loaded);
+            let mut change = self.change("node.removed", node.id).delete(&loaded);
+            if let Some(entry) = name_entry(&self.store, &node_name_sort(&node.name), node.id).await? {
+                change = change.delete(&entry);
+            }
             let change = self
                 .giving_back(change, |used, _| used.nodes = used.nodes.saturating_sub(1))
                 .await?;

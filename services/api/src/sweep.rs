@@ -1,4 +1,4 @@
-//! Removes what has expired: sign-ups nobody confirmed, invitations nobody took, kept replies nobody will ask for again; and begins
+//! Removes what has expired: sign-ups nobody confirmed, invitations nobody took, recoveries nobody finished, kept replies nobody will ask for again; and begins
 //! to erase volumes that were deleted a month ago.
 //!
 //! Nothing relies on it: what expired is refused whether it is still there or not. It only keeps the table small. Each removal
@@ -39,6 +39,7 @@ pub async fn sweep(app: &App) -> Result<u64, Problem> {
             let partition = format!("tenant/{tenant}");
             removed += remove::<KeptReply>(app, &partition, "kept-reply/").await?;
             removed += remove::<crate::handlers::JoinRecord>(app, &partition, "join/").await?;
+            removed += remove::<crate::handlers::RecoveryRecord>(app, &partition, "recovery/").await?;
             removed += crate::saga::erase_overdue(app, tenant).await?;
         }
         match page.next {

@@ -18,7 +18,7 @@ use firn_seal::{KeyRing, Recipient, RecipientKind, RecipientSecret};
 use firn_table::{Condition, ItemKey, MemoryTableImage, Table, Write};
 use harness::{
     Answer, Call, Cloud, Customer, Service, base64,
-    customer::{entropy, recovery},
+    customer::{customer, entropy, recovery},
     invitation,
 };
 use mortal::{Life, killed_at_every_moment};
@@ -429,6 +429,66 @@ async fn the_name_of_an_edge_is_its_own_until_it_is_removed() {
         .post(&token, &edges, invitation("oFFICE", &secret, &sealed))
         .await;
     assert_eq!(again.status, StatusCode::CREATED, "{:?}", again.body);
+}
+
+#[tokio::test]
+async fn the_name_of_a_node_is_its_own_until_it_is_removed() {
+    let (service, customer, token) = customer().await;
+    let nodes = format!("{}/nodes", customer.base);
+    let invite = async |name: &str| {
+        let body = json!({ "name": name, "failure_domain": "r", "authenticator_hash": "00".repeat(32) });
+        service.post(&token, &nodes, body).await
+    };
+    let first = invite("Rack").await;
+    assert_eq!(first.status, StatusCode::CREATED, "{:?}", first.body);
+    assert_eq!(invite("rACK").await.code(), "name_taken");
+    assert_eq!(invite("other").await.status, StatusCode::CREATED);
+    let path = format!("{nodes}/{}", first.text("id"));
+    let drained = service.send(Call::new(Method::DELETE, &path).token(&token)).await;
+    assert_eq!(drained.status, StatusCode::OK, "{:?}", drained.body);
+    assert_eq!(invite("rACK").await.status, StatusCode::CREATED);
+    // One that joined keeps its name until it is empty and gone.
+    let (joined, _) = service.join_node(&customer, &token, "third").await;
+    let path = format!("{nodes}/{joined}");
+    let drained = service.send(Call::new(Method::DELETE, &path).token(&token)).await;
+    assert_eq!(drained.status, StatusCode::OK, "{:?}", drained.body);
+    assert_eq!(invite("third").await.code(), "name_taken");
+    assert_eq!(drive_all(&service.app).await.unwrap(), 0);
+    assert_eq!(invite("third").await.status, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn the_name_of_a_key_is_its_own_for_as_long_as_it_is_of_use() {
+    const HOUR: i64 = 3600;
+    let (service, customer, token) = customer().await;
+    let keys = format!("{}/keys", customer.base);
+    let make = async |service: &Service, token: &str, name: &str| {
+        let body = json!({ "name": name, "role": "reader", "lifetime_seconds": 3600 });
+        service.post(token, &keys, body).await
+    };
+    let in_use = async |service: &Service, token: &str| {
+        let quota = service.get(token, &format!("{}/quota", customer.base)).await;
+        quota.body["in_use"]["keys"].clone()
+    };
+    assert_eq!(make(&service, &token, "Login").await.code(), "name_taken");
+    let first = make(&service, &token, "CI").await;
+    assert_eq!(first.status, StatusCode::CREATED, "{:?}", first.body);
+    assert_eq!(make(&service, &token, "ci").await.code(), "name_taken");
+    let path = format!("{keys}/{}", first.body["key"]["id"].as_str().unwrap());
+    let revoked = service.send(Call::new(Method::DELETE, &path).token(&token)).await;
+    assert_eq!(revoked.status, StatusCode::NO_CONTENT);
+    let second = make(&service, &token, "ci").await;
+    assert_eq!(second.status, StatusCode::CREATED, "{:?}", second.body);
+    assert_eq!(in_use(&service, &token).await, 2);
+    // What expired gives its name up, and its place in the quota.
+    let later = service.after(HOUR + 1);
+    let token = later.log_in(&customer).await;
+    let third = make(&later, &token, "ci").await;
+    assert_eq!(third.status, StatusCode::CREATED, "{:?}", third.body);
+    assert_eq!(in_use(&later, &token).await, 2);
+    let second = format!("{keys}/{}", second.body["key"]["id"].as_str().unwrap());
+    assert_eq!(later.get(&token, &second).await.body["revoked"], true);
+    assert_eq!(make(&later, &token, "ci").await.code(), "name_taken");
 }
 
 #[tokio::test]

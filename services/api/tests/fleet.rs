@@ -16,7 +16,7 @@ async fn invited(service: &Service, customer: &Customer, token: &str) -> (NodeId
         bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()]);
     });
     let body = json!({
-        "name": "n",
+        "name": format!("n {}", hex(&secret.authenticator().hash().0[..4])),
         "failure_domain": "rack-1",
         "authenticator_hash": hex(&secret.authenticator().hash().0),
     });

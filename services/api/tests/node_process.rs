@@ -79,7 +79,7 @@ async fn join(
     let secret =
         JoinSecret::generate(&mut |bytes| bytes.copy_from_slice(&env.random_bytes::<32>()[..bytes.len()]));
     let invitation = json!({
-        "name": "node",
+        "name": format!("node {}", hex(&secret.authenticator().hash().0[..4])),
         "failure_domain": "rack-1",
         "authenticator_hash": hex(&secret.authenticator().hash().0),
     });

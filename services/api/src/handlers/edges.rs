@@ -11,7 +11,7 @@
 use super::{
     LimitsRecord, NameRecord, base64_field,
     edge_state::{EdgeStateRecord, with_observed},
-    hex_field, name_sort, require_free_name,
+    hex_field, name_entry, name_sort, require_free_name,
 };
 use crate::{
     app::AUDIENCE,
@@ -21,7 +21,7 @@ use crate::{
     problem::{Code, Problem},
     saga::{SagaRecord, Work},
     secrets::unhex,
-    store::{Loaded, Record, TenantStore},
+    store::Record,
     sweep::Expiring,
     types::{
         CertificateIssued, Edge, EdgeJoined, EdgeState, InUse, InviteEdge, JoinEdge, Listing, Nothing,
@@ -165,17 +165,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 }
 
 /// An edge's place in the index of names.
-fn edge_name_sort(name: &DisplayName) -> String {
+pub(crate) fn edge_name_sort(name: &DisplayName) -> String {
     name_sort("edge", &name.folded())
-}
-
-/// The entry of an edge's name, to be deleted when the edge ends. One that was invited before names were taken has none.
-pub(crate) async fn name_entry(
-    store: &TenantStore,
-    edge: &Edge,
-) -> Result<Option<Loaded<NameRecord>>, Problem> {
-    let entry = store.get::<NameRecord>(&edge_name_sort(&edge.name)).await?;
-    Ok(entry.filter(|entry| entry.record.owner == edge.id.to_string()))
 }
 
 /// Makes a certificate out of a request for `kind`.
@@ -416,7 +407,7 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
     {
         change = change.delete(&join);
     }
-    if let Some(entry) = name_entry(&store, &record.edge).await? {
+    if let Some(entry) = name_entry(&store, &edge_name_sort(&record.edge.name), id).await? {
         change = change.delete(&entry);
     }
     if let Some(state) = store.get::<EdgeStateRecord>(&EdgeStateRecord::sort(id)).await? {

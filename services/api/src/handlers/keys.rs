@@ -4,10 +4,14 @@
 //! itself, in the role and scopes it was made with as far as the present role of the member who made it includes them
 //! ([`Role::meet`]), and only as long as that member is there. Whoever changes a member's role ends the tokens of their keys in
 //! the same transaction, so that no token is of more than its key's present role.
+//!
+//! A key's name is its own until it is revoked. One that expired, or whose member is gone, gives its name up to whoever asks for it,
+//! and is revoked with that.
 
 use super::{
-    LimitsRecord,
+    LimitsRecord, NameRecord,
     members::{self, MemberRecord},
+    name_entry, name_sort, name_taken,
     tenants::{self, TenantRecord},
 };
 use crate::{
@@ -15,8 +19,8 @@ use crate::{
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
     problem::{Code, Problem},
-    store::{Record, TenantStore},
-    types::{CreateKey, ExchangeKey, InUse, Key, KeyCreated, TokenIssued},
+    store::{Change, Loaded, Record, TenantStore},
+    types::{CreateKey, ExchangeKey, InUse, Key, KeyCreated, Member, TokenIssued},
 };
 use axum::http::{Method, StatusCode};
 use firn_identity::{
@@ -52,6 +56,11 @@ impl KeyRecord {
 
 pub(super) fn sort(id: KeyId) -> String {
     format!("key/{id}")
+}
+
+/// A key's place in the index of names.
+pub(crate) fn key_name_sort(name: &DisplayName) -> String {
+    name_sort("key", &name.folded())
 }
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
@@ -133,23 +142,84 @@ fn key_record(
     (record, secret.expose())
 }
 
-/// The key a member logs in with.
-pub(super) fn login_key(
+/// The key a member logs in with: `login`, or if that is another's, `login of ADDRESS`, or by its id.
+pub(super) async fn login_key(
     call: &Call,
-    member: MemberId,
-    role: Role,
+    store: &TenantStore,
+    member: &Member,
 ) -> Result<(KeyRecord, Zeroizing<String>), Problem> {
-    let name = DisplayName::try_from("login".to_owned()).map_err(Problem::internal)?;
-    let acts_as = Some(Principal::Member(member));
-    Ok(key_record(
+    let named = |text: String| DisplayName::try_from(text);
+    let login = named("login".to_owned()).map_err(Problem::internal)?;
+    let acts_as = Some(Principal::Member(member.id));
+    let (mut record, secret) = key_record(
         call,
-        name,
-        role,
+        login,
+        member.role,
         Vec::new(),
         MAX_KEY_SECONDS,
-        member,
+        member.id,
         acts_as,
-    ))
+    );
+    let others = [
+        format!("login of {}", member.email.as_str()),
+        format!("login {}", record.key.id),
+    ];
+    for other in others {
+        if store
+            .get::<NameRecord>(&key_name_sort(&record.key.name))
+            .await?
+            .is_none()
+        {
+            break;
+        }
+        // An address may be longer than a name.
+        record.key.name = named(other).unwrap_or(record.key.name);
+    }
+    Ok((record, secret))
+}
+
+/// Writes a new key and the entry of its name.
+pub(super) fn noted(change: Change, record: &KeyRecord) -> Change {
+    let entry = NameRecord {
+        owner: record.key.id.to_string(),
+    };
+    change
+        .create(&sort(record.key.id), record)
+        .create(&key_name_sort(&record.key.name), &entry)
+}
+
+/// The entry of a key's name.
+pub(super) async fn name_entry_of(
+    store: &TenantStore,
+    key: &Key,
+) -> Result<Option<Loaded<NameRecord>>, Problem> {
+    name_entry(store, &key_name_sort(&key.name), key.id).await
+}
+
+/// Who has the name of a key that is to be made: nobody, or a key that is of no use any more.
+///
+/// # Errors
+/// [`Code::NameTaken`].
+async fn given_up(
+    store: &TenantStore,
+    name: &DisplayName,
+    now: UnixTime,
+) -> Result<Option<(Loaded<NameRecord>, Option<Loaded<KeyRecord>>)>, Problem> {
+    let Some(entry) = store.get::<NameRecord>(&key_name_sort(name)).await? else {
+        return Ok(None);
+    };
+    let id: KeyId = entry.record.owner.parse().map_err(Problem::internal)?;
+    let holder = store.get::<KeyRecord>(&sort(id)).await?;
+    if let Some(holder) = &holder
+        && holder.record.is_good(now)
+        && store
+            .get::<MemberRecord>(&MemberRecord::sort(holder.record.made_by))
+            .await?
+            .is_some()
+    {
+        return Err(name_taken(&entry.record));
+    }
+    Ok(Some((entry, holder)))
 }
 
 /// What to revoke when a member goes or gets another role: the tokens of every key they made.
@@ -270,24 +340,46 @@ async fn create(call: Call) -> Result<Reply, Problem> {
             format!("{MIN_KEY_SECONDS} to {MAX_KEY_SECONDS}"),
         ));
     }
-    let limits = LimitsRecord::load(&call.store()?).await?;
-    let taken = limits.record.take(
-        "keys",
-        InUse {
-            keys: 1,
-            ..InUse::default()
-        },
-    )?;
+    let store = call.store()?;
+    let one = || InUse {
+        keys: 1,
+        ..InUse::default()
+    };
+    let before = given_up(&store, &body.name, call.app.now()).await?;
+    let limits = LimitsRecord::load(&store).await?;
+    let ended = before.as_ref().and_then(|(_, holder)| holder.as_ref());
+    let ended = ended.filter(|holder| !holder.record.key.revoked);
+    let free = match ended {
+        Some(_) => limits.record.give_back(one()),
+        None => limits.record.clone(),
+    };
+    let taken = free.take("keys", one())?;
     let (record, api_key) = key_record(&call, body.name, body.role, body.scopes, seconds, member, None);
     let created = KeyCreated {
         key: record.key.clone(),
         api_key: api_key.to_string(),
     };
-    let change = call
-        .change("key.create", record.key.id)?
-        .detail(format!("as {}", record.key.role))
-        .create(&sort(record.key.id), &record)
-        .update(&limits, &taken);
+    let mut change = call.change("key.create", record.key.id)?.update(&limits, &taken);
+    let mut detail = format!("as {}", record.key.role);
+    if let Some(holder) = ended {
+        let mut revoked = holder.record.clone();
+        revoked.key.revoked = true;
+        detail.push_str(&format!(
+            "; in place of {}, which was of no use any more",
+            revoked.key.id
+        ));
+        change = change.update(holder, &revoked);
+    }
+    let change = match &before {
+        None => noted(change, &record),
+        Some((entry, _)) => change.create(&sort(record.key.id), &record).update(
+            entry,
+            &NameRecord {
+                owner: record.key.id.to_string(),
+            },
+        ),
+    };
+    let change = change.detail(detail);
     call.commit(change, Reply::json(StatusCode::CREATED, &created))
         .await
 }
@@ -312,10 +404,13 @@ async fn revoke(call: Call) -> Result<Reply, Problem> {
     });
     let mut record = loaded.record.clone();
     record.key.revoked = true;
-    let change = call
+    let mut change = call
         .change("key.revoke", id)?
         .update(&loaded, &record)
         .update(&limits, &given);
+    if let Some(entry) = name_entry_of(&store, &record.key).await? {
+        change = change.delete(&entry);
+    }
     let revoked = [Revoked::Principal(record.acts_as)];
     call.commit_revoking(change, &revoked, Reply::nothing()).await
 }

@@ -275,7 +275,7 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
     if record.member.role == Role::Owner {
         taken.owners += 1;
     }
-    let (key, api_key) = keys::login_key(&call, id, record.member.role)?;
+    let (key, api_key) = keys::login_key(&call, &store, &record.member).await?;
     let welcome = MemberWelcome {
         member: record.member.clone(),
         api_key: api_key.to_string(),
@@ -284,8 +284,8 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
         .change("member.confirm", id)?
         .by(Principal::Member(id))
         .update(&loaded, &record)
-        .create(&keys::sort(key.key.id), &key)
         .update(&limits, &taken);
+    let change = keys::noted(change, &key);
     call.commit(change, Reply::json(StatusCode::OK, &welcome)).await
 }
 

@@ -3,11 +3,12 @@
 //! What a node is called in its certificate says in whose cluster it may copy: those of the fleet's tenant get the fleet's
 //! name, those of any other tenant one that names the tenant, which the fleet's nodes do not know.
 
-use super::{LimitsRecord, edges, hex_field};
+use super::{LimitsRecord, NameRecord, edges, hex_field, name_entry, name_sort, require_free_name};
 use crate::{
     app::App,
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
+    names::DisplayName,
     placement::PlacementError,
     problem::{Code, Problem},
     saga::{SagaRecord, Work},
@@ -55,6 +56,11 @@ impl NodeRecord {
         record.node.operation = Some(saga.id.clone());
         record
     }
+}
+
+/// A node's place in the index of names.
+pub(crate) fn node_name_sort(name: &DisplayName) -> String {
+    name_sort("node", &name.folded())
 }
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
@@ -136,7 +142,10 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
     if !domain_fits {
         return Err(Problem::field("failure_domain", "1 to 64 of a-z 0-9 . _ -"));
     }
-    let limits = LimitsRecord::load(&call.store()?).await?;
+    let store = call.store()?;
+    let name = node_name_sort(&body.name);
+    require_free_name(&store, &name).await?;
+    let limits = LimitsRecord::load(&store).await?;
     let taken = limits.record.take(
         "nodes",
         InUse {
@@ -167,6 +176,12 @@ async fn invite(call: Call) -> Result<Reply, Problem> {
     let change = call
         .change("node.invite", node.id)?
         .create(&NodeRecord::sort(node.id), &record)
+        .create(
+            &name,
+            &NameRecord {
+                owner: node.id.to_string(),
+            },
+        )
         .update(&limits, &taken);
     call.commit(change, Reply::json(StatusCode::CREATED, &node)).await
 }
@@ -343,7 +358,11 @@ async fn drain(call: Call) -> Result<Reply, Problem> {
                 nodes: 1,
                 ..InUse::default()
             });
-            change.delete(&loaded).update(&limits, &given)
+            let change = change.delete(&loaded).update(&limits, &given);
+            match name_entry(&store, &node_name_sort(&record.node.name), id).await? {
+                Some(entry) => change.delete(&entry),
+                None => change,
+            }
         }
     };
     let reply = call

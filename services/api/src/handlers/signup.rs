@@ -6,6 +6,7 @@
 use super::{
     LimitsRecord, hex_field, keys,
     members::{self, MemberRecord},
+    recoveries,
     tenants::TenantRecord,
 };
 use crate::{
@@ -194,7 +195,7 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
         state: "open".into(),
         created: now,
     };
-    let (key_record, api_key) = keys::login_key(&call, member.id, Role::Owner)?;
+    let (key_record, api_key) = keys::login_key(&call, &store, &member).await?;
     let welcome = Welcome {
         tenant: shown.clone(),
         member: member.clone(),
@@ -225,11 +226,16 @@ async fn confirm(call: Call) -> Result<Reply, Problem> {
         &members::email_sort(&member.email),
         &members::email_record(member.id),
     )
-    .create(&keys::sort(key_record.key.id), &key_record)
     .create(LimitsRecord::SORT, &limits)
     .create_outside(ItemKey::new(TENANTS, tenant.to_string()), &KnownTenant { tenant })
     .delete(&noted);
-    change
+    // By its phrase a tenant is found again. Whoever signs up with a key that is another's is not found by it.
+    let by_key = recoveries::tenant_key_item(&tenant_key);
+    let change = match store::load::<KnownTenant>(call.app.table(), &by_key).await? {
+        None => change.create_outside(by_key, &KnownTenant { tenant }),
+        Some(_) => change,
+    };
+    keys::noted(change, &key_record)
         .commit(call.app.env(), Some(attempt.keep(&call.app, &reply)?))
         .await?;
     Ok(reply)

@@ -4,7 +4,7 @@
 
 use super::{SagaStep, Step, Stepped};
 use crate::{
-    handlers::{LimitsRecord, NodeRecord},
+    handlers::{LimitsRecord, NodeRecord, name_entry, node_name_sort},
     placement::PlacementError,
     problem::{Code, Problem},
     provision::ProvisionError,
@@ -186,6 +186,9 @@ async fn remove(step: &Step<'_>, node: NodeId, end: SagaStep) -> Result<Stepped,
     });
     let why = step.saga.record.failure.clone();
     let mut change = step.ended(end).await?.delete(&loaded).update(&limits, &given);
+    if let Some(entry) = name_entry(step.store, &node_name_sort(&loaded.record.node.name), node).await? {
+        change = change.delete(&entry);
+    }
     if let Some(why) = why {
         change = change.detail(why);
     }

@@ -53,6 +53,64 @@ pub struct Welcome {
     pub api_key: String,
 }
 
+/// Lets an owner in again who has the recovery phrase and no key.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recover {
+    /// The tenant's public signing key, as the phrase gives it: 64 hex digits. The tenant is found by it.
+    #[schema(min_length = 64, max_length = 64)]
+    pub tenant_key: String,
+    /// The tenant, if it was made before tenants were found by their keys.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub tenant: Option<TenantId>,
+    /// The owner's address; a letter goes there.
+    #[schema(value_type = String, format = "email", max_length = 254)]
+    pub email: Email,
+    /// Ed25519 over the claim (docs/formats.md, recovery phrase), 128 hex digits.
+    #[schema(min_length = 128, max_length = 128)]
+    pub signature: String,
+}
+
+/// A recovery waits for the code in the letter.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RecoveryNoted {
+    /// Names the recovery in the confirmation.
+    pub recovery: String,
+    /// The tenant.
+    #[schema(value_type = String)]
+    pub tenant: TenantId,
+    /// When the code in the letter expires, in seconds since 1970.
+    #[schema(value_type = u64)]
+    pub expires: UnixTime,
+}
+
+/// Confirms a recovery.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmRecovery {
+    /// The code from the letter.
+    #[schema(min_length = 1, max_length = 64)]
+    pub code: String,
+    /// Ed25519 over the claim (docs/formats.md, recovery phrase), 128 hex digits.
+    #[schema(min_length = 128, max_length = 128)]
+    pub signature: String,
+}
+
+/// An owner who is in again.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Recovered {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The owner.
+    pub member: Member,
+    /// The owner's new API key; this is the only time it is shown.
+    pub api_key: String,
+    /// What the owner's keys were called that were revoked with this.
+    #[schema(value_type = Vec<String>)]
+    pub revoked_keys: Vec<DisplayName>,
+}
+
 /// A customer.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tenant {

@@ -89,6 +89,7 @@ impl Tenant {
             ("{operation}", self.operation.clone()),
             ("{lookup}", "AAAAAAAAAAAAAAAAAAAAAA".into()),
             ("{signup}", "00".repeat(16)),
+            ("{recovery}", "00".repeat(16)),
             ("{month}", "2026-11".into()),
             ("{book}", "firn-standard".into()),
             // A number would have to wait for the next revocation.
