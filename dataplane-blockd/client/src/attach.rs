@@ -51,8 +51,9 @@ pub struct Attachable {
     pub regions: Regions,
     /// Take it from whoever has it.
     pub force: bool,
-    /// This is the restore that a disk may be waiting for: others are refused until it is done.
-    pub restoring: bool,
+    /// This is the restore of that snapshot: into a disk that waits for it, which others are refused until it is done, or into one
+    /// that nobody ever attached, which waits for it from then on.
+    pub restoring: Option<String>,
     /// For people: which machine and process.
     pub holder: String,
     /// How many attempts.
@@ -74,7 +75,7 @@ impl Attachable {
             dirty_bytes_max: 64 << 20,
             regions: Regions::default(),
             force: false,
-            restoring: false,
+            restoring: None,
             holder: holder.to_owned(),
             attempts: 5,
             replicas: ReplicaOptions::default(),
@@ -104,6 +105,9 @@ pub enum AttachFailed {
         /// The snapshot.
         snapshot: String,
     },
+    /// A restore into a disk that holds something.
+    #[error("the disk was used before; a snapshot is restored into a new one")]
+    NotNew,
     /// A mode of the other shape.
     #[error("mode {mode} does not fit this disk; it was created for {own}")]
     WrongMode {
@@ -193,14 +197,9 @@ pub async fn attach(
     if mode == Mode::WriteThrough && wanted.journal.is_some() {
         return Err(AttachFailed::NothingToJournal);
     }
-    if let Some(snapshot) = &settings.restoring
-        && !wanted.restoring
-    {
-        return Err(AttachFailed::Unfinished {
-            snapshot: snapshot.clone(),
-        });
-    }
-    let mut force = wanted.force;
+    check_restoring(&settings, &wanted)?;
+    // Whoever has a disk that waits for this restore began it, and is gone.
+    let mut force = wanted.force || (wanted.restoring.is_some() && settings.restoring == wanted.restoring);
     let mut attempts = Retry::new(BACKOFF, wanted.attempts).begin(env);
     loop {
         let attachment = table.attach_disk(wanted.disk, &wanted.holder, force).await?;
@@ -234,6 +233,17 @@ pub async fn attach(
     }
 }
 
+/// That a disk which waits for a restore gets that one, and no other disk gets any.
+fn check_restoring(settings: &DiskSettings, wanted: &Attachable) -> Result<(), AttachFailed> {
+    match (&settings.restoring, &wanted.restoring) {
+        (Some(snapshot), wanted) if wanted.as_ref() != Some(snapshot) => Err(AttachFailed::Unfinished {
+            snapshot: snapshot.clone(),
+        }),
+        (None, Some(_)) if settings.key_check.is_some() => Err(AttachFailed::NotNew),
+        (Some(_), _) | (None, _) => Ok(()),
+    }
+}
+
 /// Of a disk that was created without its key this attach decides which that is; then it recovers the disk.
 async fn begin(
     env: &Env,
@@ -245,12 +255,16 @@ async fn begin(
 ) -> Result<AttachedDisk, AttachFailed> {
     // As it stands under this fence: another attach may have decided since the disk was looked at.
     let settings = DiskSettings::parse(&record.settings)?;
+    check_restoring(&settings, wanted)?;
     let own = key_check(&wanted.key);
     let (record, settings) = match &settings.key_check {
         Some(check) if *check == own => (record, settings),
         Some(_) => return Err(AttachFailed::WrongKey),
         None => {
-            let settings = settings.with_key_check(own);
+            // One change: a restore that ends here goes on later, and nobody takes its disk for an empty one.
+            let settings = settings
+                .with_key_check(own)
+                .with_restoring(wanted.restoring.clone());
             let text = settings.to_text();
             let record = table.change_settings(record.disk, record.fence(), &text).await?;
             (record, settings)

@@ -4,7 +4,7 @@
 //! One connection carries one request and one reply, each a line of JSON. Lines and waits are bounded.
 //!
 //! ```text
-//! request = {"version": 1, "command": "status" | "detach" | {"grow": {"size_bytes": …}} | {"snapshot": {"name": …}}}
+//! request = {"version": 1, "command": "status" | "detach" | {"grow": {"size_bytes": …}} | {"snapshot": {"name": …, "store": …}}}
 //! reply   = {"reply": "status" | "done" | "error", …}
 //! ```
 
@@ -45,6 +45,9 @@ pub enum Command {
     Snapshot {
         /// Its name.
         name: String,
+        /// The store; absent: the one that the attach knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<String>,
     },
 }
 

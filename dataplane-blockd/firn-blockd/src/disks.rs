@@ -324,7 +324,7 @@ pub fn serving(
         detach_limit: Duration::from_secs(how.detach_seconds),
         connections: how.nbd_connections as usize,
         tls: how.tls.read()?,
-        snapshots: snapshots.map(|store| Place::new(store.clone(), wanted.disk, &wanted.key)),
+        snapshots: Place::new(snapshots.cloned(), wanted.disk, &wanted.key),
     })
 }
 

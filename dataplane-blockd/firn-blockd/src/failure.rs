@@ -103,6 +103,7 @@ impl From<AttachFailed> for Failure {
             | AttachFailed::WrongMode { .. }
             | AttachFailed::Settings(_)
             | AttachFailed::NothingToJournal
+            | AttachFailed::NotNew
             | AttachFailed::Unfinished { .. }) => Self::usage(error),
             error @ (AttachFailed::Layout(_)
             | AttachFailed::Journal(_)

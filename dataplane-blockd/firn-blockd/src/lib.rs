@@ -23,6 +23,7 @@ mod service_table;
 mod snapshots;
 mod status;
 mod tenant;
+mod tenant_snapshots;
 mod ticket;
 mod tls;
 

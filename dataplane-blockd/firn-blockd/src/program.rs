@@ -2,6 +2,7 @@
 
 use crate::{
     cluster, config, dev, disks, failure::Failure, journal, node, security, snapshots, status, tenant,
+    tenant_snapshots,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -61,6 +62,9 @@ enum Command {
     /// Attaches a tenant's disk by the ticket on standard input. `firn disk attach` starts it.
     #[command(hide = true)]
     AttachByTicket(tenant::ByTicket),
+    /// Snapshots of a tenant's disk. `firn disk snapshot` and `firn disk restore` start it.
+    #[command(hide = true, subcommand)]
+    TenantSnapshot(tenant_snapshots::TenantSnapshot),
     /// Ends an attach on this machine, with everything durable.
     Detach {
         /// The disk's name.
@@ -185,6 +189,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::List => disks::list(&config()?).await,
         Command::Attach { name, how } => disks::attach_disk(&config()?, &name, &how).await,
         Command::AttachByTicket(wanted) => tenant::attach_by_ticket(&wanted).await,
+        Command::TenantSnapshot(wanted) => tenant_snapshots::run(&wanted).await,
         Command::Detach { name } => disks::detach(&config()?, &name).await,
         Command::Grow { name, size, old_size } => {
             let size = size

@@ -45,8 +45,8 @@ pub struct Serving {
     pub connections: usize,
     /// NBD clients must speak TLS.
     pub tls: Option<Tls>,
-    /// Where snapshots go, if anywhere.
-    pub snapshots: Option<Place>,
+    /// Where snapshots go, if nobody says.
+    pub snapshots: Place,
 }
 
 /// See the module.
@@ -342,14 +342,17 @@ impl Served {
                     text: error.to_string(),
                 },
             },
-            Command::Snapshot { name } => {
-                let Some(place) = &self.serving.snapshots else {
-                    return Reply::Error {
-                        text: "the configuration names no store for snapshots: set [client] snapshots".into(),
-                    };
+            Command::Snapshot { name, store } => {
+                let place = match self.serving.snapshots.or_at(store.as_deref()) {
+                    Ok(place) => place,
+                    Err(error) => {
+                        return Reply::Error {
+                            text: error.to_string(),
+                        };
+                    }
                 };
                 let settings = self.attached.lock().await.record().settings.clone();
-                match self.taking.begin(&self.env, place, &self.gate, &name, &settings) {
+                match self.taking.begin(&self.env, &place, &self.gate, &name, &settings) {
                     Ok(()) => Reply::Done {
                         text: format!("snapshot {name} has begun"),
                     },

@@ -13,7 +13,7 @@ use crate::{
     security::Secret,
 };
 use clap::{Args, Subcommand};
-use firn_blockd_client::{Attachable, DiskSettings, Mode, attach};
+use firn_blockd_client::{Attachable, AttachedDisk, DiskSettings, Mode, attach};
 use firn_blockd_disk::journal::Journaled;
 use firn_blockd_nbd::AnyAlignment;
 use firn_blockd_placement::{DiskRecord, DiskState, PlacementError};
@@ -26,7 +26,7 @@ use firn_quantity::Size;
 use firn_store::{Stack, StackConfig, Store, StoreUrl};
 use firn_store_cloud::Credentials;
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -122,13 +122,13 @@ pub struct Restore {
 /// Where one disk's snapshots are, and its key.
 #[derive(Clone)]
 pub struct Place {
-    store: StoreUrl,
+    store: Option<StoreUrl>,
     disk: DiskId,
     key: Zeroizing<[u8; 32]>,
 }
 
 impl Place {
-    pub fn new(store: StoreUrl, disk: DiskId, key: &[u8; 32]) -> Self {
+    pub fn new(store: Option<StoreUrl>, disk: DiskId, key: &[u8; 32]) -> Self {
         Self {
             store,
             disk,
@@ -136,8 +136,24 @@ impl Place {
         }
     }
 
-    async fn open(&self, env: &Env) -> Result<Catalogue, Failure> {
-        let backend = firn_store_cloud::open(env, &self.store, &Credentials::Environment)
+    /// The same disk's in this store, if one is named.
+    pub fn or_at(&self, store: Option<&str>) -> Result<Self, Failure> {
+        let mut place = self.clone();
+        if let Some(store) = store {
+            place.store = Some(store.parse().map_err(Failure::usage)?);
+        }
+        place.url()?;
+        Ok(place)
+    }
+
+    fn url(&self) -> Result<&StoreUrl, Failure> {
+        self.store.as_ref().ok_or_else(|| {
+            Failure::usage("the configuration names no store for snapshots: set [client] snapshots")
+        })
+    }
+
+    pub async fn open(&self, env: &Env) -> Result<Catalogue, Failure> {
+        let backend = firn_store_cloud::open(env, self.url()?, &Credentials::Environment)
             .await
             .map_err(Failure::usage)?;
         let store: Arc<dyn Store> = Stack::new(env, backend, StackConfig::default()).store;
@@ -227,14 +243,13 @@ impl Taking {
     }
 }
 
-fn store_of(config: &Config) -> Result<&StoreUrl, Failure> {
-    config.client()?.snapshots.as_ref().ok_or_else(|| {
-        Failure::usage("the configuration names no store for snapshots: set [client] snapshots")
-    })
+/// Where the configuration says that the snapshots of a disk are.
+fn place_of(config: &Config, disk: DiskId, key: &Secret) -> Result<Place, Failure> {
+    Place::new(config.client()?.snapshots.clone(), disk, key.expose()).or_at(None)
 }
 
 /// Tells people how far it is until it is done.
-async fn watched<T>(
+pub async fn watched<T>(
     env: &Env,
     what: &str,
     parts: &str,
@@ -290,9 +305,10 @@ pub async fn snapshot(config: &Config, wanted: SnapshotArguments) -> Result<(), 
 async fn take_one(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
     let client = config.client()?;
     let name = wanted.name.clone();
-    let asked = admin::ask(&client.state_directory, &wanted.disk, Command::Snapshot { name }).await?;
+    let command = Command::Snapshot { name, store: None };
+    let asked = admin::ask(&client.state_directory, &wanted.disk, command).await?;
     if asked.is_some() {
-        return watch(config, wanted).await;
+        return watch(&client.state_directory, &wanted.disk, &wanted.disk, &wanted.name).await;
     }
     let outside = Outside::open(config, &client.state_directory).await?;
     let record = outside.disk(client.tenant, &wanted.disk).await?;
@@ -310,52 +326,58 @@ async fn take_one(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
         )));
     };
     let key = Secret::read(key)?;
-    let place = Place::new(store_of(config)?.clone(), record.disk, key.expose());
-    let catalogue = place.open(&outside.env).await?;
+    let catalogue = place_of(config, record.disk, &key)?.open(&outside.env).await?;
     let access = outside.operator.client(client.capability_seconds)?;
     let attachable = Attachable::new(record.disk, *key.expose(), "firn-blockd snapshot");
     let attached = attach(&outside.env, &outside.placement, &access, attachable).await?;
-    let gate = SnapshotGate::new(attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
-    let (progress, settings) = (Progress::default(), &attached.record().settings);
-    let taking = take(&outside.env, &catalogue, &gate, &wanted.name, settings, &progress);
-    let taken = watched(&outside.env, "snapshot", "tracts", &progress, taking).await;
+    let taken = take_of(&outside.env, &attached, &catalogue, &wanted.name).await;
     attached.detach().await?;
-    let stored_bytes = taken?.stored_bytes;
-    println!(
-        "snapshot {} of disk {} is taken; {} were new",
-        wanted.name,
-        wanted.disk,
-        Size(stored_bytes)
-    );
+    told(&wanted.name, &wanted.disk, taken?);
     Ok(())
 }
 
-/// Watches the snapshot that the process which has the disk attached takes.
-async fn watch(config: &Config, wanted: &Snapshot) -> Result<(), Failure> {
-    let directory = &config.client()?.state_directory;
+/// Takes a snapshot of a disk that was attached for it; gives how many bytes were new.
+pub async fn take_of(
+    env: &Env,
+    attached: &AttachedDisk,
+    catalogue: &Catalogue,
+    name: &str,
+) -> Result<u64, Failure> {
+    let gate = SnapshotGate::new(attached.disk.clone(), SNAPSHOT_TRACT_BYTES);
+    let (progress, settings) = (Progress::default(), &attached.record().settings);
+    let taking = take(env, catalogue, &gate, name, settings, &progress);
+    Ok(watched(env, "snapshot", "tracts", &progress, taking)
+        .await?
+        .stored_bytes)
+}
+
+/// Says that a snapshot is there.
+pub fn told(name: &str, disk: &str, stored_bytes: u64) {
+    println!(
+        "snapshot {name} of disk {disk} is taken; {} were new",
+        Size(stored_bytes)
+    );
+}
+
+/// Watches the snapshot that the process takes which has the disk attached, and `socket` as its name here.
+pub async fn watch(directory: &Path, socket: &str, disk: &str, name: &str) -> Result<(), Failure> {
     let env = crate::cluster::environment(directory)?;
     for look in 1.. {
         let gone = || {
             Failure::new(format!(
-                "disk {} is not attached any more; whether the snapshot was taken shows firn-blockd snapshot list",
-                wanted.disk
+                "disk {disk} is not attached any more; whether the snapshot was taken shows the list of its snapshots"
             ))
         };
-        let status = match admin::ask(directory, &wanted.disk, Command::Status).await? {
+        let status = match admin::ask(directory, socket, Command::Status).await? {
             Some(Reply::Status { status }) => status,
             _ => return Err(gone()),
         };
-        let Some(snapshot) = status.snapshot.filter(|snapshot| snapshot.name == wanted.name) else {
+        let Some(snapshot) = status.snapshot.filter(|snapshot| snapshot.name == name) else {
             return Err(gone());
         };
         match snapshot.ended {
             Some(SnapshotEnd::Taken) => {
-                println!(
-                    "snapshot {} of disk {} is taken; {} were new",
-                    wanted.name,
-                    wanted.disk,
-                    Size(snapshot.stored_bytes)
-                );
+                told(name, disk, snapshot.stored_bytes);
                 return Ok(());
             }
             Some(SnapshotEnd::Failed(why)) => return Err(Failure::new(why)),
@@ -385,7 +407,7 @@ async fn disk_of(config: &Config, outside: &Outside, of: &Of) -> Result<DiskId, 
 }
 
 /// What a disk's settings call the snapshot that it is made of.
-fn source_of(disk: DiskId, snapshot: &str) -> String {
+pub fn source_of(disk: DiskId, snapshot: &str) -> String {
     format!("{}/{snapshot}", disk.hex())
 }
 
@@ -393,9 +415,7 @@ fn source_of(disk: DiskId, snapshot: &str) -> String {
 async fn catalogue_of(config: &Config, outside: &Outside, of: &Of) -> Result<Catalogue, Failure> {
     let disk = disk_of(config, outside, of).await?;
     let key = Secret::read(&of.key)?;
-    Place::new(store_of(config)?.clone(), disk, key.expose())
-        .open(&outside.env)
-        .await
+    place_of(config, disk, &key)?.open(&outside.env).await
 }
 
 /// `firn-blockd snapshots`.
@@ -433,19 +453,20 @@ async fn delete_one(config: &Config, wanted: &Delete) -> Result<(), Failure> {
         }
     }
     let key = Secret::read(&wanted.of.key)?;
-    let catalogue = Place::new(store_of(config)?.clone(), disk, key.expose())
-        .open(&outside.env)
-        .await?;
+    let catalogue = place_of(config, disk, &key)?.open(&outside.env).await?;
+    delete_from(&outside.env, &catalogue, &wanted.of.disk, &wanted.snapshot).await
+}
+
+/// Deletes a snapshot of the disk that is called so, and says what that gave back.
+pub async fn delete_from(env: &Env, catalogue: &Catalogue, disk: &str, name: &str) -> Result<(), Failure> {
     let progress = Progress::default();
-    let deleting = delete(&outside.env, &catalogue, &wanted.snapshot, &progress);
-    let deleted = watched(&outside.env, "delete", "objects", &progress, deleting).await?;
+    let deleting = delete(env, catalogue, name, &progress);
+    let deleted = watched(env, "delete", "objects", &progress, deleting).await?;
     if !deleted.existed && deleted.objects == 0 {
-        return Err(SnapshotError::NotFound(wanted.snapshot.clone()).into());
+        return Err(SnapshotError::NotFound(name.to_owned()).into());
     }
     println!(
-        "snapshot {} of disk {} is deleted; {} in {} objects were given back",
-        wanted.snapshot,
-        wanted.of.disk,
+        "snapshot {name} of disk {disk} is deleted; {} in {} objects were given back",
         Size(deleted.bytes),
         deleted.objects
     );
@@ -462,23 +483,13 @@ pub async fn restore_disk(config: &Config, wanted: &Restore) -> Result<(), Failu
     let key = Secret::read(&wanted.new_key)?;
     let access = outside.operator.client(client.capability_seconds)?;
     let attachable = Attachable {
-        restoring: true,
+        restoring: Some(source_of(root.disk, &wanted.snapshot)),
         ..Attachable::new(record.disk, *key.expose(), "firn-blockd restore")
     };
     let mut attached = attach(&outside.env, &outside.placement, &access, attachable).await?;
-    let progress = Progress::default();
-    let disk = AnyAlignment::new(attached.disk.clone());
-    let restoring = restore(&catalogue, &wanted.snapshot, &disk, &progress);
-    let restored = watched(&outside.env, "restore", "tracts", &progress, restoring).await;
-    let written_bytes = match restored {
-        Ok(restored) => restored.written_bytes,
-        Err(error) => {
-            attached.detach().await?;
-            return Err(error.into());
-        }
-    };
-    attached.finish_restore().await?;
+    let written = write_back(&outside.env, &mut attached, &catalogue, &wanted.snapshot).await;
     attached.detach().await?;
+    let written_bytes = written?;
     println!(
         "disk {} ({}) holds snapshot {}; {} were written",
         record.name,
@@ -487,6 +498,21 @@ pub async fn restore_disk(config: &Config, wanted: &Restore) -> Result<(), Failu
         Size(written_bytes)
     );
     Ok(())
+}
+
+/// Writes a snapshot to the disk that was attached for it, which is like any other then; gives how many bytes were written.
+pub async fn write_back(
+    env: &Env,
+    attached: &mut AttachedDisk,
+    catalogue: &Catalogue,
+    name: &str,
+) -> Result<u64, Failure> {
+    let progress = Progress::default();
+    let disk = AnyAlignment::new(attached.disk.clone());
+    let restoring = restore(catalogue, name, &disk, &progress);
+    let restored = watched(env, "restore", "tracts", &progress, restoring).await?;
+    attached.finish_restore().await?;
+    Ok(restored.written_bytes)
 }
 
 /// The disk to restore into: a new one, or one whose restore from the same snapshot was interrupted.

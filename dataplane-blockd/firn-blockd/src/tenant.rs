@@ -43,7 +43,12 @@ pub struct ByTicket {
 }
 
 /// The disk's key: of this machine if it is there, made if nobody has ever attached the disk, and asked for otherwise.
-fn disk_key(env: &Env, path: &std::path::Path, record: &DiskRecord, name: &str) -> Result<Secret, Failure> {
+pub fn disk_key(
+    env: &Env,
+    path: &std::path::Path,
+    record: &DiskRecord,
+    name: &str,
+) -> Result<Secret, Failure> {
     if path.exists() {
         return Secret::read(path);
     }

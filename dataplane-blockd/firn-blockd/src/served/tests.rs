@@ -4,6 +4,7 @@ use super::*;
 use crate::status::{cluster_status, disk_line, text};
 use firn_blockd_client::{DiskSettings, Mode, tracts_for};
 use firn_blockd_nbd::wire::{IHAVEOPT, NBDMAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, client, opt};
+use firn_blockd_protocol::DiskId;
 use firn_blockd_simulation::{
     cluster::placement,
     setting::{Client, Setting},
@@ -40,7 +41,7 @@ fn serving(connections: usize) -> Serving {
         detach_limit: Duration::from_secs(60),
         connections,
         tls: None,
-        snapshots: None,
+        snapshots: Place::new(None, DiskId([7; 16]), &[7; 32]),
     }
 }
 

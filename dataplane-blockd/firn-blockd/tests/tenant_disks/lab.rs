@@ -312,6 +312,11 @@ impl Person {
         command
     }
 
+    /// Starts a command and lets it run.
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).spawn().unwrap()
+    }
+
     pub fn firn(&self, arguments: &[&str]) -> Told {
         let mut child = self.command(arguments).spawn().unwrap();
         drop(child.stdin.take());

@@ -9,6 +9,7 @@
 )]
 
 mod lab;
+mod snapshots;
 
 use lab::{Lab, Person, done, eventually, qemu_io};
 use std::{
