@@ -1,8 +1,14 @@
 //! The command line.
 
+mod disks;
+
+pub use disks::*;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use firn_quantity::Size;
 use std::path::PathBuf;
+
+/// Roles of people.
+const ROLES: [&str; 5] = ["owner", "admin", "operator", "billing", "reader"];
 
 /// Firn: a file share and virtual disks in your own bucket.
 #[derive(Debug, Parser)]
@@ -38,6 +44,8 @@ pub enum Command {
     Signup(Signup),
     /// Logs in with an API key, read from standard input or a file; replaces the key of the same tenant.
     Login(Login),
+    /// Lets an owner in again who has no key left: by the recovery phrase, and by a letter to the owner's address.
+    Recover(Recover),
     /// Forgets this machine's API key; what was seen of the tenant's keys stays.
     Logout {
         /// Revokes the key too, so that nobody can use a copy of it.
@@ -91,6 +99,20 @@ pub enum Command {
     },
     /// Everything of yours on one screen, what is wrong first.
     Status,
+    /// What was done, by whom, and what edges said last.
+    Logs {
+        /// So many entries at most, the last ones.
+        #[arg(long, default_value = "40")]
+        last: usize,
+        /// Only of what is called so, or has this id: what was done to it or by it.
+        #[arg(long, value_name = "NAME")]
+        of: Option<String>,
+    },
+    /// Says what to look at of a thing, and where its users find it: a volume, edge, disk, node, key or member.
+    Open {
+        /// Its name or id.
+        thing: String,
+    },
     /// Shows what this machine remembers: the profile, without its secrets.
     Config {
         /// Prints the authority that the profile trusts, as PEM, for another machine.
@@ -160,6 +182,20 @@ pub struct Login {
     /// Reads the API key from this file; otherwise from standard input.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Recover {
+    #[command(flatten)]
+    pub server: Server,
+    /// The owner's address; a letter goes there.
+    #[arg(long)]
+    pub email: String,
+    /// The tenant's id; needed only for a tenant that the service does not find by the phrase.
+    #[arg(long)]
+    pub tenant: Option<String>,
+    #[command(flatten)]
+    pub phrase: Phrase,
 }
 
 /// The recovery phrase, for what has to be signed.
@@ -325,119 +361,6 @@ pub enum Edge {
     },
 }
 
-#[derive(Debug, Subcommand)]
-pub enum Disk {
-    /// Lists disks.
-    List,
-    /// Makes a disk.
-    Create {
-        /// What it is called.
-        name: String,
-        /// Its size, such as 10GiB.
-        #[arg(value_parser = Size::parse_or_bytes)]
-        size: Size,
-        /// Copies of its data, each on a node that fails alone.
-        #[arg(long, default_value = "3", value_parser = clap::value_parser!(u8).range(1..=3))]
-        replicas: u8,
-        #[command(flatten)]
-        wait: Wait,
-    },
-    /// Shows a disk.
-    Show { disk: String },
-    /// Makes a disk larger.
-    Grow {
-        disk: String,
-        /// Its new size.
-        #[arg(value_parser = Size::parse_or_bytes)]
-        size: Size,
-        #[command(flatten)]
-        wait: Wait,
-    },
-    /// Attaches a disk to this machine and serves it over NBD until Ctrl-C: starts firn-blockd.
-    #[command(after_help = ATTACH_EXIT_CODES)]
-    Attach(AttachDisk),
-    /// Has a disk given back by the machine that has it, wherever that is.
-    Detach(DetachDisk),
-    /// Removes a disk and all on it.
-    Delete {
-        disk: String,
-        #[command(flatten)]
-        sure: Sure,
-        #[command(flatten)]
-        wait: Wait,
-    },
-}
-
-const ATTACH_EXIT_CODES: &str = "Exit codes once the disk is being attached (before, those of firn): 0 detached, everything is durable; \
-1 failed, safe to try again; 2 something on this machine is wrong, nothing was attached; 3 another machine has the disk; 4 fenced: \
-another machine took the disk, or it was detached by force.";
-
-#[derive(Debug, Args)]
-pub struct AttachDisk {
-    pub disk: String,
-    /// Where NBD clients connect: unix:/path or tcp:host:port; by default a socket beside the profile.
-    #[arg(long, value_name = "ADDRESS")]
-    pub nbd: Option<String>,
-    /// The kernel's device that is to have the disk, such as /dev/nbd0: needs root and the module nbd.
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<PathBuf>,
-    /// The file with the disk's key, which the service never has; by default beside the profile, and made when the disk is attached
-    /// for the first time. Without it nobody reads the disk.
-    #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
-    /// write-through, write-back or flush-epoch: when writes and flushes are answered. By default the disk's own.
-    #[arg(long)]
-    pub mode: Option<String>,
-    /// Where the service is reached with a certificate, if elsewhere than with a token: a gateway passes no certificates on.
-    #[arg(long, value_name = "URL")]
-    pub service: Option<String>,
-    /// A directory for what is written while nodes are away.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub journal: Option<PathBuf>,
-    /// What the journal may hold.
-    #[arg(long, requires = "journal", value_parser = Size::parse_or_bytes)]
-    pub journal_size: Option<Size>,
-    /// Takes the disk from the machine that has it, which can do nothing more with it.
-    #[arg(long)]
-    pub force: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct DetachDisk {
-    pub disk: String,
-    /// At once, without asking the machine that has it: what it did not make durable is lost.
-    #[arg(long)]
-    pub force: bool,
-    /// How many seconds the machine is waited for.
-    #[arg(long, default_value = "120", value_name = "SECONDS")]
-    pub timeout: u64,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Node {
-    /// Lists nodes.
-    List,
-    /// Invites a node; its secret is shown once.
-    Create {
-        /// What it is called.
-        name: String,
-        /// What fails together with it, such as a rack.
-        #[arg(long)]
-        failure_domain: String,
-        /// Writes the join secret into this new file instead of showing it.
-        #[arg(long, value_name = "FILE")]
-        secret_file: Option<PathBuf>,
-    },
-    /// Shows a node.
-    Show { node: String },
-    /// Empties a node: it takes nothing new.
-    Drain {
-        node: String,
-        #[command(flatten)]
-        sure: Sure,
-    },
-}
-
 #[derive(Debug, Args)]
 pub struct OfMonth {
     /// Such as 2026-11; the current one by default (UTC).
@@ -494,8 +417,8 @@ pub enum Key {
     Create {
         /// What it is called.
         name: String,
-        /// owner, admin, operator, billing or reader; no more than your own.
-        #[arg(long)]
+        /// What it may do; no more than your own role.
+        #[arg(long, value_parser = ROLES)]
         role: String,
         /// Limits it to this right, such as volume:read; may be given several times.
         #[arg(long = "scope")]
@@ -518,8 +441,8 @@ pub enum Member {
     /// Invites somebody by mail.
     Invite {
         email: String,
-        /// owner, admin, operator, billing or reader.
-        #[arg(long)]
+        /// What they may do.
+        #[arg(long, value_parser = ROLES)]
         role: String,
     },
     /// Accepts an invitation; the mail's code is read from standard input.
@@ -539,7 +462,8 @@ pub enum Member {
     /// Gives a member another role.
     Role {
         member: String,
-        /// owner, admin, operator, billing or reader.
+        /// What they may do.
+        #[arg(value_parser = ROLES)]
         role: String,
     },
     /// Removes a member, and ends their keys and tokens.

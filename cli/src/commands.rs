@@ -5,13 +5,17 @@ mod attach;
 mod audit;
 mod bills;
 mod dev;
+mod disk_snapshots;
 mod disks;
 mod doctor;
 mod edge_state;
 mod edges;
 mod figures;
+mod logs;
 mod manual;
+mod open;
 mod people;
+mod recovery;
 mod rekey;
 mod status;
 mod volumes;
@@ -190,6 +194,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     match arguments.command {
         Command::Signup(signup) => account::sign_up(&context, signup).await,
         Command::Login(login) => account::log_in(&context, login).await,
+        Command::Recover(recover) => recovery::recover(&context, recover).await,
         Command::Logout { revoke } => account::log_out(&context, revoke).await,
         Command::Whoami => account::who_am_i(&context).await,
         Command::Volume(volume) => volumes::run(&context, volume).await,
@@ -207,6 +212,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Doctor { bundle, metrics } => doctor::run(&context, bundle.as_deref(), &metrics).await,
         Command::Dev { arguments } => dev::run(&arguments),
         Command::Status => status::run(&context).await,
+        Command::Logs { last, of } => logs::run(&context, last, of.as_deref()).await,
+        Command::Open { thing } => open::run(&context, &thing).await,
         Command::Config { authority } => account::config(&context, authority),
         Command::Completions { shell, install } => manual::completions(&context, shell, install),
         Command::Man { directory } => manual::write(&context, &directory),

@@ -56,6 +56,11 @@ impl Failure {
             .next("nothing was sent or wrapped; ask who runs the service, and compare keys by another way")
     }
 
+    /// What happened, without what to do next.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
     /// Says what to do next.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());

@@ -32,7 +32,11 @@ impl Names {
 
     /// Of things that were listed.
     pub fn among<'a>(items: impl IntoIterator<Item = &'a Value>) -> Self {
-        let name = |item: &Value| (field(item, "id"), field(item, "name"));
+        // Members have addresses for names.
+        let name = |item: &Value| {
+            let name = Some(field(item, "name")).filter(|name| !name.is_empty());
+            (field(item, "id"), name.unwrap_or_else(|| field(item, "email")))
+        };
         Self(items.into_iter().map(name).collect())
     }
 

@@ -68,15 +68,19 @@ fn confirm(words: &[&str]) -> Result<(), Failure> {
 
 /// Reads the phrase, and checks that it is the one of the tenant whose key is pinned.
 pub fn read(file: Option<&Path>, tenant_key: &str) -> Result<RecoveryPhrase, Failure> {
-    let text = match file {
-        Some(path) => Zeroizing::new(std::fs::read_to_string(path).map_err(of_file(path))?),
-        None => read_secret(None, "Recovery phrase (24 words)")?,
-    };
-    let phrase = RecoveryPhrase::parse(&text)
-        .map_err(|error| Failure::usage(format!("the recovery phrase: {error}")))?;
+    let phrase = read_any(file)?;
     if phrase.signing_key().public().to_string() != tenant_key {
         return Err(Failure::usage("this recovery phrase is another tenant's")
             .next("firn whoami shows which tenant is logged in"));
     }
     Ok(phrase)
+}
+
+/// Reads the phrase of whichever tenant.
+pub fn read_any(file: Option<&Path>) -> Result<RecoveryPhrase, Failure> {
+    let text = match file {
+        Some(path) => Zeroizing::new(std::fs::read_to_string(path).map_err(of_file(path))?),
+        None => read_secret(None, "Recovery phrase (24 words)")?,
+    };
+    RecoveryPhrase::parse(&text).map_err(|error| Failure::usage(format!("the recovery phrase: {error}")))
 }

@@ -143,7 +143,9 @@ impl Session {
     pub async fn find(&self, kind: &str, wanted: &str) -> Result<Value, Failure> {
         let items = self.list(kind).await?;
         let id = items.iter().find(|item| item["id"] == *wanted);
-        let gone = |item: &&Value| matches!(item["state"].as_str(), Some("erased" | "revoked"));
+        let gone = |item: &&Value| {
+            matches!(item["state"].as_str(), Some("erased" | "revoked")) || item["revoked"] == true
+        };
         let named: Vec<&Value> = items
             .iter()
             .filter(|item| item["name"] == *wanted || item["email"] == *wanted)

@@ -5,7 +5,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 /// Members of the service's answers that are times.
-const MEMBERS: [&str; 10] = [
+const MEMBERS: [&str; 11] = [
     "asked",
     "at",
     "bucket_proved",
@@ -16,6 +16,7 @@ const MEMBERS: [&str; 10] = [
     "last_seen",
     "renew_after",
     "since",
+    "taken",
 ];
 
 const MINUTE: i64 = 60;

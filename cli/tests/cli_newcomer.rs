@@ -15,8 +15,29 @@ use std::{
 
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/newcomer.txt");
 
-/// The question whose answer is not shown.
-const SECRET: &str = "Join secret";
+/// Questions whose answers are not shown, by their last words.
+const SECRETS: [&str; 3] = [
+    "Join secret",
+    "Code from the letter",
+    "Recovery phrase (24 words)",
+];
+const SECRET: &str = SECRETS[0];
+const CODE: &str = SECRETS[1];
+/// The same question, asked again.
+const CODE_AGAIN: &str = "Type it once more, as it stands in the newest letter.\nCode from the letter";
+const PHRASE: &str = SECRETS[2];
+
+/// What is typed: what is known before, or what a letter says.
+enum Typed<'a> {
+    Words(&'a str),
+    Letter(&'a dyn Fn() -> String),
+}
+
+impl<'a> From<&'a str> for Typed<'a> {
+    fn from(words: &'a str) -> Self {
+        Self::Words(words)
+    }
+}
 
 /// A terminal, and all that was typed and shown there.
 struct Desk<'a> {
@@ -29,6 +50,15 @@ impl Desk<'_> {
     /// Types a command; answers what it asks for. What it showed, as it was.
     #[track_caller]
     fn types(&mut self, command: &[&str], answers: &[(&str, &str)], code: i32) -> String {
+        let answers: Vec<_> = answers
+            .iter()
+            .map(|(question, answer)| (*question, Typed::from(*answer)))
+            .collect();
+        self.answers(command, answers, code)
+    }
+
+    #[track_caller]
+    fn answers(&mut self, command: &[&str], answers: Vec<(&str, Typed<'_>)>, code: i32) -> String {
         let profile = self.person.path("profile.json");
         let mut arguments = vec!["--profile", &profile];
         arguments.extend(command);
@@ -36,10 +66,13 @@ impl Desk<'_> {
         for (question, answer) in answers {
             // The end of the line comes by a write of its own: what is typed before it would be shown in its place.
             session.wait_for(&format!("{question}:\n"));
-            if *question == SECRET {
+            if SECRETS.iter().any(|secret| question.ends_with(secret)) {
                 session.wait_for_secrecy();
             }
-            session.type_line(answer);
+            match answer {
+                Typed::Words(words) => session.type_line(words),
+                Typed::Letter(letter) => session.type_line(&letter()),
+            }
         }
         let (ended, shown) = session.end();
         assert_eq!(ended, code, "{command:?}: {shown}");
@@ -66,7 +99,7 @@ impl Desk<'_> {
             plain.push_str(&replaced(&rest[..length]));
             rest = &rest[length..];
         }
-        without_progress(&without_dates(&plain))
+        without_progress(&without_dates(&without_stamps(&plain)))
     }
 }
 
@@ -81,7 +114,7 @@ fn without_progress(text: &str) -> String {
 
 /// Ids keep their kind, keys and addresses become what they are.
 fn replaced(word: &str) -> String {
-    for kind in ["ten", "vol", "edg", "key", "mem", "op"] {
+    for kind in ["ten", "vol", "edg", "key", "mem", "nod", "op"] {
         if let Some(digits) = word.strip_prefix(&format!("{kind}_"))
             && digits.len() >= 16
         {
@@ -106,16 +139,39 @@ fn replaced(word: &str) -> String {
     word.to_owned()
 }
 
+/// Whether a text begins like this, where `d` is any digit.
+fn has_form(text: &str, form: &str) -> bool {
+    text.len() >= form.len()
+        && form.bytes().zip(text.bytes()).all(|(form, byte)| match form {
+            b'd' => byte.is_ascii_digit(),
+            other => other == byte,
+        })
+}
+
+/// `2026-11-23T09:14:00Z` becomes `RFC3339`, the month of a bill `MONTH`.
+fn without_stamps(text: &str) -> String {
+    const FORM: &str = "dddd-dd-ddTdd:dd:ddZ";
+    const MONTH: &str = "dddd-dd;";
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        if has_form(rest, FORM) {
+            plain.push_str("RFC3339");
+            rest = &rest[FORM.len()..];
+        } else if has_form(rest, MONTH) {
+            plain.push_str("MONTH;");
+            rest = &rest[MONTH.len()..];
+        } else {
+            plain.push(letter);
+            rest = &rest[letter.len_utf8()..];
+        }
+    }
+    plain
+}
+
 /// `2026-11-23 09:14 (3 minutes ago)` becomes `TIME`.
 fn without_dates(text: &str) -> String {
-    let is_date = |text: &str| {
-        let form = "dddd-dd-dd dd:dd (";
-        text.len() > form.len()
-            && form.bytes().zip(text.bytes()).all(|(form, byte)| match form {
-                b'd' => byte.is_ascii_digit(),
-                other => other == byte,
-            })
-    };
+    let is_date = |text: &str| has_form(text, "dddd-dd-dd dd:dd (");
     let mut plain = String::new();
     let mut rest = text;
     while let Some(letter) = rest.chars().next() {
@@ -145,13 +201,67 @@ fn every_word_of_a_newcomers_first_session() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start(directory.path(), false);
     let ada = Person::new(directory.path(), "ada");
-    ada.sign_up(&service, "ada@one.example");
     let phrase = ada.path("phrase");
     let mut desk = Desk {
         person: &ada,
         directory: directory.path(),
         transcript: String::new(),
     };
+    let server = service.server();
+    let at_service = |command: &[&str]| -> Vec<String> {
+        let more = server.iter().cloned();
+        command.iter().map(|&word| word.to_owned()).chain(more).collect()
+    };
+    let words = |command: &'static [&str], more: &[&str]| -> Vec<String> {
+        let more = more.iter().map(|&word| word.to_owned());
+        at_service(command).into_iter().chain(more).collect()
+    };
+    fn all(words: &[String]) -> Vec<&str> {
+        words.iter().map(String::as_str).collect()
+    }
+
+    // A mistyped code is forgiven.
+    let letter = || service.wait_for_letter("Code");
+    let mistyped = || format!("{}x", letter());
+    let more = [
+        "--email",
+        "ada@one.example",
+        "--name",
+        "Büro Nord",
+        "--phrase-file",
+        &phrase,
+    ];
+    desk.answers(
+        &all(&words(&["signup"], &more)),
+        vec![
+            (CODE, Typed::Letter(&mistyped)),
+            (CODE_AGAIN, Typed::Letter(&letter)),
+        ],
+        0,
+    );
+    let tenant = ada.json(&["whoami"])["tenant"].as_str().unwrap().to_owned();
+
+    // Nobody locks themselves out; another key takes the place of this one.
+    desk.types(&["key", "revoke", "login"], &[], 6);
+    let spare = ada.path("spare");
+    let another = [
+        "key",
+        "create",
+        "spare",
+        "--role",
+        "owner",
+        "--secret-file",
+        &spare,
+    ];
+    desk.types(&another, &[], 0);
+    desk.types(&["key", "create", "Spare", "--role", "reader"], &[], 6);
+    desk.types(&["logout"], &[], 0);
+    desk.types(&["whoami"], &[], 3);
+    let log_in = words(&["login"], &["--tenant", &tenant, "--key-file", &spare]);
+    desk.types(&all(&log_in), &[], 0);
+    desk.types(&["key", "revoke", "login"], &[], 0);
+    desk.types(&all(&log_in), &[], 0);
+
     desk.types(&["status"], &[], 0);
     desk.types(
         &[
@@ -227,6 +337,13 @@ fn every_word_of_a_newcomers_first_session() {
     desk.types(&["edge", "show", "office"], &[], 0);
     desk.types(&["edge", "list"], &[], 0);
     desk.types(&["volume", "show", "files"], &[], 0);
+    desk.types(&["--output", "json", "volume", "list"], &[], 0);
+    desk.types(&["open", "files"], &[], 0);
+    desk.types(&["open", "nothing"], &[], 5);
+    let node = ["node", "create", "rack", "--failure-domain", "one"];
+    let node_secret = ada.path("node");
+    desk.types(&[&node[..], &["--secret-file", &node_secret]].concat(), &[], 0);
+    desk.types(&["node", "create", "Rack", "--failure-domain", "two"], &[], 6);
     desk.types(&["snapshot", "show", "files"], &[], 0);
     desk.types(&["budget", "raise", "80"], &[], 2);
     desk.types(&["budget", "set", "--hard-cap", "50"], &[], 0);
@@ -241,6 +358,33 @@ fn every_word_of_a_newcomers_first_session() {
     desk.types(&["volume", "show", "files"], &[], 0);
     desk.types(&["doctor"], &[], 0);
     desk.types(&["whoami"], &[], 0);
+    desk.types(&["logs", "--of", "files"], &[], 0);
+
+    // All keys and profiles are gone: the phrase on paper, and the mailbox.
+    let anew = Person::new(directory.path(), "anew");
+    let words_on_paper = fs::read_to_string(&phrase).unwrap();
+    let mut again = Desk {
+        person: &anew,
+        directory: directory.path(),
+        transcript: String::new(),
+    };
+    let before = service.letter("Recovery");
+    let recovery = || {
+        service.wait_for_another_letter("Recovery", before.clone());
+        letter()
+    };
+    let recover = words(&["recover"], &["--email", "ada@one.example"]);
+    again.answers(
+        &all(&recover),
+        vec![
+            (PHRASE, Typed::Words(words_on_paper.trim())),
+            (CODE, Typed::Letter(&recovery)),
+        ],
+        0,
+    );
+    again.types(&["whoami"], &[], 0);
+    desk.transcript.push_str(&again.transcript);
+    desk.types(&["whoami"], &[], 3);
     drop(service);
     let gone = desk.types(&["doctor"], &[], 1);
     assert!(

@@ -57,7 +57,7 @@ fn pem_of_der(der: &str) -> Result<String, Failure> {
     Ok(format!("{BEGIN}\n{}\n{END}\n", lines.join("\n")))
 }
 
-fn profile_path(context: &Context) -> Result<PathBuf, Failure> {
+pub(super) fn profile_path(context: &Context) -> Result<PathBuf, Failure> {
     match &context.profile {
         Some(path) => Ok(path.clone()),
         None => Profile::default_path(),
@@ -65,7 +65,7 @@ fn profile_path(context: &Context) -> Result<PathBuf, Failure> {
 }
 
 /// What is there of the profile, once it is certain that nobody else is logged in with it.
-fn require_free(path: &std::path::Path, tenant: Option<&str>) -> Result<Option<Profile>, Failure> {
+pub(super) fn require_free(path: &std::path::Path, tenant: Option<&str>) -> Result<Option<Profile>, Failure> {
     let Some(profile) = Profile::read(path)? else {
         return Ok(None);
     };
@@ -82,7 +82,11 @@ fn require_free(path: &std::path::Path, tenant: Option<&str>) -> Result<Option<P
 
 /// Stores who is logged in now. What was seen of another tenant's keys is kept beside it: a service that shows something older later
 /// is still found out.
-fn replace(path: &std::path::Path, before: Option<Profile>, profile: &Profile) -> Result<(), Failure> {
+pub(super) fn replace(
+    path: &std::path::Path,
+    before: Option<Profile>,
+    profile: &Profile,
+) -> Result<(), Failure> {
     if let Some(before) = before.filter(|before| before.tenant != profile.tenant) {
         before.save(&Profile::kept_path(path, &before.tenant))?;
     }
@@ -151,7 +155,8 @@ pub(super) async fn with_code(
             Ok(reply) => return Ok(reply.body),
             Err(failure) if failure.exit == Exit::Credentials && tries_left > 0 => {
                 note(&format!(
-                    "{failure}\nType it once more, as it stands in the newest letter."
+                    "{}\nType it once more, as it stands in the newest letter.",
+                    failure.what()
                 ));
             }
             Err(failure) if failure.exit == Exit::Credentials => {
@@ -159,6 +164,18 @@ pub(super) async fn with_code(
             }
             Err(failure) => return Err(failure),
         }
+    }
+}
+
+/// What was seen of a tenant, in the profile that is there or in one that is kept beside it.
+pub(super) fn seen_before(
+    path: &std::path::Path,
+    before: Option<&Profile>,
+    tenant: &str,
+) -> Result<Option<Profile>, Failure> {
+    match before {
+        Some(profile) if profile.tenant == tenant => Ok(Some(profile.clone())),
+        _ => Profile::read(&Profile::kept_path(path, tenant)),
     }
 }
 
@@ -173,10 +190,7 @@ pub(super) async fn remember(
     let path = profile_path(context)?;
     let before = require_free(&path, Some(tenant))?;
     // What was seen of this tenant, wherever it is kept.
-    let known = match &before {
-        Some(profile) if profile.tenant == tenant => before.clone(),
-        _ => Profile::read(&Profile::kept_path(&path, tenant))?,
-    };
+    let known = seen_before(&path, before.as_ref(), tenant)?;
     if let Some(key) = &given
         && unhex::<32>(key).is_none()
     {
@@ -210,33 +224,44 @@ pub(super) async fn remember(
             "Pinned the tenant key {seen}\nas the service shows it. Compare it with an owner's (firn whoami) before wrapping keys."
         )),
     }
-    let profile = match known {
-        Some(known) if known.tenant_key != seen => {
-            return Err(Failure::untrusted(
-                "the service shows another tenant key than the one that is pinned here",
-            ));
-        }
-        Some(mut known) => {
-            known.server = server.server;
-            known.authority = authority;
-            known.api_key = api_key.to_owned();
-            known
-        }
-        None => Profile::new(
-            server.server,
-            authority,
-            field(&shown, "id"),
-            seen,
-            api_key.to_owned(),
-        ),
-    };
-    replace(&path, before, &profile)?;
+    let found = Profile::new(
+        server.server,
+        authority,
+        field(&shown, "id"),
+        seen,
+        api_key.to_owned(),
+    );
+    replace(&path, before, &continued(known, found)?)?;
     Ok(shown)
+}
+
+/// A profile that was just made, with what was seen of its tenant before.
+pub(super) fn continued(known: Option<Profile>, found: Profile) -> Result<Profile, Failure> {
+    match known {
+        Some(known) if known.tenant_key != found.tenant_key => Err(Failure::untrusted(
+            "the service shows another tenant key than the one that is pinned here",
+        )),
+        Some(mut known) => {
+            known.server.clone_from(&found.server);
+            known.authority.clone_from(&found.authority);
+            known.api_key.clone_from(&found.api_key);
+            Ok(known)
+        }
+        None => Ok(found),
+    }
 }
 
 pub async fn log_in(context: &Context, login: Login) -> Result<(), Failure> {
     let api_key = read_secret(login.key_file.as_deref(), "API key")?;
-    let tenant = remember(context, login.server, &login.tenant, login.tenant_key, &api_key).await?;
+    let server = login.server.server.clone();
+    let tenant = remember(context, login.server, &login.tenant, login.tenant_key, &api_key)
+        .await
+        .map_err(|failure| match failure.exit {
+            Exit::Credentials => failure.next(format!(
+                "an owner can make you a key: firn key create NAME; an owner who has none left: firn recover --server {server} --email ADDRESS"
+            )),
+            _ => failure,
+        })?;
     context.show_one(&tenant)
 }
 

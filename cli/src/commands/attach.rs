@@ -34,7 +34,7 @@ const PROGRAM: &str = if cfg!(windows) {
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// `firn-blockd` beside this program, or by the search path.
-fn program() -> Result<PathBuf, Failure> {
+pub(super) fn program() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("this program does not find itself: {error}")))?;
     let beside = own.with_file_name(PROGRAM);
@@ -46,7 +46,7 @@ fn program() -> Result<PathBuf, Failure> {
 }
 
 /// Refuses before anything is asked for, if there is nothing that could attach the disk.
-fn require_program(program: &Path) -> Result<(), Failure> {
+pub(super) fn require_program(program: &Path) -> Result<(), Failure> {
     match Command::new(program).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(_) => Err(Failure::usage(format!(
@@ -67,7 +67,7 @@ fn parsed<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
 }
 
 /// Gets a ticket for a disk, under a key that nobody else has.
-async fn ticket(
+pub(super) async fn ticket(
     session: &Session,
     disk: &Value,
     service: Option<&str>,
@@ -130,23 +130,33 @@ pub async fn attach(context: &Context, wanted: AttachDisk) -> Result<(), Failure
         command.arg("--force");
     }
     let ticket = ticket(&session, &disk, wanted.service.as_deref()).await?;
-    let failed = |error: std::io::Error| Failure::failed(format!("{PROGRAM}: {error}"));
-    // A pipe holds 64 KiB, a ticket has some three: it is written before anybody reads.
-    let (reader, mut writer) = std::io::pipe().map_err(failed)?;
-    writer.write_all(ticket.as_bytes()).map_err(failed)?;
-    drop(writer);
-    command.stdin(reader);
-    become_it(command, failed)
+    become_with(command, Some(&ticket))
+}
+
+pub(super) fn failed(error: std::io::Error) -> Failure {
+    Failure::failed(format!("{PROGRAM}: {error}"))
+}
+
+/// Ends as that program, which has the ticket on its standard input.
+pub(super) fn become_with(mut command: Command, ticket: Option<&str>) -> Result<(), Failure> {
+    if let Some(ticket) = ticket {
+        // A pipe holds 64 KiB, a ticket has some three: it is written before anybody reads.
+        let (reader, mut writer) = std::io::pipe().map_err(failed)?;
+        writer.write_all(ticket.as_bytes()).map_err(failed)?;
+        drop(writer);
+        command.stdin(reader);
+    }
+    become_it(command)
 }
 
 #[cfg(unix)]
-fn become_it(mut command: Command, failed: impl Fn(std::io::Error) -> Failure) -> Result<(), Failure> {
+fn become_it(mut command: Command) -> Result<(), Failure> {
     use std::os::unix::process::CommandExt as _;
     Err(failed(command.exec()))
 }
 
 #[cfg(not(unix))]
-fn become_it(mut command: Command, failed: impl Fn(std::io::Error) -> Failure) -> Result<(), Failure> {
+fn become_it(mut command: Command) -> Result<(), Failure> {
     let status = command.status().map_err(failed)?;
     std::process::exit(status.code().unwrap_or(1));
 }

@@ -1,6 +1,6 @@
 //! Virtual disks, and the nodes that keep their data.
 
-use super::{Context, ask, attach, finish};
+use super::{Context, ask, attach, disk_snapshots, finish};
 use crate::{
     arguments::{Disk, Node},
     failure::Failure,
@@ -19,11 +19,15 @@ pub async fn run(context: &Context, command: Disk) -> Result<(), Failure> {
     let command = match command {
         Disk::Attach(wanted) => return attach::attach(context, wanted).await,
         Disk::Detach(wanted) => return attach::detach(context, wanted).await,
+        Disk::Snapshot(wanted) => return disk_snapshots::run(context, wanted).await,
+        Disk::Restore(wanted) => return disk_snapshots::restore(context, wanted).await,
         other => other,
     };
     let session = context.session().await?;
     match command {
-        Disk::Attach(_) | Disk::Detach(_) => unreachable!("they have sessions of their own"),
+        Disk::Attach(_) | Disk::Detach(_) | Disk::Snapshot(_) | Disk::Restore(_) => {
+            unreachable!("they have sessions of their own")
+        }
         Disk::List => {
             let disks = session.list("disks").await?;
             context.screen.show(&Value::Array(disks), |disks| {

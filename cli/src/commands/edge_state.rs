@@ -98,6 +98,12 @@ fn state_of(volume: &Value) -> String {
     parts.join("; ")
 }
 
+/// How each of an edge's volumes stands, by what it said last.
+pub fn lines(edge: &Value, names: &Names) -> Vec<(String, String)> {
+    let line = |volume: &Value| (names.get(&field(volume, "volume")), state_of(volume));
+    volumes(edge).map(line).collect()
+}
+
 /// What is wrong with an edge that serves, each with what to do.
 pub fn findings(edge: &Value, names: &Names) -> Vec<(String, String)> {
     let name = field(edge, "name");

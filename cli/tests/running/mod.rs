@@ -120,6 +120,19 @@ impl Service {
         found.map(str::to_owned)
     }
 
+    /// Waits until the newest letter says something else after `label: `, which is then given.
+    pub fn wait_for_another_letter(&self, label: &str, before: Option<String>) -> String {
+        let began = Instant::now();
+        loop {
+            match self.letter(label) {
+                Some(found) if Some(&found) != before.as_ref() => return found,
+                Some(_) | None => {}
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "no letter");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn wait_for_letter(&self, label: &str) -> String {
         let began = Instant::now();
         loop {
@@ -201,6 +214,16 @@ impl Person {
         let mut child = self.command(arguments).spawn().unwrap();
         // One that does not read is gone already.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        Told {
+            output: child.wait_with_output().unwrap(),
+        }
+    }
+
+    /// Runs a command, and types what is known only once it runs.
+    pub fn tell_later(&self, arguments: &[&str], input: impl FnOnce() -> String) -> Told {
+        let mut child = self.command(arguments).spawn().unwrap();
+        let typed = input();
+        child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
         Told {
             output: child.wait_with_output().unwrap(),
         }
