@@ -1,5 +1,6 @@
 //! A newcomer's first session at a terminal, and every word that `firn` shows there: compared with tests/newcomer.txt, in which
 //! ids, times and this machine's paths are replaced. FIRN_WRITE_SESSION=1 writes that file anew, to be read before it is committed.
+//! Beside it, in newcomer-before.txt, stands what the same commands showed before (tests/newcomer-before writes it).
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "real processes at a real terminal")]
 
@@ -400,6 +401,28 @@ fn every_word_of_a_newcomers_first_session() {
         assert_eq!(shown, expected, "line {} of {EXPECTED}", number + 1);
     }
     assert_eq!(desk.transcript.lines().count(), expected.lines().count());
+}
+
+/// What the build before this work showed stands in newcomer-before.txt, written by the program tests/newcomer-before: the same commands in the
+/// same order, but for the sign-up that a mistyped code ended, and for the join as that build printed it.
+#[test]
+fn what_was_shown_before_stands_beside_each_command() {
+    let commands = |name: &str| {
+        let path = Path::new(EXPECTED).with_file_name(name);
+        let text = fs::read_to_string(path).unwrap();
+        let commands = text.lines().filter_map(|line| line.strip_prefix("$ firn "));
+        let mut commands: Vec<String> = commands
+            .map(|command| match command.strip_prefix("edge join") {
+                Some(_) => "edge join".to_owned(),
+                None => command.to_owned(),
+            })
+            .collect();
+        commands.dedup_by(|one, other| one.starts_with("signup") && one == other);
+        commands
+    };
+    let (before, now) = (commands("newcomer-before.txt"), commands("newcomer.txt"));
+    assert!(now.len() > 40);
+    assert_eq!(before, now);
 }
 
 #[test]
