@@ -16,7 +16,6 @@
 mod bucket;
 mod clock;
 mod files;
-mod finding;
 mod firewall;
 mod hosts;
 mod machine;
@@ -29,17 +28,13 @@ use crate::{
     admin,
     config::{Config, EdgeConfig},
     failure::Failure,
+    finding::{self, Finding},
 };
-use finding::{Finding, Verdict};
 use firn_env::{Env, println};
-use serde_json::json;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-/// Of the JSON form.
-const FORMAT: u32 = 1;
 
 /// How long anything outside is waited for: a large object over 1 Mbit/s.
 const PATIENT: Duration = Duration::from_secs(60);
@@ -96,39 +91,7 @@ pub async fn check(edge: &EdgeConfig, options: Options) -> Result<(), Failure> {
     take(clock::look(&subject).await);
     take(bucket::look(&subject).await);
     take(roots::look(&subject).await);
-    let count = |verdict| all.iter().filter(|found| found.verdict == verdict).count();
-    let (hurting, failing) = (count(Verdict::WillHurt), count(Verdict::CannotWork));
-    let worst = all
-        .iter()
-        .map(|found| found.verdict)
-        .max()
-        .unwrap_or(Verdict::Fine);
-    if options.json {
-        let whole = json!({
-            "format": FORMAT,
-            "version": env!("CARGO_PKG_VERSION"),
-            "running": subject.is_running,
-            "worst": worst,
-            "findings": all,
-        });
-        println!("{}", serde_json::to_string_pretty(&whole).map_err(Failure::new)?);
-    }
-    match worst {
-        Verdict::Fine | Verdict::NotSeen => {
-            if !options.json {
-                println!("fit: nothing that was seen speaks against it");
-            }
-            Ok(())
-        }
-        Verdict::WillHurt => Err(Failure::hurting(format!(
-            "it would work, and {hurting} of {} things looked at will hurt: see above",
-            all.len()
-        ))),
-        Verdict::CannotWork => Err(Failure::new(format!(
-            "{failing} of {} things looked at keep it from working, {hurting} will hurt: see above. Nothing was changed",
-            all.len()
-        ))),
-    }
+    finding::conclude(&all, options.json, &[("running", subject.is_running.into())])
 }
 
 /// The directory, or the nearest above it that is there.

@@ -20,7 +20,7 @@ use std::{
 use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"FIRNEDGE";
-const VERSION: u8 = 1;
+pub const VERSION: u8 = 1;
 const BYTES: usize = 8 + 1 + 16 + 16 + 32 + 32 + 32 + 8;
 
 /// See the module.

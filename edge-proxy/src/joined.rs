@@ -23,8 +23,8 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 const REPLY_BYTES_MAX: usize = 3 << 20;
 /// A service that takes longer is taken for one that does not answer: serving must not wait for it.
 const TIMEOUT: Duration = Duration::from_secs(10);
-const VERSION: u16 = 2;
-const OLDEST_VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+pub const OLDEST_VERSION: u16 = 1;
 
 /// `enrolment.json`, as `firn edge join` wrote it.
 #[derive(Deserialize)]

@@ -2,7 +2,7 @@
 
 use crate::{
     accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, join,
-    locks, parts::Outside, recover, rekey, run, smb, snapshots,
+    locks, parts::Outside, recover, rekey, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -51,6 +51,8 @@ enum Command {
     /// Tells whether this machine and its way to the cloud are fit to serve what the configuration says: disk, clock, ports, firewall,
     /// network, bucket, anchor. Before the first client, or beside a running edge, which it does not disturb.
     Check(check::Options),
+    /// Judges an upgrade before it is made: run it by the new program.
+    Upgrade(upgrade::Options),
     /// Prepares this machine to serve a volume of a family that another edge serves: a standby, a replacement, or a look into
     /// a salvage clone. The volume is the one named in the configuration.
     Join {
@@ -216,6 +218,11 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     if let Command::Manual(manual) = arguments.command {
         return manual.run(Arguments::command()).map_err(Failure::new);
     }
+    if let Command::Upgrade(options) = arguments.command
+        && let Some(printed) = upgrade::formats(options)
+    {
+        return printed;
+    }
     let edge = config::EdgeConfig::load(&arguments.config)?;
     let volume = arguments.volume.as_deref();
     // These are of all volumes, if none is named.
@@ -228,6 +235,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
             return Ok(());
         }
         Command::Check(options) => return check::check(&edge, *options).await,
+        Command::Upgrade(options) => return upgrade::upgrade(&edge, *options).await,
         #[cfg(feature = "testing")]
         Command::Run { fault } => return run::run(&edge, fault.as_deref()).await,
         #[cfg(not(feature = "testing"))]
@@ -318,6 +326,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Manual(_) => unreachable!("done before the configuration was read"),
         Command::CheckConfig
         | Command::Check(_)
+        | Command::Upgrade(_)
         | Command::Run { .. }
         | Command::Status { .. }
         | Command::Top { .. }

@@ -9,6 +9,7 @@ use crate::{
     admin, bounds,
     config::{Config, EdgeConfig},
     failure::Failure,
+    formats,
     identity::Identity,
     life::{Life, News, lock_of},
     metrics,
@@ -72,6 +73,7 @@ async fn serve_edge(
 ) -> Result<(), Failure> {
     let env = environment(edge.directory())?;
     let _lock = lock_of(&env).await?;
+    formats::start(edge.directory())?;
     let nfs = Arc::new(NfsServer::prepare(&env, edge).await?);
     let volumes = Arc::new(Volumes::new(&env, edge, nfs));
     let common = Common::new(&env, edge.common());

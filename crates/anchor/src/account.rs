@@ -27,7 +27,7 @@ use firn_format::{SegmentId, WriterId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-const LAYOUT_VERSION: u8 = 1;
+pub(crate) const LAYOUT_VERSION: u8 = 1;
 const ACCOUNT_KIND: u8 = b'A';
 const SWEEPING: u8 = 1;
 pub(crate) const ACCOUNT: &str = "cleaner-account";

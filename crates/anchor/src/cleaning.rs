@@ -29,7 +29,7 @@ use firn_format::{SegmentId, Version, VolumeId, WriterId};
 use firn_table::MAX_TRANSACTION_OPERATIONS;
 use serde::{Deserialize, Serialize};
 
-const LAYOUT_VERSION: u8 = 1;
+pub(crate) const LAYOUT_VERSION: u8 = 1;
 const ROUND_KIND: u8 = b'C';
 const CURSOR_KIND: u8 = b'U';
 const RETIRED_KIND: u8 = b'R';

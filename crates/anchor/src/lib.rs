@@ -23,6 +23,7 @@ mod cleaning;
 #[cfg(feature = "testing")]
 pub mod conformance;
 mod error;
+mod formats;
 mod known;
 mod layout;
 mod mark;
@@ -48,6 +49,7 @@ pub use cleaning::{
     retirement_segments,
 };
 pub use error::{AnchorError, Fenced};
+pub use formats::FORMATS;
 pub use known::KnownTuples;
 pub use on_table::TableBackend;
 pub use ownership::{Ownership, Takeover};

@@ -21,8 +21,8 @@ use firn_format::{Location, SegmentId, Uid, Version, VolumeId, WriterId};
 
 pub(crate) const PROPOSAL_PREFIX: &str = "proposal/";
 /// Version 2 added what the moves changed of the live bytes of segments.
-const LAYOUT_VERSION: u8 = 2;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const LAYOUT_VERSION: u8 = 2;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 const PROPOSAL_KIND: u8 = b'P';
 
 const RETIRED: u8 = 1;

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use firn_format::{OwnershipEpoch, Uid, Version, VolumeId};
 use std::fmt;
 
-const LAYOUT_VERSION: u8 = 1;
+pub(crate) const LAYOUT_VERSION: u8 = 1;
 const HAS_ROOT: u8 = 1;
 
 /// What identifies a root to somebody who saw it.

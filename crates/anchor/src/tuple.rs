@@ -31,11 +31,11 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// Roots one volume retains from takeovers at most; each stands for a journal that may still have to be salvaged.
 pub const MAX_RETAINED_ROOTS: usize = 32;
 
-const LAYOUT_VERSION: u8 = 1;
+pub(crate) const LAYOUT_VERSION: u8 = 1;
 /// Version 2 of the volume's tuple added the count of its commits; it is written while no root of it is signed.
 const UNSIGNED_VERSION: u8 = 2;
 /// Version 3 added the signatures of roots.
-const VOLUME_VERSION: u8 = 3;
+pub(crate) const VOLUME_VERSION: u8 = 3;
 /// Bytes of a root's signature.
 pub const ROOT_SIGNATURE_BYTES: usize = 64;
 const SIGNATURE_LABEL: &[u8] = b"firn 1 root signature";

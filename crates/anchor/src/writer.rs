@@ -25,7 +25,7 @@ use firn_format::{OwnershipEpoch, VolumeId, WriterId};
 use firn_table::TableError;
 use serde::{Deserialize, Serialize};
 
-const LAYOUT_VERSION: u8 = 1;
+pub(crate) const LAYOUT_VERSION: u8 = 1;
 const WRITER_KIND: u8 = b'W';
 const ENDED: u8 = 1;
 pub(crate) const WRITER_PREFIX: &str = "writer/";

@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 
 /// The version of the checkpoint format that this build writes.
 pub const CHECKPOINT_VERSION: u8 = 1;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 const FIXED_BYTES: usize = 176;
 const SNAPSHOT_BYTES: usize = 40;

@@ -34,7 +34,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// The version of the forwarding format that this build writes.
 pub const FORWARDING_VERSION: u8 = 1;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 const MAGIC: &[u8; 8] = b"FIRNFWRD";
 const HEADER_BYTES: usize = 64;

@@ -31,7 +31,7 @@ use std::ops::Range;
 
 /// The version of the journal format that this build writes.
 pub const JOURNAL_VERSION: u8 = 2;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Bytes of a journal file before its first record.
 pub const JOURNAL_HEADER_BYTES: usize = 84;

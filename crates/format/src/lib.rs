@@ -22,6 +22,7 @@ mod pointer;
 pub mod radix;
 mod segment;
 mod usage;
+mod versions;
 
 pub use checkpoint::{
     CHECKPOINT_VERSION, Checkpoint, ForkPoint, MAX_SNAPSHOTS, SnapshotRoot, TreeRoot, checkpoint_place,
@@ -54,3 +55,4 @@ pub use segment::{
     SegmentBuilder, SegmentFooter, SegmentIndexEntry, decode_footer, decode_segment,
 };
 pub use usage::{USAGE_SEGMENTS, USAGE_VERSION, UsageLeaf, usage_segment, usage_slot};
+pub use versions::{FORMATS, FormatVersions};

@@ -38,7 +38,7 @@ use bytes::Bytes;
 /// The version of the object format that this build writes.
 pub const OBJECT_VERSION: u8 = 1;
 /// The oldest version that this build reads.
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 const MAGIC: &[u8; 4] = b"FOBJ";
 /// Bytes before the plain section.

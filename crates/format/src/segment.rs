@@ -44,7 +44,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// The version of the segment format that this build writes.
 pub const SEGMENT_VERSION: u8 = 1;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Bytes of a segment before its first object.
 pub const SEGMENT_HEADER_BYTES: usize = 52;

@@ -24,7 +24,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// The version of the usage format that this build writes.
 pub const USAGE_VERSION: u8 = 1;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Segments of one leaf: a leaf of about 700 bytes speaks of 512 MiB of log.
 pub const USAGE_SEGMENTS: usize = 128;

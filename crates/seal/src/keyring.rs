@@ -22,6 +22,7 @@ mod error;
 
 use crate::{EpochKey, Keys, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
 use bytes::Bytes;
+pub use encoding::FORMATS;
 use envelope::Envelope;
 pub use error::KeyRingError;
 use firn_format::{FamilyId, KeyEpoch, VolumeId};

@@ -27,7 +27,7 @@ pub use claim::RecoveryClaim;
 pub use error::SealError;
 pub use identity::{IdentityError, RecipientPublic, RecipientSecret, TenantPublic, TenantSigningKey};
 pub use keyring::{
-    Entropy, KeyRing, KeyRingError, MAX_EPOCHS, MAX_RECIPIENTS, Recipient, RecipientKind, SeenRing,
+    Entropy, FORMATS, KeyRing, KeyRingError, MAX_EPOCHS, MAX_RECIPIENTS, Recipient, RecipientKind, SeenRing,
     VerifiedKeyRing,
 };
 pub use keys::{EpochKey, Keys, NotTheNextKeys};

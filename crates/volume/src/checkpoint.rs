@@ -23,6 +23,7 @@ pub(crate) use confirm::{confirm, unlisted_up_to};
 pub use error::CheckpointError;
 pub use packer::{Packer, PackerContext, ToPack, UploadProgress};
 pub use payload::{CheckpointPayload, HISTORY_MAX, SealedSnapshot};
+pub(crate) use payload::{OLDEST_VERSION as PAYLOAD_OLDEST_VERSION, VERSION as PAYLOAD_VERSION};
 pub(crate) use root::{pack_checkpoint, sealed_snapshots};
 pub(crate) use run::run;
 pub use uploads::{LostSegments, ReadBackStatus, Uploads};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use firn_vfs::{Acl, AclEntry, AclTag, Attributes, FileKind, Timestamp};
 use std::collections::BTreeMap;
 
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// Content up to this long is kept in the inode: an object of its own costs about 200 bytes of header, pointer and index.
 pub const INLINE_BYTES: u64 = 1024;

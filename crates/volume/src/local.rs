@@ -20,8 +20,8 @@ use firn_anchor::{OwnerId, RememberedRoot};
 use firn_env::{Disk, DiskError, Env, OpenMode};
 use firn_format::{OwnershipEpoch, WriterId};
 
-const VERSION: u8 = 2;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 const FILE: &str = "state";
 const NEW_FILE: &str = "state.new";
 

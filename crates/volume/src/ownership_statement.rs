@@ -37,7 +37,7 @@ use firn_store::{ObjectKey, PutMode, Store, StoreError};
 
 const MAGIC: &[u8; 8] = b"FIRNOWNR";
 const OBJECT_VERSION: u8 = 1;
-const PAYLOAD_VERSION: u8 = 1;
+pub(crate) const PAYLOAD_VERSION: u8 = 1;
 const HEADER_BYTES: usize = 80;
 const PURPOSE: &str = "firn 1 ownership statement";
 const NAME: &str = "ownership statement";

@@ -11,7 +11,7 @@ use crate::{
 use bytes::Bytes;
 use firn_vfs::{Acl, RequestId, Timestamp};
 
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// One change of the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ mod resident;
 mod snapshots;
 
 pub use apply::{Missing, directory_size_bytes};
+pub(crate) use directory::VERSION as DIRECTORY_VERSION;
 pub use directory::{DirectoryPage, Entry as NamedInode, KEY_BITS, MAX_DEPTH, PagePlace, base_key};
 pub use entry::{Content, Entry, FileLayer, FrozenEntry, FrozenPages};
 pub use plan::{LINKS_MAX, NewKind, PlannedCreate, Stop, root_inode};

@@ -1,6 +1,7 @@
 //! Fitness of the bucket: a probe object put, put again, read, listed and deleted under the volume's prefix, and what a large one takes.
 
-use super::{Subject, finding::Finding};
+use super::Subject;
+use crate::finding::Finding;
 use crate::{config::Config, parts, report::size};
 use firn_store::{ProbeError, Store, StoreError, StoreUrl};
 use std::{sync::Arc, time::Duration};

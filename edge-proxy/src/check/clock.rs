@@ -5,9 +5,9 @@
 
 use super::{
     Subject,
-    finding::Finding,
     hosts::{self, Host},
 };
+use crate::finding::Finding;
 use crate::joined::Joined;
 use jiff::fmt::rfc2822::DateTimeParser;
 use std::time::Duration;

@@ -3,7 +3,8 @@
 //! No judge of rule sets: it looks for a chain at the input hook that drops by default, and for the ports in any rule. What stands between
 //! this machine and its clients, and in the tables of another tool, it does not see.
 
-use super::{Subject, finding::Finding, ports};
+use super::{Subject, ports};
+use crate::finding::Finding;
 use serde_json::Value;
 use std::process::Command;
 

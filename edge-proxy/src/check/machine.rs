@@ -1,6 +1,7 @@
 //! Fitness of the machine itself: memory, open files, and what mounts and shares need of it.
 
-use super::{Subject, finding::Finding};
+use super::Subject;
+use crate::finding::Finding;
 use crate::{bounds, report::size, smb, validation};
 use firn_fuse::KERNEL_OLDEST;
 use rustix::process::{Resource, getrlimit};

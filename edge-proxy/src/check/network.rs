@@ -2,9 +2,9 @@
 
 use super::{
     Subject,
-    finding::Finding,
     hosts::{self, Host},
 };
+use crate::finding::Finding;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,

@@ -3,7 +3,8 @@
 //! A free port is listened on for an instant, as the edge would do it, since only that tells addresses that this machine does not have and
 //! rights that this user lacks. Whose a taken one is stands in `/proc`: sockets by number, and processes by the sockets they hold.
 
-use super::{Subject, finding::Finding};
+use super::Subject;
+use crate::finding::Finding;
 use firn_nfs::portmap;
 use std::{fmt, io, path::Path};
 

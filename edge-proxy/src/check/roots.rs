@@ -2,7 +2,8 @@
 //!
 //! Nothing is made: a table that `create=true` would make, or the file of one, is only said to be missing.
 
-use super::{Subject, finding::Finding};
+use super::Subject;
+use crate::finding::Finding;
 use crate::{
     anchor::{AnchorAt, Roots},
     config::Config,

@@ -3,7 +3,8 @@
 //! The sync is that of the journal: 4 KiB written and made durable, again and again, in a file that has no name any more, so that
 //! nothing is left whatever happens.
 
-use super::{Subject, files, finding::Finding, there};
+use super::{Subject, files, there};
+use crate::finding::Finding;
 use crate::{config::Config, report::size};
 use firn_env::Env;
 use std::{

@@ -27,4 +27,5 @@ mod small_disk;
 mod smb;
 mod snapshots;
 mod takeover;
+mod upgrades;
 mod volumes;

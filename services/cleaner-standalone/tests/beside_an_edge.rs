@@ -35,8 +35,16 @@ fn log_of(store: &Path) -> (String, u64) {
     (name.to_owned(), bytes)
 }
 
+/// The cleaner's program: what `FIRN_CLEANER` names, or what was built with this test.
+fn cleaner() -> PathBuf {
+    let other = std::env::var_os("FIRN_CLEANER");
+    other
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_firn-cleaner").into())
+        .into()
+}
+
 fn run(config: &PathBuf, command: &str) -> serde_json::Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
+    let output = Command::new(cleaner())
         .arg("--config")
         .arg(config)
         .arg(command)
@@ -122,7 +130,7 @@ impl Drop for Running {
 fn figures_of_runs_that_follow_each_other(config: &PathBuf) {
     let text = std::fs::read_to_string(config).expect("the configuration");
     std::fs::write(config, format!("metrics = \"127.0.0.1:0\"\n{text}")).expect("a configuration");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
+    let mut child = Command::new(cleaner())
         .arg("--config")
         .arg(config)
         .args(["run", "--every", "1"])

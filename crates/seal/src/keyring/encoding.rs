@@ -29,11 +29,13 @@ use super::{
 };
 use crate::{RecipientPublic, TenantSigningKey};
 use bytes::{BufMut, Bytes, BytesMut};
-use firn_format::{Cursor, FamilyId, Features, FormatError, KeyEpoch, VolumeId, What};
+use firn_format::{Cursor, FamilyId, Features, FormatError, FormatVersions, KeyEpoch, VolumeId, What};
 
 /// The version of the key ring format that this build writes.
 const VERSION: u8 = 2;
 const OLDEST_VERSION: u8 = 1;
+/// The versions of key rings.
+pub const FORMATS: [FormatVersions; 1] = [FormatVersions::new("key ring", OLDEST_VERSION, VERSION)];
 /// From this version on a ring names its volume.
 const BOUND_VERSION: u8 = 2;
 

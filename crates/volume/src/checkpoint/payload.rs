@@ -13,8 +13,8 @@ use firn_format::{Uid, Version};
 use firn_vfs::{CompletedRequest, FileHandle, Timestamp};
 
 /// Version 3 added the rekey; version 2 the snapshots' names and the history.
-const VERSION: u8 = 3;
-const OLDEST_VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 3;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Commits remembered, so that a proposal of the cleaner can be told to be of this branch. At the busiest cadence (5 s) that
 /// is five minutes, several times what a run of the cleaner takes; each costs a checkpoint 40 bytes.

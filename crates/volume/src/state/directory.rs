@@ -16,7 +16,7 @@ use crate::codec::{DecodeError, Decoder, Encoder};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// A page is split beyond this. Small, because random names touch random pages: at a checkpoint every touched page is
 /// rewritten whole, so a create in a huge directory costs about this many bytes of upload.

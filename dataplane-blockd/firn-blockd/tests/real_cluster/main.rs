@@ -11,6 +11,7 @@
 mod full;
 mod journal;
 mod lab;
+mod previous_release;
 
 use lab::*;
 use std::{

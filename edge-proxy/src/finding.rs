@@ -1,7 +1,9 @@
-//! Finding of the fitness check: what was looked at, how it stands, what to do.
+//! Finding of a judgement (`check`, `upgrade --check`): what was looked at, how it stands, what to do.
 
+use crate::failure::Failure;
+use firn_env::println;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt};
 
 /// How something stands; a later one is worse.
@@ -105,5 +107,50 @@ impl fmt::Display for Finding {
             Some(to_do) => write!(formatter, ". To do: {}", line(to_do)),
             None => Ok(()),
         }
+    }
+}
+
+/// Of the JSON form.
+const FORMAT: u32 = 1;
+
+/// The end of a judgement whose lines were printed: the JSON form if it is wanted, with `more` beside the findings, and the worst verdict.
+///
+/// # Errors
+/// [`Failure`] with the exit code of that verdict.
+pub fn conclude(all: &[Finding], is_json: bool, more: &[(&str, Value)]) -> Result<(), Failure> {
+    let count = |verdict| all.iter().filter(|found| found.verdict == verdict).count();
+    let (hurting, failing) = (count(Verdict::WillHurt), count(Verdict::CannotWork));
+    let worst = all
+        .iter()
+        .map(|found| found.verdict)
+        .max()
+        .unwrap_or(Verdict::Fine);
+    if is_json {
+        let mut whole = json!({
+            "format": FORMAT,
+            "version": env!("CARGO_PKG_VERSION"),
+            "worst": worst,
+            "findings": all,
+        });
+        for (name, value) in more {
+            whole[name] = value.clone();
+        }
+        println!("{}", serde_json::to_string_pretty(&whole).map_err(Failure::new)?);
+    }
+    match worst {
+        Verdict::Fine | Verdict::NotSeen => {
+            if !is_json {
+                println!("fit: nothing that was seen speaks against it");
+            }
+            Ok(())
+        }
+        Verdict::WillHurt => Err(Failure::hurting(format!(
+            "it would work, and {hurting} of {} things looked at will hurt: see above",
+            all.len()
+        ))),
+        Verdict::CannotWork => Err(Failure::new(format!(
+            "{failing} of {} things looked at keep it from working, {hurting} will hurt: see above. Nothing was changed",
+            all.len()
+        ))),
     }
 }

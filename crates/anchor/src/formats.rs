@@ -1,0 +1,27 @@
+//! Versions of the tuples and of the remembered root.
+
+use crate::{account, cleaning, proposal, remembered, tuple, writer};
+use firn_format::FormatVersions;
+
+/// See the module.
+pub const FORMATS: [FormatVersions; 7] = [
+    FormatVersions::new("family tuple", tuple::LAYOUT_VERSION, tuple::LAYOUT_VERSION),
+    FormatVersions::new("volume tuple", tuple::LAYOUT_VERSION, tuple::VOLUME_VERSION),
+    FormatVersions::new("writer tuple", writer::LAYOUT_VERSION, writer::LAYOUT_VERSION),
+    FormatVersions::new("proposal", proposal::OLDEST_VERSION, proposal::LAYOUT_VERSION),
+    FormatVersions::new(
+        "cleaning record",
+        cleaning::LAYOUT_VERSION,
+        cleaning::LAYOUT_VERSION,
+    ),
+    FormatVersions::new(
+        "cleaning account",
+        account::LAYOUT_VERSION,
+        account::LAYOUT_VERSION,
+    ),
+    FormatVersions::new(
+        "remembered root",
+        remembered::LAYOUT_VERSION,
+        remembered::LAYOUT_VERSION,
+    ),
+];

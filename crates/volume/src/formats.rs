@@ -1,0 +1,22 @@
+//! Versions of what the engine seals, and of the local state file.
+
+use crate::{checkpoint, inode, local, ownership_statement, record, state};
+use firn_format::FormatVersions;
+
+/// See the module.
+pub const FORMATS: [FormatVersions; 6] = [
+    FormatVersions::new("local state", local::OLDEST_VERSION, local::VERSION),
+    FormatVersions::new("journal record", record::VERSION, record::VERSION),
+    FormatVersions::new("inode", inode::VERSION, inode::VERSION),
+    FormatVersions::new("directory", state::DIRECTORY_VERSION, state::DIRECTORY_VERSION),
+    FormatVersions::new(
+        "checkpoint payload",
+        checkpoint::PAYLOAD_OLDEST_VERSION,
+        checkpoint::PAYLOAD_VERSION,
+    ),
+    FormatVersions::new(
+        "ownership statement",
+        ownership_statement::PAYLOAD_VERSION,
+        ownership_statement::PAYLOAD_VERSION,
+    ),
+];
