@@ -29,6 +29,7 @@
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
 #   make packages        Debian packages of all programs, in target/packages
+#   make release         ARGUMENTS="--dry-run OUT": packages, their section of the change log, a signed manifest; the tag (scripts/release)
 #   make images          OCI images of the programs that run in containers, with their bills of materials, in target/images
 #   make lambda          the cleaner and the anchor service as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
@@ -46,7 +47,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-followers simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages images lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-followers simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -168,6 +169,9 @@ load:
 packages:
 	@cargo build --locked --release -p firn-edge -p firn-cli -p firn-blockd -p firn-cleaner-standalone -p firn-anchor-service -p firn-api
 	@packaging/build target/packages
+
+release:
+	@scripts/release $(ARGUMENTS)
 
 images:
 	@cargo build --locked --release -p firn-edge -p firn-blockd -p firn-cleaner-standalone -p firn-anchor-service -p firn-api
