@@ -1,4 +1,4 @@
-//! What an administrator sees of the table and takes away.
+//! Administration of the lock table: what is seen of it, and taken away.
 
 use super::*;
 
