@@ -29,6 +29,7 @@ async fn an_administrator_is_told_what_the_store_lost_and_what_would_have_been_f
     edge.succeed(&["sync"]);
 
     let told = edge.succeed(&["audit"]);
+    println!("{told}");
     assert!(told.contains("688 of 688 challenges"), "{told}");
     assert!(told.contains("688 intact, 0 lost or damaged"), "{told}");
     assert!(told.contains("1 % with 99.90 %"), "{told}");
