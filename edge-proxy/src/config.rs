@@ -45,6 +45,7 @@ pub struct Config {
     pub(crate) smb: Option<SmbSection>,
     pub(crate) log: LogSection,
     pub(crate) metrics: MetricsSection,
+    pub(crate) traces: TracesSection,
     pub(crate) costs: CostsSection,
     pub(crate) snapshots: SnapshotsSection,
     pub(crate) cleaner: CleanerSection,
@@ -190,6 +191,24 @@ pub struct LogSection {
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsSection {
     pub listen: Option<String>,
+}
+
+/// Where spans of calls are exported.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracesSection {
+    /// A collector of OpenTelemetry's, for OTLP over HTTP.
+    pub endpoint: Option<String>,
+    pub sample_percent: f64,
+}
+
+impl Default for TracesSection {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            sample_percent: 1.0,
+        }
+    }
 }
 
 /// By which prices money is shown and fetches are decided.
@@ -396,6 +415,7 @@ mod tests {
         assert_eq!(example.volume.credentials, minimal.volume.credentials);
         assert_eq!(format!("{:?}", example.log), format!("{:?}", minimal.log));
         assert_eq!(format!("{:?}", example.metrics), format!("{:?}", minimal.metrics));
+        assert_eq!(format!("{:?}", example.traces), format!("{:?}", minimal.traces));
         assert_eq!(format!("{:?}", example.costs), format!("{:?}", minimal.costs));
         assert_eq!(
             format!("{:?}", example.snapshots),

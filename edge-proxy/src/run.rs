@@ -18,6 +18,7 @@ use crate::{
     volumes::Volumes,
 };
 use firn_env::{Env, Task, println};
+use firn_telemetry::Traces;
 use std::{path::Path, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -33,7 +34,7 @@ const LONG: Duration = Duration::from_secs(1 << 30);
 
 /// `firn-edge run`: serves the volumes until a signal, or until none can be served any longer.
 pub async fn run(edge: &EdgeConfig, fault: Option<&Path>) -> Result<(), Failure> {
-    start_log(edge.common())?;
+    let traces = start_log(edge.common())?;
     bounds::raise_descriptors(edge.common().nfs.connections);
     if let [only] = &edge.volumes[..] {
         Identity::load(&only.volume.state_directory)?;
@@ -42,7 +43,11 @@ pub async fn run(edge: &EdgeConfig, fault: Option<&Path>) -> Result<(), Failure>
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         println!("serving on {address}");
     };
-    serve_edge(edge, None, fault, signalled()?, ready).await
+    let served = serve_edge(edge, None, fault, signalled()?, ready).await;
+    if let Some(traces) = traces {
+        traces.end();
+    }
+    served
 }
 
 /// Serves the one volume of `config` until `told` completes, an administrator drains it, or it cannot any longer. While the cloud is
@@ -243,20 +248,21 @@ fn signalled() -> Result<impl Future<Output = ()> + Send, Failure> {
     })
 }
 
-fn start_log(config: &Config) -> Result<(), Failure> {
+fn start_log(config: &Config) -> Result<Option<Traces>, Failure> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .or_else(|_| tracing_subscriber::EnvFilter::try_new(&config.log.level))
         .map_err(|error| Failure::usage(format!("log.level: {error}")))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(firn_env::terminal::log_has_colours());
-    if config.log.json {
-        builder.json().init()
-    } else {
-        builder.init()
-    }
-    Ok(())
+    let traces = match &config.traces.endpoint {
+        None => None,
+        Some(endpoint) => {
+            let (name, version) = ("firn-edge", env!("CARGO_PKG_VERSION"));
+            let started = Traces::start(name, version, endpoint, config.traces.sample_percent);
+            Some(started.map_err(|error| Failure::usage(format!("[traces]: {error}")))?)
+        }
+    };
+    let colours = firn_env::terminal::log_has_colours();
+    firn_telemetry::start_log(filter, config.log.json, colours, traces.as_ref());
+    Ok(traces)
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ pub fn check(edge: &EdgeConfig) -> Result<(), String> {
     admin_socket(edge)?;
     common.keys.check()?;
     log_level(common)?;
+    traces(common)?;
     side_by_side(edge)
 }
 
@@ -339,6 +340,14 @@ fn cleaner(config: &Config) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+fn traces(config: &Config) -> Result<(), String> {
+    match &config.traces.endpoint {
+        None => Ok(()),
+        Some(endpoint) => firn_telemetry::check(endpoint, config.traces.sample_percent)
+            .map_err(|error| format!("[traces]: {error}")),
+    }
 }
 
 fn log_level(config: &Config) -> Result<(), String> {

@@ -9,8 +9,8 @@
 
 use super::{
     CleanerSection, Config, CostsSection, EdgePlace, ExportSection, LimitsSection, LogSection,
-    MetricsSection, MountSection, NfsSection, SnapshotsSection, VolumeSection, default_edge, default_name,
-    from_text, shares::Shares,
+    MetricsSection, MountSection, NfsSection, SnapshotsSection, TracesSection, VolumeSection, default_edge,
+    default_name, from_text, shares::Shares,
 };
 use crate::{
     anchor::AnchorAt,
@@ -59,6 +59,8 @@ struct File {
     log: LogSection,
     #[serde(default)]
     metrics: MetricsSection,
+    #[serde(default)]
+    traces: TracesSection,
     #[serde(default)]
     costs: CostsSection,
     #[serde(default)]
@@ -383,6 +385,7 @@ fn config(
         mounts,
         log: file.log.clone(),
         metrics: file.metrics.clone(),
+        traces: file.traces.clone(),
         costs: file.costs.clone(),
         snapshots: file.snapshots.clone(),
         cleaner: file.cleaner.clone(),

@@ -27,5 +27,6 @@ mod small_disk;
 mod smb;
 mod snapshots;
 mod takeover;
+mod traces;
 mod upgrades;
 mod volumes;

@@ -1,6 +1,7 @@
 //! The options that say how the service is reached, and how often what may be asked of it.
 
 use firn_api::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, Limits, Listening, RequestRate};
+use firn_telemetry::{Traces, TracesError};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Descriptors for everything but connections: the table, the spool, mail, the cloud, metrics.
@@ -24,6 +25,12 @@ pub struct ListeningOptions {
     /// Where to serve /metrics and /healthz, over plain HTTP.
     #[arg(long, value_name = "ADDRESS")]
     listen_metrics: Option<SocketAddr>,
+    /// Export spans of requests to this collector of OpenTelemetry's: OTLP over HTTP.
+    #[arg(long, value_name = "URL")]
+    traces: Option<String>,
+    /// So many of a hundred requests.
+    #[arg(long, value_name = "N", default_value_t = 1.0, requires = "traces")]
+    traces_percent: f64,
     /// Connections at most, of each listener; lowered to what the limit of open files allows.
     #[arg(long, value_name = "N", default_value_t = CONNECTIONS, value_parser = counted)]
     connections: usize,
@@ -69,6 +76,13 @@ fn counted(text: &str) -> Result<usize, String> {
 }
 
 impl ListeningOptions {
+    /// The export of spans, if it is wanted.
+    pub fn traces(&self) -> Result<Option<Traces>, TracesError> {
+        let (name, version) = ("firn-api", env!("CARGO_PKG_VERSION"));
+        let start = |endpoint: &String| Traces::start(name, version, endpoint, self.traces_percent);
+        self.traces.as_ref().map(start).transpose()
+    }
+
     pub fn listening(self) -> Listening {
         let mut gateways = self.gateways;
         if self.plain {

@@ -385,18 +385,31 @@ fn s3(env: &Env, options: &Serve) -> anyhow::Result<Arc<dyn CloudSessions>> {
     Ok(Arc::new(NoCloud))
 }
 
+fn start_log(command: &Command) -> anyhow::Result<Option<firn_telemetry::Traces>> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let traces = match command {
+        Command::Serve(serve) => serve.listening.traces()?,
+        _ => None,
+    };
+    firn_telemetry::start_log(
+        filter,
+        false,
+        firn_env::terminal::log_has_colours(),
+        traces.as_ref(),
+    );
+    Ok(traces)
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(firn_env::terminal::log_has_colours())
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .init();
-    let outcome = tokio::runtime::Runtime::new()
-        .context("cannot start")
-        .and_then(|runtime| runtime.block_on(run(arguments.command)));
+    let outcome = start_log(&arguments.command).and_then(|traces| {
+        let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
+        let outcome = runtime.block_on(run(arguments.command));
+        if let Some(traces) = traces {
+            traces.end();
+        }
+        outcome
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
