@@ -13,7 +13,8 @@
 //! No call names a family or a partition: whoever answers knows which one the caller's is.
 
 use crate::{
-    CleaningNote, Proposal, RetiredSegment, Root, Sweep, TupleVersion, VolumeChange, WriterTenure, text,
+    CleaningNote, HandoverChange, Proposal, RetiredSegment, Root, Sweep, TupleVersion, VolumeChange,
+    WriterTenure, text,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -85,6 +86,13 @@ pub enum AnchorCall {
     },
     /// Reads the cleaner's proposal for a volume.
     Proposal {
+        /// Which volume.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        volume: VolumeId,
+    },
+    /// Reads the handover record of a shared volume.
+    Handover {
         /// Which volume.
         #[serde(with = "text")]
         #[cfg_attr(feature = "schema", schema(value_type = String))]
@@ -177,6 +185,23 @@ pub enum AnchorCall {
         seen: TupleVersion,
         /// What changes.
         change: VolumeChange,
+    },
+    /// Gives a sign of life of a shared volume's owner, or joins or leaves the queue of those who wait for it.
+    ChangeHandover {
+        /// Which volume.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        volume: VolumeId,
+        /// The version of the record on which this was decided; absent: there was none.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        seen: Option<TupleVersion>,
+        /// What changes.
+        change: HandoverChange,
+        /// The change's mark.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        change_id: [u8; 16],
     },
     /// Draws a writer incarnation.
     DrawWriter {
@@ -414,6 +439,7 @@ impl AnchorCall {
             | Self::VolumeNamed { .. }
             | Self::Writer { .. }
             | Self::Proposal { .. }
+            | Self::Handover { .. }
             | Self::CleanerRound {}
             | Self::Retired { .. }
             | Self::ListRetired { .. }
@@ -424,6 +450,7 @@ impl AnchorCall {
             Self::CreateFamily { .. }
             | Self::CreateVolume { .. }
             | Self::ChangeVolume { .. }
+            | Self::ChangeHandover { .. }
             | Self::DrawWriter { .. }
             | Self::EndWriter { .. }
             | Self::Propose { .. }
@@ -454,7 +481,8 @@ impl AnchorRole {
                 role,
                 AnchorCall::CreateFamily { .. }
                 | AnchorCall::CreateVolume { .. }
-                | AnchorCall::ChangeVolume { .. },
+                | AnchorCall::ChangeVolume { .. }
+                | AnchorCall::ChangeHandover { .. },
             ) => role == Self::Edge || firn_env::planted!("anchor.cleaners_may_all"),
             (role, _) => role == Self::Cleaner,
         }

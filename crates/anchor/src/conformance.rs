@@ -3,8 +3,9 @@
 //! Each check is a sentence. The suite makes a family, so it wants a place that has none yet; it must be without faults.
 
 use crate::{
-    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, MAX_LISTED, Obstacle, OwnerId, Ownership,
-    Proposal, Root, TupleVersion, VolumeChange, WriterTenure,
+    Anchor, AnchorAnswer, AnchorBackend, AnchorCall, AnchorError, Beating, HandoverChange, HandoverRecord,
+    MAX_LISTED, MAX_WANTS, Obstacle, OwnerId, Ownership, Proposal, Root, TupleVersion, VolumeChange,
+    WriterTenure,
 };
 use firn_env::Env;
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -47,6 +48,9 @@ pub async fn run(backend: Arc<dyn AnchorBackend>, env: &Env) {
         .a_root_that_does_not_come_next_or_is_anothers_is_refused()
         .await;
     subject.a_takeover_fences_and_retains_and_a_drain_ends().await;
+    subject
+        .who_waits_stands_in_a_queue_and_only_the_owners_heart_beats()
+        .await;
     subject.a_writer_is_drawn_once().await;
     subject.lists_are_bounded_and_names_are_names().await;
     subject.what_cleaners_leave_can_be_read().await;
@@ -324,6 +328,87 @@ impl Subject {
             .expect("forgotten");
         let (tuple, _) = self.anchor.load(MAIN).await.expect("it is there");
         assert!(tuple.owner.is_none() && tuple.drained && tuple.retained.is_empty());
+    }
+
+    async fn who_waits_stands_in_a_queue_and_only_the_owners_heart_beats(&self) {
+        let (carol, dave) = (OwnerId([0xc; 16]), OwnerId([0xd; 16]));
+        let (record, seen) = self.anchor.handover(MAIN).await.expect("an answer");
+        assert_eq!((record, seen), (HandoverRecord::default(), None));
+        let mut alices = self.acquired(MAIN, ALICE).await;
+        let hers = Beating::from(&alices);
+        let members =
+            |record: &HandoverRecord| record.wants.iter().map(|want| want.member).collect::<Vec<_>>();
+        let beats =
+            |record: &HandoverRecord| record.heartbeat.map(|beat| (beat.owner, beat.epoch, beat.beats));
+        let beaten = self.anchor.beat(MAIN, &hers).await.expect("she owns it");
+        assert_eq!(beats(&beaten), Some((ALICE, hers.epoch, 1)));
+        for member in [BOB, carol, BOB, dave] {
+            self.anchor
+                .want(MAIN, member, "who waits")
+                .await
+                .expect("a place");
+        }
+        self.anchor.withdraw_want(MAIN, dave).await.expect("gone");
+        self.anchor.withdraw_want(MAIN, dave).await.expect("gone before");
+        self.anchor.want(MAIN, dave, "dave").await.expect("a place");
+        let beaten = self.anchor.beat(MAIN, &hers).await.expect("she owns it");
+        assert_eq!(beats(&beaten), Some((ALICE, hers.epoch, 2)));
+        assert_eq!(members(&beaten), [BOB, carol, dave]);
+
+        // The second takes it when it is given: who stood before it has lost its place.
+        self.anchor.drain(&mut alices).await.expect("a drain");
+        let carols = self.acquired(MAIN, carol).await;
+        let fenced = self.anchor.beat(MAIN, &hers).await;
+        assert!(matches!(fenced, Err(AnchorError::Fenced(_))), "{fenced:?}");
+        let owned = self
+            .anchor
+            .beat(MAIN, &Beating::from(&carols))
+            .await
+            .expect("hers");
+        assert_eq!(beats(&owned), Some((carol, carols.epoch(), 1)));
+        assert_eq!(members(&owned), [dave]);
+        let (_, seen) = self.anchor.handover(MAIN).await.expect("an answer");
+        let forged = HandoverChange::Beat {
+            owner: carol,
+            epoch: carols.epoch(),
+            grant: hers.grant,
+        };
+        let call = |change| AnchorCall::ChangeHandover {
+            volume: MAIN,
+            seen,
+            change,
+            change_id: [9; 16],
+        };
+        self.assert_limit(call(forged), "a beat under another's grant")
+            .await;
+        let nameless = HandoverChange::Want {
+            member: BOB,
+            name: String::new(),
+            wanted_at_ms: 0,
+        };
+        self.assert_limit(call(nameless), "a want without a name").await;
+        let crowd = 1..MAX_WANTS as u8;
+        for number in crowd {
+            let member = OwnerId([0x40 + number; 16]);
+            self.anchor
+                .want(MAIN, member, "one of many")
+                .await
+                .expect("a place");
+        }
+        let late = self.anchor.want(MAIN, BOB, "bob").await;
+        assert!(matches!(late, Err(AnchorError::Contended { .. })), "{late:?}");
+
+        // It is taken from an owner that was seen to be gone, and from no other.
+        let (tuple, _) = self.anchor.load(MAIN).await.expect("it is there");
+        let other = self.anchor.takeover_from(MAIN, BOB, "bob", hers.grant).await;
+        assert!(matches!(other, Err(AnchorError::Contended { .. })), "{other:?}");
+        let taken = self.anchor.takeover_from(MAIN, BOB, "bob", tuple.grant).await;
+        let mut bobs = taken.expect("it is the one that was seen").ownership;
+        self.anchor.drain(&mut bobs).await.expect("a drain");
+        for retained in self.anchor.load(MAIN).await.expect("it is there").0.retained {
+            let forgotten = self.anchor.forget_retained(MAIN, retained.fenced_epoch).await;
+            forgotten.expect("forgotten");
+        }
     }
 
     async fn a_writer_is_drawn_once(&self) {

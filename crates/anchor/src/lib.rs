@@ -8,6 +8,7 @@
 //! - A **volume** tuple ([`VolumeTuple`]) holds the root, who may replace it, and the roots retained at takeovers.
 //! - [`Ownership`] is the right to replace the root, until somebody takes it away. It never expires by time.
 //! - A **writer** tuple says for what an incarnation was drawn, hence when what it left behind is garbage ([`WriterTenure`]).
+//! - A [`HandoverRecord`] says whether the owner of a shared volume lives, and who waits to own it.
 //! - A [`CleaningAccount`] adds up what cleaners sent to the bucket and found in it, for the bill.
 //! - A [`Proposal`] is a relocated head that the cleaner offers; [`Anchor::retire`] puts the retirements of all cleaners into
 //!   one order.
@@ -24,6 +25,7 @@ mod cleaning;
 pub mod conformance;
 mod error;
 mod formats;
+mod handover;
 mod known;
 mod layout;
 mod mark;
@@ -50,6 +52,7 @@ pub use cleaning::{
 };
 pub use error::{AnchorError, Fenced};
 pub use formats::FORMATS;
+pub use handover::{Beating, HandoverChange, HandoverRecord, Heartbeat, MAX_WANTS, Want};
 pub use known::KnownTuples;
 pub use on_table::TableBackend;
 pub use ownership::{Ownership, Takeover};

@@ -9,6 +9,8 @@
 //! **Guards** are checks of other items that go into every transaction: what a service found true of the caller when it let it in is
 //! still true in the instant of the write (decision 0080).
 
+mod handover;
+
 use crate::{
     AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleanerRound, CleaningAccount, CleaningNote,
     FamilyTuple, MAX_LISTED, Obstacle, OwnerId, Proposal, RetireProposal, RetireSegment, RetiredSegment,
@@ -17,6 +19,7 @@ use crate::{
     account::ACCOUNT,
     anchor::{FAMILY, NAME_PREFIX, VOLUME_PREFIX, volume_sort},
     cleaning::{self, DOOMED_PREFIX, RETIRED_PREFIX, ROUND, retirement_segments, segment_sort},
+    handover::handover_sort,
     known::KnownTuples,
     mark::{ReadMark, account_mark, family_mark, proposal_mark, round_mark, volume_mark},
     proposal::proposal_sort,
@@ -483,6 +486,7 @@ impl AnchorBackend for TableBackend {
             }
             AnchorCall::Writer { writer } => self.answer(&writer_sort(writer)).await,
             AnchorCall::Proposal { volume } => self.answer(&proposal_sort(volume)).await,
+            AnchorCall::Handover { volume } => self.answer(&handover_sort(volume)).await,
             AnchorCall::CleanerRound {} => self.answer(ROUND).await,
             AnchorCall::Retired { segment } => self.answer(&segment_sort(RETIRED_PREFIX, segment)).await,
             AnchorCall::ListRetired { after, limit } => {
@@ -523,6 +527,12 @@ impl AnchorBackend for TableBackend {
             AnchorCall::ChangeVolume { volume, seen, change } => {
                 self.change_volume(volume, seen, change).await
             }
+            AnchorCall::ChangeHandover {
+                volume,
+                seen,
+                change,
+                change_id,
+            } => self.change_handover(volume, seen, change, change_id).await,
             AnchorCall::DrawWriter {
                 seen,
                 writer,

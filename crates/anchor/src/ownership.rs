@@ -194,6 +194,20 @@ impl Anchor {
         Ok(self.held(volume, owner, tuple, version))
     }
 
+    /// [`Anchor::takeover`] of the ownership with this grant and no other, whose owner was seen to be gone.
+    ///
+    /// # Errors
+    /// As [`Anchor::takeover`]; [`AnchorError::Contended`] also if the volume was given to anybody since.
+    pub async fn takeover_from(
+        &self,
+        volume: VolumeId,
+        owner: OwnerId,
+        name: &str,
+        gone: [u8; 16],
+    ) -> Result<Takeover, AnchorError> {
+        self.take_over(volume, owner, name, Some(gone)).await
+    }
+
     /// Takes a volume whoever owns it. The fenced owner can never commit again; the root found here is retained, so that its
     /// journal can be salvaged. (Our own volume is taken as by [`Anchor::acquire`]: our journal still continues it.)
     ///
@@ -206,6 +220,16 @@ impl Anchor {
         owner: OwnerId,
         name: &str,
     ) -> Result<Takeover, AnchorError> {
+        self.take_over(volume, owner, name, None).await
+    }
+
+    async fn take_over(
+        &self,
+        volume: VolumeId,
+        owner: OwnerId,
+        name: &str,
+        gone: Option<[u8; 16]>,
+    ) -> Result<Takeover, AnchorError> {
         check_name(name)?;
         let owner = Owner {
             id: owner,
@@ -215,9 +239,8 @@ impl Anchor {
         let mut taken_from: Option<VolumeTuple> = None;
         let (tuple, version) = self
             .change_volume(volume, grant, |tuple| {
-                if let Some(first) = &taken_from
-                    && first.grant != tuple.grant
-                {
+                let expected = taken_from.as_ref().map(|first| first.grant).or(gone);
+                if expected.is_some_and(|expected| expected != tuple.grant) {
                     // The operator decided on what stood there before; a newer owner is another decision.
                     return Err(self.gave_up(&volume_sort(volume), None));
                 }

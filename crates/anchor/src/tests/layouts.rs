@@ -2,9 +2,9 @@
 
 use super::support::Dice;
 use crate::{
-    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, Owner, OwnerId, Proposal, RememberedRoot,
-    RetainedRoot, RetiredSegment, Root, TupleError, UsageChange, VolumeChange, VolumeTuple, WriterTenure,
-    WriterTuple,
+    AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, HandoverRecord, Heartbeat, Owner, OwnerId,
+    Proposal, RememberedRoot, RetainedRoot, RetiredSegment, Root, TupleError, UsageChange, VolumeChange,
+    VolumeTuple, Want, WriterTenure, WriterTuple,
 };
 use firn_env::Random;
 use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
@@ -445,6 +445,51 @@ fn shared_tuples_that_are_cut_or_flagged_are_refused() {
         Proposal::from_bytes(&talkative).is_err(),
         "more segments than a proposal tells of"
     );
+}
+
+#[test]
+fn a_handover_record_is_these_bytes() {
+    let want = |member, name: &str| Want {
+        member: OwnerId([member; 16]),
+        name: name.into(),
+        wanted_at_ms: 9,
+    };
+    let record = HandoverRecord {
+        heartbeat: Some(Heartbeat {
+            owner: OwnerId([0x44; 16]),
+            epoch: OwnershipEpoch(8),
+            beats: 3,
+        }),
+        wants: vec![want(0x55, "b"), want(0x66, "büro")],
+        change_id: [0x77; 16],
+    };
+    let bytes = record.to_bytes();
+    let expected = concat!(
+        "014801",
+        "77777777777777777777777777777777",
+        "44444444444444444444444444444444",
+        "08000000000000000300000000000000",
+        "02",
+        "55555555555555555555555555555555",
+        "09000000000000000162",
+        "66666666666666666666666666666666",
+        "09000000000000000562c3bc726f",
+    );
+    assert_eq!(hex(&bytes), expected);
+    assert_eq!(HandoverRecord::from_bytes(&bytes).unwrap(), record);
+    let nothing = HandoverRecord::default();
+    assert_eq!(HandoverRecord::from_bytes(&nothing.to_bytes()).unwrap(), nothing);
+    let twice = HandoverRecord {
+        wants: vec![want(1, "a"), want(1, "a")],
+        ..HandoverRecord::default()
+    };
+    assert!(HandoverRecord::from_bytes(&twice.to_bytes()).is_err());
+    let mut crowded = nothing.to_bytes().to_vec();
+    *crowded.last_mut().unwrap() = 17;
+    assert!(HandoverRecord::from_bytes(&crowded).is_err());
+    for length in 0..bytes.len() {
+        assert!(HandoverRecord::from_bytes(&bytes[..length]).is_err());
+    }
 }
 
 #[test]

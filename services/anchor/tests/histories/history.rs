@@ -6,7 +6,8 @@ use crate::{
 };
 use async_trait::async_trait;
 use firn_anchor::{
-    Anchor, AnchorError, AnchorRole, CleaningNote, Listing, OwnerId, Ownership, Root, VolumeTuple,
+    Anchor, AnchorError, AnchorRole, Beating, CleaningNote, HandoverRecord, Listing, OwnerId, Ownership,
+    Root, VolumeTuple,
 };
 use firn_anchor_service::{CommitMeter, Ledger};
 use firn_env::{Env, Task, sim::Simulation};
@@ -45,7 +46,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    pub fn each(&self) -> [(&'static str, u64); 13] {
+    pub fn each(&self) -> [(&'static str, u64); 15] {
         let edges = &self.edges;
         [
             ("commits", edges.commits),
@@ -55,6 +56,8 @@ impl Passed {
             ("refused acquisitions", edges.refused),
             ("drains", edges.drains),
             ("crashes", edges.crashes),
+            ("wants", edges.wants),
+            ("heartbeats", edges.beats),
             ("restarts", self.restarts),
             ("lost messages", self.lost),
             ("late calls", self.late),
@@ -74,6 +77,8 @@ impl Passed {
             (&mut edges.refused, other.edges.refused),
             (&mut edges.drains, other.edges.drains),
             (&mut edges.crashes, other.edges.crashes),
+            (&mut edges.wants, other.edges.wants),
+            (&mut edges.beats, other.edges.beats),
             (&mut self.restarts, other.restarts),
             (&mut self.lost, other.lost),
             (&mut self.late, other.late),
@@ -152,6 +157,19 @@ impl Edge {
 
     async fn obtain(&self) -> Option<Ownership> {
         let volume = VOLUMES[usize::from(self.chance(25))];
+        if self.chance(50) {
+            let waits = self.anchor.want(volume, self.id, &self.name);
+            match self.unless_it_dies(waits).await? {
+                Ok(_) => self.model().counts.wants += 1,
+                Err(error) => self.expect_transient(&error),
+            }
+            if self.chance(20) {
+                let leaves = self.anchor.withdraw_want(volume, self.id);
+                if let Err(error) = self.unless_it_dies(leaves).await? {
+                    self.expect_transient(&error);
+                }
+            }
+        }
         if self.chance(65) {
             match self
                 .unless_it_dies(self.anchor.acquire(volume, self.id, &self.name))
@@ -197,6 +215,17 @@ impl Edge {
                     Some(held)
                 }
             };
+        }
+        if self.chance(30) {
+            let beating = Beating::from(&held);
+            match self
+                .unless_it_dies(self.anchor.beat(held.volume(), &beating))
+                .await?
+            {
+                Ok(_) => self.model().counts.beats += 1,
+                Err(AnchorError::Fenced(_)) => {}
+                Err(error) => self.expect_transient(&error),
+            }
         }
         let root = match held.unresolved() {
             Some(root) => root.clone(),
@@ -360,6 +389,9 @@ async fn lives(env: Env, seed: u64) -> Result<Passed, String> {
         if key.sort.starts_with("volume/") {
             let tuple = VolumeTuple::from_bytes(value.expect("volumes are not deleted")).unwrap();
             watched.lock().unwrap().observe(key, tuple);
+        } else if key.sort.starts_with("handover/") {
+            let record = HandoverRecord::from_bytes(value.expect("records are not deleted")).unwrap();
+            watched.lock().unwrap().observe_handover(key, record);
         }
     });
     let rates = FaultRates {

@@ -17,7 +17,7 @@ use firn_env::mutants::planting;
 use history::{Passed, history};
 
 /// What each change does that must be found.
-const MUTANTS: [&str; 12] = [
+const MUTANTS: [&str; 13] = [
     // A change is made on whatever the tuple is now, not on the one that it was decided on.
     "anchor.change_on_any_version",
     // What is remembered of a tuple is taken for what it was at another version.
@@ -36,6 +36,8 @@ const MUTANTS: [&str; 12] = [
     "anchor.takeover_keeps_epoch",
     // The epoch is not raised when the owner itself comes back.
     "anchor.restart_keeps_epoch",
+    // A heartbeat forgets who waits.
+    "anchor.beat_clears_queue",
     // What a cleaner noted is noted again after a lost reply.
     "anchor.notes_counted_twice",
     // Usage records that may be in the ledger are decided anew when they are sent again.

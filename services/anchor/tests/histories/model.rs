@@ -2,7 +2,7 @@
 //!
 //! It sees every state that the tuple had, in order, so that it knows what happened without asking the service.
 
-use firn_anchor::{Root, VolumeTuple};
+use firn_anchor::{HandoverRecord, OwnerId, Root, VolumeTuple};
 use firn_format::OwnershipEpoch;
 use firn_table::ItemKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,11 +24,14 @@ pub struct Counts {
     pub refused: u64,
     pub drains: u64,
     pub crashes: u64,
+    pub wants: u64,
+    pub beats: u64,
 }
 
 #[derive(Default)]
 pub struct Model {
     tuples: BTreeMap<ItemKey, VolumeTuple>,
+    handovers: BTreeMap<ItemKey, HandoverRecord>,
     committed: BTreeSet<[u8; 16]>,
     told: BTreeMap<[u8; 16], Told>,
     handed_out: BTreeSet<(ItemKey, OwnershipEpoch)>,
@@ -90,6 +93,58 @@ impl Model {
             after.commits == before.commits + 1,
             "a commit was not counted once",
         )
+    }
+
+    /// The handover record became this.
+    pub fn observe_handover(&mut self, key: &ItemKey, after: HandoverRecord) {
+        let before = self
+            .handovers
+            .insert(key.clone(), after.clone())
+            .unwrap_or_default();
+        if let Err(what) = Self::handover_step(&before, &after) {
+            self.violate(format!("{what}:\n  {before:?}\n  {after:?}"));
+        }
+    }
+
+    fn handover_step(before: &HandoverRecord, after: &HandoverRecord) -> Result<(), &'static str> {
+        let members = |record: &HandoverRecord| {
+            record
+                .wants
+                .iter()
+                .map(|want| want.member)
+                .collect::<Vec<OwnerId>>()
+        };
+        let (old, new) = (members(before), members(after));
+        if after.heartbeat != before.heartbeat {
+            let beat = after.heartbeat.ok_or("a heartbeat vanished")?;
+            let is_next = match before.heartbeat {
+                Some(last) if last.epoch == beat.epoch => {
+                    last.owner == beat.owner && beat.beats == last.beats + 1
+                }
+                Some(last) => beat.epoch > last.epoch && beat.beats == 1,
+                None => beat.beats == 1,
+            };
+            let kept = match old.iter().position(|member| *member == beat.owner) {
+                Some(place) => &old[place + 1..],
+                None => &old[..],
+            };
+            return match (is_next, kept == new) {
+                (false, _) => Err("a heartbeat fell or skipped"),
+                (true, false) => Err("a beat changed the queue behind its owner"),
+                (true, true) => Ok(()),
+            };
+        }
+        let joined = new.len() == old.len() + 1 && new.starts_with(&old);
+        let kept: Vec<_> = old
+            .iter()
+            .filter(|member| new.contains(member))
+            .copied()
+            .collect();
+        let left = kept == new && new.len() + 1 == old.len();
+        match joined || left || old == new {
+            true => Ok(()),
+            false => Err("the queue was shuffled"),
+        }
     }
 
     /// Somebody was told that a volume is its own under this epoch.
