@@ -1,10 +1,12 @@
 //! Versions of the tuples and of the remembered root.
+//!
+//! Not of the handover record: a build that does not know it refuses `shared = true`, and in all other volumes nobody writes one.
 
-use crate::{account, cleaning, handover, proposal, remembered, tuple, writer};
+use crate::{account, cleaning, proposal, remembered, tuple, writer};
 use firn_format::FormatVersions;
 
 /// See the module.
-pub const FORMATS: [FormatVersions; 8] = [
+pub const FORMATS: [FormatVersions; 7] = [
     FormatVersions::new("family tuple", tuple::LAYOUT_VERSION, tuple::LAYOUT_VERSION),
     FormatVersions::new("volume tuple", tuple::LAYOUT_VERSION, tuple::VOLUME_VERSION),
     FormatVersions::new("writer tuple", writer::LAYOUT_VERSION, writer::LAYOUT_VERSION),
@@ -18,11 +20,6 @@ pub const FORMATS: [FormatVersions; 8] = [
         "cleaning account",
         account::LAYOUT_VERSION,
         account::LAYOUT_VERSION,
-    ),
-    FormatVersions::new(
-        "handover record",
-        handover::LAYOUT_VERSION,
-        handover::LAYOUT_VERSION,
     ),
     FormatVersions::new(
         "remembered root",

@@ -27,7 +27,7 @@ use firn_format::{OwnershipEpoch, VolumeId};
 use serde::{Deserialize, Serialize};
 
 pub(crate) const HANDOVER_PREFIX: &str = "handover/";
-pub(crate) const LAYOUT_VERSION: u8 = 1;
+const LAYOUT_VERSION: u8 = 1;
 const HANDOVER_KIND: u8 = b'H';
 const HAS_HEARTBEAT: u8 = 1;
 

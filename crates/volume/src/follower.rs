@@ -34,10 +34,11 @@ use crate::{
     checkpointer::{CheckpointTimes, Checkpointer},
     config::VolumeConfig,
     error::VolumeError,
-    freshness,
+    freshness::{self, Doubt},
     journal::{Journal, Sequence},
     load::{LoadedCheckpoint, load_newest},
     local::LocalState,
+    objects::Objects,
     parts::{Parts, file_system_id},
     paths::name_damages,
     read_ahead::ReadAhead,
@@ -159,6 +160,16 @@ impl Volume {
         config: VolumeConfig,
         options: FollowOptions,
     ) -> Result<Self, VolumeError> {
+        Self::follow_with(parts, config, options, None).await
+    }
+
+    /// The same with objects that are open already.
+    pub(crate) async fn follow_with(
+        parts: Parts,
+        config: VolumeConfig,
+        options: FollowOptions,
+        objects: Option<Objects>,
+    ) -> Result<Self, VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
         if let Some(tenure) = local.tenure {
@@ -170,14 +181,7 @@ impl Volume {
                 return Err(VolumeError::SalvageFirst { tenure });
             }
         }
-        let tuple = match freshness::check(&parts, &config, Some(&local)).await {
-            // An owner that died in a commit: what the table shows is committed, and the owner goes on from it. Were it a table that was
-            // put back by that one commit, whoever has seen more still notices.
-            Err(VolumeError::StaleTable(stale)) if stale.is_in_doubt() => {
-                parts.anchor.load(parts.volume).await?.0
-            }
-            checked => checked?,
-        };
+        let tuple = freshness::check_with(&parts, &config, Some(&local), Doubt::TrustTable).await?;
         match &mut local.seen {
             Some(seen) => {
                 seen.observe(&tuple)?;
@@ -186,7 +190,10 @@ impl Volume {
         }
         let root = tuple.root.clone().ok_or(VolumeError::NotFormatted)?;
         let began = env.now();
-        let objects = parts.objects(&config).await?;
+        let objects = match objects {
+            Some(objects) => objects,
+            None => parts.objects(&config).await?,
+        };
         let loaded = load_newest(&objects, (parts.family(), parts.volume), &root).await?;
         local.save(&**env.disk()).await?;
         let LoadedCheckpoint {

@@ -109,6 +109,31 @@ pub(crate) async fn check(
     .into())
 }
 
+/// What a doubt is taken for that the bucket alone cannot resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// An administrator has to say.
+    Refuse,
+    /// The table is right: an owner died in a commit. For who follows, or takes over from an owner that was seen to be gone. Were it a table
+    /// that was put back by that one commit, whoever has seen more still notices.
+    TrustTable,
+}
+
+/// [`check`], with what a doubt is taken for.
+pub(crate) async fn check_with(
+    parts: &Parts,
+    config: &VolumeConfig,
+    local: Option<&LocalState>,
+    doubt: Doubt,
+) -> Result<VolumeTuple, VolumeError> {
+    match check(parts, config, local).await {
+        Err(VolumeError::StaleTable(stale)) if stale.is_in_doubt() && doubt == Doubt::TrustTable => {
+            Ok(parts.anchor.load(parts.volume).await?.0)
+        }
+        checked => checked,
+    }
+}
+
 /// What in the bucket contradicts the tuple, if anything does.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path) and `change`, then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
 //! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover), `freshness` (a table that was rolled back), `follower` (the same volume at
-//! other edges, to be read).
+//! other edges, to be read), `member` (owner and follower by turns).
 
 mod branch;
 mod change;
@@ -24,6 +24,7 @@ pub mod journal;
 mod kept_checkpoint;
 mod load;
 mod local;
+mod member;
 mod merge;
 pub mod objects;
 mod open;
@@ -46,6 +47,7 @@ mod start;
 mod state;
 mod status;
 mod stop;
+mod touched;
 mod tree;
 mod tree_diff;
 mod usage;
@@ -59,6 +61,9 @@ pub use error::{NotDetachable, VolumeError};
 pub use follower::{FollowOptions, FollowStatus, FollowerVfs, StaleReads};
 pub use formats::FORMATS;
 pub use freshness::{Contradiction, RootSight, StaleTable};
+pub use member::{
+    HandoverTimes, Member, MemberOptions, MemberRole, MemberStatus, MemberVfs, Salvaged, Term, TermEnd,
+};
 pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
 pub use open::FormatOptions;

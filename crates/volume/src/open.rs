@@ -8,9 +8,11 @@ use crate::{
     checkpoint::Packer,
     config::VolumeConfig,
     error::VolumeError,
-    freshness, kept_checkpoint,
+    freshness::{self, Doubt},
+    kept_checkpoint,
     load::load_root,
     local::LocalState,
+    objects::Objects,
     ownership_statement::{OwnershipStatement, RootSigner, StatementKind},
     parts::{Parts, file_system_id},
     replay::RecoveryReport,
@@ -99,6 +101,16 @@ impl Volume {
     /// `OwnedByOther` if another edge has it; `SalvageFirst` if this edge was fenced with writes in its journal; whatever
     /// keeps root or journal from being read. Nothing was changed then.
     pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
+        Self::open_with(parts, config, None, Doubt::Refuse).await
+    }
+
+    /// The same with objects that are open already, and with what a doubt is taken for.
+    pub(crate) async fn open_with(
+        parts: Parts,
+        config: VolumeConfig,
+        objects: Option<Objects>,
+        doubt: Doubt,
+    ) -> Result<(Self, RecoveryReport), VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
         let (tuple, _) = parts.anchor.load(parts.volume).await?;
@@ -106,7 +118,7 @@ impl Volume {
         // Of a volume that is another's, nothing will be served.
         let checked = match is_others || firn_env::planted!("volume.trust_the_table") {
             true => tuple,
-            false => freshness::check(&parts, &config, Some(&local)).await?,
+            false => freshness::check_with(&parts, &config, Some(&local), doubt).await?,
         };
         let acquired = if skips_acquire(&local) {
             let taken = parts
@@ -141,12 +153,13 @@ impl Volume {
             }
             .into());
         }
-        Self::open_owned(parts, config, &mut local, ownership).await
+        Self::open_owned(parts, config, objects, &mut local, ownership).await
     }
 
-    pub(crate) async fn open_owned(
+    async fn open_owned(
         parts: Parts,
         config: VolumeConfig,
+        objects: Option<Objects>,
         local: &mut LocalState,
         ownership: Ownership,
     ) -> Result<(Self, RecoveryReport), VolumeError> {
@@ -169,7 +182,10 @@ impl Volume {
             None => local.seen = Some(RememberedRoot::new(parts.volume, ownership.tuple())),
         }
         let root = ownership.root().cloned().ok_or(VolumeError::NotFormatted)?;
-        let objects = parts.objects(&config).await?;
+        let objects = match objects {
+            Some(objects) => objects,
+            None => parts.objects(&config).await?,
+        };
         let loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
         let registered = WriterTenure::Owner {
             volume: parts.volume,

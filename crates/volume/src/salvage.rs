@@ -11,17 +11,18 @@ use crate::{
     config::VolumeConfig,
     error::VolumeError,
     extents::WriteBuffer,
-    freshness,
+    freshness::{self, Doubt},
     journal::{Journal, Replay, Sequence},
     kept_checkpoint,
     load::{load_root, read_checkpoint},
     local::{LocalState, journal_directory},
-    objects::ReadError,
+    objects::{Objects, ReadError},
     ownership_statement::StatementKind,
     parts::Parts,
     record::{Operation, Record},
     replay::{RecoveryReport, load_for_replay},
     rollback,
+    touched::Touched,
     volume::Volume,
 };
 use firn_anchor::{AnchorError, OwnerId, Root, VolumeTuple, WriterTenure};
@@ -53,6 +54,19 @@ pub struct SalvageReport {
     pub name: String,
     /// What was replayed into it.
     pub recovery: RecoveryReport,
+    /// Paths of what was replayed, in order, as the clone has them; a thousand at most.
+    pub paths: Vec<String>,
+    /// Files beyond those.
+    pub paths_more: u64,
+}
+
+/// What becomes of the root that the table retains for a salvage, once that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterSalvage {
+    /// It stays, until somebody forgets it.
+    Retain,
+    /// It is forgotten: takeovers are nothing unusual in a shared volume, and the table retains a few dozen at most.
+    Forget,
 }
 
 impl Volume {
@@ -63,19 +77,50 @@ impl Volume {
     /// If the anchor refuses, or the newest checkpoint cannot be read: the old owner may still have what is missing, so nothing is
     /// taken from it then.
     pub async fn takeover(parts: &Parts, config: &VolumeConfig) -> Result<TakeoverReport, VolumeError> {
+        Self::take_over(parts, config, None).await
+    }
+
+    /// The same of the ownership with this grant and no other, whose owner was seen to be gone.
+    ///
+    /// # Errors
+    /// As [`Volume::takeover`], and if the volume was given to anybody since.
+    pub(crate) async fn takeover_from(
+        parts: &Parts,
+        config: &VolumeConfig,
+        gone: [u8; 16],
+    ) -> Result<TakeoverReport, VolumeError> {
+        Self::take_over(parts, config, Some(gone)).await
+    }
+
+    async fn take_over(
+        parts: &Parts,
+        config: &VolumeConfig,
+        gone: Option<[u8; 16]>,
+    ) -> Result<TakeoverReport, VolumeError> {
         let local = LocalState::load(&parts.env).await?;
         let checked = match firn_env::planted!("volume.trust_the_table") {
             true => parts.anchor.load(parts.volume).await?.0,
-            false => freshness::check(parts, config, Some(&local)).await?,
+            false => {
+                let doubt = match gone {
+                    Some(_) => Doubt::TrustTable,
+                    None => Doubt::Refuse,
+                };
+                freshness::check_with(parts, config, Some(&local), doubt).await?
+            }
         };
         let missing = match &checked.root {
             Some(root) => look_at_level_two(parts, config, root).await?,
             None => Vec::new(),
         };
-        let taken = parts
-            .anchor
-            .takeover(parts.volume, local.owner, &config.owner_name)
-            .await?;
+        let (anchor, name) = (&parts.anchor, &config.owner_name);
+        let taken = match gone {
+            Some(grant) => {
+                anchor
+                    .takeover_from(parts.volume, local.owner, name, grant)
+                    .await?
+            }
+            None => anchor.takeover(parts.volume, local.owner, name).await?,
+        };
         parts.env.fault_point("takeover.after_anchor").await;
         let tuple = taken.ownership.tuple();
         if tuple.root != checked.root {
@@ -101,6 +146,17 @@ impl Volume {
     /// # Errors
     /// If the journal, the retained root or the anchor cannot be read or written; the journal is then still there.
     pub async fn salvage(parts: &Parts, config: &VolumeConfig) -> Result<Option<SalvageReport>, VolumeError> {
+        let objects = parts.objects(config).await?;
+        Self::salvage_with(parts, config, &objects, AfterSalvage::Retain).await
+    }
+
+    /// The same with objects that are open already.
+    pub(crate) async fn salvage_with(
+        parts: &Parts,
+        config: &VolumeConfig,
+        objects: &Objects,
+        after: AfterSalvage,
+    ) -> Result<Option<SalvageReport>, VolumeError> {
         let mut local = LocalState::load(&parts.env).await?;
         let Some(tenure) = local.tenure else {
             return Ok(None);
@@ -114,7 +170,15 @@ impl Volume {
         if let Some(root) =
             base_root(&tuple, tenure).filter(|_| !firn_env::planted!("volume.drop_fenced_journal"))
         {
-            report = salvage_onto(parts, config, &local, tenure, &root).await?;
+            report = salvage_onto(parts, (config, objects), &local, tenure, &root).await?;
+        }
+        // Before the tenure is forgotten here: nobody else knows that this root is not needed any more.
+        if let Some(retained) = tuple
+            .retained_for(tenure)
+            .filter(|_| after == AfterSalvage::Forget)
+        {
+            let fenced = retained.fenced_epoch;
+            parts.anchor.forget_retained(parts.volume, fenced).await?;
         }
         parts.env.fault_point("salvage.before_remove").await;
         local.tenure = None;
@@ -159,15 +223,16 @@ fn base_root(tuple: &VolumeTuple, tenure: OwnershipEpoch) -> Option<Root> {
 
 async fn salvage_onto(
     parts: &Parts,
-    config: &VolumeConfig,
+    (config, objects): (&VolumeConfig, &Objects),
     local: &LocalState,
     tenure: OwnershipEpoch,
     root: &Root,
 ) -> Result<Option<SalvageReport>, VolumeError> {
-    let objects = parts.objects(config).await?;
-    let mut loaded = load_root(&objects, (parts.family(), parts.volume), root).await?;
+    let mut loaded = load_root(objects, (parts.family(), parts.volume), root).await?;
     let covered = loaded.payload.covered;
-    let mut replay = read_journal(parts, tenure, covered).await?;
+    let Some(mut replay) = read_journal(parts, tenure, covered).await? else {
+        return Ok(None);
+    };
     let volume = salvage_volume(parts.volume, local.owner, tenure);
     let name = format!("salvage-{}-{}", tenure.0, &volume.hex().to_string()[..8]);
     let clone = Parts {
@@ -182,20 +247,22 @@ async fn salvage_onto(
         ..RecoveryReport::default()
     };
     let mut pending_bytes = 0;
+    let mut touched = Touched::default();
     while let Some(found) = replay.next().await? {
         let payload_bytes = found.payload.len();
         let (record, data) = Record::decode(found.payload)?;
         let buffer = matches!(record.operation, Operation::Write { .. })
             .then(|| WriteBuffer::new(data.clone(), payload_bytes - data.len(), found.record.clone()));
         while let Err(missing) = loaded.state.apply(found.sequence, &record, buffer.as_ref()) {
-            load_for_replay(&mut loaded.state, &objects, missing).await?;
+            load_for_replay(&mut loaded.state, objects, missing).await?;
         }
+        touched.note(&record.operation);
         recovery.records += 1;
         recovery.data_bytes += data.len() as u64;
         pending_bytes += data.len() as u64;
         if pending_bytes >= PACK_BYTES {
             pending_bytes = 0;
-            let packer = open_packer(&mut packer, &clone, config, &objects, birth).await?;
+            let packer = open_packer(&mut packer, &clone, config, objects, birth).await?;
             pack_dirty(
                 packer,
                 None,
@@ -210,6 +277,7 @@ async fn salvage_onto(
     if recovery.records == 0 {
         return Ok(None);
     }
+    let (paths, paths_more) = touched.paths(&mut loaded.state, objects).await;
     parts.env.fault_point("salvage.before_create").await;
     match parts.anchor.create_volume(volume, &name).await {
         Ok(()) | Err(AnchorError::VolumeExists { .. }) => {}
@@ -220,7 +288,7 @@ async fn salvage_onto(
             .anchor
             .acquire(volume, local.owner, &config.owner_name)
             .await?;
-        open_packer(&mut packer, &clone, config, &objects, birth).await?;
+        open_packer(&mut packer, &clone, config, objects, birth).await?;
         let packer = packer.expect("just opened");
         let branch = NewBranch {
             version: first_version(root.version),
@@ -239,6 +307,8 @@ async fn salvage_onto(
         volume,
         name,
         recovery,
+        paths,
+        paths_more,
     }))
 }
 
@@ -246,7 +316,7 @@ async fn open_packer<'a>(
     packer: &'a mut Option<Packer>,
     clone: &Parts,
     config: &VolumeConfig,
-    objects: &crate::objects::Objects,
+    objects: &Objects,
     birth: Version,
 ) -> Result<&'a mut Packer, VolumeError> {
     if packer.is_none() {
@@ -271,13 +341,21 @@ fn salvage_volume(volume: VolumeId, owner: OwnerId, tenure: OwnershipEpoch) -> V
     )
 }
 
+/// The records of a tenure's journal that `covered` does not cover; `None`: it never had a journal.
 async fn read_journal(
     parts: &Parts,
     tenure: OwnershipEpoch,
     covered: Sequence,
-) -> Result<Replay, VolumeError> {
+) -> Result<Option<Replay>, VolumeError> {
     let directory = journal_directory(tenure);
-    Ok(Journal::read_only(&parts.env, &parts.keys, parts.volume, &directory, covered).await?)
+    match parts.env.disk().list(&directory).await {
+        Ok(_) => {}
+        // It died between the tenure and the first file of its journal: nothing was acknowledged.
+        Err(DiskError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let replay = Journal::read_only(&parts.env, &parts.keys, parts.volume, &directory, covered);
+    Ok(Some(replay.await?))
 }
 
 /// Whether the journal of `tenure` has records that the root it continues has not.
@@ -292,8 +370,10 @@ pub(crate) async fn has_journal(
     };
     let objects = parts.objects(config).await?;
     let loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
-    let mut replay = read_journal(parts, tenure, loaded.payload.covered).await?;
-    Ok(replay.next().await?.is_some())
+    match read_journal(parts, tenure, loaded.payload.covered).await? {
+        Some(mut replay) => Ok(replay.next().await?.is_some()),
+        None => Ok(false),
+    }
 }
 
 /// Removes the journal files of a tenure.

@@ -10,7 +10,7 @@ use firn_simulation::{
     system::System,
     toy::Toy,
 };
-use std::{process::ExitCode, sync::Arc};
+use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 
 /// Random histories with crashes and faults against an executable model.
 #[derive(Parser)]
@@ -39,6 +39,9 @@ struct Arguments {
     /// Histories of an owner and its followers.
     #[arg(long)]
     followers: bool,
+    /// Histories of members that write one volume by turns.
+    #[arg(long)]
+    members: bool,
     /// Test the toy that tests the tests.
     #[arg(long)]
     toy: bool,
@@ -57,7 +60,10 @@ fn main() -> ExitCode {
         return mutants(&arguments);
     }
     if arguments.followers {
-        return followers(&arguments);
+        return offices(&arguments, "--followers", sharing::run);
+    }
+    if arguments.members {
+        return offices(&arguments, "--members", sharing::members::run);
     }
     if let Some(seed) = arguments.trace {
         return trace(&build, seed);
@@ -79,10 +85,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn followers(arguments: &Arguments) -> ExitCode {
+fn offices(arguments: &Arguments, option: &str, run: fn(u64) -> sharing::Report) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
+    let mut counts = BTreeMap::<_, u64>::new();
     for seed in arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds) {
-        let report = sharing::run(seed);
+        let report = run(seed);
+        for (what, count) in report.counts {
+            *counts.entry(what).or_default() += count;
+        }
         if report.failures.is_empty() {
             passed += 1;
             continue;
@@ -90,8 +100,11 @@ fn followers(arguments: &Arguments) -> ExitCode {
         failed += 1;
         if failed <= arguments.show {
             println!("seed {seed}: {}", report.failures.join("\n    "));
-            println!("    repeat with: firn-simulation --followers --seeds 1 --first-seed {seed}");
+            println!("    repeat with: firn-simulation {option} --seeds 1 --first-seed {seed}");
         }
+    }
+    for (what, count) in &counts {
+        println!("{what:<40} {count:>10}");
     }
     println!("{passed} passed, {failed} failed");
     match failed {
@@ -106,18 +119,34 @@ fn mutants(_: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Which histories must catch a planted bug.
+#[cfg(feature = "mutants")]
+#[derive(Clone, Copy)]
+enum Histories {
+    OfEdges,
+    OfFollowers,
+    OfMembers,
+}
+
 #[cfg(feature = "mutants")]
 fn mutants(arguments: &Arguments) -> ExitCode {
-    use firn_simulation::mutants::{MUTANTS, OF_FOLLOWERS, SEEDS_MAX, caught, caught_by_offices};
+    use firn_simulation::mutants::{
+        MUTANTS, OF_FOLLOWERS, OF_MEMBERS, SEEDS_MAX, caught, caught_by_members, caught_by_offices,
+    };
     let (mut passed, mut missed) = (0, 0);
     println!("{:<44} {:>6}  caught by", "planted bug", "seed");
-    for planted in MUTANTS.into_iter().chain(OF_FOLLOWERS) {
+    let threads = arguments.threads;
+    let of_edges = MUTANTS.map(|planted| (planted, Histories::OfEdges));
+    let of_followers = OF_FOLLOWERS.map(|planted| (planted, Histories::OfFollowers));
+    let of_members = OF_MEMBERS.map(|planted| (planted, Histories::OfMembers));
+    for (planted, histories) in of_edges.into_iter().chain(of_followers).chain(of_members) {
         if !planted.contains(&arguments.only) {
             continue;
         }
-        let found = match OF_FOLLOWERS.contains(&planted) {
-            true => caught_by_offices(planted),
-            false => caught(planted, arguments.threads),
+        let found = match histories {
+            Histories::OfEdges => caught(planted, threads),
+            Histories::OfFollowers => caught_by_offices(planted),
+            Histories::OfMembers => caught_by_members(planted),
         };
         match found {
             Some((seed, failure)) => {

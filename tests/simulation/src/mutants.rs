@@ -96,6 +96,30 @@ pub const OF_FOLLOWERS: [&str; 5] = [
     "volume.follower_serves_stale",
 ];
 
+/// All that histories of members that write by turns ([`sharing::members`]) must catch.
+pub const OF_MEMBERS: [&str; 6] = [
+    // A volume is given up without what was not committed yet.
+    "volume.drain_without_commit",
+    // A fenced epoch's journal is thrown away instead of being salvaged.
+    "volume.drop_fenced_journal",
+    // An owner answers though no heartbeat of it was acknowledged for long.
+    "volume.member_serves_lapsed",
+    // After a takeover the write verifier is the one before.
+    "volume.member_keeps_verifier",
+    // A heart is taken to stand still though it beats.
+    "volume.member_breaks_the_living",
+    // An owner never looks who waits.
+    "volume.member_ignores_wants",
+];
+
+/// The first seed whose history of members catches a planted bug, and by what.
+pub fn caught_by_members(planted: &'static str) -> Option<(u64, String)> {
+    (0..SEEDS_MAX).find_map(|seed| {
+        let report = firn_env::mutants::planting(Some(planted), || sharing::members::run(seed));
+        Some((seed, report.failures.into_iter().next()?))
+    })
+}
+
 /// The first seed whose history of several offices catches a planted bug, and by what.
 pub fn caught_by_offices(planted: &'static str) -> Option<(u64, String)> {
     (0..SEEDS_MAX).find_map(|seed| {

@@ -6,6 +6,7 @@
 //! machines lose power, lines fail, owners give the volume up or are taken over, and an anchor shows a follower an old root.
 
 mod ledger;
+pub mod members;
 mod owner;
 mod reader;
 mod world;

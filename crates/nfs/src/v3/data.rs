@@ -51,6 +51,8 @@ impl NfsProgram {
             part.truncate(limit);
         }
         let count = asked.count.min(limit as u32);
+        // Taken before: if another takes its place meanwhile, the client writes once more, and never believes that it need not.
+        let verifier = vfs.write_verifier();
         let written = async {
             target.writable()?;
             if asked.offset.checked_add(count.into()).is_none() {
@@ -70,7 +72,7 @@ impl NfsProgram {
                 file: (&written.file).into(),
                 count,
                 committed: written.stability.into(),
-                verifier: vfs.write_verifier(),
+                verifier,
             }),
             Err(error) => Err(target.unchanged(error).await),
         }
@@ -86,6 +88,7 @@ impl NfsProgram {
         match committed.await {
             Ok(changed) => Ok(Committed {
                 file: (&changed).into(),
+                // Taken after: see WRITE.
                 verifier: target.vfs().write_verifier(),
             }),
             Err(error) => Err(target.unchanged(error).await),

@@ -116,6 +116,16 @@ impl World {
         &self.places[OWNERS + number]
     }
 
+    /// A machine, whatever it does.
+    pub fn place(&self, number: usize) -> &Place {
+        &self.places[number]
+    }
+
+    /// The machine that looks at what is there in the end.
+    pub fn auditor(&self) -> &Place {
+        &self.places[OWNERS + FOLLOWERS - 1]
+    }
+
     pub fn machines(&self) -> impl Iterator<Item = &Machine> {
         self.places.iter().map(|place| &place.machine)
     }
