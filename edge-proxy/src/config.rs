@@ -21,7 +21,8 @@ use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_quantity::{Size, Span};
 use firn_store::{ProviderPrices, Route, StoreUrl, UploadSchedule};
 use firn_volume::{
-    Cadence, FetchPolicy, FetchPrices, FollowOptions, RetentionPolicy, RetentionTiers, VolumeConfig,
+    Cadence, FetchPolicy, FetchPrices, FollowOptions, MemberOptions, RetentionPolicy, RetentionTiers,
+    VolumeConfig,
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
@@ -73,6 +74,8 @@ pub struct VolumeSection {
     pub state_directory: PathBuf,
     /// How it is followed, if another edge owns it.
     pub follow: Option<FollowOptions>,
+    /// How it is shared, if edges own it by turns.
+    pub shared: Option<MemberOptions>,
 }
 
 /// What the edge may use.

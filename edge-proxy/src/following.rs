@@ -36,7 +36,10 @@ pub fn options(
     if !follow {
         return match (freshness, stale_reads) {
             (None, None) => Ok(None),
-            _ => Err("volume.freshness and volume.stale_reads are of volumes with follow = true".into()),
+            _ => Err(
+                "volume.freshness and volume.stale_reads are of volumes with follow = true or shared = true"
+                    .into(),
+            ),
         };
     }
     let default = FollowOptions::default();

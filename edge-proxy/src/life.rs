@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     identity::Identity,
     joined::is_joined,
-    opened::{self, Mode, Opened},
+    opened::{self, MemberTerm, Mode, Opened},
     parts::{Common, Outside},
     reporting::{Reporters, Reporting},
     serve::Service,
@@ -19,13 +19,16 @@ use crate::{
 };
 use firn_env::{Backoff, DiskLock, Env, Task};
 use firn_nfs::HandleKey;
-use firn_volume::{KeptPolicy, ServingState, Volume};
+use firn_volume::{KeptPolicy, ServingState, TermEnd, Volume, VolumeError};
 use futures::FutureExt;
 use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
 /// How long the end waits for a client to take the news of it.
 const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// How long a member of a shared volume may take to publish what it has when it is told to end; below what systemd waits.
+const PUBLISH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Between two openings of a volume that cannot be opened: as systemd would start an edge with it alone, and slower if it lasts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), BACKOFF_MAX);
@@ -83,7 +86,7 @@ impl Life {
         loop {
             let began = self.volumes.env.now();
             let failure = match self.attempt(&mut lock).await {
-                Ok(Ended::ForGood) => return Ok(()),
+                Ok(Ended::ForGood | Ended::TermOver) => return Ok(()),
                 Ok(Ended::CloudIsBack) => {
                     tracing::warn!("store and table answer again: the volume is opened anew");
                     self.volumes.opening(self.at, None);
@@ -134,6 +137,9 @@ impl Life {
         if lock.is_none() && self.config.volume.state_directory != self.config.edge.directory {
             *lock = Some(lock_of(&outside.env).await?);
         }
+        if let Some(options) = self.config.volume.shared.clone() {
+            return self.live_by_terms(&outside, &options, identity).await;
+        }
         let opened = opened::open(&self.config, &outside).await?;
         self.serve(&outside, opened, HandleKey::new(&identity.handle_key))
             .await
@@ -156,14 +162,16 @@ fn may_pass(failure: &Failure) -> bool {
 }
 
 /// Why a volume is served no more, if nothing failed.
-enum Ended {
+pub(crate) enum Ended {
     ForGood,
     CloudIsBack,
+    /// The term of a member of a shared volume; the next one begins.
+    TermOver,
 }
 
 impl Life {
     /// Serves the opened volume until it ends.
-    async fn serve(
+    pub(crate) async fn serve(
         &mut self,
         outside: &Outside,
         opened: Opened,
@@ -173,7 +181,12 @@ impl Life {
         let config = &self.config.clone();
         let Opened { parts, volume, .. } = opened;
         let mut beside = Vec::new();
-        let is_owned = matches!(opened.mode, Mode::Owned(_));
+        let member = match &opened.mode {
+            Mode::Member(of) => Some((**of).clone()),
+            Mode::Owned(_) | Mode::Following(_) | Mode::Detached(_) => None,
+        };
+        let is_owned = matches!(opened.mode, Mode::Owned(_))
+            || member.as_ref().is_some_and(|member| member.term.is_owner());
         if is_joined(config) {
             let renewal = keep_renewed(config.clone(), outside.env.clone());
             beside.push(Background(outside.env.spawn("renew certificate", renewal)));
@@ -192,15 +205,26 @@ impl Life {
         ));
         let detached = match opened.mode {
             Mode::Owned(rings) => {
-                let following = rings.follow(outside.env.clone(), volume.clone(), parts.keys.clone());
+                let of = volume.clone();
+                let following =
+                    rings.follow(outside.env.clone(), move || Some(of.clone()), parts.keys.clone());
                 beside.push(Background(outside.env.spawn("follow key rings", following)));
                 let cleaning = cleaner.clone().keep_clean(volume.clone());
                 beside.push(Background(outside.env.spawn("clean", cleaning)));
                 None
             }
             Mode::Following(rings) => {
-                let following = rings.follow(outside.env.clone(), volume.clone(), parts.keys.clone());
+                let of = volume.clone();
+                let following =
+                    rings.follow(outside.env.clone(), move || Some(of.clone()), parts.keys.clone());
                 beside.push(Background(outside.env.spawn("follow key rings", following)));
+                None
+            }
+            Mode::Member(_) => {
+                if is_owned {
+                    let cleaning = cleaner.clone().keep_clean(volume.clone());
+                    beside.push(Background(outside.env.spawn("clean", cleaning)));
+                }
                 None
             }
             Mode::Detached(detached) => Some(detached),
@@ -215,6 +239,10 @@ impl Life {
                 return Err(failure);
             }
         };
+        let exported = match &member {
+            Some(member) => Arc::new(member.member.vfs()),
+            None => exported,
+        };
         let exports = config.exports.iter().map(|export| export.path.clone());
         let fixed = Fixed {
             volume_name: opened.volume_name,
@@ -227,6 +255,7 @@ impl Life {
             table_url: config.volume.anchor.to_string(),
             book,
             nfs: volumes.nfs.clone(),
+            member: member.as_ref().map(|member| member.member.clone()),
             exports: volumes.has_names.then(|| exports.collect()),
         };
         let observed = Arc::new(Observed::new(
@@ -251,8 +280,15 @@ impl Life {
         }
         let at = (config, outside);
         let told = self.stopping.wait_for(|stop| *stop).map(drop);
-        let end = until_stopped(at, &volume, told, &mut drain_requests, detached.as_deref()).await;
-        volumes.withdraw(self.at, exported).await;
+        let of = (&volume, member.as_ref());
+        let end = until_stopped(at, of, told, &mut drain_requests, detached.as_deref()).await;
+        match end {
+            // Its clients wait at the member's gate, and find the next term.
+            End::Term(Ok(TermEnd::MayOwn | TermEnd::Given | TermEnd::Fenced)) => drop(exported),
+            End::Term(_) | End::Signal | End::Drain(_) | End::Volume(_) | End::Back => {
+                volumes.withdraw(self.at, exported).await;
+            }
+        }
         if let Some(meter) = &meter {
             meter.record(&observed).await;
         }
@@ -261,13 +297,21 @@ impl Life {
         }
         match end {
             End::Signal => {
-                volume.stop().await?;
+                match &member {
+                    Some(member) => member.member.stop(&member.term, PUBLISH_WITHIN).await?,
+                    None => volume.stop().await?,
+                }
                 match volume.is_follower() {
                     true => tracing::info!("stopped; nothing was changed here"),
                     false => tracing::info!("stopped; everything acknowledged is in the journal (level 1)"),
                 }
                 Ok(Ended::ForGood)
             }
+            End::Term(Ok(TermEnd::MayOwn | TermEnd::Given | TermEnd::Fenced)) => Ok(Ended::TermOver),
+            End::Term(Ok(TermEnd::Failed(reason))) => Err(Failure::stopped(format!(
+                "the shared volume stopped here: {reason}. What was acknowledged is in the journal or in the cloud; start again"
+            ))),
+            End::Term(Err(error)) => Err(error.into()),
             End::Back => {
                 volume.stop().await.map_err(Failure::stopped)?;
                 Ok(Ended::CloudIsBack)
@@ -341,7 +385,13 @@ async fn edge_meter(
 }
 
 /// Work beside serving, for as long as the volume is served.
-struct Background(Task<()>);
+pub(crate) struct Background(Task<()>);
+
+impl Background {
+    pub(crate) fn new(task: Task<()>) -> Self {
+        Self(task)
+    }
+}
 
 impl Drop for Background {
     fn drop(&mut self) {
@@ -354,13 +404,15 @@ enum End {
     Signal,
     Drain(DrainRequest),
     Volume(ServingState),
+    /// Of a member of a shared volume.
+    Term(Result<TermEnd, VolumeError>),
     /// The cloud is back.
     Back,
 }
 
 async fn until_stopped(
     (config, outside): (&Config, &Outside),
-    volume: &Volume,
+    (volume, member): (&Volume, Option<&MemberTerm>),
     told: impl Future<Output = ()> + Send,
     drains: &mut mpsc::Receiver<DrainRequest>,
     detached: Option<&Detached>,
@@ -372,7 +424,12 @@ async fn until_stopped(
         }
         End::Back
     });
-    let ended = pin!(volume.ended().map(End::Volume));
+    let ended = pin!(async {
+        match member {
+            Some(of) => End::Term(of.member.run(&of.term).await),
+            None => End::Volume(volume.ended().await),
+        }
+    });
     let told = pin!(told.map(|()| End::Signal));
     let drain = pin!(async {
         match drains.recv().await {

@@ -97,6 +97,13 @@ fn degraded(snapshot: &Snapshot) -> Option<String> {
     if let Some(trouble) = snapshot.following.as_ref().and_then(FollowingPart::trouble) {
         return Some(trouble);
     }
+    if let Some(shared) = snapshot
+        .shared
+        .as_ref()
+        .filter(|shared| shared.lease_holds == Some(false))
+    {
+        return shared.troubles().into_iter().next();
+    }
     if !damaged.is_empty() || lost > 0 {
         let named: Vec<_> = damaged.iter().take(DAMAGES_NAMED).map(String::as_str).collect();
         let count = damaged.len() as u64 + snapshot.more_damages;

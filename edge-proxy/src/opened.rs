@@ -18,7 +18,7 @@ use crate::{
     rings::{KeyRings, open_kept},
     snapshot::OwnerPart,
 };
-use firn_volume::{FollowOptions, Parts, Volume, VolumeError};
+use firn_volume::{FollowOptions, Member, Parts, Term, Volume, VolumeError};
 use std::{fmt::Display, sync::Arc, time::Duration};
 
 /// Openings with a cloud that answers and fails all the same for a moment.
@@ -41,8 +41,17 @@ pub enum Mode {
     Owned(Box<KeyRings>),
     /// It is another edge's, and its roots are followed.
     Following(Box<KeyRings>),
+    /// It is shared, and followed or owned for a term.
+    Member(Box<MemberTerm>),
     /// Without the cloud.
     Detached(Arc<Detached>),
+}
+
+/// A term of a member of a shared volume.
+#[derive(Clone)]
+pub struct MemberTerm {
+    pub member: Member,
+    pub term: Term,
 }
 
 /// Opens the volume of the state directory, whose lock the caller holds.

@@ -2,6 +2,7 @@
 
 use crate::{
     cleaner::{Cleaned, CleanerPart},
+    sharing,
     smb::SmbPart,
     snapshot::{LocalMountPart, LocksPart, Snapshot, VolumeState},
 };
@@ -134,20 +135,8 @@ pub fn status(snapshot: &Snapshot) -> String {
             row("Not obeyed", why.clone());
         }
     }
-    match &snapshot.following {
-        None => row("Owner", format!("{}, epoch {}", owner.name, owner.epoch)),
-        Some(following) => {
-            let owner = if owner.name.is_empty() {
-                "nobody"
-            } else {
-                &owner.name
-            };
-            row("Owner", format!("{owner}; this edge follows, and only reads"));
-            row("Follows", following.line());
-            if let Some(trouble) = following.trouble() {
-                row("", trouble);
-            }
-        }
+    for (title, text) in sharing::rows(owner, snapshot.following.as_ref(), snapshot.shared.as_ref()) {
+        row(title, text);
     }
     row(
         "Content",

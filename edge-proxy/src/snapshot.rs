@@ -12,12 +12,13 @@ use crate::{
     nfs::NfsServer,
     reporting::Reporting,
     serve::Service,
+    sharing::SharedPart,
     smb::SmbPart,
 };
 use firn_edge_state::{NewWrites, SnapshotSource};
 use firn_seal::Keys;
 use firn_store::{Meter, ProviderPrices, Route, Usage};
-use firn_volume::{ServingState, Volume, VolumeConfig};
+use firn_volume::{Member, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -64,6 +65,9 @@ pub struct Snapshot {
     /// How another edge's volume is followed; absent for an owner.
     #[serde(default)]
     pub following: Option<FollowingPart>,
+    /// How the volume is shared; absent if it is not.
+    #[serde(default)]
+    pub shared: Option<SharedPart>,
     /// What of the service's wishes is in force; absent for an edge that did not join.
     #[serde(default)]
     pub desired: Option<DesiredPart>,
@@ -115,7 +119,7 @@ pub struct VolumePart {
 }
 
 /// Whose volume it is: as given when this edge started, which only a takeover changes (and that fences this edge).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OwnerPart {
     pub name: String,
     pub epoch: u64,
@@ -355,6 +359,7 @@ pub struct Observed {
     detached: Option<Arc<Detached>>,
     reporting: Option<Arc<Reporting>>,
     nfs: Arc<NfsServer>,
+    member: Option<Member>,
     /// Of this volume among others; none: all are.
     exports: Option<Vec<String>>,
     service: Mutex<Option<Service>>,
@@ -372,6 +377,8 @@ pub struct Fixed {
     pub keys: Keys,
     pub reporting: Option<Arc<Reporting>>,
     pub nfs: Arc<NfsServer>,
+    /// Of a shared volume.
+    pub member: Option<Member>,
     /// This volume's, if others have some too.
     pub exports: Option<Vec<String>>,
 }
@@ -403,6 +410,7 @@ impl Observed {
             reporting: fixed.reporting,
             detached,
             nfs: fixed.nfs,
+            member: fixed.member,
             exports: fixed.exports,
             service: Mutex::new(Some(service)),
         }
@@ -581,6 +589,7 @@ impl Observed {
             more_damages: status.damages.1,
             detached: self.detached(),
             following: following.map(|status| FollowingPart::new(&self.env, &status)),
+            shared: self.member.as_ref().map(SharedPart::new),
             desired: self.reporting.as_ref().map(|reporting| reporting.part()),
         }
     }

@@ -77,6 +77,12 @@ fn following(config: &Config) -> Result<(), String> {
                 .into(),
         );
     }
+    if config.volume.shared.is_some() && caches {
+        return Err(
+            "volume.shared: a volume that edges write by turns is served over NFS only; leave its [[mount]] and [export.smb] out"
+                .into(),
+        );
+    }
     Ok(())
 }
 

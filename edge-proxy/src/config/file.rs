@@ -18,6 +18,7 @@ use crate::{
     failure::Failure,
     following::{self, WrittenStaleReads},
     rings::KeysSection,
+    sharing::{self, WrittenOnDisconnect},
     smb::SmbSection,
     validation,
 };
@@ -101,10 +102,15 @@ struct WrittenVolume {
     /// Another edge owns it.
     #[serde(default)]
     follow: bool,
+    /// Edges own it by turns.
+    #[serde(default)]
+    shared: bool,
     #[serde(default)]
     freshness: Option<Span>,
     #[serde(default)]
     stale_reads: Option<WrittenStaleReads>,
+    #[serde(default)]
+    on_disconnect: Option<WrittenOnDisconnect>,
 }
 
 enum Volumes {
@@ -354,8 +360,21 @@ fn directory_name(name: &str) -> Result<&str, String> {
 }
 
 fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> Result<VolumeSection, String> {
+    let (freshness, stale_reads) = (written.freshness, written.stale_reads);
+    let shared = sharing::options(
+        written.shared,
+        written.follow,
+        freshness,
+        stale_reads,
+        written.on_disconnect,
+    )?;
+    let follow = match shared {
+        Some(_) => None,
+        None => following::options(written.follow, freshness, stale_reads)?,
+    };
     Ok(VolumeSection {
-        follow: following::options(written.follow, written.freshness, written.stale_reads)?,
+        follow,
+        shared,
         name,
         edge_name: written.edge_name.clone(),
         store: written.store.clone(),

@@ -3,6 +3,7 @@
 use super::families::Families;
 use crate::{
     following::FollowingPart,
+    sharing::SharedPart,
     snapshot::{OperationPart, Snapshot, VolumeState},
 };
 use firn_metrics::Value;
@@ -30,6 +31,65 @@ pub(super) fn expose(volumes: &[VolumeState], has_names: bool) -> Families {
         of_server(&mut out, snapshot);
     }
     out
+}
+
+/// A volume that edges write by turns.
+fn of_member(out: &mut Families, shared: &SharedPart) {
+    out.gauge(
+        "shared_owned",
+        "1 while this edge owns the shared volume.",
+        matches!(shared.role.as_str(), "owning" | "giving"),
+    );
+    out.gauge(
+        "shared_wanted",
+        "1 while clients here wait for the shared volume.",
+        shared.role == "waiting",
+    );
+    out.gauge(
+        "shared_waiting",
+        "Other edges that wait for the volume, as its owner sees them.",
+        shared.waiting,
+    );
+    out.gauge(
+        "shared_lapsed",
+        "1 while no heartbeat of this owner reaches the anchor and clients wait.",
+        shared.lease_holds == Some(false),
+    );
+    out.counter(
+        "shared_taken_total",
+        "Times that this edge took the volume.",
+        shared.taken,
+    );
+    out.counter(
+        "shared_given_total",
+        "Times that this edge gave the volume.",
+        shared.given,
+    );
+    out.counter(
+        "shared_breaks_total",
+        "Times that this edge took the volume over from an owner that gave no sign of life.",
+        shared.breaks,
+    );
+    out.counter(
+        "shared_broken_total",
+        "Times that the volume was taken over from this edge and its journal salvaged.",
+        shared.broken,
+    );
+    out.counter(
+        "shared_wait_seconds_total",
+        "From clients' wishes to change something to the volume at hand, all together.",
+        shared.waits_ms as f64 / 1e3,
+    );
+    out.gauge(
+        "shared_wait_seconds",
+        "The same, the last time.",
+        shared.last_wait_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.gauge(
+        "shared_gift_seconds",
+        "From the decision to give the volume to the volume given, the last time.",
+        shared.last_gift_ms.unwrap_or(0) as f64 / 1e3,
+    );
 }
 
 /// A volume that another edge owns.
@@ -133,6 +193,9 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     );
     if let Some(following) = &snapshot.following {
         of_follower(out, following);
+    }
+    if let Some(shared) = &snapshot.shared {
+        of_member(out, shared);
     }
     out.gauge(
         "epoch",

@@ -177,7 +177,8 @@ impl KeyRings {
     }
 
     /// Looks for new rings for as long as the volume is served, and lets `keys` go on with them; end it by aborting its task.
-    pub async fn follow(mut self, env: Env, volume: Volume, keys: Keys) {
+    /// `volume` is the one at hand, if there is one.
+    pub async fn follow(mut self, env: Env, volume: impl Fn() -> Option<Volume> + Send, keys: Keys) {
         let every = self.config.keys.every.0;
         // Roots that were committed or adopted, and those whose key was not at hand.
         let counts = |status: &VolumeStatus| {
@@ -185,9 +186,11 @@ impl KeyRings {
             let (adopted, missed) = of_follower.map_or((0, 0), |of| (of.adoptions, of.key_misses));
             (status.checkpoints + adopted, missed)
         };
-        let (mut looked, mut seen) = (env.now(), counts(&volume.status()));
+        let first = volume().map_or((0, 0), |volume| counts(&volume.status()));
+        let (mut looked, mut seen) = (env.now(), first);
         loop {
             env.sleep(every.min(TICK)).await;
+            let Some(volume) = volume() else { continue };
             let status = volume.status();
             let (commits, missed) = counts(&status);
             let is_active = commits != seen.0 || status.oldest_uncommitted.is_some();

@@ -5,6 +5,7 @@
 )]
 
 mod following;
+mod handover;
 mod place;
 
 use firn_anchor::{AnchorAnswer, AnchorBackend as _, AnchorCall, VolumeTuple, conformance};
