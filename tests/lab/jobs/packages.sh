@@ -53,6 +53,10 @@ sed -i -e "s,^store = .*,store = \"$store\"," -e "s,^anchor = .*,anchor = \"$anc
   /etc/firn/firn-edge.toml
 printf 'AWS_ACCESS_KEY_ID=firntest\nAWS_SECRET_ACCESS_KEY=firntest\n' > /etc/firn/credentials
 chmod 600 /etc/firn/credentials
+typed "whether machine and cloud are fit is said before the first client" \
+  "systemd-run -q --wait --pipe -p User=firn -p EnvironmentFile=/etc/firn/credentials -p AmbientCapabilities=CAP_NET_BIND_SERVICE firn-edge check > /tmp/checked; ended=\$?; cat /tmp/checked; test \$ended = 0 || test \$ended = 7"
+holds "with the bucket's figures, and nothing against ports, clock and table" \
+  "grep -q '^fine *bucket .* put .* ms' /tmp/checked && for subject in port clock anchor; do grep -q \"^fine *\$subject\" /tmp/checked || exit 1; done"
 typed "a volume is made, by the user of the service" \
   "systemd-run -q --wait --pipe -p User=firn -p EnvironmentFile=/etc/firn/credentials firn-edge format --phrase-file /var/lib/firn/phrase --root-mode 1777"
 typed "the service starts, and tells systemd when it serves" "systemctl enable -q --now firn-edge"
@@ -96,6 +100,8 @@ holds "and leaves the old program serving" "test $(edge_pid) = $pid && ls /mnt/f
 cp /tmp/right.toml /etc/firn/firn-edge.toml
 
 echo "== upgrade"
+typed "the new program says what it can serve, before it is installed" \
+  "dpkg-deb -x $(deb firn-edge "$NEW") /tmp/newer && runuser -u firn -- /tmp/newer/usr/bin/firn-edge upgrade --check --offline"
 (
   n=0
   while [ ! -e /tmp/enough ]; do
@@ -113,6 +119,15 @@ holds "another process serves" "test $(edge_pid) != $pid"
 holds "what the administrator wrote is kept" "cmp /tmp/right.toml /etc/firn/firn-edge.toml"
 holds "every byte is there" "for n in 1 2 3 4; do cmp /tmp/copy/\$n /mnt/firn/\$n || exit 1; done; cmp /tmp/counted /mnt/firn/counted"
 
+echo "== power is lost in the middle of an upgrade"
+pid=$(edge_pid)
+typed "the program is unpacked, and nothing more was done" "dpkg --unpack $(deb firn-edge "$NEW")"
+must kill -9 "$pid"
+holds "the client goes on" "cmp /tmp/copy/1 /mnt/firn/1 && echo again > /mnt/firn/more && sync -f /mnt/firn"
+holds "dpkg says what is half done" "dpkg --audit | grep -q firn-edge"
+typed "and ends it" "dpkg --configure -a"
+holds "nothing is left to do, and it serves" "test -z \"\$(dpkg --audit)\" && systemctl is-active -q firn-edge && cmp /tmp/copy/2 /mnt/firn/2"
+
 echo "== a directory of this machine too"
 mkdir -p /srv/files /etc/systemd/system/firn-edge.service.d
 must cp /usr/share/doc/firn-edge/examples/firn-edge-mount.conf /etc/systemd/system/firn-edge.service.d/mount.conf
@@ -127,7 +142,7 @@ typed "it and the services are installed" \
   "apt-get install -q -y --no-install-recommends $(deb firn-cleaner "$OLD") $(deb firn-anchor "$OLD") $(deb firn-api "$OLD") $(deb firn-blockd "$OLD")"
 typed "half of the files are deleted" "rm /mnt/firn/3 /mnt/firn/4 && runuser -u firn -- firn-edge sync"
 family=$(runuser -u firn -- firn-edge status --output json | tee /tmp/status.json | tr ',{' '\n\n' | sed -n 's/.*"family": *"\([0-9a-f]*\)".*/\1/p' | head -1)
-sed -e "s,^family = .*,family = \"$family\"," -e "s,^store = .*,store = \"$store\"," -e "s,^table = .*,table = \"${anchor%%\\\\&create*}\"," \
+sed -e "s,^family = .*,family = \"$family\"," -e "s,^store = .*,store = \"$store\"," -e "s,^anchor = .*,anchor = \"${anchor%%\\\\&create*}\"," \
   -e 's,^# grace_seconds = .*,grace_seconds = 1,' -e 's,^# cold_after_seconds = .*,cold_after_seconds = 0,' \
   /usr/share/doc/firn-cleaner/examples/firn-cleaner.toml > /etc/firn/firn-cleaner.toml
 cp /etc/firn/credentials /etc/firn/cleaner-credentials
