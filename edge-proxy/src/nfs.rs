@@ -132,7 +132,7 @@ impl NfsServer {
 
     /// Takes away what a client holds in a file; gives its owners, who are not told.
     pub fn break_locks(&self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
-        self.locks.break_locks(file, Some(client))
+        self.locks.break_locks(file, client)
     }
 
     /// Calls about files of the exports with these paths, or of all, since the process began.

@@ -373,9 +373,9 @@ impl LockTable {
         self.table().held_in(file_system, limit)
     }
 
-    /// Takes away what `client`, or everybody, holds and has reserved in a file, and serves those who wait for it. Who held it is not told.
+    /// Takes away what `client` holds and has reserved in a file, and serves those who wait for it. Who held it is not told.
     /// Gives the owners.
-    pub fn break_locks(&self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+    pub fn break_locks(&self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
         self.table().break_locks(file, client)
     }
 

@@ -59,7 +59,7 @@ const OPENINGS_MAX: usize = 8;
 /// Between them.
 const OPEN_AGAIN: Duration = Duration::from_millis(200);
 
-/// How a member takes turns. The defaults are what all members of a volume must have in common.
+/// Times of a member's leases and waits. The defaults are what all members of a volume must have in common.
 #[derive(Clone, Debug)]
 pub struct MemberOptions {
     /// How it follows.

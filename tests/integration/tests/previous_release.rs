@@ -15,7 +15,7 @@ fn previous(name: &str) -> PathBuf {
     Path::new(&directory).join(name)
 }
 
-/// An office's machine on which edges of several builds take turns.
+/// An office's machine on which edges of several builds run one after the other.
 struct Machine {
     place: tempfile::TempDir,
     tree: Tree,

@@ -78,9 +78,9 @@ impl LockService {
         &self.monitor
     }
 
-    /// Takes away what `client`, or everybody of whatever protocol, holds in a file, and serves those who wait for it. Gives the owners, who are
+    /// Takes away what `client`, of whatever protocol, holds in a file, and serves those who wait for it. Gives the owners, who are
     /// not told: nothing in NLM would say it.
-    pub fn break_locks(&self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+    pub fn break_locks(&self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
         let owners = self.table.break_locks(file, client);
         for owner in &owners {
             // Of a lock whose grant is still on its way, the client would believe that it holds it.

@@ -216,24 +216,24 @@ impl Table {
             self.dequeue(number);
         }
         for file in &files {
-            self.release_in_file(*file, Some(client));
+            self.release_in_file(*file, client);
         }
         self.serve(files);
     }
 
-    pub(super) fn break_locks(&mut self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+    pub(super) fn break_locks(&mut self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
         let owners = self.release_in_file(file, client);
         self.serve(BTreeSet::from([file]));
         owners
     }
 
-    /// Releases what a client, or everybody, holds and has reserved in a file.
-    fn release_in_file(&mut self, file: FileHandle, client: Option<&LockClient>) -> Vec<LockOwner> {
+    /// Releases what a client holds and has reserved in a file.
+    fn release_in_file(&mut self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
         let Some(locks) = self.files.get(&file) else {
             return Vec::new();
         };
         let holders = locks.held.keys().chain(locks.shares.keys());
-        let is_asked = |owner: &&LockOwner| client.is_none_or(|client| owner.client == *client);
+        let is_asked = |owner: &&LockOwner| owner.client == *client;
         let owners: BTreeSet<LockOwner> = holders.filter(is_asked).cloned().collect();
         for owner in &owners {
             self.set(file, owner, ByteRange::ALL, None);

@@ -1,15 +1,14 @@
 //! Two offices and one file system: an edge owns a volume, another follows it, each a process with clients of its own, over one bucket
 //! and one `firn-anchor`.
 
-use crate::{edge, place::Place, service, volume};
+use crate::{edge, offices, place::Place, service, volume};
 use firn_anchor::Anchor;
 use firn_cleaner::{Cleaner, Limits};
 use firn_format::FamilyId;
-use firn_rig::{Client, EXPORT, Edge, Settings};
+use firn_rig::{Client, EXPORT, Edge};
 use firn_store::DirectoryStore;
 use serde_json::Value;
 use std::{
-    fs,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -26,68 +25,21 @@ struct Offices {
     follower: Edge,
 }
 
-fn settings(root: &Path, url: &str, name: &str) -> Settings {
-    let mut settings = Settings::local(root);
-    settings.name = name.into();
-    settings.table = url.into();
-    settings.limits = "checkpoint_busy = \"1 h\"\ncheckpoint_trickle = \"1 h\"\nsegment = \"64 KiB\"".into();
-    settings
-}
-
-/// Lines of the section `[volume]`.
-fn follow(edge: &Edge, lines: &str) {
-    let text = fs::read_to_string(&edge.config).unwrap();
-    fs::write(
-        &edge.config,
-        text.replacen("[limits]", &format!("{lines}\n[limits]"), 1),
-    )
-    .unwrap();
-}
-
 impl Offices {
     /// The follower is let in by a grant that only reads.
     async fn open(here: &Path, lines: &str) -> Self {
-        let mut place = Place::new(here, 1);
-        place.grant(&[
+        let grants = [
             (&edge(1), volume(1), "edge"),
             (&edge(2), volume(1), "observer"),
             (&service("cleaner"), volume(1), "cleaner"),
-        ]);
-        let identities = [place.issue(&edge(1), "one.pem"), place.issue(&edge(2), "two.pem")];
-        place.start();
-        fs::create_dir_all(here.join("store")).unwrap();
-        let url = format!(
-            "https://localhost:{}/{}",
-            place.address.unwrap().port(),
-            volume(1)
-        );
-        let binary = Edge::binary().expect("the edge's program");
-        let [owner, follower] = ["one", "two"].map(|name| {
-            let edge = Edge::configure(binary.clone(), &here.join(name), settings(here, &url, name)).unwrap();
-            fs::create_dir_all(&edge.state).unwrap();
-            edge
-        });
-        for (edge, identity) in [&owner, &follower].into_iter().zip(&identities) {
-            fs::copy(identity, edge.state.join("anchor.pem")).unwrap();
-            let authority = edge.state.join("anchor-authority.pem");
-            fs::copy(place.root.join("authority.pem"), authority).unwrap();
-        }
-        follow(&follower, lines);
-        let family = owner.format().await.unwrap().parse::<FamilyId>().unwrap();
-        let identity = owner.state.join("identity");
-        follower
-            .command("join", &["--identity", &identity.to_string_lossy()])
-            .await
-            .unwrap();
-        let mut offices = Self {
+        ];
+        let (place, family, [owner, follower]) = offices::open(here, &grants, ["", lines]).await;
+        Self {
             place,
             family,
             owner,
             follower,
-        };
-        offices.owner.start().await.unwrap();
-        offices.follower.start().await.unwrap();
-        offices
+        }
     }
 
     /// Runs a cleaner; how many segments it retired.

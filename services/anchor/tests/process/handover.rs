@@ -1,10 +1,9 @@
 //! Two offices that write one file system by turns: two edges as processes, each with clients of its own, over one bucket and one `firn-anchor`.
 
-use crate::{edge, place::Place, volume};
-use firn_rig::{Client, EXPORT, Edge, Settings};
+use crate::{edge, offices, place::Place, volume};
+use firn_rig::{Client, EXPORT, Edge};
 use serde_json::Value;
 use std::{
-    fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -19,52 +18,12 @@ struct Offices {
     two: Edge,
 }
 
-fn configured(here: &Path, url: &str, name: &str) -> Edge {
-    let mut settings = Settings::local(here);
-    settings.name = name.into();
-    settings.table = url.into();
-    // What is published is published by handovers.
-    settings.limits = "checkpoint_busy = \"1 h\"\ncheckpoint_trickle = \"1 h\"\nsegment = \"64 KiB\"".into();
-    let edge = Edge::configure(
-        Edge::binary().expect("the edge's program"),
-        &here.join(name),
-        settings,
-    )
-    .unwrap();
-    fs::create_dir_all(&edge.state).unwrap();
-    let text = fs::read_to_string(&edge.config).unwrap();
-    let shared = "shared = true\nfreshness = \"0 s\"\n[limits]";
-    fs::write(&edge.config, text.replacen("[limits]", shared, 1)).unwrap();
-    edge
-}
-
 impl Offices {
     async fn open(here: &Path) -> Self {
-        let mut place = Place::new(here, 1);
-        place.grant(&[(&edge(1), volume(1), "edge"), (&edge(2), volume(1), "edge")]);
-        let identities = [place.issue(&edge(1), "one.pem"), place.issue(&edge(2), "two.pem")];
-        place.start();
-        fs::create_dir_all(here.join("store")).unwrap();
-        let url = format!(
-            "https://localhost:{}/{}",
-            place.address.unwrap().port(),
-            volume(1)
-        );
-        let [one, two] = ["one", "two"].map(|name| configured(here, &url, name));
-        for (edge, identity) in [&one, &two].into_iter().zip(&identities) {
-            fs::copy(identity, edge.state.join("anchor.pem")).unwrap();
-            let authority = edge.state.join("anchor-authority.pem");
-            fs::copy(place.root.join("authority.pem"), authority).unwrap();
-        }
-        one.format().await.unwrap();
-        let identity = one.state.join("identity");
-        two.command("join", &["--identity", &identity.to_string_lossy()])
-            .await
-            .unwrap();
-        let mut offices = Self { place, one, two };
-        offices.one.start().await.unwrap();
-        offices.two.start().await.unwrap();
-        offices
+        let grants = [(&edge(1), volume(1), "edge"), (&edge(2), volume(1), "edge")];
+        let shared = "shared = true\nfreshness = \"0 s\"";
+        let (place, _, [one, two]) = offices::open(here, &grants, [shared, shared]).await;
+        Self { place, one, two }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod following;
 mod handover;
+mod offices;
 mod place;
 
 use firn_anchor::{AnchorAnswer, AnchorBackend as _, AnchorCall, VolumeTuple, conformance};
