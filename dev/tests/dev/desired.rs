@@ -209,6 +209,11 @@ async fn a_hard_cap_stops_new_writes_and_nothing_else_until_it_is_raised() {
             .shows(&["cost"])
             .contains("edges and disks refuse new writes")
     );
+    let logs = machine.shows(&["logs", "--of", "office"]);
+    assert!(
+        logs.contains("Edge office said") && logs.contains("new writes are refused"),
+        "{logs}"
+    );
     let listed = machine.shows(&["edge", "list"]);
     assert!(
         listed.contains("WAITING") && listed.contains(env!("CARGO_PKG_VERSION")),

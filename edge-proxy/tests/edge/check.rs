@@ -3,13 +3,13 @@
 use crate::{
     machine::{Cloud, Machine},
     noise::noise,
+    small_disk::SmallDisk,
 };
 use serde_json::Value;
 use std::{
     io::{Read, Write},
     net::TcpListener,
     path::Path,
-    process::Command,
 };
 
 /// Findings of a check, with its exit code.
@@ -205,18 +205,9 @@ fn an_address_that_this_machine_has_not_is_told() {
 fn a_disk_that_is_full_or_memory_is_told() {
     let cloud = Cloud::new();
     let edge = Machine::new(&cloud, "a", "main");
-    std::fs::create_dir_all(&edge.state).expect("a directory");
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=8m", "firn-test"])
-        .arg(&edge.state)
-        .status();
-    assert!(mounted.expect("mount is there").success(), "mounting needs root");
-    let mut file = std::fs::File::create(edge.state.join("somebody-elses")).expect("a file");
-    while file.write_all(&[1; 4096]).is_ok() {}
-    let checked = checked(&edge, &[]);
-    drop(file);
-    let _ = Command::new("umount").arg("-l").arg(&edge.state).status();
-    let (code, findings) = checked;
+    let disk = SmallDisk::mount(&edge.state, 8);
+    disk.fill();
+    let (code, findings) = checked(&edge, &[]);
     assert_eq!(code, 1);
     says(
         &findings,

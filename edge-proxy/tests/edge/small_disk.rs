@@ -14,10 +14,10 @@ use std::{
 const MIB: usize = 1 << 20;
 
 /// A tmpfs of its own, as long as this lives; mounting one needs root.
-struct SmallDisk(PathBuf);
+pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(at: &Path, mib: usize) -> Self {
+    pub fn mount(at: &Path, mib: usize) -> Self {
         std::fs::create_dir_all(at).expect("a directory");
         let size = format!("size={mib}m");
         let mounted = Command::new("mount")
@@ -34,7 +34,7 @@ impl SmallDisk {
     }
 
     /// Fills what is free with a file that is not the edge's.
-    fn fill(&self) -> PathBuf {
+    pub fn fill(&self) -> PathBuf {
         let path = self.0.join("somebody-elses");
         let mut file = std::fs::File::create(&path).expect("a file");
         while file.write_all(&[1; 64 << 10]).is_ok() {}
