@@ -123,9 +123,9 @@ fn mutants(_: &Arguments) -> ExitCode {
 #[cfg(feature = "mutants")]
 #[derive(Clone, Copy)]
 enum Histories {
-    OfEdges,
-    OfFollowers,
-    OfMembers,
+    Edges,
+    Followers,
+    Members,
 }
 
 #[cfg(feature = "mutants")]
@@ -136,17 +136,17 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     let (mut passed, mut missed) = (0, 0);
     println!("{:<44} {:>6}  caught by", "planted bug", "seed");
     let threads = arguments.threads;
-    let of_edges = MUTANTS.map(|planted| (planted, Histories::OfEdges));
-    let of_followers = OF_FOLLOWERS.map(|planted| (planted, Histories::OfFollowers));
-    let of_members = OF_MEMBERS.map(|planted| (planted, Histories::OfMembers));
+    let of_edges = MUTANTS.map(|planted| (planted, Histories::Edges));
+    let of_followers = OF_FOLLOWERS.map(|planted| (planted, Histories::Followers));
+    let of_members = OF_MEMBERS.map(|planted| (planted, Histories::Members));
     for (planted, histories) in of_edges.into_iter().chain(of_followers).chain(of_members) {
         if !planted.contains(&arguments.only) {
             continue;
         }
         let found = match histories {
-            Histories::OfEdges => caught(planted, threads),
-            Histories::OfFollowers => caught_by_offices(planted),
-            Histories::OfMembers => caught_by_members(planted),
+            Histories::Edges => caught(planted, threads),
+            Histories::Followers => caught_by_offices(planted),
+            Histories::Members => caught_by_members(planted),
         };
         match found {
             Some((seed, failure)) => {
