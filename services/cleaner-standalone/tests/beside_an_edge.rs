@@ -55,38 +55,75 @@ fn run(config: &PathBuf, command: &str) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("one line of JSON")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn space_shrinks_while_every_edge_is_off_and_everything_is_there_afterwards() {
-    let place = tempfile::tempdir().expect("a temporary directory");
-    let binary = Edge::binary().expect("the edge's program");
-    let mut edge = Edge::format_local(binary, place.path(), |_| {})
-        .await
-        .expect("a new volume");
-    edge.start().await.expect("it serves");
-    let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
-    let mut tree = Tree::default();
-    for salt in ["first", "second", "third"] {
-        tree.write(&mut client, "rewritten", 60, 300_000, salt)
+/// A volume whose edge has stopped, the tree in it, and a configuration of the cleaner with `more` in it.
+struct Written {
+    place: tempfile::TempDir,
+    edge: Edge,
+    tree: Tree,
+    config: PathBuf,
+    family: String,
+    /// Of all segments.
+    bytes: u64,
+}
+
+impl Written {
+    /// `rewritten` times sixty files are written over, then forty written once.
+    async fn new(rewritten: usize, more: &str) -> Self {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let binary = Edge::binary().expect("the edge's program");
+        let mut edge = Edge::format_local(binary, place.path(), |_| {})
+            .await
+            .expect("a new volume");
+        edge.start().await.expect("it serves");
+        let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
+        let mut tree = Tree::default();
+        for time in 0..rewritten {
+            tree.write(&mut client, "rewritten", 60, 300_000, &time.to_string())
+                .await
+                .expect("files");
+            edge.sync().await.expect("everything in the store");
+        }
+        tree.write(&mut client, "kept", 40, 300_000, "")
             .await
             .expect("files");
+        drop(client);
         edge.sync().await.expect("everything in the store");
+        edge.stop().await.expect("a clean end");
+        let store = place.path().join("store");
+        let (family, bytes) = log_of(&store);
+        let config = place.path().join("firn-cleaner.toml");
+        let text = format!(
+            "family = \"{family}\"\nstore = \"file://{}\"\ntable = \"redb:{}\"\n{more}",
+            store.display(),
+            place.path().join("table.redb").display()
+        );
+        std::fs::write(&config, text).expect("a configuration");
+        Self {
+            place,
+            edge,
+            tree,
+            config,
+            family,
+            bytes,
+        }
     }
-    tree.write(&mut client, "kept", 40, 300_000, "")
-        .await
-        .expect("files");
-    drop(client);
-    edge.sync().await.expect("everything in the store");
-    edge.stop().await.expect("a clean end");
 
-    let store = place.path().join("store");
-    let (family, before) = log_of(&store);
-    let config = place.path().join("firn-cleaner.toml");
-    let text = format!(
-        "family = \"{family}\"\nstore = \"file://{}\"\ntable = \"redb:{}\"\n[limits]\ngrace_seconds = 0\n",
-        store.display(),
-        place.path().join("table.redb").display()
-    );
-    std::fs::write(&config, text).expect("a configuration");
+    fn store(&self) -> PathBuf {
+        self.place.path().join("store")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_shrinks_while_every_edge_is_off_and_everything_is_there_afterwards() {
+    let written = Written::new(3, "[limits]\ngrace_seconds = 0\n").await;
+    let (store, before) = (written.store(), written.bytes);
+    let Written {
+        mut edge,
+        mut tree,
+        config,
+        place: _place,
+        ..
+    } = written;
 
     let plan = run(&config, "plan");
     assert!(plan["plan"]["freed_bytes"].as_u64() > Some(before / 4), "{plan}");
@@ -112,7 +149,6 @@ async fn space_shrinks_while_every_edge_is_off_and_everything_is_there_afterward
     assert!(said.starts_with("whole"), "{said}");
     drop(client);
     edge.stop().await.expect("a clean end");
-    figures_of_runs_that_follow_each_other(&config);
 }
 
 /// What is left of a child when the test ends.
@@ -127,10 +163,11 @@ impl Drop for Running {
 }
 
 /// `run --every` as Prometheus sees it: runs that come to their end, and runs that do not.
-fn figures_of_runs_that_follow_each_other(config: &PathBuf) {
-    let text = std::fs::read_to_string(config).expect("the configuration");
-    std::fs::write(config, format!("metrics = \"127.0.0.1:0\"\n{text}")).expect("a configuration");
-    let mut child = Command::new(cleaner())
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_follow_each_other_have_figures() {
+    let written = Written::new(0, "metrics = \"127.0.0.1:0\"\n").await;
+    let config = &written.config;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
         .arg("--config")
         .arg(config)
         .args(["run", "--every", "1"])
@@ -197,29 +234,9 @@ fn segments(store: &Path, family: &str) -> Vec<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn somebody_without_keys_finds_what_the_bucket_lost() {
-    let place = tempfile::tempdir().expect("a temporary directory");
-    let binary = Edge::binary().expect("the edge's program");
-    let mut edge = Edge::format_local(binary, place.path(), |_| {})
-        .await
-        .expect("a new volume");
-    edge.start().await.expect("it serves");
-    let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
-    let mut tree = Tree::default();
-    tree.write(&mut client, "kept", 40, 300_000, "")
-        .await
-        .expect("files");
-    drop(client);
-    edge.sync().await.expect("everything in the store");
-    edge.stop().await.expect("a clean end");
-    let store = place.path().join("store");
-    let (family, bytes) = log_of(&store);
-    let config = place.path().join("firn-cleaner.toml");
-    let text = format!(
-        "family = \"{family}\"\nstore = \"file://{}\"\ntable = \"redb:{}\"\n",
-        store.display(),
-        place.path().join("table.redb").display()
-    );
-    std::fs::write(&config, text).expect("a configuration");
+    let written = Written::new(0, "").await;
+    let (store, config) = (written.store(), written.config.clone());
+    let (family, bytes) = (written.family.clone(), written.bytes);
 
     let (code, report, said) = audit(&config, &[]);
     assert_eq!(code, Some(0), "{said}");
