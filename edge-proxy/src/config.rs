@@ -11,6 +11,7 @@ pub use file::EdgeConfig;
 pub use snapshots::SnapshotsSection;
 
 use crate::{
+    access_log::AccessLogSection,
     anchor::AnchorAt,
     cloud_session::CredentialsFrom,
     failure::Failure,
@@ -51,6 +52,7 @@ pub struct Config {
     pub(crate) snapshots: SnapshotsSection,
     pub(crate) cleaner: CleanerSection,
     pub(crate) keys: KeysSection,
+    pub(crate) access_log: AccessLogSection,
 }
 
 /// Where what belongs to the edge is, and not to one of its volumes.
@@ -140,6 +142,9 @@ pub struct ExportSection {
     #[serde(default = "default_true")]
     pub require_privileged_port: bool,
     pub connections_per_client: Option<usize>,
+    /// Whether what clients do is logged.
+    #[serde(default)]
+    pub access_log: bool,
     /// The same over SMB.
     #[serde(default)]
     pub smb: Option<ShareSection>,
@@ -157,6 +162,9 @@ pub struct MountSection {
     pub read_only: bool,
     #[serde(default = "default_true")]
     pub allow_other: bool,
+    /// Whether what processes do is logged.
+    #[serde(default)]
+    pub access_log: bool,
 }
 
 /// See [`Squash`].
@@ -425,6 +433,7 @@ mod tests {
             format!("{:?}", minimal.snapshots)
         );
         assert_eq!(format!("{:?}", example.cleaner), format!("{:?}", minimal.cleaner));
+        assert_eq!(example.access_log, minimal.access_log);
     }
 
     #[test]

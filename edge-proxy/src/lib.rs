@@ -5,6 +5,7 @@
 //! of its own.
 
 mod accept_rollback;
+mod access_log;
 mod admin;
 pub mod allocator;
 mod anchor;

@@ -229,8 +229,8 @@ impl Life {
             }
             Mode::Detached(detached) => Some(detached),
         };
-        let table = volumes.nfs.table();
-        let started = Service::start(config, outside, table, &volume).await;
+        let of_all = (volumes.nfs.table(), volumes.access_log.as_ref());
+        let started = Service::start(config, outside, of_all, &volume).await;
         let (service, exported) = match started {
             Ok(started) => started,
             Err(failure) => {

@@ -6,11 +6,12 @@
 //! The lock table's keys are a volume's number and a file's, so volumes do not meet in it, and what clients may hold is bounded once.
 
 use crate::{
-    bounds,
-    config::{EdgeConfig, ExportSection},
+    access_log, bounds,
+    config::{Config, EdgeConfig, ExportSection},
     failure::Failure,
     snapshot::{LocksPart, MountPart, NfsPart, OperationPart, TurnedPart},
 };
+use firn_access_log::AccessLog;
 use firn_env::Env;
 use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
@@ -42,13 +43,17 @@ impl NfsServer {
     ///
     /// # Errors
     /// [`Failure`] if the disk fails.
-    pub async fn prepare(env: &Env, edge: &EdgeConfig) -> Result<Self, Failure> {
-        let sections = edge.volumes.iter().flat_map(|config| {
-            let is_followed = config.volume.follow.is_some();
-            config.exports.iter().map(move |section| (section, is_followed))
-        });
+    pub async fn prepare(
+        env: &Env,
+        edge: &EdgeConfig,
+        access_log: Option<&AccessLog>,
+    ) -> Result<Self, Failure> {
+        let sections = edge
+            .volumes
+            .iter()
+            .flat_map(|config| config.exports.iter().map(move |section| (section, config)));
         let exports = sections
-            .map(|(section, is_followed)| export(section, is_followed))
+            .map(|(section, config)| export(section, config, access_log))
             .collect::<Result<Vec<_>, _>>()?;
         // Each volume has the key of its own handles.
         let key = HandleKey::new(&env.random_bytes());
@@ -167,7 +172,12 @@ impl NfsServer {
 }
 
 /// The export of a section; everybody only reads what another edge owns.
-fn export(section: &ExportSection, is_followed: bool) -> Result<Export, Failure> {
+fn export(
+    section: &ExportSection,
+    config: &Config,
+    access_log: Option<&AccessLog>,
+) -> Result<Export, Failure> {
+    let is_followed = config.volume.follow.is_some();
     let rule = |network, read_only| ClientRule {
         network,
         read_only: read_only || is_followed,
@@ -181,7 +191,11 @@ fn export(section: &ExportSection, is_followed: bool) -> Result<Export, Failure>
         .read_only_clients
         .iter()
         .map(|network| rule(*network, true));
-    let export = Export::away(&section.path, writers.chain(readers).collect()).map_err(Failure::usage)?;
+    let mut export = Export::away(&section.path, writers.chain(readers).collect()).map_err(Failure::usage)?;
+    let path = export.path().to_owned();
+    if let Some(recorder) = access_log::recorder(access_log, config, section.access_log, Some(&path)) {
+        export = export.with_access_log(recorder);
+    }
     Ok(match section.connections_per_client {
         Some(connections) => export.with_connections_per_client(connections),
         None => export,

@@ -338,6 +338,9 @@ pub fn status(snapshot: &Snapshot) -> String {
             row(name, line);
         }
     }
+    if let Some(log) = &snapshot.access_log {
+        row("Access log", log.to_string());
+    }
     if let Some(text) = cleaner_line(&snapshot.cleaner) {
         row("Cleaner", text);
     }

@@ -15,14 +15,14 @@ use crate::{
     failure::Failure,
     joined::{Joined, Reply},
     ordered_rekey::OrderedRekey,
-    snapshot::{DesiredPart, Observed},
+    snapshot::Observed,
     usage::EdgeMeter,
 };
 use firn_edge_state::{NewWrites, ObservedState, ObservedVolume, SnapshotSource, shortened};
 use firn_env::{Env, Monotonic};
 use firn_identity::EdgeId;
 use firn_volume::{KeptPolicy, RetentionPolicy, Volume};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
     sync::{
@@ -31,6 +31,18 @@ use std::{
     },
     time::Duration,
 };
+
+/// What the service wants of this edge, as far as it is in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DesiredPart {
+    /// Of the document; 0: none yet.
+    pub generation: u64,
+    pub new_writes: NewWrites,
+    /// By whose word snapshots are made and deleted.
+    pub snapshots: SnapshotSource,
+    /// Why a later document is not obeyed.
+    pub refused: Option<String>,
+}
 
 /// Between two reports of an edge that does something: 120 an hour.
 pub const PERIOD: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::{
-    admin, bounds,
+    access_log, admin, bounds,
     config::{Config, EdgeConfig},
     failure::Failure,
     formats,
@@ -79,8 +79,9 @@ async fn serve_edge(
     let env = environment(edge.directory())?;
     let _lock = lock_of(&env).await?;
     formats::start(edge.directory())?;
-    let nfs = Arc::new(NfsServer::prepare(&env, edge).await?);
-    let volumes = Arc::new(Volumes::new(&env, edge, nfs));
+    let access_log = access_log::start(&env, edge)?;
+    let nfs = Arc::new(NfsServer::prepare(&env, edge, access_log.as_ref()).await?);
+    let volumes = Arc::new(Volumes::new(&env, edge, nfs, access_log.clone()));
     let common = Common::new(&env, edge.common());
     let (stop, stopping) = watch::channel(false);
     let count = edge.volumes.len();
@@ -129,6 +130,9 @@ async fn serve_edge(
     volumes.nfs.shutdown().await;
     let _ = stop.send(true);
     lives.until_ended(&mut told_of).await;
+    if let Some(access_log) = access_log {
+        access_log.end().await;
+    }
     served?;
     match lives.failure {
         Some(failure) => Err(failure),

@@ -1,13 +1,16 @@
 //! Servers of an opened volume beside NFS: mounts to processes of this machine, SMB; one lock table for all.
 
 use crate::{
+    access_log::{self, AccessLogPart, SmbPeers},
     config::{Config, MountSection},
     failure::Failure,
     parts::Outside,
     smb::{self, SmbPart, SmbService},
     snapshot::LocalMountPart,
 };
-use firn_fuse::{Mount, MountError, MountOptions};
+use firn_access_log::{AccessLog, Resolving};
+use firn_env::Env;
+use firn_fuse::{Mount, MountError, MountOptions, MountRecorder};
 use firn_session::{AnnouncingVfs, Changes, LockProtocol, LockTable, Origin};
 use firn_vfs::{Vfs, VfsLayer};
 use firn_volume::{FollowerVfs, Volume};
@@ -18,6 +21,8 @@ pub struct Service {
     mounts: Vec<Mount>,
     smb: Option<SmbService>,
     changes: Changes,
+    access_log: Option<AccessLog>,
+    _resolving: Option<Resolving>,
 }
 
 impl Service {
@@ -28,7 +33,7 @@ impl Service {
     pub async fn start(
         config: &Config,
         outside: &Outside,
-        table: LockTable,
+        (table, access_log): (LockTable, Option<&AccessLog>),
         volume: &Volume,
     ) -> Result<(Self, Arc<dyn Vfs>), Failure> {
         let shown = match config.snapshots.visible {
@@ -50,9 +55,11 @@ impl Service {
             mounts: Vec::new(),
             smb: None,
             changes: changes.clone(),
+            access_log: access_log.cloned(),
+            _resolving: access_log::resolve(access_log, config, volume),
         };
         for (number, section) in (1..).zip(&config.mounts) {
-            let options = options(config, section);
+            let options = options(config, section, access_log);
             let (vfs, table) = (vfs.clone(), table.clone());
             match Mount::start(&outside.env, options, vfs, table, &changes, Origin(number)).await {
                 Ok(mount) => service.mounts.push(mount),
@@ -74,6 +81,7 @@ impl Service {
                 locks: table,
                 changes,
                 origin,
+                access_log: smb_recorder(&outside.env, access_log, config),
             };
             SmbService::start(&outside.env, config, section, volume)
         });
@@ -90,18 +98,26 @@ impl Service {
         self.smb.as_ref().map(SmbService::part)
     }
 
+    /// The access log of the edge, for the status page; `None` if nothing is logged.
+    pub fn access_log(&self) -> Option<AccessLogPart> {
+        self.access_log.as_ref().map(AccessLogPart::new)
+    }
+
     /// Who caches what of the volume.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
     }
 
-    /// Ends SMB, and unmounts.
+    /// Ends SMB, unmounts, and writes what the access log has of the volume.
     pub async fn end(self) {
         if let Some(smb) = self.smb {
             smb.end().await;
         }
         for mount in self.mounts {
             mount.unmount().await;
+        }
+        if let Some(access_log) = self.access_log {
+            access_log.flush().await;
         }
     }
 }
@@ -115,14 +131,29 @@ impl VfsLayer for ExportedVolume {
     }
 }
 
-fn options(config: &Config, section: &MountSection) -> MountOptions {
+fn options(config: &Config, section: &MountSection, access_log: Option<&AccessLog>) -> MountOptions {
+    let path = section.path.display().to_string();
+    let recorder = access_log::recorder(access_log, config, section.access_log, Some(&path));
     MountOptions {
         path: section.path.clone(),
         source: format!("firn:{}", config.volume.name),
         read_only: section.read_only,
         allow_other: section.allow_other,
         protocol: LockProtocol::Local,
+        access_log: recorder.map(|recorder| MountRecorder {
+            recorder,
+            address_of: None,
+        }),
     }
+}
+
+fn smb_recorder(env: &Env, access_log: Option<&AccessLog>, config: &Config) -> Option<MountRecorder> {
+    let recorder = access_log::smb_recorder(access_log, config)?;
+    let peers = SmbPeers::new(env, config.smb.as_ref()?.port);
+    Some(MountRecorder {
+        recorder,
+        address_of: Some(Arc::new(move |process| peers.address_of(process))),
+    })
 }
 
 fn refused(error: MountError) -> Failure {

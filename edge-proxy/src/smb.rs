@@ -22,3 +22,13 @@ mod users;
 
 pub use section::{ShareSection, SmbSection, check, unserved};
 pub use supervisor::{SmbPart, SmbService, Volume};
+
+/// Numbers and names of SMB's users; none where there are none, or the table cannot be read.
+pub fn user_names(state_directory: &std::path::Path) -> Vec<(u32, String)> {
+    let table = users::Table::load(&paths::Paths::new(state_directory)).unwrap_or_default();
+    table
+        .users
+        .into_iter()
+        .map(|user| (user.uid, user.name))
+        .collect()
+}

@@ -4,18 +4,18 @@
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
 
 use crate::{
+    access_log::AccessLogPart,
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
     damages::DamagePart,
     detached::{Detached, DetachedPart},
     following::FollowingPart,
     nfs::NfsServer,
-    reporting::Reporting,
+    reporting::{DesiredPart, Reporting},
     serve::Service,
     sharing::SharedPart,
     smb::SmbPart,
 };
-use firn_edge_state::{NewWrites, SnapshotSource};
 use firn_seal::Keys;
 use firn_store::{Meter, ProviderPrices, Route, Usage};
 use firn_volume::{Member, ServingState, Volume, VolumeConfig};
@@ -71,18 +71,9 @@ pub struct Snapshot {
     /// What of the service's wishes is in force; absent for an edge that did not join.
     #[serde(default)]
     pub desired: Option<DesiredPart>,
-}
-
-/// What the service wants of this edge, as far as it is in force.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DesiredPart {
-    /// Of the document; 0: none yet.
-    pub generation: u64,
-    pub new_writes: NewWrites,
-    /// By whose word snapshots are made and deleted.
-    pub snapshots: SnapshotSource,
-    /// Why a later document is not obeyed.
-    pub refused: Option<String>,
+    /// The edge's access log; absent if nothing is logged.
+    #[serde(default)]
+    pub access_log: Option<AccessLogPart>,
 }
 
 /// How one of several volumes stands.
@@ -478,8 +469,8 @@ impl Observed {
         let owner = following
             .as_ref()
             .map(|following| following.owner.clone().unwrap_or_default());
-        let (mounts, smb) = match &*self.service() {
-            Some(service) => (service.mounts(), service.smb()),
+        let (mounts, smb, access_log) = match &*self.service() {
+            Some(service) => (service.mounts(), service.smb(), service.access_log()),
             None => Default::default(),
         };
         let exports = self.exports.as_deref();
@@ -591,6 +582,7 @@ impl Observed {
             following: following.map(|status| FollowingPart::new(&self.env, &status)),
             shared: self.member.as_ref().map(SharedPart::new),
             desired: self.reporting.as_ref().map(|reporting| reporting.part()),
+            access_log,
         }
     }
 }

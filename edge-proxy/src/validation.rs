@@ -51,6 +51,7 @@ pub fn check(edge: &EdgeConfig) -> Result<(), String> {
     common.keys.check()?;
     log_level(common)?;
     traces(common)?;
+    crate::access_log::check(edge)?;
     side_by_side(edge)
 }
 

@@ -12,6 +12,7 @@
 //! again later".
 
 use crate::{admin::Admin, config::EdgeConfig, nfs::NfsServer, reporting::Reporters, snapshot::VolumeState};
+use firn_access_log::AccessLog;
 use firn_env::Env;
 use firn_nfs::{Export, HandleKey};
 use firn_vfs::Vfs;
@@ -30,6 +31,8 @@ pub struct Volumes {
     pub env: Env,
     pub nfs: Arc<NfsServer>,
     pub reporters: Arc<Reporters>,
+    /// If anything is logged.
+    pub access_log: Option<AccessLog>,
     /// Whether they are named wherever they are shown.
     pub has_names: bool,
     entries: Vec<Entry>,
@@ -82,7 +85,7 @@ impl Entry {
 
 impl Volumes {
     /// The volumes of `edge`, none of them open.
-    pub fn new(env: &Env, edge: &EdgeConfig, nfs: Arc<NfsServer>) -> Self {
+    pub fn new(env: &Env, edge: &EdgeConfig, nfs: Arc<NfsServer>, access_log: Option<AccessLog>) -> Self {
         let entries = edge.volumes.iter().map(|config| Entry {
             name: config.volume.name.clone(),
             exports: nfs.exports_of(&config.exports),
@@ -91,6 +94,7 @@ impl Volumes {
         Self {
             env: env.clone(),
             reporters: Arc::default(),
+            access_log,
             has_names: edge.has_names(),
             entries: entries.collect(),
             nfs,

@@ -193,11 +193,10 @@ impl Connection {
     }
 
     async fn carry_out(&self, header: &Header, operation: Operation, interrupted: &Interrupted) {
+        let recorded = self.operations.recorded_for(header);
+        let operations = recorded.as_ref().unwrap_or(&self.operations);
         loop {
-            let result = self
-                .operations
-                .execute(header, operation.clone(), interrupted)
-                .await;
+            let result = operations.execute(header, operation.clone(), interrupted).await;
             if result != Err(Failure::TryAgain) {
                 return self.answer(header.unique, result);
             }

@@ -31,4 +31,4 @@ mod request;
 
 pub use abi::KERNEL_OLDEST;
 pub use device::{MountError, is_available};
-pub use mount::{Mount, MountOptions, MountStatus};
+pub use mount::{Mount, MountOptions, MountRecorder, MountStatus};

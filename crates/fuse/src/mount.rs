@@ -7,6 +7,7 @@ use crate::{
     operations::Operations,
 };
 use bytes::Bytes;
+use firn_access_log::Recorder;
 use firn_env::{Env, Task};
 use firn_session::{
     AnnouncingVfs, Changes, LockClient, LockProtocol, LockTable, OpenCounts, OpenFiles, Origin, WatchCounts,
@@ -14,6 +15,8 @@ use firn_session::{
 };
 use firn_vfs::Vfs;
 use std::{
+    fmt,
+    net::IpAddr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -22,6 +25,22 @@ use std::{
 
 /// How long an end waits for the kernel to write back what mapped files have in memory.
 const UNMOUNT_WITHIN: Duration = Duration::from_secs(20);
+
+/// Whereby the access log knows what is done through a mount, and by whom.
+#[derive(Clone)]
+pub struct MountRecorder {
+    /// The log's end.
+    pub recorder: Recorder,
+    /// From which address the client comes for whom a process of this number works, where such processes serve clients. Asked for each
+    /// request; expected to remember.
+    pub address_of: Option<Arc<dyn Fn(u32) -> Option<IpAddr> + Send + Sync>>,
+}
+
+impl fmt::Debug for MountRecorder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.recorder.fmt(out)
+    }
+}
 
 /// How a volume is mounted.
 #[derive(Clone, Debug)]
@@ -36,6 +55,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// By what protocol those who hold locks through it come.
     pub protocol: LockProtocol,
+    /// Where what is done through it is recorded.
+    pub access_log: Option<MountRecorder>,
 }
 
 /// What the status page shows.
@@ -98,7 +119,14 @@ impl Mount {
         } = options.clone();
         let work = move || device::mount(&path, &source, read_only, allow_other);
         let device = env.compute(work).await?;
-        let operations = Operations::new(env, vfs, locks, files.clone(), client.clone());
+        let operations = Operations::new(
+            env,
+            vfs,
+            locks,
+            files.clone(),
+            client.clone(),
+            options.access_log.clone(),
+        );
         let failed = |source| MountError::Failed {
             path: options.path.clone(),
             source,

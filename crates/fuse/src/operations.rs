@@ -13,13 +13,15 @@ mod names;
 use crate::{
     errno::Failure,
     interrupted::Interrupted,
+    mount::MountRecorder,
     nodes::Nodes,
     reply::{self, Reply},
     request::{Header, Operation},
 };
 use bytes::{BufMut, Bytes, BytesMut};
+use firn_access_log::{Protocol, RecordedVfs, Who};
 use firn_env::Env;
-use firn_session::{LockClient, LockOwner, LockTable, OpenFiles};
+use firn_session::{LockClient, LockOwner, LockProtocol, LockTable, OpenFiles};
 use firn_vfs::{Attributes, Caller, Credentials, FileHandle, Name, Vfs, VfsError};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -31,7 +33,10 @@ pub(crate) struct Operations {
     locks: LockTable,
     files: OpenFiles,
     client: LockClient,
-    nodes: Nodes,
+    nodes: Arc<Nodes>,
+    recorder: Option<MountRecorder>,
+    /// `vfs` as the process behind one request uses it, if that is recorded.
+    recorded: Option<Arc<RecordedVfs>>,
     /// Of the root: files of any other belong to snapshots.
     live_file_system: u64,
 }
@@ -46,6 +51,7 @@ impl Operations {
         locks: LockTable,
         files: OpenFiles,
         client: LockClient,
+        recorder: Option<MountRecorder>,
     ) -> Self {
         let root = vfs.root();
         Self {
@@ -54,13 +60,44 @@ impl Operations {
             locks,
             files,
             client,
-            nodes: Nodes::new(root),
+            nodes: Arc::new(Nodes::new(root)),
+            recorder,
+            recorded: None,
             live_file_system: root.file_system,
         }
     }
 
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
+    }
+
+    /// The same on behalf of the process behind a request; `None` if it makes no difference.
+    pub(crate) fn recorded_for(&self, header: &Header) -> Option<Self> {
+        let MountRecorder { recorder, address_of } = self.recorder.as_ref()?;
+        // What the kernel does by itself (it writes back what was mapped) has no user.
+        let is_kernel = header.pid == 0 && header.uid == 0;
+        let uid = Some(header.uid).filter(|uid| !is_kernel && *uid != u32::MAX);
+        let who = Who {
+            protocol: match self.client.protocol {
+                LockProtocol::Smb => Protocol::Smb,
+                LockProtocol::Local | LockProtocol::Nlm | LockProtocol::Nfs4 => Protocol::Local,
+            },
+            address: address_of.as_ref().and_then(|address_of| address_of(header.pid)),
+            uid,
+            effective_uid: uid,
+        };
+        let recorded = Arc::new(recorder.view(self.vfs.clone(), who));
+        Some(Self {
+            env: self.env.clone(),
+            vfs: recorded.clone(),
+            locks: self.locks.clone(),
+            files: self.files.clone(),
+            client: self.client.clone(),
+            nodes: self.nodes.clone(),
+            recorder: None,
+            recorded: Some(recorded),
+            live_file_system: self.live_file_system,
+        })
     }
 
     /// Carries a request out.

@@ -38,6 +38,8 @@ pub(crate) struct Header {
     pub(crate) node: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// The process, or thread; 0 for the kernel itself.
+    pub(crate) pid: u32,
 }
 
 /// A SETATTR.
@@ -192,9 +194,10 @@ pub(crate) fn decode(bytes: Bytes) -> Result<(Header, Operation), Malformed> {
         node: body.u64()?,
         uid: body.u32()?,
         gid: body.u32()?,
+        pid: body.u32()?,
     };
-    // Process number and length of extensions, of which none was asked for.
-    body.skip(8)?;
+    // Length of extensions, of which none was asked for.
+    body.skip(4)?;
     let operation = operation(&header, &mut body)?;
     Ok((header, operation))
 }

@@ -18,6 +18,7 @@ use crate::{
     network::ClientNetwork,
     rpc::{AuthStatus, Credential, Peer, Refusal},
 };
+use firn_access_log::{Protocol, RecordedVfs, Recorder, Who};
 use firn_vfs::{Credentials, FileHandle, Vfs};
 use std::{
     collections::BTreeMap,
@@ -113,6 +114,7 @@ pub struct Export {
     calls: AtomicU64,
     rules: Vec<ClientRule>,
     connections_per_client: Option<usize>,
+    recorder: Option<Recorder>,
 }
 
 /// What is behind an export now.
@@ -171,6 +173,7 @@ impl Export {
             calls: AtomicU64::new(0),
             rules,
             connections_per_client: None,
+            recorder: None,
         })
     }
 
@@ -179,6 +182,18 @@ impl Export {
     pub fn with_connections_per_client(mut self, connections: usize) -> Self {
         self.connections_per_client = Some(connections);
         self
+    }
+
+    /// Records what clients do in the access log.
+    #[must_use]
+    pub fn with_access_log(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
+    /// Where what clients do is recorded.
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
     }
 
     /// Whether any rule is about `address`, from whatever port.
@@ -294,7 +309,7 @@ pub struct Admitted {
     /// The export.
     pub export: Arc<Export>,
     /// Its volume.
-    vfs: Arc<dyn Vfs>,
+    vfs: AdmittedVfs,
     /// The file.
     pub file: FileHandle,
     /// On whose behalf the call is made, squashed.
@@ -303,10 +318,40 @@ pub struct Admitted {
     pub read_only: bool,
 }
 
+/// The volume as it is, or as what is recorded of this client.
+#[derive(Clone)]
+enum AdmittedVfs {
+    Plain(Arc<dyn Vfs>),
+    Recorded(Arc<RecordedVfs>),
+}
+
 impl Admitted {
     /// The volume the file is in.
     pub fn vfs(&self) -> &dyn Vfs {
-        &*self.vfs
+        match &self.vfs {
+            AdmittedVfs::Plain(vfs) => &**vfs,
+            AdmittedVfs::Recorded(vfs) => &**vfs,
+        }
+    }
+
+    /// Notes that a change of the file was refused since the export is read-only for the client.
+    pub(crate) fn refused_as_read_only(&self) {
+        if let AdmittedVfs::Recorded(vfs) = &self.vfs {
+            vfs.refused_as_read_only(self.file);
+        }
+    }
+}
+
+/// A client as the access log names it.
+pub(crate) fn who(peer: &Peer, credential: &Credential, effective: Option<&Credentials>) -> Who {
+    Who {
+        protocol: Protocol::Nfs,
+        address: Some(peer.address),
+        uid: match credential {
+            Credential::Sys(sys) => Some(sys.uid),
+            Credential::None => None,
+        },
+        effective_uid: effective.map(|credentials| credentials.uid),
     }
 }
 
@@ -430,13 +475,26 @@ impl Exports {
             None => &self.key,
         };
         let SignedHandle { file, .. } = key.open(handle).ok_or(HandleError::Forged)?;
-        let rule = export.rule_for(peer).ok_or(HandleError::ClientDenied)?;
+        let Some(rule) = export.rule_for(peer) else {
+            if let Some(recorder) = &export.recorder {
+                recorder.turned_away(who(peer, credential, None));
+            }
+            return Err(HandleError::ClientDenied);
+        };
         let vfs = volume.vfs.clone().ok_or(HandleError::Away)?;
+        let credentials = rule.credentials(credential);
+        let vfs = match &export.recorder {
+            None => AdmittedVfs::Plain(vfs),
+            Some(recorder) => {
+                let who = who(peer, credential, Some(&credentials));
+                AdmittedVfs::Recorded(Arc::new(recorder.view(vfs, who)))
+            }
+        };
         Ok(Admitted {
             export: export.clone(),
             vfs,
             file,
-            credentials: rule.credentials(credential),
+            credentials,
             read_only: rule.read_only,
         })
     }

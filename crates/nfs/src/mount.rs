@@ -6,9 +6,9 @@
 //! to read (`showmount`), nothing depends on it, and it does not outlive the server.
 
 use crate::{
-    exports::{Export, Exports, PATH_MAX_BYTES},
+    exports::{Export, Exports, PATH_MAX_BYTES, who},
     handle::WireHandle,
-    rpc::{Peer, Program, Refusal, Reply, Request},
+    rpc::{Credential, Peer, Program, Refusal, Reply, Request},
     xdr::{Array, Decode, Encode, Encoder, Opaque, xdr_enum, xdr_struct},
 };
 use async_trait::async_trait;
@@ -110,11 +110,17 @@ impl MountProgram {
         mounted.iter().cloned().collect()
     }
 
-    async fn mount(&self, peer: &Peer, path: &Path) -> Result<WireHandle, MountStatus> {
+    async fn mount(
+        &self,
+        peer: &Peer,
+        credential: &Credential,
+        path: &Path,
+    ) -> Result<WireHandle, MountStatus> {
         let path = std::str::from_utf8(&path.0).map_err(|_| MountStatus::NoEntry)?;
         let (export, rest) = self.exports.find(path).ok_or(MountStatus::NoEntry)?;
         if export.rule_for(peer).is_none() {
             warn!(client = %peer.address, port = peer.port, export = export.path(), "mount refused by the export's rules");
+            record(peer, credential, export, path, Some("EACCES"));
             return Err(MountStatus::AccessDenied);
         }
         let may_be_later = |error: &VfsError| matches!(error, VfsError::TryAgain { .. });
@@ -122,6 +128,12 @@ impl MountProgram {
             .env
             .retry(&RETRY, may_be_later, |_| self.walk(export, rest))
             .await;
+        let refused = walked.as_ref().err().map(|error| match status_of(error) {
+            MountStatus::NoEntry => "ENOENT",
+            MountStatus::NotDirectory => "ENOTDIR",
+            _ => "EIO",
+        });
+        record(peer, credential, export, path, refused);
         self.finish(peer, export, path, walked)
     }
 
@@ -193,6 +205,13 @@ impl MountProgram {
     }
 }
 
+/// Notes a mount, or its refusal, in the access log.
+fn record(peer: &Peer, credential: &Credential, export: &Export, path: &str, refused: Option<&'static str>) {
+    if let Some(recorder) = export.recorder() {
+        recorder.mounted(who(peer, credential, None), path, refused);
+    }
+}
+
 fn status_of(error: &VfsError) -> MountStatus {
     match error {
         VfsError::NotFound | VfsError::Stale => MountStatus::NoEntry,
@@ -246,7 +265,7 @@ impl Program for MountProgram {
             0 => Ok(Reply::success(&())),
             1 => {
                 let path = Path::decode(&mut request.arguments)?;
-                match self.mount(&peer, &path).await {
+                match self.mount(&peer, &request.credential, &path).await {
                     Ok(handle) => {
                         let mut body = Encoder::new();
                         MountStatus::Ok.encode(&mut body);

@@ -90,6 +90,7 @@ impl Target {
     /// Refuses changes to a read-only export.
     fn writable(&self) -> Result<(), VfsError> {
         if self.admitted.read_only {
+            self.admitted.refused_as_read_only();
             Err(VfsError::ReadOnly)
         } else {
             Ok(())

@@ -13,6 +13,7 @@ use super::{
     default_name, from_text, shares::Shares,
 };
 use crate::{
+    access_log::AccessLogSection,
     anchor::AnchorAt,
     cloud_session::CredentialsFrom,
     failure::Failure,
@@ -70,6 +71,8 @@ struct File {
     cleaner: CleanerSection,
     #[serde(default)]
     keys: KeysSection,
+    #[serde(default)]
+    access_log: AccessLogSection,
 }
 
 /// What is of an edge with several volumes, and not of one of them.
@@ -409,6 +412,7 @@ fn config(
         snapshots: file.snapshots.clone(),
         cleaner: file.cleaner.clone(),
         keys: file.keys.clone(),
+        access_log: file.access_log.clone(),
     }
 }
 #[cfg(test)]

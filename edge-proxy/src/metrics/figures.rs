@@ -423,6 +423,22 @@ fn of_server(out: &mut Families, snapshot: &Snapshot) {
         "Requests that wait for a lock.",
         nfs.locks.waiting,
     );
+    let log = snapshot.access_log.as_ref();
+    out.counter(
+        "access_log_lines_total",
+        "Lines of the access log written.",
+        log.map_or(0, |log| log.lines),
+    );
+    out.counter(
+        "access_log_lost_total",
+        "Events of clients that the access log lost, because it could not be written or not fast enough.",
+        log.map_or(0, |log| log.lost),
+    );
+    out.gauge(
+        "access_log_failing",
+        "1 while the access log cannot be written.",
+        log.is_some_and(|log| log.failing.is_some()),
+    );
     let mut operations = |name: &str, help: &str, value: fn(&OperationPart) -> Value| {
         let samples = nfs.operations.iter().map(|one| {
             let labels = [

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{config::Config, snapshot::LocalMountPart};
 use firn_env::{Backoff, Env, Monotonic, Task};
-use firn_fuse::{Mount, MountOptions};
+use firn_fuse::{Mount, MountOptions, MountRecorder};
 use firn_session::{Changes, LockProtocol, LockTable, Origin};
 use firn_vfs::Vfs;
 use futures::future::{Either, select};
@@ -88,6 +88,8 @@ pub struct Volume {
     pub locks: LockTable,
     pub changes: Changes,
     pub origin: Origin,
+    /// Where what clients do is recorded.
+    pub access_log: Option<MountRecorder>,
 }
 
 /// SMB, from the start of serving to its end.
@@ -339,12 +341,14 @@ impl Supervisor {
             read_only: false,
             allow_other: true,
             protocol: LockProtocol::Smb,
+            access_log: self.volume.access_log.clone(),
         };
         let Volume {
             vfs,
             locks,
             changes,
             origin,
+            ..
         } = &self.volume;
         let started = Mount::start(&self.env, options, vfs.clone(), locks.clone(), changes, *origin).await;
         let mount = started.map_err(|error| format!("the private mount that smbd works on: {error}"))?;

@@ -335,9 +335,18 @@ level = "warn"
 
     /// A client of this export.
     pub async fn client_of(&self, path: &str) -> Files {
+        self.client_with(path, 0).await
+    }
+
+    /// A client that says it is this user.
+    pub async fn client_as(&self, uid: u32) -> Files {
+        self.client_with("/export", uid).await
+    }
+
+    async fn client_with(&self, path: &str, uid: u32) -> Files {
         let env = firn_env::real(&self.state).expect("an environment");
         let address = format!("127.0.0.1:{}", self.port);
-        let credential = Credential::sys("client", 0, 0, Vec::new());
+        let credential = Credential::sys("client", uid, uid, Vec::new());
         Files::mount(&env, &address, credential, path).await
     }
 }

@@ -5,6 +5,7 @@
     reason = "tests of a real program measure real time"
 )]
 
+mod access_log;
 mod administration;
 mod auditing;
 mod bounds;

@@ -16,7 +16,12 @@ use rustix::io::Errno;
 
 impl Operations {
     pub(super) async fn open(&self, node: u64, flags: u32) -> Outcome {
-        let (id, open_flags) = self.open_file(self.handle(node)?, flags, Some(node)).await?;
+        let file = self.handle(node)?;
+        let (id, open_flags) = self.open_file(file, flags, Some(node)).await?;
+        if let Some(recorded) = &self.recorded {
+            let access = access_of(flags);
+            recorded.opened(file, access.read, access.write);
+        }
         Ok(Reply::Structure(reply::opened(id.0, open_flags)))
     }
 
@@ -27,20 +32,7 @@ impl Operations {
         flags: u32,
         node: Option<u64>,
     ) -> Result<(OpenId, u32), Failure> {
-        let access = match flags & open::ACCESS_MODE {
-            open::WRITE_ONLY => OpenAccess {
-                read: false,
-                write: true,
-            },
-            open::READ_WRITE => OpenAccess {
-                read: true,
-                write: true,
-            },
-            _ => OpenAccess {
-                read: true,
-                write: false,
-            },
-        };
+        let access = access_of(flags);
         let id = self.files.open(&self.client, file, access, None).await?;
         let mut open_flags = abi::OPEN_PARALLEL_DIRECT_WRITES;
         if let Some(node) = node {
@@ -119,5 +111,14 @@ impl Operations {
         }
         self.files.close(OpenId(handle)).await?;
         Ok(Reply::Empty)
+    }
+}
+
+/// What a file is opened for.
+fn access_of(flags: u32) -> OpenAccess {
+    let mode = flags & open::ACCESS_MODE;
+    OpenAccess {
+        read: mode != open::WRITE_ONLY,
+        write: matches!(mode, open::WRITE_ONLY | open::READ_WRITE),
     }
 }

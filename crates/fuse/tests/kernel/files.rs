@@ -252,6 +252,7 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         read_only: true,
         allow_other: false,
         protocol: LockProtocol::Local,
+        access_log: None,
     };
     let again = Mount::start(
         &env,

@@ -54,6 +54,7 @@ pub fn world() -> Option<World> {
         read_only: false,
         allow_other: true,
         protocol: LockProtocol::Local,
+        access_log: None,
     };
     let mount = Mount::start(&env, options, model.clone(), locks.clone(), &changes, Origin(1));
     let mount = runtime.block_on(mount).expect("a mount");
