@@ -145,6 +145,15 @@ impl CloudSessions for AzureSessions {
         })
     }
 
+    fn store_url(&self, place: &Place, _region: &str) -> Option<String> {
+        let endpoint = self.endpoint.as_ref();
+        let endpoint = endpoint.map_or(String::new(), |endpoint| format!("&endpoint={endpoint}"));
+        Some(format!(
+            "azure://{}?account={}{endpoint}",
+            place.bucket, self.account
+        ))
+    }
+
     fn regions(&self) -> Option<Vec<String>> {
         Some(vec![self.region.clone()])
     }

@@ -274,6 +274,10 @@ impl RingObject {
 pub trait CloudSessions: Send + Sync {
     /// Where the service keeps a managed volume of this region.
     fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place>;
+    /// Such a place as the configuration of an edge names it, if the service gives sessions for it.
+    fn store_url(&self, _place: &Place, _region: &str) -> Option<String> {
+        None
+    }
     /// Regions in which the service keeps managed volumes. `None`: any, since it has no cloud and a region is only a name to it.
     fn regions(&self) -> Option<Vec<String>>;
     /// Starts a session; every call is a new one.
@@ -308,6 +312,10 @@ impl CloudSessions for BothClouds {
     fn managed(&self, region: &str, tenant: TenantId, volume: VolumeId) -> Option<Place> {
         let in_s3 = self.s3.managed(region, tenant, volume);
         in_s3.or_else(|| self.azure.managed(region, tenant, volume))
+    }
+
+    fn store_url(&self, place: &Place, region: &str) -> Option<String> {
+        self.of(place).store_url(place, region)
     }
 
     fn regions(&self) -> Option<Vec<String>> {

@@ -124,6 +124,21 @@ async fn a_refusal_is_final_and_silence_is_not() {
     assert!(matches!(outcome, Err(CloudError::Unavailable(_))));
 }
 
+#[test]
+fn a_place_is_told_as_an_edges_configuration_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let env = firn_env::real(directory.path()).unwrap();
+    let amazons = sessions(&env, "http://127.0.0.1:9");
+    let place = Place::parse("s3://firn-eu/ten_1/vol_1").unwrap();
+    let url = amazons.store_url(&place, "eu-central-1").unwrap();
+    assert_eq!(url, "s3://firn-eu/ten_1/vol_1?region=eu-central-1");
+    let elsewhere = amazons.with_object_endpoint(Some("https://s3.example.org".into()));
+    assert_eq!(
+        elsewhere.store_url(&place, "eu").unwrap(),
+        "s3://firn-eu/ten_1/vol_1?region=eu&endpoint=https://s3.example.org"
+    );
+}
+
 fn proof(role: &str) -> ProofRequest {
     ProofRequest {
         volume: VolumeId([3; 16]),

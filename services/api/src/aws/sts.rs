@@ -110,6 +110,13 @@ impl CloudSessions for StsSessions {
         })
     }
 
+    fn store_url(&self, place: &Place, region: &str) -> Option<String> {
+        let Place { bucket, prefix, .. } = place;
+        let endpoint = self.object_endpoint.as_ref();
+        let endpoint = endpoint.map_or(String::new(), |endpoint| format!("&endpoint={endpoint}"));
+        Some(format!("s3://{bucket}/{prefix}?region={region}{endpoint}"))
+    }
+
     fn regions(&self) -> Option<Vec<String>> {
         Some(self.buckets.keys().cloned().collect())
     }

@@ -13,7 +13,7 @@ use super::{
     tenants::TenantRecord,
 };
 use crate::{
-    cloud::{CloudError, Place, ProofRequest},
+    cloud::{CloudError, CloudSessions, Place, ProofRequest},
     context::TenantContext,
     endpoint::{Call, Endpoint, Reply},
     names::DisplayName,
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 use axum::http::{Method, StatusCode};
-use firn_identity::{Principal, UnixTime, VolumeId};
+use firn_identity::{Principal, TenantId, UnixTime, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// How long a deleted volume can be undeleted: a month, so that a monthly look at the list still finds it.
@@ -268,14 +268,27 @@ pub(super) fn require_state(
     ))
 }
 
+/// A volume as it is told: where it lies is the cloud's matter, and in no record.
+fn shown(cloud: &dyn CloudSessions, tenant: TenantId, mut volume: Volume) -> Volume {
+    if let Bucket::Managed { region } = &volume.bucket {
+        let place = cloud.managed(region, tenant, volume.id);
+        volume.store = place.and_then(|place| cloud.store_url(&place, region));
+    }
+    volume
+}
+
 async fn list(call: Call) -> Result<Reply, Problem> {
-    call.list::<VolumeRecord, _>("volume/", |record| record.volume)
+    let tenant = call.context()?.tenant();
+    let cloud = call.app.cloud();
+    call.list::<VolumeRecord, _>("volume/", |record| shown(cloud, tenant, record.volume))
         .await
 }
 
 async fn get(call: Call) -> Result<Reply, Problem> {
     let (_, _, loaded) = load(&call).await?;
-    Ok(Reply::json(StatusCode::OK, &loaded.record.volume).tagged(&loaded))
+    let volume = loaded.record.volume.clone();
+    let volume = shown(call.app.cloud(), call.context()?.tenant(), volume);
+    Ok(Reply::json(StatusCode::OK, &volume).tagged(&loaded))
 }
 
 async fn create(call: Call) -> Result<Reply, Problem> {
@@ -316,6 +329,7 @@ async fn create(call: Call) -> Result<Reply, Problem> {
         id: VolumeId::random(&mut call.app.entropy()),
         name: body.name,
         bucket: body.bucket,
+        store: None,
         state: VolumeState::Active,
         deleted: None,
         snapshot_policy: body.snapshot_policy,

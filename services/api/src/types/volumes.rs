@@ -146,6 +146,10 @@ pub struct Volume {
     pub name: DisplayName,
     /// Where it lies.
     pub bucket: Bucket,
+    /// The same as the configuration of an edge names it (`volume.store`), for which the service gives credentials. Told when volumes are
+    /// listed or shown; absent where the service keeps nothing, and for a bucket of the tenant's, whose region only the tenant knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
     /// What its life has come to.
     pub state: VolumeState,
     /// When it was deleted.
