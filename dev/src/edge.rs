@@ -42,6 +42,9 @@ pub struct Edge {
     task: JoinHandle<()>,
 }
 
+/// Of the root of a volume that is made here: its export squashes nobody.
+const ROOT_MODE: u32 = 0o755;
+
 /// Starts to wait for an edge to join, and then to serve. `table` is the API's, where the anchor's tuples are: the cleaner's way to them.
 pub fn start(
     env: &Env,
@@ -161,7 +164,7 @@ async fn take_up(config: &Config, outside: &mut Option<Outside>) -> Result<Optio
         Some(opened) => opened,
         None => outside.insert(Outside::for_serving(config, None).await?),
     };
-    match enrol(config, outside).await? {
+    match enrol(config, outside, ROOT_MODE).await? {
         Enrolment::Ready { place, .. } => Ok(Some(place)),
         Enrolment::NotApproved { .. } => Ok(None),
     }

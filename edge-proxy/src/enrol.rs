@@ -24,11 +24,12 @@ use crate::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use firn_anchor::AnchorError;
+use firn_env::eprintln;
 use firn_format::FamilyId;
 use firn_seal::{KeyRing, KeyRingError, VerifiedKeyRing};
 use firn_volume::{FormatOptions, Volume};
 use serde::Deserialize;
-use std::fmt;
+use std::{fmt, time::Duration};
 use zeroize::Zeroizing;
 
 /// What became of an attempt to take up keys.
@@ -119,14 +120,14 @@ pub async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure>
     Ok(Newest::Ring(Box::new(ring)))
 }
 
-/// Takes up the keys of this edge's volume, and makes the volume if nobody did.
+/// Takes up the keys of this edge's volume, and makes the volume, with this mode of its root, if nobody did.
 ///
 /// Safe to repeat, also after a crash anywhere: the ring is put first, the identity written last.
 ///
 /// # Errors
 /// [`Failure`]: the state directory is not one that `firn edge join` made, the service refuses this edge or shows a ring that the
 /// tenant did not sign, or store and table do not answer. Not being approved yet is no error.
-pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Failure> {
+pub async fn enrol(config: &Config, outside: &Outside, root_mode: u32) -> Result<Enrolment, Failure> {
     if !is_joined(config) {
         return Err(Failure::usage(format!(
             "{} is not the state directory of a joined edge; run there: firn edge join --state {}",
@@ -205,7 +206,10 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
     };
     if !is_there {
         let parts = outside.parts(identity.family, identity.volume, keys);
-        let options = FormatOptions::default();
+        let options = FormatOptions {
+            root_mode,
+            ..FormatOptions::default()
+        };
         Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
     }
     rings::save(&config.volume.state_directory, &ring)?;
@@ -214,6 +218,35 @@ pub async fn enrol(config: &Config, outside: &Outside) -> Result<Enrolment, Fail
         made: !is_there,
         place,
     })
+}
+
+/// How often it is looked whether this edge was approved, and for how long: somebody elsewhere has to type a command.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
+const LOOKING_MAX: Duration = Duration::from_secs(2 * 3600);
+
+/// The same, waiting until this edge is approved. A service that does not answer meanwhile ends the waiting, as all other failures do.
+///
+/// # Errors
+/// As [`enrol`].
+pub async fn enrol_once_approved(
+    config: &Config,
+    outside: &Outside,
+    root_mode: u32,
+) -> Result<Enrolment, Failure> {
+    let began = outside.env.now();
+    let mut has_said = false;
+    loop {
+        let enrolled = enrol(config, outside, root_mode).await?;
+        let is_waiting = matches!(enrolled, Enrolment::NotApproved { .. });
+        if !is_waiting || outside.env.now().since(began) > LOOKING_MAX {
+            return Ok(enrolled);
+        }
+        if !has_said {
+            eprintln!("{enrolled}   (waiting for it)");
+            has_said = true;
+        }
+        outside.env.sleep(LOOK_PERIOD).await;
+    }
 }
 
 /// What the inviter pinned when it made the invitation: of which family the volume is, and how new its ring was then.

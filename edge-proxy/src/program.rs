@@ -33,12 +33,19 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         phrase_file: Option<PathBuf>,
         /// Mode of the root directory, in octal.
-        #[arg(long, default_value = "755")]
-        root_mode: String,
+        #[arg(long, default_value = "755", value_parser = octal_mode)]
+        root_mode: u32,
     },
     /// Takes up the service's keys: after `firn edge join` into this state directory, and `firn edge approve`. Makes the volume
     /// if this is its first edge.
-    Enrol,
+    Enrol {
+        /// Waits until it is approved where it was invited, for two hours at most.
+        #[arg(long)]
+        wait: bool,
+        /// Mode of the root directory, in octal, if the volume is made. Exports squash root by default: with 755 clients can then only read.
+        #[arg(long, default_value = "755", value_parser = octal_mode)]
+        root_mode: u32,
+    },
     /// Serves the volume until SIGTERM.
     Run {
         /// Injects the faults described in this file into the store.
@@ -213,6 +220,12 @@ pub fn program() -> ExitCode {
     }
 }
 
+fn octal_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok();
+    mode.filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| "no octal mode".to_owned())
+}
+
 async fn execute(arguments: Arguments) -> Result<(), Failure> {
     // Packages are built where there is no configuration.
     if let Command::Manual(manual) = arguments.command {
@@ -268,17 +281,14 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Format {
             phrase_file,
             root_mode,
-        } => {
-            let mode = u32::from_str_radix(&root_mode, 8)
-                .ok()
-                .filter(|mode| *mode <= 0o7777);
-            let mode =
-                mode.ok_or_else(|| Failure::usage(format!("--root-mode {root_mode} is no octal mode")))?;
-            format::format(&config, phrase_file.as_deref(), mode).await
-        }
-        Command::Enrol => {
+        } => format::format(&config, phrase_file.as_deref(), root_mode).await,
+        Command::Enrol { wait, root_mode } => {
             let outside = Outside::open(&config).await?;
-            match enrol::enrol(&config, &outside).await? {
+            let enrolled = match wait {
+                true => enrol::enrol_once_approved(&config, &outside, root_mode).await?,
+                false => enrol::enrol(&config, &outside, root_mode).await?,
+            };
+            match enrolled {
                 waiting @ enrol::Enrolment::NotApproved { .. } => Err(Failure::new(waiting)),
                 ready @ enrol::Enrolment::Ready { .. } => {
                     println!("{ready}");

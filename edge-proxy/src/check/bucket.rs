@@ -2,7 +2,7 @@
 
 use super::Subject;
 use crate::finding::Finding;
-use crate::{config::Config, parts, report::size};
+use crate::{cloud_session::CredentialsFrom, config::Config, joined::is_joined, parts, report::size};
 use firn_store::{ProbeError, Store, StoreError, StoreUrl};
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,9 @@ pub async fn look(subject: &Subject<'_>) -> Vec<Finding> {
             continue;
         }
         asked.push(&config.volume.store);
+        let is_service = config.volume.credentials == CredentialsFrom::Service;
         let of_volume = match config.volume.follow {
+            _ if is_service && !is_joined(config) => vec![without_credentials(&config.volume.store)],
             Some(_) => reading(subject, config).await,
             None => writing(subject, config).await,
         };
@@ -31,6 +33,16 @@ pub async fn look(subject: &Subject<'_>) -> Vec<Finding> {
         found.extend(named);
     }
     found
+}
+
+/// An edge that did not join yet has nothing to ask with.
+fn without_credentials(url: &StoreUrl) -> Finding {
+    Finding::not_seen(
+        SUBJECT,
+        format!(
+            "{url}: its credentials come from the service, which this edge has not joined yet; check again after firn edge join"
+        ),
+    )
 }
 
 async fn open(subject: &Subject<'_>, config: &Config) -> Result<Arc<dyn Store>, Finding> {
