@@ -1,8 +1,10 @@
 //! The command line.
 
 mod disks;
+mod install;
 
 pub use disks::*;
+pub use install::*;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -327,6 +329,9 @@ pub enum Edge {
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
     },
+    /// Prints all that is typed on the machine that becomes an edge, as a script without a secret: packages, configuration, a check, join,
+    /// service, and what its clients mount. Invites the edge unless it is invited already.
+    Install(Install),
     /// Joins as an edge, on the machine that becomes one; the secret is read from standard input or a file.
     Join {
         #[command(flatten)]

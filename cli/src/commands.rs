@@ -11,6 +11,7 @@ mod doctor;
 mod edge_state;
 mod edges;
 mod figures;
+mod install;
 mod logs;
 mod manual;
 mod open;

@@ -46,21 +46,32 @@ async fn real_an_edge_serves_from_azure_with_the_services_signatures_and_nothing
         "--phrase-file",
         &phrase,
     ]);
-    ada.json(&[
+    let installed = ada.json(&[
         "edge",
-        "create",
+        "install",
         "office",
         "--volume",
         "files",
+        "--clients",
+        "127.0.0.0/8",
         "--secret-file",
         &secret,
     ]);
 
     let branch = place.path().join("branch");
-    // The account's only container that this edge may see; the account's key is nowhere on its machine.
+    // The account's only container that this edge may see; the account's key is nowhere on its machine. The service tells where it is.
     let container = volume["id"].as_str().unwrap().replace('_', "-");
+    let store = format!("azure://{container}?account={AZURITE_ACCOUNT}&endpoint={endpoint}");
+    let configuration = installed["configuration"].as_str().unwrap();
+    for line in [&*format!("store = \"{store}\""), "credentials = \"service\""] {
+        assert!(
+            configuration.lines().any(|known| known == line),
+            "{line}: {configuration}"
+        );
+    }
+    assert_eq!(ada.json(&["volume", "show", "files"])["store"], *store);
     let settings = Settings {
-        store: format!("azure://{container}?account={AZURITE_ACCOUNT}&endpoint={endpoint}"),
+        store,
         table: "service".into(),
         credentials: "service".into(),
         ..Settings::local(&branch)

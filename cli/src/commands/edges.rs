@@ -98,6 +98,7 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
             volumes,
             secret_file,
         } => create(context, &name, &volumes, secret_file.as_deref()).await,
+        Edge::Install(install) => super::install::run(context, &install).await,
         Edge::Join {
             server,
             tenant,
@@ -132,20 +133,27 @@ pub async fn run(context: &Context, command: Edge) -> Result<(), Failure> {
     }
 }
 
-async fn create(
-    context: &Context,
+/// An edge that was invited here and has not joined yet.
+pub(super) struct Invited {
+    /// As the service tells it.
+    pub edge: Value,
+    /// What it joins with.
+    pub secret: Zeroizing<String>,
+}
+
+/// Invites an edge to these volumes, by name or id.
+pub(super) async fn invite(
+    session: &mut Session,
     name: &str,
     volumes: &[String],
-    secret_file: Option<&Path>,
-) -> Result<(), Failure> {
-    let mut session = context.session().await?;
+) -> Result<Invited, Failure> {
     session.tenant().await?;
     let (mut ids, mut pinned) = (Vec::new(), BTreeMap::new());
     for volume in volumes {
         let volume = session.find("volumes", volume).await?;
         let id = field(&volume, "id");
-        same_name_as_before(&session, &volume)?;
-        if let Some(ring) = rings::fetch(&mut session, &volume).await? {
+        same_name_as_before(session, &volume)?;
+        if let Some(ring) = rings::fetch(session, &volume).await? {
             let known = Pinned {
                 family: ring.family().to_string(),
                 generation: ring.generation(),
@@ -185,29 +193,52 @@ async fn create(
         "authenticator_hash": hex(&secret.authenticator().hash().0),
         "sealed": STANDARD_NO_PAD.encode(sealed),
     });
-    let made = match session.post("edges", &body).await {
-        Ok(made) => made,
+    match session.post("edges", &body).await {
+        Ok(edge) => Ok(Invited { edge, secret: text }),
         Err(failure) => {
             if failure.exit != Exit::Unavailable {
                 session.profile.invitations.remove(&edge);
                 session.save()?;
             }
-            return Err(failure);
+            Err(failure)
         }
-    };
-    let file = give_secret(secret_file, &text)?;
-    let mut command = format!(
-        "firn edge join --server {} --tenant {} --state /var/lib/firn/edge",
-        session.profile.server, session.profile.tenant
-    );
-    if let Some(pem) = &session.profile.authority {
-        // As part of the command: a file would have to be carried there first.
-        command.push_str(&format!(" --authority-der {}", der_of_pem(pem)));
     }
+}
+
+/// The words of `firn edge join` with this service, for the state directory; it holds no secret.
+pub(super) fn join_command(session: &Session, state: &str) -> Vec<String> {
+    let profile = &session.profile;
+    let mut words = vec![
+        "edge",
+        "join",
+        "--server",
+        &profile.server,
+        "--tenant",
+        &profile.tenant,
+    ];
+    words.extend(["--state", state]);
+    let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    if let Some(pem) = &profile.authority {
+        // As part of the command: a file would have to be carried there first.
+        words.extend(["--authority-der".to_owned(), der_of_pem(pem)]);
+    }
+    words
+}
+
+async fn create(
+    context: &Context,
+    name: &str,
+    volumes: &[String],
+    secret_file: Option<&Path>,
+) -> Result<(), Failure> {
+    let mut session = context.session().await?;
+    let Invited { edge, secret } = invite(&mut session, name, volumes).await?;
+    let file = give_secret(secret_file, &secret)?;
+    let command = format!("firn {}", join_command(&session, "/var/lib/firn/edge").join(" "));
     let shown = json!({
-        "edge": made,
+        "edge": edge,
         "command": command,
-        "secret": if file.is_some() { Value::Null } else { text.to_string().into() },
+        "secret": if file.is_some() { Value::Null } else { secret.to_string().into() },
         "secret_file": file.map(|path| path.display().to_string()),
     });
     context.screen.show(&shown, |shown| {
