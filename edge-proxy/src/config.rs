@@ -14,6 +14,7 @@ use crate::{
     access_log::AccessLogSection,
     anchor::AnchorAt,
     cloud_session::CredentialsFrom,
+    durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
     rings::KeysSection,
     smb::{ShareSection, SmbSection},
@@ -21,9 +22,10 @@ use crate::{
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
 use firn_quantity::{Size, Span};
 use firn_store::{ProviderPrices, Route, StoreUrl, UploadSchedule};
+use firn_vfs::Durability;
 use firn_volume::{
-    Cadence, FetchPolicy, FetchPrices, FollowOptions, MemberOptions, RetentionPolicy, RetentionTiers,
-    VolumeConfig,
+    Cadence, FetchPolicy, FetchPrices, FollowOptions, MemberOptions, OnDisconnect, RetentionPolicy,
+    RetentionTiers, VolumeConfig,
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
@@ -78,6 +80,9 @@ pub struct VolumeSection {
     pub follow: Option<FollowOptions>,
     /// How it is shared, if edges own it by turns.
     pub shared: Option<MemberOptions>,
+    /// Of exports and mounts that say nothing else.
+    pub durability: Durability,
+    pub on_disconnect: Option<WrittenOnDisconnect>,
 }
 
 /// What the edge may use.
@@ -145,6 +150,9 @@ pub struct ExportSection {
     /// Whether what clients do is logged.
     #[serde(default)]
     pub access_log: bool,
+    /// The volume's, if it says nothing.
+    #[serde(default)]
+    pub durability: Option<WrittenDurability>,
     /// The same over SMB.
     #[serde(default)]
     pub smb: Option<ShareSection>,
@@ -165,6 +173,9 @@ pub struct MountSection {
     /// Whether what processes do is logged.
     #[serde(default)]
     pub access_log: bool,
+    /// The volume's, if it says nothing.
+    #[serde(default)]
+    pub durability: Option<WrittenDurability>,
 }
 
 /// See [`Squash`].
@@ -392,6 +403,11 @@ impl Config {
                 busy_bytes: limits.checkpoint_bytes.0,
                 trickle: limits.checkpoint_trickle.0,
             },
+            on_disconnect: self
+                .volume
+                .on_disconnect
+                .map(OnDisconnect::from)
+                .unwrap_or_default(),
             ..VolumeConfig::default()
         })
     }

@@ -20,6 +20,7 @@ mod config;
 mod damages;
 mod desired;
 mod detached;
+mod durability;
 mod enrol;
 mod failure;
 mod finding;

@@ -256,6 +256,7 @@ impl Life {
             book,
             nfs: volumes.nfs.clone(),
             member: member.as_ref().map(|member| member.member.clone()),
+            config: config.clone(),
             exports: volumes.has_names.then(|| exports.collect()),
         };
         let observed = Arc::new(Observed::new(

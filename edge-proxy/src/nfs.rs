@@ -196,6 +196,7 @@ fn export(
     if let Some(recorder) = access_log::recorder(access_log, config, section.access_log, Some(&path)) {
         export = export.with_access_log(recorder);
     }
+    export = export.with_durability(config.durability(section.durability));
     Ok(match section.connections_per_client {
         Some(connections) => export.with_connections_per_client(connections),
         None => export,

@@ -2,6 +2,7 @@
 
 use crate::{
     cleaner::{Cleaned, CleanerPart},
+    durability::LevelTwoPart,
     sharing,
     smb::SmbPart,
     snapshot::{LocalMountPart, LocksPart, Snapshot, VolumeState},
@@ -135,7 +136,13 @@ pub fn status(snapshot: &Snapshot) -> String {
             row("Not obeyed", why.clone());
         }
     }
-    for (title, text) in sharing::rows(owner, snapshot.following.as_ref(), snapshot.shared.as_ref()) {
+    let sharing = sharing::rows(owner, snapshot.following.as_ref(), snapshot.shared.as_ref());
+    let level_two = snapshot
+        .level_two
+        .as_ref()
+        .map(LevelTwoPart::rows)
+        .unwrap_or_default();
+    for (title, text) in sharing.into_iter().chain(level_two) {
         row(title, text);
     }
     row(

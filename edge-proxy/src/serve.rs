@@ -144,6 +144,7 @@ fn options(config: &Config, section: &MountSection, access_log: Option<&AccessLo
             recorder,
             address_of: None,
         }),
+        durability: config.durability(section.durability),
     }
 }
 

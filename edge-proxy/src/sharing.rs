@@ -1,6 +1,7 @@
 //! A volume that several edges write, one after the other: what the configuration says of it, and how it stands.
 
 use crate::{
+    durability::WrittenOnDisconnect,
     following::{self, FollowingPart, WrittenStaleReads},
     report::span,
     snapshot::OwnerPart,
@@ -13,16 +14,6 @@ use std::time::Duration;
 /// Paths that `status` shows of a salvage; the log has more.
 const PATHS_SHOWN: usize = 20;
 
-/// What an owner does that gives no sign of life any more, since the anchor is out of its reach.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum WrittenOnDisconnect {
-    /// Its clients wait.
-    Wait,
-    /// They go on: what they write may end in a salvage clone, and what they read may be old.
-    Accept,
-}
-
 /// How a volume is shared, if it is.
 pub fn options(
     shared: bool,
@@ -32,10 +23,7 @@ pub fn options(
     on_disconnect: Option<WrittenOnDisconnect>,
 ) -> Result<Option<MemberOptions>, String> {
     if !shared {
-        return match on_disconnect {
-            None => Ok(None),
-            Some(_) => Err("volume.on_disconnect is of volumes with shared = true".into()),
-        };
+        return Ok(None);
     }
     if follow {
         return Err(
@@ -254,10 +242,9 @@ mod tests {
     fn a_volume_is_followed_or_shared_and_what_is_of_neither_is_refused() {
         let wait = Some(WrittenOnDisconnect::Wait);
         assert_eq!(
-            options(false, false, None, None, None).map(|options| options.is_some()),
+            options(false, false, None, None, wait).map(|options| options.is_some()),
             Ok(false)
         );
-        assert!(options(false, false, None, None, wait).is_err());
         assert!(options(true, true, None, None, None).is_err());
         let shared = options(true, false, None, Some(WrittenStaleReads::Allow), wait);
         let shared = shared.expect("fine").expect("shared");

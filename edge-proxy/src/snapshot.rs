@@ -7,8 +7,10 @@ use crate::{
     access_log::AccessLogPart,
     anchor::Roots,
     cleaner::{CleanerPart, InsideCleaner},
+    config::Config,
     damages::DamagePart,
     detached::{Detached, DetachedPart},
+    durability::{LevelTwoPart, millis},
     following::FollowingPart,
     nfs::NfsServer,
     reporting::{DesiredPart, Reporting},
@@ -20,10 +22,7 @@ use firn_seal::Keys;
 use firn_store::{Meter, ProviderPrices, Route, Usage};
 use firn_volume::{Member, ServingState, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
-use std::{
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Version of the JSON form.
 pub const FORMAT: u32 = 1;
@@ -68,6 +67,9 @@ pub struct Snapshot {
     /// How the volume is shared; absent if it is not.
     #[serde(default)]
     pub shared: Option<SharedPart>,
+    /// Calls that are answered at level 2; absent if none are.
+    #[serde(default)]
+    pub level_two: Option<LevelTwoPart>,
     /// What of the service's wishes is in force; absent for an edge that did not join.
     #[serde(default)]
     pub desired: Option<DesiredPart>,
@@ -351,6 +353,7 @@ pub struct Observed {
     reporting: Option<Arc<Reporting>>,
     nfs: Arc<NfsServer>,
     member: Option<Member>,
+    config: Config,
     /// Of this volume among others; none: all are.
     exports: Option<Vec<String>>,
     service: Mutex<Option<Service>>,
@@ -370,6 +373,7 @@ pub struct Fixed {
     pub nfs: Arc<NfsServer>,
     /// Of a shared volume.
     pub member: Option<Member>,
+    pub config: Config,
     /// This volume's, if others have some too.
     pub exports: Option<Vec<String>>,
 }
@@ -402,6 +406,7 @@ impl Observed {
             detached,
             nfs: fixed.nfs,
             member: fixed.member,
+            config: fixed.config,
             exports: fixed.exports,
             service: Mutex::new(Some(service)),
         }
@@ -581,12 +586,9 @@ impl Observed {
             detached: self.detached(),
             following: following.map(|status| FollowingPart::new(&self.env, &status)),
             shared: self.member.as_ref().map(SharedPart::new),
+            level_two: LevelTwoPart::new(&self.config, status.cloud_waits),
             desired: self.reporting.as_ref().map(|reporting| reporting.part()),
             access_log,
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -9,6 +9,7 @@ use crate::{
     bounds,
     cloud_session::CredentialsFrom,
     config::{Config, EdgeConfig, LimitsSection, NfsSection},
+    durability,
 };
 use firn_nfs::Export;
 use firn_quantity::Size;
@@ -62,6 +63,7 @@ fn volume(config: &Config) -> Result<(), String> {
     mounts(config)?;
     crate::smb::check(config)?;
     following(config)?;
+    durability::check(config)?;
     bounds::check(&config.nfs, &config.exports)?;
     cleaner(config)?;
     config.retention()?;

@@ -25,10 +25,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 /// Measures all rows.
 pub async fn measure(directory: &Path) -> Result<Figures> {
     let volume = open(&directory.join("engine")).await?;
-    let caller = Caller {
-        credentials: Credentials::root(),
-        request: None,
-    };
+    let caller = Caller::new(Credentials::root());
     let name = Name::new(&b"large"[..]).context("a name")?;
     let mode = CreateMode::Guarded(SetAttributes::default());
     let large = volume.create(&caller, volume.root(), &name, mode).await?.handle;

@@ -45,7 +45,7 @@ pub(crate) enum Outcome {
     Done,
     /// POSIX's name of the error.
     Refused(&'static str),
-    /// Its client went away before it was answered: it was done, or not.
+    /// Its client went away before it was answered, or was not answered at the level that it asks for: it was done, or not.
     Unknown,
 }
 
@@ -74,6 +74,7 @@ impl Outcome {
             VfsError::NotSupported => "EOPNOTSUPP",
             VfsError::NoAttribute => "ENODATA",
             VfsError::TooLarge => "ERANGE",
+            VfsError::NotInCloud | VfsError::Unanswered => return Some(Self::Unknown),
             VfsError::Fenced | VfsError::Corrupt { .. } | VfsError::Io(_) => "EIO",
         }))
     }

@@ -68,10 +68,7 @@ impl World {
             gid: uid,
             groups: Vec::new(),
         };
-        let caller = Caller {
-            credentials,
-            request: None,
-        };
+        let caller = Caller::new(credentials);
         (recorder.view(self.vfs.clone(), who), caller)
     }
 

@@ -23,18 +23,27 @@ pub enum Wait {
     Journal,
     /// Room in the journal or in memory, which only the cloud can make.
     Room,
+    /// The cloud: that a change is in it (level 2).
+    Cloud,
     /// Clients of other protocols, until they have forgotten what they keep of a file.
     OtherClients,
 }
 
 impl Wait {
-    const ALL: [Self; 4] = [Self::Objects, Self::Journal, Self::Room, Self::OtherClients];
+    const ALL: [Self; 5] = [
+        Self::Objects,
+        Self::Journal,
+        Self::Room,
+        Self::Cloud,
+        Self::OtherClients,
+    ];
 
     fn text(self) -> &'static str {
         match self {
             Self::Objects => "for the object store or its cache on disk",
             Self::Journal => "for the journal's disk",
             Self::Room => "for room in journal or memory, until the cloud takes data",
+            Self::Cloud => "for the cloud to have the change",
             Self::OtherClients => "for clients of other protocols to forget what they keep",
         }
     }

@@ -42,7 +42,12 @@ impl From<VfsError> for Failure {
             VfsError::NotSupported => Errno::OPNOTSUPP,
             VfsError::NoAttribute => Errno::NODATA,
             VfsError::TooLarge => Errno::RANGE,
-            VfsError::NotSynchronised | VfsError::Fenced | VfsError::Corrupt { .. } | VfsError::Io(_) => {
+            VfsError::NotSynchronised
+            | VfsError::Fenced
+            | VfsError::NotInCloud
+            | VfsError::Unanswered
+            | VfsError::Corrupt { .. }
+            | VfsError::Io(_) => {
                 tracing::warn!(%error, "an operation on a mount failed");
                 Errno::IO
             }

@@ -13,7 +13,7 @@ use firn_session::{
     AnnouncingVfs, Changes, LockClient, LockProtocol, LockTable, OpenCounts, OpenFiles, Origin, WatchCounts,
     Watcher,
 };
-use firn_vfs::Vfs;
+use firn_vfs::{Durability, Vfs};
 use std::{
     fmt,
     net::IpAddr,
@@ -57,6 +57,8 @@ pub struct MountOptions {
     pub protocol: LockProtocol,
     /// Where what is done through it is recorded.
     pub access_log: Option<MountRecorder>,
+    /// How durable a file is when fsync returns, or close where it is the cloud.
+    pub durability: Durability,
 }
 
 /// What the status page shows.
@@ -122,10 +124,9 @@ impl Mount {
         let operations = Operations::new(
             env,
             vfs,
-            locks,
-            files.clone(),
+            (locks, files.clone()),
             client.clone(),
-            options.access_log.clone(),
+            (options.access_log.clone(), options.durability),
         );
         let failed = |source| MountError::Failed {
             path: options.path.clone(),

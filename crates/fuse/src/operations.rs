@@ -22,7 +22,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use firn_access_log::{Protocol, RecordedVfs, Who};
 use firn_env::Env;
 use firn_session::{LockClient, LockOwner, LockProtocol, LockTable, OpenFiles};
-use firn_vfs::{Attributes, Caller, Credentials, FileHandle, Name, Vfs, VfsError};
+use firn_vfs::{Attributes, Caller, Credentials, Durability, FileHandle, Name, Vfs, VfsError};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ pub(crate) struct Operations {
     locks: LockTable,
     files: OpenFiles,
     client: LockClient,
+    durability: Durability,
     nodes: Arc<Nodes>,
     recorder: Option<MountRecorder>,
     /// `vfs` as the process behind one request uses it, if that is recorded.
@@ -48,10 +49,9 @@ impl Operations {
     pub(crate) fn new(
         env: &Env,
         vfs: Arc<dyn Vfs>,
-        locks: LockTable,
-        files: OpenFiles,
+        (locks, files): (LockTable, OpenFiles),
         client: LockClient,
-        recorder: Option<MountRecorder>,
+        (recorder, durability): (Option<MountRecorder>, Durability),
     ) -> Self {
         let root = vfs.root();
         Self {
@@ -60,6 +60,7 @@ impl Operations {
             locks,
             files,
             client,
+            durability,
             nodes: Arc::new(Nodes::new(root)),
             recorder,
             recorded: None,
@@ -93,6 +94,7 @@ impl Operations {
             locks: self.locks.clone(),
             files: self.files.clone(),
             client: self.client.clone(),
+            durability: self.durability,
             nodes: self.nodes.clone(),
             recorder: None,
             recorded: Some(recorded),
@@ -156,7 +158,7 @@ impl Operations {
                 lock_owner,
             } => self.release(node, handle, flags, lock_owner).await,
             Operation::FSync => self.commit(node).await,
-            Operation::Flush { lock_owner } => self.flush(node, lock_owner),
+            Operation::Flush { handle, lock_owner } => self.flush(node, handle, lock_owner).await,
             Operation::SetXattr {
                 name,
                 value,
@@ -168,8 +170,8 @@ impl Operations {
             Operation::RemoveXattr { name } => self.remove_xattr(node, &name).await,
             Operation::OpenDir => Ok(Reply::Structure(reply::opened(0, 0))),
             Operation::ReadDir { offset, size, plus } => self.read_directory(node, offset, size, plus).await,
-            // Names are stable (level 1) when the call that changed them returned.
-            Operation::ReleaseDir | Operation::FSyncDir | Operation::Destroy => Ok(Reply::Empty),
+            Operation::FSyncDir => self.settle().await,
+            Operation::ReleaseDir | Operation::Destroy => Ok(Reply::Empty),
             Operation::GetLock(lock) => self.get_lock(node, &lock),
             Operation::SetLock { lock, waits } => self.set_lock(node, &lock, waits, interrupted).await,
             Operation::Init { .. } | Operation::Forget { .. } | Operation::Interrupt { .. } => {
@@ -191,6 +193,14 @@ impl Operations {
         }
     }
 
+    /// The superuser, who waits until what it makes durable is so.
+    fn syncing(&self) -> Caller {
+        Caller {
+            durability: self.durability,
+            ..superuser()
+        }
+    }
+
     /// A reply that makes the kernel know a file.
     fn entry(&self, handle: FileHandle, attributes: &Attributes) -> Reply {
         let node = self.nodes.look_up(handle);
@@ -208,10 +218,7 @@ fn owner_bytes(owner: u64) -> Bytes {
 
 /// As whom calls are made: the kernel has decided already whether the process may.
 fn superuser() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 /// The name of an entry.

@@ -142,6 +142,7 @@ pub(crate) enum Operation {
     },
     FSync,
     Flush {
+        handle: u64,
         lock_owner: u64,
     },
     SetXattr {
@@ -325,8 +326,10 @@ fn operation(header: &Header, body: &mut Body) -> Result<Operation, Malformed> {
         }
         opcode::FSYNC => Operation::FSync,
         opcode::FLUSH => {
-            body.skip(16)?;
+            let handle = body.u64()?;
+            body.skip(8)?;
             Operation::Flush {
+                handle,
                 lock_owner: body.u64()?,
             }
         }

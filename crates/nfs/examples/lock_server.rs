@@ -29,10 +29,7 @@ async fn main() {
         ..MemoryOptions::default()
     };
     let vfs = Arc::new(MemoryVfs::new(&env, options));
-    let root = Caller {
-        credentials: Credentials::root(),
-        request: None,
-    };
+    let root = Caller::new(Credentials::root());
     let attributes = SetAttributes {
         mode: Some(0o666),
         ..SetAttributes::default()

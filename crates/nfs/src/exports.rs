@@ -19,7 +19,7 @@ use crate::{
     rpc::{AuthStatus, Credential, Peer, Refusal},
 };
 use firn_access_log::{Protocol, RecordedVfs, Recorder, Who};
-use firn_vfs::{Credentials, FileHandle, Vfs};
+use firn_vfs::{Credentials, Durability, FileHandle, Vfs};
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -115,6 +115,7 @@ pub struct Export {
     rules: Vec<ClientRule>,
     connections_per_client: Option<usize>,
     recorder: Option<Recorder>,
+    durability: Durability,
 }
 
 /// What is behind an export now.
@@ -174,6 +175,7 @@ impl Export {
             rules,
             connections_per_client: None,
             recorder: None,
+            durability: Durability::Journal,
         })
     }
 
@@ -194,6 +196,18 @@ impl Export {
     /// Where what clients do is recorded.
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
+    }
+
+    /// Answers what is stable in NFS (changes of metadata, COMMIT, stable writes) at this level.
+    #[must_use]
+    pub fn with_durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How durable what is stable is when it is answered.
+    pub fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// Whether any rule is about `address`, from whatever port.

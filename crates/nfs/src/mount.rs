@@ -162,10 +162,7 @@ impl MountProgram {
         let vfs = export.vfs().ok_or(VfsError::TryAgain {
             reason: "the export's volume is away",
         })?;
-        let caller = Caller {
-            credentials: Credentials::root(),
-            request: None,
-        };
+        let caller = Caller::new(Credentials::root());
         let mut directory = vfs.root();
         let mut kind = vfs.attributes(directory).await?.kind;
         for part in rest.split('/').filter(|part| !part.is_empty()) {
@@ -224,6 +221,8 @@ fn status_of(error: &VfsError) -> MountStatus {
         VfsError::Corrupt { .. } | VfsError::Io(_) => MountStatus::Io,
         VfsError::TryAgain { .. }
         | VfsError::Fenced
+        | VfsError::NotInCloud
+        | VfsError::Unanswered
         | VfsError::Exists
         | VfsError::CrossDevice
         | VfsError::IsDirectory

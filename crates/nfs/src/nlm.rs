@@ -125,10 +125,7 @@ impl LockManager {
         if exclusive && *read_only {
             return Err(LockStatus::ReadOnly);
         }
-        let caller = Caller {
-            credentials: credentials.clone(),
-            request: None,
-        };
+        let caller = Caller::new(credentials.clone());
         let asked = AccessMask {
             read: true,
             modify: true,

@@ -193,6 +193,7 @@ impl NfsProgram {
             caller: Caller {
                 credentials: admitted.credentials.clone(),
                 request: call.request,
+                durability: admitted.export.durability(),
             },
             admitted,
         })
@@ -265,9 +266,12 @@ impl NfsProgram {
                 let failed = reply.failed;
                 let body = reply.body.into_bytes();
                 let kept = KeptReply { body, failed };
-                // "Later" is not an answer: asked again, the call must be tried again.
-                if !says_later(&kept) {
-                    execution.finish(&kept);
+                match failure(&kept) {
+                    // Not an answer: asked again, the call must be tried again.
+                    Some(Status::Jukebox) => {}
+                    // What it changed is in the journal, so the next start knows it when it is sent again.
+                    Some(Status::Unanswered) => return Err(Refusal::Silence),
+                    _ => execution.finish(&kept),
                 }
                 kept
             }
@@ -285,8 +289,10 @@ impl NfsProgram {
     }
 }
 
-fn says_later(reply: &KeptReply) -> bool {
-    reply.failed && Status::decode(&mut Decoder::new(reply.body.clone())) == Ok(Status::Jukebox)
+/// Why the call failed, if it did.
+fn failure(reply: &KeptReply) -> Option<Status> {
+    let decode = |body| Status::decode(&mut Decoder::new(body)).ok();
+    reply.failed.then(|| decode(reply.body.clone())).flatten()
 }
 
 #[async_trait]

@@ -30,10 +30,7 @@ const OPENS_PER_CLIENT: usize = 5;
 const QUEUE: usize = 2;
 
 fn root_caller() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 fn name(index: u64) -> Name {

@@ -1,6 +1,6 @@
 //! Errors of a call: the POSIX errors that a protocol can express, and the few that need more words.
 
-/// Why a call was refused. Nothing was changed, unless the variant says otherwise.
+/// Why a call was refused. Nothing was changed, unless the variant says otherwise ([`VfsError::NotInCloud`], [`VfsError::Unanswered`]).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VfsError {
     /// ENOENT.
@@ -83,6 +83,15 @@ pub enum VfsError {
         /// What was wrong, and where.
         detail: String,
     },
+    /// The cloud did not take in time what was to be answered at level 2 (EIO). A change may stand, at level 1.
+    #[error(
+        "the cloud does not take what this call asks to be in it; what it changed, if anything, is in the journal"
+    )]
+    NotInCloud,
+    /// The service ended before a change, which stands at level 1, was at level 2. No answer is right: who sends the same request again is
+    /// answered by the next start.
+    #[error("the service ended before the change was in the cloud; it is in the journal")]
+    Unanswered,
     /// Anything else that cannot be served, ever (EIO).
     #[error("input/output error: {0}")]
     Io(String),

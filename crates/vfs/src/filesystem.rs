@@ -59,6 +59,16 @@ pub struct RequestId {
     pub checksum: u32,
 }
 
+/// How durable what a call promises to be stable is when the call returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Durability {
+    /// Level 1: in the journal, on the edge's own disk.
+    #[default]
+    Journal,
+    /// Level 2: in the bucket, under a root that is committed.
+    Cloud,
+}
+
 /// Who calls, and in which request.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -66,6 +76,19 @@ pub struct Caller {
     pub credentials: Credentials,
     /// Set for calls that are not idempotent.
     pub request: Option<RequestId>,
+    /// How durable stable changes are when they are answered.
+    pub durability: Durability,
+}
+
+impl Caller {
+    /// Who asks in no request that could be sent again, and is content with the journal.
+    pub fn new(credentials: Credentials) -> Self {
+        Self {
+            credentials,
+            request: None,
+            durability: Durability::Journal,
+        }
+    }
 }
 
 /// A change that was made and journaled for a request; enough to answer its retransmission.
@@ -77,14 +100,14 @@ pub struct CompletedRequest {
     pub created: Option<FileHandle>,
 }
 
-/// How durable written data is (RFC 1813 §3.3.7).
+/// How durable written data is (RFC 1813 §3.3.7). What stable means is the caller's [`Durability`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stability {
     /// Level 0: in memory until [`Vfs::commit`].
     Unstable,
-    /// Level 1 for the data and what is needed to read it.
+    /// Stable: the data and what is needed to read it.
     DataSync,
-    /// Level 1 for data and all attributes.
+    /// Stable: data and all attributes.
     FileSync,
 }
 
@@ -227,7 +250,8 @@ pub enum XattrMode {
 /// A file system.
 ///
 /// Every call checks permissions itself, at the instant of the change. Calls are atomic and linearizable; a call that
-/// returned an error changed nothing. Metadata changes are stable (level 1) when they return. Dropping a returned future
+/// returned an error changed nothing, unless the error says otherwise ([`VfsError::NotInCloud`], [`VfsError::Unanswered`]). Metadata
+/// changes are stable when they return: as durable as the caller asks ([`Caller::durability`]). Dropping a returned future
 /// is safe: the change then happens completely or not at all.
 #[async_trait]
 pub trait Vfs: Send + Sync {
@@ -290,8 +314,10 @@ pub trait Vfs: Send + Sync {
         data: Vec<Bytes>,
         stability: Stability,
     ) -> Result<WriteReply, VfsError>;
-    /// Makes earlier unstable writes of the file stable (level 1).
+    /// Makes earlier unstable writes of the file stable, and waits until all earlier changes of it are as durable as the caller asks.
     async fn commit(&self, caller: &Caller, file: FileHandle) -> Result<ChangedAttributes, VfsError>;
+    /// Waits until everything that was changed before this call is as durable as the caller asks.
+    async fn settle(&self, caller: &Caller) -> Result<(), VfsError>;
 
     /// Creates a regular file.
     async fn create(

@@ -64,6 +64,7 @@ layer! {
     read(caller: &Caller, file: FileHandle, offset: u64, length_bytes: u32) -> ReadReply;
     write(caller: &Caller, file: FileHandle, offset: u64, data: Vec<Bytes>, stability: Stability) -> WriteReply;
     commit(caller: &Caller, file: FileHandle) -> ChangedAttributes;
+    settle(caller: &Caller) -> ();
     create(caller: &Caller, directory: FileHandle, name: &Name, mode: CreateMode) -> Created;
     make_directory(caller: &Caller, directory: FileHandle, name: &Name, attributes: SetAttributes) -> Created;
     make_symlink(caller: &Caller, directory: FileHandle, name: &Name, target: Bytes, attributes: SetAttributes) -> Created;

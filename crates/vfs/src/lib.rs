@@ -5,7 +5,8 @@
 //! carries a [`Caller`]: who asks, and which request it is, so that permission checks happen at the same instant as the
 //! change and an answered request is recognised after a restart.
 //!
-//! Durability is named by [`Stability`]: a metadata call that returned is at level 1 (local journal) or better.
+//! Durability is named by [`Stability`] and by the caller's [`Durability`]: a metadata call that returned is at level 1 (local journal), or at
+//! level 2 (cloud) for callers who ask for that.
 
 mod attributes;
 mod error;
@@ -19,9 +20,9 @@ pub mod rules;
 pub use attributes::{Attributes, ChangedAttributes, FileKind, SetAttributes, SetTime, Timestamp};
 pub use error::VfsError;
 pub use filesystem::{
-    AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, FileHandle,
-    FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs, WriteReply,
-    XattrMode,
+    AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, Durability,
+    FileHandle, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs,
+    WriteReply, XattrMode,
 };
 pub use layer::VfsLayer;
 #[cfg(feature = "testing")]

@@ -233,6 +233,10 @@ impl Vfs for MemoryVfs {
         self.state().commit(caller, file)
     }
 
+    async fn settle(&self, _caller: &Caller) -> Result<(), VfsError> {
+        Ok(())
+    }
+
     async fn create(
         &self,
         caller: &Caller,

@@ -1,12 +1,13 @@
 //! A change: planned, journaled and applied in one step, then answered when it is durable.
 //!
 //! ```text
-//! space in the journal ─▶ room in memory ─▶ plan ─▶ append + apply ─▶ durable (level 1) ─▶ answer
+//! space in the journal ─▶ room in memory ─▶ plan ─▶ append + apply ─▶ durable (level 1, or 2) ─▶ answer
 //!        ▲                └──────── one lock, no I/O ─────────┘
 //!        └── what the plan misses is loaded, and it is made again
 //! ```
 
 use crate::{
+    cloud_durability::Waiter,
     config::Cadence,
     extents::WriteBuffer,
     journal::{JournalError, Reservation, ReserveClass, Sequence},
@@ -18,7 +19,7 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_env::Wait;
-use firn_vfs::{Caller, Timestamp, VfsError};
+use firn_vfs::{Caller, Durability, Timestamp, VfsError};
 use std::time::Duration;
 
 /// An upper bound of a record without data, symbolic link target or attribute value: two names, an inode, two ACLs.
@@ -34,6 +35,8 @@ struct Done<T> {
     rests_on: Sequence,
     /// Whether the checkpointer has reason to look.
     wake: bool,
+    /// Whether something was changed.
+    waiter: Waiter,
 }
 
 /// Why one try of a change made none.
@@ -103,8 +106,8 @@ pub enum Planned<T> {
 }
 
 impl Inner {
-    /// Runs a request that may change the volume: plans it, journals it and applies it in one step, then waits until it is
-    /// durable (level 1) unless `stable` is false.
+    /// Runs a request that may change the volume: plans it, journals it and applies it in one step, then waits until it is as
+    /// durable as the caller asks, unless `stable` is false.
     pub async fn change<T>(
         &self,
         caller: &Caller,
@@ -114,6 +117,10 @@ impl Inner {
         let size = RECORD_BYTES_MAX
             + request.extra_bytes
             + request.data.as_ref().map_or(0, |data| data.len() as u64);
+        let in_cloud = request.stable && caller.durability == Durability::Cloud;
+        if in_cloud {
+            self.cloud_at_hand().await?;
+        }
         let mut reservation = None;
         for _ in 0..LOADS_MAX {
             self.check_serving()?;
@@ -128,6 +135,9 @@ impl Inner {
                     }
                     if request.stable {
                         self.durable(done.rests_on).await?;
+                    }
+                    if in_cloud {
+                        self.in_cloud(done.rests_on, done.waiter).await?;
                     }
                     return Ok(done.answer);
                 }
@@ -170,6 +180,7 @@ impl Inner {
                 answer,
                 rests_on: state.applied,
                 wake: false,
+                waiter: Waiter::Asks,
             }),
             Ok(Planned::Change {
                 operation,
@@ -187,6 +198,7 @@ impl Inner {
                     answer,
                     rests_on: sequence,
                     wake: self.checkpointer.mark_dirty(self.env.now()) || self.config.cadence.is_due(&state),
+                    waiter: Waiter::Changed,
                 })
             }
             Err(Stop::Refused(error)) => Err(Undone::Refused(error)),

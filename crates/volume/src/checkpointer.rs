@@ -19,7 +19,7 @@ use crate::{
     usage::UsageMap,
 };
 use firn_anchor::Ownership;
-use firn_env::Monotonic;
+use firn_env::{Monotonic, Watched};
 use firn_format::{Pointer, Uid, Version};
 use firn_vfs::VfsError;
 use std::{
@@ -91,6 +91,8 @@ pub(crate) struct Checkpointer {
     wanted: AtomicBool,
     /// A checkpoint was committed.
     committed: Notify,
+    /// No checkpoint is begun any more, and one under way is not finished.
+    is_over: Watched<bool>,
 }
 
 impl Checkpointer {
@@ -110,6 +112,7 @@ impl Checkpointer {
             woken: Notify::new(),
             wanted: AtomicBool::new(false),
             committed: Notify::new(),
+            is_over: Watched::new(false),
         }
     }
 
@@ -172,6 +175,17 @@ impl Checkpointer {
     /// A checkpoint begins, or none is needed.
     pub fn begin(&self) {
         self.wanted.store(false, Ordering::Release);
+    }
+
+    /// Ends the task, also where it waits for a cloud that does not answer: as a kill would, so that the next start sees to what is in doubt.
+    pub fn end(&self) {
+        self.is_over.set(true);
+        self.wake();
+    }
+
+    /// Waits for [`Self::end`].
+    pub async fn over(&self) {
+        self.is_over.wait_for(|is_over| *is_over).await;
     }
 
     pub fn woken(&self) -> Notified<'_> {

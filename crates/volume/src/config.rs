@@ -1,6 +1,7 @@
 //! Volume configuration: what an administrator may set, with defaults that suit a branch office.
 
 use crate::{
+    cloud_durability::OnDisconnect,
     objects::{FetchPolicy, FetchPrices},
     state::State,
 };
@@ -38,6 +39,8 @@ pub struct VolumeConfig {
     pub fetch_prices: FetchPrices,
     /// How long a request waits for journal space or the store before the client is told to try again.
     pub wait_limit: Duration,
+    /// What becomes of calls that are to be answered at level 2 while the cloud does not take anything.
+    pub on_disconnect: OnDisconnect,
     /// How often a volume that commits asks whether the cleaner proposes anything: one read of the table.
     pub merge_every: Duration,
 }
@@ -116,6 +119,7 @@ impl Default for VolumeConfig {
             fetch: FetchPolicy::Adaptive,
             fetch_prices: FetchPrices::default(),
             wait_limit: Duration::from_secs(10),
+            on_disconnect: OnDisconnect::Wait,
             // 43,800 reads a month, a cent, if it never stops.
             merge_every: Duration::from_secs(60),
         }

@@ -160,6 +160,10 @@ impl Vfs for Volume {
         self.inner.commit_data(caller, file).await
     }
 
+    async fn settle(&self, caller: &Caller) -> Result<(), VfsError> {
+        self.inner.settle(caller).await
+    }
+
     async fn create(
         &self,
         caller: &Caller,
@@ -438,10 +442,7 @@ impl Vfs for Volume {
         if file.file_system != inner.file_system || !inner.lock().release(number) {
             return Ok(());
         }
-        let caller = Caller {
-            credentials: firn_vfs::Credentials::root(),
-            request: None,
-        };
+        let caller = Caller::new(firn_vfs::Credentials::root());
         inner
             .change(&caller, ChangeRequest::removal(), |_, _| {
                 Ok(Planned::Change {

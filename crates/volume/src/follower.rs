@@ -32,6 +32,7 @@ pub use layer::FollowerVfs;
 use crate::{
     checkpoint::PackerContext,
     checkpointer::{CheckpointTimes, Checkpointer},
+    cloud_durability::CloudWaits,
     config::VolumeConfig,
     error::VolumeError,
     freshness::{self, Doubt},
@@ -235,6 +236,7 @@ impl Volume {
             checkpointer: Checkpointer::new(None, packer, local, times).of_follower(),
             snapshots: Snapshots::new(parts.volume),
             rekey: Rekey::new(payload.rekey),
+            cloud_waits: CloudWaits::default(),
             verifier: env.random_bytes(),
             replayed: Vec::new(),
             started: env.now(),

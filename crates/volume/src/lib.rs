@@ -9,6 +9,7 @@ mod branch;
 mod change;
 mod checkpoint;
 mod checkpointer;
+mod cloud_durability;
 mod codec;
 mod config;
 mod damage;
@@ -55,6 +56,7 @@ mod verify;
 mod volume;
 
 pub use checkpoint::{LostSegments, ReadBackStatus};
+pub use cloud_durability::{CloudWaitStatus, OnDisconnect};
 pub use config::{Cadence, VolumeConfig};
 pub use detached::DetachedReport;
 pub use error::{NotDetachable, VolumeError};

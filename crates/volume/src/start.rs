@@ -16,6 +16,7 @@
 use crate::{
     checkpoint,
     checkpointer::{CheckpointTimes, Checkpointer, CheckpointerState},
+    cloud_durability::CloudWaits,
     config::VolumeConfig,
     error::{NotDetachable, VolumeError},
     journal::{Journal, JournalConfig, Replay, ReserveClass},
@@ -168,6 +169,7 @@ impl Start {
             checkpointer: Checkpointer::new(checkpointer, packer, self.local, times),
             snapshots: Snapshots::new(self.parts.volume),
             rekey: Rekey::new(loaded.payload.rekey),
+            cloud_waits: CloudWaits::default(),
             verifier,
             replayed,
             started: env.now(),

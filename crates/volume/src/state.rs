@@ -168,6 +168,14 @@ impl State {
         }
     }
 
+    /// The last record that changed an inode and is not under a committed root yet; zero if there is none.
+    pub fn last_change(&self, number: u64) -> Sequence {
+        match self.entries.get(&number) {
+            Some(entry) if entry.dirty || entry.frozen.is_some() => entry.changed_by,
+            Some(_) | None => Sequence(0),
+        }
+    }
+
     /// Finds a name in a directory whose inode is loaded.
     ///
     /// # Errors

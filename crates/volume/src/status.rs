@@ -2,6 +2,7 @@
 
 use crate::{
     checkpoint::{LostSegments, ReadBackStatus},
+    cloud_durability::CloudWaitStatus,
     follower::FollowStatus,
     journal::JournalStatistics,
     merge::state::MergeStatus,
@@ -68,6 +69,8 @@ pub struct VolumeStatus {
     pub snapshots: u64,
     /// What was taken over from the cleaner since the start.
     pub merging: MergeStatus,
+    /// Calls that are answered at level 2.
+    pub cloud_waits: CloudWaitStatus,
 }
 
 impl Volume {
@@ -84,6 +87,7 @@ impl Volume {
             .expect("no panic under this lock")
             .clone();
         let serving_state = inner.serving.now();
+        let cloud_waits = inner.cloud_wait_status();
         let state = inner.lock();
         VolumeStatus {
             serving_state,
@@ -116,6 +120,7 @@ impl Volume {
             damages: inner.objects.damages().known(),
             snapshots: state.snapshots().len() as u64,
             merging: inner.checkpointer.merge_status().clone(),
+            cloud_waits,
         }
     }
 

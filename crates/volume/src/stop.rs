@@ -50,23 +50,8 @@ impl Volume {
 
     /// Waits until everything changed before this call is under a committed root.
     pub(crate) async fn committed(&self) -> Result<(), VfsError> {
-        let inner = &self.inner;
-        let target = inner.lock().applied;
-        loop {
-            let committed = inner.checkpointer.committed();
-            futures::pin_mut!(committed);
-            committed.as_mut().enable();
-            inner.serving.check_not_ended()?;
-            let clean = {
-                let state = inner.lock();
-                !state.is_dirty() && !inner.checkpointer.times().building
-            };
-            if clean || inner.checkpointer.times().committed_to >= target {
-                return Ok(());
-            }
-            inner.checkpointer.want();
-            committed.await;
-        }
+        let target = self.inner.lock().applied;
+        self.inner.reached(target).await
     }
 
     /// Stops serving with the journal synced (level 1): the next start on this disk replays it and keeps the write verifier.
@@ -82,6 +67,8 @@ impl Volume {
         }
         inner.set_serving_state(ServingState::Stopping);
         inner.close_journal().await?;
+        // A checkpoint under way is simply not finished: the cloud may be away for long.
+        inner.checkpointer.end();
         let _checkpointer = match inner.checkpointer.own() {
             Some(checkpointer) => Some(checkpointer.lock().await),
             None => None,
@@ -89,7 +76,6 @@ impl Volume {
         let mut local = inner.checkpointer.local.lock().await;
         local.clean_verifier = Some(inner.verifier);
         local.save(&**inner.env.disk()).await?;
-        // Ends the checkpointer; a checkpoint under way is simply not finished.
         inner.set_serving_state(ServingState::Failed("the edge has stopped".into()));
         Ok(())
     }

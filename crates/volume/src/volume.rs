@@ -12,6 +12,7 @@
 
 use crate::{
     checkpointer::Checkpointer,
+    cloud_durability::CloudWaits,
     config::VolumeConfig,
     follower::Follower,
     journal::Journal,
@@ -70,6 +71,7 @@ pub(crate) struct Inner {
     pub checkpointer: Checkpointer,
     pub snapshots: Snapshots,
     pub rekey: Rekey,
+    pub cloud_waits: CloudWaits,
     pub verifier: [u8; 8],
     pub replayed: Vec<CompletedRequest>,
     pub started: Monotonic,

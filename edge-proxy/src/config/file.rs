@@ -16,15 +16,17 @@ use crate::{
     access_log::AccessLogSection,
     anchor::AnchorAt,
     cloud_session::CredentialsFrom,
+    durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
     following::{self, WrittenStaleReads},
     rings::KeysSection,
-    sharing::{self, WrittenOnDisconnect},
+    sharing,
     smb::SmbSection,
     validation,
 };
 use firn_quantity::Span;
 use firn_store::StoreUrl;
+use firn_vfs::Durability;
 use serde::{
     Deserialize, Deserializer,
     de::{
@@ -114,6 +116,8 @@ struct WrittenVolume {
     stale_reads: Option<WrittenStaleReads>,
     #[serde(default)]
     on_disconnect: Option<WrittenOnDisconnect>,
+    #[serde(default)]
+    durability: Option<WrittenDurability>,
 }
 
 enum Volumes {
@@ -378,6 +382,8 @@ fn section(written: &WrittenVolume, name: String, state_directory: PathBuf) -> R
     Ok(VolumeSection {
         follow,
         shared,
+        durability: written.durability.map(Durability::from).unwrap_or_default(),
+        on_disconnect: written.on_disconnect,
         name,
         edge_name: written.edge_name.clone(),
         store: written.store.clone(),

@@ -342,6 +342,7 @@ impl Supervisor {
             allow_other: true,
             protocol: LockProtocol::Smb,
             access_log: self.volume.access_log.clone(),
+            durability: self.config.smb_durability(),
         };
         let Volume {
             vfs,

@@ -13,6 +13,7 @@ mod check;
 mod cleaning;
 mod damage;
 mod dropped_puts;
+mod level_two;
 mod lock_administration;
 mod locks;
 mod machine;

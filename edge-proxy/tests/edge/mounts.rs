@@ -307,3 +307,32 @@ fn without_the_cloud_the_mount_serves_what_the_machine_has_and_when_it_is_back_i
     edge.stop();
     assert!(!is_mounted(&path));
 }
+
+#[tokio::test]
+async fn a_close_after_writing_and_an_fsync_return_at_level_two_where_the_mount_says_so() {
+    let cloud = Cloud::new();
+    let Some((mut edge, path)) = edge(&cloud) else {
+        return;
+    };
+    let _unmounted = Unmounted(path.clone());
+    edge.edit("[[mount]]", "[[mount]]\ndurability = \"cloud\"");
+    edge.start(&[]);
+    let level = || status(&edge)["uncommitted"]["level"].as_u64();
+    fs::write(path.join("saved"), b"in the cloud").expect("written");
+    assert_eq!(level(), Some(2), "after a close");
+    fs::create_dir(path.join("names")).expect("made");
+    assert_eq!(level(), Some(1), "a name is in the journal");
+    assert_eq!(fs::read(path.join("saved")).expect("read"), b"in the cloud");
+    assert_eq!(level(), Some(1), "a close after reading waits for nothing");
+    fs::File::open(path.join("names"))
+        .and_then(|directory| directory.sync_all())
+        .expect("synced");
+    assert_eq!(level(), Some(2), "after fsync of a directory");
+    let mut open = fs::File::create(path.join("open")).expect("made");
+    open.write_all(b"part").expect("written");
+    // A process that is started closes its copy of what is open, so nothing is asked between the write and this.
+    open.sync_all().expect("synced");
+    assert_eq!(level(), Some(2), "after fsync");
+    drop(open);
+    edge.stop();
+}

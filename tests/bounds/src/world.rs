@@ -76,8 +76,5 @@ impl World {
 
 /// The superuser.
 pub fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }

@@ -12,7 +12,7 @@ use firn_env::{
     TaskEnded,
     sim::{Machine, Seeded},
 };
-use firn_vfs::{FileHandle, FileKind, Vfs, VfsError};
+use firn_vfs::{Durability, FileHandle, FileKind, Vfs, VfsError};
 use std::{
     sync::{
         Arc,
@@ -24,6 +24,9 @@ use tokio::sync::Notify;
 
 /// No call may take longer, whatever the weather (I7 slows clients, but does not leave them without any answer).
 const TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// The same of a call that is answered once it is in the cloud, which may be away for an hour.
+const TIMEOUT_IN_CLOUD: Duration = Duration::from_secs(2 * 3600);
 
 /// The clients of one life.
 #[derive(Clone)]
@@ -140,6 +143,8 @@ pub(crate) struct Client {
     pub(crate) random: Seeded,
     pub(crate) history: Arc<History>,
     pub(crate) retained: Vec<FileHandle>,
+    /// How durable what it changed is when it is told so.
+    pub(crate) durability: Durability,
     /// The disk is made to fail, so that the edge may give up.
     pub(crate) may_fail: bool,
     /// Another edge may take over.
@@ -176,6 +181,8 @@ impl Client {
                     }
                     return;
                 }
+                // The edge ended meanwhile; nobody is told anything.
+                Ok(Err(VfsError::Unanswered)) => return,
                 Ok(Err(VfsError::TryAgain { .. })) => {
                     let pause = self.random.duration(Duration::ZERO, Duration::from_secs(2));
                     env.sleep(pause).await;
@@ -192,7 +199,7 @@ impl Client {
     async fn call(&mut self, transaction: u32) -> Result<Outcome, TaskEnded> {
         let known = self.known();
         let operation = self.workload.next(&mut self.random, &known, &self.retained);
-        let caller = caller(&mut self.random, self.number, transaction);
+        let caller = caller(&mut self.random, self.number, transaction, self.durability);
         let id = judge(&self.oracle).begin(self.number, &caller, &operation);
         let call = {
             let (running, oracle) = (self.running.clone(), self.oracle.clone());
@@ -203,16 +210,20 @@ impl Client {
                 outcome
             })
         };
+        let limit = match self.durability {
+            Durability::Journal => TIMEOUT,
+            Durability::Cloud => TIMEOUT_IN_CLOUD,
+        };
         let limited = self
             .history
             .env
-            .timeout(TIMEOUT, on(&self.machine, "call", call))
+            .timeout(limit, on(&self.machine, "call", call))
             .await;
         let outcome = match limited {
             Ok(outcome) => outcome?,
             Err(_) => {
                 self.history
-                    .fail(format!("no answer within an hour: {operation:?}"));
+                    .fail(format!("no answer within {limit:?}: {operation:?}"));
                 return Err(TaskEnded);
             }
         };

@@ -25,8 +25,8 @@ use firn_store::{
 use firn_table::{MemoryTable, MemoryTableClient};
 use firn_vfs::{Limits, MemoryOptions, Vfs, rules};
 use firn_volume::{
-    Cadence, CloneError, FormatOptions, Parts, RestoreError, ServingState, SnapshotError, Volume,
-    VolumeConfig, VolumeError, file_system_id,
+    Cadence, CloneError, FormatOptions, OnDisconnect, Parts, RestoreError, ServingState, SnapshotError,
+    Volume, VolumeConfig, VolumeError, file_system_id,
     journal::JournalError,
     objects::{FetchPolicy, ReadError},
 };
@@ -122,6 +122,7 @@ impl Engine {
                 FetchPolicy::FullSegment,
             ]),
             wait_limit: Duration::from_secs(random.between(1, 20)),
+            on_disconnect: *random.pick(&[OnDisconnect::Wait, OnDisconnect::Wait, OnDisconnect::Fail]),
             merge_every: *random.pick(&[Duration::ZERO, Duration::from_secs(5), Duration::from_secs(60)]),
             ..VolumeConfig::default()
         };
@@ -238,6 +239,8 @@ fn classify(error: VolumeError) -> StartError {
         }
         VolumeError::SalvageFirst { .. } => StartError::SalvageFirst,
         VolumeError::Anchor(error) if error.is_transient() => StartError::Later(text),
+        // Keys were rotated since its ring was read: the next try has the newer one.
+        VolumeError::KeyNotAtHand { .. } => StartError::Later(text),
         VolumeError::Disk(_)
         | VolumeError::Journal(
             JournalError::Disk(_) | JournalError::NoSpace { .. } | JournalError::Failed { .. },

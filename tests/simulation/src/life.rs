@@ -13,6 +13,7 @@ use firn_env::{
     TaskEnded,
     sim::{Machine, Seeded},
 };
+use firn_vfs::Durability;
 use std::{sync::Arc, time::Duration};
 
 /// How a life ends.
@@ -50,6 +51,8 @@ pub(crate) struct Life {
     pub(crate) failing_reads: bool,
     workload: Workload,
     pub(crate) administered: bool,
+    /// So many of four clients are answered at level 2.
+    in_cloud: u64,
 }
 
 /// What follows.
@@ -107,6 +110,8 @@ impl Life {
             failing_reads: matches!(ending, Ending::PowerCut | Ending::Kill) && random.chance(1, 6),
             workload: workload.clone(),
             administered: system.has_snapshots() && random.chance(1, 2),
+            // Those who are wait for the cloud at each call, so that others do more.
+            in_cloud: *random.pick(&[0, 0, 0, 1, 2, 4]),
         }
     }
 
@@ -142,6 +147,10 @@ impl Life {
                 random: Seeded::new(random.draw(), 0),
                 history: history.clone(),
                 retained: Vec::new(),
+                durability: match random.chance(self.in_cloud, 4) {
+                    true => Durability::Cloud,
+                    false => Durability::Journal,
+                },
                 may_be_fenced: self.ending == Ending::Takeover,
                 may_fail: self.ending == Ending::FailingSyncs || self.failing_reads,
             };

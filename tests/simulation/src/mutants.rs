@@ -12,7 +12,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 33] = [
+pub const MUTANTS: [&str; 35] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // A start writes over the last journal file it found instead of opening a new one (I6). Going on in it with the same
@@ -44,6 +44,10 @@ pub const MUTANTS: [&str; 33] = [
     "volume.drop_fenced_journal",
     // COMMIT answers without waiting for the journal.
     "volume.commit_without_sync",
+    // What is to be answered at level 2 is answered before the root is committed.
+    "volume.level_two_before_root",
+    // It is answered by the commit under way, which may have begun before the change.
+    "volume.level_two_by_any_commit",
     // Two batches of the journal that are written side by side are sealed in whatever order their threads run.
     "volume.seal_in_any_order",
     // A batch is written beside zeros that are being written ahead of the batch before it.

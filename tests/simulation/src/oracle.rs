@@ -8,7 +8,8 @@
 //!   between its beginning and its end;
 //! - after a crash the file system is the model after the first k changes, for some k that covers every change that was
 //!   acknowledged as stable (I6), and k is all of them after a clean stop;
-//! - after a takeover, some k that covers everything committed (I8).
+//! - after a takeover, some k that covers everything committed (I8), and every change that a client was told at level 2: the machine may be
+//!   lost with its disk.
 //!
 //! ```text
 //! changes   0 ────────── cloud floor ────────── floor ────────── newest
@@ -33,8 +34,8 @@ use crate::{
 use answers::{answer, is_stable, listed};
 use firn_env::{Env, Monotonic};
 use firn_vfs::{
-    Caller, CompletedRequest, FileHandle, MemoryOptions, MemorySnapshot, MemoryVfs, RequestId, Timestamp,
-    Vfs, VfsError,
+    Caller, CompletedRequest, Durability, FileHandle, MemoryOptions, MemorySnapshot, MemoryVfs, RequestId,
+    Timestamp, Vfs, VfsError,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -394,11 +395,20 @@ impl Oracle {
             }
             _ => 0,
         };
-        self.floor = self.floor.max(promised);
+        self.promise(promised, pending);
+    }
+
+    /// Everything up to change `number` survives: a crash of the machine, and its loss if the client was answered at level 2.
+    fn promise(&mut self, number: usize, pending: &Pending) {
+        self.floor = self.floor.max(number);
+        if pending.caller.durability == Durability::Cloud && number > self.cloud_floor {
+            self.cloud_floor = number;
+            *self.counts.entry("answered at level 2").or_default() += 1;
+        }
     }
 
     fn acknowledge(&mut self, number: usize, pending: &Pending) {
-        self.floor = self.floor.max(number);
+        self.promise(number, pending);
         let created = self.changes[number - 1].created;
         // A release is no request of a client that could be sent again.
         if let Some(request) = pending.caller.request

@@ -209,10 +209,7 @@ impl Tree {
 }
 
 fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 async fn read_node(

@@ -4,8 +4,8 @@ use crate::operation::{Data, Operation};
 use bytes::Bytes;
 use firn_env::sim::Seeded;
 use firn_vfs::{
-    Acl, AclEntry, AclTag, Caller, CreateMode, Credentials, FileHandle, FileKind, Name, RequestId,
-    SetAttributes, SetTime, Stability, Timestamp, XattrMode,
+    Acl, AclEntry, AclTag, Caller, CreateMode, Credentials, Durability, FileHandle, FileKind, Name,
+    RequestId, SetAttributes, SetTime, Stability, Timestamp, XattrMode,
 };
 
 /// What a history is mostly about.
@@ -377,8 +377,8 @@ fn acl_or_none(random: &mut Seeded) -> Acl {
     }
 }
 
-/// On whose behalf the next call is made.
-pub fn caller(random: &mut Seeded, client: usize, transaction: u32) -> Caller {
+/// On whose behalf the next call is made, by a client who is answered at this level.
+pub fn caller(random: &mut Seeded, client: usize, transaction: u32, durability: Durability) -> Caller {
     let uid = *random.pick(&[0, 0, 0, 0, 1000, 1001]);
     Caller {
         credentials: Credentials {
@@ -391,5 +391,6 @@ pub fn caller(random: &mut Seeded, client: usize, transaction: u32) -> Caller {
             transaction,
             checksum: random.draw() as u32,
         }),
+        durability,
     }
 }

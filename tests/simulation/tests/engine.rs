@@ -47,6 +47,7 @@ fn three_hundred_histories_pass_and_meet_every_fault_point() {
         "rekeys",
         "full disks",
         "starts without the cloud",
+        "answered at level 2",
     ] {
         assert!(
             summary.counts.contains_key(what),

@@ -28,6 +28,7 @@ fn members_write_by_turns_and_nothing_acknowledged_is_lost() {
         "power cuts",
         "clock jumps",
         "commits of clients",
+        "files at level 2",
     ] {
         assert!(counts.contains_key(what), "no {what} in {counts:?}");
     }

@@ -1,7 +1,8 @@
 //! Content: opening, reading, writing, closing.
 //!
 //! Writes are level 0 until fsync, which makes them level 1, as for NFS; those of files opened with O_SYNC or O_DSYNC are level 1
-//! when they return.
+//! when they return. On a mount whose durability is the cloud both are level 2, and so is a file that was open for writing when its close
+//! returns.
 
 use super::{Operations, Outcome, superuser};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_session::{ByteRange, OpenAccess, OpenId};
-use firn_vfs::{FileHandle, Stability};
+use firn_vfs::{Durability, FileHandle, Stability};
 use rustix::io::Errno;
 
 impl Operations {
@@ -80,7 +81,7 @@ impl Operations {
             let part_bytes = part.len() as u64;
             let written = self
                 .vfs
-                .write(&superuser(), file, at, vec![part], stability)
+                .write(&self.syncing(), file, at, vec![part], stability)
                 .await?;
             self.nodes.changed_here(node, &written.file);
             at = at.checked_add(part_bytes).ok_or(Errno::FBIG)?;
@@ -89,16 +90,34 @@ impl Operations {
     }
 
     pub(super) async fn commit(&self, node: u64) -> Outcome {
-        self.vfs.commit(&superuser(), self.handle(node)?).await?;
+        self.vfs.commit(&self.syncing(), self.handle(node)?).await?;
         Ok(Reply::Empty)
     }
 
-    /// One descriptor is closed: by POSIX all locks of its process on the file end.
-    pub(super) fn flush(&self, node: u64, lock_owner: u64) -> Outcome {
-        let file = self.handle(node)?;
-        self.locks
-            .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
+    /// Names are stable (level 1) when the call that changed them returned.
+    pub(super) async fn settle(&self) -> Outcome {
+        if self.durability == Durability::Cloud {
+            self.vfs.settle(&self.syncing()).await?;
+        }
         Ok(Reply::Empty)
+    }
+
+    /// One descriptor is closed: by POSIX all locks of its process on the file end, once what was written is as durable as a close makes it.
+    pub(super) async fn flush(&self, node: u64, handle: u64, lock_owner: u64) -> Outcome {
+        let file = self.handle(node)?;
+        let is_written = || {
+            let open = self.files.get(OpenId(handle));
+            open.is_some_and(|open| open.access.write)
+        };
+        let flushed = match self.durability == Durability::Cloud && is_written() {
+            true => self.commit(node).await,
+            false => Ok(Reply::Empty),
+        };
+        if !matches!(flushed, Err(Failure::TryAgain)) {
+            self.locks
+                .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
+        }
+        flushed
     }
 
     /// The last descriptor of an open is closed.

@@ -41,14 +41,11 @@ impl Operations {
     pub(super) async fn list_xattrs(&self, header: &Header, size: u32) -> Outcome {
         let file = self.handle(header.node)?;
         // As the process itself: what only root may know of is not listed for others.
-        let caller = Caller {
-            credentials: Credentials {
-                uid: header.uid,
-                gid: header.gid,
-                groups: Vec::new(),
-            },
-            request: None,
-        };
+        let caller = Caller::new(Credentials {
+            uid: header.uid,
+            gid: header.gid,
+            groups: Vec::new(),
+        });
         let mut list = BytesMut::new();
         for name in self.vfs.list_xattrs(&caller, file).await? {
             list.put_slice(&name);
@@ -109,14 +106,11 @@ impl Operations {
             return Ok(superuser());
         }
         let attributes = self.vfs.attributes(file).await?;
-        Ok(Caller {
-            credentials: Credentials {
-                uid: attributes.uid,
-                gid: !attributes.gid,
-                groups: Vec::new(),
-            },
-            request: None,
-        })
+        Ok(Caller::new(Credentials {
+            uid: attributes.uid,
+            gid: !attributes.gid,
+            groups: Vec::new(),
+        }))
     }
 
     pub(super) async fn remove_xattr(&self, node: u64, name: &Bytes) -> Outcome {

@@ -253,6 +253,7 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         allow_other: false,
         protocol: LockProtocol::Local,
         access_log: None,
+        durability: firn_vfs::Durability::Journal,
     };
     let again = Mount::start(
         &env,

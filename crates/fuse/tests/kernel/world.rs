@@ -55,6 +55,7 @@ pub fn world() -> Option<World> {
         allow_other: true,
         protocol: LockProtocol::Local,
         access_log: None,
+        durability: firn_vfs::Durability::Journal,
     };
     let mount = Mount::start(&env, options, model.clone(), locks.clone(), &changes, Origin(1));
     let mount = runtime.block_on(mount).expect("a mount");
@@ -129,10 +130,7 @@ impl Drop for World {
     }
 }
 
-static ROOT: LazyLock<Caller> = LazyLock::new(|| Caller {
-    credentials: Credentials::root(),
-    request: None,
-});
+static ROOT: LazyLock<Caller> = LazyLock::new(|| Caller::new(Credentials::root()));
 
 pub fn root() -> &'static Caller {
     &ROOT

@@ -205,10 +205,7 @@ impl World {
 }
 
 fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 /// What a client's lock manager does when told of a granted lock.

@@ -27,6 +27,7 @@ impl NfsProgram {
         mut arguments: Decoder,
         created: Option<FileHandle>,
     ) -> Result<Reply, Refusal> {
+        self.settle(call, &arguments).await?;
         let input = &mut arguments;
         Ok(match procedure {
             Procedure::SetAttributes => {
@@ -76,6 +77,20 @@ impl NfsProgram {
             | Procedure::PathConfiguration
             | Procedure::Commit => self.execute(call, procedure, arguments).await?,
         })
+    }
+
+    /// What was made before the start is as durable as its answer says.
+    async fn settle(&self, call: &Call, arguments: &Decoder) -> Result<(), Refusal> {
+        // Whatever is wrong with the handle is said by the reply.
+        let Ok(handle) = WireHandle::decode(&mut arguments.clone()) else {
+            return Ok(());
+        };
+        let Ok(target) = self.target(call, &handle) else {
+            return Ok(());
+        };
+        let settled = target.vfs().settle(&target.caller).await;
+        // It is sent again.
+        settled.map_err(|_| Refusal::Silence)
     }
 
     async fn changed(&self, call: &Call, file: &WireHandle) -> Result<WccData, Failed<WccData>> {

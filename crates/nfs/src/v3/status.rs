@@ -65,6 +65,8 @@ xdr_enum! {
         BadType = 10_007,
         /// Later.
         Jukebox = 10_008,
+        /// Of no reply: the call is not answered.
+        Unanswered = 0x7fff_ffff,
     }
 }
 
@@ -111,6 +113,11 @@ impl From<VfsError> for Status {
             // The file lives on, but not here. STALE and not IO: it makes clients drop what they have cached of the file,
             // so that nobody goes on reading what another edge is changing; and not silence, which would hang them.
             VfsError::Fenced => Self::Stale,
+            VfsError::NotInCloud => {
+                debug!("the cloud is away; the client gets an input/output error");
+                Self::Io
+            }
+            VfsError::Unanswered => Self::Unanswered,
             VfsError::Corrupt { inode, detail } => {
                 error!(
                     inode,

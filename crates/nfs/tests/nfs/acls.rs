@@ -52,10 +52,7 @@ fn for_seven() -> WireAcl {
 }
 
 async fn only_file(simple: &Simple, name: &str) -> FileHandle {
-    let caller = Caller {
-        credentials: Credentials::root(),
-        request: None,
-    };
+    let caller = Caller::new(Credentials::root());
     let name = firn_vfs::Name::new(name.as_bytes().to_vec()).unwrap();
     simple
         .vfs
@@ -94,10 +91,7 @@ async fn a_file_without_an_acl_shows_the_one_that_its_mode_means_with_a_mask_for
         .await
         .unwrap()
         .unwrap();
-    let caller = Caller {
-        credentials: Credentials::root(),
-        request: None,
-    };
+    let caller = Caller::new(Credentials::root());
     let kept = simple
         .vfs
         .get_acl(&caller, only_file(&simple, "f").await)
@@ -204,10 +198,7 @@ async fn a_default_acl_passes_to_what_is_made_in_a_directory() {
     );
     let seven = simple.served.client(user(7)).await;
     assert!(seven.read(&file, 0, 10).await.unwrap().is_ok());
-    let caller = Caller {
-        credentials: Credentials::root(),
-        request: None,
-    };
+    let caller = Caller::new(Credentials::root());
     let (_, of_directory) = simple
         .vfs
         .get_acl(&caller, only_file(&simple, "d").await)

@@ -53,6 +53,7 @@ fn name(status: Status) -> &'static str {
         Status::ServerFault => "NFS3ERR_SERVERFAULT",
         Status::BadType => "NFS3ERR_BADTYPE",
         Status::Jukebox => "NFS3ERR_JUKEBOX",
+        Status::Unanswered => unreachable!("it is never sent"),
     }
 }
 
@@ -355,6 +356,7 @@ async fn every_error_of_the_table_reaches_a_client() {
     // What a store, another edge or a budget brings about, the engine's and the edge's own tests do; here it is how it is told.
     for (error, expected) in [
         (VfsError::Io("the disk failed".into()), "NFS3ERR_IO"),
+        (VfsError::NotInCloud, "NFS3ERR_IO"),
         (VfsError::QuotaExceeded, "NFS3ERR_DQUOT"),
         (
             VfsError::TryAgain {

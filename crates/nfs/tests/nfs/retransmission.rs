@@ -204,10 +204,7 @@ fn run(seed: u64) -> u64 {
         .run(world)
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let listing = simulation.run(async move {
-        let caller = firn_vfs::Caller {
-            credentials: firn_vfs::Credentials::root(),
-            request: None,
-        };
+        let caller = firn_vfs::Caller::new(firn_vfs::Credentials::root());
         vfs.read_directory(&caller, vfs.root(), 0, 1000, false)
             .await
             .unwrap()

@@ -300,10 +300,7 @@ impl fmt::Debug for Octal {
 }
 
 fn root_caller() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 async fn is_directory(vfs: &dyn Vfs, file: FileHandle) -> bool {

@@ -138,10 +138,7 @@ fn path_to(state: &State, inode: u64) -> Option<Vec<Name>> {
 }
 
 async fn walk(vfs: &dyn Vfs, path: &[Name]) -> Option<FileHandle> {
-    let root = Caller {
-        credentials: Credentials::root(),
-        request: None,
-    };
+    let root = Caller::new(Credentials::root());
     let mut at = vfs.root();
     for name in path {
         at = vfs.lookup(&root, at, name).await.ok()?.0;

@@ -104,14 +104,11 @@ fn with_mode(mode: u32) -> SetAttributes {
 }
 
 fn user(uid: u32) -> Caller {
-    Caller {
-        credentials: Credentials {
-            uid,
-            gid: uid,
-            groups: vec![],
-        },
-        request: None,
-    }
+    Caller::new(Credentials {
+        uid,
+        gid: uid,
+        groups: vec![],
+    })
 }
 
 fn root() -> Caller {

@@ -23,7 +23,8 @@ use bytes::Bytes;
 use firn_anchor::{AnchorError, RememberedRoot};
 use firn_env::Backoff;
 use firn_format::{Checkpoint, Pointer, Version};
-use std::{sync::Arc, time::Duration};
+use futures::future::{Either, select};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 /// Runs until the volume stops serving.
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -56,7 +57,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         }
         inner.checkpointer.begin();
         let mut own = own.lock().await;
-        if let Err(error) = checkpoint(&inner, &mut own).await {
+        let (made, over) = (
+            pin!(checkpoint(&inner, &mut own)),
+            pin!(inner.checkpointer.over()),
+        );
+        let Either::Left((made, _)) = select(made, over).await else {
+            return;
+        };
+        if let Err(error) = made {
             // What was frozen stays in the journal and in the frozen layer; only a restart builds it anew.
             let reason = format!("a checkpoint failed and cannot be retried in place: {error}");
             tracing::error!(%error, "checkpoint failed; everything acknowledged is safe in the journal");
@@ -212,6 +220,10 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     inner.env.fault_point("checkpoint.before_commit").await;
     if firn_env::planted!("volume.trim_before_commit") {
         inner.journal.trim(covered).await?;
+    }
+    if firn_env::planted!("volume.level_two_before_root") {
+        inner.checkpointer.times().committed_to = covered;
+        inner.checkpointer.tell_committed();
     }
     commit(inner, own, root, version, committed_at_ms).await?;
     inner.env.fault_point("checkpoint.after_commit").await;

@@ -1,8 +1,8 @@
 //! Changes of a file's data: writes and commits. Reads stand in [`crate::read`].
 
-use crate::{change::ChangeRequest, read::IO_BYTES_MAX, volume::Inner};
+use crate::{change::ChangeRequest, cloud_durability::Waiter, read::IO_BYTES_MAX, volume::Inner};
 use bytes::{Bytes, BytesMut};
-use firn_vfs::{Caller, ChangedAttributes, FileHandle, Stability, VfsError, WriteReply, rules};
+use firn_vfs::{Caller, ChangedAttributes, Durability, FileHandle, Stability, VfsError, WriteReply, rules};
 
 impl Inner {
     pub(super) async fn write_data(
@@ -49,20 +49,33 @@ impl Inner {
         file: FileHandle,
     ) -> Result<ChangedAttributes, VfsError> {
         let number = self.number(file)?;
-        let (attributes, applied) = self
+        let (attributes, applied, changed) = self
             .ask(|state| {
                 let seen = state.see(number)?;
                 rules::may_write(seen.subject(), &caller.credentials)?;
-                Ok((seen.attributes, state.applied))
+                Ok((seen.attributes, state.applied, state.last_change(number)))
             })
             .await?;
         if !firn_env::planted!("volume.commit_without_sync") {
             self.durable(applied).await?;
         }
+        if caller.durability == Durability::Cloud {
+            // Only the file's own changes: what others write all the time must not keep it waiting.
+            self.in_cloud(changed, Waiter::Asks).await?;
+        }
         Ok(ChangedAttributes {
             before: Some(attributes.clone()),
             after: attributes,
         })
+    }
+
+    pub(super) async fn settle(&self, caller: &Caller) -> Result<(), VfsError> {
+        let applied = self.lock().applied;
+        self.durable(applied).await?;
+        match caller.durability {
+            Durability::Journal => Ok(()),
+            Durability::Cloud => self.in_cloud(applied, Waiter::Asks).await,
+        }
     }
 }
 

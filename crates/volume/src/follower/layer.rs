@@ -164,6 +164,11 @@ impl VfsLayer for FollowerVfs {
         self.changing()
     }
 
+    /// Nothing is changed here.
+    async fn settle(&self, _: &Caller) -> Result<(), VfsError> {
+        Ok(())
+    }
+
     async fn create(&self, _: &Caller, _: FileHandle, _: &Name, _: CreateMode) -> Result<Created, VfsError> {
         self.changing()
     }

@@ -118,6 +118,7 @@ calls! {
     read_link: Read (caller: &Caller = caller, file: FileHandle = file) -> (Bytes, Attributes);
     read: Read (caller: &Caller = caller, file: FileHandle = file, offset: u64 = offset, length_bytes: u32 = length_bytes) -> ReadReply;
     write: Change (caller: &Caller = caller, file: FileHandle = file, offset: u64 = offset, data: Vec<Bytes> = data.clone(), stability: Stability = stability) -> WriteReply;
+    settle: Read (caller: &Caller = caller) -> ();
     create: Change (caller: &Caller = caller, directory: FileHandle = directory, name: &Name = name, mode: CreateMode = mode.clone()) -> Created;
     make_directory: Change (caller: &Caller = caller, directory: FileHandle = directory, name: &Name = name, attributes: SetAttributes = attributes.clone()) -> Created;
     make_symlink: Change (caller: &Caller = caller, directory: FileHandle = directory, name: &Name = name, target: Bytes = target.clone(), attributes: SetAttributes = attributes.clone()) -> Created;

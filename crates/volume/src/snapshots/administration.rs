@@ -20,10 +20,7 @@ use tokio::sync::oneshot;
 const RECORD_BYTES: u64 = 1024;
 
 pub(crate) fn administrator() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 impl Volume {

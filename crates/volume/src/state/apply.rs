@@ -256,6 +256,7 @@ impl State {
     fn changed(&mut self, number: u64) -> &mut Entry {
         let entry = self.entries.get_mut(&number).expect("required before the change");
         entry.dirty = true;
+        entry.changed_by = self.applied;
         entry.referenced = true;
         self.dirty.insert(number);
         entry
@@ -269,9 +270,10 @@ impl State {
     fn create(&mut self, directory: u64, name: &[u8], inode: &Inode, now: Timestamp) {
         self.counters.next_inode = self.counters.next_inode.max(inode.number + 1);
         self.counters.files += 1;
-        let previous = self
-            .entries
-            .insert(inode.number, Box::new(Entry::created(inode.clone())));
+        let previous = self.entries.insert(
+            inode.number,
+            Box::new(Entry::created(inode.clone(), self.applied)),
+        );
         assert!(previous.is_none(), "inode numbers are never reused");
         self.dirty.insert(inode.number);
         if directory == inode.number {

@@ -1,7 +1,7 @@
 //! One loaded inode with its layers of data.
 
 use super::directory::{DirectoryPage, LoadedPages, PagePlace};
-use crate::{extents::ExtentMap, inode::Inode};
+use crate::{extents::ExtentMap, inode::Inode, journal::Sequence};
 use bytes::Bytes;
 use firn_format::TreeRoot;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub struct Entry {
     pub pages: LoadedPages,
     /// Changed since the last freeze.
     pub dirty: bool,
+    /// The record that changed it last, while it is dirty or frozen.
+    pub changed_by: Sequence,
     /// Used since the last sweep.
     pub referenced: bool,
 }
@@ -77,11 +79,13 @@ impl Entry {
             frozen: None,
             pages,
             dirty: false,
+            changed_by: Sequence(0),
             referenced: true,
         }
     }
 
-    pub fn created(inode: Inode) -> Self {
+    /// A new inode, made by this record.
+    pub fn created(inode: Inode, created_by: Sequence) -> Self {
         let pages = if inode.is_directory() {
             LoadedPages::new_directory()
         } else {
@@ -95,6 +99,7 @@ impl Entry {
             frozen: None,
             pages,
             dirty: true,
+            changed_by: created_by,
             referenced: true,
         }
     }

@@ -9,6 +9,7 @@ mod detached;
 mod files;
 mod following;
 mod late;
+mod level_two;
 mod quota;
 mod reading_back;
 mod rekeying;

@@ -207,10 +207,7 @@ impl World {
 
 /// A request of root's that nobody repeats.
 pub fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 pub fn config() -> VolumeConfig {

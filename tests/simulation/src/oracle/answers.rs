@@ -29,7 +29,11 @@ pub fn read_model(model: &MemoryVfs) -> Tree {
 pub fn is_trouble(error: &VfsError) -> bool {
     matches!(
         error,
-        VfsError::TryAgain { .. } | VfsError::Fenced | VfsError::Io(_)
+        VfsError::TryAgain { .. }
+            | VfsError::Fenced
+            | VfsError::NotInCloud
+            | VfsError::Unanswered
+            | VfsError::Io(_)
     )
 }
 

@@ -6,6 +6,7 @@
 //! | | how it is seen |
 //! |---|---|
 //! | nothing acknowledged is lost (S2) | each file that was acknowledged is in the volume at the end, or in a salvage clone, and then its path was told |
+//! | what was acknowledged at level 2 is never put aside | each such file is in the volume at the end |
 //! | two members never both change one state (S4) | a name that two offices create exclusively is one's, unless one was taken over |
 //! | what was published is seen (S3) | a read finds no older value than was published before its freshness, at any office |
 //! | write verifiers | what was committed under one verifier is there, also when the volume was taken over in between |
@@ -53,6 +54,8 @@ struct Acknowledged {
 struct Ledger {
     /// Numbers of files that were acknowledged.
     pub files: BTreeSet<u64>,
+    /// Of them, those that were acknowledged at level 2.
+    pub files_in_cloud: BTreeSet<u64>,
     /// Numbers that were given out.
     pub next: u64,
     /// The newest value of each register that anybody tried to write, and whether somebody is at it.

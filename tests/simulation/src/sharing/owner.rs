@@ -19,10 +19,7 @@ const STEPS: u64 = 60;
 
 /// A request of root's that nobody repeats.
 pub fn root() -> Caller {
-    Caller {
-        credentials: Credentials::root(),
-        request: None,
-    }
+    Caller::new(Credentials::root())
 }
 
 /// The bytes of a file that is full of a number.

@@ -5,7 +5,7 @@ use super::{Acknowledged, REGISTERS, office::Office};
 use crate::sharing::owner::{filled, root};
 use bytes::Bytes;
 use firn_env::sim::Seeded;
-use firn_vfs::{CreateMode, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
+use firn_vfs::{Caller, CreateMode, Durability, FileHandle, Name, SetAttributes, Stability, Vfs, VfsError};
 use firn_volume::{MemberRole, MemberVfs};
 use std::{sync::Arc, time::Duration};
 
@@ -107,11 +107,13 @@ async fn write(
     name: &Name,
     number: u64,
     stability: Stability,
+    durability: Durability,
 ) -> Result<FileHandle, VfsError> {
+    let caller = Caller { durability, ..root() };
     for _ in 0..4 {
         let file = found(vfs, name).await?;
         let data = vec![Bytes::from(filled(number, FILE_BYTES))];
-        match vfs.write(&root(), file, 0, data, stability).await {
+        match vfs.write(&caller, file, 0, data, stability).await {
             // It was in what a takeover cut off.
             Err(VfsError::Stale) => {}
             written => return written.map(|_| file),
@@ -160,15 +162,23 @@ pub async fn make_file(office: &Arc<Office>) -> bool {
         ledger.next += 1;
         ledger.next
     };
+    let durability = match number % 3 {
+        0 => Durability::Cloud,
+        _ => Durability::Journal,
+    };
     let made = call(office, move |vfs| async move {
-        write(&vfs, &file_name(number), number, Stability::FileSync).await
+        write(&vfs, &file_name(number), number, Stability::FileSync, durability).await
     })
     .await;
     refused(office, "a new file", &made);
     let is_made = matches!(made, Some(Ok(_)));
     if is_made {
         office.shared.count("files");
-        office.shared.ledger().files.insert(number);
+        let mut ledger = office.shared.ledger();
+        ledger.files.insert(number);
+        if durability == Durability::Cloud {
+            ledger.files_in_cloud.insert(number);
+        }
     }
     is_made
 }
@@ -184,7 +194,14 @@ async fn write_register(office: &Arc<Office>, register: usize) {
         ledger.attempts[register]
     };
     let written = call(office, move |vfs| async move {
-        write(&vfs, &register_name(register), value, Stability::FileSync).await
+        write(
+            &vfs,
+            &register_name(register),
+            value,
+            Stability::FileSync,
+            Durability::Journal,
+        )
+        .await
     })
     .await;
     refused(office, "a register", &written);
@@ -276,7 +293,7 @@ async fn write_unstably(office: &Arc<Office>, pause: Duration) {
     let written_as = file_name.clone();
     let written = call(office, move |vfs| {
         let file_name = written_as.clone();
-        async move { write(&vfs, &file_name, number, Stability::Unstable).await }
+        async move { write(&vfs, &file_name, number, Stability::Unstable, Durability::Journal).await }
     })
     .await;
     refused(office, "an unstable write", &written);

@@ -70,10 +70,22 @@ pub async fn judge(env: &Env, world: &World, offices: &[Arc<Office>], shared: &S
         .iter()
         .filter(|file| !in_volume.contains(file) && !ledger.paths.contains(&format!("/w{file}")))
         .collect();
+    let put_aside: Vec<_> = ledger
+        .files_in_cloud
+        .iter()
+        .filter(|file| !in_volume.contains(file))
+        .collect();
+    let put_aside = format!("{put_aside:?}");
+    shared.add("files at level 2", ledger.files_in_cloud.len() as u64);
     let (lost, untold) = (format!("{lost:?}"), format!("{untold:?}"));
     let doubles: Vec<_> = ledger.exclusive.iter().filter(|(_, made)| **made > 1).collect();
     let doubles = format!("{doubles:?}");
     drop(ledger);
+    if put_aside != "[]" {
+        shared.fail(format!(
+            "acknowledged at level 2 and not in the volume: {put_aside}"
+        ));
+    }
     if lost != "[]" {
         shared.fail(format!(
             "acknowledged and neither in the volume nor salvaged: {lost}"
