@@ -20,6 +20,7 @@
 #   make simulate-anchor HISTORIES=n: callers of the anchor service through a bad network and restarts; SEED=s repeats one
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
 #   make check-disk-kernel  a kernel, its NBD client and its NFS client: ext4 and SQLite on a disk through kill -9; what a tenant types of disks, caps, snapshots, rekeys
+#   make check-offices   two offices of one shared volume under a kernel's NFS client, at 0, 30 and 100 ms to the cloud; an edge that is killed, and one that is cut off
 #   make check-postgres  KILLS=n: PostgreSQL on a virtual disk that is killed; every acknowledged commit, and amcheck
 #   make check-api       the control plane against its OpenAPI document, with requests made by Schemathesis
 #   make check-policy    the control plane's policies by Open Policy Agent: tests, every line covered
@@ -48,7 +49,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -132,6 +133,11 @@ check-disk-kernel:
 	@cargo build --locked --quiet --release -p firn-blockd -p firn-cli -p firn-dev -p firn-edge
 	@tests/lab/run-kernel-tests disk $(CARGO_TARGET_DIR)/release/firn-blockd
 	@tests/lab/run-kernel-tests tenant $(CARGO_TARGET_DIR)/release
+
+check-offices:
+	@scripts/setup test
+	@cargo build --locked --quiet --release -p firn-edge
+	@tests/lab/run-kernel-tests offices $(CARGO_TARGET_DIR)/release/firn-edge
 
 check-postgres:
 	@scripts/setup bench
