@@ -128,6 +128,32 @@ holds "dpkg says what is half done" "dpkg --audit | grep -q firn-edge"
 typed "and ends it" "dpkg --configure -a"
 holds "nothing is left to do, and it serves" "test -z \"\$(dpkg --audit)\" && systemctl is-active -q firn-edge && cmp /tmp/copy/2 /mnt/firn/2"
 
+echo "== the disk is full at an upgrade"
+# Programs are on a file system of their own, and there is no room for a second one of the edge's.
+pid=$(edge_pid)
+again="apt-get install -q -y --reinstall --no-install-recommends $(deb firn-edge "$NEW")"
+as_it_was() { echo "test -z \"\$(dpkg --audit)\" && dpkg --verify firn-edge && test $(edge_pid) = $pid && cmp /tmp/copy/1 /mnt/firn/1 && echo full > /mnt/firn/more && sync -f /mnt/firn"; }
+must mkdir /tmp/small
+must mount -t tmpfs -o size=$(($(du -sk /usr/bin | cut -f1) + 8192))k tmpfs /tmp/small
+must cp -a /usr/bin/. /tmp/small/
+must mount --bind /tmp/small /usr/bin
+holds "it is refused" "! $again > /tmp/said 2>&1"
+holds "in one line that says what is safe and what to do" "grep '^firn-edge: .* MiB free, and this takes .*: free space, then run the same command again. Nothing was changed' /tmp/said || { cat /tmp/said; exit 1; }"
+holds "nothing is half done: the old program serves, and the client writes" "$(as_it_was)"
+holds "upgrade --check says so before" "runuser -u firn -- firn-edge upgrade --check --offline | grep '^will hurt *program .*free space first'"
+# As much as is wanted is free, and it is found out in the middle of unpacking that it cannot be had.
+must mount -o "remount,size=100%,nr_inodes=$(($(find /tmp/small | wc -l) + 1))" /tmp/small
+holds "dpkg finds the disk full in the middle" "! $again > /tmp/said 2>&1"
+holds "and says so" "grep -q 'No space left on device' /tmp/said || { cat /tmp/said; exit 1; }"
+holds "it takes back what it did: the old program serves, and the client writes" "$(as_it_was)"
+must mount -o remount,nr_inodes=0 /tmp/small
+typed "with room the same command goes through" "$again"
+holds "another process serves what was written" "test \$(systemctl show --value --property=MainPID firn-edge.service) != $pid && systemctl is-active -q firn-edge && grep -q full /mnt/firn/more && cmp /tmp/copy/2 /mnt/firn/2"
+must umount -l /usr/bin
+must umount -l /tmp/small
+# What is started ten times in five minutes is not started any more, and here it is not the edge that ends.
+must systemctl reset-failed firn-edge
+
 echo "== a directory of this machine too"
 mkdir -p /srv/files /etc/systemd/system/firn-edge.service.d
 must cp /usr/share/doc/firn-edge/examples/firn-edge-mount.conf /etc/systemd/system/firn-edge.service.d/mount.conf
