@@ -65,8 +65,11 @@ numbers! {
         INTERRUPT = 36;
         DESTROY = 38;
         BATCH_FORGET = 42;
+        FALLOCATE = 43;
         READDIRPLUS = 44;
         RENAME2 = 45;
+        LSEEK = 46;
+        COPY_FILE_RANGE = 47;
     }
 }
 
@@ -161,6 +164,23 @@ numbers! {
         REGULAR = 0o100_000;
         LINK = 0o120_000;
         SOCKET = 0o140_000;
+    }
+}
+
+numbers! {
+    /// Modes of fallocate(2).
+    allocate: u32 {
+        KEEP_SIZE = 1 << 0;
+        PUNCH_HOLE = 1 << 1;
+        ZERO_RANGE = 1 << 4;
+    }
+}
+
+numbers! {
+    /// What lseek(2) is relative to, beside what the kernel answers itself.
+    whence: u32 {
+        DATA = 3;
+        HOLE = 4;
     }
 }
 

@@ -9,6 +9,7 @@ mod extended;
 mod listing;
 mod locking;
 mod names;
+mod space;
 
 use crate::{
     errno::Failure,
@@ -157,6 +158,20 @@ impl Operations {
                 flags,
                 lock_owner,
             } => self.release(node, handle, flags, lock_owner).await,
+            Operation::Allocate { offset, length, mode } => {
+                self.allocate(node, (offset, length), mode, interrupted).await
+            }
+            Operation::Seek { offset, whence } => self.seek(node, offset, whence).await,
+            Operation::CopyRange {
+                offset,
+                to,
+                to_offset,
+                length,
+                flags,
+            } => {
+                self.copy_range((node, offset), (to, to_offset), length, flags, interrupted)
+                    .await
+            }
             Operation::FSync => self.commit(node).await,
             Operation::Flush { handle, lock_owner } => self.flush(node, handle, lock_owner).await,
             Operation::SetXattr {

@@ -149,6 +149,11 @@ pub(crate) fn length(length: u32) -> Bytes {
     bytes.freeze()
 }
 
+/// A place in a file.
+pub(crate) fn offset(offset: u64) -> Bytes {
+    Bytes::copy_from_slice(&offset.to_le_bytes())
+}
+
 pub(crate) fn status(status: &FileSystemStatus) -> Bytes {
     let unit = u64::from(BLOCK_BYTES);
     let mut bytes = BytesMut::with_capacity(80);

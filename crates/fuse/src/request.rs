@@ -178,6 +178,22 @@ pub(crate) enum Operation {
         unique: u64,
     },
     Destroy,
+    Allocate {
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Seek {
+        offset: u64,
+        whence: u32,
+    },
+    CopyRange {
+        offset: u64,
+        to: u64,
+        to_offset: u64,
+        length: u64,
+        flags: u64,
+    },
     /// Anything else; the kernel does without once it was told so.
     Unknown,
 }
@@ -221,6 +237,19 @@ fn lock(body: &mut Body) -> Result<Lock, Malformed> {
         end,
         kind,
         flags: body.u32()?,
+    })
+}
+
+fn copy_range(body: &mut Body) -> Result<Operation, Malformed> {
+    body.skip(8)?;
+    let (offset, to) = (body.u64()?, body.u64()?);
+    body.skip(8)?;
+    Ok(Operation::CopyRange {
+        offset,
+        to,
+        to_offset: body.u64()?,
+        length: body.u64()?,
+        flags: body.u64()?,
     })
 }
 
@@ -324,6 +353,22 @@ fn operation(header: &Header, body: &mut Body) -> Result<Operation, Malformed> {
                 lock_owner: body.u64()?,
             }
         }
+        opcode::FALLOCATE => {
+            body.skip(8)?;
+            Operation::Allocate {
+                offset: body.u64()?,
+                length: body.u64()?,
+                mode: body.u32()?,
+            }
+        }
+        opcode::LSEEK => {
+            body.skip(8)?;
+            Operation::Seek {
+                offset: body.u64()?,
+                whence: body.u32()?,
+            }
+        }
+        opcode::COPY_FILE_RANGE => copy_range(body)?,
         opcode::FSYNC => Operation::FSync,
         opcode::FLUSH => {
             let handle = body.u64()?;

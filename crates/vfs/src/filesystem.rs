@@ -236,6 +236,15 @@ pub struct Limits {
     pub maximum_io_bytes: u32,
 }
 
+/// What [`Vfs::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// A byte of data (SEEK_DATA).
+    Data,
+    /// A byte in a hole (SEEK_HOLE).
+    Hole,
+}
+
 /// How an extended attribute is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
@@ -305,6 +314,15 @@ pub trait Vfs: Send + Sync {
         offset: u64,
         length_bytes: u32,
     ) -> Result<ReadReply, VfsError>;
+    /// The first byte at or behind `offset` that is data, or in a hole; `None` if there is none before the end, which counts as a hole.
+    /// All of a hole reads as zeros; what reads as zeros need not be one.
+    async fn seek(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<Option<u64>, VfsError>;
     /// Writes `data` at `offset`, whole. The owner may write regardless of mode.
     async fn write(
         &self,

@@ -4,7 +4,7 @@
 
 use crate::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
+    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, SeekTo,
     SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode,
 };
 use async_trait::async_trait;
@@ -62,6 +62,7 @@ layer! {
     check_access(caller: &Caller, file: FileHandle, asked: AccessMask) -> (AccessMask, Attributes);
     read_link(caller: &Caller, file: FileHandle) -> (Bytes, Attributes);
     read(caller: &Caller, file: FileHandle, offset: u64, length_bytes: u32) -> ReadReply;
+    seek(caller: &Caller, file: FileHandle, offset: u64, to: SeekTo) -> Option<u64>;
     write(caller: &Caller, file: FileHandle, offset: u64, data: Vec<Bytes>, stability: Stability) -> WriteReply;
     commit(caller: &Caller, file: FileHandle) -> ChangedAttributes;
     settle(caller: &Caller) -> ();

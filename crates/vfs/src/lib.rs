@@ -21,8 +21,8 @@ pub use attributes::{Attributes, ChangedAttributes, FileKind, SetAttributes, Set
 pub use error::VfsError;
 pub use filesystem::{
     AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, Durability,
-    FileHandle, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, Stability, Vfs,
-    WriteReply, XattrMode,
+    FileHandle, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, SeekTo, Stability,
+    Vfs, WriteReply, XattrMode,
 };
 pub use layer::VfsLayer;
 #[cfg(feature = "testing")]

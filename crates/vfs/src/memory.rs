@@ -22,7 +22,7 @@ pub use crash::{LossOrder, UnstableFile};
 
 use crate::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
+    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, SeekTo,
     SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode, rules,
 };
 use async_trait::async_trait;
@@ -215,6 +215,20 @@ impl Vfs for MemoryVfs {
         length_bytes: u32,
     ) -> Result<ReadReply, VfsError> {
         self.state().read(caller, file, offset, length_bytes, self.now())
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<Option<u64>, VfsError> {
+        let state = self.state();
+        let inode = state.get(file)?;
+        rules::may_read(inode.subject(), &caller.credentials)?;
+        let content = inode.content().ok_or(VfsError::InvalidArgument)?;
+        Ok(content.seek(offset, to))
     }
 
     async fn write(

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use changes::{after, changed, planned_create};
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
+    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, SeekTo,
     SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode, rules,
 };
 use place::{Place, Tree};
@@ -142,6 +142,19 @@ impl Vfs for Volume {
                 let view = tree.read_view(&self.inner);
                 view.read(caller, file, offset, length_bytes).await
             }
+        }
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<Option<u64>, VfsError> {
+        match self.inner.place(file)? {
+            Place::Snapshots => Err(VfsError::InvalidArgument),
+            Place::Tree(tree) => tree.read_view(&self.inner).seek(caller, file, offset, to).await,
         }
     }
 

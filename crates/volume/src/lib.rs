@@ -20,6 +20,7 @@ mod filesystem;
 mod follower;
 mod formats;
 mod freshness;
+mod holes;
 mod inode;
 pub mod journal;
 mod kept_checkpoint;

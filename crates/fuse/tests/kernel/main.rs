@@ -7,4 +7,5 @@
 
 mod files;
 mod sharing;
+mod space;
 mod world;

@@ -92,6 +92,11 @@ impl World {
         at
     }
 
+    /// Requests of the kernel so far.
+    pub fn requests(&self) -> u64 {
+        self.mount.as_ref().map_or(0, |mount| mount.status().requests)
+    }
+
     /// By the other protocol.
     pub fn write(&self, file: FileHandle, data: &'static [u8]) {
         let data = vec![Bytes::from_static(data)];

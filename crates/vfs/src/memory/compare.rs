@@ -5,7 +5,9 @@
 //! must be one file on the other side too. Each side must also agree with itself: listing without a name twice, listing
 //! and lookup naming the same file, `..` leading back.
 
-use crate::{Attributes, Caller, Credentials, DirectoryEntry, FileHandle, FileKind, Name, Vfs, VfsError};
+use crate::{
+    Attributes, Caller, Credentials, DirectoryEntry, FileHandle, FileKind, Name, SeekTo, Vfs, VfsError,
+};
 use bytes::Bytes;
 use std::{collections::BTreeMap, fmt};
 
@@ -13,6 +15,8 @@ use std::{collections::BTreeMap, fmt};
 const PAGE_ENTRIES: u32 = 61;
 /// Bytes per `read`.
 const CHUNK_BYTES: u64 = 256 << 10;
+/// Holes of one file that are looked at.
+const STRETCHES_MAX: usize = 32;
 /// Directories deeper than this are taken for a cycle.
 const DEPTH_MAX: usize = 10_000;
 
@@ -99,6 +103,47 @@ pub(super) async fn file_differs(
         .is_some()
 }
 
+/// What is wrong with what a file calls holes and data: holes read as zeros, and the two take turns up to the end.
+async fn wrong_holes(vfs: &dyn Vfs, file: FileHandle, size_bytes: u64) -> Option<String> {
+    let caller = root_caller();
+    let mut at = 0;
+    for _ in 0..STRETCHES_MAX {
+        let data = match vfs.seek(&caller, file, at, SeekTo::Data).await {
+            Ok(data) => data,
+            Err(error) => return Some(format!("no data is found from {at} on: {error}")),
+        };
+        let end = data.unwrap_or(size_bytes);
+        if end < at || end > size_bytes {
+            return Some(format!("data behind {at} begins at {end} of {size_bytes}"));
+        }
+        // Its beginning and its end.
+        let tail = at.max(end.saturating_sub(CHUNK_BYTES));
+        for from in [at, tail] {
+            let length = (end - from).min(CHUNK_BYTES) as u32;
+            let read = vfs.read(&caller, file, from, length).await;
+            let is_zero = |part: &Bytes| part.iter().all(|byte| *byte == 0);
+            match read {
+                Ok(read) if read.data.iter().all(is_zero) => {}
+                Ok(_) => return Some(format!("there is data in the hole {at}..{end}")),
+                Err(error) => return Some(format!("the hole {at}..{end} cannot be read: {error}")),
+            }
+        }
+        let data = data?;
+        at = match vfs.seek(&caller, file, data, SeekTo::Hole).await {
+            Ok(Some(hole)) if hole > data && hole <= size_bytes => hole,
+            other => {
+                return Some(format!(
+                    "the hole behind {data} of {size_bytes} begins at {other:?}"
+                ));
+            }
+        };
+        if at >= size_bytes {
+            return None;
+        }
+    }
+    None
+}
+
 struct Comparison<'a> {
     left: &'a dyn Vfs,
     right: &'a dyn Vfs,
@@ -154,6 +199,11 @@ impl Comparison<'_> {
             let difference = first_content_difference(sides.0, sides.1, a.size_bytes, self.compare).await;
             if let Some(difference) = difference {
                 self.found(path, difference);
+            }
+            for (side, (vfs, file)) in [("left", sides.0), ("right", sides.1)] {
+                if let Some(wrong) = wrong_holes(vfs, file, a.size_bytes).await {
+                    self.found(path, format!("on the {side} {wrong}"));
+                }
             }
         }
         if a.kind == FileKind::Symlink {

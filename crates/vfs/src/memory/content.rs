@@ -1,5 +1,6 @@
 //! The bytes of a sparse file: pages that hold data, and holes that hold nothing.
 
+use crate::SeekTo;
 use bytes::{Bytes, BytesMut};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -53,6 +54,35 @@ impl Content {
             position += part as u64;
         }
         bytes.freeze()
+    }
+
+    /// Holes are whatever reads as zeros.
+    pub(super) fn seek(&self, offset: u64, to: SeekTo) -> Option<u64> {
+        let mut at = offset;
+        while at < self.size_bytes {
+            let index = at / PAGE_BYTES;
+            let Some(page) = self.pages.get(&index) else {
+                match to {
+                    SeekTo::Hole => return Some(at),
+                    SeekTo::Data => {
+                        let (next, _) = self.pages.range(index..).next()?;
+                        at = next * PAGE_BYTES;
+                        continue;
+                    }
+                }
+            };
+            let within = (at % PAGE_BYTES) as usize;
+            let is_wanted = |byte: &u8| (*byte == 0) == (to == SeekTo::Hole);
+            if let Some(found) = page[within..].iter().position(is_wanted) {
+                at += found as u64;
+                break;
+            }
+            at = (index + 1) * PAGE_BYTES;
+        }
+        match to {
+            SeekTo::Data => (at < self.size_bytes).then_some(at),
+            SeekTo::Hole => (offset < self.size_bytes).then_some(at.min(self.size_bytes)),
+        }
     }
 
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) {

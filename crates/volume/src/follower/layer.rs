@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CreateMode, Created, DirectoryPage, FileHandle,
-    FileKind, FileSystemStatus, Name, ReadReply, Removed, Renamed, SetAttributes, Stability, Timestamp, Vfs,
-    VfsError, VfsLayer, WriteReply, XattrMode,
+    FileKind, FileSystemStatus, Name, ReadReply, Removed, Renamed, SeekTo, SetAttributes, Stability,
+    Timestamp, Vfs, VfsError, VfsLayer, WriteReply, XattrMode,
 };
 
 /// Newer roots that one call is made again on.
@@ -98,6 +98,17 @@ impl VfsLayer for FollowerVfs {
         length_bytes: u32,
     ) -> Result<ReadReply, VfsError> {
         self.reading(|| Vfs::read(&self.0, caller, file, offset, length_bytes))
+            .await
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        file: FileHandle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<Option<u64>, VfsError> {
+        self.reading(|| Vfs::seek(&self.0, caller, file, offset, to))
             .await
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use firn_format::ROOT_DIRECTORY;
 use firn_vfs::{
     AccessMask, Acl, Attributes, Caller, ChangedAttributes, CompletedRequest, CreateMode, Created,
-    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed,
+    DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, SeekTo,
     SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode, rules,
 };
 use std::sync::Arc;
@@ -117,6 +117,7 @@ calls! {
     check_access: Read (caller: &Caller = caller, file: FileHandle = file, asked: AccessMask = asked) -> (AccessMask, Attributes);
     read_link: Read (caller: &Caller = caller, file: FileHandle = file) -> (Bytes, Attributes);
     read: Read (caller: &Caller = caller, file: FileHandle = file, offset: u64 = offset, length_bytes: u32 = length_bytes) -> ReadReply;
+    seek: Read (caller: &Caller = caller, file: FileHandle = file, offset: u64 = offset, to: SeekTo = to) -> Option<u64>;
     write: Change (caller: &Caller = caller, file: FileHandle = file, offset: u64 = offset, data: Vec<Bytes> = data.clone(), stability: Stability = stability) -> WriteReply;
     settle: Read (caller: &Caller = caller) -> ();
     create: Change (caller: &Caller = caller, directory: FileHandle = directory, name: &Name = name, mode: CreateMode = mode.clone()) -> Created;

@@ -8,6 +8,7 @@ mod damage;
 mod detached;
 mod files;
 mod following;
+mod holes;
 mod late;
 mod level_two;
 mod quota;
