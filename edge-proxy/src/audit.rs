@@ -1,11 +1,16 @@
-//! `firn-edge audit`: a random sample of what the store should have, read from it, and with which probability damage would have been found.
+//! `firn-edge audit`: a random sample of what the store should have, read from it, and with which probability damage would have been found;
+//! and what past ones found.
 
 use crate::{
     admin::{Client, Command, Reply, expect_end},
+    auditor::{
+        AuditPart, LastAudit,
+        kept::{AskedBy, KeptAudit, KeptAudits},
+    },
     commands::Output,
     config::Config,
     failure::Failure,
-    report::size,
+    report::{size, span},
     snapshots::utc,
 };
 use firn_cleaner::{AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, VolumeAudit};
@@ -13,9 +18,29 @@ use firn_env::{eprintln, print, println};
 use firn_quantity::{Dollars, Money};
 use std::fmt::Write;
 
+/// What is asked about audits.
+#[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct AuditArguments {
+    #[command(subcommand)]
+    command: Option<AuditCommand>,
+    #[command(flatten)]
+    asked: AskedArguments,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum AuditCommand {
+    /// Past audits and what they found, oldest first: those by the calendar and those that were asked for. The edge need not run.
+    List {
+        /// For people or as JSON, with the whole reports.
+        #[arg(long, value_enum, default_value = "text")]
+        output: Output,
+    },
+}
+
 /// How much is asked.
 #[derive(Clone, Debug, clap::Args)]
-pub struct AuditArguments {
+struct AskedArguments {
     /// Bytes that are drawn at random; each takes one request. 688 find 1 % of damage with 99.9 %.
     #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_CHALLENGES,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHALLENGES)))]
@@ -32,9 +57,102 @@ fn dollars(text: &str) -> Result<Money, String> {
     Money::parse(text).ok_or_else(|| format!("{text:?} is no amount of dollars such as 0.25"))
 }
 
+/// `firn-edge audit` and `firn-edge audit list`.
+pub async fn run(config: &Config, arguments: AuditArguments) -> Result<(), Failure> {
+    match arguments.command {
+        None => audit(config, arguments.asked).await,
+        Some(AuditCommand::List { output }) => list(config, output),
+    }
+}
+
+fn list(config: &Config, output: Output) -> Result<(), Failure> {
+    let (kept, damaged) = KeptAudits::open(&config.volume.state_directory);
+    for detail in damaged {
+        eprintln!("a kept audit cannot be read, and is left out: {detail}");
+    }
+    match output {
+        Output::Text => print!("{}", table(kept.audits())),
+        Output::Json => println!(
+            "{}",
+            serde_json::to_string_pretty(kept.audits()).map_err(Failure::new)?
+        ),
+    }
+    Ok(())
+}
+
+fn table(audits: &[KeptAudit]) -> String {
+    if audits.is_empty() {
+        return "no audits are kept; make one with: firn-edge audit\n".into();
+    }
+    let mut text = format!(
+        "{:<24} {:<13} {:<10} {:>10} {:>10} {:>12}  {}\n",
+        "ENDED (UTC)", "ASKED BY", "OUTCOME", "CHALLENGES", "1 % FOUND", "COST", "DETAIL"
+    );
+    for audit in audits {
+        let last = LastAudit::of(audit);
+        let asked_by = match audit.asked_by {
+            AskedBy::Calendar => "calendar",
+            AskedBy::Administrator => "administrator",
+        };
+        let _ = writeln!(
+            text,
+            "{:<24} {:<13} {:<10} {:>10} {:>10} {:>12}  {}",
+            utc(audit.ended_at_ms),
+            asked_by,
+            audit.outcome.name(),
+            last.challenges,
+            percent(last.one_percent_found),
+            Dollars(Money::of_nanos(last.nanodollars)).to_string(),
+            audit.detail.as_deref().unwrap_or("-")
+        );
+    }
+    text
+}
+
+/// Rounded down: never more than is true.
+fn percent(probability: f64) -> String {
+    format!("{:.2} %", (probability * 10_000.0).floor() / 100.0)
+}
+
+/// What `status` tells; nothing if no audit was ever made or is to be.
+pub fn line(audits: &AuditPart) -> Option<String> {
+    let when = match (audits.is_running, audits.every_ms) {
+        (true, _) => "one is under way".into(),
+        (false, Some(every)) => format!("every {}", span(every)),
+        (false, None) => "when asked for".into(),
+    };
+    let Some(last) = &audits.last else {
+        audits.every_ms?;
+        return Some(format!("{when}; none was made yet"));
+    };
+    let mut text = format!(
+        "{when}; the last, {}: {}",
+        utc(last.ended_at_ms),
+        last.outcome.name()
+    );
+    if last.challenges > 0 {
+        let found = percent(last.one_percent_found);
+        let cost = Dollars(Money::of_nanos(last.nanodollars));
+        let _ = write!(
+            text,
+            ", 1 % of damage would have been found with {found}, for {cost}"
+        );
+    }
+    if let Some(detail) = &last.detail {
+        let _ = write!(text, "; {detail}");
+    }
+    if audits.is_overdue {
+        text.push_str("; OVERDUE: for three periods none found everything right (firn-edge audit list)");
+    }
+    if let Some(error) = &audits.not_kept {
+        let _ = write!(text, "; it could not be kept: {error}");
+    }
+    Some(text)
+}
+
 /// Asks the running edge, and fails if something is damaged (6) or not everything was asked (1).
-pub async fn audit(config: &Config, arguments: AuditArguments) -> Result<(), Failure> {
-    let AuditArguments {
+async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure> {
+    let AskedArguments {
         challenges,
         budget,
         output,
@@ -148,10 +266,12 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
     }
 }
 
-/// Rounded down: never more than is true.
 fn detection(detection: &Detection) -> String {
-    let percent = (detection.probability * 10_000.0).floor() / 100.0;
-    format!("{} % with {percent:.2} %", detection.share * 100.0)
+    format!(
+        "{} % with {}",
+        detection.share * 100.0,
+        percent(detection.probability)
+    )
 }
 
 #[cfg(test)]

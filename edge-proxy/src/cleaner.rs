@@ -9,9 +9,8 @@
 
 use crate::{config::CleanerSection, parts::Outside};
 use firn_anchor::Anchor;
-use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError, Cleaner, Limits, Plan, Report};
+use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
 use firn_env::Env;
-use firn_format::VolumeId;
 use firn_quantity::Money;
 use firn_store::{ProviderPrices, Route, Store, Usage};
 use firn_volume::Volume;
@@ -62,7 +61,6 @@ pub enum Cleaned {
 pub struct InsideCleaner {
     env: Env,
     store: Arc<dyn Store>,
-    volume: VolumeId,
     anchor: Anchor,
     limits: Limits,
     every: Option<Duration>,
@@ -106,12 +104,7 @@ fn millis(duration: Duration) -> i64 {
 
 impl InsideCleaner {
     /// A cleaner that has made no request yet.
-    pub fn new(
-        outside: &Outside,
-        (volume, anchor): (VolumeId, Anchor),
-        section: &CleanerSection,
-        book: ProviderPrices,
-    ) -> Self {
+    pub fn new(outside: &Outside, anchor: Anchor, section: &CleanerSection, book: ProviderPrices) -> Self {
         let store = outside.stack.store.clone();
         let limits = section.limits();
         let every = section.every.map(|span| span.0);
@@ -123,7 +116,6 @@ impl InsideCleaner {
             }),
             env: outside.env.clone(),
             store,
-            volume,
             anchor,
             limits,
             every,
@@ -238,26 +230,6 @@ impl InsideCleaner {
         let report = self.clean().await?;
         let cost = self.cost(&report.usage);
         Ok(Cleaned::Done(Box::new(report), cost))
-    }
-
-    /// A random sample of what the volume needs, read from the store and not from this edge's caches.
-    ///
-    /// # Errors
-    /// As [`firn_cleaner::audit`].
-    pub async fn audit(
-        &self,
-        challenges: u32,
-        budget: Money,
-        progress: &AuditProgress,
-    ) -> Result<AuditReport, CleanError> {
-        let request = AuditRequest {
-            volume: Some(self.volume),
-            challenges,
-            budget,
-            prices: self.book.clone(),
-            route: Route::Internet,
-        };
-        firn_cleaner::audit(&self.env, self.store.clone(), &self.anchor, &request, progress).await
     }
 
     /// The office's line is not in the bucket's region.

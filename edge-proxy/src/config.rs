@@ -1,11 +1,13 @@
 //! The configuration of a volume of an edge. `firn-edge.example.toml` explains every key of the file ([`EdgeConfig`]); a test holds the
 //! two together.
 
+mod audit;
 mod cleaner;
 mod file;
 mod shares;
 mod snapshots;
 
+pub use audit::AuditSection;
 pub use cleaner::CleanerSection;
 pub use file::EdgeConfig;
 pub use snapshots::SnapshotsSection;
@@ -53,6 +55,7 @@ pub struct Config {
     pub(crate) costs: CostsSection,
     pub(crate) snapshots: SnapshotsSection,
     pub(crate) cleaner: CleanerSection,
+    pub(crate) audit: AuditSection,
     pub(crate) keys: KeysSection,
     pub(crate) access_log: AccessLogSection,
 }
@@ -450,6 +453,7 @@ mod tests {
         );
         assert_eq!(format!("{:?}", example.cleaner), format!("{:?}", minimal.cleaner));
         assert_eq!(example.access_log, minimal.access_log);
+        assert_eq!(format!("{:?}", example.audit), format!("{:?}", minimal.audit));
     }
 
     #[test]

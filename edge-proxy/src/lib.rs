@@ -10,6 +10,7 @@ mod admin;
 pub mod allocator;
 mod anchor;
 mod audit;
+mod auditor;
 mod bounds;
 mod certificate;
 mod check;

@@ -2,6 +2,7 @@
 
 use crate::{
     admin::{Admin, DrainRequest},
+    auditor::Auditor,
     certificate::keep_renewed,
     cleaner::InsideCleaner,
     config::Config,
@@ -199,10 +200,21 @@ impl Life {
         let book = config.price_book()?;
         let cleaner = Arc::new(InsideCleaner::new(
             outside,
-            (parts.volume, parts.anchor.clone()),
+            parts.anchor.clone(),
             &config.cleaner,
             book.clone(),
         ));
+        let auditor = Arc::new(Auditor::new(
+            outside,
+            (parts.volume, parts.anchor.clone()),
+            &config.audit,
+            book.clone(),
+            &config.volume.state_directory,
+        ));
+        if is_owned {
+            let auditing = auditor.clone().keep_audited(volume.clone());
+            beside.push(Background(outside.env.spawn("audit", auditing)));
+        }
         let detached = match opened.mode {
             Mode::Owned(rings) => {
                 let of = volume.clone();
@@ -264,7 +276,7 @@ impl Life {
             &volume,
             config.volume_config()?,
             fixed,
-            cleaner,
+            (cleaner, auditor),
             (service, detached.clone()),
         ));
         let (drains, mut drain_requests) = mpsc::channel(1);

@@ -7,6 +7,7 @@
 //!
 //! An edge with several volumes tells of each: its figures have a label `volume`, and `/healthz` answers 200 while any of them is served.
 
+mod audits;
 mod families;
 mod figures;
 

@@ -102,7 +102,8 @@ enum Command {
     Drain,
     /// Reads everything committed from the store and checks it while the edge serves; names each damaged file.
     Verify,
-    /// Reads a random sample of what the store should have and checks it; tells with which probability damage would have been found.
+    /// Reads a random sample of what the store should have and checks it; tells with which probability damage would have been found, and
+    /// what past audits found.
     Audit(audit::AuditArguments),
     /// Makes, lists, protects and deletes snapshots of the volume the edge serves.
     Snapshot {
@@ -302,7 +303,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Sync => commands::until_done(&config, admin::Command::Sync, "syncing").await,
         Command::Drain => commands::until_done(&config, admin::Command::Drain, "draining").await,
         Command::Verify => commands::verify(&config).await,
-        Command::Audit(arguments) => audit::audit(&config, arguments).await,
+        Command::Audit(arguments) => audit::run(&config, arguments).await,
         Command::Snapshot { what } => snapshots::snapshot(&config, what).await,
         Command::Restore {
             snapshot,

@@ -1,6 +1,7 @@
 //! Snapshots for people: the tables of `status` and `top`.
 
 use crate::{
+    audit,
     cleaner::{Cleaned, CleanerPart},
     durability::LevelTwoPart,
     sharing,
@@ -350,6 +351,9 @@ pub fn status(snapshot: &Snapshot) -> String {
     }
     if let Some(text) = cleaner_line(&snapshot.cleaner) {
         row("Cleaner", text);
+    }
+    if let Some(text) = audit::line(&snapshot.audit) {
+        row("Audits", text);
     }
     out
 }

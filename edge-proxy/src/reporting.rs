@@ -10,6 +10,7 @@
 //! New writes that are refused are something: a cap that is raised is noticed by the next of them, and in half a minute without any.
 
 use crate::{
+    auditor::kept::Outcome,
     config::Config,
     desired::{Desired, Held},
     failure::Failure,
@@ -210,7 +211,9 @@ impl Reporting {
             Some(_) if now.is_serving() => "detached",
             _ => &now.volume.state,
         };
-        let error = now.volume.reason.or(away).or(now.commits.last_error);
+        let audited = now.audit.last.filter(|last| last.outcome == Outcome::Damaged);
+        let damaged = audited.and_then(|last| Some(format!("an audit found {}", last.detail?)));
+        let error = now.volume.reason.or(away).or(damaged).or(now.commits.last_error);
         Some(ObservedVolume {
             volume: self.joined.volume,
             state: state.into(),

@@ -3,9 +3,14 @@
 //! A snapshot takes no request to the store or the table and no disk access: looking at an edge costs nothing. Its JSON form
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
 
+mod clients;
+
+pub use clients::{LocalMountPart, LocksPart, MountPart, NfsPart, OperationPart, TurnedPart};
+
 use crate::{
     access_log::AccessLogPart,
     anchor::Roots,
+    auditor::{AuditPart, Auditor},
     cleaner::{CleanerPart, InsideCleaner},
     config::Config,
     damages::DamagePart,
@@ -49,6 +54,8 @@ pub struct Snapshot {
     pub smb: Option<SmbPart>,
     #[serde(default)]
     pub cleaner: CleanerPart,
+    #[serde(default)]
+    pub audit: AuditPart,
     #[serde(default)]
     pub merging: MergingPart,
     /// What cannot be read, as far as readers met it.
@@ -235,84 +242,6 @@ pub struct MergingPart {
     pub refused: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct NfsPart {
-    /// Locks of all volumes and protocols.
-    #[serde(default)]
-    pub locks: LocksPart,
-    pub address: String,
-    pub connections: u64,
-    #[serde(default)]
-    pub turned: TurnedPart,
-    /// Calls that took as long as `log.slow_call` or longer.
-    #[serde(default)]
-    pub slow_calls: u64,
-    pub mounts: Vec<MountPart>,
-    /// Procedures that were called.
-    pub operations: Vec<OperationPart>,
-}
-
-/// Byte-range locks and share reservations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocksPart {
-    pub held: u64,
-    pub waiting: u64,
-    /// Who holds them: NFS clients, mounts, SMB.
-    pub clients: u64,
-    /// NFS clients of before the start may reclaim theirs, and nobody gets new ones.
-    pub in_grace: bool,
-}
-
-/// Peers that were not served, since the start.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct TurnedPart {
-    /// Connections and datagrams of addresses that no export admits.
-    pub strangers: u64,
-    /// Connections for which no other could give way.
-    pub full: u64,
-    /// Connections that could not be accepted.
-    pub failed: u64,
-    /// Connections that held memory, were slow, and kept others waiting.
-    pub slow: u64,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MountPart {
-    pub client: String,
-    pub path: String,
-}
-
-/// A mount on this machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalMountPart {
-    pub path: String,
-    pub read_only: bool,
-    /// False: somebody unmounted it.
-    pub is_mounted: bool,
-    pub open_files: u64,
-    /// Files and directories that the kernel knows.
-    pub known_files: u64,
-    pub requests: u64,
-    /// Changes of others that the kernel's caches were told of.
-    pub invalidations: u64,
-    /// Times everything was dropped since there were too many.
-    pub rescans: u64,
-    /// The kernel does not answer: changes of others may be seen late.
-    pub is_stalled: bool,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct OperationPart {
-    pub program: String,
-    pub procedure: String,
-    pub calls: u64,
-    pub failed: u64,
-    pub refused: u64,
-    pub received_bytes: u64,
-    pub sent_bytes: u64,
-    pub latency_sum_us: u64,
-}
-
 impl Snapshot {
     /// Whether clients are served.
     pub fn is_serving(&self) -> bool {
@@ -348,6 +277,7 @@ pub struct Observed {
     pub table_url: String,
     pub roots: Roots,
     pub cleaner: Arc<InsideCleaner>,
+    pub auditor: Arc<Auditor>,
     keys: Keys,
     detached: Option<Arc<Detached>>,
     reporting: Option<Arc<Reporting>>,
@@ -384,7 +314,7 @@ impl Observed {
         volume: &Volume,
         limits: VolumeConfig,
         fixed: Fixed,
-        cleaner: Arc<InsideCleaner>,
+        (cleaner, auditor): (Arc<InsideCleaner>, Arc<Auditor>),
         (service, detached): (Service, Option<Arc<Detached>>),
     ) -> Self {
         Self {
@@ -401,6 +331,7 @@ impl Observed {
             table_url: fixed.table_url,
             roots: outside.roots.clone(),
             cleaner,
+            auditor,
             keys: fixed.keys,
             reporting: fixed.reporting,
             detached,
@@ -575,6 +506,7 @@ impl Observed {
             mounts,
             smb,
             cleaner: self.cleaner.part(),
+            audit: self.auditor.part(),
             merging: MergingPart {
                 proposals: status.merging.merged,
                 adopted: status.merging.adopted,

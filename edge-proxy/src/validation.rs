@@ -66,6 +66,7 @@ fn volume(config: &Config) -> Result<(), String> {
     durability::check(config)?;
     bounds::check(&config.nfs, &config.exports)?;
     cleaner(config)?;
+    audits(config)?;
     config.retention()?;
     config.price_book().map_err(|error| error.to_string())?;
     Ok(())
@@ -334,6 +335,14 @@ fn admin_socket(edge: &EdgeConfig) -> Result<(), String> {
             "{section}.state_directory is too long: the admin socket in it would have a path of {length} bytes, and \
              {SOCKET_PATH_BYTES_MAX} are possible"
         ));
+    }
+    Ok(())
+}
+
+fn audits(config: &Config) -> Result<(), String> {
+    config.audit.check()?;
+    if config.audit.every.is_some() && config.volume.follow.is_some() {
+        return Err("audit.every: the edge that owns the volume audits it; leave it out here".into());
     }
     Ok(())
 }

@@ -93,6 +93,18 @@ const SIGNS: &[Sign] = &[
         "firn-edge status says why",
     ),
     sign(
+        "firn_audit_damaged",
+        Wrong::Above(0.0),
+        "an audit found that the store lost or altered something",
+        "firn-edge audit list names it, firn-edge verify all files that it concerns; bring the objects back from the bucket's versions",
+    ),
+    sign(
+        "firn_audit_overdue",
+        Wrong::Above(0.0),
+        "no audit found everything right for three of their periods",
+        "firn-edge audit list says why: the store is away, or audit.monthly_budget is not enough",
+    ),
+    sign(
         "firn_cleaner_missing_segments",
         Wrong::Above(0.0),
         "segments are missing from the bucket",

@@ -4,7 +4,10 @@ use super::{
     Reply,
     server::{Admin, Replies},
 };
-use crate::report;
+use crate::{
+    auditor::{Busy, kept::AskedBy},
+    report,
+};
 use firn_cleaner::{AuditProgress, CleanError};
 use firn_quantity::Money;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -17,13 +20,13 @@ impl Admin {
         challenges: u32,
         budget: Money,
     ) -> std::io::Result<()> {
-        let Ok(_auditing) = self.auditing.try_lock() else {
-            let text = "an audit is under way already".into();
-            return client.send(&Reply::Error { text }).await;
-        };
         let progress = Arc::new(AuditProgress::default());
-        let (cleaner, seen) = (self.observed.cleaner.clone(), progress.clone());
-        let work = async move { cleaner.audit(challenges, budget, &seen).await };
+        let (auditor, seen) = (self.observed.auditor.clone(), progress.clone());
+        let work = async move {
+            auditor
+                .audit(AskedBy::Administrator, challenges, budget, &seen)
+                .await
+        };
         let told = || {
             format!(
                 "{} nodes and inodes read, {} of data below them, {} challenges answered",
@@ -33,15 +36,18 @@ impl Admin {
             )
         };
         let reply = match client.meanwhile(work, told).await? {
-            Ok(report) => Reply::Audited {
+            Err(Busy) => Reply::Error {
+                text: "an audit is under way already".into(),
+            },
+            Ok(Ok(report)) => Reply::Audited {
                 report: Box::new(report),
             },
-            Err(CleanError::Damaged(damage)) => Reply::Damage {
+            Ok(Err(CleanError::Damaged(damage))) => Reply::Damage {
                 inode: damage.inode(),
                 path: None,
                 detail: damage.to_string(),
             },
-            Err(error) => Reply::Error {
+            Ok(Err(error)) => Reply::Error {
                 text: format!("the audit ended early: {error}"),
             },
         };

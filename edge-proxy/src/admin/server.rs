@@ -54,7 +54,6 @@ pub struct Admin {
     pub observed: Arc<Observed>,
     drains: mpsc::Sender<DrainRequest>,
     verifying: AsyncMutex<()>,
-    pub(super) auditing: AsyncMutex<()>,
 }
 
 /// Answers on the socket until the task is aborted.
@@ -190,7 +189,6 @@ impl Admin {
             observed,
             drains,
             verifying: AsyncMutex::new(()),
-            auditing: AsyncMutex::new(()),
         }
     }
 

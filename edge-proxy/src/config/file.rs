@@ -8,7 +8,7 @@
 //! The rest of the program knows [`Config`], the configuration of one volume.
 
 use super::{
-    CleanerSection, Config, CostsSection, EdgePlace, ExportSection, LimitsSection, LogSection,
+    AuditSection, CleanerSection, Config, CostsSection, EdgePlace, ExportSection, LimitsSection, LogSection,
     MetricsSection, MountSection, NfsSection, SnapshotsSection, TracesSection, VolumeSection, default_edge,
     default_name, from_text, shares::Shares,
 };
@@ -71,6 +71,8 @@ struct File {
     snapshots: SnapshotsSection,
     #[serde(default)]
     cleaner: CleanerSection,
+    #[serde(default)]
+    audit: AuditSection,
     #[serde(default)]
     keys: KeysSection,
     #[serde(default)]
@@ -417,6 +419,7 @@ fn config(
         costs: file.costs.clone(),
         snapshots: file.snapshots.clone(),
         cleaner: file.cleaner.clone(),
+        audit: file.audit.clone(),
         keys: file.keys.clone(),
         access_log: file.access_log.clone(),
     }

@@ -438,6 +438,7 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
     smb(out, snapshot);
     cleaning(out, snapshot);
+    super::audits::expose(out, &snapshot.audit);
 }
 
 /// NFS, which is one for all volumes.

@@ -1,9 +1,12 @@
-//! Audits by a running edge: a segment that the store lost or altered is found and named, and what is told is the edge's own.
+//! Audits by a running edge, asked for and by the calendar: a segment that the store lost or altered is found and named, what is told is the
+//! edge's own, and what was found is kept.
 
 use crate::{
-    machine::{Cloud, Machine},
+    administration::http,
+    machine::{Cloud, Machine, free_port},
     noise::noise,
 };
+use std::path::PathBuf;
 
 const FILES: u64 = 30;
 
@@ -80,5 +83,117 @@ async fn an_administrator_is_told_what_the_store_lost_and_what_would_have_been_f
         edge.fail(2, &["audit", "--budget", "much"])
             .contains("no amount of dollars")
     );
+    edge.stop();
+}
+
+/// What is kept of audits on this machine.
+fn kept(edge: &Machine) -> Vec<serde_json::Value> {
+    let listed = edge.succeed(&["audit", "list", "--output", "json"]);
+    serde_json::from_str(&listed).expect("a list")
+}
+
+/// Leaves an audit of 1970 alone, so that the next one is due.
+fn make_due(edge: &Machine) -> Vec<PathBuf> {
+    let directory = edge.state.join("audits");
+    let newer: Vec<PathBuf> = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries.map(|entry| entry.expect("an entry").path()).collect(),
+        Err(_) => Vec::new(),
+    };
+    for path in &newer {
+        std::fs::remove_file(path).expect("removed");
+    }
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let old =
+        r#"{"ended_at_ms": 1, "asked_by": "calendar", "outcome": "intact", "detail": null, "report": null}"#;
+    std::fs::write(directory.join("0000000000000001.json"), old).expect("written");
+    newer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn audits_are_made_by_the_calendar_over_restarts_and_what_they_found_is_kept_and_told() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    let port = free_port();
+    let sections = format!(
+        "[metrics]\nlisten = \"127.0.0.1:{port}\"\n[audit]\nevery = \"1 h\"\nchallenges = 200\nmonthly_budget = \"5\""
+    );
+    edge.configure(&cloud, "a", "main", &sections);
+    edge.format();
+    assert!(edge.succeed(&["audit", "list"]).contains("no audits are kept"));
+    edge.start(&[]);
+    assert!(
+        edge.succeed(&["status"])
+            .contains("every 1 h 0 min; none was made yet")
+    );
+    let files = edge.client().await;
+    for number in 0..5 {
+        files
+            .write(&format!("file{number}"), &noise(number + 1, 300_000))
+            .await;
+    }
+    edge.succeed(&["sync"]);
+    edge.stop();
+
+    // Off for decades: one audit, at once.
+    make_due(&edge);
+    edge.start(&[]);
+    let now = edge.wait_for_status(|status| status["audit"]["last"]["challenges"] == 200);
+    assert_eq!(now["audit"]["last"]["outcome"], "intact", "{now}");
+    assert_eq!(now["audit"]["is_overdue"], false, "{now}");
+    let listed = kept(&edge);
+    assert_eq!((listed.len(), &listed[1]["asked_by"]), (2, &"calendar".into()));
+    let told = edge.succeed(&["audit", "list"]);
+    assert!(told.contains("intact") && told.contains("86.60 %"), "{told}");
+
+    // Neither a crash nor a restart makes one more: the next is due an hour after the last.
+    edge.kill();
+    edge.start(&[]);
+    let ended_at_ms = listed[1]["ended_at_ms"].as_i64().expect("a time");
+    let now = edge.wait_for_status(|status| !status["audit"]["next_at_ms"].is_null());
+    assert_eq!(now["audit"]["next_at_ms"], ended_at_ms + 3_600_000, "{now}");
+    assert_eq!(now["audit"]["last"]["ended_at_ms"], ended_at_ms, "{now}");
+
+    // One that an administrator asks for counts as well, whatever comes of it.
+    cloud.take_store_away();
+    edge.fail(1, &["audit"]);
+    cloud.bring_store_back();
+    let listed = kept(&edge);
+    assert_eq!(
+        (listed.len(), &listed[2]["asked_by"], &listed[2]["outcome"]),
+        (3, &"administrator".into(), &"failed".into())
+    );
+
+    // The store loses a segment, and nobody asks.
+    edge.stop();
+    let size = |path: &PathBuf| path.metadata().expect("a segment").len();
+    let victim = cloud.segments().into_iter().max_by_key(size).expect("a segment");
+    let whole = std::fs::read(&victim).expect("a segment");
+    std::fs::remove_file(&victim).expect("removed");
+    make_due(&edge);
+    edge.start(&[]);
+    let now = edge.wait_for_status(|status| status["audit"]["last"]["outcome"] == "damaged");
+    assert_eq!(now["audit"]["is_overdue"], true, "{now}");
+    let metrics = http(port, "/metrics");
+    for line in [
+        "firn_audit_damaged 1",
+        "firn_audit_overdue 1",
+        "firn_audit_every_seconds 3600.0",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
+    }
+    let told = edge.succeed(&["status"]);
+    assert!(
+        told.contains("lost or damaged") && told.contains("OVERDUE"),
+        "{told}"
+    );
+    edge.wait_for_log("an audit found that the store lost or altered something", 1);
+    assert!(edge.succeed(&["audit", "list"]).contains("damaged"));
+
+    std::fs::write(&victim, &whole).expect("brought back");
+    edge.succeed(&["audit"]);
+    let metrics = http(port, "/metrics");
+    for line in ["firn_audit_damaged 0", "firn_audit_overdue 0"] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
+    }
     edge.stop();
 }

@@ -1,0 +1,316 @@
+//! The auditor inside the edge: audits of its volume by a calendar, and what past ones found.
+//!
+//! ```text
+//! [audit] every ──▶ due? ──▶ firn_cleaner::audit within its part of the month's money ──▶ kept (kept.rs) ──▶ status, metrics, log
+//! firn-edge audit ──────────▶ the same with its own budget ─────────────────────────────▶ kept
+//! ```
+//!
+//! The audit itself reads the store and the table, not this edge's caches, and has no keys (docs/audits.md). An idle edge makes no
+//! request (I9) unless the configuration asks for audits: then they are made whether somebody writes or not, since what was lost
+//! is lost without anybody's writing. When the next one is due follows from the last that is kept, so neither a restart nor a day
+//! without power makes one more or one fewer. See decision 0196.
+
+pub mod kept;
+
+use crate::{config::AuditSection, parts::Outside};
+use firn_anchor::Anchor;
+use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError};
+use firn_env::Env;
+use firn_format::VolumeId;
+use firn_quantity::Money;
+use firn_store::{ProviderPrices, Route, Store};
+use firn_volume::{ServingState, Volume};
+use kept::{AskedBy, KeptAudit, KeptAudits, Outcome};
+use serde::{Deserialize, Serialize};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+use tokio::sync::Mutex as AsyncMutex;
+
+/// How long after one that failed the next is tried, if the calendar does not ask for it sooner.
+const RETRY: Duration = Duration::from_secs(3600);
+
+/// Periods of the calendar without one that was right, after which somebody has to look.
+const OVERDUE_PERIODS: i64 = 3;
+
+/// Of how much damage the short form tells how likely it would have been found.
+pub const TOLD_SHARE: f64 = 0.01;
+
+/// What is known of this edge's audits, as `status` and `/metrics` show it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AuditPart {
+    /// How often they are made; without it, only when somebody asks.
+    pub every_ms: Option<u64>,
+    pub is_running: bool,
+    /// When the next one is due, milliseconds since 1970.
+    pub next_at_ms: Option<i64>,
+    /// The newest that is kept, also of before the start.
+    pub last: Option<LastAudit>,
+    /// When the newest ended that asked for everything and found nothing wrong.
+    pub last_intact_at_ms: Option<i64>,
+    /// A calendar asks for audits, and for three of its periods none was whole and found everything right.
+    pub is_overdue: bool,
+    /// Why what was found could not be kept; it is in the log.
+    pub not_kept: Option<String>,
+}
+
+/// An audit in short.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastAudit {
+    pub ended_at_ms: i64,
+    pub outcome: Outcome,
+    /// Draws that were answered.
+    pub challenges: u64,
+    /// With which probability one of a hundred damaged bytes would have been found, and of a failed one none.
+    pub one_percent_found: f64,
+    /// What the store charged, by the edge's price book.
+    pub nanodollars: u64,
+    /// What is wrong, or why it failed.
+    pub detail: Option<String>,
+}
+
+impl LastAudit {
+    pub fn of(audit: &KeptAudit) -> Self {
+        let volumes = || audit.report.iter().flat_map(|report| &report.volumes);
+        Self {
+            ended_at_ms: audit.ended_at_ms,
+            outcome: audit.outcome,
+            challenges: volumes().map(firn_cleaner::VolumeAudit::answered).sum(),
+            one_percent_found: volumes()
+                .map(|volume| volume.probability(TOLD_SHARE))
+                .fold(0.0, f64::max),
+            nanodollars: audit.report.as_ref().map_or(0, |report| report.cost.nanos()),
+            detail: audit.detail.clone(),
+        }
+    }
+}
+
+/// An audit is under way already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// See the module.
+pub struct Auditor {
+    env: Env,
+    store: Arc<dyn Store>,
+    volume: VolumeId,
+    anchor: Anchor,
+    book: ProviderPrices,
+    section: AuditSection,
+    started_at_ms: i64,
+    /// One at a time, whoever asked for it.
+    kept: AsyncMutex<KeptAudits>,
+    part: Mutex<AuditPart>,
+}
+
+impl Auditor {
+    /// An auditor that has made no request yet; it reads what is kept in the volume's state directory.
+    pub fn new(
+        outside: &Outside,
+        (volume, anchor): (VolumeId, Anchor),
+        section: &AuditSection,
+        book: ProviderPrices,
+        state_directory: &Path,
+    ) -> Self {
+        let (kept, damaged) = KeptAudits::open(state_directory);
+        for detail in damaged {
+            tracing::warn!(detail, "a kept audit cannot be read, and is left out");
+        }
+        // Of an edge whose audits never were right it is known since when it makes some.
+        let first_at_ms = kept.audits().first().map(|first| first.ended_at_ms);
+        let now_ms = outside.env.wall().as_millis();
+        let started_at_ms = first_at_ms.map_or(now_ms, |first| first.min(now_ms));
+        let part = AuditPart {
+            every_ms: section.every.map(|every| millis(every.0).unsigned_abs()),
+            last: kept.last().map(LastAudit::of),
+            last_intact_at_ms: kept.last_intact_at_ms(),
+            ..AuditPart::default()
+        };
+        Self {
+            env: outside.env.clone(),
+            store: outside.stack.store.clone(),
+            volume,
+            anchor,
+            book,
+            section: section.clone(),
+            started_at_ms,
+            kept: AsyncMutex::new(kept),
+            part: Mutex::new(part),
+        }
+    }
+
+    /// What is known.
+    pub fn part(&self) -> AuditPart {
+        let mut part = self.lock().clone();
+        let right_at_ms = part.last_intact_at_ms.unwrap_or(self.started_at_ms);
+        part.is_overdue = self.section.every.is_some_and(|every| {
+            let allowed_ms = millis(every.0).saturating_mul(OVERDUE_PERIODS);
+            self.env.wall().as_millis().saturating_sub(right_at_ms) > allowed_ms
+        });
+        part
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AuditPart> {
+        self.part.lock().expect("no panic under this lock")
+    }
+
+    /// Audits whenever the calendar says so; without one it ends at once.
+    pub async fn keep_audited(self: Arc<Self>, volume: Volume) {
+        let Some(every) = self.section.every else { return };
+        let started_at_ms = self.env.wall().as_millis();
+        // Offices that are switched on together do not ask their stores together.
+        let first_after = millis(every.0.min(RETRY));
+        let first_after =
+            i64::try_from(self.env.random_below(first_after.unsigned_abs().max(1))).unwrap_or(0);
+        loop {
+            let last = self
+                .kept
+                .lock()
+                .await
+                .last()
+                .map(|last| (last.ended_at_ms, last.outcome));
+            let now_ms = self.env.wall().as_millis();
+            let due_ms = due_at(last, every.0, started_at_ms.saturating_add(first_after), now_ms);
+            self.lock().next_at_ms = Some(due_ms);
+            let wait = u64::try_from(due_ms.saturating_sub(now_ms)).unwrap_or(0);
+            if wait > 0 {
+                // A clock that is set meanwhile is noticed within the hour.
+                self.env.sleep(Duration::from_millis(wait).min(RETRY)).await;
+                continue;
+            }
+            let is_served = volume.status().serving_state == ServingState::Serving;
+            let budget = self.section.budget_of_one();
+            if !is_served
+                || self
+                    .audit(
+                        AskedBy::Calendar,
+                        self.section.challenges,
+                        budget,
+                        &AuditProgress::default(),
+                    )
+                    .await
+                    .is_err()
+            {
+                self.env.sleep(Duration::from_secs(60)).await;
+            }
+        }
+    }
+
+    /// One audit, now: a random sample of what the volume needs. What comes of it is kept and told. Cancel-safe: then nothing is.
+    ///
+    /// # Errors
+    /// [`Busy`] if one is under way.
+    pub async fn audit(
+        &self,
+        asked_by: AskedBy,
+        challenges: u32,
+        budget: Money,
+        progress: &AuditProgress,
+    ) -> Result<Result<AuditReport, CleanError>, Busy> {
+        let mut kept = self.kept.try_lock().map_err(|_| Busy)?;
+        let _running = Running::begin(&self.part);
+        let request = AuditRequest {
+            volume: Some(self.volume),
+            challenges,
+            budget,
+            prices: self.book.clone(),
+            // The office's line is not in the bucket's region.
+            route: Route::Internet,
+        };
+        let ended =
+            firn_cleaner::audit(&self.env, self.store.clone(), &self.anchor, &request, progress).await;
+        let audit = KeptAudit::of(self.env.wall().as_millis(), asked_by, &ended);
+        log(&audit);
+        let not_kept = kept.keep(audit.clone()).err().map(|error| error.to_string());
+        if let Some(error) = &not_kept {
+            tracing::warn!(error, "what an audit found could not be kept for later");
+        }
+        let mut part = self.lock();
+        part.last = Some(LastAudit::of(&audit));
+        part.last_intact_at_ms = kept.last_intact_at_ms();
+        part.not_kept = not_kept;
+        Ok(ended)
+    }
+}
+
+/// Once, where it is known; an administrator who asked is told as well.
+fn log(audit: &KeptAudit) {
+    let detail = audit.detail.as_deref();
+    match audit.outcome {
+        Outcome::Intact => tracing::info!("an audit found nothing lost or damaged"),
+        Outcome::Empty => tracing::debug!("an audit found nothing committed yet"),
+        Outcome::Incomplete => tracing::warn!(detail, "an audit did not come to its end"),
+        Outcome::Failed => tracing::warn!(detail, "an audit failed; it is tried again"),
+        Outcome::Damaged => {
+            tracing::error!(detail, "an audit found that the store lost or altered something")
+        }
+    }
+}
+
+/// When the next audit is due. A last one in the future is of a clock that was wrong: no audit is later than `every` from now.
+fn due_at(last: Option<(i64, Outcome)>, every: Duration, first_ms: i64, now_ms: i64) -> i64 {
+    let after = |outcome| match outcome {
+        // What is away comes back, and who has nothing yet will soon have something.
+        Outcome::Failed | Outcome::Empty => every.min(RETRY),
+        Outcome::Intact | Outcome::Damaged | Outcome::Incomplete => every,
+    };
+    match last {
+        None => first_ms.min(now_ms.saturating_add(millis(every))),
+        Some((ended_at_ms, outcome)) => ended_at_ms.min(now_ms).saturating_add(millis(after(outcome))),
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Shows an audit as running for as long as it is not over or dropped.
+struct Running<'a>(&'a Mutex<AuditPart>);
+
+impl<'a> Running<'a> {
+    fn begin(part: &'a Mutex<AuditPart>) -> Self {
+        part.lock().expect("no panic under this lock").is_running = true;
+        Self(part)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut part) = self.0.lock() {
+            part.is_running = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+    const HOUR_MS: i64 = 3_600_000;
+
+    #[test]
+    fn the_calendar_goes_on_where_the_last_audit_ended() {
+        let due = |outcome, now_ms| due_at(Some((1000, outcome)), DAY, 7, now_ms);
+        assert_eq!(due(Outcome::Intact, 2000), 1000 + 24 * HOUR_MS);
+        // Long off: at once, and one, not one for each day.
+        assert_eq!(due(Outcome::Intact, 100 * 24 * HOUR_MS), 1000 + 24 * HOUR_MS);
+        assert_eq!(due(Outcome::Failed, 2000), 1000 + HOUR_MS);
+        assert_eq!(due_at(None, DAY, 7, 5), 7);
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_delays_no_audit_for_longer_than_the_calendar_says() {
+        let future = Some((i64::MAX - 1, Outcome::Intact));
+        assert_eq!(due_at(future, DAY, 7, 1000), 1000 + 24 * HOUR_MS);
+        assert_eq!(due_at(None, DAY, i64::MAX, 1000), 1000 + 24 * HOUR_MS);
+    }
+
+    #[test]
+    fn the_default_finds_one_percent_nearly_always() {
+        let missed = (1.0 - TOLD_SHARE).powi(i32::try_from(firn_cleaner::DEFAULT_CHALLENGES).expect("few"));
+        assert!(missed < 0.001, "{missed}");
+    }
+}
