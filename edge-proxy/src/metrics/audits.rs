@@ -1,4 +1,4 @@
-//! What audits found, as Prometheus is told it. Figures of the last one outlive a restart, as what is kept of it does.
+//! Figures of audits, as Prometheus is told them: those of the last one outlive a restart, as what is kept of it does.
 
 use super::families::Families;
 use crate::auditor::{AuditPart, kept::Outcome};
