@@ -48,7 +48,7 @@ impl AuditSection {
     pub fn check(&self) -> Result<(), String> {
         let (hour, year) = (Duration::from_secs(3600), Duration::from_secs(366 * 86_400));
         if self.every.is_some_and(|every| !(hour..=year).contains(&every.0)) {
-            return Err("audit.every must be between 1 h and 366 d".into());
+            return Err("audit.every must be between 1 h and 8784 h".into());
         }
         if !(1..=MAX_CHALLENGES).contains(&self.challenges) {
             return Err(format!("audit.challenges must be between 1 and {MAX_CHALLENGES}"));
@@ -90,10 +90,10 @@ mod tests {
         read("every = \"24 h\"\nmonthly_budget = \"0.50\"").unwrap();
         read("").unwrap();
         for (text, why) in [
-            ("every = \"10 min\"", "between 1 h and 366 d"),
+            ("every = \"10 min\"", "between 1 h and 8784 h"),
             ("challenges = 0", "between 1 and 100000"),
             ("monthly_budget = \"much\"", "no amount of dollars"),
-            ("every = \"1 d\"\nmonthly_budget = \"0\"", "nothing is left"),
+            ("every = \"24 h\"\nmonthly_budget = \"0\"", "nothing is left"),
             ("monthly = \"1\"", "unknown field"),
         ] {
             let error = read(text).unwrap_err();
