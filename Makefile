@@ -101,8 +101,9 @@ bench-build:
 	@scripts/bench-build
 
 bench-regression:
-	@cargo build --locked --quiet --release -p firn-edge -p firn-bench-regression
-	@cargo run --locked --quiet --release -p firn-bench-regression -- $(ARGUMENTS)
+	@cargo build --locked --quiet --release -p firn-bench-regression
+	@cargo build --locked --quiet --release -p firn-edge
+	@"$${CARGO_TARGET_DIR:-target}/release/firn-bench-regression" $(ARGUMENTS)
 
 simulate:
 	@cargo run --locked --quiet --release -p firn-simulation -- --seeds $(SEEDS) --first-seed $(FIRST_SEED)
