@@ -155,6 +155,11 @@ pub trait DiskFile: Send + Sync {
     }
     /// Writes `parts` one after the other at `offset`, all of them or an error.
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError>;
+    /// [`write_at`](Self::write_at) of what will hardly be read here: past the page cache, where there is one and it can be avoided.
+    /// The file has no other writer meanwhile.
+    async fn write_uncached_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        self.write_at(offset, parts).await
+    }
     /// Makes everything written before this call durable (level 1).
     async fn sync_data(&self) -> Result<(), DiskError>;
     /// [`write_at`](Self::write_at), then [`sync_data`](Self::sync_data), in one trip to the disk: a small durable write is

@@ -187,7 +187,8 @@ impl DirectoryStore {
 
     async fn write_temporary(&self, temporary: &str, parts: Vec<Bytes>) -> Result<(), DiskError> {
         let file = self.disk().open(temporary, OpenMode::CreateNew).await?;
-        file.write_at(0, parts).await?;
+        // Whoever reads it has a cache of its own.
+        file.write_uncached_at(0, parts).await?;
         self.env.fault_point("store.directory.before_sync").await;
         file.sync_data().await?;
         self.env.fault_point("store.directory.after_sync").await;

@@ -1,6 +1,7 @@
 //! The real disk: plain files under one directory. Calls that may wait for the device go to tokio's blocking pool; a read
 //! that the page cache can answer, and a small write or sync on a device that has lately been fast, are made in place ([`pace`]).
 
+mod direct;
 mod pace;
 mod read;
 #[cfg(test)]
@@ -308,6 +309,10 @@ impl DiskFile for RealFile {
         let bytes = parts.iter().map(Bytes::len).sum();
         let write = move |file: &File| write_parts(file, offset, &parts);
         self.paced(|paces| &paces.writes, bytes, write).await
+    }
+
+    async fn write_uncached_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
+        self.run(move |file| direct::write(file, offset, &parts)).await
     }
 
     async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {

@@ -225,3 +225,49 @@ async fn reads_end_where_the_file_does() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_written_past_the_page_cache_is_read_as_it_was() {
+    let directory = Directory::new("direct");
+    let disk = RealDisk::open(&directory.0).unwrap();
+    for (step, bytes) in [
+        0,
+        1,
+        4095,
+        65_535,
+        65_536,
+        70_001,
+        1 << 20,
+        (1 << 20) + 1,
+        4_300_000,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (parts, expected) = parts(step, bytes);
+        let file = disk
+            .open(&format!("file{step}"), OpenMode::CreateNew)
+            .await
+            .unwrap();
+        file.write_uncached_at(0, parts.clone()).await.unwrap();
+        file.sync_data().await.unwrap();
+        assert_eq!(
+            file.read_at(0, bytes + 1).await.unwrap(),
+            expected,
+            "{bytes} bytes"
+        );
+        // Over what is there, aligned and not; and the usual way after it.
+        for offset in [4096, 5000] {
+            file.write_uncached_at(offset, parts.clone()).await.unwrap();
+            assert_eq!(
+                file.read_at(offset, bytes).await.unwrap(),
+                expected,
+                "{bytes} bytes"
+            );
+        }
+        file.write_at(1, vec![Bytes::from_static(b"usual")])
+            .await
+            .unwrap();
+        assert_eq!(file.read_at(1, 5).await.unwrap(), b"usual"[..]);
+    }
+}
