@@ -50,7 +50,7 @@ use bytes::Bytes;
 use disk::DiskCache;
 use fetch::{Fetcher, Refusal};
 use firn_env::{Env, Wait};
-use firn_format::{FamilyId, Location, Place, Pointer};
+use firn_format::{FamilyId, Location, Place, Pointer, SegmentId};
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
 use forwarding::HOPS_MAX;
@@ -172,7 +172,7 @@ impl Objects {
             config.prices,
             window_bytes as usize,
         );
-        Ok(Self {
+        let objects = Self {
             inner: Arc::new(Inner {
                 env: env.clone(),
                 opener: Arc::new(ObjectOpener::new(keys)),
@@ -189,7 +189,13 @@ impl Objects {
                     counters: ObjectsStatistics::default(),
                 }),
             }),
-        })
+        };
+        for (segment, bytes) in objects.pinned_segments() {
+            if let Ok(length) = u32::try_from(bytes) {
+                objects.inner.attach(segment, length);
+            }
+        }
+        Ok(objects)
     }
 
     /// The same objects read from the store alone, for verification: nothing comes from the caches, and nothing goes there.
@@ -534,6 +540,11 @@ impl Inner {
     async fn load_from_disk(&self, pointer: &Pointer, place: Place) -> Option<Arc<Object>> {
         let bytes = self.disk.read(&pointer.location).await?;
         self.open_cached(bytes, pointer, place).await
+    }
+
+    /// Reads a pinned segment of this length through the disk cache; `false` if the cache cannot.
+    fn attach(&self, segment: SegmentId, length: u32) -> bool {
+        !firn_env::planted!("volume.read_past_the_pins") && self.disk.attach(segment, length)
     }
 
     /// Opens what lies in a segment that waits for being read back: the store may not have it.

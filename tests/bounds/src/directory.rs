@@ -94,7 +94,9 @@ pub async fn measure(directory: &Path, small: bool) -> Result<Report> {
     drop(volume);
 
     // Cold: another process's first look, with nothing cached.
-    fs::remove_dir_all(place.join("state/cache")).context("wiping the cache")?;
+    for copies in ["state/cache", "state/unconfirmed"] {
+        fs::remove_dir_all(place.join(copies)).context("wiping the cache")?;
+    }
     let volume = world.open(&env).await?;
     let service = serve(&env, &volume).await?;
     let (client, root) = connect(&env, &service).await?;

@@ -380,12 +380,15 @@ require_privileged_port = false
         })
     }
 
-    /// Removes every cached object. The edge must not run.
+    /// Removes every cached object, and what waits to be read back. The edge must not run.
     pub fn wipe_cache(&self) -> Result<()> {
         ensure!(self.child.is_none(), "the cache of a running edge is not touched");
-        let cache = self.state.join("cache");
-        ensure!(cache.is_dir(), "{} is not there", cache.display());
-        remove(&cache)
+        for copies in ["cache", "unconfirmed"] {
+            let copies = self.state.join(copies);
+            ensure!(copies.is_dir(), "{} is not there", copies.display());
+            remove(&copies)?;
+        }
+        Ok(())
     }
 }
 

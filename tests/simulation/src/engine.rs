@@ -65,6 +65,7 @@ pub const FAULT_POINTS: &[&str] = &[
     "journal.before_write_and_sync",
     "objects.after_get",
     "objects.before_cache_write",
+    "objects.before_taking_over",
     "objects.before_get",
     "read_ahead.before_look",
     "rekey.after_step",

@@ -16,52 +16,22 @@
 //! ([`DiskCache::keep_headroom`]), and a journal that finds the disk full all the same evicts from it ([`Reclaim`]). Evicting
 //! also closes the file: one that somebody else unlinked takes its space as long as it is open.
 
-use super::ranges::RangeSet;
+mod pins;
+mod table;
+
 use crate::journal::Reclaim;
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_env::{DiskError, DiskFile, Env, LogLimiter, OpenMode};
 use firn_format::{Location, SegmentId, WriterId};
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
 };
-
-/// Files held open at a time: enough for all that is read at once, far below the usual limit of 1,024 descriptors.
-const OPEN_FILES_MAX: usize = 128;
+use table::Table;
 
 /// The headroom is looked after each time this part of it was written.
 const LOOK_PART: u64 = 8;
-
-struct CachedSegment {
-    used_at: u64,
-    /// What is known to be present.
-    ranges: RangeSet,
-    /// Found at the start: more may be present than is known.
-    probe: bool,
-    /// Counted against the capacity.
-    bytes: u64,
-    file: Option<Arc<dyn DiskFile>>,
-}
-
-#[derive(Default)]
-struct State {
-    segments: BTreeMap<SegmentId, CachedSegment>,
-    /// By time of last use.
-    order: BTreeMap<u64, SegmentId>,
-    /// Those whose file is open, by time of last use.
-    open: BTreeMap<u64, SegmentId>,
-    uses: u64,
-    bytes: u64,
-    write_failures: u64,
-    /// Written since the disk's free space was last looked at.
-    unlooked_bytes: u64,
-    /// Evicted because the disk, not the cache, was full.
-    given_up_bytes: u64,
-}
 
 /// The disk cache of one volume.
 pub(super) struct DiskCache {
@@ -73,7 +43,7 @@ pub(super) struct DiskCache {
     /// Left free on the disk, for the journal.
     headroom_bytes: u64,
     complaints: LogLimiter,
-    state: Mutex<State>,
+    state: Mutex<Table>,
 }
 
 pub(super) fn name_of(segment: SegmentId) -> String {
@@ -101,60 +71,6 @@ fn range_of(location: &Location) -> Option<std::ops::Range<u32>> {
 
 fn lie_side_by_side(left: &Location, right: &Location) -> bool {
     left.segment == right.segment && left.offset.checked_add(left.length) == Some(right.offset)
-}
-
-impl State {
-    fn touch(&mut self, segment: SegmentId) {
-        self.uses += 1;
-        let now = self.uses;
-        if let Some(cached) = self.segments.get_mut(&segment) {
-            let before = std::mem::replace(&mut cached.used_at, now);
-            self.order.remove(&before);
-            self.order.insert(now, segment);
-            if self.open.remove(&before).is_some() {
-                self.open.insert(now, segment);
-            }
-        }
-    }
-
-    /// The segment's entry, made if there is none.
-    fn entry(&mut self, segment: SegmentId) -> &mut CachedSegment {
-        if !self.segments.contains_key(&segment) {
-            self.uses += 1;
-            self.order.insert(self.uses, segment);
-        }
-        let used_at = self.uses;
-        self.segments.entry(segment).or_insert_with(|| CachedSegment {
-            used_at,
-            ranges: RangeSet::default(),
-            probe: false,
-            bytes: 0,
-            file: None,
-        })
-    }
-
-    fn hold_open(&mut self, segment: SegmentId, file: Arc<dyn DiskFile>) {
-        let Some(cached) = self.segments.get_mut(&segment) else {
-            return;
-        };
-        cached.file = Some(file);
-        self.open.insert(cached.used_at, segment);
-        while self.open.len() > OPEN_FILES_MAX
-            && let Some((_, oldest)) = self.open.pop_first()
-        {
-            if let Some(cached) = self.segments.get_mut(&oldest) {
-                cached.file = None;
-            }
-        }
-    }
-
-    fn forget(&mut self, segment: SegmentId) {
-        if let Some(cached) = self.segments.remove(&segment) {
-            self.order.remove(&cached.used_at);
-            self.open.remove(&cached.used_at);
-            self.bytes -= cached.bytes;
-        }
-    }
 }
 
 impl DiskCache {
@@ -209,7 +125,7 @@ impl DiskCache {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.state.lock().expect("no panic under the cache's lock")
     }
 
@@ -288,24 +204,30 @@ impl DiskCache {
 
     /// The open file of a segment that is here.
     async fn file_of(&self, segment: SegmentId) -> Option<Arc<dyn DiskFile>> {
-        let open = {
+        let (open, is_pinned) = {
             let mut state = self.lock();
-            let open = state.segments.get(&segment)?.file.clone();
+            let cached = state.segments.get(&segment)?;
+            let found = (cached.file.clone(), cached.is_pinned);
             state.touch(segment);
-            open
+            found
         };
         if open.is_some() {
             return open;
         }
-        let opened = self
-            .env
-            .disk()
-            .open(&self.path(segment), OpenMode::ReadWrite)
-            .await;
+        let opened = match is_pinned {
+            false => {
+                let path = self.path(segment);
+                self.env.disk().open(&path, OpenMode::ReadWrite).await
+            }
+            true => self.open_pinned(segment).await,
+        };
         let mut state = self.lock();
         match opened {
             Ok(file) => {
-                state.hold_open(segment, file.clone());
+                // What was opened as a pin is no file to write into.
+                if state.is_pinned(segment) == is_pinned {
+                    state.hold_open(segment, file.clone());
+                }
                 Some(file)
             }
             Err(_) => {
@@ -338,7 +260,9 @@ impl DiskCache {
         let removed = cached.ranges.remove(range);
         if !cached.probe {
             cached.bytes -= removed;
-            state.bytes -= removed;
+            if !cached.is_pinned {
+                state.bytes -= removed;
+            }
         }
         claimed
     }
@@ -373,13 +297,16 @@ impl DiskCache {
             return;
         }
         match self.try_write(segment, offset, parts).await {
-            Ok(()) => {
+            Ok(false) => {}
+            Ok(true) => {
                 let mut state = self.lock();
                 let cached = state.entry(segment);
-                let new_bytes = cached.ranges.insert(offset..end);
-                // A found file's length may count these bytes already; better too much than too little.
-                cached.bytes += new_bytes;
-                state.bytes += new_bytes;
+                if !cached.is_pinned {
+                    let new_bytes = cached.ranges.insert(offset..end);
+                    // A found file's length may count these bytes already; better too much than too little.
+                    cached.bytes += new_bytes;
+                    state.bytes += new_bytes;
+                }
                 state.touch(segment);
             }
             Err(error) => {
@@ -392,12 +319,13 @@ impl DiskCache {
         self.evict(Some(segment)).await;
     }
 
-    async fn try_write(&self, segment: SegmentId, offset: u32, parts: Vec<Bytes>) -> Result<(), DiskError> {
-        let open = self
-            .lock()
-            .segments
-            .get(&segment)
-            .and_then(|cached| cached.file.clone());
+    /// `false` if the segment is pinned: all of it is there, and nothing else may get in.
+    async fn try_write(&self, segment: SegmentId, offset: u32, parts: Vec<Bytes>) -> Result<bool, DiskError> {
+        let open = match self.lock().segments.get(&segment) {
+            Some(cached) if cached.is_pinned => return Ok(false),
+            Some(cached) => cached.file.clone(),
+            None => None,
+        };
         let file = match open {
             Some(file) => file,
             None => {
@@ -412,21 +340,27 @@ impl DiskCache {
                     other => other?,
                 };
                 let mut state = self.lock();
-                state.entry(segment);
+                if state.entry(segment).is_pinned {
+                    return Ok(false);
+                }
                 state.hold_open(segment, file.clone());
                 file
             }
         };
-        file.write_at(u64::from(offset), parts).await
+        file.write_at(u64::from(offset), parts).await?;
+        Ok(true)
+    }
+
+    /// What pins take of the capacity.
+    fn pinned_share(&self) -> u64 {
+        let pinned = self.pinned_bytes.load(Ordering::Relaxed);
+        pinned.min(self.capacity_bytes / 2)
     }
 
     /// Drops segments until the rest fits, but not `spare`.
     async fn evict(&self, spare: Option<SegmentId>) {
-        let pinned = self
-            .pinned_bytes
-            .load(Ordering::Relaxed)
-            .min(self.capacity_bytes / 2);
-        self.shrink(self.capacity_bytes - pinned, spare).await;
+        self.shrink(self.capacity_bytes - self.pinned_share(), spare)
+            .await;
     }
 
     async fn shrink(&self, target_bytes: u64, spare: Option<SegmentId>) {
@@ -496,8 +430,9 @@ impl DiskCache {
         while self.evict_oldest(None).await.is_some() {}
     }
 
+    /// Bytes of the capacity that are taken, by pins as well.
     pub(super) fn bytes(&self) -> u64 {
-        self.lock().bytes
+        self.lock().bytes + self.pinned_share()
     }
 
     pub(super) fn segments(&self) -> u64 {

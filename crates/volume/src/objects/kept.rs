@@ -7,11 +7,14 @@ use firn_format::{Location, Place, SegmentId, Uid};
 use std::sync::Arc;
 
 impl Objects {
-    /// Keeps a segment just built in the disk cache.
+    /// Keeps a segment just built in the disk cache: its pin is what is read there, if it has one.
     pub async fn insert_segment(&self, segment: SegmentId, parts: &[Bytes]) {
         let length: usize = parts.iter().map(Bytes::len).sum();
         if let Ok(end) = u32::try_from(length) {
             self.inner.fetcher.note_end(segment, end);
+            if self.inner.pinned.holds(segment) && self.inner.attach(segment, end) {
+                return;
+            }
         }
         self.inner.disk.write(segment, 0, parts.to_vec()).await;
     }

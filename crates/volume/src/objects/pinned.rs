@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The disk cache may drop or lose what it has at any time; a pin stays, over restarts and power cuts, so that a segment that the
-//! store acknowledged and dropped can be put again under its name, and is read from here meanwhile. Pins are no cache: readers come
-//! here last before the store.
+//! store acknowledged and dropped can be put again under its name, and is read from here meanwhile: by the disk cache, as if it were
+//! its own (`disk/pins.rs`), which also keeps the file when it is pinned no more. Where the cache cannot, readers come here last
+//! before the store.
 //!
 //! **Bound.** Pins take at most half of the disk cache's capacity ([`Pinned::capacity_bytes`]), whose other half then holds the
 //! rest; the packer waits beyond. The journal goes first: on a full disk the cache is evicted, and if that is not enough, nothing is
@@ -48,7 +49,7 @@ struct State {
     bytes: u64,
 }
 
-fn path(segment: SegmentId) -> String {
+pub(super) fn path(segment: SegmentId) -> String {
     format!("{DIRECTORY}/{}", name_of(segment))
 }
 
@@ -110,10 +111,13 @@ impl Pinned {
         self.env.disk().sync_directory(DIRECTORY).await
     }
 
-    async fn release(&self, segment: SegmentId) {
-        if self.lock().remove(segment)
-            && let Err(error) = self.env.disk().remove(&path(segment)).await
-        {
+    /// Whether it is pinned.
+    pub(super) fn holds(&self, segment: SegmentId) -> bool {
+        self.lock().segments.contains_key(&segment)
+    }
+
+    async fn remove_file(&self, segment: SegmentId) {
+        if let Err(error) = self.env.disk().remove(&path(segment)).await {
             tracing::debug!(%error, %segment, "a pin cannot be removed; the next start finds it again");
         }
     }
@@ -184,8 +188,13 @@ impl Objects {
 
     /// The store was seen to have it, or it is not needed any more.
     pub(crate) async fn unpin(&self, segment: SegmentId) {
-        self.inner.pinned.release(segment).await;
+        if !self.inner.pinned.lock().remove(segment) {
+            return;
+        }
         self.inner.disk.set_pinned_bytes(self.inner.pinned.bytes());
+        if !self.inner.disk.take_over(segment).await {
+            self.inner.pinned.remove_file(segment).await;
+        }
     }
 
     /// A pinned segment as it was uploaded; not verified.
@@ -233,6 +242,7 @@ impl Objects {
     /// Drops all pins, for tests: as after the time in which the store is read back.
     pub(super) async fn drop_pins(&self) {
         for (segment, _) in self.pinned_segments() {
+            self.inner.disk.detach(segment);
             self.unpin(segment).await;
         }
     }

@@ -37,9 +37,9 @@ pub struct ObjectsStatistics {
     pub memory_objects: u64,
     /// What they take.
     pub memory_bytes: u64,
-    /// Segments in the disk cache.
+    /// Segments in the disk cache, those that are pinned included.
     pub disk_segments: u64,
-    /// What they take.
+    /// What they take of its capacity; what is pinned takes half of it at most.
     pub disk_bytes: u64,
     /// Cache writes the disk refused.
     pub disk_failures: u64,

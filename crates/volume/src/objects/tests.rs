@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod damage;
+mod pinned;
 mod relocated;
 mod runs;
 

@@ -105,8 +105,8 @@ fn a_dropped_put_is_noticed_within_five_minutes_and_then_there_is_silence() {
 }
 
 /// Drops everything, cuts the power, loses the cache: whether the volume opens, reads, and puts everything again.
-fn survives_a_power_cut() -> Result<bool, SimulationError> {
-    let simulation = Simulation::new(2);
+fn survives_a_power_cut(seed: u64) -> Result<bool, SimulationError> {
+    let simulation = Simulation::new(seed);
     let mut world = World::new(&simulation);
     let (store, open) = (world.store(), world.format_and_open());
     let dropped = simulation.run(async move {
@@ -146,10 +146,15 @@ fn survives_a_power_cut() -> Result<bool, SimulationError> {
 
 #[test]
 fn what_was_dropped_is_read_and_put_again_after_a_power_cut_without_a_cache() {
-    assert!(survives_a_power_cut().expect("the run ends"));
+    // What is not synced survives a power cut or not, by chance.
+    let seeds = 1..=6;
+    for seed in seeds.clone() {
+        let survives = survives_a_power_cut(seed).expect("the run ends");
+        assert!(survives, "seed {seed}");
+    }
     for bug in ["volume.pin_not_synced", "volume.read_past_the_pins"] {
-        let careless = planting(Some(bug), survives_a_power_cut);
-        assert!(!careless.unwrap_or(false), "{bug} is not noticed");
+        let is_noticed = |seed| !planting(Some(bug), || survives_a_power_cut(seed)).unwrap_or(false);
+        assert!(seeds.clone().any(is_noticed), "{bug} is not noticed");
     }
 }
 
