@@ -33,6 +33,7 @@ fn root() -> Requester {
     Requester {
         credentials: Credentials::root(),
         request: None,
+        durability: firn_vfs::Durability::Journal,
     }
 }
 
