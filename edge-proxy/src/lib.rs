@@ -35,6 +35,7 @@ mod later;
 mod life;
 mod locks;
 mod metrics;
+mod mount;
 mod nfs;
 mod opened;
 mod ordered_rekey;

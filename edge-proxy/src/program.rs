@@ -2,7 +2,7 @@
 
 use crate::{
     accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, join,
-    locks, parts::Outside, recover, rekey, run, smb, snapshots, upgrade,
+    locks, mount, parts::Outside, recover, rekey, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -53,6 +53,9 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         fault: Option<PathBuf>,
     },
+    /// Serves the volume as a directory of this machine, in the foreground and to nobody else. Ctrl-C unmounts, brings everything to
+    /// the cloud, and gives the volume up.
+    Mount(mount::MountArguments),
     /// Checks the configuration file and says what is wrong with it.
     CheckConfig,
     /// Tells whether this machine and its way to the cloud are fit to serve what the configuration says: disk, clock, ports, firewall,
@@ -237,6 +240,9 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     {
         return printed;
     }
+    if let Command::Mount(how) = &arguments.command {
+        return mount::mount(&arguments.config, arguments.volume.as_deref(), how).await;
+    }
     let edge = config::EdgeConfig::load(&arguments.config)?;
     let volume = arguments.volume.as_deref();
     // These are of all volumes, if none is named.
@@ -334,7 +340,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }
-        Command::Manual(_) => unreachable!("done before the configuration was read"),
+        Command::Manual(_) | Command::Mount(_) => unreachable!("done before the configuration was read"),
         Command::CheckConfig
         | Command::Check(_)
         | Command::Upgrade(_)

@@ -6,7 +6,7 @@ use crate::{
     durability::LevelTwoPart,
     sharing,
     smb::SmbPart,
-    snapshot::{LocalMountPart, LocksPart, Snapshot, VolumeState},
+    snapshot::{LocalMountPart, LocksPart, NfsPart, Snapshot, VolumeState},
 };
 use firn_edge_state::NewWrites;
 use firn_quantity::{Dollars, Money};
@@ -322,16 +322,7 @@ pub fn status(snapshot: &Snapshot) -> String {
             Dollars(Money::of_nanos(table.nanodollars))
         ),
     );
-    row(
-        "NFS",
-        format!(
-            "{}: {} connections, {} mounts, {} calls",
-            nfs.address,
-            nfs.connections,
-            nfs.mounts.len(),
-            snapshot.calls()
-        ),
-    );
+    row("NFS", nfs_line(nfs, snapshot.calls()));
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));
     }
@@ -356,6 +347,19 @@ pub fn status(snapshot: &Snapshot) -> String {
         row("Audits", text);
     }
     out
+}
+
+/// NFS; an edge may have mounts alone.
+fn nfs_line(nfs: &NfsPart, calls: u64) -> String {
+    if nfs.address.is_empty() {
+        return "not served: nothing is exported".into();
+    }
+    format!(
+        "{}: {} connections, {} mounts, {calls} calls",
+        nfs.address,
+        nfs.connections,
+        nfs.mounts.len()
+    )
 }
 
 /// Locks of all protocols; nothing if there are none.

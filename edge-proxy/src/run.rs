@@ -34,16 +34,26 @@ const LONG: Duration = Duration::from_secs(1 << 30);
 
 /// `firn-edge run`: serves the volumes until a signal, or until none can be served any longer.
 pub async fn run(edge: &EdgeConfig, fault: Option<&Path>) -> Result<(), Failure> {
+    let ready = |address: &str| {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        println!("serving on {address}");
+    };
+    run_until(edge, fault, signalled()?, ready).await
+}
+
+/// The same until `told` completes; `ready` is called once, with where it serves.
+pub async fn run_until(
+    edge: &EdgeConfig,
+    fault: Option<&Path>,
+    told: impl Future<Output = ()> + Send,
+    ready: impl FnOnce(&str),
+) -> Result<(), Failure> {
     let traces = start_log(edge.common())?;
     bounds::raise_descriptors(edge.common().nfs.connections);
     if let [only] = &edge.volumes[..] {
         Identity::load(&only.volume.state_directory)?;
     }
-    let ready = |address: &str| {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        println!("serving on {address}");
-    };
-    let served = serve_edge(edge, None, fault, signalled()?, ready).await;
+    let served = serve_edge(edge, None, fault, told, ready).await;
     if let Some(traces) = traces {
         traces.end();
     }
@@ -150,7 +160,11 @@ async fn serve_attempted(
     told: impl Future<Output = ()> + Send,
     ready: impl FnOnce(&str),
 ) -> Result<(), Failure> {
-    let address = volumes.nfs.start(env, edge).await?;
+    let is_exported = edge.volumes.iter().any(|config| !config.exports.is_empty());
+    let address = match is_exported {
+        true => volumes.nfs.start(env, edge).await?,
+        false => mounted_on(edge),
+    };
     let mut beside = vec![Background(admin::serve(edge.directory(), volumes.clone())?)];
     if let Some(address) = &edge.common().metrics.listen {
         beside.push(Background(metrics::serve(address, volumes.clone()).await?));
@@ -160,6 +174,13 @@ async fn serve_attempted(
     let ended = pin!(lives.until_ended(told_of));
     futures::future::select(ended, pin!(told)).await;
     Ok(())
+}
+
+/// The directories of an edge that exports nothing.
+fn mounted_on(edge: &EdgeConfig) -> String {
+    let mounts = edge.volumes.iter().flat_map(|config| &config.mounts);
+    let paths: Vec<String> = mounts.map(|mount| mount.path.display().to_string()).collect();
+    paths.join(", ")
 }
 
 /// The volumes of this process as their news tell of them.

@@ -200,7 +200,7 @@ pub fn memory_bytes(field: &str) -> Option<u64> {
 }
 
 fn exports(config: &Config) -> Result<(), String> {
-    if config.exports.is_empty() {
+    if config.exports.is_empty() && config.mounts.is_empty() {
         return Err("it exports nothing; add an [[export]]".into());
     }
     let mut seen = BTreeMap::new();

@@ -7,6 +7,9 @@
 //!
 //! The rest of the program knows [`Config`], the configuration of one volume.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
     AuditSection, CleanerSection, Config, CostsSection, EdgePlace, ExportSection, LimitsSection, LogSection,
     MetricsSection, MountSection, NfsSection, SnapshotsSection, TracesSection, VolumeSection, default_edge,
@@ -159,24 +162,50 @@ pub struct EdgeConfig {
     pub(crate) volumes: Vec<Config>,
 }
 
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!(
+            "cannot read the configuration {}: {error}",
+            path.display()
+        ))
+    })
+}
+
 impl EdgeConfig {
     /// Reads and checks the file.
     ///
     /// # Errors
     /// [`Failure`] with what is wrong, in the file's own words.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::usage(format!(
-                "cannot read the configuration {}: {error}",
-                path.display()
-            ))
-        })?;
-        Self::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+        Self::parse(&read(path)?).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let edge = Self::of(file)?;
+        validation::check(&edge)?;
+        Ok(edge)
+    }
+
+    /// The same for one volume of the file that is only mounted: without exports, shares and what watches them.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`].
+    pub fn load_to_mount(path: &Path, volume: Option<&str>, mount: MountSection) -> Result<Self, Failure> {
+        Self::parse_to_mount(&read(path)?, volume, mount)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    }
+
+    fn parse_to_mount(text: &str, volume: Option<&str>, mount: MountSection) -> Result<Self, String> {
+        let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        file.exports.clear();
+        file.mounts.clear();
+        file.smb = None;
+        file.metrics.listen = None;
+        let only = Self::of(file)?;
+        let mut config = only.one(volume).map_err(|failure| failure.to_string())?.clone();
+        config.mounts = vec![mount];
+        let edge = Self::of_one(&config);
         validation::check(&edge)?;
         Ok(edge)
     }
@@ -422,176 +451,5 @@ fn config(
         audit: file.audit.clone(),
         keys: file.keys.clone(),
         access_log: file.access_log.clone(),
-    }
-}
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TWO: &str = r#"
-        [edge]
-        state_directory = "/var/lib/firn"
-        [[volume]]
-        name = "projects"
-        store = "file:///srv/store"
-        table = "redb:/srv/table.redb"
-        state_directory = "/var/lib/firn"
-        share = 3
-        [[volume]]
-        name = "homes"
-        store = "file:///srv/homes"
-        table = "redb:/srv/table.redb"
-        [[export]]
-        path = "/projects"
-        volume = "projects"
-        clients = ["192.168.0.0/16"]
-        [[export]]
-        path = "/homes"
-        volume = "homes"
-        clients = ["192.168.0.0/16"]
-        [[mount]]
-        path = "/mnt/homes"
-        volume = "homes"
-    "#;
-
-    #[test]
-    fn each_volume_has_its_exports_mounts_directory_and_share() {
-        let edge = EdgeConfig::parse(TWO).expect("fine");
-        assert!(edge.has_names());
-        assert_eq!(edge.directory(), Path::new("/var/lib/firn"));
-        let [projects, homes] = &edge.volumes[..] else {
-            panic!("two volumes");
-        };
-        assert_eq!(projects.volume.state_directory, Path::new("/var/lib/firn"));
-        assert_eq!(
-            homes.volume.state_directory,
-            Path::new("/var/lib/firn/volumes/homes")
-        );
-        assert_eq!((projects.exports.len(), projects.mounts.len()), (1, 0));
-        assert_eq!(
-            (homes.exports[0].path.as_str(), homes.mounts.len()),
-            ("/homes", 1)
-        );
-        let whole = LimitsSection::default().disk_cache.0;
-        assert_eq!(
-            (projects.limits.disk_cache.0, homes.limits.disk_cache.0),
-            (whole / 4 * 3, whole / 4)
-        );
-        assert_eq!(edge.one(Some("homes")).expect("it is there").volume.name, "homes");
-        let error = edge.one(None).expect_err("which").to_string();
-        assert!(error.contains("projects, homes"), "{error}");
-        let error = edge.one(Some("house")).expect_err("none").to_string();
-        assert!(error.contains("no volume house"), "{error}");
-    }
-
-    #[test]
-    fn what_several_volumes_cannot_have_is_refused_in_the_words_of_the_file() {
-        for (from, to, said) in [
-            (
-                "[edge]\n        state_directory = \"/var/lib/firn\"",
-                "",
-                "an [edge] section",
-            ),
-            ("name = \"homes\"", "", "must have a name"),
-            (
-                "name = \"homes\"",
-                "name = \"projects\"",
-                "there is no [[volume]] of that name, but projects, projects",
-            ),
-            (
-                "name = \"homes\"",
-                "name = \"homes\"\nstate_directory = \"/var/lib/firn\"",
-                "projects and homes have one state_directory",
-            ),
-            ("name = \"homes\"", "name = \"homes\"\nshares = 3", "shares"),
-            ("share = 3", "share = 0", "between 1 and 1000"),
-            ("share = 3", "share = 999", "journal must be at least 8 MiB"),
-            (
-                "path = \"/homes\"",
-                "path = \"/projects\"",
-                "exported twice, of projects and of homes",
-            ),
-            (
-                "path = \"/homes\"",
-                "path = \"/projects/homes\"",
-                "lie one below the other",
-            ),
-            (
-                "path = \"/homes\"\n        volume = \"homes\"",
-                "path = \"/homes\"",
-                "must say which volume it is of",
-            ),
-            (
-                "path = \"/homes\"\n        volume = \"homes\"",
-                "path = \"/homes\"\nvolume = \"home\"",
-                "no [[volume]] of that name",
-            ),
-            (
-                "path = \"/homes\"\n        volume = \"homes\"",
-                "path = \"/homes\"\nvolume = \"projects\"",
-                "volume homes: it exports nothing",
-            ),
-            (
-                "path = \"/mnt/homes\"\n        volume = \"homes\"",
-                "path = \"/mnt/homes\"",
-                "[[mount]] /mnt/homes: it must say",
-            ),
-            (
-                "path = \"/mnt/homes\"",
-                "path = \"/var/lib/firn/volumes\"",
-                "state directory",
-            ),
-            (
-                "path = \"/mnt/homes\"",
-                "path = \"/srv\"",
-                "would cover the store",
-            ),
-        ] {
-            assert!(TWO.contains(from), "{from}");
-            let error = EdgeConfig::parse(&TWO.replacen(from, to, 1)).expect_err(to);
-            assert!(error.contains(said), "{to}: {error}");
-        }
-        let twins = TWO.replace("\"homes\"", "\"projects\"");
-        let error = EdgeConfig::parse(&twins).expect_err("twice");
-        assert!(error.contains("two are named projects"), "{error}");
-        let many = TWO.replace("[[export]]", "[limits]\nuploads = 1\n[[export]]");
-        assert!(
-            EdgeConfig::parse(&many.replacen("[limits]\nuploads = 1\n", "", 1))
-                .expect_err("few")
-                .contains("each needs one")
-        );
-    }
-
-    #[test]
-    fn one_volume_needs_no_name_and_one_in_a_list_neither() {
-        let one = "[volume]\nstore = \"file:///srv/store\"\ntable = \"redb:/srv/t\"\nstate_directory = \"/var/lib/firn\"\n\
-                   [[export]]\npath = \"/export\"\nclients = [\"*\"]\n";
-        let edge = EdgeConfig::parse(one).expect("fine");
-        assert!(!edge.has_names());
-        assert_eq!(edge.one(None).expect("it").volume.name, "main");
-        assert!(edge.one(Some("main")).is_ok());
-        for (more, said) in [
-            (
-                "[edge]\nstate_directory = \"/var/lib/firn\"\n",
-                "leave [edge] out",
-            ),
-            (
-                "[[mount]]\npath = \"/mnt\"\nvolume = \"other\"\n",
-                "there is only main",
-            ),
-        ] {
-            let error = EdgeConfig::parse(&format!("{one}{more}")).expect_err(said);
-            assert!(error.contains(said), "{error}");
-        }
-        let listed = one.replace(
-            "[volume]",
-            "[edge]\nstate_directory = \"/var/lib/firn\"\n[[volume]]\nname = \"a\"",
-        );
-        let edge = EdgeConfig::parse(&listed).expect("fine");
-        assert!(edge.has_names() && edge.one(None).is_ok());
-        assert_eq!(
-            edge.volumes[0].limits.journal.0,
-            LimitsSection::default().journal.0
-        );
     }
 }

@@ -9,10 +9,10 @@ use firn_nfs::nlm::LockStatus;
 use rustix::fs::FlockOperation;
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -335,4 +335,97 @@ async fn a_close_after_writing_and_an_fsync_return_at_level_two_where_the_mount_
     assert_eq!(level(), Some(2), "after fsync");
     drop(open);
     edge.stop();
+}
+
+/// `firn-edge mount`, and the line by which it says that it is there.
+fn in_the_foreground(edge: &Machine, path: &std::path::Path, more: &[&str]) -> Child {
+    let arguments = [&["mount", path.to_str().expect("text")], more].concat();
+    let mut child = edge
+        .prepared(&arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("firn-edge runs");
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    assert_eq!(line, format!("mounted on {}; Ctrl-C unmounts\n", path.display()));
+    child
+}
+
+fn interrupt(child: &mut Child) -> Option<i32> {
+    let id = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("a signal");
+    child.wait().expect("an end").code()
+}
+
+#[tokio::test]
+async fn a_volume_in_the_foreground_is_unmounted_and_given_up_whole_at_an_interrupt() {
+    let cloud = Cloud::new();
+    let Some((edge, path)) = edge(&cloud) else {
+        return;
+    };
+    let _unmounted = Unmounted(path.clone());
+    let mut running = in_the_foreground(&edge, &path, &[]);
+    assert!(is_mounted(&path));
+    fs::write(path.join("work"), b"from a workstation").expect("written");
+    let text = edge.succeed(&["status"]);
+    assert!(text.contains("not served: nothing is exported"), "{text}");
+    assert!(
+        edge.fail(1, &["run"]).contains("another firn-edge"),
+        "one at a time"
+    );
+    assert_eq!(interrupt(&mut running), Some(0));
+    assert!(!is_mounted(&path));
+    // Nothing of it is here alone: another machine serves it without taking it over.
+    let mut other = Machine::new(&cloud, "other", "main");
+    let identity = edge.state.join("identity");
+    other.succeed(&["join", "--identity", identity.to_str().expect("text")]);
+    other.start(&[]);
+    let client = other.client().await;
+    assert_eq!(
+        client.read("work").await.as_deref(),
+        Some(&b"from a workstation"[..])
+    );
+    other.succeed(&["drain"]);
+    let mut drained = other.child.take().expect("it ran");
+    assert!(drained.wait().expect("an end").success());
+    // Kept: what was synced is in the journal, and mounted again.
+    let mut running = in_the_foreground(&edge, &path, &["--keep"]);
+    fs::write(path.join("more"), b"kept").expect("written");
+    assert_eq!(interrupt(&mut running), Some(0));
+    let mut running = in_the_foreground(&edge, &path, &["--read-only", "--keep"]);
+    assert_eq!(fs::read(path.join("more")).expect("read"), b"kept");
+    assert!(fs::write(path.join("more"), b"no").is_err());
+    assert_eq!(interrupt(&mut running), Some(0));
+}
+
+#[test]
+fn a_second_interrupt_ends_a_mount_whose_cloud_is_away_and_the_next_has_what_was_synced() {
+    let cloud = Cloud::new();
+    let Some((edge, path)) = edge(&cloud) else {
+        return;
+    };
+    let _unmounted = Unmounted(path.clone());
+    let mut running = in_the_foreground(&edge, &path, &[]);
+    let mut file = fs::File::create(path.join("work")).expect("created");
+    file.write_all(b"synced").expect("written");
+    file.sync_all().expect("synced");
+    drop(file);
+    cloud.take_store_away();
+    let id = rustix::process::Pid::from_child(&running);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("a signal");
+    let began = Instant::now();
+    while is_mounted(&path) {
+        assert!(began.elapsed() < TIMEOUT, "it is not unmounted");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(
+        running.try_wait().expect("its state").is_none(),
+        "it waits for the cloud"
+    );
+    assert_eq!(interrupt(&mut running), Some(1));
+    cloud.bring_store_back();
+    let mut running = in_the_foreground(&edge, &path, &[]);
+    assert_eq!(fs::read(path.join("work")).expect("read"), b"synced");
+    assert_eq!(interrupt(&mut running), Some(0));
 }
