@@ -15,6 +15,7 @@
 //! their bytes.
 
 mod ahead;
+mod config;
 mod damages;
 mod disk;
 mod error;
@@ -38,6 +39,7 @@ mod statistics;
 mod tests;
 mod windows;
 
+pub use config::ObjectsConfig;
 pub use damages::{DamageCounters, DamageKind, Damages, KnownDamage};
 pub use error::{ObjectsError, ReadError};
 pub use fetch::FetchPolicy;
@@ -72,37 +74,6 @@ const OPEN_INLINE_BYTES: u32 = 128 << 10;
 
 /// What a walk past the caches may remember, so that it does not fetch each node once for each of its children.
 const UNCACHED_BYTES: usize = 16 << 20;
-
-/// Sizes and policy of the caches.
-#[derive(Clone, Debug)]
-pub struct ObjectsConfig {
-    /// Opened objects in memory.
-    pub memory_cache_bytes: u64,
-    /// Sealed ranges of segments on the local disk.
-    pub disk_cache_bytes: u64,
-    /// Left free on the disk, whatever the cache may take: for the journal, which comes first.
-    pub disk_headroom_bytes: u64,
-    /// How much a miss fetches.
-    pub fetch: FetchPolicy,
-    /// What the adaptive policy reckons with.
-    pub prices: FetchPrices,
-    /// A segment that the store does not have counts as out of reach, not as lost: the pointers may be older than what the cleaner
-    /// did since, and what answers may be half a store.
-    pub absent_is_away: bool,
-}
-
-impl Default for ObjectsConfig {
-    fn default() -> Self {
-        Self {
-            memory_cache_bytes: 128 << 20,
-            disk_cache_bytes: 32 << 30,
-            disk_headroom_bytes: 0,
-            fetch: FetchPolicy::default(),
-            prices: FetchPrices::default(),
-            absent_is_away: false,
-        }
-    }
-}
 
 /// Who was asked for an object already, without success.
 #[derive(Clone, Copy)]

@@ -1,0 +1,34 @@
+//! Configuration of the caches of objects.
+
+use super::{FetchPolicy, FetchPrices};
+
+/// Sizes and policy of the caches.
+#[derive(Clone, Debug)]
+pub struct ObjectsConfig {
+    /// Opened objects in memory.
+    pub memory_cache_bytes: u64,
+    /// Sealed ranges of segments on the local disk.
+    pub disk_cache_bytes: u64,
+    /// Left free on the disk, whatever the cache may take: for the journal, which comes first.
+    pub disk_headroom_bytes: u64,
+    /// How much a miss fetches.
+    pub fetch: FetchPolicy,
+    /// What the adaptive policy reckons with.
+    pub prices: FetchPrices,
+    /// A segment that the store does not have counts as out of reach, not as lost: the pointers may be older than what the cleaner
+    /// did since, and what answers may be half a store.
+    pub absent_is_away: bool,
+}
+
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        Self {
+            memory_cache_bytes: 128 << 20,
+            disk_cache_bytes: 32 << 30,
+            disk_headroom_bytes: 0,
+            fetch: FetchPolicy::default(),
+            prices: FetchPrices::default(),
+            absent_is_away: false,
+        }
+    }
+}
