@@ -10,9 +10,9 @@ PLACE = REPOSITORY / "infra" / "prometheus"
 NAME = re.compile(r"\bfirn_[a-z_]+\b")
 
 
-# Where a program tells its figures, and what stands before their names on the wire.
+# Where a program tells its figures, a file or a directory of them, and what stands before their names on the wire.
 SOURCES = {
-    "edge": ("edge-proxy/src/metrics/figures.rs", "firn_"),
+    "edge": ("edge-proxy/src/metrics", "firn_"),
     "control plane": ("services/api/src/metrics.rs", "firn_api_"),
     "anchor": ("services/anchor/src/metrics.rs", "firn_anchor_"),
     "disk node": ("dataplane-blockd/node/src/metrics.rs", "firn_blockd_"),
@@ -35,7 +35,9 @@ def of_source():
     """By program: the names in its source, as calls or as the rows of a table."""
     exposed = {}
     for program, (path, prefix) in SOURCES.items():
-        source = (REPOSITORY / path).read_text()
+        place = REPOSITORY / path
+        files = sorted(place.glob("*.rs")) if place.is_dir() else [place]
+        source = "\n".join(file.read_text() for file in files)
         names = re.findall(r'(?:\bout\.(?:gauge|counter|gauges|counters|info)|\boperations)\(\s*"([a-z_]+)"', source)
         names += re.findall(r"(?m)^\s+(?:gauge|counter)\s+([a-z_]+)\s+=", source)
         exposed[program] = {prefix + name for name in names}
