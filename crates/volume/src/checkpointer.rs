@@ -177,6 +177,23 @@ impl Checkpointer {
         self.wanted.store(false, Ordering::Release);
     }
 
+    /// Waits until no checkpoint is wanted or under way.
+    pub async fn settled(&self) {
+        loop {
+            let committed = self.committed();
+            futures::pin_mut!(committed);
+            committed.as_mut().enable();
+            if !self.is_wanted() && !self.times().building {
+                break;
+            }
+            committed.await;
+        }
+        // It was begun and does not build yet, or has still to trim the journal.
+        if let Some(own) = self.own() {
+            drop(own.lock().await);
+        }
+    }
+
     /// Ends the task, also where it waits for a cloud that does not answer: as a kill would, so that the next start sees to what is in doubt.
     pub fn end(&self) {
         self.is_over.set(true);

@@ -12,6 +12,10 @@ use firn_store::StoreError;
 use firn_vfs::VfsError;
 use std::time::Duration;
 
+/// How long a stop lets a checkpoint end that is under way or was asked for: what it has needs no cloud at the next start, a snapshot
+/// that is only in the journal does. No longer, since the cloud may be away.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
 /// Between two times that a store is asked which does not answer.
 const CONFIRM_RETRY: Duration = Duration::from_secs(2);
 
@@ -66,8 +70,10 @@ impl Volume {
             return Ok(());
         }
         inner.set_serving_state(ServingState::Stopping);
+        let settled = inner.env.timeout(STOP_WITHIN, inner.checkpointer.settled());
+        let _ = settled.await;
         inner.close_journal().await?;
-        // A checkpoint under way is simply not finished: the cloud may be away for long.
+        // One that is still under way is simply not finished.
         inner.checkpointer.end();
         let _checkpointer = match inner.checkpointer.own() {
             Some(checkpointer) => Some(checkpointer.lock().await),

@@ -291,3 +291,29 @@ fn a_commit_waits_for_changes_of_its_own_file_only() {
         })
         .expect("the run ends");
 }
+
+#[test]
+fn a_snapshot_that_was_being_made_at_a_stop_is_in_the_cloud_and_the_next_start_needs_none() {
+    let simulation = Simulation::new(1);
+    let mut world = World::new(&simulation);
+    let (parts, _control) = over_a_slow_line(&world);
+    let env = world.env();
+    simulation
+        .run(async move {
+            let volume = opened(parts, lazy()).await;
+            create(&volume, "minutes").await.expect("made");
+            let of = volume.clone();
+            let making = env.spawn("making", async move { of.snapshot_create("noon", 0).await });
+            // Its record is in the journal, its segment under way.
+            while !volume.status().building {
+                env.sleep(Duration::from_millis(1)).await;
+            }
+            volume.stop().await.expect("stopped");
+            making.await.expect("it ends").expect("made");
+        })
+        .expect("the run ends");
+    world.power_cut_only();
+    let parts = world.own_parts();
+    let opened = simulation.run(async move { Volume::open_detached(parts, config()).await.map(drop) });
+    opened.expect("the run ends").expect("no cloud is needed");
+}
