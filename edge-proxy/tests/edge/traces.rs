@@ -23,8 +23,6 @@ async fn a_call_that_fetches_is_a_trace_down_to_the_request_to_the_store() {
     edge.sync().await.unwrap();
     edge.stop().await.unwrap();
     edge.wipe_cache().unwrap();
-    // What was put lately is pinned beside the cache.
-    std::fs::remove_dir_all(edge.state.join("unconfirmed")).unwrap();
     edge.start().await.unwrap();
     let mut client = Client::mount(edge.address, EXPORT).await.unwrap();
     let root = client.root.clone();
