@@ -149,7 +149,11 @@ impl Engine {
     async fn take(&self, parts: &Parts) -> Result<(), VolumeError> {
         match Volume::takeover(parts, &self.config).await {
             Err(VolumeError::StaleTable(stale)) if stale.is_in_doubt() => {
-                Volume::accept_rollback(parts, &self.config).await.map(drop)
+                match Volume::accept_rollback(parts, &self.config).await? {
+                    Some(_) => Ok(()),
+                    // The owner lived and committed meanwhile: nothing is in doubt any more, and nothing was taken.
+                    None => Volume::takeover(parts, &self.config).await.map(drop),
+                }
             }
             taken => taken.map(drop),
         }
