@@ -103,7 +103,7 @@ pub(super) async fn file_differs(
         .is_some()
 }
 
-/// What is wrong with what a file calls holes and data: holes read as zeros, and the two take turns up to the end.
+/// What is wrong with what a file calls holes and data: holes read as zeros, and the two alternate up to the end.
 async fn wrong_holes(vfs: &dyn Vfs, file: FileHandle, size_bytes: u64) -> Option<String> {
     let caller = root_caller();
     let mut at = 0;
