@@ -1,17 +1,20 @@
 //! Snapshots for people: the tables of `status` and `top`.
 
+mod clients;
+
 use crate::{
     audit,
     cleaner::{Cleaned, CleanerPart},
     durability::LevelTwoPart,
     sharing,
-    smb::SmbPart,
-    snapshot::{LocalMountPart, LocksPart, NfsPart, Snapshot, VolumeState},
+    snapshot::{Snapshot, VolumeState},
 };
 use firn_edge_state::NewWrites;
 use firn_quantity::{Dollars, Money};
 use firn_store::ProviderPrices;
 use std::fmt::Write;
+
+pub use clients::top;
 
 /// Bytes with a unit, three digits or more: `1.50 MiB`.
 pub fn size(bytes: u64) -> String {
@@ -322,18 +325,18 @@ pub fn status(snapshot: &Snapshot) -> String {
             Dollars(Money::of_nanos(table.nanodollars))
         ),
     );
-    row("NFS", nfs_line(nfs, snapshot.calls()));
+    row("NFS", clients::nfs_line(nfs, snapshot.calls()));
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));
     }
-    if let Some(text) = locks_line(&nfs.locks) {
+    if let Some(text) = clients::locks_line(&nfs.locks) {
         row("Locks", text);
     }
     for mount in &snapshot.mounts {
-        row("Mount", mount_line(mount));
+        row("Mount", clients::mount_line(mount));
     }
     if let Some(smb) = &snapshot.smb {
-        for (name, line) in smb_lines(smb) {
+        for (name, line) in clients::smb_lines(smb) {
             row(name, line);
         }
     }
@@ -347,79 +350,6 @@ pub fn status(snapshot: &Snapshot) -> String {
         row("Audits", text);
     }
     out
-}
-
-/// NFS; an edge may have mounts alone.
-fn nfs_line(nfs: &NfsPart, calls: u64) -> String {
-    if nfs.address.is_empty() {
-        return "not served: nothing is exported".into();
-    }
-    format!(
-        "{}: {} connections, {} mounts, {calls} calls",
-        nfs.address,
-        nfs.connections,
-        nfs.mounts.len()
-    )
-}
-
-/// Locks of all protocols; nothing if there are none.
-fn locks_line(locks: &LocksPart) -> Option<String> {
-    let grace = match locks.in_grace {
-        true => "; NFS clients may reclaim theirs, nobody gets new ones yet",
-        false => "",
-    };
-    if locks.held + locks.waiting == 0 && !locks.in_grace {
-        return None;
-    }
-    Some(format!(
-        "{} held by {} clients, {} requests wait{grace} (firn-edge locks)",
-        locks.held, locks.clients, locks.waiting
-    ))
-}
-
-/// SMB: what is served, and what is wrong with it.
-fn smb_lines(smb: &SmbPart) -> Vec<(&'static str, String)> {
-    let mut lines = vec![(
-        "SMB",
-        format!(
-            "{}, {} connections, {} users, shares {}",
-            smb.state,
-            smb.connections,
-            smb.users,
-            smb.shares.join(", ")
-        ),
-    )];
-    if let Some(reason) = &smb.reason {
-        lines.push(("", reason.clone()));
-    }
-    if smb.failures > 0 {
-        lines.push((
-            "",
-            format!(
-                "smbd ended or did not answer {} times since the start",
-                smb.failures
-            ),
-        ));
-    }
-    lines
-}
-
-/// A mount on this machine.
-fn mount_line(mount: &LocalMountPart) -> String {
-    let mut text = format!(
-        "{}{}: {} open files, {} requests",
-        mount.path,
-        if mount.read_only { " (read-only)" } else { "" },
-        mount.open_files,
-        mount.requests
-    );
-    if !mount.is_mounted {
-        text.push_str("; somebody unmounted it, a restart mounts it again");
-    }
-    if mount.is_stalled {
-        text.push_str("; the kernel does not answer, changes of others may be seen late");
-    }
-    text
 }
 
 /// What the cleaner inside did; nothing if it was never asked to.
@@ -519,66 +449,6 @@ pub fn cleaned(cleaned: &Cleaned, book: &ProviderPrices) -> String {
             }
         ),
     }
-}
-
-/// One screen of `top`: what happened between two snapshots.
-pub fn top(before: &Snapshot, after: &Snapshot) -> String {
-    let seconds = (after.volume.up_ms.saturating_sub(before.volume.up_ms)).max(1) as f64 / 1000.0;
-    let rate = |after: u64, before: u64| after.saturating_sub(before) as f64 / seconds;
-    let bytes = |after: u64, before: u64| format!("{}/s", size(rate(after, before) as u64));
-    let mut out = format!(
-        "{} {}, up {}; {}\n",
-        after.volume.name,
-        after.volume.state,
-        span(after.volume.up_ms),
-        behind(after)
-    );
-    let (now, then) = (&after.store, &before.store);
-    let _ = writeln!(
-        out,
-        "store {:.1} requests/s, {} up, {} down, {} since the start; journal {} of {}; cache misses {:.1}/s\n",
-        rate(now.requests, then.requests),
-        bytes(now.usage.bytes_up, then.usage.bytes_up),
-        bytes(now.usage.bytes_down, then.usage.bytes_down),
-        Dollars(Money::of_nanos(now.nanodollars)),
-        size(after.journal.used_bytes),
-        size(after.journal.capacity_bytes),
-        rate(after.cache.misses, before.cache.misses),
-    );
-    let _ = writeln!(
-        out,
-        "{:<24}{:>12}{:>14}{:>16}{:>16}",
-        "PROCEDURE", "CALLS/S", "MEAN", "RECEIVED", "SENT"
-    );
-    let mut rows: Vec<_> = after
-        .nfs
-        .operations
-        .iter()
-        .filter_map(|now| {
-            let then = before
-                .nfs
-                .operations
-                .iter()
-                .find(|then| (&then.program, &then.procedure) == (&now.program, &now.procedure));
-            let then = then.cloned().unwrap_or_default();
-            let calls = now.calls.saturating_sub(then.calls);
-            (calls > 0).then_some((calls, now, then))
-        })
-        .collect();
-    rows.sort_by_key(|(calls, now, _)| (std::cmp::Reverse(*calls), now.procedure.clone()));
-    for (calls, now, then) in rows {
-        let mean_us = now.latency_sum_us.saturating_sub(then.latency_sum_us) / calls;
-        let _ = writeln!(
-            out,
-            "{:<24}{:>12.1}{:>14}{:>16}{:>16}",
-            format!("{} {}", now.program, now.procedure),
-            calls as f64 / seconds,
-            format!("{mean_us} us"),
-            bytes(now.received_bytes, then.received_bytes),
-            bytes(now.sent_bytes, then.sent_bytes)
-        );
-    }
-    out
 }
 
 #[cfg(test)]

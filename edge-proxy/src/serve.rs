@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     parts::Outside,
     smb::{self, SmbPart, SmbService},
-    snapshot::LocalMountPart,
+    snapshot::{CaseIndexPart, LocalMountPart},
 };
 use firn_access_log::{AccessLog, Resolving};
 use firn_env::Env;
@@ -140,6 +140,7 @@ fn options(config: &Config, section: &MountSection, access_log: Option<&AccessLo
         read_only: section.read_only,
         allow_other: section.allow_other,
         protocol: LockProtocol::Local,
+        case_index: false,
         access_log: recorder.map(|recorder| MountRecorder {
             recorder,
             address_of: None,
@@ -178,6 +179,13 @@ pub(crate) fn mount_part(mount: &Mount) -> LocalMountPart {
         open_files: status.opens.opens as u64,
         known_files: status.nodes as u64,
         requests: status.requests,
+        listings: status.listings,
+        case_index: status.case_index.map(|index| CaseIndexPart {
+            questions: index.questions,
+            listings: index.listings,
+            directories: index.directories,
+            bytes: index.bytes,
+        }),
         invalidations: status.invalidations.delivered,
         rescans: status.invalidations.rescans,
         is_stalled: status.invalidations.stalled,

@@ -5,7 +5,7 @@
 
 mod clients;
 
-pub use clients::{LocalMountPart, LocksPart, MountPart, NfsPart, OperationPart, TurnedPart};
+pub use clients::{CaseIndexPart, LocalMountPart, LocksPart, MountPart, NfsPart, OperationPart, TurnedPart};
 
 use crate::{
     access_log::AccessLogPart,

@@ -25,6 +25,10 @@ pub(crate) async fn follow(env: Env, connection: Arc<Connection>, watcher: Arc<W
 }
 
 fn invalidate(connection: &Connection, part: &ChangeKind) {
+    if let (Some(index), ChangeKind::Entry { directory, name }) = (connection.operations().case_index(), part)
+    {
+        index.touched(*directory, name);
+    }
     let nodes = connection.operations().nodes();
     let Some(node) = nodes.number(part.file()) else {
         return;
@@ -54,6 +58,9 @@ fn inode(node: u64, offset: i64) -> Bytes {
 }
 
 fn invalidate_all(connection: &Connection) {
+    if let Some(index) = connection.operations().case_index() {
+        index.clear();
+    }
     // Names at once where the kernel can; else they live no longer than the replies said.
     if let Err(error) = connection.notify(notify::INC_EPOCH, &[]) {
         tracing::debug!(%error, "this kernel cannot drop all names at once");

@@ -14,13 +14,18 @@
 //! and capabilities, which a request does not carry, and without it a name in its cache would be found by whoever may not
 //! search the directory. So calls are made as the superuser, and what is created is given its owner and group explicitly.
 //!
+//! *In whatever case* a name is found where the mount has an index of folded names ([`case_index`]), which smbd asks.
+//!
 //! The protocol is written here and not taken from a crate: decision 0131.
 
 mod abi;
 mod acl;
+mod case_index;
 mod connection;
 mod device;
 mod errno;
+mod fold;
+mod indexed;
 mod interrupted;
 mod invalidation;
 mod mount;
@@ -30,5 +35,6 @@ mod reply;
 mod request;
 
 pub use abi::KERNEL_OLDEST;
+pub use case_index::CaseIndexCounts;
 pub use device::{MountError, is_available};
 pub use mount::{Mount, MountOptions, MountRecorder, MountStatus};

@@ -1,8 +1,10 @@
 //! [`Mount`]: a mounted volume, from mount(2) to umount(2).
 
 use crate::{
+    case_index::{CaseIndex, CaseIndexCounts},
     connection::Connection,
     device::{self, MountError},
+    indexed::IndexedVfs,
     invalidation,
     operations::Operations,
 };
@@ -57,6 +59,8 @@ pub struct MountOptions {
     pub protocol: LockProtocol,
     /// Where what is done through it is recorded.
     pub access_log: Option<MountRecorder>,
+    /// It answers smbd how a name is written that is asked for in another case.
+    pub case_index: bool,
     /// How durable a file is when fsync returns, or close where it is the cloud.
     pub durability: Durability,
 }
@@ -76,8 +80,12 @@ pub struct MountStatus {
     pub opens: OpenCounts,
     /// Requests since the mount.
     pub requests: u64,
+    /// Of them those that list a directory.
+    pub listings: u64,
     /// What was taken out of the kernel's caches because others changed it.
     pub invalidations: WatchCounts,
+    /// The index of folded names, if there is one.
+    pub case_index: Option<CaseIndexCounts>,
 }
 
 /// A mounted volume. Dropped without [`Mount::unmount`], it stays in the table of mounts and answers ENOTCONN, like after a
@@ -106,7 +114,12 @@ impl Mount {
         changes: &Changes,
         origin: Origin,
     ) -> Result<Self, MountError> {
-        let vfs: Arc<dyn Vfs> = Arc::new(AnnouncingVfs::new(vfs, changes.clone(), origin).without_waiting());
+        let mut vfs: Arc<dyn Vfs> =
+            Arc::new(AnnouncingVfs::new(vfs, changes.clone(), origin).without_waiting());
+        let index = options.case_index.then(|| Arc::new(CaseIndex::new()));
+        if let Some(index) = &index {
+            vfs = Arc::new(IndexedVfs::new(vfs, index.clone()));
+        }
         let files = OpenFiles::new(vfs.clone(), locks.clone(), firn_session::OpenLimits::default());
         let client = LockClient {
             protocol: options.protocol,
@@ -127,6 +140,7 @@ impl Mount {
             (locks, files.clone()),
             client.clone(),
             (options.access_log.clone(), options.durability),
+            index,
         );
         let failed = |source| MountError::Failed {
             path: options.path.clone(),
@@ -136,7 +150,7 @@ impl Mount {
         let known = Arc::downgrade(&connection);
         let watcher = changes.watch(origin, move |file| {
             let connection = known.upgrade();
-            connection.is_some_and(|connection| connection.operations().nodes().number(file).is_some())
+            connection.is_some_and(|connection| connection.operations().caches(file))
         });
         let watcher = Arc::new(watcher);
         let serve = connection.clone();
@@ -197,6 +211,8 @@ impl Mount {
             nodes: self.connection.operations().nodes().count(),
             opens: self.files.counts(),
             requests: self.connection.requests(),
+            listings: self.connection.operations().listings(),
+            case_index: self.connection.operations().case_index().map(CaseIndex::counts),
             invalidations: self.watcher.counts(),
         }
     }

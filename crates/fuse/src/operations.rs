@@ -12,6 +12,7 @@ mod names;
 mod space;
 
 use crate::{
+    case_index::CaseIndex,
     errno::Failure,
     interrupted::Interrupted,
     mount::MountRecorder,
@@ -25,7 +26,10 @@ use firn_env::Env;
 use firn_session::{LockClient, LockOwner, LockProtocol, LockTable, OpenFiles};
 use firn_vfs::{Attributes, Caller, Credentials, Durability, FileHandle, Name, Vfs, VfsError};
 use rustix::io::Errno;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// The file system as one mount uses it.
 pub(crate) struct Operations {
@@ -36,6 +40,8 @@ pub(crate) struct Operations {
     client: LockClient,
     durability: Durability,
     nodes: Arc<Nodes>,
+    case_index: Option<Arc<CaseIndex>>,
+    listings: Arc<AtomicU64>,
     recorder: Option<MountRecorder>,
     /// `vfs` as the process behind one request uses it, if that is recorded.
     recorded: Option<Arc<RecordedVfs>>,
@@ -53,6 +59,7 @@ impl Operations {
         (locks, files): (LockTable, OpenFiles),
         client: LockClient,
         (recorder, durability): (Option<MountRecorder>, Durability),
+        case_index: Option<Arc<CaseIndex>>,
     ) -> Self {
         let root = vfs.root();
         Self {
@@ -63,6 +70,8 @@ impl Operations {
             client,
             durability,
             nodes: Arc::new(Nodes::new(root)),
+            case_index,
+            listings: Arc::default(),
             recorder,
             recorded: None,
             live_file_system: root.file_system,
@@ -71,6 +80,20 @@ impl Operations {
 
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
+    }
+
+    pub(crate) fn case_index(&self) -> Option<&CaseIndex> {
+        self.case_index.as_deref()
+    }
+
+    /// Requests that list a directory.
+    pub(crate) fn listings(&self) -> u64 {
+        self.listings.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel, or the index, may have something of a file.
+    pub(crate) fn caches(&self, file: FileHandle) -> bool {
+        self.nodes.number(file).is_some() || self.case_index().is_some_and(|index| index.has(file))
     }
 
     /// The same on behalf of the process behind a request; `None` if it makes no difference.
@@ -97,6 +120,8 @@ impl Operations {
             client: self.client.clone(),
             durability: self.durability,
             nodes: self.nodes.clone(),
+            case_index: self.case_index.clone(),
+            listings: self.listings.clone(),
             recorder: None,
             recorded: Some(recorded),
             live_file_system: self.live_file_system,
@@ -112,7 +137,7 @@ impl Operations {
     ) -> Outcome {
         let node = header.node;
         match operation {
-            Operation::Lookup { name } => self.lookup(node, &name).await,
+            Operation::Lookup { name } => self.lookup(header, &name).await,
             Operation::GetAttr => self.get_attributes(node).await,
             Operation::SetAttr(change) => self.set_attributes(node, &change).await,
             Operation::ReadLink => self.read_link(node).await,
@@ -183,7 +208,7 @@ impl Operations {
             Operation::GetXattr { name, size } => self.get_xattr(node, &name, size).await,
             Operation::ListXattr { size } => self.list_xattrs(header, size).await,
             Operation::RemoveXattr { name } => self.remove_xattr(node, &name).await,
-            Operation::OpenDir => Ok(Reply::Structure(reply::opened(0, 0))),
+            Operation::OpenDir { flags } => self.open_directory(header, flags),
             Operation::ReadDir { offset, size, plus } => self.read_directory(node, offset, size, plus).await,
             Operation::FSyncDir => self.settle().await,
             Operation::ReleaseDir | Operation::Destroy => Ok(Reply::Empty),

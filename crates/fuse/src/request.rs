@@ -161,7 +161,9 @@ pub(crate) enum Operation {
     RemoveXattr {
         name: Bytes,
     },
-    OpenDir,
+    OpenDir {
+        flags: u32,
+    },
     ReadDir {
         offset: u64,
         size: u32,
@@ -400,7 +402,7 @@ fn operation(header: &Header, body: &mut Body) -> Result<Operation, Malformed> {
         }
         opcode::LISTXATTR => Operation::ListXattr { size: body.u32()? },
         opcode::REMOVEXATTR => Operation::RemoveXattr { name: text(body)? },
-        opcode::OPENDIR => Operation::OpenDir,
+        opcode::OPENDIR => Operation::OpenDir { flags: body.u32()? },
         opcode::READDIR | opcode::READDIRPLUS => {
             body.skip(8)?;
             Operation::ReadDir {

@@ -9,6 +9,25 @@
 
 use std::path::{Path, PathBuf};
 
+/// A module of the Samba that this smbd is of: distributions have them below `lib` of where `sbin` is.
+pub fn module(program: &Path, name: &str) -> Option<PathBuf> {
+    let lib = program.parent()?.parent()?.join("lib");
+    let mut below = vec![lib.clone(), lib.with_file_name("lib64")];
+    // `lib/x86_64-linux-gnu` and the like.
+    below.extend(
+        std::fs::read_dir(&lib)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path()),
+    );
+    let file = format!("samba/vfs/{name}.so");
+    below
+        .into_iter()
+        .map(|directory| directory.join(&file))
+        .find(|path| path.is_file())
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Paths {

@@ -31,11 +31,15 @@ const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the first process of the namespace does. The arguments: the files of accounts, the volume, the directory of what smbd runs by, where
 /// both are to be seen ([`Paths::stage`]); then the command.
-/// Beside the accounts the daemon that caches the machine's own is hidden. It ends when nothing is left, after 5 s at most.
+/// File systems of servers are taken out of its table of mounts: Samba's module for names looks at each mount whenever a client connects, and one whose
+/// server is away would keep the client waiting. Beside the accounts the daemon that caches the machine's own is hidden. It ends when nothing is left, after 5 s at most.
 const FIRST: &str = r#"
 mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/group || exit 71
 mount -t tmpfs -o size=16k,mode=755 tmpfs "$5" && mkdir -m 755 "$5/files" "$5/run" || exit 71
 mount --bind "$3" "$5/files" && mount --bind "$4" "$5/run" || exit 71
+while read -r _ where kind _; do
+  case "$kind" in nfs|nfs4|cifs|smb3|ceph|fuse.sshfs|fuse.glusterfs) umount --lazy --no-canonicalize "$where" ;; esac
+done < /proc/self/mounts
 if [ -d /run/nscd ]; then mount -t tmpfs -o size=4k tmpfs /run/nscd || exit 71; fi
 shift 5
 "$@" &

@@ -4,7 +4,7 @@
 //! fcntl through the mount into the lock table of all protocols. `smb.exclusive` turns that round, as far as Samba can.
 
 use super::{
-    paths::Paths,
+    paths::{self, Paths},
     section::{Encryption, Protocol, ShareSection, SmbSection, is_read_only},
     users::{self, Table},
 };
@@ -85,6 +85,7 @@ pub fn text(config: &Config, smb: &SmbSection, paths: &Paths, machine: &str) -> 
     let networks = shared(config).flat_map(|(export, _)| networks(export));
     set("hosts allow", &hosts(networks, Some(smb.listen)));
     set("hosts deny", "ALL");
+    set("vfs objects", &modules(asks_for_names(smb)));
     for (key, value) in FILES {
         set(key, value);
     }
@@ -104,9 +105,24 @@ const PRINTING: [(&str, &str); 4] = [
     ("disable spoolss", "yes"),
 ];
 
-/// How files look. The order of modules is that of their manual pages: `fruit` before `streams_xattr`, both behind `catia`.
-const FILES: [(&str, &str); 20] = [
-    ("vfs objects", "acl_xattr shadow_copy2 catia fruit streams_xattr"),
+/// Asks a mount how a name is written that is asked for in another case, instead of listing the directory (decision 0139). Made for another file
+/// system's mounts, and free of it; it also names files by the mount's source instead of the number the kernel gave it.
+const CASE_MODULE: &str = "glusterfs_fuse";
+
+/// Whether this Samba has [`CASE_MODULE`].
+pub fn asks_for_names(smb: &SmbSection) -> bool {
+    paths::module(&smb.program, CASE_MODULE).is_some()
+}
+
+/// Samba's modules; their order is that of their manual pages: `fruit` before `streams_xattr`, both behind `catia`, [`CASE_MODULE`] last.
+fn modules(has_case_module: bool) -> String {
+    let mut modules = vec!["acl_xattr", "shadow_copy2", "catia", "fruit", "streams_xattr"];
+    modules.extend(has_case_module.then_some(CASE_MODULE));
+    modules.join(" ")
+}
+
+/// How files look.
+const FILES: [(&str, &str); 19] = [
     ("nt acl support", "yes"),
     ("ea support", "yes"),
     ("store dos attributes", "yes"),

@@ -72,6 +72,9 @@ pub struct SmbPart {
     pub failures: u64,
     pub encryption_required: bool,
     pub exclusive: bool,
+    /// Samba lacks the module that asks the mount for names in another case.
+    #[serde(default)]
+    pub lists_directories: bool,
     /// The private mount, once there is one.
     pub mount: Option<LocalMountPart>,
 }
@@ -145,6 +148,7 @@ impl SmbService {
                 .collect(),
             encryption_required: smb.encryption == super::section::Encryption::Required,
             exclusive: smb.exclusive,
+            lists_directories: !samba_config::asks_for_names(smb),
             ..SmbPart::default()
         };
         let shared = Arc::new(Shared {
@@ -341,6 +345,7 @@ impl Supervisor {
             read_only: false,
             allow_other: true,
             protocol: LockProtocol::Smb,
+            case_index: true,
             access_log: self.volume.access_log.clone(),
             durability: self.config.smb_durability(),
         };

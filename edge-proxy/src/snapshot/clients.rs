@@ -60,6 +60,12 @@ pub struct LocalMountPart {
     /// Files and directories that the kernel knows.
     pub known_files: u64,
     pub requests: u64,
+    /// Of them those that list a directory.
+    #[serde(default)]
+    pub listings: u64,
+    /// The index by which smbd finds names in whatever case.
+    #[serde(default)]
+    pub case_index: Option<CaseIndexPart>,
     /// Changes of others that the kernel's caches were told of.
     pub invalidations: u64,
     /// Times everything was dropped since there were too many.
@@ -78,4 +84,17 @@ pub struct OperationPart {
     pub received_bytes: u64,
     pub sent_bytes: u64,
     pub latency_sum_us: u64,
+}
+
+/// How the index of folded names is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaseIndexPart {
+    /// Names that were asked for.
+    pub questions: u64,
+    /// Directories that were listed for it.
+    pub listings: u64,
+    /// Directories that it has.
+    pub directories: u64,
+    /// Its memory.
+    pub bytes: u64,
 }

@@ -3,6 +3,7 @@
 use super::{Operations, Outcome, superuser};
 use crate::{
     abi, acl,
+    case_index::QUESTION,
     errno::Failure,
     reply::{self, Reply},
     request::Header,
@@ -16,7 +17,7 @@ const REPLACE: u32 = 2;
 
 impl Operations {
     /// The value, or with size 0 its length.
-    fn value(value: Bytes, size: u32) -> Outcome {
+    pub(super) fn value(value: Bytes, size: u32) -> Outcome {
         let length = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
         match size {
             0 => Ok(Reply::Structure(reply::length(length))),
@@ -27,6 +28,11 @@ impl Operations {
 
     pub(super) async fn get_xattr(&self, node: u64, name: &Bytes, size: u32) -> Outcome {
         let file = self.handle(node)?;
+        if let Some(asked) = name.strip_prefix(QUESTION)
+            && self.case_index().is_some()
+        {
+            return self.written_name(file, asked, size).await;
+        }
         if &name[..] != acl::ACCESS && &name[..] != acl::DEFAULT {
             return Self::value(self.vfs.get_xattr(&superuser(), file, name).await?, size);
         }

@@ -3,13 +3,14 @@
 use super::{Operations, Outcome, name, superuser};
 use crate::{
     abi,
+    case_index::{ASKED_BYTES_MAX, Answer},
     errno::Failure,
     interrupted::Interrupted,
     reply::{self, Reply},
     request::Header,
 };
 use bytes::{Bytes, BytesMut};
-use firn_vfs::{CreateMode, Created, FileHandle, FileKind, SetAttributes, VfsError};
+use firn_vfs::{CreateMode, Created, FileHandle, FileKind, Name, SetAttributes, VfsError};
 use futures::future::{Either, select};
 use rustix::io::Errno;
 use std::{pin::pin, time::Duration};
@@ -21,10 +22,29 @@ const SET_GID: u32 = 0o2000;
 const PERMISSIONS: u32 = 0o7777;
 
 impl Operations {
-    pub(super) async fn lookup(&self, directory: u64, bytes: &Bytes) -> Outcome {
-        let directory = self.handle(directory)?;
-        let (file, attributes) = self.vfs.lookup(&superuser(), directory, &name(bytes)?).await?;
+    pub(super) async fn lookup(&self, header: &Header, bytes: &Bytes) -> Outcome {
+        let directory = self.handle(header.node)?;
+        let found = self.vfs.lookup(&superuser(), directory, &name(bytes)?).await;
+        if let (Err(VfsError::NotFound), Some(index)) = (&found, self.case_index())
+            && bytes.len() > ASKED_BYTES_MAX
+        {
+            index.missed_long(header.pid, header.node);
+        }
+        let (file, attributes) = found?;
         Ok(self.entry(file, &attributes))
+    }
+
+    /// How a name that was not found by its exact bytes is written, as smbd's module wants it: with a zero behind it.
+    pub(super) async fn written_name(&self, directory: FileHandle, asked: &[u8], size: u32) -> Outcome {
+        let Some(index) = self.case_index() else {
+            return Err(Errno::NODATA.into());
+        };
+        let asked = Name::new(Bytes::copy_from_slice(asked))?;
+        match index.find(&*self.vfs, directory, &asked).await? {
+            Answer::Is(found) => Self::value([found.as_bytes(), b"\0"].concat().into(), size),
+            Answer::None => Err(Errno::NOENT.into()),
+            Answer::Unknown => Err(Errno::OPNOTSUPP.into()),
+        }
     }
 
     /// Owner, group and mode of a new file in `directory`, as the kernel would set them: a set-gid directory hands its group

@@ -251,6 +251,7 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         source: "firn:again".into(),
         read_only: true,
         allow_other: false,
+        case_index: false,
         protocol: LockProtocol::Local,
         access_log: None,
         durability: firn_vfs::Durability::Journal,

@@ -1,9 +1,12 @@
 //! Coherence of a mount: changes that come by another way, and others' locks, as processes see them.
 
-use crate::world::{name, root, world};
+use crate::world::{name, root, world, world_with};
 use firn_session::ByteRange;
 use firn_vfs::{CreateMode, SetAttributes, Vfs};
-use rustix::fs::FlockOperation;
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags},
+    io::Errno,
+};
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
@@ -285,4 +288,108 @@ fn a_change_meets_dirty_mapped_pages_and_readers_and_nobody_waits_for_the_other_
     assert_eq!(invalidations.late, 0, "{invalidations:?}");
     let read = fs::read(world.path("file")).expect("read");
     assert_eq!((&read[..3], &read[40_000..40_005]), (&b"nfs"[..], &b"mmap!"[..]));
+}
+
+/// smbd's question, by a system call.
+fn written(directory: &std::path::Path, name: &str) -> Result<String, Errno> {
+    let open = fs::File::open(directory).expect("open");
+    let mut value = [0_u8; 256];
+    let question = format!("glusterfs.get_real_filename:{name}");
+    let length = rustix::fs::fgetxattr(&open, question, &mut value)?;
+    let (zero, text) = value[..length].split_last().expect("a zero at least");
+    assert_eq!(*zero, 0, "as C has its strings");
+    Ok(String::from_utf8(text.to_vec()).expect("text"))
+}
+
+#[test]
+fn a_name_is_found_in_whatever_case_by_one_listing_whoever_made_it() {
+    let Some(world) = world_with(true) else { return };
+    fs::create_dir(world.path("d")).expect("made");
+    let directory = world.find("d");
+    for number in 0..500 {
+        fs::write(world.path(&format!("d/File {number}")), b"").expect("written");
+    }
+    let at = world.path("d");
+    assert_eq!(written(&at, "fILE 77"), Ok("File 77".into()));
+    assert_eq!(written(&at, "nothing"), Err(Errno::NOENT));
+    fs::write(world.path("d/Ärger"), b"").expect("written");
+    fs::hard_link(world.path("d/Ärger"), world.path("d/Link")).expect("linked");
+    fs::create_dir(world.path("d/Dir")).expect("made");
+    std::os::unix::fs::symlink("x", world.path("d/Sym")).expect("made");
+    for (asked, is) in [
+        ("äRGER", "Ärger"),
+        ("link", "Link"),
+        ("DIR", "Dir"),
+        ("sym", "Sym"),
+    ] {
+        assert_eq!(written(&at, asked), Ok(is.into()));
+    }
+    fs::rename(world.path("d/Ärger"), world.path("d/ärGER")).expect("renamed");
+    assert_eq!(written(&at, "ärger"), Ok("ärGER".into()));
+    fs::remove_file(world.path("d/ärGER")).expect("removed");
+    assert_eq!(written(&at, "ärger"), Err(Errno::NOENT));
+    // By NFS.
+    let guarded = || CreateMode::Guarded(SetAttributes::default());
+    for text in ["Remote", "rEMOTE"] {
+        let name = name(text);
+        let created = world.other.create(root(), directory, &name, guarded());
+        world.runtime.block_on(created).expect("created");
+    }
+    assert_eq!(
+        written(&at, "remote"),
+        Ok("Remote".into()),
+        "the first of the two"
+    );
+    world
+        .runtime
+        .block_on(world.other.remove(root(), directory, &name("Remote")))
+        .expect("removed");
+    assert_eq!(written(&at, "remote"), Ok("rEMOTE".into()));
+    let (from, to) = (name("rEMOTE"), name("Moved"));
+    let renamed = world.other.rename(root(), directory, &from, directory, &to);
+    world.runtime.block_on(renamed).expect("renamed");
+    assert_eq!(
+        (written(&at, "remote"), written(&at, "MOVED")),
+        (Err(Errno::NOENT), Ok("Moved".into()))
+    );
+    // The longest that the kernel lets through.
+    let long = "L".repeat(227);
+    fs::write(world.path(&format!("d/{long}")), b"").expect("written");
+    assert_eq!(written(&at, &"l".repeat(227)), Ok(long));
+    assert_eq!(written(&at, &"l".repeat(228)), Err(Errno::RANGE));
+    let status = world.mount.as_ref().expect("mounted").status();
+    let index = status.case_index.expect("an index");
+    assert_eq!((index.listings, status.listings), (1, 0), "{index:?}");
+    // A change beside all protocols.
+    let beside = name("Beside");
+    let created = world.model.create(root(), directory, &beside, guarded());
+    world.runtime.block_on(created).expect("created");
+    assert_eq!(written(&at, "beside"), Err(Errno::NOENT), "nobody said so");
+    world.runtime.block_on(world.changes.announce_unknown());
+    assert_eq!(written(&at, "beside"), Ok("Beside".into()));
+}
+
+#[test]
+fn a_name_too_long_to_be_asked_for_is_looked_for_by_a_listing() {
+    let Some(world) = world_with(true) else { return };
+    fs::create_dir(world.path("d")).expect("made");
+    let long = world.path(&format!("d/{}", "L".repeat(228)));
+    // As smbd's module opens a directory, and as everybody else does.
+    let asking = || rustix::fs::open(world.path("d"), OFlags::RDONLY, Mode::empty()).map(drop);
+    let listing = || fs::read_dir(world.path("d")).map(Iterator::count);
+    assert_eq!((asking(), listing().ok()), (Ok(()), Some(0)));
+    assert!(fs::metadata(&long).is_err());
+    assert_eq!(listing().ok(), Some(0), "whoever lists it may");
+    assert_eq!(asking(), Err(Errno::OPNOTSUPP));
+    assert_eq!(asking(), Ok(()), "once");
+    assert!(fs::metadata(world.path("d/short")).is_err());
+    assert_eq!(asking(), Ok(()));
+}
+
+#[test]
+fn a_mount_of_no_smbd_answers_no_question_about_names() {
+    let Some(world) = world() else { return };
+    fs::create_dir(world.path("d")).expect("made");
+    fs::write(world.path("d/File"), b"").expect("written");
+    assert_eq!(written(&world.path("d"), "FILE"), Err(Errno::OPNOTSUPP));
 }

@@ -28,6 +28,11 @@ pub struct World {
 
 /// `None` only where the kernel has no FUSE; that is said.
 pub fn world() -> Option<World> {
+    world_with(false)
+}
+
+/// The same whose mount may answer smbd's questions.
+pub fn world_with(case_index: bool) -> Option<World> {
     if !firn_fuse::is_available() {
         eprintln!("SKIPPED: this machine has no /dev/fuse, nothing about mounts was tested");
         return None;
@@ -54,6 +59,7 @@ pub fn world() -> Option<World> {
         read_only: false,
         allow_other: true,
         protocol: LockProtocol::Local,
+        case_index,
         access_log: None,
         durability: firn_vfs::Durability::Journal,
     };
