@@ -10,6 +10,7 @@
 mod audits;
 mod families;
 mod figures;
+mod protocols;
 
 use crate::{
     failure::Failure,

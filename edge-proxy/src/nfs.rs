@@ -9,7 +9,7 @@ use crate::{
     access_log, bounds,
     config::{Config, EdgeConfig, ExportSection},
     failure::Failure,
-    snapshot::{LocksPart, MountPart, NfsPart, OperationPart, TurnedPart},
+    snapshot::{LocksPart, MountPart, NfsPart, OperationPart, TurnedPart, add_buckets},
 };
 use firn_access_log::AccessLog;
 use firn_env::Env;
@@ -234,6 +234,7 @@ fn part(service: &NfsService, exports: Option<&[String]>) -> NfsPart {
         operation.received_bytes += counted.received_bytes;
         operation.sent_bytes += counted.sent_bytes;
         operation.latency_sum_us += counted.latency_sum_us;
+        add_buckets(&mut operation.latency, &counted.latency);
     }
     let turned = service.turned();
     NfsPart {

@@ -325,6 +325,12 @@ pub fn status(snapshot: &Snapshot) -> String {
             Dollars(Money::of_nanos(table.nanodollars))
         ),
     );
+    for (number, line) in clients::protocol_lines(&snapshot.protocols)
+        .into_iter()
+        .enumerate()
+    {
+        row(if number == 0 { "Protocols" } else { "" }, line);
+    }
     row("NFS", clients::nfs_line(nfs, snapshot.calls()));
     for mount in &nfs.mounts {
         row("", format!("{} mounts {}", mount.client, mount.path));

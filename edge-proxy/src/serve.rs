@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     parts::Outside,
     smb::{self, SmbPart, SmbService},
-    snapshot::{CaseIndexPart, LocalMountPart},
+    snapshot::{CaseIndexPart, LocalMountPart, TrafficPart},
 };
 use firn_access_log::{AccessLog, Resolving};
 use firn_env::Env;
@@ -179,6 +179,14 @@ pub(crate) fn mount_part(mount: &Mount) -> LocalMountPart {
         open_files: status.opens.opens as u64,
         known_files: status.nodes as u64,
         requests: status.requests,
+        traffic: TrafficPart {
+            operations: status.traffic.answered,
+            failed: status.traffic.failed,
+            received_bytes: status.traffic.received_bytes,
+            sent_bytes: status.traffic.sent_bytes,
+            latency_sum_us: status.traffic.latency_sum_us,
+            latency: status.traffic.latency.to_vec(),
+        },
         listings: status.listings,
         case_index: status.case_index.map(|index| CaseIndexPart {
             questions: index.questions,

@@ -4,8 +4,10 @@
 //! is an interface of the edge (`status --output json`): keys are added, never renamed, unless `format` is raised.
 
 mod clients;
+mod protocols;
 
 pub use clients::{CaseIndexPart, LocalMountPart, LocksPart, MountPart, NfsPart, OperationPart, TurnedPart};
+pub use protocols::{ProtocolPart, TrafficPart, add_buckets};
 
 use crate::{
     access_log::AccessLogPart,
@@ -52,6 +54,9 @@ pub struct Snapshot {
     /// SMB; absent if it is not configured.
     #[serde(default)]
     pub smb: Option<SmbPart>,
+    /// All of them side by side.
+    #[serde(default)]
+    pub protocols: Vec<ProtocolPart>,
     #[serde(default)]
     pub cleaner: CleanerPart,
     #[serde(default)]
@@ -502,6 +507,7 @@ impl Observed {
                 write_units: table.write_units,
                 nanodollars: table.nano_dollars,
             },
+            protocols: protocols::protocols(&nfs, &mounts, smb.as_ref(), &self.nfs.table()),
             nfs,
             mounts,
             smb,

@@ -5,15 +5,16 @@
 //! finished and answered.
 
 use crate::{
-    abi::{self, IN_HEADER_BYTES},
+    abi::{self, IN_HEADER_BYTES, OUT_HEADER_BYTES},
     errno::Failure,
     interrupted::Interrupted,
     operations::Operations,
     reply::{self, Reply},
     request::{self, Header, Operation},
+    traffic::{Traffic, TrafficCounts},
 };
 use bytes::Bytes;
-use firn_env::Env;
+use firn_env::{Env, Monotonic};
 use futures::future::{Either, select};
 use rustix::io::Errno;
 use std::{
@@ -23,7 +24,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -52,7 +53,7 @@ pub(crate) struct Connection {
     waiting: Mutex<HashMap<u64, Arc<Interrupted>>>,
     in_flight: AtomicUsize,
     finished: Notify,
-    requests: AtomicU64,
+    traffic: Traffic,
 }
 
 /// Counts a request that is carried out.
@@ -85,7 +86,7 @@ impl Connection {
             waiting: Mutex::default(),
             in_flight: AtomicUsize::new(0),
             finished: Notify::new(),
-            requests: AtomicU64::new(0),
+            traffic: Traffic::default(),
         })
     }
 
@@ -95,7 +96,12 @@ impl Connection {
 
     /// Requests since the mount.
     pub(crate) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+        self.traffic.requests()
+    }
+
+    /// What was asked, and how it was answered.
+    pub(crate) fn traffic(&self) -> TrafficCounts {
+        self.traffic.counts()
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Arc<Interrupted>>> {
@@ -115,8 +121,8 @@ impl Connection {
             let Some(request) = self.read(&mut buffer).await? else {
                 return Ok(());
             };
-            self.requests.fetch_add(1, Ordering::Relaxed);
-            self.take(request);
+            self.traffic.read(request.len());
+            self.take(request, self.env.now());
         }
     }
 
@@ -143,7 +149,7 @@ impl Connection {
     }
 
     /// Begins to carry a request out. Interrupts find it from now on: they are read after it.
-    fn take(self: &Arc<Self>, request: Bytes) {
+    fn take(self: &Arc<Self>, request: Bytes, began: Monotonic) {
         let (header, operation) = match request::decode(request) {
             Ok(decoded) => decoded,
             Err(error) => {
@@ -170,7 +176,7 @@ impl Connection {
                 flags,
             } => {
                 let reply = init(major, minor, max_readahead, flags);
-                self.answer(header.unique, reply.map_err(Failure::Error));
+                self.answer((header.unique, began), reply.map_err(Failure::Error));
             }
             operation => {
                 let interrupted = Arc::new(Interrupted::default());
@@ -186,36 +192,49 @@ impl Connection {
                         unique: header.unique,
                         counts,
                     };
-                    connection.carry_out(&header, operation, &interrupted).await;
+                    connection
+                        .carry_out((&header, began), operation, &interrupted)
+                        .await;
                 });
             }
         }
     }
 
-    async fn carry_out(&self, header: &Header, operation: Operation, interrupted: &Interrupted) {
+    async fn carry_out(
+        &self,
+        (header, began): (&Header, Monotonic),
+        operation: Operation,
+        interrupted: &Interrupted,
+    ) {
+        let request = (header.unique, began);
         let recorded = self.operations.recorded_for(header);
         let operations = recorded.as_ref().unwrap_or(&self.operations);
         loop {
             let result = operations.execute(header, operation.clone(), interrupted).await;
             if result != Err(Failure::TryAgain) {
-                return self.answer(header.unique, result);
+                return self.answer(request, result);
             }
             let pause = pin!(self.env.sleep(TRY_AGAIN_AFTER));
             if let Either::Right(_) = select(pause, pin!(interrupted.wait())).await {
-                return self.answer(header.unique, Err(Errno::INTR.into()));
+                return self.answer(request, Err(Errno::INTR.into()));
             }
         }
     }
 
-    fn answer(&self, unique: u64, result: Result<Reply, Failure>) {
-        let written = match result {
+    fn answer(&self, (unique, began): (u64, Monotonic), result: Result<Reply, Failure>) {
+        let body_bytes = match &result {
             Ok(Reply::Nothing) => return,
-            Ok(Reply::Empty) => self.write(&reply::header(unique, 0, 0), &[]),
-            Ok(Reply::Structure(body)) => self.write(&reply::header(unique, 0, body.len()), &[body]),
-            Ok(Reply::Data(parts)) => {
-                let length = parts.iter().map(Bytes::len).sum();
-                self.write(&reply::header(unique, 0, length), &parts)
-            }
+            Ok(Reply::Empty) | Err(_) => 0,
+            Ok(Reply::Structure(body)) => body.len(),
+            Ok(Reply::Data(parts)) => parts.iter().map(Bytes::len).sum(),
+        };
+        let took = self.env.now().since(began);
+        self.traffic
+            .answered(result.is_err(), OUT_HEADER_BYTES + body_bytes, took);
+        let written = match result {
+            Ok(Reply::Nothing | Reply::Empty) => self.write(&reply::header(unique, 0, 0), &[]),
+            Ok(Reply::Structure(body)) => self.write(&reply::header(unique, 0, body_bytes), &[body]),
+            Ok(Reply::Data(parts)) => self.write(&reply::header(unique, 0, body_bytes), &parts),
             Err(Failure::Error(error)) => self.write(&reply::header(unique, error.raw_os_error(), 0), &[]),
             Err(Failure::TryAgain) => self.write(&reply::header(unique, Errno::AGAIN.raw_os_error(), 0), &[]),
         };

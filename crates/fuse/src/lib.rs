@@ -33,8 +33,10 @@ mod nodes;
 mod operations;
 mod reply;
 mod request;
+mod traffic;
 
 pub use abi::KERNEL_OLDEST;
 pub use case_index::CaseIndexCounts;
 pub use device::{MountError, is_available};
 pub use mount::{Mount, MountOptions, MountRecorder, MountStatus};
+pub use traffic::TrafficCounts;

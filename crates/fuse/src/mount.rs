@@ -7,6 +7,7 @@ use crate::{
     indexed::IndexedVfs,
     invalidation,
     operations::Operations,
+    traffic::TrafficCounts,
 };
 use bytes::Bytes;
 use firn_access_log::Recorder;
@@ -80,6 +81,8 @@ pub struct MountStatus {
     pub opens: OpenCounts,
     /// Requests since the mount.
     pub requests: u64,
+    /// How they were answered.
+    pub traffic: TrafficCounts,
     /// Of them those that list a directory.
     pub listings: u64,
     /// What was taken out of the kernel's caches because others changed it.
@@ -211,6 +214,7 @@ impl Mount {
             nodes: self.connection.operations().nodes().count(),
             opens: self.files.counts(),
             requests: self.connection.requests(),
+            traffic: self.connection.traffic(),
             listings: self.connection.operations().listings(),
             case_index: self.connection.operations().case_index().map(CaseIndex::counts),
             invalidations: self.watcher.counts(),

@@ -383,6 +383,11 @@ impl LockTable {
     pub fn counts(&self) -> LockCounts {
         self.table().counts()
     }
+
+    /// Locked ranges and shares of the clients of one protocol.
+    pub fn held_by(&self, protocol: LockProtocol) -> usize {
+        self.table().held_by(protocol)
+    }
 }
 
 /// A place in the queue for a lock; awaiting it gives the lock, or says why not ([`LockError::Cancelled`]).

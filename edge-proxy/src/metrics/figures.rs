@@ -436,7 +436,7 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
         table.nanodollars as f64 / NANOS,
     );
     out.gauge("nfs_mounts", "Mounts known, as clients told.", nfs.mounts.len());
-    smb(out, snapshot);
+    super::protocols::of_volume(out, snapshot);
     cleaning(out, snapshot);
     super::audits::expose(out, &snapshot.audit);
 }
@@ -444,6 +444,7 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
 /// NFS, which is one for all volumes.
 fn of_server(out: &mut Families, snapshot: &Snapshot) {
     let nfs = &snapshot.nfs;
+    super::protocols::of_server(out, snapshot);
     out.gauge("nfs_connections", "Connections of clients.", nfs.connections);
     let turned = &nfs.turned;
     out.counters(
@@ -516,26 +517,6 @@ fn of_server(out: &mut Families, snapshot: &Snapshot) {
     operations("rpc_seconds_total", "Time from call to reply, summed.", |one| {
         Value::Measure(one.latency_sum_us as f64 / 1e6)
     });
-}
-
-/// SMB; its figures beside the first only where it is configured.
-fn smb(out: &mut Families, snapshot: &Snapshot) {
-    let smb = snapshot.smb.as_ref();
-    out.gauge(
-        "smb_down",
-        "1 while SMB is configured and not served.",
-        smb.is_some_and(|smb| !smb.is_serving()),
-    );
-    let Some(smb) = smb else {
-        return;
-    };
-    out.gauge("smb_serving", "1 while SMB is served.", smb.is_serving());
-    out.gauge("smb_connections", "Connections of SMB clients.", smb.connections);
-    out.counter(
-        "smb_failures_total",
-        "How often smbd ended by itself or was ended because it did not answer.",
-        smb.failures,
-    );
 }
 
 /// What the cleaner inside did, and what of any cleaner's work was taken over.

@@ -3,10 +3,70 @@
 use super::{behind, size, span};
 use crate::{
     smb::SmbPart,
-    snapshot::{LocalMountPart, LocksPart, NfsPart, Snapshot},
+    snapshot::{LocalMountPart, LocksPart, NfsPart, ProtocolPart, Snapshot},
 };
 use firn_quantity::{Dollars, Money};
 use std::fmt::Write;
+
+/// Microseconds in a unit that people read.
+fn latency(us: Option<u64>) -> String {
+    match us {
+        None => "-".into(),
+        Some(us) if us < 10_000 => format!("{us} us"),
+        Some(us) if us < 10_000_000 => format!("{} ms", us / 1000),
+        Some(us) => format!("{} s", us / 1_000_000),
+    }
+}
+
+/// What clients have and did, by protocol.
+pub(super) fn protocol_lines(protocols: &[ProtocolPart]) -> Vec<String> {
+    let line = |part: &ProtocolPart| {
+        let traffic = &part.traffic;
+        format!(
+            "{}: {} clients, {} opens, {} locks; {} operations ({} failed), {} received, {} sent, mean {}, 99 % within {}",
+            part.protocol,
+            part.clients,
+            part.open_files,
+            part.locks,
+            traffic.operations,
+            traffic.failed,
+            size(traffic.received_bytes),
+            size(traffic.sent_bytes),
+            latency(traffic.mean_us()),
+            latency(traffic.within_us(0.99))
+        )
+    };
+    protocols.iter().map(line).collect()
+}
+
+/// The table of `top` about protocols.
+fn protocol_table(before: &Snapshot, after: &Snapshot, seconds: f64) -> String {
+    let mut out = format!(
+        "{:<10}{:>9}{:>8}{:>8}{:>14}{:>12}{:>12}{:>16}{:>16}\n",
+        "PROTOCOL", "CLIENTS", "OPENS", "LOCKS", "OPERATIONS/S", "MEAN", "P99", "RECEIVED", "SENT"
+    );
+    for now in &after.protocols {
+        let then = before.protocols.iter().find(|then| then.protocol == now.protocol);
+        let traffic = now
+            .traffic
+            .since(&then.map(|then| then.traffic.clone()).unwrap_or_default());
+        let rate = |bytes: u64| format!("{}/s", size((bytes as f64 / seconds) as u64));
+        let _ = writeln!(
+            out,
+            "{:<10}{:>9}{:>8}{:>8}{:>14.1}{:>12}{:>12}{:>16}{:>16}",
+            now.protocol,
+            now.clients,
+            now.open_files,
+            now.locks,
+            traffic.operations as f64 / seconds,
+            latency(traffic.mean_us()),
+            latency(traffic.within_us(0.99)),
+            rate(traffic.received_bytes),
+            rate(traffic.sent_bytes)
+        );
+    }
+    out
+}
 
 /// NFS; an edge may have mounts alone.
 pub(super) fn nfs_line(nfs: &NfsPart, calls: u64) -> String {
@@ -113,6 +173,7 @@ pub fn top(before: &Snapshot, after: &Snapshot) -> String {
         size(after.journal.capacity_bytes),
         rate(after.cache.misses, before.cache.misses),
     );
+    let _ = writeln!(out, "{}", protocol_table(before, after, seconds));
     let _ = writeln!(
         out,
         "{:<24}{:>12}{:>14}{:>16}{:>16}",

@@ -1,5 +1,6 @@
 //! The parts of a snapshot that tell of clients: NFS, mounts of this machine, locks.
 
+use super::TrafficPart;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub struct LocalMountPart {
     /// Files and directories that the kernel knows.
     pub known_files: u64,
     pub requests: u64,
+    /// How they were answered.
+    #[serde(default)]
+    pub traffic: TrafficPart,
     /// Of them those that list a directory.
     #[serde(default)]
     pub listings: u64,
@@ -84,6 +88,9 @@ pub struct OperationPart {
     pub received_bytes: u64,
     pub sent_bytes: u64,
     pub latency_sum_us: u64,
+    /// Calls by latency: entry `i` those that took less than 2^i µs and at least half of it.
+    #[serde(default)]
+    pub latency: Vec<u64>,
 }
 
 /// How the index of folded names is used.

@@ -4,6 +4,7 @@
 
 mod access_log;
 mod cases;
+mod protocols;
 mod supervision;
 
 use crate::{

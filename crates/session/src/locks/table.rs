@@ -5,8 +5,8 @@
 //! *queue* edge, which exists only for fairness).
 
 use super::{
-    ByteRange, HeldLock, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockRequest,
-    ShareMode, segments::Segments,
+    ByteRange, HeldLock, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
+    LockRequest, ShareMode, segments::Segments,
 };
 use firn_vfs::FileHandle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -296,6 +296,14 @@ impl Table {
             waiters: self.waiting.len(),
             clients: self.clients.len(),
         }
+    }
+
+    pub(super) fn held_by(&self, protocol: LockProtocol) -> usize {
+        let of_protocol = self
+            .clients
+            .iter()
+            .filter(|(client, _)| client.protocol == protocol);
+        of_protocol.map(|(_, client)| client.locks).sum()
     }
 
     fn check_grace(&self, reclaim: bool) -> Result<(), LockError> {
