@@ -15,10 +15,11 @@
 //! committed. It ends with the next commit. A change that was made is never answered "try again": a client does that as a new request,
 //! which would find the name taken or gone.
 
-use crate::{journal::Sequence, volume::Inner};
+use crate::{journal::Sequence, state::LONG_WAIT, volume::Inner};
 use firn_env::{Monotonic, Wait};
 use firn_vfs::VfsError;
 use std::{
+    collections::BTreeSet,
     sync::{Mutex, MutexGuard, atomic::Ordering},
     time::Duration,
 };
@@ -73,7 +74,12 @@ pub(crate) struct CloudWaits(Mutex<Waits>);
 
 #[derive(Default)]
 struct Waits {
+    /// But for `waiting` and `away`.
     status: CloudWaitStatus,
+    /// Those that wait: since when, and a number of their own.
+    waiting: BTreeSet<(Monotonic, u64)>,
+    /// Of the next one that waits.
+    next: u64,
     /// The number of the commit that answered last, and how many it answered.
     group: (u64, u64),
     /// When the cloud was found to be away, and the number of commits then: it is for as long as there is no other.
@@ -84,18 +90,34 @@ impl CloudWaits {
     fn lock(&self) -> MutexGuard<'_, Waits> {
         self.0.lock().expect("no panic under this lock")
     }
+
+    /// How long the one has waited that waits longest now.
+    pub fn longest_wait(&self, now: Monotonic) -> Duration {
+        let waits = self.lock();
+        let oldest = waits.waiting.first();
+        oldest.map_or(Duration::ZERO, |(since, _)| now.since(*since))
+    }
 }
 
 /// One that waits; it does so no more when this is dropped.
 struct Waiting<'a> {
     waits: &'a CloudWaits,
     since: Monotonic,
+    number: u64,
 }
 
 impl<'a> Waiting<'a> {
     fn new(waits: &'a CloudWaits, now: Monotonic) -> Self {
-        waits.lock().status.waiting += 1;
-        Self { waits, since: now }
+        let mut all = waits.lock();
+        let number = all.next;
+        all.next += 1;
+        all.waiting.insert((now, number));
+        drop(all);
+        Self {
+            waits,
+            since: now,
+            number,
+        }
     }
 
     /// It was answered by the commit of this number.
@@ -117,7 +139,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.waits.lock().status.waiting -= 1;
+        self.waits.lock().waiting.remove(&(self.since, self.number));
     }
 }
 
@@ -169,6 +191,10 @@ impl Inner {
             match self.env.timeout(self.config.wait_limit, &mut reached).await {
                 Ok(Ok(())) => {
                     let commit = self.checkpointer.times().committed;
+                    // Before it ends to wait: no checkpoint may forget it in between.
+                    if self.env.now().since(waiting.since) > LONG_WAIT {
+                        self.lock().renew_completed(self.now());
+                    }
                     waiting.answered(self.env.now(), commit);
                     return Ok(());
                 }
@@ -268,9 +294,11 @@ impl Inner {
     /// For `status`.
     pub fn cloud_wait_status(&self) -> CloudWaitStatus {
         let away = self.away();
+        let waits = self.cloud_waits.lock();
         CloudWaitStatus {
             away,
-            ..self.cloud_waits.lock().status.clone()
+            waiting: waits.waiting.len() as u64,
+            ..waits.status.clone()
         }
     }
 }

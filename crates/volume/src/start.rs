@@ -38,6 +38,7 @@ use crate::{
 };
 use firn_anchor::Ownership;
 use firn_format::{OwnershipEpoch, Uid, Version, WriterId};
+use firn_vfs::Timestamp;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -136,6 +137,9 @@ impl Start {
         env.fault_point("recover.after_replay").await;
         self.take_inode_numbers()?;
         let verifier = self.take_verifier().await?;
+        self.loaded
+            .state
+            .renew_completed(Timestamp::from_nanos(env.wall().0));
         let replayed = self.loaded.state.completed();
         let dirty_since = self.loaded.state.is_dirty().then(|| env.now());
         let loaded = self.loaded;

@@ -31,13 +31,20 @@ pub use snapshots::{NAME_BYTES_MAX, Retained, SNAPSHOTS_MAX, Snapshot};
 use crate::{inode::Inode, journal::Sequence};
 use firn_format::{FIRST_FREE_INODE, TreeRoot};
 use firn_vfs::{CompletedRequest, Timestamp};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
 
 /// Requests remembered for retransmissions: a client gives up or reconnects long before this many others are done.
 const COMPLETED_MAX: usize = 1024;
 
-/// How long a finished request is remembered; Linux retransmits over TCP after 60 s.
+/// How long an answered request is remembered; Linux retransmits over TCP after 60 s.
 const COMPLETED_SECONDS: i64 = 180;
+
+/// A call that waited longer before it was answered is remembered from then on, and not from when it was carried out. Shorter waits stay well
+/// within what is remembered.
+pub const LONG_WAIT: Duration = Duration::from_secs(30);
 
 /// Inodes in memory beyond which unchanged ones are dropped: about 40 MiB.
 const INODES_MAX: usize = 40_000;
@@ -379,13 +386,31 @@ impl State {
     }
 
     fn remember(&mut self, now: Timestamp, request: CompletedRequest) {
-        while self.completed.front().is_some_and(|(time, _)| {
-            self.completed.len() >= COMPLETED_MAX
-                || time.seconds.saturating_add(COMPLETED_SECONDS) < now.seconds
-        }) {
+        if self.completed.len() >= COMPLETED_MAX {
             self.completed.pop_front();
         }
         self.completed.push_back((now, request));
+    }
+
+    /// Forgets requests that are older than what is remembered, so that checkpoints of quiet volumes stay small. What is not yet answered has no
+    /// age: `waited` is how long the call waits that waits longest for its answer.
+    pub fn forget_completed(&mut self, now: Timestamp, waited: Duration) {
+        let since = now
+            .seconds
+            .saturating_sub(COMPLETED_SECONDS)
+            .saturating_sub_unsigned(waited.as_secs());
+        while self
+            .completed
+            .front()
+            .is_some_and(|(time, _)| time.seconds < since)
+        {
+            self.completed.pop_front();
+        }
+    }
+
+    /// Remembers all requests from now on: after a start, whose clients could not come before, and when one is answered that waited for long.
+    pub fn renew_completed(&mut self, now: Timestamp) {
+        self.completed.iter_mut().for_each(|(time, _)| *time = now);
     }
 
     /// One more user of an inode that may be unlinked while used.

@@ -129,6 +129,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         let begun = inner.begin_snapshots(&mut state);
         inner.checkpointer.times().freeze();
         let frozen = state.freeze();
+        state.forget_completed(inner.now(), inner.cloud_waits.longest_wait(inner.env.now()));
         (
             begun,
             state.freeze_snapshots(),

@@ -10,7 +10,7 @@ use firn_env::{mutants::planting, sim::Simulation};
 use firn_store::{FaultConfig, FaultControl, Faults, Faulty, Outage};
 use firn_table::FaultRates;
 use firn_vfs::{
-    Caller, CreateMode, Created, Durability, FileHandle, SetAttributes, Stability, Vfs, VfsError,
+    Caller, CreateMode, Created, Durability, FileHandle, RequestId, SetAttributes, Stability, Vfs, VfsError,
 };
 use firn_volume::{FormatOptions, OnDisconnect, Parts, Volume, VolumeConfig, VolumeError};
 use std::{sync::Arc, time::Duration};
@@ -268,6 +268,59 @@ fn a_change_that_waits_when_the_edge_stops_is_not_answered_and_is_there_after_th
             assert_eq!(volume.status().oldest_uncommitted, None);
         })
         .expect("the run ends");
+}
+
+/// Whoever waits for an answer asks again after a crash, however long ago the call was carried out.
+#[test]
+fn a_call_that_waited_long_is_recognised_after_a_crash_though_others_came_later() {
+    let simulation = Simulation::new(1);
+    let mut world = World::new(&simulation);
+    let (parts, control) = over_a_slow_line(&world);
+    let env = world.env();
+    let request = |transaction| RequestId {
+        client: 7,
+        transaction,
+        checksum: 0,
+    };
+    let asked = request(1);
+    simulation
+        .run(async move {
+            let volume = opened(parts, lazy()).await;
+            control.set(slow(Outage::Hang)).expect("the faults make sense");
+            let (of, caller) = (
+                volume.clone(),
+                Caller {
+                    request: Some(asked),
+                    ..in_cloud()
+                },
+            );
+            let waiting = env.spawn("waiting", async move {
+                let mode = CreateMode::Guarded(SetAttributes::default());
+                of.create(&caller, of.root(), &name("asked"), mode).await
+            });
+            env.sleep(Duration::from_secs(600)).await;
+            let another = Caller {
+                request: Some(request(2)),
+                ..root()
+            };
+            volume
+                .make_directory(
+                    &another,
+                    volume.root(),
+                    &name("meanwhile"),
+                    SetAttributes::default(),
+                )
+                .await
+                .expect("level 1");
+            control.set(slow(Outage::None)).expect("the faults make sense");
+            waiting.await.expect("it ends").expect("made");
+            // The next commit, from which the next start goes on.
+            create(&volume, "after").await.expect("made");
+        })
+        .expect("the run ends");
+    let volume = world.power_cut(&simulation);
+    let known = volume.completed_requests();
+    assert!(known.iter().any(|done| done.request == asked), "{known:?}");
 }
 
 #[test]
