@@ -51,7 +51,7 @@ const STAND_INS: [(&str, &str); 5] = [
 ];
 
 fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    std::env::current_dir().unwrap().join("..")
 }
 
 /// The first line of docs/install.md that types it, as words without `firn`.

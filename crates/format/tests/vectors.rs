@@ -17,12 +17,12 @@ const SEGMENT: SegmentId = SegmentId {
 };
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v1/{name}.hex"))
+    PathBuf::from(format!("tests/vectors/v1/{name}.hex"))
 }
 
 /// Journals have a version of their own.
 fn journal_path(version: u8) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v{version}/journal.hex"))
+    PathBuf::from(format!("tests/vectors/v{version}/journal.hex"))
 }
 
 fn vector(name: &str) -> Bytes {

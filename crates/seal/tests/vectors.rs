@@ -35,17 +35,17 @@ const TEXT: &[u8] =
     b"Firn is old snow, on its way to become ice. Firn is old snow, on its way to become ice.";
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v1/{name}.hex"))
+    PathBuf::from(format!("tests/vectors/v1/{name}.hex"))
 }
 
 /// Key rings have a format, and so a version, of their own.
 fn key_ring_path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/v2/key-ring.hex")
+    PathBuf::from("tests/vectors/v2/key-ring.hex")
 }
 
 /// So have journals.
 fn journal_path(version: u8) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/vectors/v{version}/journal.hex"))
+    PathBuf::from(format!("tests/vectors/v{version}/journal.hex"))
 }
 
 fn vector(name: &str) -> Bytes {

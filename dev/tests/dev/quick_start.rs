@@ -11,7 +11,7 @@ const COMMANDS_MAX: usize = 6;
 
 /// The indented lines below a heading of the README.
 fn lines(heading: &str) -> Vec<String> {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+    let readme = fs::read_to_string("../README.md").unwrap();
     let section = readme.split_once(heading).expect("the README has the heading").1;
     let section = section.split("\n## ").next().unwrap_or(section);
     section

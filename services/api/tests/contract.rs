@@ -4,10 +4,14 @@ mod harness;
 
 use firn_api::{Code, POLICY, Policy as _, Question, RegoPolicy, endpoints, openapi};
 use serde_json::Value;
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 fn project(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new("../..").join(path)
 }
 
 #[test]

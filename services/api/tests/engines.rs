@@ -89,7 +89,7 @@ fn real_opa_and_the_engine_inside_decide_alike_in_every_case() {
     let file = directory.path().join("cases.json");
     let inputs: Vec<&Value> = cases.iter().map(|case| &case.input).collect();
     std::fs::write(&file, json!({ "cases": inputs }).to_string()).unwrap();
-    let policies = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("policy");
+    let policies = PathBuf::from("policy");
     let output = Command::new(opa)
         .args(["eval", "--format", "json", "--data"])
         .arg(policies.join("authz.rego"))
@@ -149,7 +149,7 @@ fn opa() -> (Running, SocketAddr) {
             "--addr",
         ])
         .arg(address.to_string())
-        .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("policy/authz.rego"))
+        .arg("policy/authz.rego")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::{
     fs,
     net::{SocketAddr, TcpListener},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -216,7 +216,7 @@ impl Gateway {
 }
 
 fn project(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    PathBuf::from(path)
 }
 
 /// HTTP/1.1, one request after the other.

@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(420);
 
 /// The zip, packed from the program that was built with this test.
 fn zip(place: &Path) -> Result<Vec<u8>> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/package-lambda");
+    let script = "../../scripts/package-lambda";
     let output = place.join("cleaner.zip");
     let packed = Command::new(script)
         .args(["--target", &format!("{MACHINE}-unknown-linux-gnu")])
