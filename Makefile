@@ -11,6 +11,7 @@
 #   make bench-blockd    virtual disks in virtual time, and beside nbdkit in real time; writes docs/benchmarks-blockd.md
 #   make bench-control-plane  billing, policy and the gateway in figures; writes docs/benchmarks-control-plane.md
 #   make bench-cleaner   what cleaning and snapshots cost; writes docs/benchmarks-cleaner.md
+#   make bench-mounts    SMB and mounts beside Samba on ext4, our NFS and ext4; writes docs/benchmarks-mounts.md
 #   make bench-regression  what operations cost the processor and the kernel, beside bench/regression.json; --write by ARGUMENTS
 #   make bench-build     what building Firn costs, against its budget
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
@@ -49,7 +50,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -96,6 +97,10 @@ bench-control-plane:
 bench-cleaner:
 	@scripts/setup bench
 	@scripts/bench-cleaner $(ARGUMENTS)
+
+bench-mounts:
+	@scripts/setup bench
+	@scripts/bench-mounts $(ARGUMENTS)
 
 bench-build:
 	@scripts/bench-build

@@ -1,4 +1,4 @@
-//! What clients do, for people: the rows of `status` about NFS, locks, mounts and SMB, and the screen of `top`.
+//! The rows of `status` about NFS, locks, mounts and SMB, and the screen of `top`: what clients do, for people.
 
 use super::{behind, size, span};
 use crate::{

@@ -19,10 +19,11 @@ MEMORY_MIB = 1024
 class Guest:
     """One run of the guest. `number` selects tap and address, so that several can be up at once.
 
-    With `office` it is the machine in an office instead: systemd is its first program, and packages can be installed.
+    `disks` are images that it has as /dev/ubdc and so on, to be written. With `office` it is the machine in an office instead: systemd is its first program, and packages can be installed.
     """
 
-    def __init__(self, number=0, memory_mib=MEMORY_MIB, office=False):
+    def __init__(self, number=0, memory_mib=MEMORY_MIB, office=False, disks=()):
+        self.disks = disks
         self.number = number
         self.image, self.init = (OFFICE, ["init=/lib/systemd/systemd", "systemd.show_status=0"]) if office else (GUEST, ["init=/sbin/firn-init"])
         self.address = f"192.168.77.{2 + number}"
@@ -51,6 +52,7 @@ class Guest:
                 f"uml_dir={directory}/",
                 f"ubd0={directory}/cow,{self.image}/root.img",
                 f"ubd1r={directory}/job.tar",
+                *(f"ubd{number}={disk}" for number, disk in enumerate(self.disks, 2)),
                 "root=/dev/ubda", "rootfstype=ext4", "rw", *self.init, "quiet", "panic=-1",
                 # Without gro the host's 64 KiB segments arrive as 1500-byte packets, and reads run at a third.
                 f"vec0:transport=tap,ifname={namespace.tap(self.number)},depth=128,gro=1",

@@ -2,7 +2,9 @@
 
 The same program measures a mount, in the guest, and the local file system, on the host: the limit. COLD in the
 environment is a command that empties the caches between writing and reading. BENCH_SCALE shrinks or grows all rows;
-BENCH_PARTS names the groups of rows to measure.
+BENCH_PARTS names the groups of rows to measure. With BENCH_SAMPLE a line `begin` and a pause stand before each row, and a pause behind it, in which whoever
+reads them looks at what the server has used; if it is a command it is run in them, and its words (figures that only grow) follow as
+`cost BEFORE… AFTER…`.
 """
 
 import hashlib
@@ -16,11 +18,14 @@ import threading
 import time
 
 MIB = 1 << 20
+SAMPLE, PAUSE_SECONDS, sampled = os.environ.get("BENCH_SAMPLE"), 0.3, []
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 SEQUENTIAL_MIB = int(256 * SCALE)
 RANDOM_FILE_MIB, RANDOM_SECONDS = 64, 3 * SCALE
 CREATES, CREATES_OF_16 = int(300 * SCALE), int(60 * SCALE)
 ENTRIES = int(3000 * SCALE)
+# What a mount cannot show: links and owners over SMB.
+TAR_OPTIONS = os.environ.get("BENCH_TAR_OPTIONS", "").split()
 
 directory, archive = (os.path.abspath(argument) for argument in sys.argv[1:3])  # cold() leaves this directory
 
@@ -31,13 +36,32 @@ def cold():
 
 
 def row(name, amount, unit, seconds):
-    print(f"row {name} {amount / seconds:.2f} {unit} {seconds:.3f}", flush=True)
+    print(f"row {name} {amount / seconds:.2f} {unit} {seconds:.3f} {amount:.0f}", flush=True)
+    if SAMPLE:
+        print(f"cost {' '.join(sampled)}", flush=True)
+        time.sleep(PAUSE_SECONDS)
+
+
+def sample():
+    """What the server has used; time for whoever reads the line to look."""
+    time.sleep(PAUSE_SECONDS)
+    if SAMPLE not in (None, "yes"):
+        sampled.extend(subprocess.run(SAMPLE, shell=True, check=True, capture_output=True, text=True).stdout.split())
 
 
 def timed(call):
+    if SAMPLE:
+        sampled.clear()
+        sample()
+        print("begin", flush=True)
+        time.sleep(PAUSE_SECONDS)
     start = time.monotonic()
     result = call()
-    return result, time.monotonic() - start
+    seconds = time.monotonic() - start
+    if SAMPLE:
+        print("end", flush=True)
+        sample()
+    return result, seconds
 
 
 def in_threads(count, call):
@@ -71,9 +95,9 @@ def sequential():
 def random_4k(what, flags, operate, threads):
     path = f"{directory}/random"
     counts = [0] * threads
-    deadline = time.monotonic() + RANDOM_SECONDS
 
     def work(number):
+        deadline = time.monotonic() + RANDOM_SECONDS
         order = random.Random(number)
         buffer = mmap.mmap(-1, 4096)
         buffer.write(os.urandom(4096))
@@ -117,8 +141,12 @@ def creates(clients, each):
 
 def listing():
     os.mkdir(f"{directory}/many")
-    for number in range(ENTRIES):
-        os.close(os.open(f"{directory}/many/entry-{number:06}", os.O_CREAT | os.O_WRONLY))
+
+    def create():
+        for number in range(ENTRIES):
+            os.close(os.open(f"{directory}/many/entry-{number:06}", os.O_CREAT | os.O_WRONLY))
+
+    row("create", ENTRIES, "files/s", timed(create)[1])
     cold()
     row("stat", ENTRIES, "files/s",
         timed(lambda: [os.lstat(f"{directory}/many/entry-{number:06}") for number in range(ENTRIES)])[1])
@@ -137,10 +165,12 @@ def tree():
     with tarfile.open(archive) as tar:
         files = sum(1 for _ in tar)
     os.mkdir(f"{directory}/tree")
-    start = time.monotonic()
-    subprocess.run(["tar", "xf", archive, "-C", f"{directory}/tree"], check=True)
-    subprocess.run(["sync", "-f", f"{directory}/tree"], check=True)  # only that file system
-    row("untar", files, "files/s", time.monotonic() - start)
+
+    def untar():
+        subprocess.run(["tar", "xf", archive, *TAR_OPTIONS, "-C", f"{directory}/tree"], check=True)
+        subprocess.run(["sync", "-f", f"{directory}/tree"], check=True)  # only that file system
+
+    row("untar", files, "files/s", timed(untar)[1])
     cold()
 
     def checksum():
