@@ -2,9 +2,11 @@
 
 mod disks;
 mod install;
+mod mount;
 
 pub use disks::*;
 pub use install::*;
+pub use mount::*;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -65,6 +67,12 @@ pub enum Command {
     /// Edges: the machines that serve volumes in an office.
     #[command(subcommand)]
     Edge(Edge),
+    /// Makes a volume a directory of this machine until Ctrl-C: starts firn-edge, as the user who types it.
+    ///
+    /// The first time this machine is invited, joins and is approved, for which the recovery phrase is needed; what it keeps (keys, journal,
+    /// cache) is then in the user's own directory, and every later start goes on from there, without the service if that is away.
+    #[command(after_help = MOUNT_EXIT_CODES)]
+    Mount(Mount),
     /// Virtual disks.
     #[command(subcommand)]
     Disk(Disk),

@@ -3,6 +3,7 @@
 mod account;
 mod attach;
 mod audit;
+mod beside;
 mod bills;
 mod dev;
 mod disk_snapshots;
@@ -14,6 +15,7 @@ mod figures;
 mod install;
 mod logs;
 mod manual;
+mod mount;
 mod open;
 mod people;
 mod recovery;
@@ -201,6 +203,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Volume(volume) => volumes::run(&context, volume).await,
         Command::Snapshot(snapshot) => volumes::snapshot(&context, snapshot).await,
         Command::Edge(edge) => edges::run(&context, edge).await,
+        Command::Mount(wanted) => mount::run(&context, wanted).await,
         Command::Disk(disk) => disks::run(&context, disk).await,
         Command::Node(node) => disks::node(&context, node).await,
         Command::Usage(month) => bills::usage(&context, month).await,

@@ -11,7 +11,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use firn_anchor::{Anchor, AnchorRole};
 use firn_cleaner::{Cleaner, CleaningNotes, Limits};
-use firn_edge::{Config, Enrolment, Failure, Outside, Place, enrol, serve_until};
+use firn_edge::{Config, Enrolment, Failure, FormatOptions, Outside, Place, enrol, serve_until};
 use firn_env::Env;
 use firn_identity::TenantVolume;
 use firn_store::{Stack, StackConfig, StoreUrl};
@@ -41,9 +41,6 @@ pub struct Edge {
     progress: watch::Receiver<Progress>,
     task: JoinHandle<()>,
 }
-
-/// Of the root of a volume that is made here: its export squashes nobody.
-const ROOT_MODE: u32 = 0o755;
 
 /// Starts to wait for an edge to join, and then to serve. `table` is the API's, where the anchor's tuples are: the cleaner's way to them.
 pub fn start(
@@ -164,7 +161,8 @@ async fn take_up(config: &Config, outside: &mut Option<Outside>) -> Result<Optio
         Some(opened) => opened,
         None => outside.insert(Outside::for_serving(config, None).await?),
     };
-    match enrol(config, outside, ROOT_MODE).await? {
+    // The export squashes nobody: root is the owner of the root directory.
+    match enrol(config, outside, FormatOptions::default()).await? {
         Enrolment::Ready { place, .. } => Ok(Some(place)),
         Enrolment::NotApproved { .. } => Ok(None),
     }

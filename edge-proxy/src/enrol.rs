@@ -120,14 +120,14 @@ pub async fn newest(joined: &Joined, config: &Config) -> Result<Newest, Failure>
     Ok(Newest::Ring(Box::new(ring)))
 }
 
-/// Takes up the keys of this edge's volume, and makes the volume, with this mode of its root, if nobody did.
+/// Takes up the keys of this edge's volume, and makes the volume, laid out so, if nobody did.
 ///
 /// Safe to repeat, also after a crash anywhere: the ring is put first, the identity written last.
 ///
 /// # Errors
 /// [`Failure`]: the state directory is not one that `firn edge join` made, the service refuses this edge or shows a ring that the
 /// tenant did not sign, or store and table do not answer. Not being approved yet is no error.
-pub async fn enrol(config: &Config, outside: &Outside, root_mode: u32) -> Result<Enrolment, Failure> {
+pub async fn enrol(config: &Config, outside: &Outside, options: FormatOptions) -> Result<Enrolment, Failure> {
     if !is_joined(config) {
         return Err(Failure::usage(format!(
             "{} is not the state directory of a joined edge; run there: firn edge join --state {}",
@@ -206,10 +206,6 @@ pub async fn enrol(config: &Config, outside: &Outside, root_mode: u32) -> Result
     };
     if !is_there {
         let parts = outside.parts(identity.family, identity.volume, keys);
-        let options = FormatOptions {
-            root_mode,
-            ..FormatOptions::default()
-        };
         Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
     }
     rings::save(&config.volume.state_directory, &ring)?;
@@ -231,12 +227,12 @@ const LOOKING_MAX: Duration = Duration::from_secs(2 * 3600);
 pub async fn enrol_once_approved(
     config: &Config,
     outside: &Outside,
-    root_mode: u32,
+    options: FormatOptions,
 ) -> Result<Enrolment, Failure> {
     let began = outside.env.now();
     let mut has_said = false;
     loop {
-        let enrolled = enrol(config, outside, root_mode).await?;
+        let enrolled = enrol(config, outside, options).await?;
         let is_waiting = matches!(enrolled, Enrolment::NotApproved { .. });
         if !is_waiting || outside.env.now().since(began) > LOOKING_MAX {
             return Ok(enrolled);

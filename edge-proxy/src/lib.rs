@@ -63,6 +63,7 @@ mod volumes;
 pub use config::{Config, EdgeConfig};
 pub use enrol::{Enrolment, Place, enrol};
 pub use failure::Failure;
+pub use firn_volume::FormatOptions;
 pub use parts::Outside;
 pub use program::program;
 pub use run::serve_until;

@@ -12,18 +12,16 @@ use crate::{
     identity::Identity,
     joined::is_joined,
     parts::Outside,
-    run,
+    run, serve,
 };
 use firn_env::{eprintln, println};
+use firn_volume::FormatOptions;
 use futures::future::{Either, select};
 use std::{
     path::{Path, PathBuf},
     pin::pin,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-/// Of the root directory, if this edge makes the volume.
-const ROOT_MODE: u32 = 0o755;
 
 /// What is mounted, and how.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,7 +53,11 @@ pub async fn mount(path: &Path, volume: Option<&str>, arguments: &MountArguments
         access_log: false,
         durability: None,
     };
-    let edge = EdgeConfig::load_to_mount(path, volume, section)?;
+    let edge = EdgeConfig::load_to_mount(path, volume, section.clone())?;
+    // A volume that was opened is this edge's until it is drained, though nothing were mounted.
+    serve::mount_options(edge.common(), &section, None)
+        .check()
+        .map_err(serve::refused)?;
     take_up_keys(&edge).await?;
     let ready = |_: &str| {
         println!("mounted on {}; Ctrl-C unmounts", directory.display());
@@ -70,7 +72,15 @@ async fn take_up_keys(edge: &EdgeConfig) -> Result<(), Failure> {
         return Ok(());
     }
     let outside = Outside::open(config).await?;
-    match enrol::enrol(config, &outside, ROOT_MODE).await? {
+    // A volume that is made here is its user's: nobody else is there whom the kernel would let write.
+    let options = FormatOptions {
+        root_owner: (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        ),
+        ..FormatOptions::default()
+    };
+    match enrol::enrol(config, &outside, options).await? {
         waiting @ enrol::Enrolment::NotApproved { .. } => Err(Failure::new(waiting)),
         enrol::Enrolment::Ready { .. } => Ok(()),
     }

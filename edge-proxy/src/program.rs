@@ -6,6 +6,7 @@ use crate::{
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
+use firn_volume::FormatOptions;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Serves a Firn volume to a branch office over NFS.
@@ -291,9 +292,13 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         } => format::format(&config, phrase_file.as_deref(), root_mode).await,
         Command::Enrol { wait, root_mode } => {
             let outside = Outside::open(&config).await?;
+            let options = FormatOptions {
+                root_mode,
+                ..FormatOptions::default()
+            };
             let enrolled = match wait {
-                true => enrol::enrol_once_approved(&config, &outside, root_mode).await?,
-                false => enrol::enrol(&config, &outside, root_mode).await?,
+                true => enrol::enrol_once_approved(&config, &outside, options).await?,
+                false => enrol::enrol(&config, &outside, options).await?,
             };
             match enrolled {
                 waiting @ enrol::Enrolment::NotApproved { .. } => Err(Failure::new(waiting)),

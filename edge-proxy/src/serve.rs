@@ -59,7 +59,7 @@ impl Service {
             _resolving: access_log::resolve(access_log, config, volume),
         };
         for (number, section) in (1..).zip(&config.mounts) {
-            let options = options(config, section, access_log);
+            let options = mount_options(config, section, access_log);
             let (vfs, table) = (vfs.clone(), table.clone());
             match Mount::start(&outside.env, options, vfs, table, &changes, Origin(number)).await {
                 Ok(mount) => service.mounts.push(mount),
@@ -131,7 +131,11 @@ impl VfsLayer for ExportedVolume {
     }
 }
 
-fn options(config: &Config, section: &MountSection, access_log: Option<&AccessLog>) -> MountOptions {
+pub(crate) fn mount_options(
+    config: &Config,
+    section: &MountSection,
+    access_log: Option<&AccessLog>,
+) -> MountOptions {
     let path = section.path.display().to_string();
     let recorder = access_log::recorder(access_log, config, section.access_log, Some(&path));
     MountOptions {
@@ -158,12 +162,14 @@ fn smb_recorder(env: &Env, access_log: Option<&AccessLog>, config: &Config) -> O
     })
 }
 
-fn refused(error: MountError) -> Failure {
+pub(crate) fn refused(error: MountError) -> Failure {
     let message = format!("[[mount]]: {error}");
     match error {
         // What only an administrator can change.
         MountError::NoDevice(_)
         | MountError::NotPermitted { .. }
+        | MountError::NoHelper { .. }
+        | MountError::Refused { .. }
         | MountError::NoDirectory { .. }
         | MountError::Kernel(_) => Failure::usage(message),
         MountError::InUse { .. } | MountError::Failed { .. } => Failure::new(message),

@@ -5,10 +5,10 @@
 //!                                                                                     program becomes: it links no disk engine
 //! ```
 
-use super::Context;
+use super::{Context, beside};
 use crate::{
     arguments::{AttachDisk, DetachDisk},
-    failure::{Exit, Failure, of_file},
+    failure::{Exit, Failure},
     random::entropy,
     screen::{field, note},
     session::Session,
@@ -19,46 +19,19 @@ use serde_json::{Value, json};
 use std::{
     ffi::OsString,
     io::Write as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     time::{Duration, Instant},
 };
 use zeroize::Zeroizing;
 
-const PROGRAM: &str = if cfg!(windows) {
-    "firn-blockd.exe"
-} else {
-    "firn-blockd"
-};
+const PROGRAM: &str = "firn-blockd";
 /// Between two looks at whether a machine has given its disk back; it looks itself four times a minute.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// `firn-blockd` beside this program, or by the search path.
+/// `firn-blockd`, which attaches disks.
 pub(super) fn program() -> Result<PathBuf, Failure> {
-    let own = std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("this program does not find itself: {error}")))?;
-    let beside = own.with_file_name(PROGRAM);
-    Ok(if beside.is_file() {
-        beside
-    } else {
-        PathBuf::from(PROGRAM)
-    })
-}
-
-/// Refuses before anything is asked for, if there is nothing that could attach the disk.
-pub(super) fn require_program(program: &Path) -> Result<(), Failure> {
-    match Command::new(program).arg("--version").output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(_) => Err(Failure::usage(format!(
-            "{} does not run; is it of this version?",
-            program.display()
-        ))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::usage(
-            "firn-blockd is installed neither beside firn nor on the search path",
-        )
-        .next("it attaches disks: install it, or build it: cargo build --release -p firn-blockd")),
-        Err(error) => Err(of_file(program)(error)),
-    }
+    beside::program(PROGRAM, "it attaches disks")
 }
 
 fn parsed<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
@@ -106,7 +79,6 @@ pub(super) async fn ticket(
 
 pub async fn attach(context: &Context, wanted: AttachDisk) -> Result<(), Failure> {
     let program = program()?;
-    require_program(&program)?;
     let session = context.session().await?;
     let disk = session.find("disks", &wanted.disk).await?;
     let state = session.directory().join("disks");
@@ -146,19 +118,7 @@ pub(super) fn become_with(mut command: Command, ticket: Option<&str>) -> Result<
         drop(writer);
         command.stdin(reader);
     }
-    become_it(command)
-}
-
-#[cfg(unix)]
-fn become_it(mut command: Command) -> Result<(), Failure> {
-    use std::os::unix::process::CommandExt as _;
-    Err(failed(command.exec()))
-}
-
-#[cfg(not(unix))]
-fn become_it(mut command: Command) -> Result<(), Failure> {
-    let status = command.status().map_err(failed)?;
-    std::process::exit(status.code().unwrap_or(1));
+    Err(failed(beside::become_it(command)))
 }
 
 pub async fn detach(context: &Context, wanted: DetachDisk) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! `firn dev`: becomes `firn-dev`, so that this program links no engine.
 
+use super::beside::become_it;
 use crate::failure::{Failure, of_file};
 use std::{
     ffi::OsString,
@@ -31,17 +32,5 @@ pub fn run(arguments: &[OsString]) -> Result<(), Failure> {
             .next("build it: cargo build --release -p firn-dev"),
         _ => of_file(&program)(error),
     };
-    become_it(command, failed)
-}
-
-#[cfg(unix)]
-fn become_it(mut command: Command, failed: impl Fn(std::io::Error) -> Failure) -> Result<(), Failure> {
-    use std::os::unix::process::CommandExt as _;
-    Err(failed(command.exec()))
-}
-
-#[cfg(not(unix))]
-fn become_it(mut command: Command, failed: impl Fn(std::io::Error) -> Failure) -> Result<(), Failure> {
-    let status = command.status().map_err(failed)?;
-    std::process::exit(status.code().unwrap_or(1));
+    Err(failed(become_it(command)))
 }

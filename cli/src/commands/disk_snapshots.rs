@@ -59,7 +59,6 @@ fn store(state: &Path, of: &SnapshotsOf) -> Result<String, Failure> {
 impl<'a> Snapshots<'a> {
     async fn of(session: &Session, disk: &str, of: &'a SnapshotsOf) -> Result<Self, Failure> {
         let program = attach::program()?;
-        attach::require_program(&program)?;
         let state = session.directory().join("disks");
         let found = match session.find("disks", disk).await {
             // A disk may be gone that has snapshots.

@@ -17,6 +17,7 @@ use crate::{
     arguments::{Edge, Server, Wait},
     failure::{Exit, Failure, of_file},
     hexadecimal::{hex, unhex},
+    http::Http,
     names::Names,
     phrase,
     pins::PinnedInvitation,
@@ -263,8 +264,30 @@ async fn join(
     secret_file: Option<&Path>,
 ) -> Result<(), Failure> {
     let (http, authority) = connect(server)?;
-    let secret = JoinSecret::parse(&read_secret(secret_file, "Join secret")?)
-        .map_err(|error| Failure::usage(error.to_string()))?;
+    let secret = read_secret(secret_file, "Join secret")?;
+    let invitation = join_by(&http, authority.as_deref(), tenant, state, &secret).await?;
+    let shown = json!({ "edge": invitation.edge, "name": invitation.name, "volumes": invitation.volumes,
+                        "tenant_key": invitation.tenant_key, "state": state.display().to_string() });
+    note("Joined. Next, where the edge was invited: firn edge approve");
+    if invitation.volumes.len() > 1 {
+        note(&format!(
+            "It is invited to several volumes: its configuration has {} as [edge] state_directory, and a [[volume]] for each, named {}",
+            state.display(),
+            invitation.volumes.join(" and ")
+        ));
+    }
+    context.show_one(&shown)
+}
+
+/// Joins by the secret of an invitation; the last of what it writes is the invitation.
+async fn join_by(
+    http: &Http,
+    authority: Option<&str>,
+    tenant: &str,
+    state: &Path,
+    secret: &str,
+) -> Result<Invitation, Failure> {
+    let secret = JoinSecret::parse(secret).map_err(|error| Failure::usage(error.to_string()))?;
     // Before the secret is used up, what will be needed is there.
     prepare(state)?;
     let service = http.send(Method::GET, "/healthz", None, None, None).await?.body;
@@ -330,17 +353,30 @@ async fn join(
         write(state, "server-authority.pem", pem.as_bytes())?;
     }
     write(state, "enrolment.json", &content)?;
-    let shown = json!({ "edge": invitation.edge, "name": invitation.name, "volumes": invitation.volumes,
-                        "tenant_key": invitation.tenant_key, "state": state.display().to_string() });
-    note("Joined. Next, where the edge was invited: firn edge approve");
-    if invitation.volumes.len() > 1 {
-        note(&format!(
-            "It is invited to several volumes: its configuration has {} as [edge] state_directory, and a [[volume]] for each, named {}",
-            state.display(),
-            invitation.volumes.join(" and ")
-        ));
-    }
-    context.show_one(&shown)
+    Ok(invitation)
+}
+
+/// Joins on this machine with what was invited on it.
+pub(super) async fn join_here(session: &Session, state: &Path, secret: &str) -> Result<(), Failure> {
+    let profile = &session.profile;
+    let authority = profile.authority.as_deref();
+    let http = Http::new(&profile.server, authority)?;
+    join_by(&http, authority, &profile.tenant, state, secret)
+        .await
+        .map(drop)
+}
+
+/// Of the edge that joined in this directory, its id.
+pub(super) fn joined_in(state: &Path) -> Result<Option<String>, Failure> {
+    let path = state.join("enrolment.json");
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(of_file(&path)(error)),
+    };
+    let invitation: Invitation = serde_json::from_slice(&bytes)
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    Ok(Some(invitation.edge))
 }
 
 /// What is written before the service is asked to join.
@@ -471,18 +507,8 @@ async fn approve(context: &Context, edge: &str, phrase_file: Option<&Path>) -> R
     let mut session = context.session().await?;
     session.tenant().await?;
     let edge = session.find("edges", edge).await?;
-    let public = proved(&session, &edge)?;
-    let phrase = phrase::read(phrase_file, &session.profile.tenant_key)?;
     let id = field(&edge, "id");
-    let mut wrapped = Vec::new();
-    for volume in invited_volumes(&session, &edge)? {
-        let volume = session.with_id("volumes", &volume).await?;
-        if rings::add_edge(&mut session, &phrase, &volume, &id, public).await? {
-            wrapped.push(field(&volume, "name"));
-        }
-    }
-    session.profile.invitations.remove(&id);
-    session.save()?;
+    let wrapped = approve_for(&mut session, &edge, phrase_file).await?;
     let shown = json!({ "edge": id, "wrapped": wrapped });
     context.screen.show(&shown, |shown| {
         let name = field(&edge, "name");
@@ -493,6 +519,27 @@ async fn approve(context: &Context, edge: &str, phrase_file: Option<&Path>) -> R
             volumes => format!("edge {name} may open: {volumes}\n"),
         }
     })
+}
+
+/// Wraps the keys of all volumes that an edge was invited to; gives the names of those whose keys it had not before.
+pub(super) async fn approve_for(
+    session: &mut Session,
+    edge: &Value,
+    phrase_file: Option<&Path>,
+) -> Result<Vec<String>, Failure> {
+    let public = proved(session, edge)?;
+    let phrase = phrase::read(phrase_file, &session.profile.tenant_key)?;
+    let id = field(edge, "id");
+    let mut wrapped = Vec::new();
+    for volume in invited_volumes(session, edge)? {
+        let volume = session.with_id("volumes", &volume).await?;
+        if rings::add_edge(session, &phrase, &volume, &id, public).await? {
+            wrapped.push(field(&volume, "name"));
+        }
+    }
+    session.profile.invitations.remove(&id);
+    session.save()?;
+    Ok(wrapped)
 }
 
 /// First refused by the service, then left out of the keys: in between it can do nothing.

@@ -144,23 +144,47 @@ fn ids(edge: &Value) -> Vec<String> {
 /// Where a volume lies, and by whose credentials it is opened.
 fn serve(install: &Install, volume: &Value, count: usize) -> Result<Served, Failure> {
     let (id, name) = (field(volume, "id"), field(volume, "name"));
-    let mut given = install
+    let given = install
         .stores
         .iter()
         .filter_map(|store| match split_store(store) {
             (Some(of), url) => (of == name || of == id).then_some(url),
             (None, url) => (count == 1).then_some(url),
-        });
-    let (store, by_default) = match (given.next(), field(volume, "store")) {
+        })
+        .next();
+    let of = if count == 1 {
+        String::new()
+    } else {
+        format!("{name}=")
+    };
+    let (store, credentials) = located(volume, given, install.credentials, &of)?;
+    if install.container && store.starts_with("file:") {
+        return Err(
+            Failure::usage("a container does not see the directories of its machine")
+                .next("a store of this kind needs the packages: leave --container out"),
+        );
+    }
+    Ok(Served {
+        export: if is_plain(&name) { name } else { id.clone() },
+        id,
+        store,
+        credentials,
+    })
+}
+
+/// Where a volume lies and by whose credentials it is opened: as given, else as the service says. `of` stands before the URL of `--store`.
+pub(super) fn located(
+    volume: &Value,
+    given: Option<&str>,
+    credentials: Option<Credentials>,
+    of: &str,
+) -> Result<(String, Credentials), Failure> {
+    let (store, by_default) = match (given, field(volume, "store")) {
         (Some(url), _) => (url.to_owned(), Credentials::Environment),
         (None, kept) if !kept.is_empty() => (kept, Credentials::Service),
         (None, _) => {
+            let name = field(volume, "name");
             let bucket = field(volume, "bucket.url");
-            let of = if count == 1 {
-                String::new()
-            } else {
-                format!("{name}=")
-            };
             let next = match bucket.starts_with("s3://") {
                 true => format!(
                     "name it with its region: --store '{of}{bucket}?region=REGION' --credentials service"
@@ -172,18 +196,7 @@ fn serve(install: &Install, volume: &Value, count: usize) -> Result<Served, Fail
             );
         }
     };
-    if install.container && store.starts_with("file:") {
-        return Err(
-            Failure::usage("a container does not see the directories of its machine")
-                .next("a store of this kind needs the packages: leave --container out"),
-        );
-    }
-    Ok(Served {
-        export: if is_plain(&name) { name } else { id.clone() },
-        id,
-        store,
-        credentials: install.credentials.unwrap_or(by_default),
-    })
+    Ok((store, credentials.unwrap_or(by_default)))
 }
 
 /// `[VOLUME=]URL`: a URL has an `=` only behind its scheme.
@@ -325,7 +338,7 @@ fn filled(template: &str, values: &[(&str, String)]) -> Result<String, Failure> 
 }
 
 /// A word that means itself in a shell, in a path of NFS, and as a directory's name.
-fn is_plain(text: &str) -> bool {
+pub(super) fn is_plain(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && !text.starts_with(['.', '-']) && text.len() <= 100 && text.bytes().all(fits)
 }
@@ -340,7 +353,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// A text of TOML: written as JSON does, which knows the same escapes, where no control character is.
-fn toml(text: &str) -> Result<String, Failure> {
+pub(super) fn toml(text: &str) -> Result<String, Failure> {
     if text.chars().any(char::is_control) {
         return Err(Failure::usage(format!("{text:?} has a control character")));
     }

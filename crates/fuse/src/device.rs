@@ -1,8 +1,9 @@
-//! `/dev/fuse` and the mount itself.
+//! `/dev/fuse` and the mount itself, by mount(2), or by `fusermount3` for a user who may not.
 //!
 //! The mount never honours set-uid bits and device nodes: whoever may write through another protocol must not become root
 //! on this machine.
 
+use crate::fusermount;
 use rustix::{
     fs::{CWD, Mode, OFlags},
     io::Errno,
@@ -41,6 +42,25 @@ pub enum MountError {
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// An ordinary user, and nothing that mounts for one.
+    #[error(
+        "mounting on {path} needs root, or for another user the program fusermount3, which is not installed (Debian: apt install fuse3)"
+    )]
+    NoHelper {
+        /// Where.
+        path: PathBuf,
+    },
+    /// What mounts for an ordinary user does not.
+    #[error(
+        "mounting on {path} was refused: {said}. For a user who is not root fusermount3 wants a directory of this user's, {DEVICE} with mode 666 (as \
+         udev makes it), and for all users of the machine (allow_other) the line user_allow_other in /etc/fuse.conf"
+    )]
+    Refused {
+        /// Where.
+        path: PathBuf,
+        /// In the words of `fusermount3`.
+        said: String,
     },
     /// There is no such directory.
     #[error("cannot mount on {path} ({source}): it must be a directory that exists")]
@@ -84,7 +104,6 @@ pub(crate) fn mount(
     allow_other: bool,
 ) -> Result<OwnedFd, MountError> {
     unmount_stale(path)?;
-    let failed = |error: Errno| classify(path, error);
     let status = fs::metadata(path).and_then(|status| match status.is_dir() {
         true => Ok(()),
         false => Err(Errno::NOTDIR.into()),
@@ -93,6 +112,23 @@ pub(crate) fn mount(
         path: path.to_owned(),
         source,
     })?;
+    // A container may give its root no such capability: fusermount3 would have it neither.
+    let by_itself = mount_by_itself(path, source, read_only, allow_other);
+    match by_itself {
+        Err(MountError::NotPermitted { .. }) if !rustix::process::geteuid().is_root() => {
+            fusermount::mount(path, source, read_only, allow_other)
+        }
+        mounted => mounted,
+    }
+}
+
+fn mount_by_itself(
+    path: &Path,
+    source: &str,
+    read_only: bool,
+    allow_other: bool,
+) -> Result<OwnedFd, MountError> {
+    let failed = |error: Errno| classify(path, error);
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::openat(CWD, DEVICE, flags, Mode::empty()).map_err(|error| match error {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoDevice(error.into()),
@@ -140,8 +176,10 @@ fn unmount_stale(path: &Path) -> Result<(), MountError> {
         match rustix::fs::statvfs(path) {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => {
                 tracing::warn!(path = %path.display(), "a mount that a killed process left is taken away");
-                let detached = rustix::mount::unmount(path, UnmountFlags::DETACH);
-                detached.map_err(|error| classify(path, error))?;
+                detach(path).map_err(|source| MountError::Failed {
+                    path: path.to_owned(),
+                    source,
+                })?;
             }
             _ => {
                 return Err(MountError::InUse {
@@ -204,7 +242,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 
 /// Writes what mapped files have in memory back to us, and unmounts; a mount in use is detached, so that no new access finds it.
 /// Blocks. True if nobody used it any more.
-pub(crate) fn unmount(path: &Path) -> Result<bool, Errno> {
+pub(crate) fn unmount(path: &Path) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if let Ok(root) = rustix::fs::openat(CWD, path, flags, Mode::empty())
         && let Err(error) = rustix::fs::syncfs(&root)
@@ -213,10 +251,22 @@ pub(crate) fn unmount(path: &Path) -> Result<bool, Errno> {
     }
     match rustix::mount::unmount(path, UnmountFlags::empty()) {
         Ok(()) => Ok(true),
-        Err(Errno::BUSY) => rustix::mount::unmount(path, UnmountFlags::DETACH).map(|()| false),
+        Err(Errno::BUSY) => detach(path).map(|()| false),
         // Somebody was faster.
         Err(Errno::INVAL) => Ok(true),
-        Err(error) => Err(error),
+        Err(Errno::PERM) => match fusermount::unmount(path, false) {
+            Ok(()) => Ok(true),
+            Err(_) => detach(path).map(|()| false),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes a mount away from new accesses. Blocks.
+pub(crate) fn detach(path: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(path, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => fusermount::unmount(path, true),
+        detached => Ok(detached?),
     }
 }
 

@@ -25,6 +25,7 @@ mod connection;
 mod device;
 mod errno;
 mod fold;
+mod fusermount;
 mod indexed;
 mod interrupted;
 mod invalidation;

@@ -104,6 +104,21 @@ pub struct Mount {
     following: Task<()>,
 }
 
+impl MountOptions {
+    /// Mounts and unmounts at once, so that what cannot be mounted is known before a volume is opened for it. Blocks.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub fn check(&self) -> Result<(), MountError> {
+        let Self { path, source, .. } = self;
+        drop(device::mount(path, source, self.read_only, self.allow_other)?);
+        device::detach(path).map_err(|source| MountError::Failed {
+            path: path.clone(),
+            source,
+        })
+    }
+}
+
 impl Mount {
     /// Mounts `vfs` with the locks and changes that all protocols share. `origin` is the mount's own.
     ///
@@ -191,10 +206,7 @@ impl Mount {
                 self.following.abort();
                 let path = self.options.path.clone();
                 // What is left of it.
-                let _ = self
-                    .env
-                    .compute(move || rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH))
-                    .await;
+                let _ = self.env.compute(move || device::detach(&path)).await;
                 Err(MountError::Kernel(error.to_string()))
             }
         }

@@ -33,6 +33,8 @@ pub struct FormatOptions {
     pub block_bytes: u32,
     /// Mode of the root directory.
     pub root_mode: u32,
+    /// Whose it is: uid and gid.
+    pub root_owner: (u32, u32),
 }
 
 impl Default for FormatOptions {
@@ -40,6 +42,7 @@ impl Default for FormatOptions {
         Self {
             block_bytes: 32 << 10,
             root_mode: 0o755,
+            root_owner: (0, 0),
         }
     }
 }
@@ -76,7 +79,8 @@ impl Volume {
             VolumeCounters::new(parts.env.random_bytes()),
             None,
         );
-        state.create_root(&root_inode(ROOT_DIRECTORY, options.root_mode, now), now);
+        let root = root_inode(ROOT_DIRECTORY, options.root_mode, options.root_owner, now);
+        state.create_root(&root, now);
         let block_bytes = options.block_bytes;
         let base = NewBranch {
             version: Version(1),

@@ -12,6 +12,7 @@ mod distrust;
 mod doctor;
 mod knowledge;
 mod machine;
+mod mounting;
 mod outage;
 mod quick_start;
 mod rekeying;

@@ -496,11 +496,11 @@ fn new_inode(number: u64, parent: u64, new: NewKind, file: NewFile, now: Timesta
 }
 
 /// The root directory of a new volume.
-pub fn root_inode(number: u64, mode: u32, now: Timestamp) -> Inode {
+pub fn root_inode(number: u64, mode: u32, (uid, gid): (u32, u32), now: Timestamp) -> Inode {
     let file = NewFile {
         mode,
-        uid: 0,
-        gid: 0,
+        uid,
+        gid,
         size_bytes: 0,
         accessed: now,
         modified: now,
