@@ -12,7 +12,9 @@ use crate::{
     failure::Failure,
 };
 use async_trait::async_trait;
-use firn_access_log::{AccessLog, AccessLogOptions, AccessLogStatus, Paths, Recorder, Resolving};
+use firn_access_log::{
+    AccessLog, AccessLogOptions, AccessLogStatus, Paths, Recorder, Resolving, SyslogStatus,
+};
 use firn_env::{Env, RealDisk};
 use firn_quantity::Size;
 use firn_store::StoreUrl;
@@ -43,6 +45,8 @@ pub struct AccessLogSection {
     pub file: Size,
     /// With the one that is written.
     pub files: u32,
+    /// A socket that gets a copy of each line, as the machine's syslog `/dev/log`.
+    pub syslog: Option<PathBuf>,
 }
 
 impl Default for AccessLogSection {
@@ -51,6 +55,7 @@ impl Default for AccessLogSection {
             directory: None,
             file: Size(16 << 20),
             files: 8,
+            syslog: None,
         }
     }
 }
@@ -66,6 +71,19 @@ pub struct AccessLogPart {
     pub waiting: u64,
     /// Why it cannot be written now.
     pub failing: Option<String>,
+    /// The copy for syslog, if there is one.
+    #[serde(default)]
+    pub syslog: Option<SyslogPart>,
+}
+
+/// The copy of the log that goes to syslog.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyslogPart {
+    pub sent: u64,
+    /// Lines that syslog did not take; the file has them.
+    pub lost: u64,
+    /// Why it takes none now.
+    pub failing: Option<String>,
 }
 
 impl AccessLogPart {
@@ -76,14 +94,17 @@ impl AccessLogPart {
             lost,
             waiting,
             failing,
+            syslog,
             ..
         } = log.status();
+        let syslog = syslog.map(|SyslogStatus { sent, lost, failing }| SyslogPart { sent, lost, failing });
         Self {
             lines,
             bytes,
             lost,
             waiting,
             failing,
+            syslog,
         }
     }
 }
@@ -98,8 +119,15 @@ impl fmt::Display for AccessLogPart {
                 self.lost
             )?;
         }
-        match &self.failing {
-            Some(why) => write!(out, "; CANNOT BE WRITTEN: {why}; {} events wait", self.waiting),
+        if let Some(why) = &self.failing {
+            write!(out, "; CANNOT BE WRITTEN: {why}; {} events wait", self.waiting)?;
+        }
+        let Some(syslog) = &self.syslog else {
+            return Ok(());
+        };
+        write!(out, "; {} to syslog, {} not taken", syslog.sent, syslog.lost)?;
+        match &syslog.failing {
+            Some(why) => write!(out, ": {why}"),
             None => Ok(()),
         }
     }
@@ -125,6 +153,12 @@ pub fn check(edge: &EdgeConfig) -> Result<(), String> {
     }
     if !(1..=FILES_MAX).contains(&section.files) {
         return Err(format!("access_log.files must be between 1 and {FILES_MAX}"));
+    }
+    if let Some(syslog) = section.syslog.as_ref().filter(|path| !path.is_absolute()) {
+        return Err(format!(
+            "access_log.syslog: {} must be absolute, as /dev/log",
+            syslog.display()
+        ));
     }
     let Some(directory) = &section.directory else {
         return Ok(());
@@ -178,6 +212,7 @@ pub fn start(env: &Env, edge: &EdgeConfig) -> Result<Option<AccessLog>, Failure>
         disk: Arc::new(disk),
         file_bytes_max: section.file.0,
         files_max: section.files,
+        syslog: section.syslog.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
     };
     let directories = edge.volumes.iter().map(|config| &*config.volume.state_directory);

@@ -11,6 +11,8 @@
 //! be written again, a figure of the status, and a metric. Lines are level 0 for a second at most, then in the kernel's memory, and synced
 //! every five seconds: a killed edge loses a second of them, a power cut six; the next start says that the log was cut off.
 //!
+//! A copy of each line may go to the machine's syslog ([`syslog`]), which is not waited for either.
+//!
 //! - [`AccessLog`]: the log of a process; [`Recorder`]: its end for one export or mount; [`Who`]: a client.
 
 mod encode;
@@ -21,6 +23,7 @@ mod log;
 mod names;
 mod queue;
 mod summary;
+mod syslog;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -28,3 +31,4 @@ mod writer;
 pub use event::{Protocol, Who};
 pub use layer::{RecordedVfs, Recorder};
 pub use log::{AccessLog, AccessLogOptions, AccessLogStatus, Paths, Resolving, UserNames};
+pub use syslog::SyslogStatus;

@@ -6,6 +6,7 @@ use crate::{
     names::Names,
     queue::Queue,
     summary::Summaries,
+    syslog::{Shown, SyslogStatus},
     writer,
 };
 use async_trait::async_trait;
@@ -13,6 +14,7 @@ use firn_env::{Disk, Env, Task, WallTime};
 use firn_vfs::FileHandle;
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -38,6 +40,8 @@ pub struct AccessLogOptions {
     pub file_bytes_max: u64,
     /// Files in all, with the one that is written; at least one.
     pub files_max: u32,
+    /// A socket that takes a copy of each line, as `/dev/log`.
+    pub syslog: Option<PathBuf>,
     /// Of this program, for the line of a start.
     pub version: String,
 }
@@ -70,6 +74,8 @@ pub struct AccessLogStatus {
     pub summaries: u64,
     /// Why it cannot be written now.
     pub failing: Option<String>,
+    /// The copy that goes to syslog, if one does.
+    pub syslog: Option<SyslogStatus>,
 }
 
 /// The log. Cheap to clone.
@@ -93,6 +99,7 @@ pub(crate) struct Shared {
     pub(crate) bytes: AtomicU64,
     lost: AtomicU64,
     pub(crate) failing: Mutex<Option<String>>,
+    pub(crate) syslog: Shown,
     pub(crate) ending: watch::Sender<bool>,
     /// How often everything was to be written at once, and how often it was.
     pub(crate) flushes_asked: watch::Sender<u64>,
@@ -116,6 +123,7 @@ impl AccessLog {
             bytes: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             failing: Mutex::new(None),
+            syslog: Mutex::new(options.syslog.is_some().then(SyslogStatus::default)),
             ending: watch::Sender::new(false),
             flushes_asked: watch::Sender::new(0),
             flushes_done: watch::Sender::new(0),
@@ -166,6 +174,7 @@ impl AccessLog {
             waiting: shared.queue().len() as u64,
             summaries: shared.summaries().len() as u64,
             failing: shared.failing.lock().expect("no panic under this lock").clone(),
+            syslog: shared.syslog.lock().expect("no panic under this lock").clone(),
         }
     }
 

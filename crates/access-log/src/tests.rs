@@ -37,6 +37,7 @@ impl World {
             disk: env.disk().clone(),
             file_bytes_max,
             files_max,
+            syslog: None,
             version: "1".into(),
         };
         let log = AccessLog::start(env, options, Arc::new(Users));

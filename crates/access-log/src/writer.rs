@@ -9,6 +9,7 @@ use crate::{
     file::{Left, LogFile},
     log::{AccessLogOptions, Paths, Shared, UserNames},
     queue::Lost,
+    syslog::Syslog,
 };
 use firn_env::{DiskError, Monotonic};
 use firn_vfs::FileHandle;
@@ -38,6 +39,7 @@ struct Writer {
     shared: Arc<Shared>,
     users: Arc<dyn UserNames>,
     file: LogFile,
+    syslog: Option<Syslog>,
     version: String,
     synced: Monotonic,
 }
@@ -47,6 +49,7 @@ pub(crate) async fn write(shared: Arc<Shared>, options: AccessLogOptions, users:
     let mut writer = Writer {
         file: LogFile::new(options.disk, options.file_bytes_max, options.files_max),
         synced: shared.env.now(),
+        syslog: options.syslog.map(Syslog::new),
         version: options.version,
         shared,
         users,
@@ -211,6 +214,10 @@ impl Writer {
     async fn append(&mut self, lines: &mut Vec<u8>, count: u64) {
         if lines.is_empty() {
             return;
+        }
+        // First, and once: a disk that is full is not syslog's.
+        if let Some(syslog) = &mut self.syslog {
+            syslog.copy(&self.shared.env, &self.shared.syslog, lines).await;
         }
         while let Err(error) = self.file.append(lines).await {
             self.failed(&error).await;

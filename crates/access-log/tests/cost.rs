@@ -79,6 +79,7 @@ async fn cost_of_a_call() {
         disk: Arc::new(RealDisk::open(directory.path()).expect("a disk")),
         file_bytes_max: 16 << 20,
         files_max: 8,
+        syslog: None,
         version: "0".into(),
     };
     let log = AccessLog::start(&env, options, Arc::new(Nobody));

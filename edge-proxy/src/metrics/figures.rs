@@ -489,6 +489,12 @@ fn of_server(out: &mut Families, snapshot: &Snapshot) {
         "1 while the access log cannot be written.",
         log.is_some_and(|log| log.failing.is_some()),
     );
+    let syslog = log.and_then(|log| log.syslog.as_ref());
+    out.counter(
+        "access_log_syslog_lost_total",
+        "Lines of the access log that syslog did not take; the file has them.",
+        syslog.map_or(0, |syslog| syslog.lost),
+    );
     let mut operations = |name: &str, help: &str, value: fn(&OperationPart) -> Value| {
         let samples = nfs.operations.iter().map(|one| {
             let labels = [

@@ -280,3 +280,55 @@ async fn a_full_disk_of_the_log_is_told_and_waited_out_while_clients_work() {
     assert_eq!(failed, 100);
     assert!(events.contains(&"create /meanwhile ok".into()), "{events:?}");
 }
+
+#[tokio::test]
+async fn each_line_goes_to_syslog_as_well_and_what_it_does_not_take_is_counted() {
+    let cloud = Cloud::new();
+    let socket = cloud.path().join("syslog");
+    let more = format!("[access_log]\nsyslog = \"{}\"", socket.display());
+    let mut edge = logged(&cloud, &more);
+    let listener = std::os::unix::net::UnixDatagram::bind(&socket).expect("bound");
+    listener.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+    edge.start(&[]);
+    let client = edge.client().await;
+    client.write("plan", b"secret").await;
+    let mut buffer = vec![0; 64 << 10];
+    let line = loop {
+        let length = listener.recv(&mut buffer).expect("a datagram in time");
+        let text = String::from_utf8(buffer[..length].to_vec()).expect("text");
+        assert!(text.starts_with("<86>firn-edge["), "{text}");
+        let (_, json) = text.split_once("]: ").expect("a tag");
+        let line: Value = serde_json::from_str(json).expect("JSON");
+        if line["event"] == "create" {
+            break line;
+        }
+    };
+    assert_eq!(
+        (&line["path"], &line["protocol"]),
+        (&"/plan".into(), &"nfs".into()),
+        "{line}"
+    );
+    // Nobody listens any more: clients are served, the file has it all, and the loss is seen.
+    drop(listener);
+    fs::remove_file(&socket).expect("removed");
+    let began = Instant::now();
+    let mut number = 0;
+    loop {
+        client.write(&format!("file {number}"), b"x").await;
+        number += 1;
+        let part = status(&edge)["access_log"]["syslog"].take();
+        if part["lost"].as_u64() > Some(0) {
+            assert!(
+                part["failing"].as_str().is_some_and(|why| why.contains("syslog")),
+                "{part}"
+            );
+            break;
+        }
+        assert!(began.elapsed() < TIMEOUT, "{part}");
+    }
+    assert!(edge.succeed(&["status"]).contains("not taken: "));
+    edge.stop();
+    let written = lines(&log_of(&edge));
+    let created = written.iter().filter(|line| line["event"] == "create").count();
+    assert_eq!(created, number + 1, "{written:?}");
+}
