@@ -6,11 +6,14 @@
 //! ```
 //!
 //! The edge writes Samba's configuration ([`samba_config`]), keeps the table of users ([`users`]), runs `smbd` in namespaces of its own
-//! ([`process`]), asks it again and again whether it answers ([`probe`]), and starts it anew when it does not ([`supervisor`]). Samba is a
+//! ([`process`]), asks it again and again whether it answers ([`probe`]), and starts it anew when it does not ([`supervisor`]). With a domain
+//! `winbindd` runs beside it ([`domain`]). Samba is a
 //! process beside this one, never linked.
 
 pub mod commands;
 mod connections;
+mod domain;
+mod domain_commands;
 mod paths;
 mod probe;
 mod process;

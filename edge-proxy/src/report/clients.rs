@@ -119,6 +119,13 @@ pub(super) fn smb_lines(smb: &SmbPart) -> Vec<(&'static str, String)> {
     if let Some(reason) = &smb.reason {
         lines.push(("", reason.clone()));
     }
+    if let Some(domain) = &smb.domain {
+        let reason = domain
+            .reason
+            .as_ref()
+            .map_or(String::new(), |reason| format!(": {reason}"));
+        lines.push(("SMB domain", format!("{} {}{reason}", domain.name, domain.state)));
+    }
     if smb.failures > 0 {
         lines.push((
             "",

@@ -32,6 +32,21 @@ pub enum SmbCommand {
         #[command(subcommand)]
         what: UserCommand,
     },
+    /// Makes this edge a member of the Active Directory domain that the configuration names. Asks for the password of who may do that, or reads
+    /// it as one line from standard input.
+    Join {
+        /// The domain's name in DNS, as in [smb.domain].
+        domain: String,
+        /// An account of the domain that may join machines.
+        #[arg(long, default_value = "Administrator")]
+        user: String,
+    },
+    /// Gives the edge's account in the domain up.
+    Leave {
+        /// An account of the domain that may do that.
+        #[arg(long, default_value = "Administrator")]
+        user: String,
+    },
 }
 
 /// What is done about users.
@@ -78,7 +93,6 @@ fn named_group(text: &str) -> Result<(String, u32), String> {
 
 /// Does it.
 pub async fn execute(config: &Config, command: SmbCommand) -> Result<(), Failure> {
-    let SmbCommand::User { what } = command;
     let Some(smb) = &config.smb else {
         return Err(Failure::usage(
             "the configuration has no [smb]: nothing would use these users",
@@ -91,6 +105,11 @@ pub async fn execute(config: &Config, command: SmbCommand) -> Result<(), Failure
     }
     let env = environment(&config.volume.state_directory)?;
     let place = Place::open(&env, config, smb)?;
+    let what = match command {
+        SmbCommand::User { what } => what,
+        SmbCommand::Join { domain, user } => return place.join(&domain, &user).await,
+        SmbCommand::Leave { user } => return place.leave(&user).await,
+    };
     match what {
         UserCommand::Add {
             name,
@@ -112,11 +131,11 @@ pub async fn execute(config: &Config, command: SmbCommand) -> Result<(), Failure
     }
 }
 
-struct Place<'a> {
-    env: &'a Env,
+pub(super) struct Place<'a> {
+    pub env: &'a Env,
     config: &'a Config,
-    smb: &'a SmbSection,
-    paths: Paths,
+    pub smb: &'a SmbSection,
+    pub paths: Paths,
     /// Of the table: of two commands at one time one waits for the other.
     _lock: File,
 }
@@ -145,11 +164,11 @@ impl<'a> Place<'a> {
         })
     }
 
-    fn load(&self) -> Result<Table, Failure> {
+    pub fn load(&self) -> Result<Table, Failure> {
         Table::load(&self.paths)
     }
 
-    fn write(&self, table: &Table) -> Result<(), Failure> {
+    pub fn write(&self, table: &Table) -> Result<(), Failure> {
         write_files(self.config, self.smb, &self.paths, table).map_err(|error| {
             Failure::new(format!(
                 "cannot write {}: {error}",
@@ -158,7 +177,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    async fn tool(&self, tool: &str, arguments: &[&str], input: String) -> Result<String, Failure> {
+    pub async fn tool(&self, tool: &str, arguments: &[&str], input: String) -> Result<String, Failure> {
         let configuration = self.paths.configuration().display().to_string();
         let all: Vec<&str> = arguments
             .iter()
@@ -186,6 +205,12 @@ impl<'a> Place<'a> {
     async fn add(&self, user: User) -> Result<(), Failure> {
         let name = user.name.clone();
         let mut table = self.load()?;
+        if let Some(domain) = self.smb.domain.as_ref().filter(|domain| domain.owns(user.uid)) {
+            return Err(Failure::usage(format!(
+                "uid {} is one of the domain {}'s; nothing was changed",
+                user.uid, domain.name
+            )));
+        }
         table.add(user).map_err(Failure::usage)?;
         let password = password(&name)?;
         // First the account, which Samba wants to see; the table last, so that a command that failed can be given again.
@@ -272,6 +297,35 @@ impl<'a> Place<'a> {
     }
 }
 
+/// The password of an account that is there, typed once without being shown, or a line of standard input.
+pub(super) fn known_password(name: &str) -> Result<Zeroizing<String>, Failure> {
+    let unreadable = |error: std::io::Error| Failure::usage(format!("the password cannot be read: {error}"));
+    let password = if std::io::stdin().is_terminal() {
+        Zeroizing::new(rpassword::prompt_password(format!("Password of {name}: ")).map_err(unreadable)?)
+    } else {
+        line_of_input()?
+    };
+    check_password(password)
+}
+
+fn line_of_input() -> Result<Zeroizing<String>, Failure> {
+    let mut line = Zeroizing::new(String::new());
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(|error| Failure::usage(format!("the password cannot be read: {error}")))?;
+    Ok(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+fn check_password(password: Zeroizing<String>) -> Result<Zeroizing<String>, Failure> {
+    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX || password.contains(['\n', '\0']) {
+        return Err(Failure::usage(format!(
+            "a password has 1 to {PASSWORD_BYTES_MAX} bytes, in one line; nothing was changed"
+        )));
+    }
+    Ok(password)
+}
+
 /// The password, typed twice without being shown, or a line of standard input.
 fn password(name: &str) -> Result<Zeroizing<String>, Failure> {
     let unreadable = |error: std::io::Error| Failure::usage(format!("the password cannot be read: {error}"));
@@ -284,14 +338,7 @@ fn password(name: &str) -> Result<Zeroizing<String>, Failure> {
         }
         first
     } else {
-        let mut line = Zeroizing::new(String::new());
-        std::io::stdin().lock().read_line(&mut line).map_err(unreadable)?;
-        Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_owned())
+        line_of_input()?
     };
-    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX || password.contains(['\n', '\0']) {
-        return Err(Failure::usage(format!(
-            "a password has 1 to {PASSWORD_BYTES_MAX} bytes, in one line; nothing was changed"
-        )));
-    }
-    Ok(password)
+    check_password(password)
 }

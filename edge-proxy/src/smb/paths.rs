@@ -61,6 +61,11 @@ impl Paths {
         self.directory.join("group")
     }
 
+    /// Whom the C library asks for names (`nsswitch.conf`), with a domain.
+    pub fn name_service(&self) -> PathBuf {
+        self.directory.join("nsswitch.conf")
+    }
+
     pub fn private(&self) -> PathBuf {
         self.directory.join("private")
     }
@@ -123,6 +128,7 @@ impl Paths {
             (self.directory.clone(), 0o700),
             (self.private(), 0o700),
             (self.run(), 0o755),
+            (self.run().join("samba"), 0o755),
             (self.log(), 0o700),
             (self.mount(), 0o700),
         ] {

@@ -30,7 +30,8 @@ const TERMINATE_WITHIN: Duration = Duration::from_secs(10);
 const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the first process of the namespace does. The arguments: the files of accounts, the volume, the directory of what smbd runs by, where
-/// both are to be seen ([`Paths::stage`]); then the command.
+/// both are to be seen ([`Paths::stage`]); which names the C library asks whom for, which is there only with a domain, winbindd, its log, and
+/// the configuration; then smbd's command. winbindd is started anew whenever it ends; its socket is where the C library's module looks for it.
 /// File systems of servers are taken out of its table of mounts: Samba's module for names looks at each mount whenever a client connects, and one whose
 /// server is away would keep the client waiting. Beside the accounts the daemon that caches the machine's own is hidden. It ends when nothing is left, after 5 s at most.
 const FIRST: &str = r#"
@@ -41,7 +42,17 @@ while read -r _ where kind _; do
   case "$kind" in nfs|nfs4|cifs|smb3|ceph|fuse.sshfs|fuse.glusterfs) umount --lazy --no-canonicalize "$where" ;; esac
 done < /proc/self/mounts
 if [ -d /run/nscd ]; then mount -t tmpfs -o size=4k tmpfs /run/nscd || exit 71; fi
-shift 5
+keep() {
+  trap 'kill "$kept" 2>/dev/null; exit' TERM
+  while :; do "$@" & kept=$!; wait "$kept"; sleep 1; done
+}
+keeper=
+if [ -e "$6" ]; then
+  mkdir -p /run/samba && mount --bind "$4/samba" /run/samba && mount --bind "$6" /etc/nsswitch.conf || exit 71
+  keep "$7" --foreground --no-process-group "--option=log file=$8" --configfile "$9" &
+  keeper=$!
+fi
+shift 9
 "$@" &
 child=$!
 trap : TERM
@@ -49,6 +60,7 @@ while :; do
   wait "$child"; status=$?
   kill -0 "$child" 2>/dev/null || break
 done
+if [ -n "$keeper" ]; then kill "$keeper" 2>/dev/null; fi
 left=50
 while [ "$left" -gt 0 ] && kill -0 -1 2>/dev/null; do sleep 0.1; left=$((left - 1)); done
 exit "$status"
@@ -85,6 +97,9 @@ pub async fn start(smb: &SmbSection, paths: &Paths) -> io::Result<Running> {
         .args(["sh", "-c", FIRST, "firn-smb"])
         .args([paths.passwd(), paths.group(), paths.mount(), paths.run()])
         .arg(paths.stage())
+        .arg(paths.name_service())
+        .arg(smb.winbindd())
+        .args([paths.log().join("log.winbindd"), paths.configuration()])
         .arg(&smb.program)
         .args(["--foreground", "--no-process-group", "--configfile"])
         .arg(paths.configuration())
@@ -168,6 +183,43 @@ impl Running {
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         env.timeout(KILL_WITHIN, self.ended()).await.is_ok()
     }
+}
+
+/// Kills the programs of this name among the descendants of a process, with their own: they do not answer.
+pub fn end_program(ancestor: u32, name: &str) {
+    let all = descendants(ancestor);
+    let is_meant =
+        |id: &&u32| fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+    let meant: Vec<u32> = all.iter().filter(is_meant).copied().collect();
+    for id in meant
+        .iter()
+        .flat_map(|id| descendants(*id))
+        .chain(meant.iter().copied())
+    {
+        if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+            tracing::warn!(process = id, name, "it does not answer, and is ended");
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// The children of a process, and theirs, as the kernel lists them.
+fn descendants(of: u32) -> Vec<u32> {
+    /// Far more than smbd is allowed connections.
+    const MAX: usize = 16_384;
+    let mut all = vec![of];
+    let mut at = 0;
+    while at < all.len() && all.len() < MAX {
+        let id = all[at];
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        all.extend(
+            children
+                .split_whitespace()
+                .filter_map(|child| child.parse::<u32>().ok()),
+        );
+        at += 1;
+    }
+    all.split_off(1)
 }
 
 /// Ends what an earlier edge left. False if it does not end.

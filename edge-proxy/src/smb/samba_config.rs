@@ -27,9 +27,18 @@ pub fn text(config: &Config, smb: &SmbSection, paths: &Paths, machine: &str) -> 
         let _ = writeln!(out, "\t{key} = {value}");
     };
     let at = |path: std::path::PathBuf| path.display().to_string();
-    set("server role", "standalone server");
-    set("security", "user");
-    set("workgroup", &smb.workgroup);
+    match &smb.domain {
+        Some(domain) => {
+            for (key, value) in domain.settings() {
+                set(&key, &value);
+            }
+        }
+        None => {
+            set("server role", "standalone server");
+            set("security", "user");
+            set("workgroup", &smb.workgroup);
+        }
+    }
     set("netbios name", smb.server_name.as_deref().unwrap_or(machine));
     set("server string", "Firn");
     set("disable netbios", "yes");
@@ -68,7 +77,8 @@ pub fn text(config: &Config, smb: &SmbSection, paths: &Paths, machine: &str) -> 
         "server min protocol",
         match smb.minimum_protocol {
             Protocol::Smb2 => "SMB2_10",
-            Protocol::Smb3 => "SMB3",
+            // `SMB3` would be its newest, 3.1.1.
+            Protocol::Smb3 => "SMB3_00",
         },
     );
     set("server signing", "mandatory");
@@ -209,7 +219,8 @@ fn put_share(out: &mut String, export: &ExportSection, share: &ShareSection, pat
     set("hosts allow", &hosts(networks(export), None));
     set("hosts deny", "ALL");
     if !share.users.is_empty() {
-        set("valid users", &share.users.join(" "));
+        let quoted: Vec<String> = share.users.iter().map(|user| format!("\"{user}\"")).collect();
+        set("valid users", &quoted.join(" "));
     }
     if export.squash == SquashKind::All {
         set("force user", &users::anonymous_name(export.anonymous_uid));

@@ -1,6 +1,6 @@
 //! `[smb]` and `[export.smb]` of the configuration file, and what of them can be wrong.
 
-use super::users;
+use super::{domain::DomainSection, users};
 use crate::config::{Config, ExportSection};
 use serde::Deserialize;
 use std::{
@@ -37,6 +37,8 @@ pub struct SmbSection {
     /// No NFS client and no mount uses the shared files: clients may cache.
     pub exclusive: bool,
     pub workgroup: String,
+    /// The Active Directory domain whose users log in beside those of the table.
+    pub domain: Option<DomainSection>,
     /// What clients are told; by default the machine's name.
     pub server_name: Option<String>,
     /// At one time; each is a process.
@@ -53,9 +55,17 @@ impl Default for SmbSection {
             minimum_protocol: Protocol::Smb3,
             exclusive: false,
             workgroup: "WORKGROUP".into(),
+            domain: None,
             server_name: None,
             connections: 128,
         }
+    }
+}
+
+impl SmbSection {
+    /// Comes with the same Samba.
+    pub fn winbindd(&self) -> PathBuf {
+        self.program.with_file_name("winbindd")
     }
 }
 
@@ -119,7 +129,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     section(smb, config)?;
     let mut seen = BTreeSet::new();
     for (export, share) in shares {
-        check_share(export, share)?;
+        check_share(smb, export, share)?;
         if !seen.insert(share.share.to_lowercase()) {
             return Err(format!(
                 "[export.smb]: two shares are named {}; upper and lower case are the same to clients",
@@ -151,6 +161,12 @@ fn section(smb: &SmbSection, config: &Config) -> Result<(), String> {
             "smb.server_name {name:?} must be 1 to {SERVER_NAME_BYTES_MAX} letters, digits or hyphens"
         ));
     }
+    if let Some(domain) = &smb.domain {
+        domain.check()?;
+        if smb.workgroup != SmbSection::default().workgroup {
+            return Err("smb.workgroup: with [smb.domain] it is smb.domain.short_name; leave it out".into());
+        }
+    }
     if smb.exclusive && !config.mounts.is_empty() {
         return Err("smb.exclusive: a [[mount]] is on the same files, which clients of SMB would then cache without being told of its changes; leave one of the two out".into());
     }
@@ -177,12 +193,12 @@ fn is_plain(path: &str) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte))
 }
 
-fn is_netbios(name: &str) -> bool {
+pub fn is_netbios(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=SERVER_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
 }
 
-fn check_share(export: &ExportSection, share: &ShareSection) -> Result<(), String> {
+fn check_share(smb: &SmbSection, export: &ExportSection, share: &ShareSection) -> Result<(), String> {
     let name = &share.share;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._- $".contains(&byte);
     let is_name =
@@ -201,6 +217,15 @@ fn check_share(export: &ExportSection, share: &ShareSection) -> Result<(), Strin
     }
     for user in &share.users {
         let bare = user.strip_prefix('@').unwrap_or(user);
+        let of_domain = match &smb.domain {
+            Some(domain) => domain.account(bare),
+            None => Ok(None),
+        };
+        let of_domain =
+            of_domain.map_err(|error| format!("[export.smb] of {}: users: {error}", export.path))?;
+        if of_domain.is_some() {
+            continue;
+        }
         users::check_name(bare)
             .map_err(|error| format!("[export.smb] of {}: users: {error}", export.path))?;
     }
@@ -213,7 +238,31 @@ pub fn unserved(config: &Config) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("smbd must be started by root, so that it can work as its users; see packaging/firn-edge-smb.conf".into());
     }
-    missing(&smb.program)
+    missing(&smb.program).or_else(|| smb.domain.as_ref().and_then(|_| missing_for_domain(smb)))
+}
+
+/// Why no domain can be served: winbindd is missing, or the module by which smbd finds its users.
+fn missing_for_domain(smb: &SmbSection) -> Option<String> {
+    let winbindd = smb.winbindd();
+    if !winbindd.is_file() {
+        return Some(format!(
+            "{} is not there, and [smb.domain] needs it: apt-get install winbind libnss-winbind",
+            winbindd.display()
+        ));
+    }
+    let is_module = |directory: PathBuf| directory.join("libnss_winbind.so.2").is_file();
+    let mut directories = vec![
+        PathBuf::from("/lib64"),
+        "/usr/lib64".into(),
+        "/lib".into(),
+        "/usr/lib".into(),
+    ];
+    // Debian's, one for each architecture.
+    let of_architectures = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    directories.extend(of_architectures.map(|entry| entry.path()));
+    (!directories.into_iter().any(is_module)).then(|| {
+        "libnss_winbind.so.2 is not there, and smbd finds the domain's users by it: apt-get install libnss-winbind".into()
+    })
 }
 
 /// Why Samba cannot be run.

@@ -14,6 +14,7 @@
 
 use super::{
     connections,
+    domain::{self, DomainPart},
     paths::Paths,
     probe,
     process::{self, Running},
@@ -72,6 +73,9 @@ pub struct SmbPart {
     pub failures: u64,
     pub encryption_required: bool,
     pub exclusive: bool,
+    /// The domain, if the configuration has one.
+    #[serde(default)]
+    pub domain: Option<DomainPart>,
     /// Samba lacks the module that asks the mount for names in another case.
     #[serde(default)]
     pub lists_directories: bool,
@@ -148,6 +152,11 @@ impl SmbService {
                 .collect(),
             encryption_required: smb.encryption == super::section::Encryption::Required,
             exclusive: smb.exclusive,
+            domain: smb.domain.as_ref().map(|domain| DomainPart {
+                name: domain.name.clone(),
+                state: "starting".into(),
+                ..DomainPart::default()
+            }),
             lists_directories: !samba_config::asks_for_names(smb),
             ..SmbPart::default()
         };
@@ -310,6 +319,7 @@ impl Supervisor {
         let table = Table::load(&self.paths).map_err(|error| error.to_string())?;
         write_files(&self.config, &self.smb, &self.paths, &table).map_err(disk)?;
         let degraded = self.check_passwords(&table).await?;
+        self.check_joined().await?;
         self.shared.part().users = table.users.len() as u64;
         TcpListener::bind((self.smb.listen, self.smb.port)).map_err(|error| {
             let port = self.smb.port;
@@ -322,6 +332,33 @@ impl Supervisor {
             }
         })?;
         Ok(degraded)
+    }
+
+    /// Whether this machine has its account of the domain.
+    async fn check_joined(&self) -> Result<(), String> {
+        let Some(domain) = &self.smb.domain else {
+            return Ok(());
+        };
+        if domain::is_joined(&self.env, &self.paths).await {
+            return Ok(());
+        }
+        Err(format!(
+            "this edge has no account in the domain {name}: firn-edge smb join {name}",
+            name = domain.name
+        ))
+    }
+
+    /// What the domain's state is while smbd runs; never completes.
+    async fn watch_domain(&self, process: u32) {
+        if let Some(domain) = &self.smb.domain {
+            let set = |change: &dyn Fn(&mut DomainPart)| {
+                if let Some(part) = &mut self.shared.part().domain {
+                    change(part);
+                }
+            };
+            domain::watch(&self.env, &self.paths, domain, process, set).await;
+        }
+        std::future::pending().await
     }
 
     async fn mount(&self) -> Result<(), String> {
@@ -364,6 +401,9 @@ impl Supervisor {
 
     /// Whether Samba's passwords can be read, and everybody of the table has one.
     async fn check_passwords(&self, table: &Table) -> Result<Option<String>, String> {
+        if table.users.is_empty() && self.smb.domain.is_some() {
+            return Ok(None);
+        }
         if table.users.is_empty() {
             return Ok(Some(
                 "nobody can log in: add a user with firn-edge smb user add".into(),
@@ -451,6 +491,13 @@ impl Supervisor {
                     .await;
             }
         };
+        let process = running.id();
+        let asked = async {
+            match select(pin!(asked), pin!(self.watch_domain(process))).await {
+                Either::Left((why, _)) => why,
+                Either::Right(((), _)) => unreachable!("it never completes"),
+            }
+        };
         match select(pin!(running.ended()), pin!(asked)).await {
             Either::Left((Ok(status), _)) => {
                 Watched::Ended(format!("smbd ended: {status}{}", self.last_words()))
@@ -481,6 +528,9 @@ enum Watched {
     Silent(String),
 }
 
+/// Whom the C library asks for names, in smbd's own table of mounts, with a domain.
+const NAME_SERVICE: &str = "passwd: files winbind\ngroup: files winbind\nhosts: files dns\n";
+
 /// Writes what smbd and Samba's tools read: configuration and accounts.
 pub fn write_files(config: &Config, smb: &SmbSection, paths: &Paths, table: &Table) -> std::io::Result<()> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -489,5 +539,12 @@ pub fn write_files(config: &Config, smb: &SmbSection, paths: &Paths, table: &Tab
         &paths.configuration(),
         samba_config::text(config, smb, paths, &machine).as_bytes(),
     )?;
+    match &smb.domain {
+        Some(_) => users::replace_for_all(&paths.name_service(), NAME_SERVICE.as_bytes())?,
+        None => match std::fs::remove_file(paths.name_service()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        },
+    }
     users::write_accounts(paths, &samba_config::accounts(config, table))
 }

@@ -7,17 +7,20 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// As in [`super::process`], without the volume.
+/// As in [`super::process`], without the volume, and with a directory to run by that is the tool's own: that of smbd is emptied whenever it starts.
 const INSIDE: &str = r#"
 mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/group || exit 71
-mount -t tmpfs -o size=16k,mode=755 tmpfs "$4" && mkdir -m 755 "$4/run" && mount --bind "$3" "$4/run" || exit 71
+mount -t tmpfs -o size=32m,mode=755 tmpfs "$4" && mkdir -m 755 "$4/run" || exit 71
 if [ -d /run/nscd ]; then mount -t tmpfs -o size=4k tmpfs /run/nscd || exit 71; fi
-shift 4
+if [ -e "$5" ]; then
+  mkdir -p /run/samba && mount --bind "$3/samba" /run/samba && mount --bind "$5" /etc/nsswitch.conf || exit 71
+fi
+shift 5
 exec "$@"
 "#;
 
 /// How long a tool may take, in seconds: another may have the table of passwords locked.
-const WITHIN_SECONDS: &str = "30";
+const WITHIN_SECONDS: u32 = 30;
 
 /// Runs a tool of Samba's to its end and returns what it printed.
 ///
@@ -30,11 +33,26 @@ pub async fn run(
     arguments: &[&str],
     input: String,
 ) -> Result<String, String> {
+    run_within(env, paths, WITHIN_SECONDS, tool, arguments, input).await
+}
+
+/// The same with a time of its own.
+///
+/// # Errors
+/// What it said, if it failed.
+pub async fn run_within(
+    env: &Env,
+    paths: &Paths,
+    seconds: u32,
+    tool: &str,
+    arguments: &[&str],
+    input: String,
+) -> Result<String, String> {
     let mut command = Command::new("timeout");
     command
         .args([
             "--kill-after=5",
-            WITHIN_SECONDS,
+            &seconds.to_string(),
             "unshare",
             "--mount",
             "--",
@@ -45,6 +63,7 @@ pub async fn run(
         ])
         .args([paths.passwd(), paths.group(), paths.run()])
         .arg(paths.stage())
+        .arg(paths.name_service())
         .arg(tool)
         .args(arguments)
         .current_dir("/")
@@ -72,8 +91,8 @@ pub async fn run(
         // The first lines have the cause, what follows from it comes after.
         let said: Vec<&str> = said.lines().take(3).collect();
         Err(match output.status.code() {
-            Some(127) => format!("{tool} is not there: install Samba's tools (apt-get install samba)"),
-            Some(124) => format!("{tool} did not end within {WITHIN_SECONDS} s"),
+            Some(127) => format!("{tool} is not there: install Samba's tools (Debian, Ubuntu: apt-get install samba, with a domain also winbind libnss-winbind)"),
+            Some(124) => format!("{tool} did not end within {seconds} s"),
             _ => format!("{tool} failed ({}): {}", output.status, said.join("; ")),
         })
     })

@@ -244,13 +244,23 @@ pub fn write_accounts(paths: &Paths, (passwd, group): &(String, String)) -> std:
 
 /// Replaces a file at once, for root only.
 pub fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    replace_with(path, content, 0o600)
+}
+
+/// Replaces a file at once that everybody may read who gets to it.
+pub fn replace_for_all(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    replace_with(path, content, 0o644)
+}
+
+fn replace_with(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
     let mut file = File::options()
         .create_new(true)
         .write(true)
-        .mode(0o600)
+        .mode(mode)
         .open(&new)?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&new, path)?;

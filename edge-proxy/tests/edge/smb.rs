@@ -3,8 +3,12 @@
 //! Left out, and said, where this machine has no FUSE, no Samba, or the tests do not run as root; `scripts/test smb` fails there.
 
 mod access_log;
+mod bad_input;
 mod cases;
+mod durability;
+mod locks;
 mod protocols;
+mod raw_client;
 mod supervision;
 
 use crate::{
@@ -382,6 +386,10 @@ share = "everybody"
         let output = client.args(["--command", "ls"]).output().expect("smbclient runs");
         assert!(!output.status.success(), "{dialect}: {}", said(&output));
     }
+    // And by the oldest that can.
+    let mut client = edge.client(ALICE, "files", &["--max-protocol=SMB3_00"]);
+    let output = client.args(["--command", "ls"]).output().expect("smbclient runs");
+    assert!(output.status.success(), "{}", said(&output));
     // One that could and does not want to has no choice.
     let unwilling = Connected::new(&edge, &["--client-protection=sign"]);
     edge.until(|smb| smb["connections"].as_u64() > Some(0));
