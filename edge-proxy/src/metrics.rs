@@ -10,6 +10,7 @@
 mod audits;
 mod families;
 mod figures;
+mod level_two;
 mod protocols;
 
 use crate::{

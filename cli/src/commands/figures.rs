@@ -87,6 +87,12 @@ const SIGNS: &[Sign] = &[
         "firn-edge status shows what waits",
     ),
     sign(
+        "firn_level_two_away",
+        Wrong::Above(0.0),
+        "the cloud takes nothing, and clients wait who are answered once it has what they changed (durability = \"cloud\")",
+        "bring the line, the bucket or the table back; firn-edge status says since when",
+    ),
+    sign(
         "firn_smb_down",
         Wrong::Above(0.0),
         "SMB is not served; NFS and mounts are",

@@ -1,8 +1,7 @@
 //! The edge's figures, as Prometheus is told them. Alert rules and dashboards (`infra/prometheus`) name them.
 
-use super::families::Families;
+use super::{families::Families, level_two};
 use crate::{
-    durability::LevelTwoPart,
     following::FollowingPart,
     sharing::SharedPart,
     snapshot::{OperationPart, Snapshot, VolumeState},
@@ -90,50 +89,6 @@ fn of_member(out: &mut Families, shared: &SharedPart) {
         "shared_gift_seconds",
         "From the decision to give the volume to the volume given, the last time.",
         shared.last_gift_ms.unwrap_or(0) as f64 / 1e3,
-    );
-}
-
-/// Calls that are answered once what they changed is in the cloud.
-fn of_level_two(out: &mut Families, level_two: &LevelTwoPart) {
-    out.gauge(
-        "level_two_waiting",
-        "Calls that wait until what they changed is in the cloud.",
-        level_two.waiting,
-    );
-    out.counter(
-        "level_two_answered_total",
-        "Calls that waited for the cloud and were answered.",
-        level_two.answered,
-    );
-    out.counter(
-        "level_two_commits_total",
-        "Commits that answered at least one of them.",
-        level_two.commits,
-    );
-    out.gauge(
-        "level_two_group_max",
-        "The most calls that one commit answered.",
-        level_two.largest_group,
-    );
-    out.counter(
-        "level_two_wait_seconds_total",
-        "How long the answered ones waited, all together.",
-        level_two.waited_ms as f64 / 1e3,
-    );
-    out.counter(
-        "level_two_refused_total",
-        "Calls that were told to try again, or failed, since the cloud was away.",
-        level_two.refused,
-    );
-    out.counter(
-        "level_two_accepted_total",
-        "Calls that were answered by the journal alone, since the cloud was away.",
-        level_two.accepted,
-    );
-    out.gauge(
-        "level_two_away",
-        "1 while the cloud takes nothing of what calls wait for.",
-        level_two.away_ms.is_some(),
     );
 }
 
@@ -242,9 +197,7 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     if let Some(shared) = &snapshot.shared {
         of_member(out, shared);
     }
-    if let Some(level_two) = &snapshot.level_two {
-        of_level_two(out, level_two);
-    }
+    level_two::expose(out, snapshot.level_two.as_ref());
     out.gauge(
         "epoch",
         "The epoch under which this edge owns the volume.",

@@ -151,6 +151,11 @@ async fn make_directory(files: &Files, transaction: u32, name: &str) -> Option<S
 async fn without_the_cloud_changes_wait_and_one_that_a_restart_interrupts_is_made_once() {
     let cloud = Cloud::new();
     let mut a = edge(&cloud, "a", "wait");
+    let port = free_port();
+    a.edit(
+        "[log]",
+        &format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n[log]"),
+    );
     a.format();
     a.start(&[]);
     let files = a.client().await;
@@ -160,6 +165,7 @@ async fn without_the_cloud_changes_wait_and_one_that_a_restart_interrupts_is_mad
     let made = tokio::spawn(async move { make_directory(&waiting, 4711, "minutes").await });
     let seen = a.wait_for_status(|seen| seen["level_two"]["away_ms"].is_u64());
     assert_eq!(seen["level_two"]["waiting"], 1, "{seen}");
+    assert!(http(port, "/metrics").contains("\nfirn_level_two_away 1\n"));
     assert!(
         !made.is_finished(),
         "it was answered though it is not in the cloud"
