@@ -6,7 +6,7 @@ use crate::{
     names::Names,
     queue::Queue,
     summary::Summaries,
-    syslog::{Shown, SyslogStatus},
+    syslog::{SharedSyslogStatus, SyslogStatus},
     writer,
 };
 use async_trait::async_trait;
@@ -99,7 +99,7 @@ pub(crate) struct Shared {
     pub(crate) bytes: AtomicU64,
     lost: AtomicU64,
     pub(crate) failing: Mutex<Option<String>>,
-    pub(crate) syslog: Shown,
+    pub(crate) syslog: SharedSyslogStatus,
     pub(crate) ending: watch::Sender<bool>,
     /// How often everything was to be written at once, and how often it was.
     pub(crate) flushes_asked: watch::Sender<u64>,

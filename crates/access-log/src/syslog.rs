@@ -47,7 +47,7 @@ pub(crate) struct Syslog {
 }
 
 /// What the status page reads; `None` in it without a syslog.
-pub(crate) type Shown = Mutex<Option<SyslogStatus>>;
+pub(crate) type SharedSyslogStatus = Mutex<Option<SyslogStatus>>;
 
 impl Syslog {
     pub(crate) fn new(path: PathBuf) -> Self {
@@ -96,7 +96,7 @@ impl Syslog {
     }
 
     /// Sends whole lines, as far as they are taken.
-    pub(crate) async fn copy(&mut self, env: &Env, shown: &Shown, lines: &[u8]) {
+    pub(crate) async fn copy(&mut self, env: &Env, shown: &SharedSyslogStatus, lines: &[u8]) {
         let (mut sent, mut lost, mut failing) = (0, 0, None);
         let mut attempts = 0;
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -162,7 +162,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("log");
         let env = firn_env::real(directory.path()).expect("an environment");
-        let shown = Shown::default();
+        let shown = SharedSyslogStatus::default();
         let status = || shown.lock().expect("not poisoned").clone().unwrap_or_default();
         let mut syslog = Syslog::new(path.clone());
         syslog.copy(&env, &shown, b"{\"a\":1}\n{\"a\":2}\n").await;
