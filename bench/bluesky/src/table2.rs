@@ -203,6 +203,7 @@ impl Table2 {
         let office = Office::new(FormatOptions {
             block_bytes: row.block_bytes,
             root_mode: 0o755,
+            ..FormatOptions::default()
         })?;
         let mut random = Seeded::new(11, 0);
         let sizes: Vec<u64> = (0..self.files)
