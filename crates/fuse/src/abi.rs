@@ -81,6 +81,7 @@ numbers! {
         BIG_WRITES = 1 << 5;
         DONT_MASK = 1 << 6;
         FLOCK_LOCKS = 1 << 10;
+        AUTO_INVAL_DATA = 1 << 12;
         DO_READDIRPLUS = 1 << 13;
         READDIRPLUS_AUTO = 1 << 14;
         ASYNC_DIO = 1 << 15;
@@ -92,12 +93,14 @@ numbers! {
         INIT_EXT = 1 << 30;
 
         /// What is asked for where the kernel offers it. Not `WRITEBACK_CACHE`: with it the kernel keeps size and times for itself,
-        /// which other protocols change too.
+        /// which other protocols change too. With `AUTO_INVAL_DATA` it looks at the length before a read if that was invalidated; without,
+        /// it reads by the length it knows, and gives zeros for what is not there.
         WANTED = ASYNC_READ
             | POSIX_LOCKS
             | BIG_WRITES
             | DONT_MASK
             | FLOCK_LOCKS
+            | AUTO_INVAL_DATA
             | DO_READDIRPLUS
             | READDIRPLUS_AUTO
             | ASYNC_DIO
@@ -108,7 +111,7 @@ numbers! {
             | SETXATTR_EXT
             | INIT_EXT;
         /// Without these it would not be served as documented.
-        NEEDED = POSIX_LOCKS | DONT_MASK | FLOCK_LOCKS | POSIX_ACL | MAX_PAGES | SETXATTR_EXT;
+        NEEDED = POSIX_LOCKS | DONT_MASK | FLOCK_LOCKS | AUTO_INVAL_DATA | POSIX_ACL | MAX_PAGES | SETXATTR_EXT;
     }
 }
 
@@ -131,6 +134,8 @@ pub(crate) const OPEN_KEEP_CACHE: u32 = 1 << 1;
 /// Of the reply to OPEN: writes that go past the page cache need not wait for each other.
 pub(crate) const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
+/// Of WRITE: mapped pages are written back, by whatever descriptor the kernel finds.
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 /// Of RELEASE: the owner named had the file locked by flock.
 pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// Of locks: by flock.

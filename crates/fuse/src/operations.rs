@@ -173,8 +173,12 @@ impl Operations {
                 handle: _,
                 offset,
                 flags,
+                is_from_cache,
                 data,
-            } => self.write(node, offset, flags, data).await,
+            } => {
+                let appends = !is_from_cache && data::appends(flags);
+                self.write(node, offset, flags, appends, data).await
+            }
             Operation::StatFs => Ok(Reply::Structure(reply::status(
                 &self.vfs.file_system_status().await?,
             ))),

@@ -131,7 +131,10 @@ pub(crate) enum Operation {
     Write {
         handle: u64,
         offset: u64,
+        /// Of the descriptor (`open`).
         flags: u32,
+        /// The kernel writes mapped pages back, by whatever descriptor it finds.
+        is_from_cache: bool,
         data: Bytes,
     },
     StatFs,
@@ -457,8 +460,9 @@ fn rename(body: &mut Body, has_flags: bool) -> Result<Operation, Malformed> {
 
 fn write(body: &mut Body) -> Result<Operation, Malformed> {
     let (handle, offset, size) = (body.u64()?, body.u64()?, body.u32()? as usize);
-    // Flags of the write and owner of locks.
-    body.skip(12)?;
+    let write_flags = body.u32()?;
+    // The owner of locks.
+    body.skip(8)?;
     let flags = body.u32()?;
     body.skip(4)?;
     let data = body.take(size)?;
@@ -466,6 +470,7 @@ fn write(body: &mut Body) -> Result<Operation, Malformed> {
         handle,
         offset,
         flags,
+        is_from_cache: write_flags & abi::WRITE_CACHE != 0,
         data,
     })
 }

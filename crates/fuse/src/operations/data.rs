@@ -13,7 +13,7 @@ use crate::{
 use bytes::Bytes;
 use firn_session::{ByteRange, OpenAccess, OpenId};
 use firn_vfs::{Durability, FileHandle, Stability};
-use rustix::io::Errno;
+use rustix::{fs::OFlags, io::Errno};
 
 impl Operations {
     pub(super) async fn open(&self, node: u64, flags: u32) -> Outcome {
@@ -64,8 +64,22 @@ impl Operations {
         Ok(Reply::Data(parts))
     }
 
-    pub(super) async fn write(&self, node: u64, offset: u64, flags: u32, data: Bytes) -> Outcome {
+    /// What `appends` goes behind the end that the file has, wherever the kernel believes it: it knows the length by its last look, and another
+    /// protocol may have changed it since. What the kernel then has in its cache at the wrong place it drops before the next read, which finds
+    /// another length and another time of modification than it knows.
+    pub(super) async fn write(
+        &self,
+        node: u64,
+        offset: u64,
+        flags: u32,
+        appends: bool,
+        data: Bytes,
+    ) -> Outcome {
         let file = self.handle(node)?;
+        let end = match appends {
+            true => Some(self.vfs.attributes(file).await?.size_bytes),
+            false => None,
+        };
         let stability = match flags & open::SYNC {
             open::SYNC => Stability::FileSync,
             open::DATA_SYNC => Stability::DataSync,
@@ -74,7 +88,8 @@ impl Operations {
         let length = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
         let largest = self.vfs.limits().maximum_io_bytes.max(1) as usize;
         let mut rest = data;
-        let mut at = offset;
+        let mut at = end.unwrap_or(offset);
+        let is_where_the_kernel_believes = at == offset;
         // Once, on every file system that takes as much as the kernel sends; repeating a part writes the same bytes.
         while !rest.is_empty() {
             let part = rest.split_to(rest.len().min(largest));
@@ -83,7 +98,9 @@ impl Operations {
                 .vfs
                 .write(&self.syncing(), file, at, vec![part], stability)
                 .await?;
-            self.nodes.changed_here(node, &written.file);
+            if is_where_the_kernel_believes {
+                self.nodes.changed_here(node, &written.file);
+            }
             at = at.checked_add(part_bytes).ok_or(Errno::FBIG)?;
         }
         Ok(Reply::Structure(reply::length(length)))
@@ -131,6 +148,12 @@ impl Operations {
         self.files.close(OpenId(handle)).await?;
         Ok(Reply::Empty)
     }
+}
+
+/// Whether what is written by a descriptor with these flags goes to the end. Not with O_DIRECT: parts of one call come in any order then.
+pub(super) fn appends(flags: u32) -> bool {
+    let flags = OFlags::from_bits_retain(flags);
+    flags.contains(OFlags::APPEND) && !flags.contains(OFlags::DIRECT)
 }
 
 /// What a file is opened for.

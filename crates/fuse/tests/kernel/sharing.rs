@@ -117,6 +117,53 @@ fn what_another_protocol_changes_is_seen_at_once() {
     );
 }
 
+/// A kernel that believes a file longer than it is fills what it cannot read with zeros. It asks for the length before each read only if told to;
+/// what it learns from a short read is not enough, since of two that meet the end the later one counts.
+#[test]
+fn a_file_that_another_protocol_cut_is_never_read_beyond_its_end() {
+    let Some(world) = world() else { return };
+    for round in 0..100_u8 {
+        let path = world.path(&format!("file-{round}"));
+        fs::write(&path, [round; 200_000]).expect("written");
+        let open = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .expect("open");
+        let mut data = vec![0; 65_536];
+        open.read_exact_at(&mut data, 0).expect("read");
+        let cut = SetAttributes {
+            size_bytes: Some(634),
+            ..SetAttributes::default()
+        };
+        let file = world.find(&format!("file-{round}"));
+        let cutting = world.other.set_attributes(root(), file, cut, None);
+        world.runtime.block_on(cutting).expect("cut");
+        // Without a look at its attributes in between.
+        open.write_all_at(&[9; 1_604], 62_919).expect("written");
+        let length = open.read_at(&mut data, 0).expect("read");
+        assert_eq!(length, 64_523, "round {round}");
+        assert_eq!(open.metadata().expect("there").len(), 64_523);
+    }
+}
+
+#[test]
+fn what_is_appended_here_goes_behind_what_another_protocol_appended() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("log"), b"one\n").expect("written");
+    let mut open = fs::File::options()
+        .append(true)
+        .open(world.path("log"))
+        .expect("open");
+    open.write_all(b"two\n").expect("appended");
+    world.write(world.find("log"), b"one\ntwo\nthree\n");
+    open.write_all(b"four\n").expect("appended");
+    assert_eq!(
+        fs::read(world.path("log")).expect("read"),
+        b"one\ntwo\nthree\nfour\n"
+    );
+}
+
 #[test]
 fn locks_of_processes_here_and_of_nfs_clients_exclude_each_other() {
     let Some(world) = world() else { return };
