@@ -3,6 +3,7 @@
 //! Left out, and said, where this machine has no FUSE, no Samba, or the tests do not run as root; `scripts/test smb` fails there.
 
 mod access_log;
+mod across;
 mod bad_input;
 mod cases;
 mod durability;

@@ -1,0 +1,348 @@
+//! One client of each protocol, with the same few calls.
+
+use super::super::Shared;
+use crate::machine::{Files, TIMEOUT};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use firn_nfs::{
+    WireHandle,
+    v3::{
+        Status,
+        types::{CreateHow, Entry, NewAttributes, StableHow},
+    },
+};
+use rustix::fs::XattrFlags;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::{FileExt as _, PermissionsExt as _, chown},
+    path::PathBuf,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+/// A protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    Nfs,
+    Smb,
+    Fuse,
+}
+
+pub const ALL: [By; 3] = [By::Nfs, By::Smb, By::Fuse];
+
+impl fmt::Display for By {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Nfs => "NFS",
+            Self::Smb => "SMB",
+            Self::Fuse => "FUSE",
+        })
+    }
+}
+
+/// A file that a client has open; of NFS its handle, since the protocol has no opens.
+pub enum Held {
+    Nfs(WireHandle),
+    Smb(u64),
+    Fuse(fs::File),
+}
+
+/// Why a call was refused, in the protocol's own words.
+pub type Refused = String;
+
+/// A client of SMB as a process of its own.
+pub struct Agent {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Agent {
+    pub fn new(edge: &Shared, who: &str) -> Self {
+        let (name, password) = who.split_once('%').expect("name%password");
+        let place = edge.directory.join("agent.py");
+        fs::write(&place, include_str!("agent.py")).expect("written");
+        let configuration = edge.directory.join("agent.conf");
+        fs::write(&configuration, "[global]\nclient smb encrypt = required\n").expect("written");
+        // The distribution's, for which Samba's library was built.
+        let mut child = Command::new("/usr/bin/python3")
+            .arg(&place)
+            .arg(&configuration)
+            .args([name, password])
+            .env("HOME", &edge.directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 runs");
+        let mut agent = Self {
+            input: child.stdin.take().expect("piped"),
+            output: BufReader::new(child.stdout.take().expect("piped")),
+            child,
+        };
+        agent.answer().expect("it is connected");
+        agent
+    }
+
+    fn answer(&mut self) -> Result<Value, Refused> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("an answer");
+        let mut answer: Value = serde_json::from_str(&line).expect("an answer of the agent's");
+        match answer["error"].take() {
+            Value::Null => Ok(answer["ok"].take()),
+            error => Err(error.as_str().unwrap_or_default().to_owned()),
+        }
+    }
+
+    pub fn call(&mut self, request: Value) -> Result<Value, Refused> {
+        writeln!(self.input, "{request}").expect("it lives");
+        self.answer()
+    }
+
+    /// SIGKILL: what it holds is the server's to notice.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("an end");
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn encoded(data: &[u8]) -> String {
+    STANDARD.encode(data)
+}
+
+fn decoded(value: &Value) -> Vec<u8> {
+    STANDARD.decode(value.as_str().expect("text")).expect("base64")
+}
+
+/// The three clients.
+pub struct Clients {
+    pub nfs: Files,
+    pub smb: Agent,
+    pub mount: PathBuf,
+    /// As whom SMB comes; NFS says so, too, and what the mount makes is given to it.
+    pub uid: u32,
+}
+
+fn text(status: &Status) -> Refused {
+    format!("{status:?}")
+}
+
+impl Clients {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mount.join(name)
+    }
+
+    pub async fn handle(&self, name: &str) -> Result<WireHandle, Refused> {
+        let found = self.nfs.client().lookup(self.nfs.root(), name).await;
+        match found.expect("an answer") {
+            Ok(found) => Ok(found.file),
+            Err(failed) => Err(text(&failed.status)),
+        }
+    }
+
+    /// Makes a file, or writes it anew.
+    pub async fn put(&mut self, by: By, name: &str, data: &[u8]) -> Result<(), Refused> {
+        match by {
+            By::Nfs => {
+                let attributes = NewAttributes {
+                    mode: Some(0o666),
+                    size_bytes: Some(0),
+                    ..NewAttributes::default()
+                };
+                let how = CreateHow::Unchecked(attributes);
+                let made = self.nfs.client().create(self.nfs.root(), name, how).await;
+                let made = made.expect("an answer").map_err(|failed| text(&failed.status))?;
+                self.write(&Held::Nfs(made.file.expect("its handle")), data, 0)
+                    .await
+            }
+            By::Smb => self.smb.call(json!(["put", name, encoded(data)])).map(drop),
+            By::Fuse => {
+                let path = self.path(name);
+                let work = fs::write(&path, data)
+                    .and_then(|()| chown(&path, Some(self.uid), Some(self.uid)))
+                    .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o666)));
+                work.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    pub async fn get(&mut self, by: By, name: &str) -> Result<Vec<u8>, Refused> {
+        match by {
+            By::Nfs => {
+                let handle = self.handle(name).await?;
+                self.read(&Held::Nfs(handle)).await
+            }
+            By::Smb => self.smb.call(json!(["get", name])).map(|data| decoded(&data)),
+            By::Fuse => fs::read(self.path(name)).map_err(|error| error.to_string()),
+        }
+    }
+
+    pub async fn rename(&mut self, by: By, old: &str, new: &str) -> Result<(), Refused> {
+        match by {
+            By::Nfs => {
+                let entry = |name: &str| Entry {
+                    directory: self.nfs.root().clone(),
+                    name: name.into(),
+                };
+                let renamed = self.nfs.client().rename(entry(old), entry(new)).await;
+                let renamed = renamed.expect("an answer");
+                renamed.map(drop).map_err(|failed| text(&failed.status))
+            }
+            By::Smb => self.smb.call(json!(["rename", old, new])).map(drop),
+            By::Fuse => fs::rename(self.path(old), self.path(new)).map_err(|error| error.to_string()),
+        }
+    }
+
+    pub async fn remove(&mut self, by: By, name: &str) -> Result<(), Refused> {
+        match by {
+            By::Nfs => {
+                let removed = self.nfs.client().remove(self.nfs.root(), name).await;
+                let removed = removed.expect("an answer");
+                removed.map(drop).map_err(|failed| text(&failed.status))
+            }
+            By::Smb => self.smb.call(json!(["remove", name])).map(drop),
+            By::Fuse => fs::remove_file(self.path(name)).map_err(|error| error.to_string()),
+        }
+    }
+
+    pub async fn names(&mut self, by: By) -> BTreeSet<String> {
+        match by {
+            By::Nfs => {
+                let (mut names, mut cookie, mut verifier) = (BTreeSet::new(), 0, Default::default());
+                loop {
+                    let part = self
+                        .nfs
+                        .client()
+                        .read_directory(self.nfs.root(), cookie, verifier, 4096)
+                        .await;
+                    let part = part.expect("an answer").expect("a list");
+                    verifier = part.verifier;
+                    for entry in part.entries {
+                        cookie = entry.cookie;
+                        names.insert(String::from_utf8_lossy(&entry.name.0).into_owned());
+                    }
+                    if part.end {
+                        break;
+                    }
+                }
+                names.retain(|name| !matches!(&**name, "." | ".."));
+                names
+            }
+            By::Smb => {
+                let names = self.smb.call(json!(["names"])).expect("a list");
+                serde_json::from_value(names).expect("names")
+            }
+            By::Fuse => fs::read_dir(&self.mount)
+                .expect("a list")
+                .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+                .collect(),
+        }
+    }
+
+    pub async fn open(&mut self, by: By, name: &str) -> Result<Held, Refused> {
+        match by {
+            By::Nfs => self.handle(name).await.map(Held::Nfs),
+            By::Smb => {
+                let handle = self.smb.call(json!(["open", name]))?;
+                Ok(Held::Smb(handle.as_u64().expect("a handle")))
+            }
+            By::Fuse => {
+                let opened = fs::File::options().read(true).write(true).open(self.path(name));
+                opened.map(Held::Fuse).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    pub async fn read(&mut self, held: &Held) -> Result<Vec<u8>, Refused> {
+        match held {
+            Held::Nfs(handle) => {
+                let read = self.nfs.client().read(handle, 0, 1 << 20).await;
+                let read = read.expect("an answer");
+                read.map(|read| read.data.to_vec())
+                    .map_err(|failed| text(&failed.status))
+            }
+            Held::Smb(handle) => self.smb.call(json!(["read", handle])).map(|data| decoded(&data)),
+            Held::Fuse(file) => {
+                let mut data = vec![0; 1 << 20];
+                let length = file.read_at(&mut data, 0).map_err(|error| error.to_string())?;
+                data.truncate(length);
+                Ok(data)
+            }
+        }
+    }
+
+    pub async fn write(&mut self, held: &Held, data: &[u8], offset: u64) -> Result<(), Refused> {
+        match held {
+            Held::Nfs(handle) => {
+                let data = Bytes::copy_from_slice(data);
+                let client = self.nfs.client();
+                let written = client.write(handle, offset, data, StableHow::FileSync).await;
+                let written = written.expect("an answer");
+                written.map(drop).map_err(|failed| text(&failed.status))
+            }
+            Held::Smb(handle) => self
+                .smb
+                .call(json!(["write", handle, encoded(data), offset]))
+                .map(drop),
+            Held::Fuse(file) => file.write_all_at(data, offset).map_err(|error| error.to_string()),
+        }
+    }
+
+    pub async fn resize(&mut self, held: &Held, length: u64) -> Result<(), Refused> {
+        match held {
+            Held::Nfs(handle) => {
+                let attributes = NewAttributes {
+                    size_bytes: Some(length),
+                    ..NewAttributes::default()
+                };
+                let set = self.nfs.client().set_attributes(handle, attributes, None).await;
+                let set = set.expect("an answer");
+                set.map(drop).map_err(|failed| text(&failed.status))
+            }
+            Held::Smb(_) => Err("Samba's library has no such call".into()),
+            Held::Fuse(file) => file.set_len(length).map_err(|error| error.to_string()),
+        }
+    }
+
+    pub fn close(&mut self, held: Held) {
+        match held {
+            Held::Smb(handle) => {
+                self.smb.call(json!(["close", handle])).expect("closed");
+            }
+            // NFS has nothing to close.
+            Held::Nfs(_) | Held::Fuse(_) => {}
+        }
+    }
+
+    /// Extended attribute of the mount's, as text.
+    pub fn attribute(&self, name: &str, attribute: &str) -> Option<Vec<u8>> {
+        let mut value = vec![0; 1024];
+        let length = rustix::fs::getxattr(self.path(name), attribute, &mut value[..]).ok()?;
+        value.truncate(length);
+        Some(value)
+    }
+
+    pub fn set_attribute(&self, name: &str, attribute: &str, value: &[u8]) {
+        rustix::fs::setxattr(self.path(name), attribute, value, XattrFlags::empty()).expect("set");
+    }
+
+    /// Waits for something that the kernel tells the edge a moment after the call.
+    pub fn soon(condition: impl Fn() -> bool) -> bool {
+        let began = std::time::Instant::now();
+        while !condition() {
+            if began.elapsed() > TIMEOUT {
+                return false;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        true
+    }
+}
