@@ -518,6 +518,7 @@ const BEGIN: &str = "<!-- matrix: edge-proxy/tests/edge/smb/across.rs writes it 
 const END: &str = "<!-- end of the matrix -->";
 
 #[tokio::test]
+#[ignore = "between SMB and a mount, two mounts of one edge, a change takes milliseconds, for which not every cell waits; scripts/test long-mounts runs it"]
 async fn what_one_protocol_does_the_others_find_as_the_page_says() {
     let cloud = Cloud::new();
     let Some((mut edge, mut all, _kept)) = served(&cloud).await else {
@@ -540,12 +541,12 @@ async fn what_one_protocol_does_the_others_find_as_the_page_says() {
         }
     }
     println!("{table}");
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/semantics.md");
-    let text = fs::read_to_string(&page).expect("the page");
+    let page = Path::new("../docs/semantics.md");
+    let text = fs::read_to_string(page).expect("the page");
     let (before, rest) = text.split_once(BEGIN).expect("the page has the matrix");
     let (written, after) = rest.split_once(END).expect("it has its end");
     if std::env::var_os("FIRN_WRITE_MATRIX").is_some() {
-        fs::write(&page, format!("{before}{BEGIN}{table}{END}{after}")).expect("written");
+        fs::write(page, format!("{before}{BEGIN}{table}{END}{after}")).expect("written");
     } else {
         assert_eq!(written, table, "docs/semantics.md says something else");
     }
