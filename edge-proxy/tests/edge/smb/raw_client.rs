@@ -11,9 +11,14 @@ use std::{
 const IMPACKET: &str = "/usr/lib/python3/dist-packages/impacket";
 
 /// Whether `client.py` can run.
+///
+/// # Panics
+/// If it cannot where it must.
 pub fn has_raw_client() -> bool {
     let there = Path::new(IMPACKET).exists();
     if !there {
+        let is_needed = std::env::var_os("FIRN_TEST_SMB").is_some();
+        assert!(!is_needed, "{IMPACKET} is needed (python3-impacket)");
         eprintln!("SKIPPED: {IMPACKET} is needed (python3-impacket)");
     }
     there
@@ -29,7 +34,7 @@ pub struct RawClient {
 impl RawClient {
     pub fn new(edge: &Shared, file: &str, what: &str) -> Self {
         let (name, password) = ALICE.split_once('%').expect("name%password");
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/edge/smb/client.py");
+        let script = "tests/edge/smb/client.py";
         let mut child = Command::new("/usr/bin/python3")
             .args([
                 script,
