@@ -83,12 +83,8 @@ async fn served(cloud: &Cloud) -> Option<(Shared, Clients, Kept)> {
     };
     // Whoever comes may remove what others made.
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o777)).expect("the root's mode");
-    let clients = Clients {
-        nfs: edge.edge.client_as(UID).await,
-        smb: Agent::new(&edge, ALICE),
-        mount,
-        uid: UID,
-    };
+    let (nfs, smb) = (edge.edge.client_as(UID).await, Agent::new(&edge, ALICE));
+    let clients = Clients::new(nfs, smb, mount, UID).await;
     // The grace period is a second.
     clients_may_lock(&edge, &clients).await;
     Some((edge, clients, kept))
@@ -348,7 +344,7 @@ impl Deed {
                 set.expect("an answer").expect("set");
             }
             By::Fuse => {
-                fs::set_permissions(all.path(name), fs::Permissions::from_mode(0o640)).expect("set");
+                all.set_mode(name, 0o640).await;
             }
             By::Smb => return NONE.into(),
         }
@@ -377,7 +373,7 @@ impl Deed {
         all.put(By::Fuse, name, b"first").await.expect("written");
         let stream = format!("{name}:note");
         match writer {
-            By::Fuse => all.set_attribute(name, "user.note", b"a note"),
+            By::Fuse => all.set_attribute(name, "user.note", b"a note").await,
             By::Smb => all.put(By::Smb, &stream, b"a note").await.expect("a stream"),
             By::Nfs => return NONE.into(),
         }
@@ -518,7 +514,7 @@ const BEGIN: &str = "<!-- matrix: edge-proxy/tests/edge/smb/across.rs writes it 
 const END: &str = "<!-- end of the matrix -->";
 
 #[tokio::test]
-#[ignore = "between SMB and a mount, two mounts of one edge, a change takes milliseconds, for which not every cell waits; scripts/test long-mounts runs it"]
+#[ignore = "held back until it has been seen to pass on busy machines; scripts/test long-mounts runs it"]
 async fn what_one_protocol_does_the_others_find_as_the_page_says() {
     let cloud = Cloud::new();
     let Some((mut edge, mut all, _kept)) = served(&cloud).await else {

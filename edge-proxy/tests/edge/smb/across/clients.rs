@@ -20,6 +20,7 @@ use std::{
     os::unix::fs::{FileExt as _, PermissionsExt as _, chown},
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 /// A protocol.
@@ -47,6 +48,16 @@ pub enum Held {
     Nfs(WireHandle),
     Smb(u64),
     Fuse(fs::File),
+}
+
+impl Held {
+    fn by(&self) -> By {
+        match self {
+            Self::Nfs(_) => By::Nfs,
+            Self::Smb(_) => By::Smb,
+            Self::Fuse(_) => By::Fuse,
+        }
+    }
 }
 
 /// Why a call was refused, in the protocol's own words.
@@ -129,13 +140,65 @@ pub struct Clients {
     pub mount: PathBuf,
     /// As whom SMB comes; NFS says so, too, and what the mount makes is given to it.
     pub uid: u32,
+    /// Open over SMB and on the mount; see [`Clients::settled`].
+    markers: Option<[Held; 2]>,
+    settled: u64,
 }
+
+/// What tells that one mount has heard of all that was done on the other.
+const MARKER: &str = "settled";
 
 fn text(status: &Status) -> Refused {
     format!("{status:?}")
 }
 
 impl Clients {
+    pub async fn new(nfs: Files, smb: Agent, mount: PathBuf, uid: u32) -> Self {
+        let mut all = Self {
+            nfs,
+            smb,
+            mount,
+            uid,
+            markers: None,
+            settled: 0,
+        };
+        all.put(By::Fuse, MARKER, &[0; 8]).await.expect("written");
+        let by_smb = loop {
+            // It hears of the file, and of whose it is, some milliseconds later.
+            match all.open(By::Smb, MARKER).await {
+                Ok(held) => break held,
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let on_the_mount = all.open(By::Fuse, MARKER).await.expect("open");
+        all.markers = Some([by_smb, on_the_mount]);
+        all
+    }
+
+    /// After something was done: SMB and the mount are two mounts of the edge, and one hears of what is done on the other some milliseconds
+    /// later, in order. So it waits until a mark made there now is read here, through a descriptor whose content the kernel had before.
+    async fn settled(&mut self, by: By) {
+        let (here, there) = match by {
+            By::Smb => (0, 1),
+            By::Fuse => (1, 0),
+            // Its client was answered once both had heard of it.
+            By::Nfs => return,
+        };
+        let Some(markers) = self.markers.take() else {
+            return;
+        };
+        self.settled += 1;
+        let mark = self.settled.to_le_bytes();
+        self.read(&markers[there]).await.expect("read");
+        self.do_write(&markers[here], &mark, 0).await.expect("written");
+        let began = Instant::now();
+        while self.read(&markers[there]).await.expect("read") != mark {
+            assert!(began.elapsed() < TIMEOUT, "the other mount never hears of it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.markers = Some(markers);
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.mount.join(name)
     }
@@ -150,6 +213,12 @@ impl Clients {
 
     /// Makes a file, or writes it anew.
     pub async fn put(&mut self, by: By, name: &str, data: &[u8]) -> Result<(), Refused> {
+        let done = self.do_put(by, name, data).await;
+        self.settled(by).await;
+        done
+    }
+
+    async fn do_put(&mut self, by: By, name: &str, data: &[u8]) -> Result<(), Refused> {
         match by {
             By::Nfs => {
                 let attributes = NewAttributes {
@@ -186,6 +255,12 @@ impl Clients {
     }
 
     pub async fn rename(&mut self, by: By, old: &str, new: &str) -> Result<(), Refused> {
+        let done = self.do_rename(by, old, new).await;
+        self.settled(by).await;
+        done
+    }
+
+    async fn do_rename(&mut self, by: By, old: &str, new: &str) -> Result<(), Refused> {
         match by {
             By::Nfs => {
                 let entry = |name: &str| Entry {
@@ -202,6 +277,12 @@ impl Clients {
     }
 
     pub async fn remove(&mut self, by: By, name: &str) -> Result<(), Refused> {
+        let done = self.do_remove(by, name).await;
+        self.settled(by).await;
+        done
+    }
+
+    async fn do_remove(&mut self, by: By, name: &str) -> Result<(), Refused> {
         match by {
             By::Nfs => {
                 let removed = self.nfs.client().remove(self.nfs.root(), name).await;
@@ -214,6 +295,12 @@ impl Clients {
     }
 
     pub async fn names(&mut self, by: By) -> BTreeSet<String> {
+        let mut names = self.all_names(by).await;
+        names.remove(MARKER);
+        names
+    }
+
+    async fn all_names(&mut self, by: By) -> BTreeSet<String> {
         match by {
             By::Nfs => {
                 let (mut names, mut cookie, mut verifier) = (BTreeSet::new(), 0, Default::default());
@@ -280,6 +367,12 @@ impl Clients {
     }
 
     pub async fn write(&mut self, held: &Held, data: &[u8], offset: u64) -> Result<(), Refused> {
+        let done = self.do_write(held, data, offset).await;
+        self.settled(held.by()).await;
+        done
+    }
+
+    async fn do_write(&mut self, held: &Held, data: &[u8], offset: u64) -> Result<(), Refused> {
         match held {
             Held::Nfs(handle) => {
                 let data = Bytes::copy_from_slice(data);
@@ -297,6 +390,12 @@ impl Clients {
     }
 
     pub async fn resize(&mut self, held: &Held, length: u64) -> Result<(), Refused> {
+        let done = self.do_resize(held, length).await;
+        self.settled(held.by()).await;
+        done
+    }
+
+    async fn do_resize(&mut self, held: &Held, length: u64) -> Result<(), Refused> {
         match held {
             Held::Nfs(handle) => {
                 let attributes = NewAttributes {
@@ -330,18 +429,25 @@ impl Clients {
         Some(value)
     }
 
-    pub fn set_attribute(&self, name: &str, attribute: &str, value: &[u8]) {
+    pub async fn set_attribute(&mut self, name: &str, attribute: &str, value: &[u8]) {
         rustix::fs::setxattr(self.path(name), attribute, value, XattrFlags::empty()).expect("set");
+        self.settled(By::Fuse).await;
+    }
+
+    /// On the mount.
+    pub async fn set_mode(&mut self, name: &str, mode: u32) {
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).expect("set");
+        self.settled(By::Fuse).await;
     }
 
     /// Waits for something that the kernel tells the edge a moment after the call.
     pub fn soon(condition: impl Fn() -> bool) -> bool {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while !condition() {
             if began.elapsed() > TIMEOUT {
                 return false;
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         true
     }
