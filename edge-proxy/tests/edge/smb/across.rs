@@ -514,7 +514,6 @@ const BEGIN: &str = "<!-- matrix: edge-proxy/tests/edge/smb/across.rs writes it 
 const END: &str = "<!-- end of the matrix -->";
 
 #[tokio::test]
-#[ignore = "held back until it has been seen to pass on busy machines; scripts/test long-mounts runs it"]
 async fn what_one_protocol_does_the_others_find_as_the_page_says() {
     let cloud = Cloud::new();
     let Some((mut edge, mut all, _kept)) = served(&cloud).await else {

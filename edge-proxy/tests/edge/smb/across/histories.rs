@@ -235,7 +235,6 @@ impl Drop for Repeat<'_> {
 }
 
 #[tokio::test]
-#[ignore = "held back until it has been seen to pass on busy machines; scripts/test long-mounts runs it"]
 async fn random_work_of_all_three_protocols_is_as_the_model_says() {
     let cloud = Cloud::new();
     let Some((mut edge, all, _kept)) = served(&cloud).await else {
