@@ -171,6 +171,14 @@ impl Machine {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complained}");
     }
 
+    /// Makes a volume, sealed for whoever has the phrase of [`Machine::sign_up`].
+    #[track_caller]
+    pub fn make_volume(&self, name: &str) -> Value {
+        let phrase = self.path("customer/phrase");
+        let create = ["volume", "create", name, "--region", "local", "--phrase-file"];
+        self.tell(&[&create[..], &[&*phrase]].concat(), "")
+    }
+
     /// Signs up with the code from the letter.
     pub fn sign_up(&self) -> Value {
         fs::create_dir(self.root.join("customer")).unwrap();

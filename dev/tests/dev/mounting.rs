@@ -1,6 +1,9 @@
 //! `firn mount` by an ordinary user of a workstation: the kernel of this machine, `fusermount3`, and the customer's own commands.
 
-use crate::machine::{Machine, TIMEOUT, good, mount, program, wait_for};
+use crate::{
+    machine::{Machine, TIMEOUT, good, mount, program, wait_for},
+    story::an_edge,
+};
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -185,17 +188,7 @@ async fn an_ordinary_user_mounts_a_volume_and_an_office_serves_it_afterwards() {
     let mut machine = Machine::new(&place.path().join("firn"));
     machine.start();
     machine.sign_up();
-    let phrase = machine.path("customer/phrase");
-    let create = [
-        "volume",
-        "create",
-        "files",
-        "--region",
-        "local",
-        "--phrase-file",
-        &phrase,
-    ];
-    machine.tell(&create, "");
+    machine.make_volume("files");
     let user = User::of(&machine, &place.path().join("home"));
     if user.uid.is_some() {
         // The bucket, and nothing else there, is open to whoever knows its name.
@@ -285,28 +278,7 @@ async fn an_ordinary_user_mounts_a_volume_and_an_office_serves_it_afterwards() {
         assert!(said.contains("/etc/fuse.conf"), "{said}");
     }
 
-    let secret = machine.path("customer/join");
-    machine.tell(
-        &[
-            "edge",
-            "create",
-            "office",
-            "--volume",
-            "files",
-            "--secret-file",
-            &secret,
-        ],
-        "",
-    );
-    let tenant = machine.tell(&["whoami"], "")["tenant"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let (server, state) = (machine.server(), machine.path("edge"));
-    let mut join = vec!["edge", "join", "--tenant", &tenant, "--state", &state];
-    join.extend(server.iter().map(String::as_str));
-    machine.tell(&join, &fs::read_to_string(&secret).unwrap());
-    machine.tell(&["edge", "approve", "office", "--phrase-file", &phrase], "");
+    an_edge(&machine, &machine.path("edge"));
     let mut client = tokio::time::timeout(TIMEOUT, mount(machine.nfs, firn_rig::EXPORT))
         .await
         .unwrap();

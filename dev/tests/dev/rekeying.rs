@@ -160,17 +160,7 @@ async fn nobody_rekeys_a_volume_that_no_edge_serves() {
     let mut machine = Machine::new(&place.path().join("firn"));
     machine.start();
     machine.sign_up();
-    let phrase = machine.path("customer/phrase");
-    let create = [
-        "volume",
-        "create",
-        "files",
-        "--region",
-        "local",
-        "--phrase-file",
-        &phrase,
-    ];
-    machine.tell(&create, "");
+    machine.make_volume("files");
     machine.refused(6, &["volume", "rekey", "files"]);
     machine.stop();
 }

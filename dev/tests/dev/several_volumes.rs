@@ -40,16 +40,7 @@ fn join_homes(machine: &Machine, state: &Path) {
         machine.path("customer/phrase"),
         machine.path("customer/join-homes"),
     );
-    let volume = [
-        "volume",
-        "create",
-        "homes",
-        "--region",
-        "local",
-        "--phrase-file",
-        &phrase,
-    ];
-    machine.tell(&volume, "");
+    machine.make_volume("homes");
     let invite = [
         "edge",
         "create",

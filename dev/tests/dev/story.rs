@@ -65,19 +65,13 @@ pub fn from_nothing_to_a_share(machine: &Machine) -> String {
 /// From sign-up to an edge that joined in this state directory and was approved; gives the join secret that was used.
 pub fn from_nothing_to_an_edge(machine: &Machine, state: &str) -> String {
     machine.sign_up();
+    machine.make_volume("files");
+    an_edge(machine, state)
+}
+
+/// An edge `office` of the volume `files` that joined in this state directory and was approved; gives the join secret that was used.
+pub fn an_edge(machine: &Machine, state: &str) -> String {
     let phrase = machine.path("customer/phrase");
-    machine.tell(
-        &[
-            "volume",
-            "create",
-            "files",
-            "--region",
-            "local",
-            "--phrase-file",
-            &phrase,
-        ],
-        "",
-    );
     let secret = machine.path("customer/join");
     machine.tell(
         &[
@@ -310,20 +304,8 @@ fn a_planted_leak_is_found(machine: &mut Machine, secrets: &Secrets) {
     let (_, key) = volume_keys(machine).reveal().remove(0);
     let key = data_encoding::HEXLOWER.encode(&key[..]);
     machine.start();
-    let phrase = machine.path("customer/phrase");
     for name in [std::str::from_utf8(NAME).unwrap(), &key] {
-        machine.tell(
-            &[
-                "volume",
-                "create",
-                name,
-                "--region",
-                "local",
-                "--phrase-file",
-                &phrase,
-            ],
-            "",
-        );
+        machine.make_volume(name);
     }
     machine.stop();
     for part in ["api.redb", "received"] {

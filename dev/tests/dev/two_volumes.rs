@@ -23,16 +23,7 @@ fn from_nothing_to_two_volumes(machine: &Machine, state: &Path) -> [String; 2] {
     machine.sign_up();
     let phrase = machine.path("customer/phrase");
     for name in ["projects", "homes"] {
-        let create = [
-            "volume",
-            "create",
-            name,
-            "--region",
-            "local",
-            "--phrase-file",
-            &phrase,
-        ];
-        machine.tell(&create, "");
+        machine.make_volume(name);
     }
     let secret = machine.path("customer/join");
     let both = ["--volume", "projects", "--volume", "homes"];
