@@ -9,6 +9,7 @@
 //! `std::time::*::now` and thread-local randomness may not, and clippy refuses them (`clippy.toml`).
 
 mod backoff;
+mod calls;
 mod clock;
 mod connections;
 mod disk;
@@ -28,6 +29,7 @@ pub mod terminal;
 mod watched;
 
 pub use backoff::{Attempts, Backoff, Retry};
+pub use calls::Calls;
 pub use clock::{Clock, Elapsed, Monotonic, WallTime};
 pub use connections::{ConnectionTable, IDLE_MIN, InFlight, Place, TableFull};
 pub use disk::{DirectoryEntry, Disk, DiskError, DiskFile, DiskLock, EntryKind, FileStatus, OpenMode};

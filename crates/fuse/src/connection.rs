@@ -1,4 +1,7 @@
-//! One connection to the kernel: requests are read, carried out each in a task of its own, and answered.
+//! One connection to the kernel: requests are read, carried out and answered.
+//!
+//! The last request that the kernel has waiting is carried out where it was read, most of them to their end: for a process that makes
+//! one call at a time there is no other thread to wake (decision 0030). One that another follows, or that moves much data, has a task of its own.
 //!
 //! A request that has to wait (for a lock, for the cloud) can be interrupted: when its process gets a signal, the kernel sends
 //! INTERRUPT with the request's number. Only waiting is given up, in which nothing has been changed; a change under way is
@@ -14,8 +17,11 @@ use crate::{
     traffic::{Traffic, TrafficCounts},
 };
 use bytes::Bytes;
-use firn_env::{Env, Monotonic};
-use futures::future::{Either, select};
+use firn_env::{Calls, Env, Monotonic};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Either, select},
+};
 use rustix::io::Errno;
 use std::{
     collections::HashMap,
@@ -42,6 +48,8 @@ const IN_BACKGROUND: u16 = 64;
 /// Requests carried out at one moment, those that wait for a lock not counted; then no more are read. Each other one is a process (or
 /// one of [`IN_BACKGROUND`]), so this is reached by thousands of processes that all wait for the cloud.
 const IN_FLIGHT_MAX: usize = 4096;
+/// A request that moves more data has a task of its own.
+const INLINE_MAX_BYTES: usize = 32 << 10;
 /// Before something that could not be served is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -54,6 +62,19 @@ pub(crate) struct Connection {
     in_flight: AtomicUsize,
     finished: Notify,
     traffic: Traffic,
+}
+
+/// What the kernel had to say.
+enum Read {
+    Request(Bytes),
+    Nothing,
+    Unmounted,
+}
+
+/// How much data a request moves, beside [`INLINE_MAX_BYTES`].
+enum Size {
+    Small,
+    Large,
 }
 
 /// Counts a request that is carried out.
@@ -114,48 +135,79 @@ impl Connection {
     /// If the kernel cannot be read from any more.
     pub(crate) async fn serve(self: Arc<Self>) -> io::Result<()> {
         let mut buffer = Vec::new();
+        let mut calls = Calls::new(&self.env, "mount requests");
+        // Read, and not begun: another may follow it.
+        let mut last: Option<BoxFuture<'static, ()>> = None;
         loop {
-            while self.in_flight.load(Ordering::Acquire) >= IN_FLIGHT_MAX {
-                self.finished.notified().await;
-            }
-            let Some(request) = self.read(&mut buffer).await? else {
-                return Ok(());
+            let request = match self.read(&mut buffer)? {
+                Read::Request(request) => request,
+                Read::Unmounted => return Ok(()),
+                Read::Nothing => {
+                    match last.take() {
+                        Some(call) => calls.begin(call),
+                        None => drop(calls.beside(self.device.readable()).await?),
+                    }
+                    continue;
+                }
             };
+            if let Some(call) = last.take() {
+                drop(self.env.spawn("mount request", call));
+            }
             self.traffic.read(request.len());
-            self.take(request, self.env.now());
+            match self.take(request, self.env.now()) {
+                Some((Size::Small, call)) => last = Some(call),
+                Some((Size::Large, call)) => drop(self.env.spawn("mount request", call)),
+                None => {}
+            }
+            // Others are let run, and what waits for the journal as well, however many requests there are.
+            calls.beside(tokio::task::consume_budget()).await;
+            while self.in_flight.load(Ordering::Acquire) >= IN_FLIGHT_MAX {
+                if let Some(call) = last.take() {
+                    calls.begin(call);
+                    continue;
+                }
+                calls.beside(self.finished.notified()).await;
+            }
         }
     }
 
-    /// The next request; `None` once unmounted.
-    async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<Option<Bytes>> {
+    /// The next request, if there is one.
+    fn read(&self, buffer: &mut Vec<u8>) -> io::Result<Read> {
         buffer.clear();
         buffer.reserve_exact(BUFFER_BYTES);
         loop {
-            let mut ready = self.device.readable().await?;
-            match rustix::io::read(self.device.get_ref(), rustix::buffer::spare_capacity(buffer)) {
+            let read = self.device.try_io(Interest::READABLE, |device| {
+                Ok(rustix::io::read(device, rustix::buffer::spare_capacity(buffer))?)
+            });
+            match read {
                 Ok(length) if length < IN_HEADER_BYTES => {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "half a request"));
                 }
                 // A large one takes the buffer with it, so that its data need not be copied.
-                Ok(length) if length > BUFFER_BYTES / 2 => return Ok(Some(std::mem::take(buffer).into())),
-                Ok(_) => return Ok(Some(Bytes::copy_from_slice(buffer))),
-                Err(Errno::AGAIN) => ready.clear_ready(),
-                // The process was killed before its request was read.
-                Err(Errno::NOENT | Errno::INTR) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Ok(length) if length > BUFFER_BYTES / 2 => {
+                    return Ok(Read::Request(std::mem::take(buffer).into()));
+                }
+                Ok(_) => return Ok(Read::Request(Bytes::copy_from_slice(buffer))),
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN) => return Ok(Read::Nothing),
+                    // The process was killed before its request was read.
+                    Some(Errno::NOENT | Errno::INTR) => {}
+                    Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(Read::Unmounted),
+                    _ if error.kind() == io::ErrorKind::WouldBlock => return Ok(Read::Nothing),
+                    _ => return Err(error),
+                },
             }
         }
     }
 
-    /// Begins to carry a request out. Interrupts find it from now on: they are read after it.
-    fn take(self: &Arc<Self>, request: Bytes, began: Monotonic) {
+    /// What carries a request out, if that takes more than a moment. Interrupts find it from now on: they are read after it.
+    fn take(self: &Arc<Self>, request: Bytes, began: Monotonic) -> Option<(Size, BoxFuture<'static, ()>)> {
         let (header, operation) = match request::decode(request) {
             Ok(decoded) => decoded,
             Err(error) => {
                 // Without a header there is nobody to tell.
                 tracing::error!(%error, "a request of the kernel was dropped");
-                return;
+                return None;
             }
         };
         match operation {
@@ -185,8 +237,13 @@ impl Connection {
                 if counts {
                     self.in_flight.fetch_add(1, Ordering::AcqRel);
                 }
+                let size = if operation.data_bytes() > INLINE_MAX_BYTES {
+                    Size::Large
+                } else {
+                    Size::Small
+                };
                 let connection = self.clone();
-                self.env.spawn("mount request", async move {
+                let call = async move {
                     let _in_flight = InFlight {
                         connection: &connection,
                         unique: header.unique,
@@ -195,9 +252,11 @@ impl Connection {
                     connection
                         .carry_out((&header, began), operation, &interrupted)
                         .await;
-                });
+                };
+                return Some((size, call.boxed()));
             }
         }
+        None
     }
 
     async fn carry_out(

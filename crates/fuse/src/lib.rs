@@ -35,6 +35,7 @@ mod operations;
 mod reply;
 mod request;
 mod traffic;
+mod written_files;
 
 pub use abi::KERNEL_OLDEST;
 pub use case_index::CaseIndexCounts;

@@ -172,7 +172,7 @@ impl Mount {
         });
         let watcher = Arc::new(watcher);
         let serve = connection.clone();
-        let serving = env.spawn("mount", async move {
+        let serving = env.spawn_essential("mount", async move {
             if let Err(error) = serve.serve().await {
                 tracing::error!(%error, "a mount is no longer served");
             }

@@ -203,6 +203,17 @@ pub(crate) enum Operation {
     Unknown,
 }
 
+impl Operation {
+    /// Data that it carries, or asks for.
+    pub(crate) fn data_bytes(&self) -> usize {
+        match self {
+            Self::Write { data, .. } => data.len(),
+            Self::Read { size, .. } | Self::ReadDir { size, .. } => *size as usize,
+            _ => 0,
+        }
+    }
+}
+
 /// Reads a whole request.
 pub(crate) fn decode(bytes: Bytes) -> Result<(Header, Operation), Malformed> {
     let length = bytes.len();

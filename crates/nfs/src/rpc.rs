@@ -6,7 +6,6 @@
 
 mod activity;
 mod budget;
-mod calls;
 mod client;
 mod connection;
 mod datagram;

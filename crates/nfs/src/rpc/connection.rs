@@ -12,7 +12,7 @@
 //!
 //! Small calls run where they were read: most end at once, from memory; the others share the reader's task ([`calls`]).
 //!
-//! [`calls`]: super::calls
+//! [`calls`]: firn_env::Calls
 //!
 //! A watchdog ends connections that are idle, or too slow ([`activity`](super::activity)); the server ends those that have to
 //! give way to others.
@@ -21,13 +21,12 @@ use super::{
     Peer, Programs,
     activity::{Activity, Pace},
     budget::{Budget, Charge, RecordCharge, Share},
-    calls::Calls,
     dispatch::{Accepted, AcceptedCall},
     record::{RecordError, RecordReader, Step, marker, write_all_vectored},
 };
 use crate::xdr::Encoder;
 use bytes::Bytes;
-use firn_env::{ByteStream, Env, InFlight, Monotonic, Place};
+use firn_env::{ByteStream, Calls, Env, InFlight, Monotonic, Place};
 use futures::{FutureExt, future, pin_mut};
 use std::{io::IoSlice, sync::Arc, time::Duration};
 use tokio::{
@@ -235,7 +234,7 @@ async fn read_calls(
         activity,
     } = accepting;
     let replies = allowance.replies.share(peer.address, allowance.record_bytes);
-    let mut calls = Calls::new(env);
+    let mut calls = Calls::new(env, "rpc calls");
     let mut next = Some(first);
     while let Some(message) = next.take() {
         let now = env.now();
@@ -276,10 +275,7 @@ async fn read_calls(
             Ok(call) => {
                 let answer = answer(env.clone(), call, held, queue.clone());
                 if request_bytes <= INLINE_MAX_BYTES && reply_bytes <= INLINE_MAX_BYTES {
-                    let mut answer = answer.boxed();
-                    if answer.as_mut().now_or_never().is_none() {
-                        calls.push(answer);
-                    }
+                    calls.begin(answer.boxed());
                 } else {
                     drop(env.spawn("rpc call", answer));
                 }

@@ -1,12 +1,12 @@
 //! Calls in flight that share the task of their connection's reader.
 //!
 //! A call that waits for the journal is woken on the thread that wrote it, and its reply leaves from there. As a task of its
-//! own it would be handed to another thread and back, which takes longer than a sync of a fast disk.
+//! own it would be handed to another thread and back, which takes longer than a sync of a fast disk (decision 0030).
 
-use firn_env::Env;
+use crate::Env;
 use futures::task::{ArcWake, AtomicWaker};
 use futures::{
-    StreamExt,
+    FutureExt, StreamExt,
     future::BoxFuture,
     pin_mut,
     stream::FuturesUnordered,
@@ -23,8 +23,9 @@ use std::{
 
 /// Polled by whoever waits [`beside`](Calls::beside) them. Dropped, they go on as a task: what a client asked for happens
 /// though its connection has ended.
-pub(super) struct Calls {
+pub struct Calls {
     env: Env,
+    name: &'static str,
     running: FuturesUnordered<BoxFuture<'static, ()>>,
     doorbell: Arc<Doorbell>,
     /// Of the doorbell.
@@ -57,23 +58,27 @@ impl ArcWake for Doorbell {
 }
 
 impl Calls {
-    pub(super) fn new(env: &Env) -> Self {
+    /// None yet; `name` is that of the task that they become if they outlive this.
+    pub fn new(env: &Env, name: &'static str) -> Self {
         let doorbell = Arc::new(Doorbell::default());
         Self {
             env: env.clone(),
+            name,
             running: FuturesUnordered::new(),
             waker: waker(doorbell.clone()),
             doorbell,
         }
     }
 
-    /// Takes a call over.
-    pub(super) fn push(&mut self, call: BoxFuture<'static, ()>) {
-        self.running.push(call);
+    /// Begins a call here and now: most end at once, from memory. What has to wait is taken over.
+    pub fn begin(&mut self, mut call: BoxFuture<'static, ()>) {
+        if call.as_mut().now_or_never().is_none() {
+            self.running.push(call);
+        }
     }
 
     /// Waits for `future` while calls go on. Whatever the future waits for may depend on one of them.
-    pub(super) async fn beside<T>(&mut self, future: impl Future<Output = T>) -> T {
+    pub async fn beside<T>(&mut self, future: impl Future<Output = T>) -> T {
         pin_mut!(future);
         std::future::poll_fn(|context| {
             self.run(context);
@@ -110,7 +115,7 @@ impl Drop for Calls {
     fn drop(&mut self) {
         if !self.running.is_empty() {
             let running = std::mem::take(&mut self.running);
-            drop(self.env.spawn("rpc calls", running.collect::<()>()));
+            drop(self.env.spawn(self.name, running.collect::<()>()));
         }
     }
 }
@@ -122,7 +127,7 @@ mod tests {
     use std::sync::{Arc, atomic::AtomicUsize};
 
     fn calls() -> Calls {
-        Calls::new(&firn_env::real(&std::env::temp_dir()).unwrap())
+        Calls::new(&crate::real(&std::env::temp_dir()).unwrap(), "calls")
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -134,7 +139,7 @@ mod tests {
             started.await.unwrap();
             done.send(()).unwrap();
         };
-        calls.push(call.boxed());
+        calls.begin(call.boxed());
         let env = calls.env.clone();
         let waker = calls.env.spawn("waker", async move {
             env.yield_now().await;
@@ -168,7 +173,7 @@ mod tests {
                     }
                     ended.fetch_add(1, SeqCst);
                 };
-                calls.push(call.boxed());
+                calls.begin(call.boxed());
             }
             let all = future::poll_fn(|context| {
                 context.waker().wake_by_ref();
@@ -191,7 +196,7 @@ mod tests {
                 started.await.unwrap();
                 done.send(()).unwrap();
             };
-            calls.push(call.boxed());
+            calls.begin(call.boxed());
             let env = calls.env.clone();
             let ringer = env.clone().spawn("ringer", async move {
                 let ring = move || {
@@ -217,7 +222,7 @@ mod tests {
             started.await.unwrap();
             done.send(()).unwrap();
         };
-        calls.push(call.boxed());
+        calls.begin(call.boxed());
         calls.beside(future::ready(())).await;
         drop(calls);
         go.send(()).unwrap();
