@@ -19,6 +19,7 @@ use crate::{
     nodes::Nodes,
     reply::{self, Reply},
     request::{Header, Operation},
+    written_files::WrittenFiles,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use firn_access_log::{Protocol, RecordedVfs, Who};
@@ -41,6 +42,7 @@ pub(crate) struct Operations {
     durability: Durability,
     nodes: Arc<Nodes>,
     case_index: Option<Arc<CaseIndex>>,
+    written: Arc<WrittenFiles>,
     listings: Arc<AtomicU64>,
     recorder: Option<MountRecorder>,
     /// `vfs` as the process behind one request uses it, if that is recorded.
@@ -71,6 +73,7 @@ impl Operations {
             durability,
             nodes: Arc::new(Nodes::new(root)),
             case_index,
+            written: Arc::default(),
             listings: Arc::default(),
             recorder,
             recorded: None,
@@ -121,6 +124,7 @@ impl Operations {
             durability: self.durability,
             nodes: self.nodes.clone(),
             case_index: self.case_index.clone(),
+            written: self.written.clone(),
             listings: self.listings.clone(),
             recorder: None,
             recorded: Some(recorded),
@@ -243,6 +247,25 @@ impl Operations {
             durability: self.durability,
             ..superuser()
         }
+    }
+
+    /// Makes a change of a file's attributes: at level 0 while its close is still to come, else at level 1.
+    async fn changing<T>(
+        &self,
+        file: FileHandle,
+        caller: Caller,
+        change: impl AsyncFnOnce(Caller) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let has_close = self.written.is_open(file);
+        let durability = match has_close {
+            true => Durability::Memory,
+            false => Durability::Journal,
+        };
+        let changed = change(Caller { durability, ..caller }).await?;
+        if has_close && !self.written.changed(file) {
+            self.vfs.settle(&superuser()).await?;
+        }
+        Ok(changed)
     }
 
     /// A reply that makes the kernel know a file.

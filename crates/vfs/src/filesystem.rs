@@ -59,9 +59,12 @@ pub struct RequestId {
     pub checksum: u32,
 }
 
-/// How durable what a call promises to be stable is when the call returns.
+/// How durable what a call promises to be stable is when the call returns. In the order of their strength.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
+    /// Level 0: applied, and journaled in the order of all changes; a crash may lose it. Whoever asks for this [settles](Vfs::settle)
+    /// before anybody is told more.
+    Memory,
     /// Level 1: in the journal, on the edge's own disk.
     #[default]
     Journal,

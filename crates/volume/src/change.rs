@@ -107,7 +107,7 @@ pub enum Planned<T> {
 
 impl Inner {
     /// Runs a request that may change the volume: plans it, journals it and applies it in one step, then waits until it is as
-    /// durable as the caller asks, unless `stable` is false.
+    /// durable as the caller asks; not at all if `stable` is false.
     pub async fn change<T>(
         &self,
         caller: &Caller,
@@ -133,7 +133,7 @@ impl Inner {
                     if done.wake {
                         self.checkpointer.wake();
                     }
-                    if request.stable {
+                    if request.stable && caller.durability >= Durability::Journal {
                         self.durable(done.rests_on).await?;
                     }
                     if in_cloud {

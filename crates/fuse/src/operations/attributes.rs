@@ -20,8 +20,12 @@ impl Operations {
     pub(super) async fn set_attributes(&self, node: u64, change: &SetAttr) -> Outcome {
         let file = self.handle(node)?;
         let changed = self
-            .vfs
-            .set_attributes(&superuser(), file, wanted(change), None)
+            .changing(file, superuser(), async |caller| {
+                Ok(self
+                    .vfs
+                    .set_attributes(&caller, file, wanted(change), None)
+                    .await?)
+            })
             .await?;
         self.nodes.changed_here(node, &changed);
         Ok(Reply::Structure(reply::attributes(

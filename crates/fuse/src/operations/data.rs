@@ -2,7 +2,7 @@
 //!
 //! Writes are level 0 until fsync, which makes them level 1, as for NFS; those of files opened with O_SYNC or O_DSYNC are level 1
 //! when they return. On a mount whose durability is the cloud both are level 2, and so is a file that was open for writing when its close
-//! returns.
+//! returns. What else was changed of a file that is open for writing, its making included, is level 1 when a close returns (decision 0118).
 
 use super::{Operations, Outcome, superuser};
 use crate::{
@@ -35,6 +35,9 @@ impl Operations {
     ) -> Result<(OpenId, u32), Failure> {
         let access = access_of(flags);
         let id = self.files.open(&self.client, file, access, None).await?;
+        if access.write {
+            self.written.opened(file);
+        }
         let mut open_flags = abi::OPEN_PARALLEL_DIRECT_WRITES;
         if let Some(node) = node {
             // Retained, so that it cannot be gone; if it cannot be asked now, its pages are read anew.
@@ -107,15 +110,30 @@ impl Operations {
     }
 
     pub(super) async fn commit(&self, node: u64) -> Outcome {
-        self.vfs.commit(&self.syncing(), self.handle(node)?).await?;
+        let file = self.handle(node)?;
+        let unsettled = self.written.take_unsettled(file);
+        if let Err(error) = self.vfs.commit(&self.syncing(), file).await {
+            // For the next who asks.
+            let _ = unsettled && self.written.changed(file);
+            return Err(error.into());
+        }
         Ok(Reply::Empty)
     }
 
-    /// Names are stable (level 1) when the call that changed them returned.
-    pub(super) async fn settle(&self) -> Outcome {
-        if self.durability == Durability::Cloud {
-            self.vfs.settle(&self.syncing()).await?;
+    /// Waits until what was changed of the file at level 0, its making included, is at level 1.
+    async fn settle_file(&self, file: FileHandle) -> Result<(), Failure> {
+        if !self.written.take_unsettled(file) {
+            return Ok(());
         }
+        self.vfs.settle(&superuser()).await.map_err(|error| {
+            let _ = self.written.changed(file);
+            error.into()
+        })
+    }
+
+    /// Names are stable (level 1) when the call that changed them returned, but those of new files that are still open for writing.
+    pub(super) async fn settle(&self) -> Outcome {
+        self.vfs.settle(&self.syncing()).await?;
         Ok(Reply::Empty)
     }
 
@@ -128,7 +146,7 @@ impl Operations {
         };
         let flushed = match self.durability == Durability::Cloud && is_written() {
             true => self.commit(node).await,
-            false => Ok(Reply::Empty),
+            false => self.settle_file(file).await.map(|()| Reply::Empty),
         };
         if !matches!(flushed, Err(Failure::TryAgain)) {
             self.locks
@@ -145,7 +163,14 @@ impl Operations {
             self.locks
                 .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
         }
+        let open = self.files.get(OpenId(handle));
         self.files.close(OpenId(handle)).await?;
+        if let Some(open) = open.filter(|open| open.access.write)
+            && self.written.closed(open.file)
+        {
+            // Changed since it was flushed, by another than whoever closed it.
+            self.vfs.settle(&superuser()).await?;
+        }
         Ok(Reply::Empty)
     }
 }
@@ -157,7 +182,7 @@ pub(super) fn appends(flags: u32) -> bool {
 }
 
 /// What a file is opened for.
-fn access_of(flags: u32) -> OpenAccess {
+pub(super) fn access_of(flags: u32) -> OpenAccess {
     let mode = flags & open::ACCESS_MODE;
     OpenAccess {
         read: mode != open::WRITE_ONLY,

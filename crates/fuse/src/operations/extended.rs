@@ -76,31 +76,35 @@ impl Operations {
         extra: u32,
     ) -> Outcome {
         let file = self.handle(node)?;
-        let changed = match &name[..] {
-            acl::ACCESS => {
-                let caller = self.acl_caller(file, extra).await?;
-                self.vfs
-                    .set_acl(&caller, file, Some(acl::decode(&value)?), None)
-                    .await?
-            }
-            acl::DEFAULT => {
-                let default = Some(acl::decode(&value)?);
-                self.vfs.set_acl(&superuser(), file, None, default).await?
-            }
-            _ => {
-                let mode = match flags {
-                    CREATE => XattrMode::Create,
-                    REPLACE => XattrMode::Replace,
-                    _ => XattrMode::Either,
-                };
-                let value = Bytes::copy_from_slice(&value);
-                let set = self.vfs.set_xattr(&superuser(), file, name, value, mode).await;
-                set.map_err(|error| match error {
-                    VfsError::TooLarge => Failure::Error(Errno::TOOBIG),
-                    error => error.into(),
-                })?
-            }
+        let caller = match &name[..] {
+            acl::ACCESS => self.acl_caller(file, extra).await?,
+            _ => superuser(),
         };
+        let changed = self
+            .changing(file, caller, async |caller| match &name[..] {
+                acl::ACCESS => {
+                    let access = Some(acl::decode(&value)?);
+                    Ok(self.vfs.set_acl(&caller, file, access, None).await?)
+                }
+                acl::DEFAULT => {
+                    let default = Some(acl::decode(&value)?);
+                    Ok(self.vfs.set_acl(&caller, file, None, default).await?)
+                }
+                _ => {
+                    let mode = match flags {
+                        CREATE => XattrMode::Create,
+                        REPLACE => XattrMode::Replace,
+                        _ => XattrMode::Either,
+                    };
+                    let value = Bytes::copy_from_slice(&value);
+                    let set = self.vfs.set_xattr(&caller, file, name, value, mode).await;
+                    set.map_err(|error| match error {
+                        VfsError::TooLarge => Failure::Error(Errno::TOOBIG),
+                        error => error.into(),
+                    })
+                }
+            })
+            .await?;
         self.nodes.changed_here(node, &changed);
         Ok(Reply::Empty)
     }
@@ -121,12 +125,16 @@ impl Operations {
 
     pub(super) async fn remove_xattr(&self, node: u64, name: &Bytes) -> Outcome {
         let file = self.handle(node)?;
-        let none = Some(Acl::default());
-        let changed = match &name[..] {
-            acl::ACCESS => self.vfs.set_acl(&superuser(), file, none, None).await?,
-            acl::DEFAULT => self.vfs.set_acl(&superuser(), file, None, none).await?,
-            _ => self.vfs.remove_xattr(&superuser(), file, name).await?,
-        };
+        let changed = self
+            .changing(file, superuser(), async |caller| {
+                let none = Some(Acl::default());
+                Ok(match &name[..] {
+                    acl::ACCESS => self.vfs.set_acl(&caller, file, none, None).await?,
+                    acl::DEFAULT => self.vfs.set_acl(&caller, file, None, none).await?,
+                    _ => self.vfs.remove_xattr(&caller, file, name).await?,
+                })
+            })
+            .await?;
         self.nodes.changed_here(node, &changed);
         Ok(Reply::Empty)
     }

@@ -1,6 +1,6 @@
 //! Names: looking up, creating, removing, renaming.
 
-use super::{Operations, Outcome, name, superuser};
+use super::{Operations, Outcome, data::access_of, name, superuser};
 use crate::{
     abi,
     case_index::{ASKED_BYTES_MAX, Answer},
@@ -10,7 +10,9 @@ use crate::{
     request::Header,
 };
 use bytes::{Bytes, BytesMut};
-use firn_vfs::{CreateMode, Created, FileHandle, FileKind, Name, SetAttributes, VfsError};
+use firn_vfs::{
+    Caller, CreateMode, Created, Durability, FileHandle, FileKind, Name, SetAttributes, VfsError,
+};
 use futures::future::{Either, select};
 use rustix::io::Errno;
 use std::{pin::pin, time::Duration};
@@ -144,11 +146,15 @@ impl Operations {
         let directory = self.handle(header.node)?;
         let attributes = self.new_file(header, directory, modes).await?;
         let mode = CreateMode::Guarded(attributes);
-        let created = match self
-            .vfs
-            .create(&superuser(), directory, &name(bytes)?, mode)
-            .await
-        {
+        let caller = Caller {
+            // What is opened for writing is stable once it is closed.
+            durability: match access_of(flags).write {
+                true => Durability::Memory,
+                false => Durability::Journal,
+            },
+            ..superuser()
+        };
+        let created = match self.vfs.create(&caller, directory, &name(bytes)?, mode).await {
             Err(VfsError::Exists) if flags & abi::open::EXCLUSIVE == 0 => return Err(Errno::STALE.into()),
             created => created?,
         };
@@ -163,6 +169,9 @@ impl Operations {
                 opened => break opened?,
             }
         };
+        if access_of(flags).write && !self.written.changed(created.handle) {
+            self.vfs.settle(&superuser()).await?;
+        }
         let node = self.nodes.look_up(created.handle);
         self.nodes.pages_are_of(node, created.attributes.change);
         let mut body = BytesMut::with_capacity(144);

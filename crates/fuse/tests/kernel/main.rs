@@ -5,6 +5,7 @@
     reason = "tests of a real kernel measure real time"
 )]
 
+mod durability;
 mod files;
 mod sharing;
 mod space;

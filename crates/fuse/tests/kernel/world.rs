@@ -33,6 +33,11 @@ pub fn world() -> Option<World> {
 
 /// The same whose mount may answer smbd's questions.
 pub fn world_with(case_index: bool) -> Option<World> {
+    world_over(case_index, |model| model)
+}
+
+/// The same whose mount has the model behind what `mounted` makes of it.
+pub fn world_over(case_index: bool, mounted: impl FnOnce(Arc<MemoryVfs>) -> Arc<dyn Vfs>) -> Option<World> {
     if !firn_fuse::is_available() {
         eprintln!("SKIPPED: this machine has no /dev/fuse, nothing about mounts was tested");
         return None;
@@ -63,7 +68,14 @@ pub fn world_with(case_index: bool) -> Option<World> {
         access_log: None,
         durability: firn_vfs::Durability::Journal,
     };
-    let mount = Mount::start(&env, options, model.clone(), locks.clone(), &changes, Origin(1));
+    let mount = Mount::start(
+        &env,
+        options,
+        mounted(model.clone()),
+        locks.clone(),
+        &changes,
+        Origin(1),
+    );
     let mount = runtime.block_on(mount).expect("a mount");
     drop(_entered);
     Some(World {

@@ -73,7 +73,7 @@ impl Inner {
         let applied = self.lock().applied;
         self.durable(applied).await?;
         match caller.durability {
-            Durability::Journal => Ok(()),
+            Durability::Memory | Durability::Journal => Ok(()),
             Durability::Cloud => self.in_cloud(applied, Waiter::Asks).await,
         }
     }

@@ -11,6 +11,7 @@ mod following;
 mod holes;
 mod late;
 mod level_two;
+mod level_zero;
 mod quota;
 mod reading_back;
 mod rekeying;
