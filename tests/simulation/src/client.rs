@@ -211,7 +211,7 @@ impl Client {
             })
         };
         let limit = match self.durability {
-            Durability::Journal => TIMEOUT,
+            Durability::Memory | Durability::Journal => TIMEOUT,
             Durability::Cloud => TIMEOUT_IN_CLOUD,
         };
         let limited = self
