@@ -1,4 +1,4 @@
-//! When what a process changes is durable, by what the file system behind the mount is asked for.
+//! Durability of what a process changes, by what the file system behind the mount is asked for.
 
 use crate::world::{World, world_over};
 use async_trait::async_trait;
