@@ -9,8 +9,9 @@
 //!
 //! What must exist follows from the root alone: no listing is asked and no usage map, since the one is the store's word and the
 //! other a hint. A node names each child by its hash and tells how many bytes it has, so a walk over the nodes, a few thousandths of
-//! the data, knows all of it; snapshots and retained roots are walked where they differ from the next newer root. Randomness is drawn
-//! after the root was read, and no request tells what will be asked until it is asked.
+//! the data, knows all of it; snapshots and retained roots are walked where they differ from the next newer root. The seed of the draws
+//! is drawn after the root was read, and no request tells what will be asked until it is asked. With the seed, which the report has,
+//! anybody draws the same of the same roots again.
 //!
 //! So damage of nodes and inodes is found for certain, and if a share x of the bytes of data were lost or altered, whichever, n
 //! challenges would all miss it with probability (1 − x)ⁿ. See decision 0195.
@@ -27,9 +28,11 @@ pub use report::{AuditReport, Detection, VolumeAudit};
 use crate::{CleanError, branches::Branch, objects::Objects};
 use budget::Budget;
 use census::{Census, Failure, Sample};
+use draws::Draws;
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{Pointer, VolumeId};
+use firn_ids::Hex;
 use firn_quantity::Money;
 use firn_store::{Metered, ProviderPrices, Route, Store, Usage};
 use futures::future::join_all;
@@ -64,6 +67,9 @@ pub struct AuditRequest {
     pub prices: ProviderPrices,
     /// Which way the bytes go.
     pub route: Route,
+    /// What the draws follow from: to repeat those of a report, or to let somebody else say what is drawn. `None`: drawn at random
+    /// after the roots were read.
+    pub seed: Option<[u8; 32]>,
 }
 
 /// How far an audit is, for whoever shows it meanwhile.
@@ -120,7 +126,9 @@ async fn audit_volume(
         return Ok(None);
     };
     let challenges = request.challenges.min(MAX_CHALLENGES) as usize;
-    let mut census = Census::new(&objects.env, challenges, progress);
+    let seed = request.seed.unwrap_or_else(|| objects.env.random_bytes());
+    let draws = Draws::new(&seed, &branch.volume.0, challenges);
+    let mut census = Census::new(draws, progress);
     let mut is_whole = census.walk(objects, &head.trees, None, budget).await?;
     let mut newer = &head.trees;
     let mut walked_roots = 0;
@@ -146,6 +154,8 @@ async fn audit_volume(
         data_objects: counted.data_objects,
         data_bytes: counted.data_bytes,
         asked: challenges as u64,
+        seed: hex(&seed),
+        drawn: hex(&digest(&counted.drawn)),
         ..VolumeAudit::default()
     };
     let mut failures = counted.failures;
@@ -163,6 +173,21 @@ async fn audit_volume(
     failures.settle(objects, branch, &mut report).await?;
     report.estimate();
     Ok(Some(report))
+}
+
+/// What was drawn, slot by slot, as one hash.
+fn digest(drawn: &[Sample]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key("firn 1 audit drawn");
+    for Sample { pointer, place, .. } in drawn {
+        hasher.update(&pointer.uid.0);
+        hasher.update(&place.inode.to_le_bytes());
+        hasher.update(&place.index.to_le_bytes());
+    }
+    *hasher.finalize().as_bytes()
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    Hex(bytes).to_string()
 }
 
 /// Reads what was drawn; whether the money was enough for all of it.

@@ -202,6 +202,7 @@ fn request(challenges: u32) -> AuditRequest {
         budget: Money::parse("1").expect("a dollar"),
         prices,
         route: Route::Internet,
+        seed: None,
     }
 }
 
@@ -435,6 +436,28 @@ fn each_byte_that_roots_need_is_counted_once() {
         requests <= 51 + volume.read_objects,
         "{requests} requests: {report:?}"
     );
+}
+
+#[test]
+fn whoever_has_the_seed_draws_the_same_again() {
+    let archive = archive(6);
+    let with = |seed: Option<[u8; 32]>| {
+        let (env, anchor) = (&archive.world.env, archive.world.anchor());
+        let request = AuditRequest { seed, ..request(100) };
+        let store = Arc::new(archive.whole());
+        let mut report =
+            run(audit(env, store, &anchor, &request, &AuditProgress::default())).expect("a report");
+        report.volumes.remove(0)
+    };
+    let first = with(None);
+    let seed = firn_ids::parse_hex(&first.seed).expect("64 digits");
+    let again = with(Some(seed));
+    assert_eq!((&again.seed, &again.drawn), (&first.seed, &first.drawn));
+    assert_eq!(first.drawn.len(), 64);
+    // Each audit has a seed of its own, and another one draws otherwise.
+    let other = with(None);
+    assert_ne!(other.seed, first.seed);
+    assert_ne!(other.drawn, first.drawn);
 }
 
 #[test]

@@ -21,6 +21,13 @@ pub struct AuditArguments {
     /// The program is not in the bucket's region: bytes cost what the internet does.
     #[arg(long)]
     over_internet: bool,
+    /// Draws by this seed, as a report has it, instead of at random: the same of the same roots.
+    #[arg(long, value_name = "64 HEX DIGITS", value_parser = seed)]
+    seed: Option<[u8; 32]>,
+}
+
+fn seed(text: &str) -> Result<[u8; 32], String> {
+    firn_ids::parse_hex(text).ok_or_else(|| "a seed has 64 lower-case hexadecimal digits".to_owned())
 }
 
 fn dollars(text: &str) -> Result<Money, String> {
@@ -43,6 +50,7 @@ pub async fn audit(
             true => Route::Internet,
             false => Route::SameRegion,
         },
+        seed: arguments.seed,
     };
     eprintln!(
         "firn-cleaner: {} challenges in each volume, for {} at most by {}",

@@ -8,7 +8,6 @@
 
 use super::{AuditProgress, budget::Budget, draws::Draws, newest::Failures, reading::read_together};
 use crate::{CleanError, branches::Trees, lookup::root_of_map, objects::Objects};
-use firn_env::Env;
 use firn_format::{
     INODE_MAP, Kind, Location, MAX_OBJECT_BYTES, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot,
     USAGE_MAP, VerifiedObject, Version, radix,
@@ -80,11 +79,11 @@ pub(super) struct Counted {
 }
 
 impl<'a> Census<'a> {
-    /// Randomness is drawn from now on: the roots have been read.
-    pub fn new(env: &Env, challenges: usize, progress: &'a AuditProgress) -> Self {
+    /// `draws` are of a seed that nobody knew before the roots were read.
+    pub fn new(draws: Draws<Sample>, progress: &'a AuditProgress) -> Self {
         Self {
             progress,
-            draws: Draws::new(env, challenges),
+            draws,
             waiting: Vec::new(),
             counted: Counted::default(),
         }

@@ -3,15 +3,16 @@
 //! Each slot is a weighted reservoir of one (Chao 1982; the jumps are those of Efraimidis and Spirakis 2006): what it has drawn
 //! among the first `a` bytes is still there at byte `c` with probability a / c. So the next byte at which it draws anew is a / u
 //! for a u that is uniform in (0, 1], and nothing needs to be done until the stream comes there: ln(bytes) draws a slot.
+//!
+//! The numbers are those of BLAKE3's extendable output for the seed, so whoever has the seed and the same stream draws the same.
 
-use firn_env::Env;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// 2⁻⁵³: of a number of 53 random bits a fraction.
 const UNIT: f64 = 1.0 / (1u64 << 53) as f64;
 
 pub(super) struct Draws<T> {
-    env: Env,
+    numbers: blake3::OutputReader,
     /// The byte at which each slot draws next. The bits of numbers that are not negative are in their order.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     drawn: Vec<Option<T>>,
@@ -19,9 +20,12 @@ pub(super) struct Draws<T> {
 }
 
 impl<T: Copy> Draws<T> {
-    pub fn new(env: &Env, slots: usize) -> Self {
+    /// The numbers follow from `seed` and `of`, which tells streams with one seed apart.
+    pub fn new(seed: &[u8; 32], of: &[u8], slots: usize) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("firn 1 audit draws");
+        hasher.update(seed).update(of);
         Self {
-            env: env.clone(),
+            numbers: hasher.finalize_xof(),
             next: (0..slots).map(|slot| Reverse((0, slot))).collect(),
             drawn: vec![None; slots],
             met_bytes: 0,
@@ -40,7 +44,9 @@ impl<T: Copy> Draws<T> {
             if firn_env::planted!("cleaner.audit_draws_once") {
                 continue;
             }
-            let unit = ((self.env.random_u64() >> 11) + 1) as f64 * UNIT;
+            let mut number = [0; 8];
+            self.numbers.fill(&mut number);
+            let unit = ((u64::from_le_bytes(number) >> 11) + 1) as f64 * UNIT;
             self.next.push(Reverse(((end / unit).to_bits(), slot)));
         }
     }
@@ -59,13 +65,11 @@ impl<T: Copy> Draws<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn each_item_is_drawn_in_proportion_to_its_bytes() {
-        let env = firn_env::real(Path::new(".")).expect("an environment");
         let slots = 200_000;
-        let mut draws = Draws::new(&env, slots);
+        let mut draws = Draws::new(&[7; 32], b"", slots);
         let items = [1u32, 1000, 10, 0, 3000, 500, 1, 5488];
         for (item, bytes) in items.iter().enumerate() {
             draws.meet(item, *bytes);
@@ -87,7 +91,22 @@ mod tests {
 
     #[test]
     fn of_nothing_nothing_is_drawn() {
-        let env = firn_env::real(Path::new(".")).expect("an environment");
-        assert!(Draws::<u8>::new(&env, 10).end().is_empty());
+        assert!(Draws::<u8>::new(&[7; 32], b"", 10).end().is_empty());
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_again_and_another_draws_otherwise() {
+        let drawn = |seed: u8, of: &[u8]| {
+            let mut draws = Draws::new(&[seed; 32], of, 50);
+            for item in 0..1000u32 {
+                draws.meet(item, 1 + item % 7);
+            }
+            draws.end()
+        };
+        assert_eq!(drawn(1, b"a"), drawn(1, b"a"));
+        assert_ne!(drawn(1, b"a"), drawn(2, b"a"));
+        assert_ne!(drawn(1, b"a"), drawn(1, b"b"));
+        // These very items: whoever repeats a draw years later draws them.
+        assert_eq!(drawn(1, b"a")[..4], [305, 867, 505, 901]);
     }
 }

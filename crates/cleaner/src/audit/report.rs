@@ -61,6 +61,12 @@ pub struct VolumeAudit {
     pub data_bytes: u64,
     /// Bytes that were to be drawn.
     pub asked: u64,
+    /// What the draws follow from, 64 hex digits: whoever has it draws the same of the same roots. Empty in reports of old builds.
+    #[serde(default)]
+    pub seed: String,
+    /// A hash of what was drawn, slot by slot: the same if it was drawn anew.
+    #[serde(default)]
+    pub drawn: String,
     /// Draws whose object was there and right.
     pub intact: u64,
     /// Draws whose object was not.
