@@ -15,6 +15,7 @@ use crate::{
     journal::Sequence,
     local::LocalState,
     merge::state::{MergeState, MergeStatus},
+    owner_signer::OwnerSigner,
     ownership_statement::RootSigner,
     usage::UsageMap,
 };
@@ -79,6 +80,8 @@ pub(crate) struct CheckpointTimes {
 pub(crate) struct Checkpointer {
     /// `None` while detached: nobody knows whose the volume is, and nothing is committed. And of a follower.
     own: Option<tokio::sync::Mutex<CheckpointerState>>,
+    /// What signs in the owner's name, without waiting for a checkpoint under way.
+    signer: Option<OwnerSigner>,
     follows: bool,
     pub packer: PackerContext,
     /// Locked after the state of the branch.
@@ -103,6 +106,7 @@ impl Checkpointer {
         times: CheckpointTimes,
     ) -> Self {
         Self {
+            signer: own.as_ref().map(OwnerSigner::of),
             own: own.map(tokio::sync::Mutex::new),
             follows: false,
             packer,
@@ -127,6 +131,11 @@ impl Checkpointer {
     /// What may commit; `None` while detached.
     pub fn own(&self) -> Option<&tokio::sync::Mutex<CheckpointerState>> {
         self.own.as_ref()
+    }
+
+    /// What signs in the owner's name; `None` as above.
+    pub fn signer(&self) -> Option<&OwnerSigner> {
+        self.signer.as_ref()
     }
 
     /// The same for a request, which is refused while detached.

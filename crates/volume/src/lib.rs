@@ -30,6 +30,7 @@ mod member;
 mod merge;
 pub mod objects;
 mod open;
+mod owner_signer;
 mod ownership_statement;
 mod parts;
 mod paths;
@@ -70,6 +71,7 @@ pub use member::{
 pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
 pub use open::FormatOptions;
+pub use owner_signer::{AnnouncedKey, OwnerSigner, announced_key};
 pub use parts::{Parts, file_system_id};
 pub use rekey::{
     CleanSince, LastRekey, OldSnapshot, REKEY_BYTES_PER_SECOND, RekeyCounts, RekeyEnd, RekeyState,

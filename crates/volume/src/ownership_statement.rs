@@ -103,9 +103,14 @@ impl OwnershipStatement {
 
     /// The name of this one.
     pub fn key(&self, family: &FamilyId) -> ObjectKey {
-        let prefix = Self::prefix(family, &self.volume);
-        let grant = u128::from_be_bytes(self.grant);
-        ObjectKey::new(&format!("{prefix}{:016x}-{grant:032x}", u64::MAX - self.epoch.0))
+        Self::key_of(family, &self.volume, self.epoch, self.grant)
+    }
+
+    /// The name of the statement of one giving of ownership.
+    pub fn key_of(family: &FamilyId, volume: &VolumeId, epoch: OwnershipEpoch, grant: [u8; 16]) -> ObjectKey {
+        let prefix = Self::prefix(family, volume);
+        let grant = u128::from_be_bytes(grant);
+        ObjectKey::new(&format!("{prefix}{:016x}-{grant:032x}", u64::MAX - epoch.0))
     }
 
     /// The epoch that an object's name tells; `None`: it is no statement's name.
@@ -288,6 +293,23 @@ impl RootSigner {
         let message = root.signed_message(&self.family, &self.volume, &self.grant);
         root.signature = Some(self.key.sign(&message));
         root
+    }
+
+    /// Signs what is no root.
+    pub fn sign_message(&self, message: &[u8]) -> [u8; 64] {
+        self.key.sign(message)
+    }
+
+    pub fn family(&self) -> FamilyId {
+        self.family
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    pub fn grant(&self) -> [u8; 16] {
+        self.grant
     }
 }
 

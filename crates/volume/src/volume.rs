@@ -17,6 +17,7 @@ use crate::{
     follower::Follower,
     journal::Journal,
     objects::Objects,
+    owner_signer::OwnerSigner,
     read_ahead::ReadAhead,
     read_view::ReadView,
     rekey::Rekey,
@@ -51,6 +52,11 @@ impl Volume {
             snapshot_names: SnapshotNames::Own,
             inner,
         }
+    }
+
+    /// What signs in the name of the volume's owner; `None` of a volume that is another's, or while nobody can know whose it is.
+    pub fn owner_signer(&self) -> Option<OwnerSigner> {
+        self.inner.checkpointer.signer().cloned()
     }
 }
 
