@@ -61,6 +61,8 @@ pub enum Command {
         challenges: u32,
         /// What the store may charge.
         budget: Money,
+        /// What the draws follow from, if not random.
+        seed: Option<[u8; 32]>,
     },
     /// One run of the cleaner inside, or a look at what it would do.
     Clean { plan: bool },

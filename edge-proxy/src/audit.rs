@@ -1,12 +1,12 @@
 //! `firn-edge audit`: a random sample of what the store should have, read from it, and with which probability damage would have been found;
 //! and what past ones found.
 
+mod listing;
+mod reports;
+
 use crate::{
     admin::{Client, Command, Reply, expect_end},
-    auditor::{
-        AuditPart, LastAudit,
-        kept::{AskedBy, KeptAudit, KeptAudits},
-    },
+    auditor::AuditPart,
     commands::Output,
     config::Config,
     failure::Failure,
@@ -16,7 +16,7 @@ use crate::{
 use firn_cleaner::{AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, VolumeAudit};
 use firn_env::{eprintln, print, println};
 use firn_quantity::{Dollars, Money};
-use std::fmt::Write;
+use std::{fmt::Write, path::PathBuf};
 
 /// What is asked about audits.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,11 +30,34 @@ pub struct AuditArguments {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum AuditCommand {
-    /// Past audits and what they found, oldest first: those by the calendar and those that were asked for. The edge need not run.
+    /// Past audits and what they found, oldest first: those by the calendar and those that were asked for, of all edges that had the volume.
+    /// Checks signatures and that no report is missing. The edge need not run.
     List {
+        /// Only what this machine has; the bucket is not asked.
+        #[arg(long)]
+        here: bool,
         /// For people or as JSON, with the whole reports.
         #[arg(long, value_enum, default_value = "text")]
         output: Output,
+    },
+    /// One report with all that it says.
+    Show {
+        /// Its number, as the list has it.
+        #[arg(value_name = "REPORT")]
+        sequence: u64,
+        /// For people, or as the signed file: what to give to somebody who verifies it.
+        #[arg(long, value_enum, default_value = "text")]
+        output: Output,
+    },
+    /// Checks reports against public keys, and that they follow each other. Needs no edge, no configuration and no bucket.
+    Verify {
+        /// Files, as `show --output json` prints them.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// A key of the volume's owner, as `show` prints it: learn it from the owner, not from where the report comes from. May be given
+        /// several times: an edge has a new key after each start.
+        #[arg(long = "key", required = true, value_name = "64 HEX DIGITS", value_parser = key)]
+        keys: Vec<[u8; 32]>,
     },
 }
 
@@ -48,65 +71,44 @@ struct AskedArguments {
     /// What the store may charge for it, in dollars. What it is not enough for is left out, and that is said.
     #[arg(long, value_name = "DOLLARS", default_value = "1", value_parser = dollars)]
     budget: Money,
+    /// Draws by this seed, as a report has it, instead of at random: the same of the same roots.
+    #[arg(long, value_name = "64 HEX DIGITS", value_parser = seed)]
+    seed: Option<[u8; 32]>,
     /// For people or as JSON.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
+}
+
+fn seed(text: &str) -> Result<[u8; 32], String> {
+    firn_ids::parse_hex(text).ok_or_else(|| "a seed has 64 lower-case hexadecimal digits".to_owned())
 }
 
 fn dollars(text: &str) -> Result<Money, String> {
     Money::parse(text).ok_or_else(|| format!("{text:?} is no amount of dollars such as 0.25"))
 }
 
-/// `firn-edge audit` and `firn-edge audit list`.
+fn key(text: &str) -> Result<[u8; 32], String> {
+    firn_ids::parse_hex(text).ok_or_else(|| "a key has 64 lower-case hexadecimal digits".to_owned())
+}
+
+impl AuditArguments {
+    /// Does what needs no configuration; `None` if it needs one.
+    pub fn run_without_configuration(&self) -> Option<Result<(), Failure>> {
+        match &self.command {
+            Some(AuditCommand::Verify { files, keys }) => Some(reports::verify(files, keys)),
+            None | Some(AuditCommand::List { .. } | AuditCommand::Show { .. }) => None,
+        }
+    }
+}
+
+/// `firn-edge audit` and what belongs to it.
 pub async fn run(config: &Config, arguments: AuditArguments) -> Result<(), Failure> {
     match arguments.command {
         None => audit(config, arguments.asked).await,
-        Some(AuditCommand::List { output }) => list(config, output),
+        Some(AuditCommand::List { here, output }) => reports::list(config, here, output).await,
+        Some(AuditCommand::Show { sequence, output }) => reports::show(config, sequence, output).await,
+        Some(AuditCommand::Verify { files, keys }) => reports::verify(&files, &keys),
     }
-}
-
-fn list(config: &Config, output: Output) -> Result<(), Failure> {
-    let (kept, damaged) = KeptAudits::open(&config.volume.state_directory);
-    for detail in damaged {
-        eprintln!("a kept audit cannot be read, and is left out: {detail}");
-    }
-    match output {
-        Output::Text => print!("{}", table(kept.audits())),
-        Output::Json => println!(
-            "{}",
-            serde_json::to_string_pretty(kept.audits()).map_err(Failure::new)?
-        ),
-    }
-    Ok(())
-}
-
-fn table(audits: &[KeptAudit]) -> String {
-    if audits.is_empty() {
-        return "no audits are kept; make one with: firn-edge audit\n".into();
-    }
-    let mut text = format!(
-        "{:<24} {:<13} {:<10} {:>10} {:>10} {:>12}  {}\n",
-        "ENDED (UTC)", "ASKED BY", "OUTCOME", "CHALLENGES", "1 % FOUND", "COST", "DETAIL"
-    );
-    for audit in audits {
-        let last = LastAudit::of(audit);
-        let asked_by = match audit.asked_by {
-            AskedBy::Calendar => "calendar",
-            AskedBy::Administrator => "administrator",
-        };
-        let _ = writeln!(
-            text,
-            "{:<24} {:<13} {:<10} {:>10} {:>10} {:>12}  {}",
-            utc(audit.ended_at_ms),
-            asked_by,
-            audit.outcome.name(),
-            last.challenges,
-            percent(last.one_percent_found),
-            Dollars(Money::of_nanos(last.nanodollars)).to_string(),
-            audit.detail.as_deref().unwrap_or("-")
-        );
-    }
-    text
 }
 
 /// Rounded down: never more than is true.
@@ -155,13 +157,19 @@ async fn audit(config: &Config, arguments: AskedArguments) -> Result<(), Failure
     let AskedArguments {
         challenges,
         budget,
+        seed,
         output,
     } = arguments;
     eprintln!(
         "auditing: {challenges} challenges, for {} at most by the edge's price book",
         Dollars(budget)
     );
-    let mut client = Client::ask(config, Command::Audit { challenges, budget }).await?;
+    let command = Command::Audit {
+        challenges,
+        budget,
+        seed,
+    };
+    let mut client = Client::ask(config, command).await?;
     let report = match expect_end(&mut client, "auditing").await? {
         Reply::Audited { report } => report,
         Reply::Damage { detail, .. } => {
@@ -251,6 +259,7 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
         );
     }
     if volume.data_bytes > 0 {
+        let _ = writeln!(text, "  drawn by seed {}: {}", volume.seed, volume.drawn);
         let found: Vec<String> = volume.detections.iter().map(detection).collect();
         let _ = writeln!(
             text,

@@ -1,26 +1,32 @@
 //! The auditor inside the edge: audits of its volume by a calendar, and what past ones found.
 //!
 //! ```text
-//! [audit] every ──▶ due? ──▶ firn_cleaner::audit within its part of the month's money ──▶ kept (kept.rs) ──▶ status, metrics, log
-//! firn-edge audit ──────────▶ the same with its own budget ─────────────────────────────▶ kept
+//! [audit] every ──▶ due? ──▶ firn_cleaner::audit within its part of the month's money ──▶ signed ──▶ bucket, kept ──▶ status, metrics, log
+//! firn-edge audit ──────────▶ the same with its own budget ─────────────────────────────▶ signed ──▶ bucket, kept
 //! ```
+//!
+//! What it found is a report (`writing.rs`), signed with the key of the owner's roots, which follows the report before it whichever edge made
+//! that; it goes into the bucket (`bucket.rs`) and is kept here (`kept.rs`). While the store does not answer it is kept here alone, and put
+//! by the next audit. See decision 0197.
 //!
 //! The audit itself reads the store and the table, not this edge's caches, and has no keys (docs/audits.md). An idle edge makes no
 //! request (I9) unless the configuration asks for audits: then they are made whether somebody writes or not, since what was lost
 //! is lost without anybody's writing. When the next one is due follows from the last that is kept, so neither a restart nor a day
 //! without power makes one more or one fewer. See decision 0196.
 
+pub mod bucket;
 pub mod kept;
+mod writing;
 
-use crate::{config::AuditSection, parts::Outside};
-use firn_anchor::Anchor;
+use crate::config::AuditSection;
+use bucket::ReportBucket;
+use firn_audit_report::{AskedBy, NewReport, Outcome, Report, SignedReport};
 use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError};
 use firn_env::Env;
-use firn_format::VolumeId;
 use firn_quantity::Money;
-use firn_store::{ProviderPrices, Route, Store};
-use firn_volume::{ServingState, Volume};
-use kept::{AskedBy, KeptAudit, KeptAudits, Outcome};
+use firn_store::{ProviderPrices, Route, StoreError};
+use firn_volume::{OwnerSigner, Parts, ServingState, Volume};
+use kept::{Kept, KeptAudit, KeptAudits};
 use serde::{Deserialize, Serialize};
 use std::{
     path::Path,
@@ -28,6 +34,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::Mutex as AsyncMutex;
+use writing::Subject;
 
 /// How long after one that failed the next is tried, if the calendar does not ask for it sooner.
 const RETRY: Duration = Duration::from_secs(3600);
@@ -85,7 +92,44 @@ impl LastAudit {
             detail: audit.detail.clone(),
         }
     }
+
+    pub fn of_report(report: &Report) -> Self {
+        Self {
+            ended_at_ms: report.ended_at_ms,
+            outcome: report.outcome,
+            challenges: report.answered(),
+            one_percent_found: report.found(TOLD_PPM),
+            nanodollars: report.cost.nanodollars,
+            detail: report.detail.clone(),
+        }
+    }
 }
+
+/// What somebody wants audited.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub by: AskedBy,
+    /// Bytes that are drawn.
+    pub challenges: u32,
+    /// What the store may charge.
+    pub budget: Money,
+    /// What the draws follow from; random if nobody says.
+    pub seed: Option<[u8; 32]>,
+}
+
+/// Whose volume is audited, and who signs.
+pub struct Audited<'a> {
+    pub parts: &'a Parts,
+    pub volume_name: String,
+    /// `None` where another edge owns the volume, or nobody knows who does: then nothing is audited.
+    pub signer: Option<OwnerSigner>,
+}
+
+/// Millionths of damage that are [`TOLD_SHARE`].
+const TOLD_PPM: u32 = 10_000;
+
+/// Times that the next number is tried while others use it up, or somebody puts what is no report there.
+const NUMBERS_TRIED: usize = 4;
 
 /// An audit is under way already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +138,9 @@ pub struct Busy;
 /// See the module.
 pub struct Auditor {
     env: Env,
-    store: Arc<dyn Store>,
-    volume: VolumeId,
-    anchor: Anchor,
+    parts: Parts,
+    volume_name: String,
+    signer: Option<OwnerSigner>,
     book: ProviderPrices,
     section: AuditSection,
     started_at_ms: i64,
@@ -108,31 +152,32 @@ pub struct Auditor {
 impl Auditor {
     /// An auditor that has made no request yet; it reads what is kept in the volume's state directory.
     pub fn new(
-        outside: &Outside,
-        (volume, anchor): (VolumeId, Anchor),
+        audited: Audited<'_>,
         section: &AuditSection,
         book: ProviderPrices,
         state_directory: &Path,
     ) -> Self {
-        let (kept, damaged) = KeptAudits::open(state_directory);
-        for detail in damaged {
-            tracing::warn!(detail, "a kept audit cannot be read, and is left out");
+        let env = audited.parts.env.clone();
+        let kept = KeptAudits::open(state_directory);
+        for file in kept.unreadable() {
+            let (path, why) = (file.path.display(), &file.why);
+            tracing::warn!(%path, why, "a kept audit cannot be read, and is left out");
         }
         // Of an edge whose audits never were right it is known since when it makes some.
-        let first_at_ms = kept.audits().first().map(|first| first.ended_at_ms);
-        let now_ms = outside.env.wall().as_millis();
+        let first_at_ms = kept.audits().first().map(Kept::ended_at_ms);
+        let now_ms = env.wall().as_millis();
         let started_at_ms = first_at_ms.map_or(now_ms, |first| first.min(now_ms));
         let part = AuditPart {
             every_ms: section.every.map(|every| millis(every.0).unsigned_abs()),
-            last: kept.last().map(LastAudit::of),
+            last: kept.last().map(Kept::last),
             last_intact_at_ms: kept.last_intact_at_ms(),
             ..AuditPart::default()
         };
         Self {
-            env: outside.env.clone(),
-            store: outside.stack.store.clone(),
-            volume,
-            anchor,
+            env,
+            parts: audited.parts.clone(),
+            volume_name: audited.volume_name,
+            signer: audited.signer,
             book,
             section: section.clone(),
             started_at_ms,
@@ -170,7 +215,7 @@ impl Auditor {
                 .lock()
                 .await
                 .last()
-                .map(|last| (last.ended_at_ms, last.outcome));
+                .map(|last| (last.ended_at_ms(), last.outcome()));
             let now_ms = self.env.wall().as_millis();
             let due_ms = due_at(last, every.0, started_at_ms.saturating_add(first_after), now_ms);
             self.lock().next_at_ms = Some(due_ms);
@@ -181,18 +226,13 @@ impl Auditor {
                 continue;
             }
             let is_served = volume.status().serving_state == ServingState::Serving;
-            let budget = self.section.budget_of_one();
-            if !is_served
-                || self
-                    .audit(
-                        AskedBy::Calendar,
-                        self.section.challenges,
-                        budget,
-                        &AuditProgress::default(),
-                    )
-                    .await
-                    .is_err()
-            {
+            let asked = Asked {
+                by: AskedBy::Calendar,
+                challenges: self.section.challenges,
+                budget: self.section.budget_of_one(),
+                seed: None,
+            };
+            if !is_served || self.audit(asked, &AuditProgress::default()).await.is_err() {
                 self.env.sleep(Duration::from_secs(60)).await;
             }
         }
@@ -204,35 +244,114 @@ impl Auditor {
     /// [`Busy`] if one is under way.
     pub async fn audit(
         &self,
-        asked_by: AskedBy,
-        challenges: u32,
-        budget: Money,
+        asked: Asked,
         progress: &AuditProgress,
     ) -> Result<Result<AuditReport, CleanError>, Busy> {
         let mut kept = self.kept.try_lock().map_err(|_| Busy)?;
         let _running = Running::begin(&self.part);
+        let began_at_ms = self.env.wall().as_millis();
         let request = AuditRequest {
-            volume: Some(self.volume),
-            challenges,
-            budget,
+            volume: Some(self.parts.volume),
+            challenges: asked.challenges,
+            budget: asked.budget,
+            seed: asked.seed,
             prices: self.book.clone(),
             // The office's line is not in the bucket's region.
             route: Route::Internet,
         };
-        let ended =
-            firn_cleaner::audit(&self.env, self.store.clone(), &self.anchor, &request, progress).await;
-        let audit = KeptAudit::of(self.env.wall().as_millis(), asked_by, &ended);
+        let (store, anchor) = (self.parts.store.clone(), &self.parts.anchor);
+        let ended = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;
+        let audit = KeptAudit::of(self.env.wall().as_millis(), asked.by, &ended);
         log(&audit);
-        let not_kept = kept.keep(audit.clone()).err().map(|error| error.to_string());
+        let signed = self.sign(&kept, began_at_ms, &audit).await;
+        let last = signed.map_or_else(
+            || Kept::Unsigned(Box::new(audit)),
+            |signed| Kept::Signed(Box::new(signed)),
+        );
+        let in_short = last.last();
+        let not_kept = kept.keep(last).err().map(|error| error.to_string());
         if let Some(error) = &not_kept {
             tracing::warn!(error, "what an audit found could not be kept for later");
         }
         let mut part = self.lock();
-        part.last = Some(LastAudit::of(&audit));
+        part.last = Some(in_short);
         part.last_intact_at_ms = kept.last_intact_at_ms();
         part.not_kept = not_kept;
         Ok(ended)
     }
+
+    /// Signs what an audit found as the next report of the volume's, and puts it into the bucket, with those before it that are not there
+    /// yet. If the store does not answer it follows what is known here. `None` if there is nothing to sign.
+    async fn sign(&self, kept: &KeptAudits, began_at_ms: i64, audit: &KeptAudit) -> Option<SignedReport> {
+        let signer = self.signer.as_ref()?;
+        let subject = Subject {
+            volume_name: &self.volume_name,
+            prices: &self.book.name,
+            signer,
+        };
+        let new = writing::report(&subject, began_at_ms, audit)?;
+        let sign = |end| {
+            let report: Report = NewReport::clone(&new).following(end);
+            SignedReport::sign(&report, |message| signer.sign(message))
+                .expect("the signer's own key is named")
+        };
+        let bucket = ReportBucket {
+            store: self.parts.store.clone(),
+            keys: self.parts.keys.clone(),
+            volume: self.parts.volume,
+        };
+        match file(&bucket, kept, &sign).await {
+            Ok(signed) => Some(signed),
+            Err(error) => {
+                tracing::warn!(%error, "the report of an audit is kept here, and put into the bucket by the next one");
+                Some(sign(kept.end_of_chain()))
+            }
+        }
+    }
+}
+
+/// Puts into the bucket what is only here, and behind it what `sign` makes of the end of the chain.
+async fn file(
+    bucket: &ReportBucket,
+    kept: &KeptAudits,
+    sign: &impl Fn((u64, Option<[u8; 32]>)) -> SignedReport,
+) -> Result<SignedReport, StoreError> {
+    let in_bucket = bucket.newest().await?;
+    let mut end = in_bucket.as_ref().map_or((0, None), SignedReport::link);
+    let newest_there = end.0;
+    for report in kept
+        .reports()
+        .filter(|report| report.report().sequence > newest_there)
+    {
+        if bucket.put(report).await? {
+            end = report.link();
+        } else {
+            let sequence = report.report().sequence;
+            tracing::warn!(
+                sequence,
+                "the bucket has another report of this number than this machine"
+            );
+        }
+    }
+    let (last_here, hash_here) = kept.end_of_chain();
+    if last_here > end.0 {
+        // The newest here cannot be read, or its number is taken: no number is used twice.
+        end = (last_here, end.1.or(hash_here));
+    }
+    for _ in 0..NUMBERS_TRIED {
+        let signed = sign(end);
+        if bucket.put(&signed).await? {
+            return Ok(signed);
+        }
+        // Another owner's by now, or something that is no report: whatever it is, it is not replaced.
+        let newest = bucket.newest().await?;
+        let newest = newest.as_ref().map_or((0, None), SignedReport::link);
+        end = match newest.0 > end.0 {
+            true => newest,
+            false => (end.0 + 1, end.1),
+        };
+    }
+    Ok(sign(end))
 }
 
 /// Once, where it is known; an administrator who asked is told as well.

@@ -2,7 +2,7 @@
 
 use crate::{
     admin::{Admin, DrainRequest},
-    auditor::Auditor,
+    auditor::{Audited, Auditor},
     certificate::keep_renewed,
     cleaner::InsideCleaner,
     config::Config,
@@ -205,8 +205,11 @@ impl Life {
             book.clone(),
         ));
         let auditor = Arc::new(Auditor::new(
-            outside,
-            (parts.volume, parts.anchor.clone()),
+            Audited {
+                parts: &parts,
+                volume_name: opened.volume_name.clone(),
+                signer: volume.owner_signer(),
+            },
             &config.audit,
             book.clone(),
             &config.volume.state_directory,

@@ -241,6 +241,11 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     {
         return printed;
     }
+    if let Command::Audit(arguments) = &arguments.command
+        && let Some(done) = arguments.run_without_configuration()
+    {
+        return done;
+    }
     if let Command::Mount(how) = &arguments.command {
         return mount::mount(&arguments.config, arguments.volume.as_deref(), how).await;
     }

@@ -10,7 +10,6 @@
 //! New writes that are refused are something: a cap that is raised is noticed by the next of them, and in half a minute without any.
 
 use crate::{
-    auditor::kept::Outcome,
     config::Config,
     desired::{Desired, Held},
     failure::Failure,
@@ -19,6 +18,7 @@ use crate::{
     snapshot::Observed,
     usage::EdgeMeter,
 };
+use firn_audit_report::Outcome;
 use firn_edge_state::{NewWrites, ObservedState, ObservedVolume, SnapshotSource, shortened};
 use firn_env::{Env, Monotonic};
 use firn_identity::EdgeId;

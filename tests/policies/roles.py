@@ -212,6 +212,7 @@ def kinds(bucket, place, own):
         f"{own}: segments": ("object", family(bucket, place, "log/1/2", "log/ffff/0")),
         f"{own}: forwarding records": ("object", family(bucket, place, "forward/1")),
         f"{own}: key rings": ("object", family(bucket, place, "keyring/0000000000000002")),
+        f"{own}: audit reports": ("object", family(bucket, place, f"audits/{'1' * 32}/fffffffffffffffe")),
         f"{own}: other names": ("object", family(bucket, place, "else/1")),
         f"{own}: names like key rings": ("object", family(bucket, place, "log/keyring/1", "keyring/log/1")),
     }

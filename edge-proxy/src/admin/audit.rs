@@ -5,28 +5,18 @@ use super::{
     server::{Admin, Replies},
 };
 use crate::{
-    auditor::{Busy, kept::AskedBy},
+    auditor::{Asked, Busy},
     report,
 };
 use firn_cleaner::{AuditProgress, CleanError};
-use firn_quantity::Money;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 impl Admin {
     /// A client that goes away ends it.
-    pub(super) async fn audit(
-        &self,
-        client: &mut Replies,
-        challenges: u32,
-        budget: Money,
-    ) -> std::io::Result<()> {
+    pub(super) async fn audit(&self, client: &mut Replies, asked: Asked) -> std::io::Result<()> {
         let progress = Arc::new(AuditProgress::default());
         let (auditor, seen) = (self.observed.auditor.clone(), progress.clone());
-        let work = async move {
-            auditor
-                .audit(AskedBy::Administrator, challenges, budget, &seen)
-                .await
-        };
+        let work = async move { auditor.audit(asked, &seen).await };
         let told = || {
             format!(
                 "{} nodes and inodes read, {} of data below them, {} challenges answered",

@@ -2,9 +2,10 @@
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
 use crate::{
-    failure::Failure, rekey::RekeyCommand, report, snapshot::Observed, snapshots::SnapshotCommand,
-    volumes::Volumes,
+    auditor::Asked, failure::Failure, rekey::RekeyCommand, report, snapshot::Observed,
+    snapshots::SnapshotCommand, volumes::Volumes,
 };
+use firn_audit_report::AskedBy;
 use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
 use firn_volume::{VerifyReport, VolumeError};
 use futures::future::{Either, select};
@@ -204,7 +205,19 @@ impl Admin {
             Command::Sync => self.sync(client).await,
             Command::Drain => self.drain(client).await,
             Command::Verify => self.verify(client).await,
-            Command::Audit { challenges, budget } => self.audit(client, challenges, budget).await,
+            Command::Audit {
+                challenges,
+                budget,
+                seed,
+            } => {
+                let asked = Asked {
+                    by: AskedBy::Administrator,
+                    challenges,
+                    budget,
+                    seed,
+                };
+                self.audit(client, asked).await
+            }
             Command::Clean { plan } => self.clean(client, plan).await,
             Command::Snapshot { what } => self.snapshot(client, what).await,
             Command::Locks { what } => self.locks(client, what).await,

@@ -1,7 +1,8 @@
 //! Figures of audits, as Prometheus is told them: those of the last one outlive a restart, as what is kept of it does.
 
 use super::families::Families;
-use crate::auditor::{AuditPart, kept::Outcome};
+use crate::auditor::AuditPart;
+use firn_audit_report::Outcome;
 
 pub(super) fn expose(out: &mut Families, audit: &AuditPart) {
     let seconds = |ms: Option<i64>| ms.unwrap_or(0) as f64 / 1e3;

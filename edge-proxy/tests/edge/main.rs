@@ -7,6 +7,7 @@
 
 mod access_log;
 mod administration;
+mod audit_reports;
 mod auditing;
 mod bounds;
 mod check;

@@ -1,0 +1,126 @@
+//! From what an audit found to the report that the volume's owner signs.
+
+use super::kept::KeptAudit;
+use firn_audit_report::{
+    Audited, AuditedRoot, AuditedVolume, Cost, DamageNamed, DetectionTold, NewReport, Outcome, Signer,
+};
+use firn_cleaner::{AuditReport, VolumeAudit};
+use firn_ids::parse_hex;
+use firn_volume::OwnerSigner;
+
+/// Whose volume is audited.
+pub struct Subject<'a> {
+    pub volume_name: &'a str,
+    /// By which book the store charges.
+    pub prices: &'a str,
+    pub signer: &'a OwnerSigner,
+}
+
+/// What is to be signed; nothing of an audit that says nothing of the store: one that failed, or of a volume without a commit.
+pub fn report(of: &Subject<'_>, began_at_ms: i64, audit: &KeptAudit) -> Option<NewReport> {
+    match audit.outcome {
+        Outcome::Failed | Outcome::Empty => return None,
+        Outcome::Intact | Outcome::Damaged | Outcome::Incomplete => {}
+    }
+    let volume = audit.report.iter().flat_map(|report| &report.volumes).next();
+    Some(NewReport {
+        volume: AuditedVolume {
+            family: of.signer.family().0,
+            id: of.signer.volume(),
+            name: of.volume_name.to_owned(),
+        },
+        signer: Signer {
+            owner: of.signer.owner().id.0,
+            name: of.signer.owner().name.clone(),
+            epoch: of.signer.epoch().0,
+            grant: of.signer.grant(),
+            key: of.signer.public().to_bytes(),
+            program: concat!("firn-edge ", env!("CARGO_PKG_VERSION")).into(),
+        },
+        asked_by: audit.asked_by,
+        began_at_ms,
+        ended_at_ms: audit.ended_at_ms,
+        outcome: audit.outcome,
+        detail: audit.detail.clone(),
+        audited: volume.map(audited),
+        cost: cost(audit.report.as_ref(), of.prices),
+    })
+}
+
+fn cost(report: Option<&AuditReport>, prices: &str) -> Cost {
+    Cost {
+        prices: prices.to_owned(),
+        nanodollars: report.map_or(0, |report| report.cost.nanos()),
+        requests: report.map_or(0, |report| report.usage.requests()),
+        bytes_down: report.map_or(0, |report| report.usage.bytes_down),
+    }
+}
+
+fn audited(volume: &VolumeAudit) -> Audited {
+    let digits = |text: &str| parse_hex(text).expect("this build's audits have their hashes in hex");
+    Audited {
+        root: AuditedRoot {
+            version: volume.version,
+            hash: digits(&volume.root),
+            committed_at_ms: volume.committed_at_ms,
+        },
+        retained_roots: volume.retained_roots,
+        walked_roots: volume.walked_roots,
+        read_objects: volume.read_objects,
+        read_bytes: volume.read_bytes,
+        data_objects: volume.data_objects,
+        data_bytes: volume.data_bytes,
+        seed: digits(&volume.seed),
+        drawn: digits(&volume.drawn),
+        asked: volume.asked,
+        intact: volume.intact,
+        damaged: volume.damaged_draws,
+        released: volume.released,
+        damaged_nodes: volume.damaged_nodes,
+        moved: volume.moved,
+        is_complete: volume.is_complete,
+        lost_segments: volume.lost_segments.clone(),
+        damages: volume
+            .damaged
+            .iter()
+            .map(|file| DamageNamed {
+                inode: file.inode,
+                detail: file.detail.clone(),
+            })
+            .collect(),
+        detections: volume
+            .detections
+            .iter()
+            .map(|told| DetectionTold {
+                damaged_ppm: share_ppm(told.share),
+                found_ppm: found_ppm(told.probability),
+            })
+            .collect(),
+    }
+}
+
+/// Millionths of a share, as near as there are any.
+fn share_ppm(share: f64) -> u32 {
+    (share.clamp(0.0, 1.0) * 1e6).round() as u32
+}
+
+/// Millionths of a probability, never more than is true.
+fn found_ppm(probability: f64) -> u32 {
+    (probability.clamp(0.0, 1.0) * 1e6).floor() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probability_is_never_rounded_up() {
+        assert_eq!(
+            [0.0001, 0.001, 0.01, 0.05].map(share_ppm),
+            [100, 1000, 10_000, 50_000]
+        );
+        let certain = 1.0 - 0.95f64.powi(688);
+        assert_eq!([0.999_999_99, certain].map(found_ppm), [999_999, 999_999]);
+        assert_eq!([0.0, 1.0].map(found_ppm), [0, 1_000_000]);
+    }
+}
