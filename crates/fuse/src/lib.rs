@@ -29,6 +29,7 @@ mod fusermount;
 mod indexed;
 mod interrupted;
 mod invalidation;
+mod locking_opens;
 mod mount;
 mod nodes;
 mod operations;

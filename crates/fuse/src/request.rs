@@ -59,6 +59,7 @@ pub(crate) struct SetAttr {
 /// A byte-range lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lock {
+    pub(crate) handle: u64,
     pub(crate) owner: u64,
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -244,10 +245,11 @@ fn text(body: &mut Body) -> Result<Bytes, Malformed> {
 }
 
 fn lock(body: &mut Body) -> Result<Lock, Malformed> {
-    body.skip(8)?;
+    let handle = body.u64()?;
     let (owner, start, end, kind) = (body.u64()?, body.u64()?, body.u64()?, body.u32()?);
     body.skip(4)?;
     Ok(Lock {
+        handle,
         owner,
         start,
         end,

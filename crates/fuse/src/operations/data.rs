@@ -151,6 +151,7 @@ impl Operations {
         if !matches!(flushed, Err(Failure::TryAgain)) {
             self.locks
                 .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
+            self.locking_opens.ended(file, lock_owner);
         }
         flushed
     }
@@ -164,6 +165,12 @@ impl Operations {
                 .unlock(file, &self.lock_owner(lock_owner), ByteRange::ALL);
         }
         let open = self.files.get(OpenId(handle));
+        if let Some(open) = &open {
+            for owner in self.locking_opens.closed(open.file, handle) {
+                self.locks
+                    .unlock(open.file, &self.lock_owner(owner), ByteRange::ALL);
+            }
+        }
         self.files.close(OpenId(handle)).await?;
         if let Some(open) = open.filter(|open| open.access.write)
             && self.written.closed(open.file)

@@ -73,6 +73,7 @@ impl Operations {
             self.locks.unlock(request.file, &request.owner, request.range);
             return Ok(Reply::Empty);
         }
+        self.locking_opens.asked(request.file, lock.handle, lock.owner);
         if !waits {
             self.locks.lock(&request)?;
             return Ok(Reply::Empty);

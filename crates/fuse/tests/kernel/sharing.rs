@@ -223,6 +223,97 @@ fn locks_of_processes_here_and_of_nfs_clients_exclude_each_other() {
     waiting.join().expect("it ends").expect("the lock");
 }
 
+/// As smbd locks: by the open file, not by the process (F_OFD_SETLK). The first argument is what it opens, the others what it does then.
+const OPEN_FILE_LOCK: &str = r"
+import fcntl, os, struct, sys
+def lock(fd, kind): fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', kind, 0, 10, 5, 0))
+fd = os.open(sys.argv[1], os.O_RDWR)
+for word in sys.argv[2:]:
+    if word == 'lock': lock(fd, fcntl.F_WRLCK)
+    elif word == 'unlock': lock(fd, fcntl.F_UNLCK)
+    elif word == 'open-another': other = os.open(sys.argv[1], os.O_RDWR)
+    elif word == 'close-another': os.close(other)
+    elif word == 'close': os.close(fd)
+    elif word == 'wait': print('waits', flush=True); sys.stdin.readline()
+";
+
+#[test]
+fn a_lock_of_an_open_file_ends_with_it_however_it_ends() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("file"), b"").expect("written");
+    let request = world.nlm(world.find("file"), true);
+    let run = |words: &[&str]| {
+        Command::new("python3")
+            .args(["-c", OPEN_FILE_LOCK])
+            .arg(world.path("file"))
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3")
+    };
+    let waits = |child: &mut std::process::Child| {
+        let mut said = [0; 6];
+        let output = child.stdout.as_mut().expect("piped");
+        output.read_exact(&mut said).expect("it waits");
+    };
+    let is_free_soon = || {
+        let began = Instant::now();
+        while world.locks.lock(&request).is_err() {
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "the lock outlives its file"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+    };
+    // The process is killed; it closes the file; it unlocks; it had another open of the file, whose end means nothing.
+    let mut holder = run(&["lock", "wait"]);
+    waits(&mut holder);
+    assert!(world.locks.lock(&request).is_err(), "locked");
+    holder.kill().expect("killed");
+    holder.wait().expect("an end");
+    is_free_soon();
+    for end in ["close", "unlock"] {
+        let mut holder = run(&["open-another", "lock", "close-another", "wait", end, "wait"]);
+        waits(&mut holder);
+        assert!(world.locks.lock(&request).is_err(), "locked");
+        writeln!(holder.stdin.as_mut().expect("piped")).expect("it goes on");
+        waits(&mut holder);
+        is_free_soon();
+        holder.kill().expect("killed");
+        holder.wait().expect("an end");
+    }
+    assert_eq!(world.locks.counts().locks, 0);
+}
+
+/// What a process locks again through another descriptor stays, whenever the kernel tells of the end of the first.
+#[test]
+fn the_end_of_one_open_takes_no_lock_that_was_made_by_another() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("file"), b"").expect("written");
+    let request = world.nlm(world.find("file"), true);
+    let open = || {
+        let options = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(world.path("file"));
+        options.expect("open")
+    };
+    for _ in 0..200 {
+        let (first, second) = (open(), open());
+        rustix::fs::fcntl_lock(&first, FlockOperation::NonBlockingLockExclusive).expect("free");
+        drop(first);
+        rustix::fs::fcntl_lock(&second, FlockOperation::NonBlockingLockExclusive).expect("free");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(world.locks.lock(&request).is_err(), "the second has it");
+        drop(second);
+        world.locks.lock(&request).expect("free since the close");
+        world.locks.unlock(request.file, &request.owner, ByteRange::ALL);
+    }
+}
+
 #[test]
 fn a_process_that_waits_for_a_lock_can_be_killed() {
     let Some(world) = world() else { return };
