@@ -9,4 +9,5 @@ mod durability;
 mod files;
 mod sharing;
 mod space;
+mod stalls;
 mod world;
