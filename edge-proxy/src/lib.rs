@@ -41,6 +41,7 @@ mod opened;
 mod ordered_rekey;
 mod outage;
 mod parts;
+mod port_holders;
 mod program;
 mod recover;
 mod rekey;

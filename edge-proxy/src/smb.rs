@@ -26,6 +26,11 @@ mod users;
 pub use section::{ShareSection, SmbSection, check, unserved};
 pub use supervisor::{SmbPart, SmbService, Volume};
 
+/// Where smbd's configuration is, which it is started with.
+pub fn configuration(config: &crate::config::Config) -> std::path::PathBuf {
+    paths::Paths::new(&config.volume.state_directory).configuration()
+}
+
 /// Numbers and names of SMB's users; none where there are none, or the table cannot be read.
 pub fn user_names(state_directory: &std::path::Path) -> Vec<(u32, String)> {
     let table = users::Table::load(&paths::Paths::new(state_directory)).unwrap_or_default();

@@ -1,32 +1,16 @@
 //! Fitness of the ports that an edge listens on: whether each can be had, and who has it otherwise.
 //!
 //! A free port is listened on for an instant, as the edge would do it, since only that tells addresses that this machine does not have and
-//! rights that this user lacks. Whose a taken one is stands in `/proc`: sockets by number, and processes by the sockets they hold.
+//! rights that this user lacks.
 
 use super::Subject;
-use crate::finding::Finding;
+use crate::{
+    finding::Finding,
+    port_holders::{Holder, Transport, holders, listed, sockets},
+    smb,
+};
 use firn_nfs::portmap;
-use std::{fmt, io, path::Path};
-
-/// The state of a socket that listens, and of one for datagrams, in the kernel's tables.
-const LISTENING: &str = "0A";
-const UNCONNECTED: &str = "07";
-
-/// How a port is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
-    Tcp,
-    Udp,
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        })
-    }
-}
+use std::io;
 
 /// What is listened on.
 struct Wanted {
@@ -152,10 +136,16 @@ async fn taken(subject: &Subject<'_>, wanted: &Wanted, transport: Transport) -> 
     let who = match &holders[..] {
         [] if rustix::process::geteuid().is_root() => "the kernel (its NFS server?)".into(),
         [] => "a process of another user (as root this says which)".into(),
-        some => some.join(", "),
+        some => listed(some),
     };
-    let is = |name: &str| holders.iter().any(|holder| holder.starts_with(name));
-    let is_own = is("firn-edge ") || (*what == "smb.port" && is("smbd ")) || holders.is_empty();
+    let is = |name: &str| holders.iter().any(|holder| holder.name == name);
+    // The distribution's own smbd is not the edge's.
+    let is_own_smbd = |holder: &Holder| {
+        let mut volumes = subject.edge.volumes.iter();
+        volumes.any(|config| holder.was_started_with(&smb::configuration(config)))
+    };
+    let is_own =
+        is("firn-edge") || (*what == "smb.port" && holders.iter().any(is_own_smbd)) || holders.is_empty();
     if subject.is_running && is_own {
         return Finding::fine(SUBJECT, format!("{what} {port}: the running edge has it ({who})"));
     }
@@ -179,7 +169,7 @@ async fn taken(subject: &Subject<'_>, wanted: &Wanted, transport: Transport) -> 
     }
     let stop = if holders.is_empty() && rustix::process::geteuid().is_root() {
         "systemctl disable --now nfs-server"
-    } else if is("smbd ") {
+    } else if is("smbd") {
         "systemctl disable --now smbd nmbd"
     } else {
         "stop it"
@@ -189,72 +179,4 @@ async fn taken(subject: &Subject<'_>, wanted: &Wanted, transport: Transport) -> 
         format!("{what} {port} ({transport}): {who} has it"),
         format!("{stop}, or set {what} to another port"),
     )
-}
-
-/// The sockets that have the port, as links to them read.
-fn sockets(port: u16, transport: Transport) -> Vec<String> {
-    let (tables, state) = match transport {
-        Transport::Tcp => (["/proc/net/tcp", "/proc/net/tcp6"], LISTENING),
-        Transport::Udp => (["/proc/net/udp", "/proc/net/udp6"], UNCONNECTED),
-    };
-    let tables = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
-    tables
-        .iter()
-        .flat_map(|table| table.lines().skip(1))
-        .filter_map(|line| inode(line, port, state))
-        .map(|inode| format!("socket:[{inode}]"))
-        .collect()
-}
-
-/// Who has the port: `NAME (process ID)` of each process that may be looked at.
-fn holders(port: u16, transport: Transport) -> Vec<String> {
-    let sockets = sockets(port, transport);
-    if sockets.is_empty() {
-        return Vec::new();
-    }
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbered = processes.filter(|entry| {
-        let name = entry.file_name();
-        name.to_str()
-            .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-    });
-    numbered
-        .filter(|process| has_one(&process.path(), &sockets))
-        .map(|process| {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            format!("{} (process {})", name.trim(), process.file_name().display())
-        })
-        .collect()
-}
-
-fn has_one(process: &Path, sockets: &[String]) -> bool {
-    let descriptors = std::fs::read_dir(process.join("fd"));
-    let mut targets = descriptors
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
-    targets.any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
-}
-
-/// The number of a line's socket, if it has this local port and state.
-fn inode(line: &str, port: u16, state: &str) -> Option<String> {
-    let mut fields = line.split_whitespace().skip(1);
-    let (_, local) = fields.next()?.rsplit_once(':')?;
-    if u16::from_str_radix(local, 16).ok()? != port || fields.nth(1)? != state {
-        return None;
-    }
-    fields.nth(5).map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_line_of_the_kernels_table_names_its_socket() {
-        let line = "   1: 00000000:006F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15718 1 0000 100 0 0 10 0";
-        assert_eq!(super::inode(line, 111, "0A").as_deref(), Some("15718"));
-        assert_eq!(super::inode(line, 111, "07"), None);
-        assert_eq!(super::inode(line, 112, "0A"), None);
-        assert_eq!(super::inode("sl local_address", 111, "0A"), None);
-    }
 }

@@ -23,7 +23,11 @@ use super::{
     tools,
     users::{self, Table},
 };
-use crate::{config::Config, snapshot::LocalMountPart};
+use crate::{
+    config::Config,
+    port_holders::{self, Transport},
+    snapshot::LocalMountPart,
+};
 use firn_env::{Backoff, Env, Monotonic, Task};
 use firn_fuse::{Mount, MountOptions, MountRecorder};
 use firn_session::{Changes, LockProtocol, LockTable, Origin};
@@ -321,17 +325,34 @@ impl Supervisor {
         let degraded = self.check_passwords(&table).await?;
         self.check_joined().await?;
         self.shared.part().users = table.users.len() as u64;
-        TcpListener::bind((self.smb.listen, self.smb.port)).map_err(|error| {
-            let port = self.smb.port;
-            match error.kind() {
-                std::io::ErrorKind::AddrInUse => format!(
-                    "port {port} is taken by another process, most likely the distribution's own smbd: systemctl disable --now smbd, \
-                     or another smb.port"
-                ),
-                _ => format!("cannot listen on port {port} of {}: {error}", self.smb.listen),
-            }
-        })?;
+        self.check_port().await?;
         Ok(degraded)
+    }
+
+    /// Whether smbd can have its port: it would not say so well.
+    async fn check_port(&self) -> Result<(), String> {
+        let (listen, port) = (self.smb.listen, self.smb.port);
+        let Err(error) = TcpListener::bind((listen, port)) else {
+            return Ok(());
+        };
+        if error.kind() != std::io::ErrorKind::AddrInUse {
+            return Err(format!("cannot listen on port {port} of {listen}: {error}"));
+        }
+        let holders = self
+            .env
+            .compute(move || port_holders::holders(port, Transport::Tcp))
+            .await;
+        let who = match &holders[..] {
+            [] => "which only root may see".into(),
+            some => port_holders::listed(some),
+        };
+        let stop = match holders.iter().any(|holder| holder.name == "smbd") {
+            true => "the distribution's own most likely: systemctl disable --now smbd nmbd",
+            false => "stop it",
+        };
+        Err(format!(
+            "port {port} is taken by another process, {who}: {stop}, or set another smb.port; SMB is served once the port is free"
+        ))
     }
 
     /// Whether this machine has its account of the domain.

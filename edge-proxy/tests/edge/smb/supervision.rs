@@ -5,6 +5,7 @@ use crate::machine::{Cloud, TIMEOUT, free_port};
 use std::{
     fs,
     io::Write,
+    os::unix::process::CommandExt as _,
     time::{Duration, Instant},
 };
 
@@ -171,6 +172,117 @@ async fn what_keeps_smb_from_being_served_is_said_and_nfs_is_served() {
     });
     edge.with_password(&["smb", "user", "passwd", "alice"], "first secret");
     edge.run(ALICE, "files", "ls");
+    edge.edge.stop();
+}
+
+/// An smbd that is not the edge's, as the distribution starts its own.
+struct Foreign(std::process::Child);
+
+impl Foreign {
+    fn start(directory: &std::path::Path, port: u16) -> Self {
+        let place = directory.join("foreign");
+        fs::create_dir(&place).expect("a directory");
+        let at = place.display();
+        let text = format!(
+            "[global]\ndisable netbios = yes\nsmb ports = {port}\ninterfaces = 127.0.0.1\nbind interfaces only = yes\nlogging = file\n\
+             log file = {at}/log\nprivate dir = {at}\nlock directory = {at}\nstate directory = {at}\ncache directory = {at}\n\
+             pid directory = {at}\nncalrpc dir = {at}/ncalrpc\n[theirs]\npath = {at}\n"
+        );
+        let configuration = place.join("smb.conf");
+        fs::write(&configuration, text).expect("written");
+        let child = std::process::Command::new("/usr/sbin/smbd")
+            .args(["--foreground", "--no-process-group", "--configfile"])
+            .arg(&configuration)
+            .stdin(std::process::Stdio::null())
+            // It ends its whole group with itself.
+            .process_group(0)
+            .spawn()
+            .expect("smbd runs");
+        let foreign = Self(child);
+        let began = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(began.elapsed() < TIMEOUT, "it never listens");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        foreign
+    }
+
+    fn end(mut self) {
+        let id = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a signal");
+        self.0.wait().expect("an end");
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn beside_the_distributions_own_smbd_the_edge_says_so_and_serves_once_that_is_gone() {
+    let cloud = Cloud::new();
+    let mount = cloud.path().join("mnt");
+    fs::create_dir(&mount).expect("a directory");
+    let section = format!("[[mount]]\npath = \"{}\"", mount.display());
+    let Some(mut edge) = shared(&cloud, &section) else {
+        return;
+    };
+    let _unmounted = crate::mounts::Unmounted(mount.clone());
+    edge.add_user(ALICE, &["--uid", "1001"]);
+    let foreign = Foreign::start(cloud.path(), edge.port);
+    let words = [
+        format!(
+            "port {} is taken by another process, smbd (process {})",
+            edge.port,
+            foreign.0.id()
+        ),
+        "systemctl disable --now smbd nmbd, or set another smb.port".into(),
+    ];
+    let says_why = |text: &str| words.iter().all(|part| text.contains(part));
+    edge.edge.start(&[]);
+    let why = edge.until(|smb| smb["state"] == "down" && smb["reason"].is_string());
+    assert!(says_why(why["reason"].as_str().expect("text")), "{why}");
+    assert_eq!(why["failures"], 0, "it was never started: {why}");
+    let text = edge.edge.succeed(&["status"]);
+    assert!(says_why(&text), "{text}");
+    let log = edge.edge.log();
+    assert!(
+        says_why(&log) && log.contains("SMB is not served; everything else is"),
+        "{log}"
+    );
+    // What looks after a machine does not take the other's for the edge's.
+    let checked = said(&edge.edge.command(&["check"]));
+    let line = checked.lines().find(|line| line.contains("smb.port"));
+    assert!(
+        line.is_some_and(|line| line.contains("cannot work") && line.contains("smbd (process")),
+        "{checked}"
+    );
+    // Others are served, by what the two would share.
+    let nfs = edge.edge.client().await;
+    nfs.write("file", b"by NFS").await;
+    assert_eq!(fs::read(mount.join("file")).expect("read"), b"by NFS");
+    fs::write(mount.join("file"), b"on the mount").expect("written");
+    assert_eq!(nfs.read("file").await.as_deref(), Some(&b"on the mount"[..]));
+    // It is told once, however often it is tried.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(
+        edge.edge.log().matches("SMB is not served").count(),
+        1,
+        "{}",
+        edge.edge.log()
+    );
+    foreign.end();
+    edge.until_served();
+    assert!(edge.run(ALICE, "files", "ls").contains("file"));
+    let checked = said(&edge.edge.command(&["check"]));
+    let line = checked.lines().find(|line| line.contains("smb.port"));
+    assert!(
+        line.is_some_and(|line| line.contains("the running edge has it")),
+        "{checked}"
+    );
     edge.edge.stop();
 }
 
