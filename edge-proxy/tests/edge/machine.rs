@@ -335,18 +335,23 @@ level = "warn"
 
     /// A client of this export.
     pub async fn client_of(&self, path: &str) -> Files {
-        self.client_with(path, 0).await
+        self.client_with(path, 0, Vec::new()).await
     }
 
     /// A client that says it is this user.
     pub async fn client_as(&self, uid: u32) -> Files {
-        self.client_with("/export", uid).await
+        self.client_with("/export", uid, Vec::new()).await
     }
 
-    async fn client_with(&self, path: &str, uid: u32) -> Files {
+    /// A client that says it is this user, in these groups beside its own.
+    pub async fn client_in(&self, uid: u32, groups: Vec<u32>) -> Files {
+        self.client_with("/export", uid, groups).await
+    }
+
+    async fn client_with(&self, path: &str, uid: u32, groups: Vec<u32>) -> Files {
         let env = firn_env::real(&self.state).expect("an environment");
         let address = format!("127.0.0.1:{}", self.port);
-        let credential = Credential::sys("client", uid, uid, Vec::new());
+        let credential = Credential::sys("client", uid, uid, groups);
         Files::mount(&env, &address, credential, path).await
     }
 }

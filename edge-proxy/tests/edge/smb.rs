@@ -4,6 +4,7 @@
 
 mod access_log;
 mod across;
+mod agent;
 mod bad_input;
 mod cases;
 mod durability;

@@ -1,23 +1,26 @@
 //! NFS, SMB and a mount on the same files: for each thing that one does, what each of the others finds; and random work of all three against a
 //! model.
 
+mod acls;
 mod clients;
 mod histories;
+mod locking;
 
-use super::{ALICE, Shared, shared};
+use super::{ALICE, BOB, Shared, agent::Agent, shared};
 use crate::{
     locks::LockClient,
     machine::{Cloud, TIMEOUT},
     mounts::Unmounted,
 };
-use clients::{ALL, Agent, By, Clients, Held};
+use clients::{ALL, By, Clients};
 use firn_nfs::{nlm::LockStatus, v3::types::NewAttributes};
+use locking::{DENY_ALL, DENY_WRITING};
 use rustix::fs::FlockOperation;
 use serde_json::json;
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -68,6 +71,8 @@ async fn served(cloud: &Cloud) -> Option<(Shared, Clients, Kept)> {
     edge.port = PORT;
     let mount = cloud.path().join("mnt");
     fs::create_dir(&mount).expect("a directory");
+    // Others than its owner reach the mount.
+    fs::set_permissions(cloud.path(), fs::Permissions::from_mode(0o711)).expect("its mode");
     edge.edge.edit(
         "[log]",
         &format!("[[mount]]\npath = \"{}\"\n[log]", mount.display()),
@@ -76,6 +81,10 @@ async fn served(cloud: &Cloud) -> Option<(Shared, Clients, Kept)> {
         ALICE,
         &["--uid", &UID.to_string(), "--group", &format!("staff:{UID}")],
     );
+    edge.add_user(
+        BOB,
+        &["--uid", &acls::BOBS_UID.to_string(), "--group", "team:3000"],
+    );
     edge.start();
     let kept = Kept {
         _unmounted: Unmounted(mount.clone()),
@@ -83,11 +92,17 @@ async fn served(cloud: &Cloud) -> Option<(Shared, Clients, Kept)> {
     };
     // Whoever comes may remove what others made.
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o777)).expect("the root's mode");
-    let (nfs, smb) = (edge.edge.client_as(UID).await, Agent::new(&edge, ALICE));
+    let clients = connected(&edge, mount).await;
+    Some((edge, clients, kept))
+}
+
+/// The clients of an edge that was started.
+async fn connected(edge: &Shared, mount: PathBuf) -> Clients {
+    let (nfs, smb) = (edge.edge.client_as(UID).await, Agent::new(edge, ALICE));
     let clients = Clients::new(nfs, smb, mount, UID).await;
     // The grace period is a second.
-    clients_may_lock(&edge, &clients).await;
-    Some((edge, clients, kept))
+    clients_may_lock(edge, &clients).await;
+    clients
 }
 
 async fn clients_may_lock(edge: &Shared, clients: &Clients) {
@@ -110,16 +125,22 @@ enum Deed {
     Rename,
     Remove,
     Lock,
+    LockAndRead,
     LockThenDie,
     OpenAlone,
+    DenyWriting,
+    OpenAloneThenDie,
     Case,
     Colon,
     Mode,
+    Grant,
+    Revoke,
+    Narrow,
     Attribute,
 }
 
 /// With the words that the page has.
-const DEEDS: [(Deed, &str); 11] = [
+const DEEDS: [(Deed, &str); 17] = [
     (
         Deed::Write,
         "writes a file, and writes it anew longer: the next read",
@@ -141,16 +162,37 @@ const DEEDS: [(Deed, &str); 11] = [
         "holds a lock on a file: the other locks it; of SMB, writes",
     ),
     (
-        Deed::LockThenDie,
-        "held a lock (SMB: the file alone) and was killed: the other's turn",
+        Deed::LockAndRead,
+        "holds a lock on a file: the other reads there, and writes",
     ),
+    (Deed::LockThenDie, "held a lock and was killed: the other's turn"),
     (
         Deed::OpenAlone,
-        "has a file open for itself alone: the other opens it",
+        "has a file open for itself alone: the other opens it and writes",
+    ),
+    (
+        Deed::DenyWriting,
+        "has a file open and denies writing: the other opens it and writes",
+    ),
+    (
+        Deed::OpenAloneThenDie,
+        "had a file open for itself alone and was killed: the other's turn",
     ),
     (Deed::Case, "makes `CaseName`: the other opens `casename`"),
     (Deed::Colon, "makes `a:b?`: the other lists"),
     (Deed::Mode, "sets the mode 640: the other sees"),
+    (
+        Deed::Grant,
+        "lets bob read by an ACL (NFSACL, `smbcacls`, `setfacl`): the other sees",
+    ),
+    (
+        Deed::Revoke,
+        "takes from the ACL what `smbcacls` gave bob, full control: there bob",
+    ),
+    (
+        Deed::Narrow,
+        "sets the mode 600 where `smbcacls` gave bob full control: there bob",
+    ),
     (
         Deed::Attribute,
         "sets an extended attribute (SMB: a stream): the other reads it",
@@ -216,24 +258,12 @@ impl Deed {
                 all.close(held);
                 read
             }
-            Self::Lock => self.locked(edge, all, writer, reader, name).await,
-            Self::LockThenDie => self.left_locked(edge, all, writer, reader, name).await,
-            Self::OpenAlone => {
-                if writer != By::Smb {
-                    return NONE.into();
-                }
-                all.put(writer, name, b"first").await.expect("written");
-                let alone = all.smb.call(json!(["open", name, 0])).expect("open");
-                let opened = match all.open(reader, name).await {
-                    Ok(held) => {
-                        all.close(held);
-                        "does not meet it".into()
-                    }
-                    Err(why) => refused(&why),
-                };
-                all.close(Held::Smb(alone.as_u64().expect("a handle")));
-                opened
-            }
+            Self::Lock => locking::locked(edge, all, writer, reader, name).await,
+            Self::LockAndRead => locking::read_and_written(edge, all, writer, reader, name).await,
+            Self::LockThenDie => locking::left_locked(edge, all, writer, reader, name).await,
+            Self::OpenAlone => locking::denied(all, writer, reader, name, DENY_ALL).await,
+            Self::DenyWriting => locking::denied(all, writer, reader, name, DENY_WRITING).await,
+            Self::OpenAloneThenDie => locking::left_alone(edge, all, writer, reader, name).await,
             Self::Case => {
                 let (made, wanted) = (format!("CaseName{name}"), format!("casename{name}"));
                 all.put(writer, &made, b"first").await.expect("written");
@@ -243,90 +273,11 @@ impl Deed {
                 }
             }
             Self::Colon => colon(all, writer, reader, name).await,
+            Self::Grant => acls::granted(edge, all, writer, reader, name).await,
+            Self::Revoke => acls::revoked(edge, all, writer, reader, name).await,
+            Self::Narrow => acls::narrowed(edge, all, writer, reader, name).await,
             Self::Mode => self.mode(all, writer, reader, name).await,
             Self::Attribute => self.attribute(all, writer, reader, name).await,
-        }
-    }
-
-    async fn locked(self, edge: &Shared, all: &mut Clients, writer: By, reader: By, name: &str) -> String {
-        all.put(By::Fuse, name, b"first").await.expect("written");
-        let client = LockClient::new(&edge.edge, &all.nfs, "holder", name).await;
-        let file = open(all, name);
-        match writer {
-            By::Nfs => assert_eq!(client.lock_unmonitored().await, Some(LockStatus::Granted)),
-            By::Fuse => {
-                rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).expect("locked");
-            }
-            By::Smb => return NONE.into(),
-        }
-        let found = tries(edge, all, reader, name).await;
-        match writer {
-            By::Nfs => assert_eq!(client.unlock().await, Some(LockStatus::Granted)),
-            By::Fuse => rustix::fs::flock(&file, FlockOperation::Unlock).expect("unlocked"),
-            By::Smb => {}
-        }
-        let after = tries(edge, all, reader, name).await;
-        assert_eq!(
-            after, "is not refused",
-            "the lock outlives its end: {writer}, {reader}"
-        );
-        found
-    }
-
-    async fn left_locked(
-        self,
-        edge: &Shared,
-        all: &mut Clients,
-        writer: By,
-        reader: By,
-        name: &str,
-    ) -> String {
-        all.put(By::Fuse, name, b"first").await.expect("written");
-        match writer {
-            By::Nfs => {
-                // It is not heard of again; nobody but its machine, or an administrator, ends it.
-                let client = LockClient::new(&edge.edge, &all.nfs, "dead", name).await;
-                assert_eq!(client.lock().await, Some(LockStatus::Granted));
-                let found = tries(edge, all, reader, name).await;
-                assert_eq!(found, "is refused");
-                let root = format!("/{name}");
-                edge.edge.succeed(&["locks", &root, "--break", "--yes"]);
-                let after = tries(edge, all, reader, name).await;
-                assert_eq!(after, "is not refused", "after firn-edge locks --break");
-                "is refused until `firn-edge locks --break`".into()
-            }
-            By::Fuse => {
-                let mut holder = Command::new("flock")
-                    .arg(all.path(name))
-                    .args(["sleep", "1000"])
-                    .process_group_of_its_own()
-                    .spawn()
-                    .expect("flock(1)");
-                let file = open(all, name);
-                let is_held = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
-                assert!(Clients::soon(|| {
-                    let held = is_held();
-                    if !held {
-                        rustix::fs::flock(&file, FlockOperation::Unlock).expect("unlocked");
-                    }
-                    held
-                }));
-                assert_eq!(tries(edge, all, reader, name).await, "is refused");
-                let group = rustix::process::Pid::from_child(&holder);
-                rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
-                holder.wait().expect("an end");
-                free_soon(edge, all, reader, name).await
-            }
-            By::Smb => {
-                let mut other = Agent::new(edge, ALICE);
-                other.call(json!(["open", name, 0])).expect("open");
-                other.kill();
-                if reader == By::Smb {
-                    free_soon(edge, all, reader, name).await
-                } else {
-                    NONE.into()
-                }
-            }
         }
     }
 
@@ -423,91 +374,6 @@ async fn colon(all: &mut Clients, writer: By, reader: By, name: &str) -> String 
     };
     all.remove(By::Fuse, &made).await.expect("removed");
     found
-}
-
-fn refused(why: &str) -> String {
-    match why {
-        why if why.contains("share access") || why.contains("lock") => "is refused".into(),
-        other => format!("WRONG: {other}"),
-    }
-}
-
-fn open(all: &Clients, name: &str) -> fs::File {
-    let file = fs::File::options().read(true).write(true).open(all.path(name));
-    file.expect("open")
-}
-
-/// Whether the other is let in: by a lock that is given back at once, of SMB by a write.
-async fn tries(edge: &Shared, all: &mut Clients, by: By, name: &str) -> String {
-    let is_refused = match by {
-        By::Nfs => {
-            let client = LockClient::new(&edge.edge, &all.nfs, "another", name).await;
-            match client.lock_unmonitored().await {
-                Some(LockStatus::Granted) => {
-                    assert_eq!(client.unlock().await, Some(LockStatus::Granted));
-                    false
-                }
-                Some(LockStatus::Denied) => true,
-                other => return format!("WRONG: {other:?}"),
-            }
-        }
-        By::Fuse => {
-            let file = open(all, name);
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {
-                    rustix::fs::flock(&file, FlockOperation::Unlock).expect("unlocked");
-                    false
-                }
-                Err(rustix::io::Errno::AGAIN) => true,
-                Err(other) => return format!("WRONG: {other}"),
-            }
-        }
-        By::Smb => {
-            let opened = all.smb.call(json!(["open", name]));
-            let written = match opened {
-                Ok(handle) => {
-                    let held = Held::Smb(handle.as_u64().expect("a handle"));
-                    let written = all.write(&held, b"F", 0).await;
-                    all.close(held);
-                    written
-                }
-                Err(why) => Err(why),
-            };
-            match written {
-                Ok(()) => false,
-                Err(why) => return refused(&why),
-            }
-        }
-    };
-    if is_refused {
-        "is refused"
-    } else {
-        "is not refused"
-    }
-    .into()
-}
-
-/// The kernel tells of an end a moment after it.
-async fn free_soon(edge: &Shared, all: &mut Clients, by: By, name: &str) -> String {
-    let began = Instant::now();
-    loop {
-        let found = tries(edge, all, by, name).await;
-        if found == "is not refused" {
-            return "is free at once".into();
-        }
-        assert!(began.elapsed() < TIMEOUT, "{found}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-trait OwnGroup {
-    fn process_group_of_its_own(&mut self) -> &mut Self;
-}
-
-impl OwnGroup for Command {
-    fn process_group_of_its_own(&mut self) -> &mut Self {
-        std::os::unix::process::CommandExt::process_group(self, 0)
-    }
 }
 
 const BEGIN: &str = "<!-- matrix: edge-proxy/tests/edge/smb/across.rs writes it with FIRN_WRITE_MATRIX=1, and is held to it -->\n";

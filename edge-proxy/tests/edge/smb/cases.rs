@@ -1,8 +1,9 @@
 //! Names in whatever case: what SMB clients find, make and rename, beside names of NFS that differ in nothing else, without a listing of the
 //! directory for each.
 
-use super::{ALICE, Shared, said, shared};
+use super::{ALICE, Shared, agent::Agent, raw_client::has_raw_client, said, shared};
 use crate::machine::{Cloud, status};
+use serde_json::json;
 use std::fs;
 
 /// Requests by which smbd listed directories, questions it asked instead, and listings that those took.
@@ -114,6 +115,38 @@ async fn a_name_is_found_made_and_renamed_in_whatever_case() {
     assert_eq!(fs::read(here.join("got")).expect("got"), b"mine");
     edge.edge.stop();
     assert_eq!(edge.edge.log().matches("ERROR").count(), 0, "{}", edge.edge.log());
+}
+
+#[tokio::test]
+async fn a_new_name_is_written_as_it_is_given_though_another_spelling_was_there_before() {
+    if !has_raw_client() {
+        return;
+    }
+    let cloud = Cloud::new();
+    let Some(mut edge) = shared(&cloud, "") else {
+        return;
+    };
+    edge.add_user(ALICE, &["--uid", "1001"]);
+    edge.start();
+    let nfs = edge.edge.client().await;
+    let mut client = Agent::raw(&edge, ALICE);
+    for name in ["Made", "Renamed", "other"] {
+        client.call(json!(["make", name])).expect("made");
+    }
+    // Known by another spelling, and then removed by another protocol.
+    for name in ["MADE", "RENAMED"] {
+        let handle = client.call(json!(["open", name])).expect("found");
+        client.call(json!(["close", handle])).expect("closed");
+    }
+    nfs.remove("Made").await;
+    nfs.remove("Renamed").await;
+    client.call(json!(["make", "MADE"])).expect("made");
+    let other = client.call(json!(["open", "other", 0x0013_019F])).expect("open");
+    client.call(json!(["rename", other, "RENAMED"])).expect("renamed");
+    for name in ["MADE", "RENAMED"] {
+        assert!(nfs.read(name).await.is_some(), "{name}: as it was given");
+    }
+    edge.edge.stop();
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! One client of each protocol, with the same few calls.
 
-use super::super::Shared;
+use super::super::agent::{Agent, Refused};
 use crate::machine::{Files, TIMEOUT};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -16,10 +16,8 @@ use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     fmt, fs,
-    io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::{FileExt as _, PermissionsExt as _, chown},
     path::PathBuf,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -57,71 +55,6 @@ impl Held {
             Self::Smb(_) => By::Smb,
             Self::Fuse(_) => By::Fuse,
         }
-    }
-}
-
-/// Why a call was refused, in the protocol's own words.
-pub type Refused = String;
-
-/// A client of SMB as a process of its own.
-pub struct Agent {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Agent {
-    pub fn new(edge: &Shared, who: &str) -> Self {
-        let (name, password) = who.split_once('%').expect("name%password");
-        let place = edge.directory.join("agent.py");
-        fs::write(&place, include_str!("agent.py")).expect("written");
-        let configuration = edge.directory.join("agent.conf");
-        fs::write(&configuration, "[global]\nclient smb encrypt = required\n").expect("written");
-        // The distribution's, for which Samba's library was built.
-        let mut child = Command::new("/usr/bin/python3")
-            .arg(&place)
-            .arg(&configuration)
-            .args([name, password])
-            .env("HOME", &edge.directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3 runs");
-        let mut agent = Self {
-            input: child.stdin.take().expect("piped"),
-            output: BufReader::new(child.stdout.take().expect("piped")),
-            child,
-        };
-        agent.answer().expect("it is connected");
-        agent
-    }
-
-    fn answer(&mut self) -> Result<Value, Refused> {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("an answer");
-        let mut answer: Value = serde_json::from_str(&line).expect("an answer of the agent's");
-        match answer["error"].take() {
-            Value::Null => Ok(answer["ok"].take()),
-            error => Err(error.as_str().unwrap_or_default().to_owned()),
-        }
-    }
-
-    pub fn call(&mut self, request: Value) -> Result<Value, Refused> {
-        writeln!(self.input, "{request}").expect("it lives");
-        self.answer()
-    }
-
-    /// SIGKILL: what it holds is the server's to notice.
-    pub fn kill(mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("an end");
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -177,7 +110,7 @@ impl Clients {
 
     /// After something was done: SMB and the mount are two mounts of the edge, and one hears of what is done on the other some milliseconds
     /// later, in order. So it waits until a mark made there now is read here, through a descriptor whose content the kernel had before.
-    async fn settled(&mut self, by: By) {
+    pub async fn settled(&mut self, by: By) {
         let (here, there) = match by {
             By::Smb => (0, 1),
             By::Fuse => (1, 0),
