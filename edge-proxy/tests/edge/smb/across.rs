@@ -6,7 +6,7 @@ mod clients;
 mod histories;
 mod locking;
 
-use super::{ALICE, BOB, Shared, agent::Agent, shared};
+use super::{ALICE, BOB, Shared, agent::Agent, raw_client::has_raw_client, shared};
 use crate::{
     locks::LockClient,
     machine::{Cloud, TIMEOUT},
@@ -40,11 +40,13 @@ struct Kept {
 /// An edge with all three, and its clients. `None` where this machine cannot have them; that is said.
 async fn served(cloud: &Cloud) -> Option<(Shared, Clients, Kept)> {
     let mut edge = shared(cloud, "")?;
-    let has_library = Command::new("/usr/bin/python3")
+    let imports = Command::new("/usr/bin/python3")
         .args(["-c", "import samba.samba3"])
         .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
+        .status();
+    let programs = ["/usr/bin/smbcacls", "/usr/bin/setfacl"];
+    let has_programs = programs.iter().all(|program| Path::new(program).exists());
+    let has_library = imports.is_ok_and(|status| status.success()) && has_programs && has_raw_client();
     let lock = fs::File::create(std::env::temp_dir().join("firn-test-port-445")).expect("a lock");
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("locked");
     // The smbd of the test before may be about to end.
@@ -57,10 +59,10 @@ async fn served(cloud: &Cloud) -> Option<(Shared, Clients, Kept)> {
     if !has_library || !is_free {
         assert!(
             std::env::var_os("FIRN_TEST_SMB").is_none(),
-            "python3-samba, and port {PORT} of 127.0.0.1, are needed"
+            "python3-samba, smbcacls, setfacl, and port {PORT} of 127.0.0.1, are needed"
         );
         eprintln!(
-            "SKIPPED: nothing across protocols was tested, for which python3-samba and port {PORT} are needed"
+            "SKIPPED: nothing across protocols was tested, for which python3-samba, smbcacls, setfacl and port {PORT} are needed"
         );
         return None;
     }

@@ -1,11 +1,7 @@
 //! Access control lists: what one protocol sets, the others see and are held to. What an ACL of Windows says and POSIX cannot, nobody gets more by.
 
 use super::{
-    super::{
-        ALICE, BOB, Shared,
-        agent::Agent,
-        raw_client::{RawClient, has_raw_client},
-    },
+    super::{ALICE, BOB, Shared, agent::Agent, raw_client::RawClient},
     NONE,
     clients::{By, Clients},
     served,
@@ -345,9 +341,6 @@ fn owners(all: &mut Clients, name: &str) -> (String, String) {
 
 #[tokio::test]
 async fn an_acl_of_windows_that_posix_cannot_express_gives_nobody_more_than_it_says() {
-    if !has_raw_client() {
-        return;
-    }
     let cloud = Cloud::new();
     let Some((mut edge, mut all, _kept)) = served(&cloud).await else {
         return;
