@@ -29,4 +29,4 @@ pub use layer::VfsLayer;
 pub use memory::{
     Compare, Difference, LossOrder, MemoryOptions, MemorySnapshot, MemoryVfs, UnstableFile, compare_trees,
 };
-pub use permission::{Acl, AclEntry, AclTag, Credentials, access};
+pub use permission::{Acl, AclEntry, AclTag, Credentials};

@@ -9,10 +9,12 @@
 //! - data: [`may_read`], [`may_write`], [`mode_after_write`];
 //! - attributes: [`set_attributes`], [`inherit`] (a new file), [`stamp`] (change time and counter);
 //! - ACLs: [`check_acl`], [`set_acl`], [`acl_after_chmod`]; extended attributes: [`check_xattr`];
-//! - RFC 1813 ACCESS: [`granted`].
+//! - RFC 1813 ACCESS: [`granted`];
+//! - all of them by one [`verdict()`] on permissions, which names the line that decided.
 
 mod acl;
 mod attributes;
+mod verdict;
 mod xattr;
 
 pub use acl::{ACL_ENTRIES_MAX, PlannedAcl, acl_after_chmod, check_acl, set_acl};
@@ -20,11 +22,12 @@ pub use attributes::{
     FILE_BYTES_MAX, NewFile, PlannedChange, SET_GID, SET_UID, STICKY, inherit, mode_after_write,
     set_attributes, stamp,
 };
+pub use verdict::{DecidedBy, Deletion, Letters, Verdict, deletion, verdict};
 pub use xattr::{
     XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XattrUse, check_xattr, xattr_is_listed,
 };
 
-use crate::{AccessMask, Acl, AclTag, Attributes, Credentials, FileKind, VfsError};
+use crate::{AccessMask, Acl, Attributes, Credentials, FileKind, VfsError};
 
 /// Permission to read, as in one octal digit of a mode.
 pub const READ: u8 = 4;
@@ -58,40 +61,9 @@ pub fn owns(attributes: &Attributes, caller: &Credentials) -> bool {
     caller.is_root() || caller.uid == attributes.uid
 }
 
-/// Whether `caller` has all permissions in `wanted` at once.
-///
-/// Unlike the union that [`access`](crate::access) returns, one single matching group entry must grant them all, as the
-/// draft standard and Linux have it.
+/// Whether `caller` has all permissions in `wanted` at once; [`verdict()`] says by which line.
 pub fn permits(file: Subject<'_>, caller: &Credentials, wanted: u8) -> bool {
-    let entries = file.acl.map_or(&[][..], |acl| &acl.entries);
-    if caller.is_root() || caller.uid == file.attributes.uid || entries.is_empty() {
-        return crate::access(file.attributes, None, caller) & wanted == wanted;
-    }
-    let find = |tag: AclTag| {
-        entries
-            .iter()
-            .find(|entry| entry.tag == tag)
-            .map(|entry| entry.permissions)
-    };
-    let mask = find(AclTag::Mask).unwrap_or(7);
-    if let Some(permissions) = find(AclTag::User(caller.uid)) {
-        return permissions & mask & wanted == wanted;
-    }
-    let mut in_a_group = false;
-    for entry in entries {
-        let applies = match entry.tag {
-            AclTag::GroupObject => caller.in_group(file.attributes.gid),
-            AclTag::Group(gid) => caller.in_group(gid),
-            AclTag::UserObject | AclTag::User(_) | AclTag::Mask | AclTag::Other => false,
-        };
-        if applies {
-            in_a_group = true;
-            if entry.permissions & mask & wanted == wanted {
-                return true;
-            }
-        }
-    }
-    !in_a_group && find(AclTag::Other).unwrap_or(0) & wanted == wanted
+    verdict(file, caller, wanted).is_allowed()
 }
 
 fn require(file: Subject<'_>, caller: &Credentials, wanted: u8) -> Result<(), VfsError> {
@@ -161,12 +133,12 @@ pub fn may_make_node(kind: FileKind, caller: &Credentials) -> Result<(), VfsErro
 /// `NotDirectory`; `AccessDenied` without write permission; `NotPermitted` for the sticky bit.
 pub fn may_delete(directory: Subject<'_>, victim: &Attributes, caller: &Credentials) -> Result<(), VfsError> {
     require_directory(directory)?;
-    require(directory, caller, WRITE | EXECUTE)?;
-    let sticky = directory.attributes.mode & STICKY != 0;
-    if sticky && !owns(victim, caller) && caller.uid != directory.attributes.uid {
-        return Err(VfsError::NotPermitted);
+    let deletion = deletion(directory, victim, caller);
+    match (deletion.directory.is_allowed(), deletion.is_sticky) {
+        (false, _) => Err(VfsError::AccessDenied),
+        (true, true) => Err(VfsError::NotPermitted),
+        (true, false) => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether a hard link to `file` may be added to `directory` (whose name is free).

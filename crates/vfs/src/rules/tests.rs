@@ -1,7 +1,7 @@
 //! The rules, one sentence each.
 
 use super::*;
-use crate::{AclEntry, SetAttributes, SetTime, Timestamp};
+use crate::{AclEntry, AclTag, SetAttributes, SetTime, Timestamp};
 
 const OWNER: u32 = 1000;
 const GROUP: u32 = 100;
@@ -261,6 +261,69 @@ fn one_group_entry_must_grant_everything_at_once() {
     assert!(!permits(subject, &both, READ | WRITE));
     assert!(!permits(subject, &both, EXECUTE), "others' bits are for others");
     assert!(permits(subject, &user(3000, &[1]), READ | WRITE | EXECUTE));
+}
+
+#[test]
+fn the_verdict_names_the_line_that_decides() {
+    let attributes = file(FileKind::Regular, 0o640);
+    let says = |acl: Option<&Acl>, caller: &Credentials, wanted| {
+        let verdict = verdict(Subject::new(&attributes, acl), caller, wanted);
+        (verdict.is_allowed(), verdict.to_string())
+    };
+    let of_mode = |caller: &Credentials, wanted| says(None, caller, wanted);
+    let expect = |allowed: bool, text: &str| (allowed, text.to_owned());
+    assert_eq!(
+        of_mode(&user(OWNER, &[1]), WRITE),
+        expect(true, "the owner's bits rw- of the mode")
+    );
+    assert_eq!(
+        of_mode(&user(3000, &[1, GROUP]), WRITE),
+        expect(false, "the group's bits r-- of the mode")
+    );
+    assert_eq!(
+        of_mode(&user(3000, &[1]), READ),
+        expect(false, "others' bits --- of the mode")
+    );
+    assert_eq!(
+        of_mode(&Credentials::root(), EXECUTE),
+        expect(false, "root, whom permissions do not bind (rw-)")
+    );
+    let acl = acl(&[
+        (AclTag::UserObject, 6),
+        (AclTag::User(2000), 6),
+        (AclTag::User(2001), 0),
+        (AclTag::GroupObject, 4),
+        (AclTag::Group(300), 2),
+        (AclTag::Mask, 4),
+        (AclTag::Other, 1),
+    ]);
+    let of_acl = |caller: &Credentials, wanted| says(Some(&acl), caller, wanted);
+    assert_eq!(
+        of_acl(&user(2000, &[300]), WRITE),
+        expect(false, "the ACL entry user:2000:rw- within mask::r--")
+    );
+    assert_eq!(
+        of_acl(&user(2001, &[GROUP]), READ),
+        expect(false, "the ACL entry user:2001:---"),
+        "a named user is no member of a group"
+    );
+    assert_eq!(
+        of_acl(&user(3000, &[300, GROUP]), READ),
+        expect(true, "the ACL entry group::r--"),
+        "the one that grants it"
+    );
+    assert_eq!(
+        of_acl(&user(3000, &[300]), WRITE),
+        expect(false, "the ACL entry group:300:-w- within mask::r--")
+    );
+    assert_eq!(
+        of_acl(&user(3000, &[1]), EXECUTE),
+        expect(true, "the ACL entry other::--x")
+    );
+    assert_eq!(
+        of_acl(&user(OWNER, &[300]), EXECUTE),
+        expect(false, "the owner's bits rw- of the mode")
+    );
 }
 
 #[test]
