@@ -23,7 +23,8 @@ pub mod v3;
 pub mod xdr;
 
 pub use exports::{
-    Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES, Squash,
+    Admission, Admitted, ClientRule, Export, ExportError, Exports, HandleError, NOBODY, PATH_MAX_BYTES,
+    Squash,
 };
 #[cfg(feature = "testing")]
 pub use fuzz::fuzz_rpc_message;

@@ -19,7 +19,7 @@ mod statistics;
 
 pub use client::{CallError, CallRefused, Client, Target, call_datagram};
 pub use dispatch::Programs;
-pub use message::{AuthStatus, AuthSys, CallHeader, Credential, HeaderError};
+pub use message::{AuthStatus, AuthSys, CallHeader, Credential, GROUPS_MAX, HeaderError};
 pub use program::{Peer, Program, Refusal, Reply, Request, Transport};
 pub use record::{Assembler, RecordError, Step};
 pub use server::{PeerRules, Server, ServerLimits, Turned};

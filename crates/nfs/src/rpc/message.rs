@@ -20,6 +20,8 @@ const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
+/// Supplementary groups that AUTH_SYS carries (RFC 5531 appendix A).
+pub const GROUPS_MAX: usize = 16;
 
 xdr_enum! {
     /// Why a credential was refused (RFC 5531 §9).
@@ -49,7 +51,7 @@ xdr_struct! {
         /// Primary group.
         pub gid: u32,
         /// Supplementary groups.
-        pub groups: Array<u32, 16>,
+        pub groups: Array<u32, GROUPS_MAX>,
     }
 }
 
