@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! request = {"version": 1, "volume": NAME if there are several, "command": "status" | "sync" | "drain" | "verify" |
-//!            {"audit" | "clean" | "locks" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
-//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "audited" | "snapshots" | "locks" | "rekey" |
-//!            "error", …}
+//!            {"audit" | "clean" | "id" | "locks" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
+//! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "audited" | "snapshots" | "id" | "locks" |
+//!            "rekey" | "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
@@ -14,6 +14,7 @@
 
 mod audit;
 mod client;
+mod id;
 mod locks;
 mod rekey;
 mod server;
@@ -23,6 +24,7 @@ pub use client::{Client, expect_end};
 pub use server::{Admin, DrainRequest, serve};
 
 use crate::{
+    id::{Answer, Question},
     locks::{LockCommand, LockLine},
     rekey::{RekeyCommand, RekeyPart},
     snapshot::{Snapshot, VolumeState},
@@ -68,6 +70,8 @@ pub enum Command {
     Clean { plan: bool },
     /// Something about snapshots.
     Snapshot { what: SnapshotCommand },
+    /// Who somebody is, and whether an access is granted.
+    Id { question: Question },
     /// Something about locks.
     Locks { what: LockCommand },
     /// Something about keys.
@@ -144,6 +148,8 @@ pub enum Reply {
     Audited { report: Box<AuditReport> },
     /// The snapshots there are.
     Snapshots { snapshots: Vec<SnapshotLine> },
+    /// Who it is, and the verdicts.
+    Id { answer: Box<Answer> },
     /// Locks, how many there are in all, and whether clients are waited for to reclaim theirs.
     Locks {
         locks: Vec<LockLine>,

@@ -6,6 +6,7 @@
 
 mod accept_rollback;
 mod access_log;
+mod accounts;
 mod admin;
 pub mod allocator;
 mod anchor;
@@ -28,6 +29,7 @@ mod finding;
 mod following;
 mod format;
 mod formats;
+mod id;
 mod identity;
 mod join;
 mod joined;

@@ -130,6 +130,11 @@ impl NfsServer {
         }
     }
 
+    /// All exports, as they are served.
+    pub fn exports(&self) -> &Exports {
+        &self.exports
+    }
+
     /// The locks of all protocols.
     pub fn table(&self) -> LockTable {
         self.table.clone()

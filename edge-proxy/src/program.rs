@@ -1,8 +1,8 @@
 //! The command line of `firn-edge`.
 
 use crate::{
-    accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, join,
-    locks, mount, parts::Outside, recover, rekey, run, smb, snapshots, upgrade,
+    accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, id,
+    join, locks, mount, parts::Outside, recover, rekey, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -135,6 +135,9 @@ enum Command {
         #[arg(long)]
         snapshot: Option<String>,
     },
+    /// Tells who a user is here; with --from and --path or --share also whether that client gets an access, step by step by the rules of the
+    /// running edge, and what refuses it.
+    Id(id::Arguments),
     /// Lists who has locked which files, through whatever protocol; breaks locks that a client will not give up.
     Locks {
         /// Only those of this file, from the root of the volume.
@@ -270,6 +273,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Top { interval, count } => {
             return commands::top(&edge, volume, Duration::from_secs(*interval), *count).await;
         }
+        Command::Id(asked) => return id::id(&edge, asked).await,
         Command::Smb { what } => {
             // Users are those of the one volume that is shared.
             let sharing = edge.volumes.iter().find(|config| config.smb.is_some());
@@ -357,6 +361,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         | Command::Run { .. }
         | Command::Status { .. }
         | Command::Top { .. }
+        | Command::Id(_)
         | Command::Smb { .. }
         | Command::Recover { .. } => unreachable!("done above"),
     }

@@ -5,11 +5,12 @@
 //!                               ▲ configuration, users, start, probe, stop: firn-edge
 //! ```
 //!
-//! The edge writes Samba's configuration ([`samba_config`]), keeps the table of users ([`users`]), runs `smbd` in namespaces of its own
+//! The edge writes Samba's configuration ([`samba_config`]), keeps the table of users ([`users`]), finds accounts in it and in the domain ([`accounts`]), runs `smbd` in namespaces of its own
 //! ([`process`]), asks it again and again whether it answers ([`probe`]), and starts it anew when it does not ([`supervisor`]). With a domain
 //! `winbindd` runs beside it ([`domain`]). Samba is a
 //! process beside this one, never linked.
 
+mod accounts;
 pub mod commands;
 mod connections;
 mod domain;
@@ -23,7 +24,9 @@ mod supervisor;
 mod tools;
 mod users;
 
-pub use section::{ShareSection, SmbSection, check, unserved};
+pub use accounts::{Account, Accounts, Sought};
+pub use samba_config::{forced_user, networks, shared};
+pub use section::{Encryption, ShareSection, SmbSection, check, is_read_only, unserved};
 pub use supervisor::{SmbPart, SmbService, Volume};
 
 /// Where smbd's configuration is, which it is started with.

@@ -380,11 +380,15 @@ impl Observed {
         self.nfs.calls(self.exports.as_deref())
     }
 
+    /// SMB, if it is configured.
+    pub fn smb(&self) -> Option<SmbPart> {
+        self.service().as_ref().and_then(Service::smb)
+    }
+
     /// Requests by mounts of this machine and over SMB, since the volume was opened.
     pub fn mount_requests(&self) -> u64 {
         let mut mounts = self.service().as_ref().map(Service::mounts).unwrap_or_default();
-        let smb = self.service().as_ref().and_then(Service::smb);
-        mounts.extend(smb.and_then(|smb| smb.mount));
+        mounts.extend(self.smb().and_then(|smb| smb.mount));
         mounts.iter().map(|mount| mount.requests).sum()
     }
 

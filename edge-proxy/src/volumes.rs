@@ -11,7 +11,14 @@
 //! An edge with one volume ends with it. One with several goes on while one of them is left, and the exports of the others are answered "try
 //! again later".
 
-use crate::{admin::Admin, config::EdgeConfig, nfs::NfsServer, reporting::Reporters, snapshot::VolumeState};
+use crate::{
+    admin::Admin,
+    config::{Config, EdgeConfig},
+    nfs::NfsServer,
+    reporting::Reporters,
+    smb::{SmbPart, SmbSection},
+    snapshot::VolumeState,
+};
 use firn_access_log::AccessLog;
 use firn_env::Env;
 use firn_nfs::{Export, HandleKey};
@@ -40,6 +47,7 @@ pub struct Volumes {
 
 struct Entry {
     name: String,
+    config: Config,
     exports: Vec<Arc<Export>>,
     state: Mutex<State>,
 }
@@ -88,6 +96,7 @@ impl Volumes {
     pub fn new(env: &Env, edge: &EdgeConfig, nfs: Arc<NfsServer>, access_log: Option<AccessLog>) -> Self {
         let entries = edge.volumes.iter().map(|config| Entry {
             name: config.volume.name.clone(),
+            config: config.clone(),
             exports: nfs.exports_of(&config.exports),
             state: Mutex::new(State::Opening(None)),
         });
@@ -136,6 +145,22 @@ impl Volumes {
     /// How all stand.
     pub fn shown(&self) -> Vec<VolumeState> {
         self.entries.iter().map(Entry::shown).collect()
+    }
+
+    /// The configuration of the volume that is shared over SMB, if one is.
+    pub fn sharing(&self) -> Option<(&Config, &SmbSection)> {
+        let mut configs = self.entries.iter().map(|entry| &entry.config);
+        configs.find_map(|config| Some((config, config.smb.as_ref()?)))
+    }
+
+    /// SMB at this moment; none if no volume that is shared is open.
+    pub fn smb_part(&self) -> Option<SmbPart> {
+        let sharing = self.entries.iter().find(|entry| entry.config.smb.is_some())?;
+        let state = sharing.state().clone();
+        match state {
+            State::Open(admin) => admin.observed.smb(),
+            State::Opening(_) | State::Ended(_) => None,
+        }
     }
 
     /// The administration of the volume of this name; the only one needs none.

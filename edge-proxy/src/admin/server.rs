@@ -157,6 +157,8 @@ impl Door {
                 volume,
             }) => match (command, volume) {
                 (Command::Status, None) if self.volumes.has_names => self.all(&mut client).await,
+                // Exports are of all volumes, and accounts of none.
+                (Command::Id { question }, _) => super::id::id(&self.volumes, &mut client, &question).await,
                 (command, volume) => match self.volumes.admin(volume.as_deref()) {
                     Ok(admin) => admin.execute(&mut client, command).await,
                     Err(text) => client.send(&Reply::Error { text }).await,
@@ -220,6 +222,7 @@ impl Admin {
             }
             Command::Clean { plan } => self.clean(client, plan).await,
             Command::Snapshot { what } => self.snapshot(client, what).await,
+            Command::Id { .. } => unreachable!("answered at the door"),
             Command::Locks { what } => self.locks(client, what).await,
             Command::Rekey { what } => self.rekey(client, what).await,
             Command::Restore {
@@ -241,6 +244,7 @@ impl Admin {
         let list = SnapshotCommand::List { space: false };
         match command {
             Command::Status
+            | Command::Id { .. }
             | Command::Locks { .. }
             | Command::Rekey {
                 what: RekeyCommand::Status { .. },

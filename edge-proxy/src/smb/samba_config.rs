@@ -193,7 +193,8 @@ pub fn shared(config: &Config) -> impl Iterator<Item = (&ExportSection, &ShareSe
         .filter_map(|export| Some((export, export.smb.as_ref()?)))
 }
 
-fn networks(export: &ExportSection) -> impl Iterator<Item = ClientNetwork> + '_ {
+/// Whose clients may use a share.
+pub fn networks(export: &ExportSection) -> impl Iterator<Item = ClientNetwork> + '_ {
     export.clients.iter().chain(&export.read_only_clients).copied()
 }
 
@@ -231,9 +232,9 @@ fn put_share(out: &mut String, export: &ExportSection, share: &ShareSection, pat
         let quoted: Vec<String> = share.users.iter().map(|user| format!("\"{user}\"")).collect();
         set("valid users", &quoted.join(" "));
     }
-    if export.squash == SquashKind::All {
-        set("force user", &users::anonymous_name(export.anonymous_uid));
-        set("force group", &users::group_name(export.anonymous_gid));
+    if let Some((uid, gid)) = forced_user(export) {
+        set("force user", &users::anonymous_name(uid));
+        set("force group", &users::group_name(gid));
     }
     // Previous versions: the private mount names each snapshot by its time, as clients ask for it.
     set("shadow:snapdir", SNAPSHOTS_DIRECTORY);
@@ -258,11 +259,15 @@ pub fn netbios_name(host: &str) -> String {
     }
 }
 
+/// The user and group that everybody is who uses the share.
+pub fn forced_user(export: &ExportSection) -> Option<(u32, u32)> {
+    (export.squash == SquashKind::All).then_some((export.anonymous_uid, export.anonymous_gid))
+}
+
 /// The anonymous users that exports turn everybody into.
 pub fn anonymous(config: &Config) -> Vec<(u32, u32)> {
     shared(config)
-        .filter(|(export, _)| export.squash == SquashKind::All)
-        .map(|(export, _)| (export.anonymous_uid, export.anonymous_gid))
+        .filter_map(|(export, _)| forced_user(export))
         .collect()
 }
 

@@ -348,6 +348,11 @@ level = "warn"
         self.client_with("/export", uid, groups).await
     }
 
+    /// A client of this export that says it is this user.
+    pub async fn client_as_of(&self, path: &str, uid: u32) -> Files {
+        self.client_with(path, uid, Vec::new()).await
+    }
+
     async fn client_with(&self, path: &str, uid: u32, groups: Vec<u32>) -> Files {
         let env = firn_env::real(&self.state).expect("an environment");
         let address = format!("127.0.0.1:{}", self.port);

@@ -14,6 +14,7 @@ mod check;
 mod cleaning;
 mod damage;
 mod dropped_puts;
+mod explanations;
 mod level_two;
 mod lock_administration;
 mod locks;

@@ -8,6 +8,7 @@ mod agent;
 mod bad_input;
 mod cases;
 mod durability;
+mod explanations;
 mod locks;
 mod protocols;
 mod raw_client;
