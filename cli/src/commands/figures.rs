@@ -99,6 +99,12 @@ const SIGNS: &[Sign] = &[
         "firn-edge status says why",
     ),
     sign(
+        "firn_smb_domain_down",
+        Wrong::Above(0.0),
+        "users of the domain may not be able to log in over SMB; all others are served",
+        "firn-edge status, row SMB domain, says why: controller, clock, account or winbindd",
+    ),
+    sign(
         "firn_audit_damaged",
         Wrong::Above(0.0),
         "an audit found that the store lost or altered something",

@@ -170,6 +170,13 @@ pub struct DomainPart {
     pub failures: u64,
 }
 
+impl DomainPart {
+    /// Whether users of the domain may not be able to log in. Nothing is said before the first look.
+    pub fn is_away(&self) -> bool {
+        !matches!(self.state.as_str(), "joined" | "starting")
+    }
+}
+
 /// Whether this machine has an account of the domain, as its own files say.
 pub async fn is_joined(env: &Env, paths: &Paths) -> bool {
     let configuration = paths.configuration().display().to_string();

@@ -41,6 +41,7 @@ async fn an_smbd_that_is_killed_or_hangs_is_started_anew_and_nfs_goes_on() {
     edge.until_served();
     assert!(edge.run(ALICE, "files", "ls").contains("file"));
     let figures = http(metrics, "/metrics");
+    assert!(figures.contains("firn_smb_domain_down 0"), "{figures}");
     assert!(
         figures.contains("firn_smb_serving 1") && figures.contains("firn_smb_failures_total 2"),
         "{figures}"
