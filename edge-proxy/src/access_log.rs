@@ -2,6 +2,7 @@
 //!
 //! One log for all volumes. A volume of which anything is logged is followed wherever it is served, so that paths stay right.
 
+mod domain_names;
 mod smb_peers;
 mod users;
 
@@ -215,8 +216,7 @@ pub fn start(env: &Env, edge: &EdgeConfig) -> Result<Option<AccessLog>, Failure>
         syslog: section.syslog.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
     };
-    let directories = edge.volumes.iter().map(|config| &*config.volume.state_directory);
-    let users = Users::new(env, directories);
+    let users = Users::new(env, edge);
     Ok(Some(AccessLog::start(env, options, Arc::new(users))))
 }
 

@@ -25,7 +25,7 @@ mod tools;
 mod users;
 
 pub use accounts::{Account, Accounts, Sought};
-pub use domain::DomainPart;
+pub use domain::{DomainPart, DomainSection};
 pub use samba_config::{forced_user, networks, shared};
 pub use section::{Encryption, ShareSection, SmbSection, check, is_read_only, unserved};
 pub use supervisor::{SmbPart, SmbService, Volume};

@@ -1,14 +1,10 @@
-//! Names of users for the access log: those of this machine's `/etc/passwd`, and before them those of SMB.
+//! Names of users for the access log: those of this machine's `/etc/passwd`, before them those of SMB's table, and a domain's.
 
-use crate::{accounts, smb};
+use super::domain_names::DomainNames;
+use crate::{accounts, config::EdgeConfig, smb};
 use firn_access_log::UserNames;
 use firn_env::{Env, Monotonic};
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::Mutex,
-    time::Duration,
-};
+use std::{collections::HashMap, path::PathBuf, sync::Mutex, time::Duration};
 
 /// Files are read anew after so long.
 const READ_EVERY: Duration = Duration::from_secs(60);
@@ -17,14 +13,24 @@ const READ_EVERY: Duration = Duration::from_secs(60);
 pub struct Users {
     env: Env,
     state_directories: Vec<PathBuf>,
+    domain: Option<DomainNames>,
     known: Mutex<Option<(Monotonic, HashMap<u32, String>)>>,
 }
 
 impl Users {
-    pub fn new<'a>(env: &Env, state_directories: impl Iterator<Item = &'a Path>) -> Self {
+    pub fn new(env: &Env, edge: &EdgeConfig) -> Self {
+        let directories = edge
+            .volumes
+            .iter()
+            .map(|config| config.volume.state_directory.clone());
+        // Users are those of the one volume that is shared.
+        let mut domains = edge.volumes.iter().filter_map(|config| {
+            DomainNames::start(env, config.volume.state_directory.clone(), config.smb.as_ref()?)
+        });
         Self {
             env: env.clone(),
-            state_directories: state_directories.map(Path::to_owned).collect(),
+            state_directories: directories.collect(),
+            domain: domains.next(),
             known: Mutex::new(None),
         }
     }
@@ -44,6 +50,9 @@ impl Users {
 
 impl UserNames for Users {
     fn name_of(&self, uid: u32) -> Option<String> {
+        if let Some(domain) = self.domain.as_ref().filter(|domain| domain.owns(uid)) {
+            return domain.name_of(uid);
+        }
         let now = self.env.now();
         let mut known = self.known.lock().expect("no panic under this lock");
         if known.as_ref().is_none_or(|(at, _)| now.since(*at) >= READ_EVERY) {

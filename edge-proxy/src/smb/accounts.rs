@@ -135,6 +135,17 @@ impl<'a> Accounts<'a> {
         Ok(gid.is_some_and(|gid| account.gid == gid || account.groups.contains_key(&gid)))
     }
 
+    /// The name of a user of the domain.
+    ///
+    /// # Errors
+    /// If winbindd does not answer.
+    pub async fn domain_name_of(&self, uid: u32) -> Result<Option<String>, String> {
+        let line = self.ask(&["--uid-info", &uid.to_string()]).await?;
+        Ok(line
+            .and_then(|line| account_of_line(line.trim()))
+            .map(|account| account.name))
+    }
+
     /// What winbindd says; none of what it does not know.
     async fn ask(&self, question: &[&str]) -> Result<Option<String>, String> {
         let asked = tools::run_within(
