@@ -52,7 +52,7 @@ impl Listing {
         let kept = KeptAudits::open(&config.volume.state_directory);
         let asked = match only_here {
             true => Err("only this machine was asked for".to_owned()),
-            false => Asked::ask(config).await,
+            false => Asked::ask(config, &kept).await,
         };
         match asked {
             Ok(asked) => Self::of(&kept, asked, None),
@@ -102,7 +102,7 @@ impl Listing {
         ));
         for (sequence, report) in known {
             let Some(report) = report else { continue };
-            let key = asked.keys.get(&sequence).copied().unwrap_or(Key::NotChecked);
+            let key = asked.whose(report);
             if key == Key::Strangers {
                 listing.wrong.push(format!(
                     "report {sequence}: no ownership statement of the volume names the key {} that signed it",
@@ -174,12 +174,25 @@ fn unreadable(file: &Unreadable) -> String {
 #[derive(Default)]
 struct Asked {
     reports: BTreeMap<u64, Result<SignedReport, String>>,
-    keys: BTreeMap<u64, Key>,
+    keys: BTreeMap<SignerKey, Key>,
     are_all: bool,
 }
 
+/// Epoch, grant and key.
+type SignerKey = (u64, [u8; 16], [u8; 32]);
+
+fn signer_key(signed: &SignedReport) -> SignerKey {
+    let signer = &signed.report().signer;
+    (signer.epoch, signer.grant, signer.key)
+}
+
 impl Asked {
-    async fn ask(config: &Config) -> Result<Self, String> {
+    fn whose(&self, signed: &SignedReport) -> Key {
+        let key = self.keys.get(&signer_key(signed));
+        key.copied().unwrap_or(Key::NotChecked)
+    }
+
+    async fn ask(config: &Config, kept: &KeptAudits) -> Result<Self, String> {
         let text = |failure: Failure| failure.to_string();
         let directory = &config.volume.state_directory;
         let identity = Identity::load(directory).map_err(text)?;
@@ -190,26 +203,20 @@ impl Asked {
             keys,
             volume: identity.volume,
         };
-        match env.timeout(DEADLINE, Self::of(&bucket)).await {
+        match env.timeout(DEADLINE, Self::of(&bucket, kept)).await {
             Ok(asked) => asked.map_err(|error| error.to_string()),
             Err(elapsed) => Err(elapsed.to_string()),
         }
     }
 
-    async fn of(bucket: &ReportBucket) -> Result<Self, StoreError> {
+    async fn of(bucket: &ReportBucket, kept: &KeptAudits) -> Result<Self, StoreError> {
         let Listed { reports, are_all } = bucket.list().await?;
-        let mut by_signer = BTreeMap::new();
         let mut keys = BTreeMap::new();
-        for (sequence, read) in &reports {
-            let Ok(signed) = read else { continue };
-            let signer = &signed.report().signer;
-            let of = (signer.epoch, signer.grant, signer.key);
-            let key = match by_signer.get(&of) {
-                Some(key) => *key,
-                None => bucket.whose_key(signed.report()).await?,
-            };
-            by_signer.insert(of, key);
-            keys.insert(*sequence, key);
+        for signed in reports.values().flatten().chain(kept.reports()) {
+            let signer = signer_key(signed);
+            if !keys.contains_key(&signer) {
+                keys.insert(signer, bucket.whose_key(signed.report()).await?);
+            }
         }
         Ok(Self {
             reports,

@@ -227,6 +227,10 @@ async fn a_report_that_is_altered_replaced_or_removed_is_told_wherever_that_was(
     forged.signer.key = stranger.public().to_bytes();
     let forged = SignedReport::sign(&forged, |message| stranger.sign(message)).expect("signed");
     let place = in_bucket(&cloud, 3).with_file_name(format!("{:016x}", u64::MAX - 4));
+    std::fs::write(here(&edge, 4), forged.text()).expect("written");
+    let told = edge.fail(6, &list);
+    assert!(told.contains("STRANGER'S here  "), "{told}");
+    std::fs::remove_file(here(&edge, 4)).expect("removed");
     std::fs::write(&place, forged.text()).expect("written");
     let told = edge.fail(6, &list);
     assert!(
@@ -287,7 +291,9 @@ async fn a_lost_segment_stands_in_a_signed_report_and_one_that_could_not_be_put_
     audit(&edge);
     std::fs::remove_dir_all(&place).expect("removed");
     let told = edge.succeed(&["audit", "list"]);
-    assert!(told.contains("owner's    here,bucket"), "{told}");
+    // It was signed all the same, and is here alone.
+    assert_eq!(told.matches("here,bucket").count(), 2, "{told}");
+    assert!(told.contains("owner's    here  "), "{told}");
     audit(&edge);
     let told = edge.succeed(&["audit", "list"]);
     println!("{told}");
