@@ -18,7 +18,10 @@ pub mod bucket;
 pub mod kept;
 mod writing;
 
-use crate::config::AuditSection;
+use crate::{
+    config::AuditSection,
+    periodic::{Running, ShowsWork, millis},
+};
 use bucket::ReportBucket;
 use firn_audit_report::{AskedBy, NewReport, Outcome, Report, SignedReport};
 use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError};
@@ -381,25 +384,9 @@ fn due_at(last: Option<(i64, Outcome)>, every: Duration, first_ms: i64, now_ms: 
     }
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Shows an audit as running for as long as it is not over or dropped.
-struct Running<'a>(&'a Mutex<AuditPart>);
-
-impl<'a> Running<'a> {
-    fn begin(part: &'a Mutex<AuditPart>) -> Self {
-        part.lock().expect("no panic under this lock").is_running = true;
-        Self(part)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if let Ok(mut part) = self.0.lock() {
-            part.is_running = false;
-        }
+impl ShowsWork for AuditPart {
+    fn set_running(&mut self, is_running: bool) {
+        self.is_running = is_running;
     }
 }
 

@@ -7,7 +7,11 @@
 //! An idle volume makes no request (I9), the cleaner's included. So a run is due only if something may have become garbage or
 //! ripe since the last one ([`is_due`]).
 
-use crate::{config::CleanerSection, parts::Outside};
+use crate::{
+    config::CleanerSection,
+    parts::Outside,
+    periodic::{Running, ShowsWork, millis},
+};
 use firn_anchor::Anchor;
 use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
 use firn_env::Env;
@@ -96,10 +100,6 @@ fn is_due(
         last.began_at_ms < cold_from && now_ms >= cold_from
     });
     checkpoints != last.checkpoints || is_ripe || has_cooled
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl InsideCleaner {
@@ -238,21 +238,9 @@ impl InsideCleaner {
     }
 }
 
-/// Shows a run as running for as long as it is not over or dropped.
-struct Running<'a>(&'a Mutex<CleanerPart>);
-
-impl<'a> Running<'a> {
-    fn begin(part: &'a Mutex<CleanerPart>) -> Self {
-        part.lock().expect("no panic under this lock").is_running = true;
-        Self(part)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if let Ok(mut part) = self.0.lock() {
-            part.is_running = false;
-        }
+impl ShowsWork for CleanerPart {
+    fn set_running(&mut self, is_running: bool) {
+        self.is_running = is_running;
     }
 }
 

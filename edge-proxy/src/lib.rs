@@ -43,6 +43,7 @@ mod opened;
 mod ordered_rekey;
 mod outage;
 mod parts;
+mod periodic;
 mod port_holders;
 mod program;
 mod recover;
