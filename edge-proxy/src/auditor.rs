@@ -123,7 +123,6 @@ pub struct Asked {
 /// Whose volume is audited, and who signs.
 pub struct Audited<'a> {
     pub parts: &'a Parts,
-    pub volume_name: String,
     /// `None` where another edge owns the volume, or nobody knows who does: then nothing is audited.
     pub signer: Option<OwnerSigner>,
 }
@@ -142,7 +141,6 @@ pub struct Busy;
 pub struct Auditor {
     env: Env,
     parts: Parts,
-    volume_name: String,
     signer: Option<OwnerSigner>,
     book: ProviderPrices,
     section: AuditSection,
@@ -179,7 +177,6 @@ impl Auditor {
         Self {
             env,
             parts: audited.parts.clone(),
-            volume_name: audited.volume_name,
             signer: audited.signer,
             book,
             section: section.clone(),
@@ -288,7 +285,6 @@ impl Auditor {
     async fn sign(&self, kept: &KeptAudits, began_at_ms: i64, audit: &KeptAudit) -> Option<SignedReport> {
         let signer = self.signer.as_ref()?;
         let subject = Subject {
-            volume_name: &self.volume_name,
             prices: &self.book.name,
             signer,
         };

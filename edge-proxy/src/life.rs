@@ -207,7 +207,6 @@ impl Life {
         let auditor = Arc::new(Auditor::new(
             Audited {
                 parts: &parts,
-                volume_name: opened.volume_name.clone(),
                 signer: volume.owner_signer(),
             },
             &config.audit,

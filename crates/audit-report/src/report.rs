@@ -1,5 +1,8 @@
 //! Fields of a report, in the order in which they are written.
 //!
+//! No names of people's: a copy lies unsealed in the bucket, whose readers know ids and inode numbers already (docs/formats.md), and no more
+//! than these. The ownership statement, which is sealed, has the owner's name.
+//!
 //! Probabilities are integers, in millionths and rounded down: no two programs print a fraction alike, and a report must not promise more
 //! than is true. Texts are cut to [`TEXT_BYTES_MAX`] and lists to [`NAMED_MAX`], so that a report has a bound.
 
@@ -107,8 +110,6 @@ pub struct AuditedVolume {
     pub family: [u8; 16],
     /// The volume's.
     pub id: VolumeId,
-    /// What people call it.
-    pub name: String,
 }
 
 /// Who signed: an owner of the volume.
@@ -118,8 +119,6 @@ pub struct Signer {
     /// The owner's id.
     #[serde(with = "hex")]
     pub owner: [u8; 16],
-    /// The edge's name.
-    pub name: String,
     /// Which giving of ownership: its statement in the bucket names the key.
     pub epoch: u64,
     /// What was drawn for it.
@@ -252,7 +251,7 @@ impl NewReport {
     /// The report that follows number `last`, of which `previous` is the hash; the first follows number 0. Cut to what a report may have.
     pub fn following(self, (last, previous): (u64, Option<[u8; 32]>)) -> Report {
         let Self {
-            mut volume,
+            volume,
             mut signer,
             asked_by,
             began_at_ms,
@@ -262,12 +261,7 @@ impl NewReport {
             audited,
             mut cost,
         } = self;
-        for text in [
-            &mut volume.name,
-            &mut signer.name,
-            &mut signer.program,
-            &mut cost.prices,
-        ] {
+        for text in [&mut signer.program, &mut cost.prices] {
             cut(text);
         }
         Report {

@@ -67,10 +67,15 @@ impl OwnerSigner {
 }
 
 /// What a bucket says of the key of an ownership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnnouncedKey {
     /// The statement names it.
-    Named(RootPublic),
+    Named {
+        /// The key.
+        key: RootPublic,
+        /// Whose it is.
+        owner: Owner,
+    },
     /// There is no statement of that ownership, or none that the family's keys open.
     NotThere,
     /// The statement is sealed under a key that was dropped from the ring.
@@ -95,7 +100,10 @@ pub async fn announced_key(
     };
     Ok(match OwnershipStatement::open(&bytes, keys) {
         Ok(found) if (found.volume, found.epoch, found.grant) == (volume, epoch, grant) => {
-            AnnouncedKey::Named(found.signer)
+            AnnouncedKey::Named {
+                key: found.signer,
+                owner: found.owner,
+            }
         }
         Err(NoStatement::KeyDropped(_)) => AnnouncedKey::KeyDropped,
         Ok(_) | Err(NoStatement::Other(_)) => AnnouncedKey::NotThere,

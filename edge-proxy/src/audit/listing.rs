@@ -189,7 +189,7 @@ fn signer_key(signed: &SignedReport) -> SignerKey {
 impl Asked {
     fn whose(&self, signed: &SignedReport) -> Key {
         let key = self.keys.get(&signer_key(signed));
-        key.copied().unwrap_or(Key::NotChecked)
+        key.cloned().unwrap_or(Key::NotChecked)
     }
 
     async fn ask(config: &Config, kept: &KeptAudits) -> Result<Self, String> {

@@ -44,9 +44,9 @@ pub async fn list(config: &Config, only_here: bool, output: Output) -> Result<()
 }
 
 fn signature(row: &Row) -> &'static str {
-    match row.key {
+    match &row.key {
         None => "none",
-        Some(Key::Owners) => "owner's",
+        Some(Key::Owners(_)) => "owner's",
         Some(Key::Strangers) => "STRANGER'S",
         Some(Key::Forgotten) => "old key",
         Some(Key::NotChecked) => "right",
@@ -119,6 +119,10 @@ fn as_json(listing: &Listing) -> serde_json::Value {
             Kept::Signed(signed) => Some(Hex(&signed.hash()).to_string()),
             Kept::Unsigned(_) => None,
         };
+        let edge = match &row.key {
+            Some(Key::Owners(name)) => Some(name),
+            Some(Key::Strangers | Key::Forgotten | Key::NotChecked) | None => None,
+        };
         json!({
             "sequence": row.sequence,
             "hash": hash,
@@ -126,7 +130,8 @@ fn as_json(listing: &Listing) -> serde_json::Value {
             "asked_by": row.asked_by,
             "outcome": row.last.outcome,
             "detail": row.last.detail,
-            "signed_by": row.key,
+            "signature": signature(row).to_lowercase(),
+            "edge": edge,
             "is_here": row.is_here,
             "is_in_bucket": row.is_in_bucket,
             "report": report,
@@ -147,24 +152,27 @@ pub async fn show(config: &Config, sequence: u64, output: Output) -> Result<(), 
         Output::Json => print!("{}", signed.text()),
         Output::Text => {
             print!("{}", text(&signed));
-            println!(
-                "{}",
-                match key {
-                    Key::Owners => "signature: right, and an ownership statement of the volume names the key",
-                    Key::Strangers => "signature: by a key that NO ownership statement of the volume names",
-                    Key::Forgotten =>
-                        "signature: right by the key that it names; whose that was, no key of the ring tells any more",
-                    Key::NotChecked =>
-                        "signature: right by the key that it names; the bucket was not asked whose that is",
-                }
-            );
+            println!("signature: {}", whose(&key));
         }
     }
     match key {
         Key::Strangers => Err(Failure::damaged(
             "somebody else than an owner of the volume made this report",
         )),
-        Key::Owners | Key::Forgotten | Key::NotChecked => Ok(()),
+        Key::Owners(_) | Key::Forgotten | Key::NotChecked => Ok(()),
+    }
+}
+
+fn whose(key: &Key) -> String {
+    match key {
+        Key::Owners(name) => {
+            format!("right, by edge {name}: an ownership statement of the volume names the key")
+        }
+        Key::Strangers => "by a key that NO ownership statement of the volume names".into(),
+        Key::Forgotten => {
+            "right by the key that it names; whose that was, no key of the ring tells any more".into()
+        }
+        Key::NotChecked => "right by the key that it names; the bucket was not asked whose that is".into(),
     }
 }
 
@@ -174,9 +182,8 @@ fn text(signed: &SignedReport) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "report {} of volume {} ({}): {}{}",
+        "report {} of {}: {}{}",
         report.sequence,
-        report.volume.name,
         report.volume.id,
         report.outcome.name(),
         report
@@ -186,8 +193,9 @@ fn text(signed: &SignedReport) -> String {
     );
     let _ = writeln!(
         text,
-        "  by edge {} ({}), asked by {}, from {} to {}",
-        report.signer.name,
+        "  by owner {} in epoch {} ({}), asked by {}, from {} to {}",
+        Hex(&report.signer.owner),
+        report.signer.epoch,
         report.signer.program,
         report.asked_by.name(),
         utc(report.began_at_ms),

@@ -22,11 +22,10 @@ const LOOKED: usize = 8;
 const READ_TOGETHER: usize = 16;
 
 /// Whose key signed a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// An ownership statement names it.
-    Owners,
+    /// An ownership statement names it: it is that of the edge of this name.
+    Owners(String),
     /// No ownership statement names it: somebody else made the report.
     Strangers,
     /// Nobody can tell any more: the statement is sealed under a key that was dropped.
@@ -80,7 +79,7 @@ impl ReportBucket {
                 continue;
             };
             match self.whose_key(report.report()).await? {
-                Key::Owners | Key::Forgotten => return Ok(Some(report)),
+                Key::Owners(_) | Key::Forgotten => return Ok(Some(report)),
                 Key::Strangers | Key::NotChecked => {}
             }
         }
@@ -154,8 +153,12 @@ impl ReportBucket {
         let of = (OwnershipEpoch(signer.epoch), signer.grant);
         Ok(
             match announced_key(&*self.store, &self.keys, self.volume, of).await? {
-                AnnouncedKey::Named(key) if key == RootPublic::from_bytes(signer.key) => Key::Owners,
-                AnnouncedKey::Named(_) | AnnouncedKey::NotThere => Key::Strangers,
+                AnnouncedKey::Named { key, owner }
+                    if key == RootPublic::from_bytes(signer.key) && owner.id.0 == signer.owner =>
+                {
+                    Key::Owners(owner.name)
+                }
+                AnnouncedKey::Named { .. } | AnnouncedKey::NotThere => Key::Strangers,
                 AnnouncedKey::KeyDropped => Key::Forgotten,
             },
         )

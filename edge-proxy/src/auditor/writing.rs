@@ -8,9 +8,8 @@ use firn_cleaner::{AuditReport, VolumeAudit};
 use firn_ids::parse_hex;
 use firn_volume::OwnerSigner;
 
-/// Whose volume is audited.
+/// Who signs, and by what the money is told.
 pub struct Subject<'a> {
-    pub volume_name: &'a str,
     /// By which book the store charges.
     pub prices: &'a str,
     pub signer: &'a OwnerSigner,
@@ -27,11 +26,9 @@ pub fn report(of: &Subject<'_>, began_at_ms: i64, audit: &KeptAudit) -> Option<N
         volume: AuditedVolume {
             family: of.signer.family().0,
             id: of.signer.volume(),
-            name: of.volume_name.to_owned(),
         },
         signer: Signer {
             owner: of.signer.owner().id.0,
-            name: of.signer.owner().name.clone(),
             epoch: of.signer.epoch().0,
             grant: of.signer.grant(),
             key: of.signer.public().to_bytes(),

@@ -85,8 +85,8 @@ async fn reports_are_signed_by_the_owner_and_follow_each_other_over_restarts_and
     let of = |number: usize| &audits[number]["report"];
     for (number, audit) in audits.iter().enumerate() {
         assert_eq!(
-            (&audit["sequence"], &audit["signed_by"]),
-            (&(number + 1).into(), &"owners".into())
+            (&audit["sequence"], &audit["signature"]),
+            (&(number + 1).into(), &"owner's".into())
         );
         assert_eq!(of(number)["audited"]["intact"], 100, "{audit}");
         let previous = number
@@ -94,6 +94,12 @@ async fn reports_are_signed_by_the_owner_and_follow_each_other_over_restarts_and
             .map_or(&Value::Null, |before| &audits[before]["hash"]);
         assert_eq!(&of(number)["previous"], previous, "{audit}");
     }
+    // The bucket's readers learn no names.
+    let copy = std::fs::read_to_string(in_bucket(&cloud, 1)).expect("a report");
+    for name in ["\"main\"", "\"a\""] {
+        assert!(!copy.contains(name), "{name}: {copy}");
+    }
+    assert_eq!(audits[0]["edge"], "a");
     let key = |number: usize| of(number)["signer"]["key"].as_str().expect("a key").to_owned();
     assert_eq!(key(0), key(1));
     assert_ne!(key(1), key(2));
@@ -112,7 +118,7 @@ async fn reports_are_signed_by_the_owner_and_follow_each_other_over_restarts_and
     let [one, two, three] = [&first, &second, &third].map(|path| path.to_str().expect("a path"));
     let (old, new) = (key(0), key(2));
     let told = stranger.succeed(&["audit", "verify", one, two, three, "--key", &old, "--key", &new]);
-    assert!(told.contains("report 3 of volume main"), "{told}");
+    assert!(told.contains("report 3 of vol_"), "{told}");
     let told = stranger.fail(6, &["audit", "verify", one, three, "--key", &old, "--key", &new]);
     assert!(told.contains("CHAIN BROKEN: report 2 is missing"), "{told}");
     let told = stranger.fail(6, &["audit", "verify", three, "--key", &old]);
@@ -146,7 +152,7 @@ async fn reports_are_signed_by_the_owner_and_follow_each_other_over_restarts_and
     assert!(told.contains("chain: whole, from report 1 to report 5"), "{told}");
     assert_eq!(told.matches("owner's    bucket").count(), 4, "{told}");
     let told = next.succeed(&["audit", "show", "5"]);
-    assert!(told.contains("by edge b"), "{told}");
+    assert!(told.contains("signature: right, by edge b"), "{told}");
     assert!(
         told.contains("an ownership statement of the volume names the key"),
         "{told}"
@@ -250,8 +256,8 @@ async fn a_report_that_is_altered_replaced_or_removed_is_told_wherever_that_was(
         .last()
         .expect("a report");
     assert_eq!(
-        (&newest["sequence"], &newest["signed_by"]),
-        (&5.into(), &"owners".into())
+        (&newest["sequence"], &newest["signature"]),
+        (&5.into(), &"owner's".into())
     );
 
     // Without the bucket the list is of this machine, and says so.
@@ -279,7 +285,7 @@ async fn a_lost_segment_stands_in_a_signed_report_and_one_that_could_not_be_put_
     let (_, segment) = SegmentId::parse_key(key.to_str().expect("a key")).expect("a segment");
     let told = edge.succeed(&["audit", "show", "2"]);
     println!("{told}");
-    assert!(told.starts_with("report 2 of volume main"), "{told}");
+    assert!(told.starts_with("report 2 of vol_"), "{told}");
     assert!(told.contains(&format!("  lost: segment {segment}\n")), "{told}");
     assert!(edge.succeed(&["audit", "list"]).contains("damaged"));
     std::fs::write(&victim, whole).expect("brought back");
