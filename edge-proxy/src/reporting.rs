@@ -7,9 +7,12 @@
 //!                               volume ◀── cap, snapshot policy, rekey ◀── Desired ◀── signed ─────────┘
 //! ```
 //!
+//! What an audit found to be damaged, or right again, is told at once.
+//!
 //! New writes that are refused are something: a cap that is raised is noticed by the next of them, and in half a minute without any.
 
 use crate::{
+    auditor::AuditPart,
     config::Config,
     desired::{Desired, Held},
     failure::Failure,
@@ -57,6 +60,12 @@ const LOOK: Duration = Duration::from_secs(5);
 struct Reported {
     #[serde(default)]
     desired: Option<String>,
+}
+
+/// What the last audit found to be damaged.
+fn damage(audit: AuditPart) -> Option<String> {
+    let last = audit.last.filter(|last| last.outcome == Outcome::Damaged)?;
+    Some(format!("an audit found {}", last.detail?))
 }
 
 /// The volume and how it obeys.
@@ -211,9 +220,8 @@ impl Reporting {
             Some(_) if now.is_serving() => "detached",
             _ => &now.volume.state,
         };
-        let audited = now.audit.last.filter(|last| last.outcome == Outcome::Damaged);
-        let damaged = audited.and_then(|last| Some(format!("an audit found {}", last.detail?)));
-        let error = now.volume.reason.or(away).or(damaged).or(now.commits.last_error);
+        let damage = damage(now.audit);
+        let error = now.volume.reason.or(away).or(damage).or(now.commits.last_error);
         Some(ObservedVolume {
             volume: self.joined.volume,
             state: state.into(),
@@ -280,8 +288,15 @@ impl Reporting {
 
     async fn keep_reporting(&self, meter: Option<Arc<EdgeMeter>>, observed: Arc<Observed>) {
         let mut calls = 0;
+        let mut said = damage(observed.auditor.part());
         self.say(&self.exchange(None).await);
         loop {
+            // Whether somebody writes meanwhile or not.
+            let found = damage(observed.auditor.part());
+            if found != said {
+                said = found;
+                self.is_owed.store(true, Ordering::Relaxed);
+            }
             if self.is_owed.swap(false, Ordering::Relaxed) {
                 self.say(&self.exchange(None).await);
             }

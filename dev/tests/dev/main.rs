@@ -4,6 +4,7 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
+mod auditing;
 mod bill;
 mod branch;
 mod cleaning;

@@ -1,0 +1,78 @@
+//! What an audit of an edge that joined found lost, as the service's customer sees it.
+
+use crate::{
+    branch::Branch,
+    machine::{mount, wait_for},
+    story::bytes_below,
+};
+use firn_rig::EXPORT;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const FILES: u8 = 30;
+
+/// The largest segment below a store: that of data.
+fn largest_segment(path: &Path) -> Option<PathBuf> {
+    if path.is_dir() {
+        let below = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        return below
+            .filter_map(|path| largest_segment(&path))
+            .max_by_key(|path| bytes_below(path));
+    }
+    let is_segment = path.display().to_string().contains("/log/");
+    is_segment.then(|| path.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_an_audit_finds_is_told_by_the_service_until_an_audit_finds_it_right() {
+    let Branch {
+        _place: place,
+        mut machine,
+        mut edge,
+        ..
+    } = Branch::joined().await;
+    let mut client = mount(edge.address, EXPORT).await;
+    let root = client.root.clone();
+    for number in 0..FILES {
+        let mut data = vec![0; 200_000];
+        let mut noise = blake3::Hasher::new();
+        noise.update(&[number]).finalize_xof().fill(&mut data);
+        let name = format!("file{number}");
+        client
+            .write_file(&root, name.as_bytes(), 0o644, &data)
+            .await
+            .unwrap();
+    }
+    drop(client);
+    edge.sync().await.unwrap();
+    edge.command("audit", &[]).await.unwrap();
+    let status = machine.shows(&["status"]);
+    assert!(!status.contains("an audit found"), "{status}");
+
+    let victim = largest_segment(&place.path().join("branch/store")).expect("a segment");
+    let whole = fs::read(&victim).unwrap();
+    fs::remove_file(&victim).unwrap();
+    edge.refused(6, "audit", &[]).await.unwrap();
+    let status = wait_for("the customer is told", || {
+        let status = machine.shows(&["status"]);
+        status.contains("edge office: an audit found").then_some(status)
+    });
+    assert!(
+        status.contains("lost or damaged") && status.contains("on its machine: firn-edge status"),
+        "{status}"
+    );
+    let shown = machine.shows(&["edge", "show", "office"]);
+    assert!(shown.contains("last error: an audit found"), "{shown}");
+    let told = edge.command("status", &[]).await.unwrap();
+    assert!(told.contains("lost or damaged"), "{told}");
+
+    fs::write(&victim, &whole).unwrap();
+    edge.command("audit", &[]).await.unwrap();
+    wait_for("the customer is told that it is right again", || {
+        (!machine.shows(&["status"]).contains("an audit found")).then_some(())
+    });
+    edge.stop().await.unwrap();
+    machine.stop();
+}
