@@ -1,4 +1,4 @@
-//! What an audit of an edge that joined found lost, as the service's customer sees it.
+//! Damage that an audit of an edge which joined found, as the customer sees it in the service.
 
 use crate::{
     branch::Branch,
