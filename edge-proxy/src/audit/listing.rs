@@ -18,7 +18,7 @@ use crate::{
 };
 use firn_audit_report::{AskedBy, Break, SignedReport, breaks};
 use firn_store::StoreError;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 /// One past audit.
 pub struct Row {
@@ -213,9 +213,8 @@ impl Asked {
         let Listed { reports, are_all } = bucket.list().await?;
         let mut keys = BTreeMap::new();
         for signed in reports.values().flatten().chain(kept.reports()) {
-            let signer = signer_key(signed);
-            if !keys.contains_key(&signer) {
-                keys.insert(signer, bucket.whose_key(signed.report()).await?);
+            if let Entry::Vacant(unknown) = keys.entry(signer_key(signed)) {
+                unknown.insert(bucket.whose_key(signed.report()).await?);
             }
         }
         Ok(Self {
