@@ -89,12 +89,14 @@ numbers! {
         POSIX_ACL = 1 << 20;
         MAX_PAGES = 1 << 22;
         CACHE_SYMLINKS = 1 << 23;
+        HANDLE_KILLPRIV_V2 = 1 << 28;
         SETXATTR_EXT = 1 << 29;
         INIT_EXT = 1 << 30;
 
         /// What is asked for where the kernel offers it. Not `WRITEBACK_CACHE`: with it the kernel keeps size and times for itself,
         /// which other protocols change too. With `AUTO_INVAL_DATA` it looks at the length before a read if that was invalidated; without,
-        /// it reads by the length it knows, and gives zeros for what is not there.
+        /// it reads by the length it knows, and gives zeros for what is not there. With `HANDLE_KILLPRIV_V2` set-uid and set-gid bits are
+        /// dropped here when the kernel says so, and it remembers that a file has no capabilities; without, it asks before each write.
         WANTED = ASYNC_READ
             | POSIX_LOCKS
             | BIG_WRITES
@@ -108,6 +110,7 @@ numbers! {
             | POSIX_ACL
             | MAX_PAGES
             | CACHE_SYMLINKS
+            | HANDLE_KILLPRIV_V2
             | SETXATTR_EXT
             | INIT_EXT;
         /// Without these it would not be served as documented.
@@ -126,6 +129,7 @@ numbers! {
         MTIME = 1 << 5;
         ATIME_NOW = 1 << 7;
         MTIME_NOW = 1 << 8;
+        KILL_SET_ID = 1 << 11;
     }
 }
 
@@ -136,6 +140,8 @@ pub(crate) const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// Of WRITE: mapped pages are written back, by whatever descriptor the kernel finds.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+/// Of WRITE: whoever writes may not keep set-uid and set-gid bits.
+pub(crate) const WRITE_KILL_SET_ID: u32 = 1 << 2;
 /// Of RELEASE: the owner named had the file locked by flock.
 pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// Of locks: by flock.

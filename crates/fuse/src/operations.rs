@@ -182,8 +182,12 @@ impl Operations {
                 offset,
                 flags,
                 is_from_cache,
+                kills_set_id,
                 data,
             } => {
+                if kills_set_id {
+                    self.drop_set_id(node).await?;
+                }
                 let appends = !is_from_cache && data::appends(flags);
                 self.write(node, offset, flags, appends, data).await
             }
@@ -196,6 +200,9 @@ impl Operations {
                 lock_owner,
             } => self.release(node, handle, flags, lock_owner).await,
             Operation::Allocate { offset, length, mode } => {
+                if header.uid != 0 {
+                    self.drop_set_id(node).await?;
+                }
                 self.allocate(node, (offset, length), mode, interrupted).await
             }
             Operation::Seek { offset, whence } => self.seek(node, offset, whence).await,
@@ -206,6 +213,9 @@ impl Operations {
                 length,
                 flags,
             } => {
+                if header.uid != 0 {
+                    self.drop_set_id(to).await?;
+                }
                 self.copy_range((node, offset), (to, to_offset), length, flags, interrupted)
                     .await
             }

@@ -13,6 +13,10 @@ use std::time::Duration;
 /// what nobody announces: restores by an administrator, and names after the queue of changes was full.
 pub(crate) const CACHED_FOR: Duration = Duration::from_secs(5);
 
+/// For how long it may believe that a name does not exist. What other clients make is announced too; short, since a file that does not appear
+/// is more trouble than one that has not gone yet.
+const MISSING_FOR: Duration = Duration::from_secs(1);
+
 /// What stat shows as the unit of I/O; tools copy in such pieces.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -113,6 +117,13 @@ pub(crate) fn put_entry(bytes: &mut BytesMut, node: u64, attributes: &Attributes
     bytes.put_u64_le(CACHED_FOR.as_secs());
     bytes.put_u64_le(0);
     put_attributes(bytes, attributes, live_file_system);
+}
+
+/// There is none of that name: the node 0, for [`MISSING_FOR`].
+pub(crate) fn no_entry() -> Bytes {
+    let mut bytes = BytesMut::zeroed(128);
+    bytes[16..24].copy_from_slice(&MISSING_FOR.as_secs().to_le_bytes());
+    bytes.freeze()
 }
 
 pub(crate) fn entry(node: u64, attributes: &Attributes, live_file_system: u64) -> Bytes {
@@ -270,6 +281,7 @@ mod tests {
             file_system: 1,
         };
         assert_eq!(entry(1, &attributes, 1).len(), 128);
+        assert_eq!(no_entry().len(), 128);
         assert_eq!(super::attributes(&attributes, 1).len(), 104);
         assert_eq!(opened(1, 0).len(), 16);
         assert_eq!(lock(0, 1, 2).len(), 24);

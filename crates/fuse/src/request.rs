@@ -136,6 +136,8 @@ pub(crate) enum Operation {
         flags: u32,
         /// The kernel writes mapped pages back, by whatever descriptor it finds.
         is_from_cache: bool,
+        /// Set-uid and set-gid bits go with it.
+        kills_set_id: bool,
         data: Bytes,
     },
     StatFs,
@@ -484,6 +486,7 @@ fn write(body: &mut Body) -> Result<Operation, Malformed> {
         offset,
         flags,
         is_from_cache: write_flags & abi::WRITE_CACHE != 0,
+        kills_set_id: write_flags & abi::WRITE_KILL_SET_ID != 0,
         data,
     })
 }

@@ -20,7 +20,7 @@ mod xattr;
 pub use acl::{ACL_ENTRIES_MAX, PlannedAcl, acl_after_chmod, check_acl, set_acl};
 pub use attributes::{
     FILE_BYTES_MAX, NewFile, PlannedChange, SET_GID, SET_UID, STICKY, inherit, mode_after_write,
-    set_attributes, stamp,
+    set_attributes, stamp, without_privilege,
 };
 pub use verdict::{DecidedBy, Deletion, Letters, Verdict, deletion, verdict};
 pub use xattr::{

@@ -3,10 +3,11 @@
 use super::{Operations, Outcome, superuser};
 use crate::{
     abi::set,
+    errno::Failure,
     reply::{self, Reply},
     request::SetAttr,
 };
-use firn_vfs::{SetAttributes, SetTime, Timestamp};
+use firn_vfs::{FileHandle, SetAttributes, SetTime, Timestamp, VfsError, rules::without_privilege};
 
 impl Operations {
     pub(super) async fn get_attributes(&self, node: u64) -> Outcome {
@@ -19,12 +20,14 @@ impl Operations {
 
     pub(super) async fn set_attributes(&self, node: u64, change: &SetAttr) -> Outcome {
         let file = self.handle(node)?;
+        let mut wanted = wanted(change);
+        // The file system does it by itself for a new owner or group, as for whoever is not the superuser.
+        if change.valid & set::KILL_SET_ID != 0 && wanted.size_bytes.is_some() && wanted.mode.is_none() {
+            wanted.mode = self.mode_without_set_id(file).await?;
+        }
         let changed = self
             .changing(file, superuser(), async |caller| {
-                Ok(self
-                    .vfs
-                    .set_attributes(&caller, file, wanted(change), None)
-                    .await?)
+                Ok(self.vfs.set_attributes(&caller, file, wanted, None).await?)
             })
             .await?;
         self.nodes.changed_here(node, &changed);
@@ -32,6 +35,34 @@ impl Operations {
             &changed.after,
             self.live_file_system,
         )))
+    }
+}
+
+impl Operations {
+    /// Takes from a file what makes it run as somebody else, before somebody changes what runs.
+    pub(super) async fn drop_set_id(&self, node: u64) -> Result<(), Failure> {
+        let file = self.handle(node)?;
+        let Some(mode) = self.mode_without_set_id(file).await? else {
+            return Ok(());
+        };
+        let change = SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        };
+        let changed = self
+            .changing(file, superuser(), async |caller| {
+                Ok(self.vfs.set_attributes(&caller, file, change, None).await?)
+            })
+            .await?;
+        self.nodes.changed_here(node, &changed);
+        Ok(())
+    }
+
+    /// `None`: it has nothing of the kind.
+    async fn mode_without_set_id(&self, file: FileHandle) -> Result<Option<u32>, VfsError> {
+        let mode = self.vfs.attributes(file).await?.mode;
+        let without = without_privilege(mode);
+        Ok((without != mode).then_some(without))
     }
 }
 

@@ -26,14 +26,26 @@ const PERMISSIONS: u32 = 0o7777;
 impl Operations {
     pub(super) async fn lookup(&self, header: &Header, bytes: &Bytes) -> Outcome {
         let directory = self.handle(header.node)?;
-        let found = self.vfs.lookup(&superuser(), directory, &name(bytes)?).await;
-        if let (Err(VfsError::NotFound), Some(index)) = (&found, self.case_index())
+        match self.vfs.lookup(&superuser(), directory, &name(bytes)?).await {
+            Ok((file, attributes)) => Ok(self.entry(file, &attributes)),
+            Err(VfsError::NotFound) => self.missing(header, directory, bytes),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The kernel may remember for a moment that a name does not exist: whoever makes a file asks for it several times before. Not in
+    /// snapshots and their directory, whose entries nobody announces, nor where the index has to hear of each question.
+    fn missing(&self, header: &Header, directory: FileHandle, bytes: &Bytes) -> Outcome {
+        if let Some(index) = self.case_index()
             && bytes.len() > ASKED_BYTES_MAX
         {
             index.missed_long(header.pid, header.node);
+            return Err(Errno::NOENT.into());
         }
-        let (file, attributes) = found?;
-        Ok(self.entry(file, &attributes))
+        if directory.file_system != self.live_file_system {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(Reply::Structure(reply::no_entry()))
     }
 
     /// How a name that was not found by its exact bytes is written, as smbd's module wants it: with a zero behind it.

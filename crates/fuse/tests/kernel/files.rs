@@ -6,9 +6,12 @@ use firn_session::{Changes, LockProtocol, Origin};
 use firn_vfs::Vfs;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::Write,
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
+    os::unix::{
+        fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
+        process::CommandExt,
+    },
     process::Command,
     time::{Duration, Instant},
 };
@@ -211,6 +214,61 @@ fn modes_groups_and_lists_decide_who_may() {
     shell(&made.replace("d/new", "d/inherits"));
     assert_eq!(status("d/inherits"), (1000, 3000, 0o640));
     assert_eq!(status("d/inherits.d"), (1000, 3000, 0o2750));
+}
+
+/// As a user who may write the file but neither owns it nor is the superuser.
+fn as_another(command: &str) {
+    let done = Command::new("sh")
+        .args(["-c", command])
+        .uid(4711)
+        .gid(4711)
+        .output()
+        .expect("a shell");
+    assert!(done.status.success(), "{command}: {done:?}");
+}
+
+#[test]
+fn who_changes_a_program_takes_from_it_what_makes_it_run_as_its_owner() {
+    let Some(world) = world() else { return };
+    let path = world.path("program");
+    let shown = path.display();
+    fs::write(&path, b"something").expect("written");
+    let mode = || fs::metadata(&path).expect("there").mode() & 0o7777;
+    let set = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
+    let changes = [
+        format!("printf x | dd of={shown} conv=notrunc status=none"),
+        format!("truncate -s 3 {shown}"),
+        format!("printf x >> {shown}"),
+        format!("fallocate --zero-range --length 100 {shown}"),
+    ];
+    for change in &changes {
+        set(0o6777);
+        as_another(change);
+        assert_eq!(mode(), 0o777, "{change}");
+        // Without execution as the group its bit gives no privilege.
+        set(0o2767);
+        as_another(change);
+        assert_eq!(mode(), 0o2767, "{change}");
+        set(0o6777);
+        shell(change);
+        assert_eq!(mode(), 0o6777, "{change}: by the superuser");
+    }
+    set(0o6777);
+    shell(&format!("chown 4711 {shown}"));
+    assert_eq!(mode(), 0o777, "a new owner");
+}
+
+#[test]
+fn a_write_is_one_request() {
+    let Some(world) = world() else { return };
+    let file = fs::File::create(world.path("file")).expect("made");
+    file.write_at(&[1], 0).expect("written");
+    let before = world.requests();
+    for at in 0..100 {
+        file.write_at(&[2], at * 5000).expect("written");
+    }
+    let requests = world.requests() - before;
+    assert!((100..=110).contains(&requests), "{requests} for 100 writes");
 }
 
 #[test]

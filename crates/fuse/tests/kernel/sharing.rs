@@ -56,6 +56,32 @@ fn an_open_file_stays_readable_when_its_name_is_gone_and_then_it_is_gone() {
 }
 
 #[test]
+fn a_name_that_was_missing_is_there_at_once_whoever_makes_it() {
+    let Some(world) = world() else { return };
+    fs::create_dir(world.path("d")).expect("made");
+    let directory = world.find("d");
+    for round in 0..50 {
+        let text = format!("file {round}");
+        let path = world.path(&format!("d/{text}"));
+        let before = world.requests();
+        for _ in 0..20 {
+            assert!(fs::metadata(&path).is_err());
+        }
+        // Nobody is asked each time; more than once only if a second went by.
+        assert!(world.requests() - before < 20, "{}", world.requests() - before);
+        if round % 2 == 0 {
+            let mode = CreateMode::Guarded(SetAttributes::default());
+            let text = name(&text);
+            let made = world.other.create(root(), directory, &text, mode);
+            world.runtime.block_on(made).expect("made");
+        } else {
+            fs::write(&path, b"").expect("made");
+        }
+        fs::metadata(&path).expect("it is there");
+    }
+}
+
+#[test]
 fn what_another_protocol_changes_is_seen_at_once() {
     let Some(world) = world() else { return };
     fs::create_dir(world.path("d")).expect("made");

@@ -45,7 +45,8 @@ pub fn mode_after_write(mode: u32, caller: &Credentials) -> u32 {
     }
 }
 
-fn without_privilege(mode: u32) -> u32 {
+/// The mode without what makes a file run as its owner or group.
+pub fn without_privilege(mode: u32) -> u32 {
     // Set-gid without group execution is the old mark for mandatory locking and gives no privilege.
     if mode & GROUP_EXECUTE == 0 {
         mode & !SET_UID
