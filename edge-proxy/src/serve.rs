@@ -150,6 +150,7 @@ pub(crate) fn mount_options(
             address_of: None,
         }),
         durability: config.durability(section.durability),
+        on_failed_sync: None,
     }
 }
 

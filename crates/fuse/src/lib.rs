@@ -41,5 +41,5 @@ mod written_files;
 pub use abi::KERNEL_OLDEST;
 pub use case_index::CaseIndexCounts;
 pub use device::{MountError, is_available};
-pub use mount::{Mount, MountOptions, MountRecorder, MountStatus};
+pub use mount::{Mount, MountOptions, MountRecorder, MountStatus, OnFailedSync};
 pub use traffic::TrafficCounts;

@@ -45,6 +45,16 @@ impl fmt::Debug for MountRecorder {
     }
 }
 
+/// Is told by number which process's fsync fails, before that is answered. Must not wait.
+#[derive(Clone)]
+pub struct OnFailedSync(pub Arc<dyn Fn(u32) + Send + Sync>);
+
+impl fmt::Debug for OnFailedSync {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("OnFailedSync")
+    }
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -64,6 +74,8 @@ pub struct MountOptions {
     pub case_index: bool,
     /// How durable a file is when fsync returns, or close where it is the cloud.
     pub durability: Durability,
+    /// Who is told of an fsync that fails.
+    pub on_failed_sync: Option<OnFailedSync>,
 }
 
 /// What the status page shows.
@@ -159,6 +171,7 @@ impl Mount {
             client.clone(),
             (options.access_log.clone(), options.durability),
             index,
+            options.on_failed_sync.clone(),
         );
         let failed = |source| MountError::Failed {
             path: options.path.clone(),

@@ -16,7 +16,7 @@ use crate::{
     errno::Failure,
     interrupted::Interrupted,
     locking_opens::LockingOpens,
-    mount::MountRecorder,
+    mount::{MountRecorder, OnFailedSync},
     nodes::Nodes,
     reply::{self, Reply},
     request::{Header, Operation},
@@ -46,6 +46,7 @@ pub(crate) struct Operations {
     case_index: Option<Arc<CaseIndex>>,
     written: Arc<WrittenFiles>,
     listings: Arc<AtomicU64>,
+    on_failed_sync: Option<OnFailedSync>,
     recorder: Option<MountRecorder>,
     /// `vfs` as the process behind one request uses it, if that is recorded.
     recorded: Option<Arc<RecordedVfs>>,
@@ -64,6 +65,7 @@ impl Operations {
         client: LockClient,
         (recorder, durability): (Option<MountRecorder>, Durability),
         case_index: Option<Arc<CaseIndex>>,
+        on_failed_sync: Option<OnFailedSync>,
     ) -> Self {
         let root = vfs.root();
         Self {
@@ -78,6 +80,7 @@ impl Operations {
             case_index,
             written: Arc::default(),
             listings: Arc::default(),
+            on_failed_sync,
             recorder,
             recorded: None,
             live_file_system: root.file_system,
@@ -130,6 +133,7 @@ impl Operations {
             case_index: self.case_index.clone(),
             written: self.written.clone(),
             listings: self.listings.clone(),
+            on_failed_sync: self.on_failed_sync.clone(),
             recorder: None,
             recorded: Some(recorded),
             live_file_system: self.live_file_system,
@@ -219,7 +223,13 @@ impl Operations {
                 self.copy_range((node, offset), (to, to_offset), length, flags, interrupted)
                     .await
             }
-            Operation::FSync => self.commit(node).await,
+            Operation::FSync => {
+                let synced = self.commit(node).await;
+                if let (Err(Failure::Error(_)), Some(told)) = (&synced, &self.on_failed_sync) {
+                    (told.0)(header.pid);
+                }
+                synced
+            }
             Operation::Flush { handle, lock_owner } => self.flush(node, handle, lock_owner).await,
             Operation::SetXattr {
                 name,

@@ -203,6 +203,35 @@ pub fn end_program(ancestor: u32, name: &str) {
     }
 }
 
+/// Ends the process of smbd's that a thread is of, and with it the connection of its client: a flush of it fails. Samba (seen with 4.17; its
+/// modules for streams and names take the error from where it is not) answers such a flush never, and the client would wait for ever; so it
+/// learns at once that what it wrote is not safe, and connects anew.
+pub fn end_connection(thread: u32) {
+    let Ok(status) = fs::read_to_string(format!("/proc/{thread}/status")) else {
+        return;
+    };
+    let Some(pid) = smbd_of(&status) else {
+        return;
+    };
+    tracing::warn!(
+        process = pid.as_raw_pid(),
+        "a flush of an SMB client failed: its connection is ended, so that it knows"
+    );
+    let _ = rustix::process::kill_process(pid, Signal::TERM);
+}
+
+/// The process of smbd's by what the kernel says of one of its threads; `None` if it is another program's.
+fn smbd_of(status: &str) -> Option<Pid> {
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        Some(lines.find_map(|line| line.strip_prefix(name))?.trim())
+    };
+    // The programs call themselves by the name of smbd, and what they do for whom.
+    let is_smbd = field("Name:")?.starts_with("smbd");
+    let process = field("Tgid:")?.parse().ok()?;
+    is_smbd.then(|| Pid::from_raw(process))?
+}
+
 /// The children of a process, and theirs, as the kernel lists them.
 fn descendants(of: u32) -> Vec<u32> {
     /// Far more than smbd is allowed connections.
@@ -269,6 +298,15 @@ fn started_at(id: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_is_ended_by_any_thread_of_smbds_and_no_other_program_is() {
+        let status = |name: &str| format!("Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t41\nNgid:\t0\n");
+        assert_eq!(smbd_of(&status("smbd[10.0.0.7]")), Pid::from_raw(41));
+        assert_eq!(smbd_of(&status("smbd")), Pid::from_raw(41));
+        assert_eq!(smbd_of(&status("cp")), None);
+        assert_eq!(smbd_of(""), None);
+    }
 
     #[test]
     fn a_process_is_told_from_another_of_its_number() {

@@ -29,7 +29,7 @@ use crate::{
     snapshot::LocalMountPart,
 };
 use firn_env::{Backoff, Env, Monotonic, Task};
-use firn_fuse::{Mount, MountOptions, MountRecorder};
+use firn_fuse::{Mount, MountOptions, MountRecorder, OnFailedSync};
 use firn_session::{Changes, LockProtocol, LockTable, Origin};
 use firn_vfs::Vfs;
 use futures::future::{Either, select};
@@ -406,6 +406,7 @@ impl Supervisor {
             case_index: true,
             access_log: self.volume.access_log.clone(),
             durability: self.config.smb_durability(),
+            on_failed_sync: Some(OnFailedSync(Arc::new(process::end_connection))),
         };
         let Volume {
             vfs,

@@ -313,6 +313,7 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         protocol: LockProtocol::Local,
         access_log: None,
         durability: firn_vfs::Durability::Journal,
+        on_failed_sync: None,
     };
     let again = Mount::start(
         &env,

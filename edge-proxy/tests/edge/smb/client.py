@@ -1,7 +1,7 @@
 """A client of SMB 3 for what smbclient has no words for: PORT USER PASSWORD SHARE FILE lock|flush|SDDL.
 
 lock: locks the first 100 bytes, says `held`, keeps the lock until its input ends.
-flush: writes its file anew, has it flushed, says `flushed` or what it was answered, and closes.
+flush: writes its file anew, has it flushed, says `flushed`, what it was answered, or `cut off`, and closes.
 SDDL: gives the file this ACL, says `set` or what it was answered, then on one line the security descriptor that the file has.
 """
 
@@ -12,6 +12,7 @@ from impacket.smb3structs import (
     SMB2_LOCKFLAG_EXCLUSIVE_LOCK, SMB2_LOCKFLAG_FAIL_IMMEDIATELY, SMB2_QUERY_INFO, SMB2_SET_INFO, SMB2Flush, SMB2Lock,
     SMB2QueryInfo, SMB2QueryInfo_Response, SMB2SetInfo,
 )
+from impacket.nmb import NetBIOSError, NetBIOSTimeout
 from impacket.smbconnection import SMBConnection
 
 port, user, password, share, name, what = sys.argv[1:]
@@ -45,7 +46,13 @@ elif what == "flush":
     connection.writeFile(tree, file, b"flushed by a client")
     request = SMB2Flush()
     request["FileID"] = file
-    word(ask(SMB2_FLUSH, request), "flushed")
+    try:
+        word(ask(SMB2_FLUSH, request), "flushed")
+    except NetBIOSTimeout:
+        sys.exit("not answered")
+    except (NetBIOSError, OSError):
+        print("cut off", flush=True)
+        sys.exit()
 else:
     # Samba's, which make and read descriptors.
     from samba.dcerpc import security
