@@ -7,7 +7,7 @@ use crate::fusermount;
 use rustix::{
     fs::{CWD, Mode, OFlags},
     io::Errno,
-    mount::{MountFlags, UnmountFlags},
+    mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags},
 };
 use std::{
     ffi::CString,
@@ -22,6 +22,8 @@ use std::{
 const DEVICE: &str = "/dev/fuse";
 /// The type of file system that /proc/mounts shows; how mounts of an earlier run are recognised.
 const KIND: &str = "fuse.firn";
+/// The name by which this process finds the root in itself.
+pub(crate) const ENTRANCE: &str = "root";
 /// Mounts on one directory that are taken away before it is given up.
 const STALE_MAX: usize = 16;
 
@@ -260,6 +262,21 @@ pub(crate) fn unmount(path: &Path) -> io::Result<bool> {
         },
         Err(error) => Err(error.into()),
     }
+}
+
+/// Mounts on `path`, in place of the root that the kernel made, the same root as it is found by [`ENTRANCE`]. Blocks while the kernel asks for it.
+///
+/// The kernel makes its root before it has agreed that there are access control lists, and never keeps that one's in its cache: without this
+/// each access of whoever does not own the root begins with a question for its list.
+///
+/// # Errors
+/// If the kernel or the rights of this process do not allow it; the mount is as it was. With [`Errno::NOTCONN`] it is gone.
+pub(crate) fn enter(path: &Path) -> Result<(), Errno> {
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let entered = rustix::mount::open_tree(CWD, path.join(ENTRANCE), clone)?;
+    rustix::mount::unmount(path, UnmountFlags::DETACH)?;
+    rustix::mount::move_mount(&entered, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|_| Errno::NOTCONN)
 }
 
 /// Takes a mount away from new accesses. Blocks.

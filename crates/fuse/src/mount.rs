@@ -17,6 +17,7 @@ use firn_session::{
     Watcher,
 };
 use firn_vfs::{Durability, Vfs};
+use rustix::io::Errno;
 use std::{
     fmt,
     net::IpAddr,
@@ -202,7 +203,29 @@ impl Mount {
             options,
         };
         mount.check().await?;
+        mount.enter().await?;
         Ok(mount)
+    }
+
+    /// See [`device::enter`].
+    async fn enter(&self) -> Result<(), MountError> {
+        let path = self.options.path.clone();
+        let operations = self.connection.operations();
+        operations.set_entering(true);
+        let entered = self.env.compute(move || device::enter(&path)).await;
+        operations.set_entering(false);
+        match entered {
+            Ok(()) => Ok(()),
+            Err(Errno::NOTCONN) => {
+                self.serving.abort();
+                self.following.abort();
+                Err(MountError::Kernel("its root could not be put in place".into()))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the root is that which the kernel made, and its list is asked for at each access");
+                Ok(())
+            }
+        }
     }
 
     /// Asks the kernel whether it can be used: the agreement is made after mount(2) has returned.

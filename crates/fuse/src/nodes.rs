@@ -4,6 +4,8 @@
 //! Numbers are not inode numbers since volume and snapshots use the same ones. A node also remembers up to which change its
 //! pages in the kernel are right, so that an open knows whether they may stay.
 //!
+//! The root has the kernel's own number 1, and while it is mounted under [another](Nodes::enter_root) that one.
+//!
 //! Its size is that of the kernel's own cache of inodes, which the kernel shrinks when memory is wanted.
 
 use crate::abi::ROOT_NODE;
@@ -79,6 +81,17 @@ impl Nodes {
         number
     }
 
+    /// Counts one lookup of the root under a number that is not the kernel's own; changes of the root are told to that one from now on.
+    pub(crate) fn enter_root(&self) -> u64 {
+        let mut state = self.state();
+        let handle = state.nodes[&ROOT_NODE].handle;
+        if state.numbers.get(&handle) == Some(&ROOT_NODE) {
+            state.numbers.remove(&handle);
+        }
+        drop(state);
+        self.look_up(handle)
+    }
+
     /// Takes `lookups` back; the kernel no longer knows a node without one.
     pub(crate) fn forget(&self, number: u64, lookups: u64) {
         if number == ROOT_NODE {
@@ -93,6 +106,9 @@ impl Nodes {
             let handle = node.handle;
             state.nodes.remove(&number);
             state.numbers.remove(&handle);
+            if state.nodes[&ROOT_NODE].handle == handle {
+                state.numbers.insert(handle, ROOT_NODE);
+            }
         }
     }
 
@@ -149,6 +165,24 @@ mod tests {
         nodes.forget(ROOT_NODE, 5);
         nodes.forget(99, 5);
         assert_eq!(nodes.handle(ROOT_NODE), Some(file(1)));
+    }
+
+    #[test]
+    fn the_root_goes_by_the_number_that_it_was_entered_by_until_that_is_forgotten() {
+        let nodes = Nodes::new(file(1));
+        let entered = nodes.enter_root();
+        assert_ne!(entered, ROOT_NODE);
+        assert_eq!(nodes.enter_root(), entered);
+        assert_eq!(
+            (nodes.handle(entered), nodes.number(file(1))),
+            (Some(file(1)), Some(entered))
+        );
+        assert_eq!(nodes.handle(ROOT_NODE), Some(file(1)));
+        nodes.forget(entered, 2);
+        assert_eq!(
+            (nodes.handle(entered), nodes.number(file(1))),
+            (None, Some(ROOT_NODE))
+        );
     }
 
     #[test]

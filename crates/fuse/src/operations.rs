@@ -30,7 +30,7 @@ use firn_vfs::{Attributes, Caller, Credentials, Durability, FileHandle, Name, Vf
 use rustix::io::Errno;
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// The file system as one mount uses it.
@@ -46,6 +46,7 @@ pub(crate) struct Operations {
     case_index: Option<Arc<CaseIndex>>,
     written: Arc<WrittenFiles>,
     listings: Arc<AtomicU64>,
+    entering: Arc<AtomicBool>,
     on_failed_sync: Option<OnFailedSync>,
     recorder: Option<MountRecorder>,
     /// `vfs` as the process behind one request uses it, if that is recorded.
@@ -80,6 +81,7 @@ impl Operations {
             case_index,
             written: Arc::default(),
             listings: Arc::default(),
+            entering: Arc::default(),
             on_failed_sync,
             recorder,
             recorded: None,
@@ -98,6 +100,11 @@ impl Operations {
     /// Requests that list a directory.
     pub(crate) fn listings(&self) -> u64 {
         self.listings.load(Ordering::Relaxed)
+    }
+
+    /// While set, this process finds the root in itself, by the name [`ENTRANCE`](crate::device::ENTRANCE).
+    pub(crate) fn set_entering(&self, is_entering: bool) {
+        self.entering.store(is_entering, Ordering::Release);
     }
 
     /// Whether the kernel, or the index, may have something of a file.
@@ -133,6 +140,7 @@ impl Operations {
             case_index: self.case_index.clone(),
             written: self.written.clone(),
             listings: self.listings.clone(),
+            entering: self.entering.clone(),
             on_failed_sync: self.on_failed_sync.clone(),
             recorder: None,
             recorded: Some(recorded),

@@ -119,16 +119,25 @@ pub(crate) fn put_entry(bytes: &mut BytesMut, node: u64, attributes: &Attributes
     put_attributes(bytes, attributes, live_file_system);
 }
 
+/// A node and what it is, for as long as [`CACHED_FOR`].
+pub(crate) fn entry(node: u64, attributes: &Attributes, live_file_system: u64) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(128);
+    put_entry(&mut bytes, node, attributes, live_file_system);
+    bytes.freeze()
+}
+
+/// The same for a name that the kernel is to ask for each time.
+pub(crate) fn unnamed_entry(node: u64, attributes: &Attributes, live_file_system: u64) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(128);
+    put_entry(&mut bytes, node, attributes, live_file_system);
+    bytes[16..24].fill(0);
+    bytes.freeze()
+}
+
 /// There is none of that name: the node 0, for [`MISSING_FOR`].
 pub(crate) fn no_entry() -> Bytes {
     let mut bytes = BytesMut::zeroed(128);
     bytes[16..24].copy_from_slice(&MISSING_FOR.as_secs().to_le_bytes());
-    bytes.freeze()
-}
-
-pub(crate) fn entry(node: u64, attributes: &Attributes, live_file_system: u64) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(128);
-    put_entry(&mut bytes, node, attributes, live_file_system);
     bytes.freeze()
 }
 

@@ -301,7 +301,8 @@ mod tests {
 
     #[test]
     fn a_connection_is_ended_by_any_thread_of_smbds_and_no_other_program_is() {
-        let status = |name: &str| format!("Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t41\nNgid:\t0\n");
+        let status =
+            |name: &str| format!("Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t41\nNgid:\t0\n");
         assert_eq!(smbd_of(&status("smbd[10.0.0.7]")), Pid::from_raw(41));
         assert_eq!(smbd_of(&status("smbd")), Pid::from_raw(41));
         assert_eq!(smbd_of(&status("cp")), None);

@@ -4,6 +4,7 @@ use super::{Operations, Outcome, data::access_of, name, superuser};
 use crate::{
     abi,
     case_index::{ASKED_BYTES_MAX, Answer},
+    device,
     errno::Failure,
     interrupted::Interrupted,
     reply::{self, Reply},
@@ -15,7 +16,7 @@ use firn_vfs::{
 };
 use futures::future::{Either, select};
 use rustix::io::Errno;
-use std::{pin::pin, time::Duration};
+use std::{path::Path, pin::pin, sync::atomic::Ordering, time::Duration};
 
 /// Between attempts to open what was just created.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -26,11 +27,28 @@ const PERMISSIONS: u32 = 0o7777;
 impl Operations {
     pub(super) async fn lookup(&self, header: &Header, bytes: &Bytes) -> Outcome {
         let directory = self.handle(header.node)?;
+        if self.is_entrance(header, bytes) {
+            let attributes = self.vfs.attributes(directory).await?;
+            let node = self.nodes.enter_root();
+            return Ok(Reply::Structure(reply::unnamed_entry(
+                node,
+                &attributes,
+                self.live_file_system,
+            )));
+        }
         match self.vfs.lookup(&superuser(), directory, &name(bytes)?).await {
             Ok((file, attributes)) => Ok(self.entry(file, &attributes)),
             Err(VfsError::NotFound) => self.missing(header, directory, bytes),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether this process looks for the root by another number.
+    fn is_entrance(&self, header: &Header, name: &[u8]) -> bool {
+        self.entering.load(Ordering::Acquire)
+            && header.node == abi::ROOT_NODE
+            && name == device::ENTRANCE.as_bytes()
+            && Path::new(&format!("/proc/self/task/{}", header.pid)).exists()
     }
 
     /// The kernel may remember for a moment that a name does not exist: whoever makes a file asks for it several times before. Not in

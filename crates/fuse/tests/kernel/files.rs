@@ -259,6 +259,22 @@ fn who_changes_a_program_takes_from_it_what_makes_it_run_as_its_owner() {
 }
 
 #[test]
+fn the_list_of_the_root_is_asked_for_once() {
+    let Some(world) = world() else { return };
+    fs::write(world.path("file"), b"something").expect("written");
+    let look = format!(
+        "for round in 1 2 3 4 5; do cat {} > /dev/null; done",
+        world.path("file").display()
+    );
+    as_another(&look);
+    let before = world.requests();
+    as_another(&look);
+    // Open, flush, release, and few more for what was forgotten meanwhile; a question at each step of the way would double it.
+    let requests = world.requests() - before;
+    assert!(requests <= 5 * 4, "{requests}");
+}
+
+#[test]
 fn a_write_is_one_request() {
     let Some(world) = world() else { return };
     let file = fs::File::create(world.path("file")).expect("made");
