@@ -9,7 +9,7 @@
 //! Its size is that of the kernel's own cache of inodes, which the kernel shrinks when memory is wanted.
 
 use crate::abi::ROOT_NODE;
-use firn_vfs::{ChangedAttributes, FileHandle};
+use firn_vfs::{Attributes, ChangedAttributes, FileHandle};
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard},
@@ -20,6 +20,8 @@ struct Node {
     lookups: u64,
     /// The change counter up to which cached pages are right.
     cached_change: Option<u64>,
+    /// What a directory was when its name went; it may still be open.
+    removed: Option<Box<Attributes>>,
 }
 
 struct State {
@@ -38,6 +40,7 @@ impl Nodes {
             handle: root,
             lookups: 1,
             cached_change: None,
+            removed: None,
         };
         Self(Mutex::new(State {
             nodes: HashMap::from([(ROOT_NODE, node)]),
@@ -75,6 +78,7 @@ impl Nodes {
             handle,
             lookups: 1,
             cached_change: None,
+            removed: None,
         };
         state.nodes.insert(number, node);
         state.numbers.insert(handle, number);
@@ -128,6 +132,25 @@ impl Nodes {
         {
             node.cached_change = Some(changed.after.change);
         }
+    }
+
+    /// The name of a directory went, by this mount: who has it open may still ask what it is, until the kernel forgets it.
+    pub(crate) fn remove_directory(&self, handle: FileHandle, attributes: Attributes) {
+        let mut state = self.state();
+        if let Some(number) = state.numbers.get(&handle).copied()
+            && let Some(node) = state.nodes.get_mut(&number)
+        {
+            node.removed = Some(Box::new(Attributes {
+                links: 0,
+                ..attributes
+            }));
+        }
+    }
+
+    /// What a directory without a name was.
+    pub(crate) fn removed(&self, number: u64) -> Option<Attributes> {
+        let state = self.state();
+        state.nodes.get(&number)?.removed.as_deref().cloned()
     }
 
     /// All numbers.

@@ -11,7 +11,13 @@ use firn_vfs::{FileHandle, SetAttributes, SetTime, Timestamp, VfsError, rules::w
 
 impl Operations {
     pub(super) async fn get_attributes(&self, node: u64) -> Outcome {
-        let attributes = self.vfs.attributes(self.handle(node)?).await?;
+        let attributes = match (
+            self.vfs.attributes(self.handle(node)?).await,
+            self.nodes.removed(node),
+        ) {
+            (Err(VfsError::Stale), Some(removed)) => removed,
+            (attributes, _) => attributes?,
+        };
         Ok(Reply::Structure(reply::attributes(
             &attributes,
             self.live_file_system,

@@ -12,7 +12,7 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use firn_vfs::{
-    Caller, CreateMode, Created, Durability, FileHandle, FileKind, Name, SetAttributes, VfsError,
+    Attributes, Caller, CreateMode, Created, Durability, FileHandle, FileKind, Name, SetAttributes, VfsError,
 };
 use futures::future::{Either, select};
 use rustix::io::Errno;
@@ -218,10 +218,20 @@ impl Operations {
 
     pub(super) async fn remove_directory(&self, directory: u64, bytes: &Bytes) -> Outcome {
         let directory = self.handle(directory)?;
-        self.vfs
-            .remove_directory(&superuser(), directory, &name(bytes)?)
-            .await?;
+        let name = name(bytes)?;
+        let removed = self.known_directory(directory, &name).await;
+        self.vfs.remove_directory(&superuser(), directory, &name).await?;
+        if let Some((handle, attributes)) = removed {
+            self.nodes.remove_directory(handle, attributes);
+        }
         Ok(Reply::Empty)
+    }
+
+    /// The directory of that name, if there is one and the kernel knows it.
+    async fn known_directory(&self, directory: FileHandle, name: &Name) -> Option<(FileHandle, Attributes)> {
+        let (handle, attributes) = self.vfs.lookup(&superuser(), directory, name).await.ok()?;
+        let is_known = attributes.kind == FileKind::Directory && self.nodes.number(handle).is_some();
+        is_known.then_some((handle, attributes))
     }
 
     pub(super) async fn rename(&self, from: (u64, &Bytes), to: (u64, &Bytes), flags: u32) -> Outcome {
@@ -231,9 +241,14 @@ impl Operations {
         }
         let (from_directory, to_directory) = (self.handle(from.0)?, self.handle(to.0)?);
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
+        let target = self.known_directory(to_directory, &to_name).await;
         self.vfs
             .rename(&superuser(), from_directory, &from_name, to_directory, &to_name)
             .await?;
+        // Counts only once the directory itself is gone.
+        if let Some((handle, attributes)) = target {
+            self.nodes.remove_directory(handle, attributes);
+        }
         Ok(Reply::Empty)
     }
 

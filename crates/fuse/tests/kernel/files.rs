@@ -259,6 +259,29 @@ fn who_changes_a_program_takes_from_it_what_makes_it_run_as_its_owner() {
 }
 
 #[test]
+fn a_directory_that_is_open_is_known_without_a_name() {
+    let Some(world) = world() else { return };
+    for path in ["removed", "replaced", "other"] {
+        fs::create_dir(world.path(path)).expect("made");
+    }
+    let (removed, replaced) = (
+        fs::File::open(world.path("removed")),
+        fs::File::open(world.path("replaced")),
+    );
+    let (removed, replaced) = (removed.expect("open"), replaced.expect("open"));
+    let inode = removed.metadata().expect("there").ino();
+    fs::remove_dir(world.path("removed")).expect("removed");
+    fs::rename(world.path("other"), world.path("replaced")).expect("renamed");
+    for directory in [&removed, &replaced] {
+        let metadata = directory.metadata().expect("still open");
+        assert!(metadata.is_dir());
+        assert_eq!(metadata.nlink(), 0);
+    }
+    assert_eq!(removed.metadata().expect("still open").ino(), inode);
+    assert!(fs::metadata(world.path("removed")).is_err());
+}
+
+#[test]
 fn the_list_of_the_root_is_asked_for_once() {
     let Some(world) = world() else { return };
     fs::write(world.path("file"), b"something").expect("written");
