@@ -33,10 +33,16 @@ const KILL_WITHIN: Duration = Duration::from_secs(10);
 /// both are to be seen ([`Paths::stage`]); which names the C library asks whom for, which is there only with a domain, winbindd, its log, and
 /// the configuration; then smbd's command. winbindd is started anew whenever it ends; its socket is where the C library's module looks for it.
 /// File systems of servers are taken out of its table of mounts: Samba's module for names looks at each mount whenever a client connects, and one whose
-/// server is away would keep the client waiting. Beside the accounts the daemon that caches the machine's own is hidden. It ends when nothing is left, after 5 s at most.
+/// server is away would keep the client waiting. Its /etc is one of its own, of links to the machine's: what is mounted on a file is gone as soon as
+/// anybody replaces that file, as useradd does with the machine's accounts. Beside the accounts the daemon that caches the machine's own is hidden. It ends when nothing is left, after 5 s at most.
 const FIRST: &str = r#"
-mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/group || exit 71
-mount -t tmpfs -o size=16k,mode=755 tmpfs "$5" && mkdir -m 755 "$5/files" "$5/run" || exit 71
+mount -t tmpfs -o size=16k,mode=755 tmpfs "$5" && mkdir -m 755 "$5/files" "$5/run" "$5/etc" || exit 71
+mount --rbind /etc "$5/etc" && mount -t tmpfs -o size=1m,mode=755 tmpfs /etc && ln -s "$5"/etc/* /etc/ || exit 71
+for at in "$5"/etc/*; do
+  if [ -L "$at" ]; then cp -P --remove-destination "$at" /etc/ || exit 71; fi
+done
+own() { rm -f "/etc/$2" && : > "/etc/$2" && mount --bind "$1" "/etc/$2" || exit 71; }
+own "$1" passwd; own "$2" group
 mount --bind "$3" "$5/files" && mount --bind "$4" "$5/run" || exit 71
 while read -r _ where kind _; do
   case "$kind" in nfs|nfs4|cifs|smb3|ceph|fuse.sshfs|fuse.glusterfs) umount --lazy --no-canonicalize "$where" ;; esac
@@ -48,7 +54,8 @@ keep() {
 }
 keeper=
 if [ -e "$6" ]; then
-  mkdir -p /run/samba && mount --bind "$4/samba" /run/samba && mount --bind "$6" /etc/nsswitch.conf || exit 71
+  mkdir -p /run/samba && mount --bind "$4/samba" /run/samba || exit 71
+  own "$6" nsswitch.conf
   keep "$7" --foreground --no-process-group "--option=log file=$8" --configfile "$9" &
   keeper=$!
 fi

@@ -222,13 +222,18 @@ level = "warn"
     /// Starts `run` and waits until it serves.
     pub fn start(&mut self, more: &[&str]) {
         let arguments: Vec<_> = ["run"].iter().chain(more).copied().collect();
+        let command = self.prepared(&arguments);
+        self.start_by(command);
+    }
+
+    /// The same by another command.
+    pub fn start_by(&mut self, mut command: Command) {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.log_path())
             .expect("a log");
-        let mut child = self
-            .prepared(&arguments)
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()

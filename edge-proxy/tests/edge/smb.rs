@@ -9,6 +9,7 @@ mod bad_input;
 mod cases;
 mod durability;
 mod explanations;
+mod floods;
 mod locks;
 mod protocols;
 mod raw_client;

@@ -6,6 +6,7 @@ use std::{
     fs,
     io::Write,
     os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -191,10 +192,10 @@ impl Foreign {
         );
         let configuration = place.join("smb.conf");
         fs::write(&configuration, text).expect("written");
-        let child = std::process::Command::new("/usr/sbin/smbd")
+        let child = Command::new("/usr/sbin/smbd")
             .args(["--foreground", "--no-process-group", "--configfile"])
             .arg(&configuration)
-            .stdin(std::process::Stdio::null())
+            .stdin(Stdio::null())
             // It ends its whole group with itself.
             .process_group(0)
             .spawn()
@@ -285,6 +286,47 @@ async fn beside_the_distributions_own_smbd_the_edge_says_so_and_serves_once_that
         "{checked}"
     );
     edge.edge.stop();
+}
+
+#[test]
+fn users_log_in_though_the_accounts_of_the_machine_are_replaced_meanwhile() {
+    let cloud = Cloud::new();
+    let Some(mut edge) = shared(&cloud, "") else {
+        return;
+    };
+    edge.add_user(ALICE, &["--uid", "1001"]);
+    // A machine whose /etc is a copy, where replacing a file is nobody's trouble.
+    let etc = cloud.path().join("etc");
+    let copied = Command::new("cp").arg("-a").arg("/etc").arg(&etc).status();
+    assert!(copied.expect("cp runs").success());
+    let run = edge.edge.prepared(&["run"]);
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount --bind \"$1\" /etc && shift && exec \"$@\"",
+            "sh",
+        ])
+        .arg(&etc)
+        .arg(run.get_program())
+        .args(run.get_args())
+        .stdin(Stdio::null());
+    edge.edge.start_by(command);
+    edge.until_served();
+    edge.run(ALICE, "files", "ls");
+    // As useradd and groupadd do.
+    for name in ["passwd", "group", "nsswitch.conf"] {
+        let (old, new) = (etc.join(name), etc.join(format!("{name}+")));
+        fs::copy(&old, &new).expect("copied");
+        fs::rename(&new, &old).expect("replaced");
+    }
+    edge.run(ALICE, "files", "mkdir directory; ls");
+    edge.add_user(super::BOB, &["--uid", "1002"]);
+    edge.run(super::BOB, "files", "ls");
+    edge.edge.stop();
+    assert!(processes(&edge.edge.state).is_empty());
 }
 
 #[test]
