@@ -159,7 +159,7 @@ impl Operations {
         match operation {
             Operation::Lookup { name } => self.lookup(header, &name).await,
             Operation::GetAttr => self.get_attributes(node).await,
-            Operation::SetAttr(change) => self.set_attributes(node, &change).await,
+            Operation::SetAttr(change) => self.set_attributes(header, &change).await,
             Operation::ReadLink => self.read_link(node).await,
             Operation::Symlink { name, target } => self.symlink(header, &name, target).await,
             Operation::MkNod {
@@ -198,7 +198,7 @@ impl Operations {
                 data,
             } => {
                 if kills_set_id {
-                    self.drop_set_id(node).await?;
+                    self.drop_set_id(header, node).await?;
                 }
                 let appends = !is_from_cache && data::appends(flags);
                 self.write(node, offset, flags, appends, data).await
@@ -213,7 +213,7 @@ impl Operations {
             } => self.release(node, handle, flags, lock_owner).await,
             Operation::Allocate { offset, length, mode } => {
                 if header.uid != 0 {
-                    self.drop_set_id(node).await?;
+                    self.drop_set_id(header, node).await?;
                 }
                 self.allocate(node, (offset, length), mode, interrupted).await
             }
@@ -226,7 +226,7 @@ impl Operations {
                 flags,
             } => {
                 if header.uid != 0 {
-                    self.drop_set_id(to).await?;
+                    self.drop_set_id(header, to).await?;
                 }
                 self.copy_range((node, offset), (to, to_offset), length, flags, interrupted)
                     .await

@@ -5,9 +5,12 @@ use crate::{
     abi::set,
     errno::Failure,
     reply::{self, Reply},
-    request::SetAttr,
+    request::{Header, SetAttr},
 };
-use firn_vfs::{FileHandle, SetAttributes, SetTime, Timestamp, VfsError, rules::without_privilege};
+use firn_vfs::{
+    Attributes, FileHandle, FileKind, SetAttributes, SetTime, Timestamp, VfsError,
+    rules::{SET_GID, without_privilege},
+};
 
 impl Operations {
     pub(super) async fn get_attributes(&self, node: u64) -> Outcome {
@@ -24,12 +27,18 @@ impl Operations {
         )))
     }
 
-    pub(super) async fn set_attributes(&self, node: u64, change: &SetAttr) -> Outcome {
+    pub(super) async fn set_attributes(&self, header: &Header, change: &SetAttr) -> Outcome {
+        let node = header.node;
         let file = self.handle(node)?;
         let mut wanted = wanted(change);
+        if wanted == SetAttributes::default() {
+            // So the kernel asks, before an operation that says nothing of it, that what makes the file run as its owner goes.
+            self.drop_set_id(header, node).await?;
+            return self.get_attributes(node).await;
+        }
         // The file system does it by itself for a new owner or group, as for whoever is not the superuser.
         if change.valid & set::KILL_SET_ID != 0 && wanted.size_bytes.is_some() && wanted.mode.is_none() {
-            wanted.mode = self.mode_without_set_id(file).await?;
+            wanted.mode = self.mode_without_set_id(header, file).await?;
         }
         let changed = self
             .changing(file, superuser(), async |caller| {
@@ -46,9 +55,9 @@ impl Operations {
 
 impl Operations {
     /// Takes from a file what makes it run as somebody else, before somebody changes what runs.
-    pub(super) async fn drop_set_id(&self, node: u64) -> Result<(), Failure> {
+    pub(super) async fn drop_set_id(&self, header: &Header, node: u64) -> Result<(), Failure> {
         let file = self.handle(node)?;
-        let Some(mode) = self.mode_without_set_id(file).await? else {
+        let Some(mode) = self.mode_without_set_id(header, file).await? else {
             return Ok(());
         };
         let change = SetAttributes {
@@ -64,11 +73,15 @@ impl Operations {
         Ok(())
     }
 
-    /// `None`: it has nothing of the kind.
-    async fn mode_without_set_id(&self, file: FileHandle) -> Result<Option<u32>, VfsError> {
-        let mode = self.vfs.attributes(file).await?.mode;
-        let without = without_privilege(mode);
-        Ok((without != mode).then_some(without))
+    /// `None`: it has nothing of the kind. Who is not in the file's group takes set-gid from it whether the group may execute it or not, as
+    /// the kernel has it of its own file systems.
+    async fn mode_without_set_id(&self, header: &Header, file: FileHandle) -> Result<Option<u32>, VfsError> {
+        let Attributes { mode, gid, kind, .. } = self.vfs.attributes(file).await?;
+        let mut without = without_privilege(mode);
+        if header.gid != gid {
+            without &= !SET_GID;
+        }
+        Ok((kind == FileKind::Regular && without != mode).then_some(without))
     }
 }
 
