@@ -3,11 +3,11 @@
 //! The mount never honours set-uid bits and device nodes: whoever may write through another protocol must not become root
 //! on this machine.
 
-use crate::fusermount;
+use crate::{fusermount, staging::Staging};
 use rustix::{
     fs::{CWD, Mode, OFlags},
     io::Errno,
-    mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags},
+    mount::{MountFlags, UnmountFlags},
 };
 use std::{
     ffi::CString,
@@ -22,8 +22,6 @@ use std::{
 const DEVICE: &str = "/dev/fuse";
 /// The type of file system that /proc/mounts shows; how mounts of an earlier run are recognised.
 const KIND: &str = "fuse.firn";
-/// The name by which this process finds the root in itself.
-pub(crate) const ENTRANCE: &str = "root";
 /// Mounts on one directory that are taken away before it is given up.
 const STALE_MAX: usize = 16;
 
@@ -98,13 +96,13 @@ pub fn is_available() -> bool {
     Path::new(DEVICE).exists()
 }
 
-/// Mounts on `path`, after what a killed process of ours left there was taken away. Blocks.
+/// Mounts, to be published on `path`, after what a killed process of ours left there was taken away. Without a [`Staging`] it is there already. Blocks.
 pub(crate) fn mount(
     path: &Path,
     source: &str,
     read_only: bool,
     allow_other: bool,
-) -> Result<OwnedFd, MountError> {
+) -> Result<(OwnedFd, Option<Staging>), MountError> {
     unmount_stale(path)?;
     let status = fs::metadata(path).and_then(|status| match status.is_dir() {
         true => Ok(()),
@@ -114,18 +112,22 @@ pub(crate) fn mount(
         path: path.to_owned(),
         source,
     })?;
+    let staging = Staging::new()
+        .inspect_err(|error| tracing::debug!(%error, "no directory to mount in before anybody sees it"))
+        .ok();
+    let at = staging.as_ref().map_or(path, Staging::path);
     // A container may give its root no such capability: fusermount3 would have it neither.
-    let by_itself = mount_by_itself(path, source, read_only, allow_other);
-    match by_itself {
+    match mount_by_itself((path, at), source, read_only, allow_other) {
         Err(MountError::NotPermitted { .. }) if !rustix::process::geteuid().is_root() => {
-            fusermount::mount(path, source, read_only, allow_other)
+            Ok((fusermount::mount(path, source, read_only, allow_other)?, None))
         }
-        mounted => mounted,
+        mounted => Ok((mounted?, staging)),
     }
 }
 
+/// `at`: where it is mounted, for `path`.
 fn mount_by_itself(
-    path: &Path,
+    (path, at): (&Path, &Path),
     source: &str,
     read_only: bool,
     allow_other: bool,
@@ -150,11 +152,11 @@ fn mount_by_itself(
     if read_only {
         flags |= MountFlags::RDONLY;
     }
-    rustix::mount::mount(source, path, KIND, flags, Some(data.as_c_str())).map_err(failed)?;
+    rustix::mount::mount(source, at, KIND, flags, Some(data.as_c_str())).map_err(failed)?;
     Ok(device)
 }
 
-fn classify(path: &Path, error: Errno) -> MountError {
+pub(crate) fn classify(path: &Path, error: Errno) -> MountError {
     let path = path.to_owned();
     match error {
         Errno::PERM | Errno::ACCESS => MountError::NotPermitted {
@@ -262,21 +264,6 @@ pub(crate) fn unmount(path: &Path) -> io::Result<bool> {
         },
         Err(error) => Err(error.into()),
     }
-}
-
-/// Mounts on `path`, in place of the root that the kernel made, the same root as it is found by [`ENTRANCE`]. Blocks while the kernel asks for it.
-///
-/// The kernel makes its root before it has agreed that there are access control lists, and never keeps that one's in its cache: without this
-/// each access of whoever does not own the root begins with a question for its list.
-///
-/// # Errors
-/// If the kernel or the rights of this process do not allow it; the mount is as it was. With [`Errno::NOTCONN`] it is gone.
-pub(crate) fn enter(path: &Path) -> Result<(), Errno> {
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let entered = rustix::mount::open_tree(CWD, path.join(ENTRANCE), clone)?;
-    rustix::mount::unmount(path, UnmountFlags::DETACH)?;
-    rustix::mount::move_mount(&entered, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|_| Errno::NOTCONN)
 }
 
 /// Takes a mount away from new accesses. Blocks.

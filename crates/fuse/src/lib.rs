@@ -35,6 +35,7 @@ mod nodes;
 mod operations;
 mod reply;
 mod request;
+mod staging;
 mod traffic;
 mod written_files;
 

@@ -7,6 +7,7 @@ use crate::{
     indexed::IndexedVfs,
     invalidation,
     operations::Operations,
+    staging::Staging,
     traffic::TrafficCounts,
 };
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use firn_session::{
     Watcher,
 };
 use firn_vfs::{Durability, Vfs};
-use rustix::io::Errno;
 use std::{
     fmt,
     net::IpAddr,
@@ -124,7 +124,11 @@ impl MountOptions {
     /// [`MountError`].
     pub fn check(&self) -> Result<(), MountError> {
         let Self { path, source, .. } = self;
-        drop(device::mount(path, source, self.read_only, self.allow_other)?);
+        let (device, staging) = device::mount(path, source, self.read_only, self.allow_other)?;
+        drop(device);
+        if staging.is_some() {
+            return Ok(());
+        }
         device::detach(path).map_err(|source| MountError::Failed {
             path: path.clone(),
             source,
@@ -164,7 +168,7 @@ impl Mount {
             ..
         } = options.clone();
         let work = move || device::mount(&path, &source, read_only, allow_other);
-        let device = env.compute(work).await?;
+        let (device, staging) = env.compute(work).await?;
         let operations = Operations::new(
             env,
             vfs,
@@ -202,50 +206,44 @@ impl Mount {
             serving,
             options,
         };
-        mount.check().await?;
-        mount.enter().await?;
+        mount.publish(staging).await?;
         Ok(mount)
     }
 
-    /// See [`device::enter`].
-    async fn enter(&self) -> Result<(), MountError> {
+    /// Asks the kernel whether it can be used, and mounts it where it is wanted.
+    async fn publish(&self, staging: Option<Staging>) -> Result<(), MountError> {
         let path = self.options.path.clone();
-        let operations = self.connection.operations();
-        operations.set_entering(true);
-        let entered = self.env.compute(move || device::enter(&path)).await;
-        operations.set_entering(false);
-        match entered {
-            Ok(()) => Ok(()),
-            Err(Errno::NOTCONN) => {
-                self.serving.abort();
-                self.following.abort();
-                Err(MountError::Kernel("its root could not be put in place".into()))
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the root is that which the kernel made, and its list is asked for at each access");
-                Ok(())
-            }
-        }
-    }
-
-    /// Asks the kernel whether it can be used: the agreement is made after mount(2) has returned.
-    async fn check(&self) -> Result<(), MountError> {
-        let path = self.options.path.clone();
-        let asked = self
-            .env
-            .compute(move || rustix::fs::statvfs(&path).map(drop))
-            .await;
-        match asked {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.serving.abort();
-                self.following.abort();
-                let path = self.options.path.clone();
+        let Some(staging) = staging else {
+            let checked = self.check(path.clone()).await;
+            if checked.is_err() {
                 // What is left of it.
                 let _ = self.env.compute(move || device::detach(&path)).await;
-                Err(MountError::Kernel(error.to_string()))
             }
+            return checked;
+        };
+        self.check(staging.path().to_owned()).await?;
+        let operations = self.connection.operations();
+        operations.set_entering(true);
+        let published = self.env.compute(move || staging.publish(&path)).await;
+        operations.set_entering(false);
+        if published.is_err() {
+            self.stop();
         }
+        published
+    }
+
+    fn stop(&self) {
+        self.serving.abort();
+        self.following.abort();
+    }
+
+    /// The agreement with the kernel is made after mount(2) has returned.
+    async fn check(&self, at: PathBuf) -> Result<(), MountError> {
+        let asked = self.env.compute(move || rustix::fs::statvfs(&at).map(drop)).await;
+        asked.map_err(|error| {
+            self.stop();
+            MountError::Kernel(error.to_string())
+        })
     }
 
     /// Where.
@@ -286,8 +284,7 @@ impl Mount {
                 tracing::warn!(path = %shown, "the kernel does not end the mount; the next start takes it away")
             }
         }
-        self.serving.abort();
-        self.following.abort();
+        self.stop();
         self.files.release_client(&self.client).await;
     }
 }

@@ -102,7 +102,7 @@ impl Operations {
         self.listings.load(Ordering::Relaxed)
     }
 
-    /// While set, this process finds the root in itself, by the name [`ENTRANCE`](crate::device::ENTRANCE).
+    /// While set, this process finds the root in itself, by the name [`ENTRANCE`](crate::staging::ENTRANCE).
     pub(crate) fn set_entering(&self, is_entering: bool) {
         self.entering.store(is_entering, Ordering::Release);
     }

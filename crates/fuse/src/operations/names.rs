@@ -4,11 +4,11 @@ use super::{Operations, Outcome, data::access_of, name, superuser};
 use crate::{
     abi,
     case_index::{ASKED_BYTES_MAX, Answer},
-    device,
     errno::Failure,
     interrupted::Interrupted,
     reply::{self, Reply},
     request::Header,
+    staging,
 };
 use bytes::{Bytes, BytesMut};
 use firn_vfs::{
@@ -47,7 +47,7 @@ impl Operations {
     fn is_entrance(&self, header: &Header, name: &[u8]) -> bool {
         self.entering.load(Ordering::Acquire)
             && header.node == abi::ROOT_NODE
-            && name == device::ENTRANCE.as_bytes()
+            && name == staging::ENTRANCE.as_bytes()
             && Path::new(&format!("/proc/self/task/{}", header.pid)).exists()
     }
 

@@ -297,6 +297,51 @@ fn the_list_of_the_root_is_asked_for_once() {
 }
 
 #[test]
+fn what_is_written_as_soon_as_a_mount_is_seen_is_in_the_volume() {
+    let Some(world) = world() else { return };
+    let env = firn_env::real(world.directory.path()).expect("an environment");
+    let changes = Changes::new(&env);
+    let path = world.directory.path().join("again");
+    fs::create_dir(&path).expect("made");
+    for round in 0..20 {
+        let file = path.join(format!("file {round}"));
+        let line = format!(" {} ", path.display());
+        let first = std::thread::spawn(move || {
+            let began = Instant::now();
+            while !fs::read_to_string("/proc/self/mountinfo")
+                .expect("read")
+                .contains(&line)
+            {
+                assert!(began.elapsed() < Duration::from_secs(60), "never mounted");
+            }
+            fs::write(file, b"first").expect("written");
+        });
+        let options = MountOptions {
+            path: path.clone(),
+            source: "firn:again".into(),
+            read_only: false,
+            allow_other: false,
+            case_index: false,
+            protocol: LockProtocol::Local,
+            access_log: None,
+            durability: firn_vfs::Durability::Journal,
+            on_failed_sync: None,
+        };
+        let locks = world.locks.clone();
+        let mount = Mount::start(&env, options, world.model.clone(), locks, &changes, Origin(2));
+        let mount = world.runtime.block_on(mount).expect("mounted");
+        first.join().expect("no panic");
+        world.find(&format!("file {round}"));
+        world.runtime.block_on(mount.unmount());
+    }
+    assert_eq!(
+        fs::read_dir(&path).expect("listed").count(),
+        0,
+        "nothing below the mount"
+    );
+}
+
+#[test]
 fn a_write_is_one_request() {
     let Some(world) = world() else { return };
     let file = fs::File::create(world.path("file")).expect("made");
