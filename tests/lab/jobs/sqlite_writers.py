@@ -1,6 +1,10 @@
-"""sqlite_writers.py PATH…: two writers a path, each adding 1 to the same row 40 times; the sum must come out."""
+"""sqlite_writers.py PATH…: two writers a path, each adding 1 to the same row 40 times; the sum must come out.
+
+SQLITE_VFS names how SQLite locks, if not by byte ranges: `unix-dotfile` by a directory that only one can make.
+"""
 
 import multiprocessing
+import os
 import sqlite3
 import sys
 
@@ -8,7 +12,8 @@ TRANSACTIONS = 40
 
 
 def connect(path):
-    connection = sqlite3.connect(path, timeout=120, isolation_level=None)
+    vfs = os.environ.get("SQLITE_VFS", "unix")
+    connection = sqlite3.connect(f"file:{path}?vfs={vfs}", timeout=120, isolation_level=None, uri=True)
     connection.execute("pragma synchronous=full")
     return connection
 
