@@ -12,7 +12,7 @@ use firn_store::{DirectoryStore, Store, StoreUrl};
 use object_store::{
     BackoffConfig, ClientOptions, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
-    azure::MicrosoftAzureBuilder,
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
     gcp::GoogleCloudStorageBuilder,
 };
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
@@ -170,7 +170,7 @@ pub async fn open(env: &Env, url: &StoreUrl, credentials: &Credentials) -> Resul
 }
 
 /// Deadlines are those of firn-store's retrying layer, which knows how many bytes a request moves.
-fn client_options(endpoint: Option<&str>) -> ClientOptions {
+pub(crate) fn client_options(endpoint: Option<&str>) -> ClientOptions {
     ClientOptions::new()
         .with_timeout_disabled()
         .with_connect_timeout(CONNECT_TIMEOUT)
@@ -250,15 +250,14 @@ fn s3_bucket_url(endpoint: Option<&str>, bucket: &str, region: &str, path_style:
     }
 }
 
-fn azure(
+/// Who Firn is to a storage account, and the account's name: for its blobs and its tables.
+pub(crate) fn azure_builder(
     env: &Env,
-    url: &StoreUrl,
+    url: &dyn fmt::Display,
     credentials: &Credentials,
-    container: &str,
     account: Option<String>,
-    endpoint: Option<String>,
-) -> Result<AzureContainer, OpenError> {
-    let mut builder = match credentials {
+) -> Result<(MicrosoftAzureBuilder, String), OpenError> {
+    let builder = match credentials {
         Credentials::Environment => MicrosoftAzureBuilder::from_env(),
         Credentials::AzureKey(key) => MicrosoftAzureBuilder::new().with_access_key(key),
         Credentials::AzureSas(signature) => {
@@ -282,15 +281,33 @@ fn azure(
                 "the storage account is not known; add account=… to the URL or set AZURE_STORAGE_ACCOUNT_NAME"
                     .into(),
         })?;
-    let options = client_options(endpoint.as_deref());
-    let service = endpoint.unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
-    builder = builder
+    let builder = builder
         .with_account(&account)
-        .with_container_name(container)
-        .with_endpoint(service.clone())
-        .with_client_options(options.clone())
         .with_retry(no_retries())
         .with_http_connector(RefusalConnector);
+    Ok((builder, account))
+}
+
+/// The account's key, if there is one.
+pub(crate) fn azure_key(builder: &MicrosoftAzureBuilder) -> Option<String> {
+    builder.get_config_value(&AzureConfigKey::AccessKey)
+}
+
+fn azure(
+    env: &Env,
+    url: &StoreUrl,
+    credentials: &Credentials,
+    container: &str,
+    account: Option<String>,
+    endpoint: Option<String>,
+) -> Result<AzureContainer, OpenError> {
+    let (builder, account) = azure_builder(env, url, credentials, account)?;
+    let options = client_options(endpoint.as_deref());
+    let service = endpoint.unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
+    let builder = builder
+        .with_container_name(container)
+        .with_endpoint(service.clone())
+        .with_client_options(options.clone());
     let store = builder.build().map_err(|error| configuration(url, &error))?;
     AzureContainer::new(store, &options, &account, format!("{service}/{container}"))
         .map_err(|error| configuration(url, &error))
@@ -320,7 +337,7 @@ fn gcs(
     })
 }
 
-fn wrong_credentials(url: &StoreUrl, given: &Credentials, takes: &'static str) -> OpenError {
+fn wrong_credentials(url: &dyn fmt::Display, given: &Credentials, takes: &'static str) -> OpenError {
     OpenError::WrongCredentials {
         given: given.kind(),
         url: url.to_string(),
@@ -328,7 +345,7 @@ fn wrong_credentials(url: &StoreUrl, given: &Credentials, takes: &'static str) -
     }
 }
 
-fn configuration(url: &StoreUrl, error: &object_store::Error) -> OpenError {
+pub(crate) fn configuration(url: &dyn fmt::Display, error: &object_store::Error) -> OpenError {
     OpenError::Configuration {
         url: url.to_string(),
         detail: error.to_string(),

@@ -1,4 +1,4 @@
-//! The opener of tables: whichever engine an address names. Every program that takes a table's address opens it here.
+//! The opener of tables in whose transactions partitions are spanned: the embedded one, or DynamoDB's.
 
 use crate::DynamoDbTable;
 use firn_env::Env;
@@ -18,6 +18,12 @@ pub async fn open(env: &Env, url: &TableUrl) -> Result<(Arc<dyn Table>, TablePri
             Arc::new(DynamoDbTable::open(env, url).await?),
             TablePrices::DYNAMODB_ON_DEMAND,
         ),
+        TableUrl::AzureTable(_) => {
+            return Err(TableError::Refused(format!(
+                "{url} cannot be used here: transactions of the control plane and of disk nodes span partitions, and Azure's do not; \
+                 use redb:PATH or dynamodb://TABLE"
+            )));
+        }
     })
 }
 

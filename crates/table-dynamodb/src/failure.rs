@@ -1,19 +1,11 @@
 //! Classification of failed requests: not done and worth another try, in doubt, or final.
 
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
-use firn_table::TableError;
+use firn_table::{RequestFailure as Failure, TableError};
 use std::error::Error;
 
-/// A failed request, by what it is right to do next.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// It did not happen, and may be sent again: throttled, or in conflict with another transaction.
-    Busy(String),
-    /// It may have happened or may still happen: no answer, or one that says nothing.
-    Doubt(String),
-    /// Sending it again will not help.
-    Final(TableError),
-}
+/// What people call it.
+pub(crate) const SERVICE: &str = "DynamoDB";
 
 /// Errors after which DynamoDB has certainly done nothing and asks to be asked again.
 const BUSY: [&str; 7] = [

@@ -23,7 +23,6 @@ mod any;
 mod attributes;
 mod failure;
 mod open;
-mod retry;
 mod table;
 
 pub use any::{open, open_with_partitions_apart};

@@ -2,8 +2,7 @@
 
 use crate::{
     attributes::{PARTITION, SORT},
-    failure::{Failure, judge},
-    retry::persist,
+    failure::{SERVICE, judge},
 };
 use aws_config::{BehaviorVersion, Region, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_sdk_dynamodb::{
@@ -16,7 +15,7 @@ use aws_sdk_dynamodb::{
     },
 };
 use firn_env::Env;
-use firn_table::{DynamoDbUrl, TableError};
+use firn_table::{DynamoDbUrl, RequestFailure as Failure, TableError, persist};
 use std::time::Duration;
 
 /// Time to connect; the nearest region answers within some tens of milliseconds.
@@ -124,7 +123,7 @@ async fn connect(url: &DynamoDbUrl, credentials: Option<AwsCredentials>) -> Resu
 }
 
 async fn describe(env: &Env, client: &Client, table: &str) -> Result<Option<TableDescription>, TableError> {
-    persist(env, |_| async {
+    persist(env, SERVICE, |_| async {
         match client.describe_table().table_name(table).send().await {
             Ok(output) => Ok(output.table),
             Err(error) => match error.as_service_error() {
@@ -138,7 +137,7 @@ async fn describe(env: &Env, client: &Client, table: &str) -> Result<Option<Tabl
 
 async fn create(env: &Env, client: &Client, table: &str) -> Result<(), TableError> {
     let invalid = |error| Failure::Final(TableError::Refused(format!("{error}")));
-    persist(env, |_| async {
+    persist(env, SERVICE, |_| async {
         let attribute = |name| {
             AttributeDefinition::builder()
                 .attribute_name(name)

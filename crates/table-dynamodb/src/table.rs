@@ -5,9 +5,8 @@ use crate::{
         Attributes, PARTITION_NAME, SORT_NAME, decode, expression, item_attributes, key_attributes, text,
         version_of,
     },
-    failure::{Failure, is_busy, judge},
+    failure::{SERVICE, is_busy, judge},
     open::{AwsCredentials, open},
-    retry::persist,
 };
 use async_trait::async_trait;
 use aws_sdk_dynamodb::{
@@ -24,7 +23,8 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use firn_env::Env;
 use firn_table::{
-    Applied, Condition, DynamoDbUrl, Item, ItemKey, ItemVersion, Page, Table, TableError, Write, limits,
+    Applied, Condition, DynamoDbUrl, Item, ItemKey, ItemVersion, Page, RequestFailure as Failure, Table,
+    TableError, Write, limits, persist,
 };
 use std::sync::{Arc, Mutex};
 
@@ -123,7 +123,7 @@ impl DynamoDbTable {
     }
 
     async fn read(&self, key: &ItemKey) -> Result<Option<Attributes>, TableError> {
-        persist(&self.env, |_| async {
+        persist(&self.env, SERVICE, |_| async {
             let result = self
                 .client
                 .get_item()
@@ -147,7 +147,7 @@ impl DynamoDbTable {
         value: &Bytes,
         condition: Condition,
     ) -> Result<(), TableError> {
-        persist(&self.env, |in_doubt| async move {
+        persist(&self.env, SERVICE, |in_doubt| async move {
             let expression = expression(condition);
             let result = self
                 .client
@@ -173,7 +173,7 @@ impl DynamoDbTable {
                             // Our earlier try, whose reply was lost.
                             Ok(())
                         } else {
-                            Err(condition_failed(in_doubt, 0))
+                            Err(Failure::condition_failed(SERVICE, in_doubt, 0))
                         }
                     }
                     _ => Err(judge(self.table_of(&key.partition), &error)),
@@ -184,7 +184,7 @@ impl DynamoDbTable {
     }
 
     async fn delete_one(&self, key: &ItemKey, version: ItemVersion) -> Result<(), TableError> {
-        persist(&self.env, |in_doubt| async move {
+        persist(&self.env, SERVICE, |in_doubt| async move {
             let expression = expression(Condition::Version(version));
             let result = self
                 .client
@@ -204,7 +204,7 @@ impl DynamoDbTable {
                 }
                 Err(error) => match error.as_service_error() {
                     Some(DeleteItemError::ConditionalCheckFailedException(_)) => {
-                        Err(condition_failed(in_doubt, 0))
+                        Err(Failure::condition_failed(SERVICE, in_doubt, 0))
                     }
                     _ => Err(judge(self.table_of(&key.partition), &error)),
                 },
@@ -229,7 +229,7 @@ impl DynamoDbTable {
             .zip(versions)
             .map(|(write, version)| self.transact_item(write, *version))
             .collect::<Result<Vec<_>, _>>()?;
-        persist(&self.env, |in_doubt| {
+        persist(&self.env, SERVICE, |in_doubt| {
             let request = self
                 .client
                 .transact_write_items()
@@ -265,7 +265,7 @@ impl DynamoDbTable {
     ) -> Failure {
         let codes = || reasons.iter().map(|reason| reason.code().unwrap_or("None"));
         if let Some(index) = codes().position(|code| code == CONDITION_FAILED) {
-            return condition_failed(in_doubt, index);
+            return Failure::condition_failed(SERVICE, in_doubt, index);
         }
         let words = message.unwrap_or("transaction cancelled").to_owned();
         if codes().any(is_busy) && codes().all(|code| code == "None" || is_busy(code)) {
@@ -321,18 +321,6 @@ impl DynamoDbTable {
     }
 }
 
-/// A failed condition proves that nothing happened only if no earlier try is in doubt: that one may have happened before
-/// others changed the item again, or may still be on its way.
-fn condition_failed(in_doubt: bool, index: usize) -> Failure {
-    Failure::Final(if in_doubt {
-        TableError::Unavailable(
-            "DynamoDB did not answer a first try, and a second one came too late to tell".into(),
-        )
-    } else {
-        TableError::ConditionFailed { index }
-    })
-}
-
 #[async_trait]
 impl Table for DynamoDbTable {
     async fn get(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
@@ -364,7 +352,7 @@ impl Table for DynamoDbTable {
             condition = "#p = :p AND begins_with(#s, :s)";
         }
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        persist(&self.env, |_| {
+        persist(&self.env, SERVICE, |_| {
             let mut request = self
                 .client
                 .query()

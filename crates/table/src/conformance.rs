@@ -9,20 +9,50 @@ mod queries;
 mod races;
 mod versions;
 
-use crate::{Applied, Condition, Item, ItemKey, ItemVersion, Table, TableError, Write};
+use crate::{
+    Applied, Condition, Item, ItemKey, ItemVersion, MAX_KEY_BYTES, MAX_TRANSACTION_BYTES, Table, TableError,
+    Write,
+};
 use bytes::Bytes;
 use firn_env::Env;
 use std::sync::Arc;
+
+/// What an engine takes, where that is less than every other does: exactly so much is allowed, and one byte more refused.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineLimits {
+    /// Bytes of either half of a key.
+    pub key_bytes: usize,
+    /// Bytes of a transaction, as [`MAX_TRANSACTION_BYTES`] counts them.
+    pub transaction_bytes: usize,
+}
+
+impl Default for EngineLimits {
+    fn default() -> Self {
+        Self {
+            key_bytes: MAX_KEY_BYTES,
+            transaction_bytes: MAX_TRANSACTION_BYTES,
+        }
+    }
+}
 
 /// Runs all checks.
 ///
 /// # Panics
 /// If the table breaks a promise.
 pub async fn run(table: Arc<dyn Table>, env: &Env, namespace: &str) {
+    run_within(table, env, namespace, EngineLimits::default()).await;
+}
+
+/// Runs all checks on an engine with limits of its own.
+///
+/// # Panics
+/// If the table breaks a promise.
+pub async fn run_within(table: Arc<dyn Table>, env: &Env, namespace: &str, limits: EngineLimits) {
     let subject = Subject {
         table,
         env: env.clone(),
         namespace: namespace.to_owned(),
+        limits,
     };
     limits::an_item_of_exactly_the_limit_is_stored_and_one_byte_more_is_refused(&subject).await;
     limits::a_transaction_of_exactly_the_limit_is_done_and_one_byte_more_is_refused(&subject).await;
@@ -54,6 +84,7 @@ struct Subject {
     table: Arc<dyn Table>,
     env: Env,
     namespace: String,
+    limits: EngineLimits,
 }
 
 impl Subject {

@@ -6,7 +6,8 @@
 //!
 //! - [`RedbTable`]: the embedded engine, one file on the local disk.
 //! - [`MemoryTable`]: a table for simulations, shared by all simulated machines, with faults on demand.
-//! - The DynamoDB engine is a crate of its own, so that nothing waits for the cloud SDK to compile.
+//! - The engines of DynamoDB and of Azure Table Storage are crates of their own, so that nothing waits for the cloud SDKs to compile;
+//!   they share one policy of retries ([`persist`]).
 //! - [`Metered`] counts requests and money over any of them.
 
 #[cfg(feature = "testing")]
@@ -17,6 +18,7 @@ mod memory;
 mod metered;
 mod page;
 mod redb_table;
+mod request_retry;
 mod table;
 mod url;
 
@@ -28,5 +30,6 @@ pub use limits::{
 pub use memory::{Fault, FaultRates, MemoryTable, MemoryTableClient, MemoryTableImage, TableCounts};
 pub use metered::{Metered, TablePrices, TableUsage};
 pub use redb_table::RedbTable;
+pub use request_retry::{RequestFailure, persist};
 pub use table::{Applied, Condition, Item, ItemKey, ItemVersion, Page, Table, TableError, Write};
-pub use url::{DynamoDbUrl, TableUrl, TableUrlError};
+pub use url::{AzureTableUrl, DynamoDbUrl, TableUrl, TableUrlError};

@@ -29,6 +29,8 @@ pub struct TablePrices {
     pub read_unit_nano_dollars: u64,
     /// A write unit, in billionths of a dollar.
     pub write_unit_nano_dollars: u64,
+    /// Any request, whatever its size, in billionths of a dollar.
+    pub request_nano_dollars: u64,
 }
 
 impl TablePrices {
@@ -36,11 +38,20 @@ impl TablePrices {
     pub const DYNAMODB_ON_DEMAND: Self = Self {
         read_unit_nano_dollars: 125,
         write_unit_nano_dollars: 625,
+        request_nano_dollars: 0,
     };
     /// The embedded table.
     pub const FREE: Self = Self {
         read_unit_nano_dollars: 0,
         write_unit_nano_dollars: 0,
+        request_nano_dollars: 0,
+    };
+    /// Azure Table Storage, locally redundant, list price: $0.00036 for ten thousand requests, whatever they ask for. A call here is one
+    /// request, and one more for each condition on a version that its engine has not seen.
+    pub const AZURE_TABLE: Self = Self {
+        read_unit_nano_dollars: 0,
+        write_unit_nano_dollars: 0,
+        request_nano_dollars: 36,
     };
 }
 
@@ -115,7 +126,8 @@ impl Metered {
         usage.read_units += units.read;
         usage.write_units += units.write;
         usage.nano_dollars += units.read * self.prices.read_unit_nano_dollars
-            + units.write * self.prices.write_unit_nano_dollars;
+            + units.write * self.prices.write_unit_nano_dollars
+            + self.prices.request_nano_dollars;
     }
 }
 

@@ -3,10 +3,15 @@
 //! ```text
 //! redb:PATH                                        the embedded table in one file
 //! dynamodb://TABLE[?region=R][&endpoint=URL][&create=true]
+//! azure-table://TABLE[?account=A][&endpoint=URL][&create=true]
 //! ```
 //!
-//! Values of parameters may be percent-encoded. Region and credentials not given come from where AWS tools look for them.
+//! Values of parameters may be percent-encoded. What is not given, and credentials, come from where the clouds' own tools look for them:
+//! region and keys of AWS, `AZURE_STORAGE_ACCOUNT_NAME` and its key or identity of Azure.
 
+mod azure;
+
+pub use azure::AzureTableUrl;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -31,6 +36,8 @@ pub enum TableUrl {
     },
     /// DynamoDB, or what speaks like it.
     DynamoDb(DynamoDbUrl),
+    /// Table Storage of Azure, or what speaks like it.
+    AzureTable(AzureTableUrl),
 }
 
 /// A DynamoDB table's address.
@@ -49,8 +56,10 @@ pub struct DynamoDbUrl {
 /// Why a text is no table address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableUrlError {
-    /// It begins with neither `redb:` nor `dynamodb://`.
-    #[error("{0:?} names no table: write redb:PATH or dynamodb://TABLE?region=REGION")]
+    /// It begins with none of `redb:`, `dynamodb://` and `azure-table://`.
+    #[error(
+        "{0:?} names no table: write redb:PATH, dynamodb://TABLE?region=REGION or azure-table://TABLE?account=ACCOUNT"
+    )]
     Scheme(String),
     /// `redb:` without a path.
     #[error("redb: needs the path of a file, such as redb:/var/lib/firn/table.redb")]
@@ -58,9 +67,19 @@ pub enum TableUrlError {
     /// A table's name DynamoDB would not accept.
     #[error("{0:?} is no DynamoDB table name: 3 to 255 letters, digits, '_', '.' and '-'")]
     Name(String),
+    /// A table's name Azure would not accept.
+    #[error("{0:?} is no name of an Azure table: a letter, then 2 to 62 letters and digits")]
+    AzureName(String),
     /// A parameter that is unknown, given twice or without a value.
-    #[error("{0:?} is not a parameter of dynamodb:// (region=, endpoint=, create=true), or is given twice")]
-    Parameter(String),
+    #[error("{part:?} is not a parameter of {scheme} ({takes}), or is given twice")]
+    Parameter {
+        /// What was given.
+        part: String,
+        /// Of what kind of address.
+        scheme: &'static str,
+        /// What it takes.
+        takes: &'static str,
+    },
     /// A value that cannot be what its parameter needs.
     #[error("{value:?} is no value for {parameter}: {wanted}")]
     Value {
@@ -84,29 +103,84 @@ impl FromStr for TableUrl {
             }
             return Ok(Self::Redb { path: path.into() });
         }
+        if let Some(rest) = text.strip_prefix("azure-table://") {
+            return AzureTableUrl::parse(rest).map(Self::AzureTable);
+        }
         let Some(rest) = text.strip_prefix("dynamodb://") else {
             return Err(TableUrlError::Scheme(text.to_owned()));
         };
-        let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (table, mut parameters) = Parameters::split(
+            rest,
+            "dynamodb://",
+            &["region", "endpoint", "create"],
+            "region=, endpoint=, create=true",
+        )?;
         let mut url = DynamoDbUrl::new(table)?;
-        let mut create = None;
+        url.region = parameters.take("region").map(check_region).transpose()?;
+        url.endpoint = parameters.take("endpoint").map(check_endpoint).transpose()?;
+        url.create = parameters.take("create").map_or(Ok(false), check_bool)?;
+        Ok(Self::DynamoDb(url))
+    }
+}
+
+/// The parameters of an address, each at most once.
+struct Parameters(Vec<(&'static str, String)>);
+
+impl Parameters {
+    /// What stands before the question mark, and the parameters behind it.
+    fn split<'a>(
+        text: &'a str,
+        scheme: &'static str,
+        names: &[&'static str],
+        takes: &'static str,
+    ) -> Result<(&'a str, Self), TableUrlError> {
+        let (head, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut found: Vec<(&'static str, String)> = Vec::new();
         for part in query.split('&').filter(|part| !part.is_empty()) {
-            let unknown = || TableUrlError::Parameter(part.to_owned());
+            let unknown = || TableUrlError::Parameter {
+                part: part.to_owned(),
+                scheme,
+                takes,
+            };
             let (name, value) = part.split_once('=').ok_or_else(unknown)?;
+            let name = *names.iter().find(|known| **known == name).ok_or_else(unknown)?;
+            if found.iter().any(|(known, _)| *known == name) {
+                return Err(unknown());
+            }
             let value = percent_decode_str(value)
                 .decode_utf8()
                 .map_err(|_| unknown())?
                 .into_owned();
-            match name {
-                "region" if url.region.is_none() => url.region = Some(check_region(value)?),
-                "endpoint" if url.endpoint.is_none() => url.endpoint = Some(check_endpoint(value)?),
-                "create" if create.is_none() => create = Some(check_bool(value)?),
-                _ => return Err(unknown()),
-            }
+            found.push((name, value));
         }
-        url.create = create.unwrap_or(false);
-        Ok(Self::DynamoDb(url))
+        Ok((head, Self(found)))
     }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(known, _)| *known == name)?;
+        Some(self.0.swap_remove(at).1)
+    }
+}
+
+/// Writes an address with those of its parameters that are given.
+fn write_url(
+    formatter: &mut fmt::Formatter<'_>,
+    head: &str,
+    parameters: &[(&str, Option<&str>)],
+) -> fmt::Result {
+    formatter.write_str(head)?;
+    let given = parameters
+        .iter()
+        .filter_map(|(name, value)| value.map(|value| (name, value)));
+    for (number, (name, value)) in given.enumerate() {
+        let separator = if number == 0 { '?' } else { '&' };
+        write!(
+            formatter,
+            "{separator}{name}={}",
+            utf8_percent_encode(value, ESCAPED)
+        )?;
+    }
+    Ok(())
 }
 
 impl DynamoDbUrl {
@@ -136,33 +210,22 @@ impl fmt::Display for TableUrl {
         match self {
             Self::Redb { path } => write!(formatter, "redb:{}", path.display()),
             Self::DynamoDb(url) => url.fmt(formatter),
+            Self::AzureTable(url) => url.fmt(formatter),
         }
     }
 }
 
 impl fmt::Display for DynamoDbUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "dynamodb://{}", self.table)?;
-        let mut separator = '?';
-        let mut parameter = |formatter: &mut fmt::Formatter<'_>, name: &str, value: &str| {
-            let result = write!(
-                formatter,
-                "{separator}{name}={}",
-                utf8_percent_encode(value, ESCAPED)
-            );
-            separator = '&';
-            result
-        };
-        if let Some(region) = &self.region {
-            parameter(formatter, "region", region)?;
-        }
-        if let Some(endpoint) = &self.endpoint {
-            parameter(formatter, "endpoint", endpoint)?;
-        }
-        if self.create {
-            parameter(formatter, "create", "true")?;
-        }
-        Ok(())
+        write_url(
+            formatter,
+            &format!("dynamodb://{}", self.table),
+            &[
+                ("region", self.region.as_deref()),
+                ("endpoint", self.endpoint.as_deref()),
+                ("create", self.create.then_some("true")),
+            ],
+        )
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Subject, check, delete, put};
 use crate::{
-    Condition, ITEM_OVERHEAD_BYTES, ItemKey, ItemVersion, MAX_ITEM_BYTES, MAX_KEY_BYTES,
-    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS, TableError, Write,
+    Condition, ITEM_OVERHEAD_BYTES, ItemKey, ItemVersion, MAX_ITEM_BYTES, MAX_TRANSACTION_OPERATIONS,
+    TableError, Write,
 };
 
 /// The value that fills an item with this key to the given size.
@@ -48,13 +48,13 @@ pub(super) async fn a_transaction_of_exactly_the_limit_is_done_and_one_byte_more
         }
         writes
     };
-    let exactly = writes("transaction size", MAX_TRANSACTION_BYTES);
+    let exactly = writes("transaction size", subject.limits.transaction_bytes);
     let last = exactly.last().expect("there are some").key().clone();
     subject.transact(exactly).await.expect("exactly the limit");
     assert!(subject.get(&last).await.is_some());
     subject
         .assert_refused(
-            writes("transaction oversize", MAX_TRANSACTION_BYTES + 1),
+            writes("transaction oversize", subject.limits.transaction_bytes + 1),
             "a transaction too large",
         )
         .await;
@@ -95,13 +95,13 @@ pub(super) async fn keys_of_exactly_the_limit_are_fine_and_longer_or_empty_ones_
     subject: &Subject,
 ) {
     let unique = format!("{}/long/", subject.namespace);
-    let longest = unique.clone() + &"p".repeat(MAX_KEY_BYTES - unique.len());
-    let key = ItemKey::new(longest.clone(), "s".repeat(MAX_KEY_BYTES));
+    let longest = unique.clone() + &"p".repeat(subject.limits.key_bytes - unique.len());
+    let key = ItemKey::new(longest.clone(), "s".repeat(subject.limits.key_bytes));
     subject.create(&key, b"value").await;
     assert_eq!(subject.get(&key).await.expect("it was put").key, key);
     for key in [
         ItemKey::new(longest.clone() + "p", "s"),
-        ItemKey::new("p", "s".repeat(MAX_KEY_BYTES + 1)),
+        ItemKey::new("p", "s".repeat(subject.limits.key_bytes + 1)),
         ItemKey::new("p", ""),
         ItemKey::new("", "s"),
     ] {
@@ -138,11 +138,11 @@ pub(super) async fn nonsense_is_refused_before_anything_happens(subject: &Subjec
         subject.table.query(partition, "", None, 0).await,
         subject
             .table
-            .query(partition, &"x".repeat(MAX_KEY_BYTES + 1), None, 1)
+            .query(partition, &"x".repeat(subject.limits.key_bytes + 1), None, 1)
             .await,
         subject
             .table
-            .query(partition, "", Some(&"x".repeat(MAX_KEY_BYTES + 1)), 1)
+            .query(partition, "", Some(&"x".repeat(subject.limits.key_bytes + 1)), 1)
             .await,
     ] {
         assert!(matches!(query, Err(TableError::Limit(_))), "{query:?}");
