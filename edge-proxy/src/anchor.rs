@@ -154,6 +154,7 @@ mod tests {
         let volume = format!("ten_{}/vol_{}", "01".repeat(16), "02".repeat(16));
         for url in [
             "dynamodb://firn-roots?region=eu-central-1".to_owned(),
+            "azure-table://firnroots?account=acme".to_owned(),
             format!("https://anchor.example:8443/{volume}"),
             format!("lambda://abc123/{volume}?region=eu-central-1"),
         ] {

@@ -220,7 +220,7 @@ async fn open_table(
     if_away: IfAway,
 ) -> Result<(Arc<dyn Table>, TablePrices), Failure> {
     if if_away == IfAway::Fail {
-        return firn_table_dynamodb::open(env, url).await.map_err(Failure::new);
+        return firn_table_cloud::open(env, url).await.map_err(Failure::new);
     }
     let why = match env.timeout(DEADLINE, open_existing(env, url)).await {
         Ok(Ok(table)) => return Ok(table),
@@ -229,10 +229,7 @@ async fn open_table(
         Err(elapsed) => elapsed.to_string(),
     };
     tracing::warn!(why, "the table is away");
-    let prices = match url {
-        TableUrl::Redb { .. } => TablePrices::FREE,
-        TableUrl::DynamoDb(_) => TablePrices::DYNAMODB_ON_DEMAND,
-    };
+    let prices = firn_table_cloud::prices(url);
     let (env, url) = (env.clone(), url.clone());
     let later = LaterTable::new(Box::new(move || {
         let (env, url) = (env.clone(), url.clone());
@@ -255,7 +252,7 @@ async fn open_existing(env: &Env, url: &TableUrl) -> Result<(Arc<dyn Table>, Tab
             "{path} is not there; is its disk mounted?"
         )));
     }
-    firn_table_dynamodb::open(env, url).await
+    firn_table_cloud::open(env, url).await
 }
 
 pub(crate) fn environment(directory: &Path) -> Result<Env, Failure> {

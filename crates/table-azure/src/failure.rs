@@ -46,6 +46,8 @@ impl Refusal {
     pub(crate) fn read(status: u16, code: &str, body: &[u8]) -> Self {
         let (found, message) = match serde_json::from_slice::<ErrorDocument>(body) {
             Ok(document) => (document.error.code, document.error.message.value),
+            // XML, where the signature was refused: the code says it.
+            Err(_) if body.starts_with(b"<?xml") => Default::default(),
             Err(_) => (String::new(), String::from_utf8_lossy(body).into_owned()),
         };
         let printable = |text: &str| -> String {
@@ -83,15 +85,9 @@ impl Refusal {
             (404, "TableNotFound" | "ResourceNotFound") => refused(format!(
                 "the storage account has no table {table:?}; create it, or let it be created by create=true"
             )),
-            (401 | 403, code) => refused(format!(
-                "Azure table {table:?}: {said}; {}",
-                match code {
-                    "AuthenticationFailed" =>
-                        "check the account's key or the signature, and this machine's clock",
-                    "AuthorizationPermissionMismatch" | "AuthorizationFailure" =>
-                        "the identity needs the role Storage Table Data Contributor on the table, and the account's firewall has to let it in",
-                    _ => "check the credentials and what they allow",
-                }
+            (401 | 403, _) => refused(format!(
+                "Azure table {table:?}: {said}; check the account's key or the signature and this machine's clock; an identity needs the \
+                 role Storage Table Data Contributor on the table, and the account's firewall has to let it in"
             )),
             (400..=499, _) => refused(format!("Azure table {table:?}: {said}")),
             _ => RequestFailure::Final(TableError::InvalidAnswer(said)),

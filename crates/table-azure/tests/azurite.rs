@@ -17,6 +17,7 @@ use support::{Proxy, Trouble, address, eager_environment, environment, fresh, na
 const LIMITS: EngineLimits = EngineLimits {
     key_bytes: MAX_KEY_BYTES,
     transaction_bytes: MAX_TRANSACTION_BYTES,
+    spans_partitions: false,
 };
 
 fn put(key: &ItemKey, value: &[u8], condition: Condition) -> Write {
@@ -159,8 +160,8 @@ async fn real_checks_leave_nothing_behind_and_disturb_nobodys_version() {
             .await
             .unwrap();
     }
-    assert_eq!(table.get(&key("absent")).await.unwrap(), None);
-    assert_eq!(table.query("p", "", None, 10).await.unwrap().items.len(), 4);
+    assert_eq!(other.get(&key("absent")).await.unwrap(), None);
+    assert_eq!(other.query("p", "", None, 10).await.unwrap().items.len(), 4);
     proxy.clear();
     let version = table
         .transact(vec![put(&key("a"), b"2", Condition::Version(version))])
@@ -311,6 +312,7 @@ async fn real_a_query_of_large_items_is_read_in_bounded_parts() {
         let write = put(&key(&format!("{number:02}")), &value, Condition::Absent);
         table.transact(vec![write]).await.unwrap();
     }
+    proxy.clear();
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
         let page = table.query("p", "", after.as_deref(), 1000).await.unwrap();
@@ -319,6 +321,10 @@ async fn real_a_query_of_large_items_is_read_in_bounded_parts() {
             "a page of {} large items",
             page.items.len()
         );
+        if seen.is_empty() {
+            // The first answer was too long, and was not read to its end.
+            assert!(proxy.operations().len() > 1);
+        }
         seen.extend(page.items.into_iter().map(|item| item.key.sort));
         after = page.next;
         if after.is_none() {
@@ -327,11 +333,6 @@ async fn real_a_query_of_large_items_is_read_in_bounded_parts() {
     }
     let expected: Vec<_> = (0..20).map(|number| format!("{number:02}")).collect();
     assert_eq!(seen, expected);
-    assert!(
-        proxy.longest_answer_bytes() < 9 << 20,
-        "an answer of {} bytes",
-        proxy.longest_answer_bytes()
-    );
 }
 
 #[tokio::test]

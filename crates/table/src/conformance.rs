@@ -24,6 +24,8 @@ pub struct EngineLimits {
     pub key_bytes: usize,
     /// Bytes of a transaction, as [`MAX_TRANSACTION_BYTES`] counts them.
     pub transaction_bytes: usize,
+    /// Whether a transaction may span partitions; otherwise such a one is refused.
+    pub spans_partitions: bool,
 }
 
 impl Default for EngineLimits {
@@ -31,6 +33,7 @@ impl Default for EngineLimits {
         Self {
             key_bytes: MAX_KEY_BYTES,
             transaction_bytes: MAX_TRANSACTION_BYTES,
+            spans_partitions: true,
         }
     }
 }
@@ -57,6 +60,7 @@ pub async fn run_within(table: Arc<dyn Table>, env: &Env, namespace: &str, limit
     limits::an_item_of_exactly_the_limit_is_stored_and_one_byte_more_is_refused(&subject).await;
     limits::a_transaction_of_exactly_the_limit_is_done_and_one_byte_more_is_refused(&subject).await;
     limits::a_hundred_operations_are_one_transaction_and_one_more_is_refused(&subject).await;
+    limits::a_transaction_spans_partitions_or_is_refused_whole(&subject).await;
     limits::keys_of_exactly_the_limit_are_fine_and_longer_or_empty_ones_are_refused(&subject).await;
     queries::a_page_ends_at_its_byte_limit(&subject).await;
     items::an_item_is_absent_until_it_is_put_and_again_once_it_is_deleted(&subject).await;

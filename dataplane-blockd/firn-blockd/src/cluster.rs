@@ -26,7 +26,7 @@ async fn open_table(env: &Env, url: &TableUrl) -> Result<Arc<dyn Table>, Failure
             TableUrl::Redb { .. } => {
                 "; a redb table serves one process at a time: use dynamodb:// for several, or firn-blockd dev"
             }
-            TableUrl::DynamoDb(_) => "",
+            TableUrl::DynamoDb(_) | TableUrl::AzureTable(_) => "",
         };
         Failure::new(format!("{error}{advice}"))
     })?;

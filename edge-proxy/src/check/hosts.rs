@@ -125,11 +125,21 @@ fn store(url: &StoreUrl) -> Option<String> {
 }
 
 fn table(url: &TableUrl) -> Option<String> {
-    let TableUrl::DynamoDb(url) = url else {
-        return None;
-    };
-    let own = || format!("https://dynamodb.{}.amazonaws.com", region(url.region.as_ref()));
-    Some(url.endpoint.clone().unwrap_or_else(own))
+    match url {
+        TableUrl::Redb { .. } => None,
+        TableUrl::DynamoDb(url) => {
+            let own = || format!("https://dynamodb.{}.amazonaws.com", region(url.region.as_ref()));
+            Some(url.endpoint.clone().unwrap_or_else(own))
+        }
+        TableUrl::AzureTable(url) => {
+            let account = url
+                .account
+                .clone()
+                .or_else(|| std::env::var("AZURE_STORAGE_ACCOUNT_NAME").ok());
+            let own = || account.map(|account| format!("https://{account}.table.core.windows.net"));
+            url.endpoint.clone().or_else(own)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::{
     joined::{Joined, is_joined},
 };
 use firn_anchor::AnchorError;
-use firn_table::{DynamoDbUrl, TableError, TableUrl};
+use firn_table::{AzureTableUrl, DynamoDbUrl, TableError, TableUrl};
 use std::{path::Path, time::Duration};
 
 const SUBJECT: &str = "anchor";
@@ -138,30 +138,40 @@ async fn table(subject: &Subject<'_>, url: &TableUrl) -> Result<Roots, Box<Findi
             in_a_file(subject, path)?;
             url.clone()
         }
-        TableUrl::DynamoDb(url) => {
-            to_be_made(subject, url).await?;
+        TableUrl::DynamoDb(given) => {
+            to_be_made(subject, url, given.create).await?;
             TableUrl::DynamoDb(DynamoDbUrl {
                 create: false,
-                ..url.clone()
+                ..given.clone()
+            })
+        }
+        TableUrl::AzureTable(given) => {
+            to_be_made(subject, url, given.create).await?;
+            TableUrl::AzureTable(AzureTableUrl {
+                create: false,
+                ..given.clone()
             })
         }
     };
-    match firn_table_dynamodb::open(subject.env, &url).await {
+    match firn_table_cloud::open(subject.env, &url).await {
         Ok((table, prices)) => Ok(Roots::over(table, prices)),
         Err(error) => Err(Box::new(refused(&url, &error))),
     }
 }
 
 /// Nothing can be asked of a table that the first `firn-edge format` makes.
-async fn to_be_made(subject: &Subject<'_>, url: &DynamoDbUrl) -> Result<(), Box<Finding>> {
-    let shown = TableUrl::DynamoDb(url.clone());
-    match firn_table_dynamodb::exists(subject.env, url).await {
-        Ok(false) if url.create => Err(Box::new(Finding::fine(
+async fn to_be_made(subject: &Subject<'_>, url: &TableUrl, create: bool) -> Result<(), Box<Finding>> {
+    let service = match url {
+        TableUrl::AzureTable(_) => "Azure Table Storage",
+        TableUrl::DynamoDb(_) | TableUrl::Redb { .. } => "DynamoDB",
+    };
+    match firn_table_cloud::exists(subject.env, url).await {
+        Ok(Some(false)) if create => Err(Box::new(Finding::fine(
             SUBJECT,
-            format!("{shown}: DynamoDB answers; firn-edge format makes the table (create=true)"),
+            format!("{url}: {service} answers; firn-edge format makes the table (create=true)"),
         ))),
         Ok(_) => Ok(()),
-        Err(error) => Err(Box::new(refused(&shown, &error))),
+        Err(error) => Err(Box::new(refused(url, &error))),
     }
 }
 

@@ -30,7 +30,7 @@ struct Serve {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8447")]
     listen: SocketAddr,
-    /// The table: redb:/path or dynamodb://name?region=…
+    /// The table: redb:/path, dynamodb://name?region=… or azure-table://name?account=…
     #[arg(long)]
     table: TableUrl,
     /// The service's private key and certificate, PEM; read again when it is replaced.
@@ -98,7 +98,7 @@ fn start(options: &Serve) -> Result<()> {
 )]
 async fn run(arguments: &Serve) -> Result<()> {
     let env = firn_env::real(&arguments.directory)?;
-    let (table, _) = firn_table_dynamodb::open(&env, &arguments.table)
+    let (table, _) = firn_table_cloud::open(&env, &arguments.table)
         .await
         .with_context(|| arguments.table.to_string())?;
     let listener = TcpListener::bind(arguments.listen)

@@ -30,9 +30,8 @@ pub fn require_own_table(services: &TableUrl, own: &TableUrl, cluster: &str) -> 
         }
         // Regions and endpoints may be left out, or written in two ways: one name is too few for two tables.
         (TableUrl::DynamoDb(one), TableUrl::DynamoDb(other)) => one.table == other.table,
-        (TableUrl::Redb { .. }, TableUrl::DynamoDb(_)) | (TableUrl::DynamoDb(_), TableUrl::Redb { .. }) => {
-            false
-        }
+        (TableUrl::AzureTable(one), TableUrl::AzureTable(other)) => one.table == other.table,
+        (TableUrl::Redb { .. } | TableUrl::DynamoDb(_) | TableUrl::AzureTable(_), _) => false,
     };
     if is_same {
         return Err(SharedTable {

@@ -36,7 +36,8 @@ impl Tables {
     fn anchor_name(&self) -> Option<&str> {
         match &self.anchor_table {
             Some(TableUrl::DynamoDb(url)) => Some(&url.table),
-            Some(TableUrl::Redb { .. }) | None => None,
+            // Azure's is refused when it is opened.
+            Some(TableUrl::Redb { .. } | TableUrl::AzureTable(_)) | None => None,
         }
     }
 
@@ -68,7 +69,9 @@ pub async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Tab
 pub async fn open_table(env: &Env, url: &TableUrl) -> anyhow::Result<Arc<dyn Table>> {
     match url {
         TableUrl::Redb { path } => Ok(Arc::new(firn_table::RedbTable::open(env, path).await?)),
-        TableUrl::DynamoDb(_) => anyhow::bail!("this build has the embedded table only: use redb:PATH"),
+        TableUrl::DynamoDb(_) | TableUrl::AzureTable(_) => {
+            anyhow::bail!("this build has the embedded table only: use redb:PATH")
+        }
     }
 }
 

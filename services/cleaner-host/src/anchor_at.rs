@@ -52,7 +52,7 @@ impl AnchorAt {
     pub(crate) async fn open(&self, env: &Env) -> Result<Roots, TableError> {
         Ok(match self {
             Self::Table(url) => {
-                let (table, prices) = firn_table_dynamodb::open(env, url).await?;
+                let (table, prices) = firn_table_cloud::open(env, url).await?;
                 Roots::Table(Arc::new(Metered::new(table, prices)))
             }
             Self::Service { url, certificate } => Roots::Service(match (url, certificate) {

@@ -285,7 +285,7 @@ fn anchor(given: &Variables) -> Result<AnchorAt, SettingsError> {
         (None, None) => {
             return Err(SettingsError::Missing {
                 name: format!("{PREFIX}ANCHOR"),
-                meaning: "the anchor service or the table, such as dynamodb://TABLE?region=REGION",
+                meaning: "the anchor service or the table, such as dynamodb://TABLE?region=REGION or azure-table://TABLE?account=ACCOUNT",
             });
         }
     };

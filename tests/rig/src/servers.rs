@@ -15,7 +15,7 @@ pub fn variable(name: &str) -> Result<String> {
         .with_context(|| format!("{name} is not set: run `make test`, or this below tests/lab/cloud/with"))
 }
 
-/// A store on a real server, with DynamoDB Local as the table, for one volume of its own.
+/// A store on a real server, with DynamoDB Local or Azurite as the table, for one volume of its own.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// The store server's address.
@@ -23,13 +23,21 @@ pub struct Server {
     /// The table server's address.
     pub table_endpoint: String,
     kind: Kind,
+    table: TableKind,
     name: String,
+    table_name: String,
     environment: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     S3,
+    Azure,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum TableKind {
+    DynamoDb,
     Azure,
 }
 
@@ -50,12 +58,19 @@ impl Server {
 
     /// Azurite.
     pub async fn azurite() -> Result<Self> {
-        let mut server = Self::new(
-            Kind::Azure,
-            variable("FIRN_TEST_AZURITE")?,
-            "firntest",
-            "firntest",
-        )?;
+        let table = variable("FIRN_TEST_DYNAMODB")?;
+        let mut server = Self::azure(table, TableKind::DynamoDb).await?;
+        server.environment.extend(of_aws("firntest", "firntest"));
+        Ok(server)
+    }
+
+    /// Azurite for store and table, with no credentials of AWS.
+    pub async fn azure_alone() -> Result<Self> {
+        Self::azure(variable("FIRN_TEST_AZURITE_TABLES")?, TableKind::Azure).await
+    }
+
+    async fn azure(table_endpoint: String, table: TableKind) -> Result<Self> {
+        let mut server = Self::new(Kind::Azure, variable("FIRN_TEST_AZURITE")?, table, table_endpoint)?;
         create_azure(&server.store_endpoint, &server.name).await?;
         let mut add = |name: &str, value: &str| server.environment.push((name.into(), value.into()));
         add("AZURE_STORAGE_ACCOUNT_NAME", AZURITE_ACCOUNT);
@@ -63,26 +78,39 @@ impl Server {
         Ok(server)
     }
 
+    /// The same store with a table that nobody has made yet.
+    #[must_use]
+    pub fn with_another_table(&self) -> Self {
+        Self {
+            table_name: format!("{}a", self.table_name),
+            ..self.clone()
+        }
+    }
+
     async fn s3(endpoint: &str, key: &str, secret: &str) -> Result<Self> {
-        let server = Self::new(Kind::S3, variable(endpoint)?, key, secret)?;
+        let table = variable("FIRN_TEST_DYNAMODB")?;
+        let mut server = Self::new(Kind::S3, variable(endpoint)?, TableKind::DynamoDb, table)?;
+        server.environment.extend(of_aws(key, secret));
         create_s3(&server.store_endpoint, &server.name, key, secret).await?;
         Ok(server)
     }
 
-    /// `key` and `secret` are those of S3; DynamoDB Local takes any.
-    fn new(kind: Kind, store_endpoint: String, key: &str, secret: &str) -> Result<Self> {
+    fn new(kind: Kind, store_endpoint: String, table: TableKind, table_endpoint: String) -> Result<Self> {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        // Nobody else's on servers that live as long as a test.
+        let name = format!("firn-{}-{}", std::process::id(), since.as_nanos());
         Ok(Self {
             store_endpoint,
-            table_endpoint: variable("FIRN_TEST_DYNAMODB")?,
+            table_endpoint,
             kind,
-            // Nobody else's on servers that live as long as a test.
-            name: format!("firn-{}-{}", std::process::id(), since.as_nanos()),
-            environment: vec![
-                ("AWS_ACCESS_KEY_ID".into(), key.into()),
-                ("AWS_SECRET_ACCESS_KEY".into(), secret.into()),
-                ("AWS_REGION".into(), "us-east-1".into()),
-            ],
+            table,
+            // Azure's tables have letters and digits only.
+            table_name: match table {
+                TableKind::DynamoDb => name.clone(),
+                TableKind::Azure => name.replace('-', ""),
+            },
+            name,
+            environment: Vec::new(),
         })
     }
 
@@ -143,6 +171,7 @@ impl Server {
     /// An edge with its state below `directory` and everything else here.
     pub fn settings(&self, directory: &Path) -> Settings {
         let (name, endpoint, table) = (&self.name, &self.store_endpoint, &self.table_endpoint);
+        let table_name = &self.table_name;
         Settings {
             store: match self.kind {
                 Kind::S3 => format!("s3://{name}/some/prefix?region=us-east-1&endpoint={endpoint}"),
@@ -150,9 +179,27 @@ impl Server {
                     format!("azure://{name}/some/prefix?account={AZURITE_ACCOUNT}&endpoint={endpoint}")
                 }
             },
-            table: format!("dynamodb://{name}?region=us-east-1&endpoint={table}&create=true"),
+            table: match self.table {
+                TableKind::DynamoDb => {
+                    format!("dynamodb://{table_name}?region=us-east-1&endpoint={table}&create=true")
+                }
+                TableKind::Azure => {
+                    format!(
+                        "azure-table://{table_name}?account={AZURITE_ACCOUNT}&endpoint={table}&create=true"
+                    )
+                }
+            },
             environment: self.environment.clone(),
             ..Settings::local(directory)
         }
     }
+}
+
+/// `key` and `secret` are those of S3; DynamoDB Local takes any.
+fn of_aws(key: &str, secret: &str) -> [(String, String); 3] {
+    [
+        ("AWS_ACCESS_KEY_ID".into(), key.into()),
+        ("AWS_SECRET_ACCESS_KEY".into(), secret.into()),
+        ("AWS_REGION".into(), "us-east-1".into()),
+    ]
 }

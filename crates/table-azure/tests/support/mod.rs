@@ -141,7 +141,6 @@ struct Seen {
     script: VecDeque<Trouble>,
     operations: Vec<String>,
     table: String,
-    longest_answer_bytes: usize,
 }
 
 /// Stands between the client and the server.
@@ -185,10 +184,6 @@ impl Proxy {
     pub fn table(&self) -> String {
         self.seen.lock().unwrap().table.clone()
     }
-
-    pub fn longest_answer_bytes(&self) -> usize {
-        self.seen.lock().unwrap().longest_answer_bytes
-    }
 }
 
 async fn serve(mut client: TcpStream, upstream: &str, seen: &Mutex<Seen>) {
@@ -223,14 +218,8 @@ async fn serve(mut client: TcpStream, upstream: &str, seen: &Mutex<Seen>) {
                 }
             }
         };
-        let mut taken = 0;
-        for piece in answer.chunks(64 << 10) {
-            if client.write_all(piece).await.is_err() {
-                return;
-            }
-            taken += piece.len();
-            let mut seen = seen.lock().unwrap();
-            seen.longest_answer_bytes = seen.longest_answer_bytes.max(taken);
+        if client.write_all(&answer).await.is_err() {
+            return;
         }
     }
 }

@@ -84,11 +84,33 @@ pub(super) async fn a_hundred_operations_are_one_transaction_and_one_more_is_ref
         )
         .await;
     assert_eq!(subject.get(&subject.key("operations over", "000")).await, None);
+    let there = subject.key("operations last", "there");
+    subject.create(&there, b"x").await;
     let mut one_fails = writes("operations last", MAX_TRANSACTION_OPERATIONS - 1);
-    one_fails.push(check(&subject.key("operations", "000"), Condition::Absent));
+    one_fails.push(check(&there, Condition::Absent));
     subject
         .assert_fails(one_fails, MAX_TRANSACTION_OPERATIONS - 1, "the last of a hundred")
         .await;
+}
+
+pub(super) async fn a_transaction_spans_partitions_or_is_refused_whole(subject: &Subject) {
+    let keys = ["one partition", "another"].map(|check| subject.key(check, "item"));
+    let writes: Vec<_> = keys.iter().map(|key| put(key, b"x", Condition::Absent)).collect();
+    if subject.limits.spans_partitions {
+        subject
+            .transact(writes)
+            .await
+            .expect("a transaction of two partitions");
+    } else {
+        subject.assert_refused(writes, "two partitions").await;
+    }
+    for key in &keys {
+        assert_eq!(
+            subject.get(key).await.is_some(),
+            subject.limits.spans_partitions,
+            "{key:?}"
+        );
+    }
 }
 
 pub(super) async fn keys_of_exactly_the_limit_are_fine_and_longer_or_empty_ones_are_refused(
