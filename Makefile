@@ -172,7 +172,7 @@ check-user-data:
 	@tests/lab/cloud/with localstack dynamodb -- tests/lab/user-data-in-chroot $(CARGO_TARGET_DIR)/release/firn-api $(CARGO_TARGET_DIR)/release/firn-blockd
 
 check-infra:
-	@tests/lab/terraform/install tofu aws schema tflint checkov
+	@tests/lab/terraform/install tofu aws schema tflint checkov azurerm
 	@tests/terraform/check
 
 check-foreign:

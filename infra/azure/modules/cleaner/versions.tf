@@ -1,0 +1,9 @@
+terraform {
+  required_version = ">= 1.9"
+  required_providers {
+    azurerm = {
+      source  = "hashicorp/azurerm"
+      version = ">= 5.0, < 6.0"
+    }
+  }
+}

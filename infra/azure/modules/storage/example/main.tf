@@ -1,0 +1,6 @@
+module "storage" {
+  source         = "../"
+  name           = "firnacme"
+  resource_group = "firn"
+  location       = "westeurope"
+}
