@@ -8,6 +8,7 @@
 //! port      each that is served, and who has it        firewall     what drops newcomers, as far as it can be seen
 //! network   names, IPv4, IPv6, MTU                     clock        against the Date of every server that the edge will ask
 //! bucket    a probe object and its times, throughput   anchor       the table or the service that keeps the roots, and who owns
+//! second store   whether it takes and gives, and is another than the first
 //! ```
 //!
 //! It works beside an edge that serves, or before one was ever set up: it takes no lock, creates no table, and what it writes on the
@@ -22,6 +23,7 @@ mod machine;
 mod network;
 mod ports;
 mod roots;
+mod second;
 mod state_disk;
 
 use crate::{
@@ -90,6 +92,7 @@ pub async fn check(edge: &EdgeConfig, options: Options) -> Result<(), Failure> {
     take(network::look(&subject).await);
     take(clock::look(&subject).await);
     take(bucket::look(&subject).await);
+    take(second::look(&subject).await);
     take(roots::look(&subject).await);
     finding::conclude(&all, options.json, &[("running", subject.is_running.into())])
 }

@@ -4,12 +4,14 @@
 mod audit;
 mod cleaner;
 mod file;
+mod second;
 mod shares;
 mod snapshots;
 
 pub use audit::AuditSection;
 pub use cleaner::CleanerSection;
 pub use file::EdgeConfig;
+pub use second::SecondSection;
 pub use snapshots::SnapshotsSection;
 
 use crate::{
@@ -19,6 +21,7 @@ use crate::{
     durability::{WrittenDurability, WrittenOnDisconnect},
     failure::Failure,
     rings::KeysSection,
+    second::usual_book,
     smb::{ShareSection, SmbSection},
 };
 use firn_nfs::{ClientNetwork, NOBODY, Squash};
@@ -56,6 +59,8 @@ pub struct Config {
     pub(crate) snapshots: SnapshotsSection,
     pub(crate) cleaner: CleanerSection,
     pub(crate) audit: AuditSection,
+    /// The mirror of the volume's store, if there is one.
+    pub(crate) second: Option<SecondSection>,
     pub(crate) keys: KeysSection,
     pub(crate) access_log: AccessLogSection,
 }
@@ -371,8 +376,7 @@ impl Config {
                 return ProviderPrices::parse(&text).map_err(|error| wrong(&error));
             }
             (Some(name), _) => name,
-            (None, StoreUrl::Azure { .. }) => "azure-hot-east-us",
-            (None, _) => "s3-us-east-1",
+            (None, url) => usual_book(url),
         };
         ProviderPrices::named(name)
             .cloned()

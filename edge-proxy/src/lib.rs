@@ -53,6 +53,7 @@ mod report;
 mod reporting;
 mod rings;
 mod run;
+mod second;
 mod serve;
 mod sharing;
 mod smb;

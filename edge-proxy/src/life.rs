@@ -13,6 +13,7 @@ use crate::{
     opened::{self, MemberTerm, Mode, Opened},
     parts::{Common, Outside},
     reporting::{Reporters, Reporting},
+    second::Second,
     serve::Service,
     snapshot::{Fixed, Observed},
     usage::EdgeMeter,
@@ -213,6 +214,22 @@ impl Life {
             book.clone(),
             &config.volume.state_directory,
         ));
+        let second = outside.second.as_ref().map(|second| {
+            let (env, first) = (&outside.env, outside.stack.store.clone());
+            Arc::new(Second::new(
+                env,
+                first,
+                second,
+                parts.anchor.clone(),
+                &volume,
+                is_owned,
+            ))
+        });
+        if let Some(second) = &second {
+            beside.push(Background(
+                outside.env.spawn("second store", second.clone().keep()),
+            ));
+        }
         if is_owned {
             let auditing = auditor.clone().keep_audited(volume.clone());
             beside.push(Background(outside.env.spawn("audit", auditing)));
@@ -269,6 +286,7 @@ impl Life {
             table_url: config.volume.anchor.to_string(),
             book,
             nfs: volumes.nfs.clone(),
+            second,
             member: member.as_ref().map(|member| member.member.clone()),
             config: config.clone(),
             exports: volumes.has_names.then(|| exports.collect()),

@@ -12,6 +12,7 @@ mod families;
 mod figures;
 mod level_two;
 mod protocols;
+mod second;
 
 use crate::{
     failure::Failure,

@@ -3,16 +3,18 @@
 use crate::{
     anchor::{AnchorAt, Roots},
     cloud_session::{CredentialsFrom, ServiceSessions},
-    config::Config,
+    config::{Config, SecondSection},
     failure::Failure,
     identity::Identity,
     later::{LaterStore, LaterTable},
     outage::DEADLINE,
     rings::KeyRings,
+    second::SecondStore,
 };
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{FamilyId, VolumeId};
+use firn_mirror::Noting;
 use firn_seal::Keys;
 use firn_store::{Metered, RetryPolicy, Retrying, Stack, Store, StoreUrl, UploadLimit};
 use firn_store_cloud::{Credentials, OpenError};
@@ -59,6 +61,8 @@ impl Common {
 pub struct Outside {
     pub(crate) env: Env,
     pub(crate) stack: Arc<Stack>,
+    /// The mirror's store, if one is configured.
+    pub(crate) second: Option<Arc<SecondStore>>,
     pub(crate) roots: Roots,
 }
 
@@ -122,8 +126,20 @@ impl Outside {
         };
         #[cfg(not(feature = "testing"))]
         assert!(fault.is_none(), "only a build for tests injects faults");
-        let stack = Arc::new(stack(&env, backend, common.upload_limit.clone()));
-        Ok(Self { env, stack, roots })
+        let mut stack = stack(&env, backend, common.upload_limit.clone());
+        let second = match &config.second {
+            Some(section) => Some(open_second(&env, section, common).await?),
+            None => None,
+        };
+        if let Some(second) = &second {
+            stack.store = Arc::new(Noting::new(&env, stack.store, second.queue.clone()));
+        }
+        Ok(Self {
+            env,
+            stack: Arc::new(stack),
+            second: second.map(Arc::new),
+            roots,
+        })
     }
 
     pub(crate) fn anchor(&self, family: FamilyId) -> Anchor {
@@ -134,6 +150,7 @@ impl Outside {
         Parts {
             env: self.env.clone(),
             store: self.stack.store.clone(),
+            second: self.second.as_ref().map(|second| second.stack.store.clone()),
             anchor: self.anchor(family),
             keys,
             volume,
@@ -150,6 +167,16 @@ impl Outside {
         let (rings, keys) = KeyRings::open(config, self, identity).await?;
         Ok((self.parts(family, volume, keys), rings))
     }
+}
+
+/// The second store; nothing waits for it, not even a start: one that is away is opened when it is back.
+async fn open_second(env: &Env, section: &SecondSection, common: &Common) -> Result<SecondStore, Failure> {
+    let backend = open_store(env, &section.store, Credentials::Environment, IfAway::Later).await?;
+    Ok(SecondStore {
+        section: section.clone(),
+        stack: stack(env, backend, common.upload_limit.clone()),
+        queue: Arc::default(),
+    })
 }
 
 /// Who this edge is to its store.

@@ -6,6 +6,7 @@ use crate::{
     audit,
     cleaner::{Cleaned, CleanerPart},
     durability::LevelTwoPart,
+    second::SecondPart,
     sharing,
     snapshot::{Snapshot, VolumeState},
 };
@@ -354,6 +355,10 @@ pub fn status(snapshot: &Snapshot) -> String {
     }
     if let Some(text) = audit::line(&snapshot.audit) {
         row("Audits", text);
+    }
+    let lines = snapshot.second.iter().flat_map(SecondPart::lines);
+    for (number, line) in lines.enumerate() {
+        row(if number == 0 { "Second store" } else { "" }, line);
     }
     out
 }

@@ -21,6 +21,7 @@ use crate::{
     following::FollowingPart,
     nfs::NfsServer,
     reporting::{DesiredPart, Reporting},
+    second::{Second, SecondPart},
     serve::Service,
     sharing::SharedPart,
     smb::SmbPart,
@@ -61,6 +62,9 @@ pub struct Snapshot {
     pub cleaner: CleanerPart,
     #[serde(default)]
     pub audit: AuditPart,
+    /// The mirror of the store; absent without one.
+    #[serde(default)]
+    pub second: Option<SecondPart>,
     #[serde(default)]
     pub merging: MergingPart,
     /// What cannot be read, as far as readers met it.
@@ -283,6 +287,7 @@ pub struct Observed {
     pub roots: Roots,
     pub cleaner: Arc<InsideCleaner>,
     pub auditor: Arc<Auditor>,
+    pub second: Option<Arc<Second>>,
     keys: Keys,
     detached: Option<Arc<Detached>>,
     reporting: Option<Arc<Reporting>>,
@@ -306,6 +311,7 @@ pub struct Fixed {
     pub keys: Keys,
     pub reporting: Option<Arc<Reporting>>,
     pub nfs: Arc<NfsServer>,
+    pub second: Option<Arc<Second>>,
     /// Of a shared volume.
     pub member: Option<Member>,
     pub config: Config,
@@ -337,6 +343,7 @@ impl Observed {
             roots: outside.roots.clone(),
             cleaner,
             auditor,
+            second: fixed.second,
             keys: fixed.keys,
             reporting: fixed.reporting,
             detached,
@@ -517,6 +524,7 @@ impl Observed {
             smb,
             cleaner: self.cleaner.part(),
             audit: self.auditor.part(),
+            second: self.second.as_ref().map(|second| second.part()),
             merging: MergingPart {
                 proposals: status.merging.merged,
                 adopted: status.merging.adopted,

@@ -67,6 +67,9 @@ fn volume(config: &Config) -> Result<(), String> {
     bounds::check(&config.nfs, &config.exports)?;
     cleaner(config)?;
     audits(config)?;
+    if let Some(second) = &config.second {
+        second.check(&config.volume.store)?;
+    }
     config.retention()?;
     config.price_book().map_err(|error| error.to_string())?;
     Ok(())

@@ -204,6 +204,7 @@ impl Office {
         Parts {
             env: env.clone(),
             store,
+            second: None,
             anchor: Anchor::new(self.table.connect(env), env.clone(), FAMILY),
             keys: Keys::new(FAMILY, keys),
             volume: VOLUME,

@@ -109,6 +109,7 @@ async fn open(directory: &Path) -> Result<Volume> {
     let parts = Parts {
         env: env.clone(),
         store: Arc::new(DirectoryStore::open(&bucket, "").await?),
+        second: None,
         anchor: Anchor::new(MemoryTable::new().connect(&env), env.clone(), FAMILY),
         keys: Keys::new(FAMILY, keys),
         volume: VolumeId([2; 16]),

@@ -19,7 +19,7 @@ mod uploads;
 pub use build::{BuiltCheckpoint, build};
 pub use compressibility::Compressibility;
 pub use confirm::ConfirmError;
-pub(crate) use confirm::{confirm, unlisted_up_to};
+pub(crate) use confirm::{confirm, kept_here, unlisted_up_to};
 pub use error::CheckpointError;
 pub use packer::{Packer, PackerContext, ToPack, UploadProgress};
 pub use payload::{CheckpointPayload, HISTORY_MAX, SealedSnapshot};

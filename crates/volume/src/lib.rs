@@ -44,6 +44,7 @@ mod rekey;
 mod replay;
 mod rollback;
 mod salvage;
+mod second_store;
 mod serving;
 mod snapshots;
 mod start;
@@ -69,7 +70,7 @@ pub use member::{
     HandoverTimes, Member, MemberOptions, MemberRole, MemberStatus, MemberVfs, Salvaged, Term, TermEnd,
 };
 pub use merge::state::MergeStatus;
-pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage};
+pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage, SecondReads};
 pub use open::FormatOptions;
 pub use owner_signer::{AnnouncedKey, OwnerSigner, announced_key};
 pub use parts::{Parts, file_system_id};

@@ -26,6 +26,7 @@ mod kept;
 mod link_estimate;
 mod locality;
 mod memory;
+mod moved;
 mod object;
 mod pieces;
 mod pinned;
@@ -34,6 +35,7 @@ mod ranges;
 mod relocated;
 mod relocations;
 mod runs;
+mod second;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ pub use error::{ObjectsError, ReadError};
 pub use fetch::FetchPolicy;
 pub use object::Object;
 pub use plan::FetchPrices;
+pub use second::SecondReads;
 pub use statistics::ObjectsStatistics;
 
 use crate::journal::Reclaimer;
@@ -55,7 +58,6 @@ use firn_env::{Env, Wait};
 use firn_format::{FamilyId, Location, Place, Pointer, SegmentId};
 use firn_seal::{Keys, ObjectOpener};
 use firn_store::{Store, StoreError};
-use forwarding::HOPS_MAX;
 use futures::{FutureExt, channel::oneshot};
 use locality::Arrival;
 use memory::MemoryCache;
@@ -63,8 +65,9 @@ use object::{Loading, Misfit, at_place, loaded, open_object, trusting};
 use pinned::Pinned;
 pub(crate) use relocations::Relocation;
 use relocations::Relocations;
+use second::{Second, is_damage};
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
 };
 use tracing::Instrument;
@@ -98,6 +101,8 @@ struct Inner {
     /// Not so of what looks at the store alone.
     reads_pins: bool,
     fetcher: Arc<Fetcher>,
+    /// Asked last for what the store has lost; not by what looks at the store alone.
+    second: Option<Arc<Second>>,
     relocations: Relocations,
     damages: Arc<Damages>,
     absent_is_away: bool,
@@ -134,6 +139,9 @@ impl Objects {
         disk.set_pinned_bytes(pinned.bytes());
         // An eighth of the memory, at least one segment and at most eight.
         let window_bytes = (config.memory_cache_bytes / 8).clamp(4 << 20, 32 << 20);
+        let second = config
+            .second
+            .map(|store| Arc::new(Second::new(env, store, family)));
         let fetcher = Fetcher::new(
             env,
             store,
@@ -151,6 +159,7 @@ impl Objects {
                 pinned,
                 reads_pins: true,
                 fetcher: Arc::new(fetcher),
+                second,
                 relocations: Relocations::default(),
                 damages: Arc::default(),
                 absent_is_away: config.absent_is_away,
@@ -192,6 +201,7 @@ impl Objects {
                 pinned: self.inner.pinned.clone(),
                 reads_pins: !is_probe,
                 fetcher: Arc::new(fetcher),
+                second: self.inner.second.clone().filter(|_| !is_probe),
                 relocations: Relocations::default(),
                 damages: self.inner.damages.clone(),
                 absent_is_away: self.inner.absent_is_away,
@@ -242,7 +252,11 @@ impl Objects {
         let inner = self.inner.clone();
         let pointer = *pointer;
         let load = async move {
-            let result = match inner.load(&pointer, place, asked).await {
+            let loaded = match inner.load(&pointer, place, asked).await {
+                Err(error) if is_damage(&error) => inner.load_second(&pointer, place).await.ok_or(error),
+                other => other,
+            };
+            let result = match loaded {
                 Err(error @ ReadError::Missing { segment, .. }) if inner.absent_is_away => {
                     let detail = error.to_string();
                     Err(ReadError::Unavailable { segment, detail })
@@ -392,7 +406,12 @@ impl Inner {
             return Ok(object);
         }
         self.lock().counters.misses += 1;
-        if let Some(places) = self.fetcher.forwarding().remembered(&location) {
+        if let Some(object) = self.load_lost(pointer, place).await {
+            return Ok(object);
+        }
+        // A segment that was repaired is still there, and its record tells of what was needed only.
+        let moved = self.fetcher.forwarding().remembered(&location);
+        if let Some(places) = moved.filter(|places| !places.is_empty()) {
             return self.load_moved(pointer, place, places).await;
         }
         let segment = location.segment;
@@ -426,73 +445,13 @@ impl Inner {
                 Ok(object)
             }
             Err(Misfit::NoKey { epoch, newest }) => Err(no_key(epoch, newest)),
-            Err(Misfit::Unusable(detail) | Misfit::Damaged(detail)) => Err(corrupt(detail)),
+            Err(Misfit::Unusable(detail)) => Err(corrupt(detail)),
+            // A repair may have written it anew and left the damaged segment to its grace.
+            Err(Misfit::Damaged(detail)) => match self.follow(pointer, place, Vec::new(), true).await {
+                Err(ReadError::Missing { .. }) => Err(corrupt(detail)),
+                followed => followed,
+            },
         }
-    }
-
-    /// The object of a segment that is not there: looked for where the cleaner says it went (`places`: as far as that is known).
-    async fn load_moved(
-        self: &Arc<Self>,
-        pointer: &Pointer,
-        place: Place,
-        mut places: Vec<Location>,
-    ) -> Result<Arc<Object>, ReadError> {
-        let segment = pointer.location.segment;
-        let unavailable = |error: StoreError| ReadError::Unavailable {
-            segment,
-            detail: error.to_string(),
-        };
-        let forwarding = self.fetcher.forwarding();
-        let mut seen = BTreeSet::from([pointer.location]);
-        if places.is_empty() {
-            places = forwarding.find(&pointer.location).await.map_err(unavailable)?;
-            if places.is_empty() && forwarding.remembered(&pointer.location).is_none() {
-                self.fetcher.note_absent(segment);
-            }
-        }
-        let mut places = VecDeque::from(places);
-        for _ in 0..HOPS_MAX {
-            let Some(next) = places.pop_front() else { break };
-            if !seen.insert(next) {
-                continue;
-            }
-            let moved = Pointer {
-                location: next,
-                ..*pointer
-            };
-            if let Some(object) = self.load_from_disk(&moved, place).await {
-                return Ok(object);
-            }
-            match self.fetcher.fetch_uncached(&next).await {
-                Ok(bytes) => {
-                    let opened = if firn_env::planted!("volume.forward_unverified") {
-                        trusting(&self.opener, bytes.clone())
-                    } else {
-                        self.open(bytes.clone(), &moved, place).await
-                    };
-                    match opened {
-                        Ok(object) => {
-                            self.lock().counters.forwarded += 1;
-                            self.disk.write(next.segment, next.offset, vec![bytes]).await;
-                            return Ok(object);
-                        }
-                        Err(Misfit::NoKey { epoch, newest }) => {
-                            return Err(ReadError::KeyNotAtHand { place, epoch, newest });
-                        }
-                        Err(Misfit::Damaged(detail) | Misfit::Unusable(detail)) => {
-                            tracing::warn!(%place, %next, detail, "a forwarding record leads to something else; ignored");
-                            self.lock().counters.false_forwards += 1;
-                        }
-                    }
-                }
-                Err(Refusal::Store(StoreError::NotFound { .. })) => {
-                    // Moved on.
-                    places.extend(forwarding.find(&next).await.map_err(unavailable)?);
-                }
-                Err(refusal) => drop(read_error(refusal, &next, place)?),
-            }
-        }
-        Err(ReadError::Missing { segment, place })
     }
 
     /// Notes that the object was asked for, and opens it if its bytes were fetched a moment ago.

@@ -20,6 +20,8 @@ pub struct Parts {
     pub env: Env,
     /// The bucket.
     pub store: Arc<dyn Store>,
+    /// Its mirror, which answers for what the bucket has lost.
+    pub second: Option<Arc<dyn Store>>,
     /// The anchor of the family.
     pub anchor: Anchor,
     /// The opened key ring.
@@ -51,6 +53,7 @@ impl Parts {
             disk_headroom_bytes: 2 * config.journal_file_bytes,
             fetch: config.fetch,
             prices: config.fetch_prices,
+            second: self.second.clone(),
         };
         let (env, store) = (&self.env, self.store.clone());
         Ok(Objects::open(env, store, self.family(), self.keys.clone(), "cache", objects).await?)

@@ -12,8 +12,8 @@ mod tests;
 
 use super::{
     AuditSection, CleanerSection, Config, CostsSection, EdgePlace, ExportSection, LimitsSection, LogSection,
-    MetricsSection, MountSection, NfsSection, SnapshotsSection, TracesSection, VolumeSection, default_edge,
-    default_name, from_text, shares::Shares,
+    MetricsSection, MountSection, NfsSection, SecondSection, SnapshotsSection, TracesSection, VolumeSection,
+    default_edge, default_name, from_text, shares::Shares,
 };
 use crate::{
     access_log::AccessLogSection,
@@ -76,6 +76,8 @@ struct File {
     cleaner: CleanerSection,
     #[serde(default)]
     audit: AuditSection,
+    #[serde(default)]
+    second: Option<SecondSection>,
     #[serde(default)]
     keys: KeysSection,
     #[serde(default)]
@@ -449,6 +451,7 @@ fn config(
         snapshots: file.snapshots.clone(),
         cleaner: file.cleaner.clone(),
         audit: file.audit.clone(),
+        second: file.second.clone(),
         keys: file.keys.clone(),
         access_log: file.access_log.clone(),
     }

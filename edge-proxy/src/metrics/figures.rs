@@ -392,6 +392,7 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     super::protocols::of_volume(out, snapshot);
     cleaning(out, snapshot);
     super::audits::expose(out, &snapshot.audit);
+    super::second::expose(out, snapshot.second.as_ref());
 }
 
 /// NFS, which is one for all volumes.

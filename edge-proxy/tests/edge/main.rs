@@ -27,6 +27,7 @@ mod refusals;
 mod returns;
 mod rings;
 mod rolled_back;
+mod second_store;
 mod small_disk;
 mod smb;
 mod snapshots;

@@ -54,6 +54,7 @@ impl World {
         Parts {
             env: env.clone(),
             store: self.store.clone(),
+            second: None,
             anchor: Anchor::new(self.table.clone(), env.clone(), FAMILY),
             keys: Keys::new(FAMILY, keys),
             volume: VOLUME,

@@ -177,6 +177,7 @@ impl Engine {
                     ..RetryPolicy::default()
                 },
             )),
+            second: None,
             anchor,
             keys: self.ring.keys(FAMILY),
             volume: match branch {

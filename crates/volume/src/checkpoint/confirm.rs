@@ -235,7 +235,8 @@ pub(super) async fn put_again(
     }
 }
 
-async fn kept_here(objects: &Objects, id: SegmentId, bytes: u64) -> Option<Bytes> {
+/// A segment from the pin or the cache, not verified.
+pub(crate) async fn kept_here(objects: &Objects, id: SegmentId, bytes: u64) -> Option<Bytes> {
     if let Some(pinned) = objects.pinned_segment(id).await {
         return Some(pinned);
     }

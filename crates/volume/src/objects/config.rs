@@ -1,9 +1,11 @@
 //! Configuration of the caches of objects.
 
 use super::{FetchPolicy, FetchPrices};
+use firn_store::Store;
+use std::{fmt, sync::Arc};
 
 /// Sizes and policy of the caches.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ObjectsConfig {
     /// Opened objects in memory.
     pub memory_cache_bytes: u64,
@@ -18,6 +20,17 @@ pub struct ObjectsConfig {
     /// A segment that the store does not have counts as out of reach, not as lost: the pointers may be older than what the cleaner
     /// did since, and what answers may be half a store.
     pub absent_is_away: bool,
+    /// Where the same objects lie once more, for what the store has lost.
+    pub second: Option<Arc<dyn Store>>,
+}
+
+impl fmt::Debug for ObjectsConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = formatter.debug_struct("ObjectsConfig");
+        out.field("memory_cache_bytes", &self.memory_cache_bytes);
+        out.field("disk_cache_bytes", &self.disk_cache_bytes);
+        out.finish_non_exhaustive()
+    }
 }
 
 impl Default for ObjectsConfig {
@@ -29,6 +42,7 @@ impl Default for ObjectsConfig {
             fetch: FetchPolicy::default(),
             prices: FetchPrices::default(),
             absent_is_away: false,
+            second: None,
         }
     }
 }

@@ -5,6 +5,7 @@ mod damage;
 mod pinned;
 mod relocated;
 mod runs;
+mod second;
 
 use super::{FetchPolicy, Object, Objects, ObjectsConfig, ReadError};
 use async_trait::async_trait;

@@ -377,6 +377,7 @@ fn copy(parts: &Parts) -> Parts {
     Parts {
         env: parts.env.clone(),
         store: parts.store.clone(),
+        second: parts.second.clone(),
         anchor: parts.anchor.clone(),
         keys: parts.keys.clone(),
         volume: parts.volume,

@@ -113,6 +113,7 @@ impl Far {
             parts: Parts {
                 env: env.clone(),
                 store: store.clone(),
+                second: None,
                 anchor: Anchor::new(MemoryTable::new().connect(&env), env.clone(), FAMILY),
                 keys: Keys::new(FAMILY, keys),
                 volume: VolumeId([2; 16]),

@@ -60,6 +60,7 @@ impl World {
         Parts {
             env: env.clone(),
             store: self.store.clone(),
+            second: None,
             anchor: Anchor::new(self.table.connect(env), env.clone(), FAMILY),
             keys: Keys::new(FAMILY, keys),
             volume: VOLUME,

@@ -42,6 +42,7 @@ fn parts(services: &Arc<Services>, store: &Arc<MemoryStore>, env: &Env) -> Parts
     Parts {
         env: env.clone(),
         store: store.clone(),
+        second: None,
         anchor: Anchor::over(Arc::new(caller), env.clone(), FAMILY),
         keys: Keys::new(
             FAMILY,

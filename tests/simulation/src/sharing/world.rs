@@ -158,6 +158,7 @@ impl World {
         };
         Parts {
             store: Arc::new(Retrying::new(&env, place.store.clone(), policy)),
+            second: None,
             anchor: Anchor::new(Arc::new(table), env.clone(), FAMILY),
             keys: Keys::new(
                 FAMILY,

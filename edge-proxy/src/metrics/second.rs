@@ -1,0 +1,74 @@
+//! Figures of the second store, as Prometheus is told them; nothing is told without one.
+
+use super::families::Families;
+use crate::second::SecondPart;
+
+pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
+    let Some(second) = second else { return };
+    let is = |state: &str| second.state == state;
+    out.gauge(
+        "second_store_behind_seconds",
+        "Age of the oldest member that the second store does not have yet; 0 if it has all.",
+        second.behind_ms as f64 / 1e3,
+    );
+    out.gauge(
+        "second_store_backlog_objects",
+        "Members that wait for their copy in the second store.",
+        second.backlog_objects,
+    );
+    out.gauge(
+        "second_store_backlog_bytes",
+        "Bytes of members that wait for their copy in the second store.",
+        second.backlog_bytes,
+    );
+    out.gauge(
+        "second_store_refusing",
+        "1 if the second store does not take what is put: it is away, full, or read-only.",
+        is("refusing") || is("unchecked"),
+    );
+    out.gauge(
+        "second_store_alias",
+        "1 if the second store is the first under another name: nothing is mirrored.",
+        is("alias"),
+    );
+    out.gauge(
+        "second_store_compared_timestamp_seconds",
+        "When both stores were last compared; 0 if not since the start.",
+        second.compared_at_ms.unwrap_or(0) as f64 / 1e3,
+    );
+    out.gauge(
+        "second_store_lost_segments",
+        "Segments that the first store lost or altered, that the second has, and that were not repaired yet.",
+        second.lost_segments.max(second.segments_read),
+    );
+    out.gauge(
+        "second_store_damaged",
+        "Members that are damaged in the second store, or in the first with no copy.",
+        second.damaged,
+    );
+    out.counter(
+        "second_store_copied_bytes_total",
+        "Bytes copied into the second store.",
+        second.copied_bytes,
+    );
+    out.counter(
+        "second_store_deleted_objects_total",
+        "Members deleted from the second store, keep_deleted after the first.",
+        second.deleted_objects,
+    );
+    out.counter(
+        "second_store_reads_total",
+        "Objects that the first store had lost and readers had from the second.",
+        second.reads_answered,
+    );
+    out.counter(
+        "second_store_requests_total",
+        "Requests sent to the second store.",
+        second.requests,
+    );
+    out.counter(
+        "second_store_dollars_total",
+        "What the second store's requests and transfers cost at list prices.",
+        second.nanodollars as f64 / 1e9,
+    );
+}

@@ -1,0 +1,254 @@
+//! The second store of an edge: the mirror of its volume's store, kept behind the uploads, and what people are told of it.
+//!
+//! The mirror itself is `firn_mirror`; readers come to the store through `firn_volume`. This is where both get it from, and the one place that
+//! knows how old the copy is.
+
+use crate::config::SecondSection;
+use async_trait::async_trait;
+use bytes::Bytes;
+use firn_anchor::Anchor;
+use firn_env::Env;
+use firn_format::SegmentId;
+use firn_mirror::{LocalCopies, Mirror, MirrorOptions, MirrorState, Queue};
+use firn_store::{Meter, ProviderPrices, Route, Stack, Store, StoreUrl};
+use firn_volume::Volume;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The store, and what waits for it; outlives the volume's openings.
+pub struct SecondStore {
+    pub section: SecondSection,
+    pub stack: Stack,
+    pub queue: Arc<Queue>,
+}
+
+/// The mirror of an open volume.
+pub struct Second {
+    env: Env,
+    url: String,
+    pub mirror: Mirror,
+    meter: Meter,
+    book: Option<ProviderPrices>,
+    volume: Volume,
+    /// Whether this edge keeps the mirror; one that only reads the volume reads from it.
+    is_kept: bool,
+}
+
+/// How the second store stands, as `status` and `/metrics` show it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SecondPart {
+    pub url: String,
+    /// `unchecked`, `alias`, `comparing`, `current`, `behind`, `refusing`, or `read` by an edge that does not keep it.
+    pub state: String,
+    pub last_error: Option<String>,
+    pub backlog_objects: u64,
+    pub backlog_bytes: u64,
+    /// Age of the oldest member that is not copied yet; 0 if all is.
+    pub behind_ms: u64,
+    pub copied_objects: u64,
+    pub copied_bytes: u64,
+    /// Of these, what had to be read from the first store.
+    pub read_back_bytes: u64,
+    /// Milliseconds since 1970; absent until the first comparison after the start ended.
+    pub compared_at_ms: Option<i64>,
+    pub members: u64,
+    pub member_bytes: u64,
+    /// Segments that the last comparison found lost or altered in the first store, and that were not repaired since.
+    pub lost_segments: u64,
+    /// Other members of the first store that it found lost.
+    pub lost_others: u64,
+    /// Members that are damaged in the second store, or in the first with no copy.
+    pub damaged: u64,
+    /// Names of some of all these.
+    pub named: Vec<String>,
+    /// Deleted from the first, and kept here.
+    pub kept_deleted: u64,
+    pub deleted_objects: u64,
+    /// What the second store would not delete.
+    pub held: u64,
+    /// Objects that the first store had lost and readers had from here.
+    pub reads_answered: u64,
+    pub reads_answered_bytes: u64,
+    /// Objects that neither had.
+    pub reads_failed: u64,
+    /// Segments they belong to, as far as they were not repaired.
+    pub segments_read: u64,
+    pub requests: u64,
+    pub nanodollars: u64,
+}
+
+/// What a volume has on this machine.
+struct Here(Volume);
+
+#[async_trait]
+impl LocalCopies for Here {
+    async fn segment(&self, id: SegmentId, bytes: u64) -> Option<Bytes> {
+        self.0.segment_here(id, bytes).await
+    }
+}
+
+/// The prices by which a store's money is shown if nothing else is said.
+pub fn usual_book(url: &StoreUrl) -> &'static str {
+    match url {
+        StoreUrl::Azure { .. } => "azure-hot-east-us",
+        StoreUrl::Directory { .. } | StoreUrl::S3 { .. } | StoreUrl::Gcs { .. } => "s3-us-east-1",
+    }
+}
+
+impl Second {
+    /// The mirror of a volume that is open; nothing is asked yet.
+    pub fn new(
+        env: &Env,
+        first: Arc<dyn Store>,
+        second: &SecondStore,
+        anchor: Anchor,
+        volume: &Volume,
+        is_kept: bool,
+    ) -> Self {
+        let options = MirrorOptions {
+            keep_deleted: second.section.keep_deleted.0,
+            compare_every: second.section.compare_every.0,
+        };
+        Self {
+            env: env.clone(),
+            url: second.section.store.to_string(),
+            mirror: Mirror::new(
+                env,
+                (first, second.stack.store.clone()),
+                anchor,
+                second.queue.clone(),
+                options,
+            ),
+            meter: second.stack.meter.clone(),
+            book: ProviderPrices::named(usual_book(&second.section.store))
+                .ok()
+                .cloned(),
+            volume: volume.clone(),
+            is_kept,
+        }
+    }
+
+    /// What this machine has of the volume's segments.
+    pub fn here(&self) -> Arc<dyn LocalCopies> {
+        Arc::new(Here(self.volume.clone()))
+    }
+
+    /// Keeps the mirror for as long as it is awaited.
+    pub async fn keep(self: Arc<Self>) {
+        if self.is_kept {
+            self.mirror.run(self.here()).await;
+        }
+    }
+
+    /// This moment.
+    pub fn part(&self) -> SecondPart {
+        let status = self.mirror.status();
+        let now_ms = self.env.wall().as_millis();
+        let behind_ms = status
+            .behind_since_ms
+            .map_or(0, |since| now_ms.saturating_sub(since).max(1).unsigned_abs());
+        let state = match status.state {
+            _ if !self.is_kept => "read",
+            MirrorState::Unchecked => "unchecked",
+            MirrorState::Alias => "alias",
+            MirrorState::Refusing => "refusing",
+            MirrorState::Copying if status.compared_at_ms.is_none() => "comparing",
+            MirrorState::Copying if behind_ms > 0 => "behind",
+            MirrorState::Copying => "current",
+        };
+        let usage = self.meter.usage();
+        let reads = self.volume.second_reads().unwrap_or_default();
+        let found = status.comparison;
+        SecondPart {
+            url: self.url.clone(),
+            state: state.into(),
+            last_error: status.last_error,
+            backlog_objects: status.backlog_objects,
+            backlog_bytes: status.backlog_bytes,
+            behind_ms,
+            copied_objects: status.copied_objects,
+            copied_bytes: status.copied_bytes,
+            read_back_bytes: status.read_back_bytes,
+            compared_at_ms: status.compared_at_ms,
+            members: found.members,
+            member_bytes: found.bytes,
+            lost_segments: self.mirror.suspects().len() as u64,
+            lost_others: found.lost_others,
+            damaged: found.damaged,
+            named: found.named,
+            kept_deleted: found.waiting + found.marked,
+            deleted_objects: status.deleted_objects,
+            held: found.held,
+            reads_answered: reads.objects,
+            reads_answered_bytes: reads.bytes,
+            reads_failed: reads.failures,
+            segments_read: reads.segments,
+            requests: usage.requests(),
+            nanodollars: self
+                .book
+                .as_ref()
+                .map_or(0, |book| book.cost(&usage, Route::Internet).total().nanos()),
+        }
+    }
+}
+
+impl SecondPart {
+    /// The lines of `status`.
+    pub fn lines(&self) -> Vec<String> {
+        let (size, span) = (crate::report::size, crate::report::span);
+        let state = match self.state.as_str() {
+            "current" => "current: has everything that the first store was given".into(),
+            "comparing" => "being compared with the first store".into(),
+            "behind" | "refusing" => format!(
+                "{}: {} members with {} wait, the oldest for {}",
+                self.state,
+                self.backlog_objects,
+                size(self.backlog_bytes),
+                span(self.behind_ms)
+            ),
+            "alias" => {
+                "this is the first store under another name: nothing is mirrored. Name another bucket".into()
+            }
+            "read" => "read for what the first store has lost; the edge that owns the volume keeps it".into(),
+            other => other.to_owned(),
+        };
+        let mut lines = vec![format!("{}: {state}", self.url)];
+        if let Some(error) = &self.last_error {
+            lines.push(format!("last error: {error}"));
+        }
+        if self.state != "read" {
+            lines.push(format!(
+                "{} members with {}; {} copied since the start, {} deleted ones kept",
+                self.members,
+                size(self.member_bytes),
+                size(self.copied_bytes),
+                self.kept_deleted
+            ));
+        }
+        if self.reads_answered + self.reads_failed > 0 {
+            lines.push(format!(
+                "{} objects with {} of {} segments that the first store has lost were read from it, {} were in neither",
+                self.reads_answered,
+                size(self.reads_answered_bytes),
+                self.segments_read,
+                self.reads_failed
+            ));
+        }
+        let lost = self.lost_segments + self.lost_others;
+        if lost + self.damaged > 0 {
+            lines.push(format!(
+                "the first store lost {lost} members that are here, {} are damaged: {}",
+                self.damaged,
+                self.named.join(", ")
+            ));
+        }
+        if self.held > 0 {
+            lines.push(format!(
+                "{} members that are not needed any more cannot be deleted",
+                self.held
+            ));
+        }
+        lines
+    }
+}

@@ -1,0 +1,226 @@
+//! A second store: it gets what the first gets, holds nobody up, and answers for what the first has lost.
+
+use crate::{
+    administration::http,
+    machine::{Cloud, Files, Machine, free_port, status},
+    noise::noise,
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// A second store beside the first.
+struct Second(PathBuf);
+
+impl Second {
+    fn beside(cloud: &Cloud) -> Self {
+        let path = cloud.path().join("second");
+        std::fs::create_dir(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn away(&self) -> PathBuf {
+        self.0.with_extension("away")
+    }
+
+    /// Nothing can be put or read from here on.
+    fn take_away(&self) {
+        std::fs::rename(&self.0, self.away()).expect("renamed");
+        std::fs::write(&self.0, "no directory").expect("written");
+    }
+
+    fn bring_back(&self) {
+        std::fs::remove_file(&self.0).expect("removed");
+        std::fs::rename(self.away(), &self.0).expect("renamed");
+    }
+
+    /// The section, with `more` keys.
+    fn section(&self, more: &str) -> String {
+        format!("[second]\nstore = \"file://{}\"\n{more}\n", self.0.display())
+    }
+}
+
+/// All members of families below a store's directory, by name.
+fn members(store: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut directories = vec![store.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(store).expect("below").display().to_string();
+            if path.is_dir() {
+                directories.push(path);
+            } else if name.len() > 33 && name.as_bytes()[32] == b'/' {
+                found.insert(name, std::fs::read(&path).expect("a member"));
+            }
+        }
+    }
+    found
+}
+
+fn assert_mirrored(cloud: &Cloud, second: &Second) {
+    let (first, second) = (members(&cloud.path().join("store")), members(&second.0));
+    let names = |of: &BTreeMap<String, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&first), names(&second));
+    assert!(first == second, "other bytes");
+    for kind in ["/log/", "/keyring/", "/owner/"] {
+        assert!(
+            first.keys().any(|name| name.contains(kind)),
+            "nothing below {kind}"
+        );
+    }
+}
+
+fn wait_until_current(edge: &Machine) -> serde_json::Value {
+    edge.wait_for_status(|seen| seen["second"]["state"] == "current")
+}
+
+/// Commits a file of 300 KB, and returns the one segment that has it.
+pub async fn commit(cloud: &Cloud, edge: &Machine, files: &Files, name: &str) -> PathBuf {
+    let before = cloud.segments();
+    files.write(name, &content(name)).await;
+    edge.succeed(&["sync"]);
+    let mut new = cloud.segments();
+    new.retain(|path| !before.contains(path));
+    let size = |path: &PathBuf| std::fs::metadata(path).expect("a segment").len();
+    new.into_iter().max_by_key(size).expect("a new segment")
+}
+
+fn content(name: &str) -> Vec<u8> {
+    let seed = name.bytes().fold(7_u64, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u64::from(byte))
+    });
+    noise(seed, 300_000)
+}
+
+/// Flips a bit in the middle of a segment that holds one large file.
+fn damage(segment: &Path) {
+    let mut bytes = std::fs::read(segment).expect("the segment");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(segment, bytes).expect("the damage");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_mirrored_and_a_second_store_that_refuses_holds_nobody_up() {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    let port = free_port();
+    let metrics = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n");
+    edge.configure(&cloud, "a", "main", &metrics);
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    commit(&cloud, &edge, &files, "from before there was a second store").await;
+    edge.stop();
+
+    edge.configure(&cloud, "a", "main", &(metrics + &second.section("")));
+    let said = edge.command(&["check"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("another store than the first"), "{said}");
+    edge.start(&[]);
+    let files = edge.client().await;
+    commit(&cloud, &edge, &files, "ledger").await;
+    wait_until_current(&edge);
+    assert_mirrored(&cloud, &second);
+    let text = edge.succeed(&["status"]);
+    assert!(
+        text.contains("Second store") && text.contains("current"),
+        "{text}"
+    );
+
+    second.take_away();
+    commit(&cloud, &edge, &files, "minutes").await;
+    let seen = edge.wait_for_status(|seen| seen["second"]["state"] == "refusing");
+    assert_eq!(seen["uncommitted"]["level"], 2, "uploads go on: {seen}");
+    assert!(seen["second"]["backlog_objects"].as_u64() > Some(0), "{seen}");
+    assert!(seen["second"]["behind_ms"].as_u64() > Some(0), "{seen}");
+    let told = http(port, "/metrics");
+    assert!(told.contains("firn_second_store_refusing 1"), "{told}");
+    second.bring_back();
+    let seen = wait_until_current(&edge);
+    assert_eq!(seen["second"]["backlog_objects"], 0, "{seen}");
+    assert_mirrored(&cloud, &second);
+
+    // What a kill takes from the queue is found again by the next start.
+    second.take_away();
+    commit(&cloud, &edge, &files, "letters").await;
+    edge.kill();
+    second.bring_back();
+    edge.start(&[]);
+    wait_until_current(&edge);
+    assert_mirrored(&cloud, &second);
+    edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_store_under_another_name_is_no_second_one() {
+    let cloud = Cloud::new();
+    let other_name = cloud.path().join("second");
+    std::os::unix::fs::symlink(cloud.path().join("store"), &other_name).expect("a link");
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &Second(other_name).section(""));
+    edge.format();
+    let said = edge.fail(1, &["check"]);
+    assert!(said.contains("the first under another name"), "{said}");
+    edge.start(&[]);
+    let files = edge.client().await;
+    commit(&cloud, &edge, &files, "ledger").await;
+    let seen = edge.wait_for_status(|seen| seen["second"]["state"] == "alias");
+    assert_eq!(seen["second"]["copied_objects"], 0, "{seen}");
+    assert!(edge.log().contains("under another name"), "{}", edge.log());
+    edge.stop();
+    let named = format!("[second]\nstore = \"file://{}/store\"\n", cloud.path().display());
+    edge.configure(&cloud, "a", "main", &named);
+    let said = edge.fail(2, &["check-config"]);
+    assert!(said.contains("the volume's own store"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_first_store_lost_or_altered_is_read_from_the_second() {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &second.section(""));
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    let ledger = commit(&cloud, &edge, &files, "ledger").await;
+    let minutes = commit(&cloud, &edge, &files, "minutes").await;
+    let letters = commit(&cloud, &edge, &files, "letters").await;
+    commit(&cloud, &edge, &files, "notes").await;
+    wait_until_current(&edge);
+    edge.stop();
+    edge.wipe_cache();
+    damage(&ledger);
+    std::fs::remove_file(&minutes).expect("removed");
+    // In neither: it stays an error, and is named.
+    std::fs::remove_file(&letters).expect("removed");
+    let copy = second
+        .0
+        .join(letters.strip_prefix(cloud.path().join("store")).expect("below"));
+    std::fs::remove_file(copy).expect("removed");
+
+    edge.start(&[]);
+    let files = edge.client().await;
+    for name in ["ledger", "minutes", "notes"] {
+        assert!(files.read(name).await == Some(content(name)), "{name}");
+    }
+    assert!(files.read_fails("letters").await.is_some());
+    let seen = status(&edge);
+    assert!(seen["second"]["reads_answered"].as_u64() > Some(0), "{seen}");
+    assert_eq!(seen["second"]["segments_read"], 2, "{seen}");
+    let damages = edge.wait_for_status(|seen| seen["damages"][0]["path"] == "/letters");
+    assert_eq!(damages["damages"].as_array().map(Vec::len), Some(1), "{damages}");
+    let log = edge.log();
+    let told = log.matches("it is read from the second").count();
+    assert_eq!(told, 2, "once for each segment: {log}");
+    // Proof of the first store: the second does not count.
+    let said = edge.fail(6, &["verify"]);
+    for name in ["/ledger", "/minutes", "/letters"] {
+        assert!(said.contains(name), "{said}");
+    }
+    edge.stop();
+}
