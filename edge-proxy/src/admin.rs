@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! request = {"version": 1, "volume": NAME if there are several, "command": "status" | "sync" | "drain" | "verify" |
-//!            {"audit" | "clean" | "id" | "locks" | "rekey" | "snapshot" | "restore" | "clone": {…}}}
+//!            {"audit" | "clean" | "id" | "locks" | "rekey" | "repair" | "snapshot" | "restore" | "clone": {…}}}
 //! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "audited" | "snapshots" | "id" | "locks" |
-//!            "rekey" | "error", …}
+//!            "rekey" | "repaired" | "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
@@ -17,6 +17,7 @@ mod client;
 mod id;
 mod locks;
 mod rekey;
+mod repair;
 mod server;
 mod snapshots;
 
@@ -27,6 +28,7 @@ use crate::{
     id::{Answer, Question},
     locks::{LockCommand, LockLine},
     rekey::{RekeyCommand, RekeyPart},
+    repair::RepairReport,
     snapshot::{Snapshot, VolumeState},
     snapshots::{SnapshotCommand, SnapshotLine},
 };
@@ -68,6 +70,8 @@ pub enum Command {
     },
     /// One run of the cleaner inside, or a look at what it would do.
     Clean { plan: bool },
+    /// Write what the store lost anew from the second store, or tell what would be.
+    Repair { plan: bool, all: bool },
     /// Something about snapshots.
     Snapshot { what: SnapshotCommand },
     /// Who somebody is, and whether an access is granted.
@@ -146,6 +150,8 @@ pub enum Reply {
     },
     /// The end of an audit.
     Audited { report: Box<AuditReport> },
+    /// The end of a repair.
+    Repaired { repaired: Box<RepairReport> },
     /// The snapshots there are.
     Snapshots { snapshots: Vec<SnapshotLine> },
     /// Who it is, and the verdicts.

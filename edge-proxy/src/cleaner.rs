@@ -13,13 +13,15 @@ use crate::{
     periodic::{Running, ShowsWork, millis},
 };
 use firn_anchor::Anchor;
-use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Report};
+use firn_cleaner::{CleanError, Cleaner, Limits, Plan, Repair, Report};
 use firn_env::Env;
+use firn_format::SegmentId;
 use firn_quantity::Money;
 use firn_store::{ProviderPrices, Route, Store, Usage};
 use firn_volume::Volume;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -215,6 +217,28 @@ impl InsideCleaner {
             }
         }
         ended
+    }
+
+    /// Writes lost segments anew, or tells what would be; after the run that is under way, if there is one. Cancel-safe likewise.
+    ///
+    /// # Errors
+    /// As [`InsideCleaner::clean`].
+    pub async fn repair(
+        &self,
+        second: Option<Arc<dyn Store>>,
+        lost: &BTreeSet<SegmentId>,
+        plan: bool,
+    ) -> Result<Repair, CleanError> {
+        let mut cleaner = self.cleaner.lock().await;
+        let _running = Running::begin(&self.part);
+        let repaired = cleaner.repair(second, lost, plan).await?;
+        let mut part = self.lock();
+        part.requests += repaired.report.usage.requests();
+        part.written_bytes += repaired.report.written_bytes;
+        part.nanodollars = part
+            .nanodollars
+            .saturating_add(self.cost(&repaired.report.usage).nanos());
+        Ok(repaired)
     }
 
     /// What an administrator asked for: a run, or only a look at what it would do.

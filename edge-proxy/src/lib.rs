@@ -48,6 +48,7 @@ mod port_holders;
 mod program;
 mod recover;
 mod rekey;
+mod repair;
 mod replace;
 mod report;
 mod reporting;

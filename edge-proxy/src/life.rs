@@ -12,6 +12,7 @@ use crate::{
     joined::is_joined,
     opened::{self, MemberTerm, Mode, Opened},
     parts::{Common, Outside},
+    repair::keep_repaired,
     reporting::{Reporters, Reporting},
     second::Second,
     serve::Service,
@@ -299,6 +300,10 @@ impl Life {
             (cleaner, auditor),
             (service, detached.clone()),
         ));
+        if is_owned {
+            let repairing = keep_repaired(outside.env.clone(), observed.clone());
+            beside.push(Background(outside.env.spawn("repair", repairing)));
+        }
         let (drains, mut drain_requests) = mpsc::channel(1);
         let admin = Arc::new(Admin::new(observed.clone(), drains));
         let calls_before = observed.calls();

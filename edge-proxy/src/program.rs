@@ -2,7 +2,7 @@
 
 use crate::{
     accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, id,
-    join, locks, mount, parts::Outside, recover, rekey, run, smb, snapshots, upgrade,
+    join, locks, mount, parts::Outside, recover, rekey, repair, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -170,6 +170,15 @@ enum Command {
         /// Only tells what would be moved and freed, and what that costs; changes nothing.
         #[arg(long)]
         plan: bool,
+    },
+    /// Writes what the store has lost or altered anew, from the second store; names the files that are beyond it.
+    Repair {
+        /// Only tells what would be written anew; changes nothing.
+        #[arg(long)]
+        plan: bool,
+        /// Compares both stores first, instead of going by what readers and the last comparison found.
+        #[arg(long)]
+        all: bool,
     },
     /// Rebuilds a volume whose table was lost, from the bucket and the recovery phrase alone. Shows what there is; changes
     /// something only with --yes.
@@ -354,6 +363,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }
+        Command::Repair { plan, all } => repair::repair(&config, plan, all).await,
         Command::Manual(_) | Command::Mount(_) => unreachable!("done before the configuration was read"),
         Command::CheckConfig
         | Command::Check(_)

@@ -27,6 +27,7 @@ pub struct Second {
     env: Env,
     url: String,
     pub mirror: Mirror,
+    pub store: Arc<dyn Store>,
     meter: Meter,
     book: Option<ProviderPrices>,
     volume: Volume,
@@ -113,6 +114,7 @@ impl Second {
         Self {
             env: env.clone(),
             url: second.section.store.to_string(),
+            store: second.stack.store.clone(),
             mirror: Mirror::new(
                 env,
                 (first, second.stack.store.clone()),
@@ -238,7 +240,7 @@ impl SecondPart {
         let lost = self.lost_segments + self.lost_others;
         if lost + self.damaged > 0 {
             lines.push(format!(
-                "the first store lost {lost} members that are here, {} are damaged: {}",
+                "the first store lost {lost} members that are here, {} are damaged: {}. firn-edge repair writes lost segments anew",
                 self.damaged,
                 self.named.join(", ")
             ));

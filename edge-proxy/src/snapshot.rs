@@ -355,6 +355,11 @@ impl Observed {
         }
     }
 
+    /// As the file says.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The server of NFS and the lock table of all protocols.
     pub fn nfs(&self) -> &NfsServer {
         &self.nfs

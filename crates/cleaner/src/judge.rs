@@ -22,7 +22,7 @@ use crate::{
     victims::Candidate,
 };
 use firn_format::{FOOTER_BYTES, Location, MAX_SEGMENT_BYTES, Pointer, SegmentIndexEntry, decode_footer};
-use firn_store::{ObjectKey, StoreError};
+use firn_store::{ObjectKey, Store, StoreError};
 
 /// Bytes of a segment's end that are read first: footer and an index of 960 objects, so that one request is enough for
 /// most.
@@ -132,9 +132,24 @@ pub(crate) async fn judge(
     Ok(Verdict::Judged(judged))
 }
 
-/// The index of a segment. `Err(None)`: the segment is gone.
+/// The index of a segment, from wherever it can be had. `Err(None)`: the segment is gone.
 async fn read_index(
     objects: &Objects,
+    candidate: &Candidate,
+) -> Result<Result<Vec<SegmentIndexEntry>, Option<String>>, CleanError> {
+    let mut worst = None;
+    for store in objects.sources(candidate.segment) {
+        match read_index_from(objects, &*store, candidate).await? {
+            Ok(entries) => return Ok(Ok(entries)),
+            Err(detail) => worst = worst.or(detail),
+        }
+    }
+    Ok(Err(worst))
+}
+
+async fn read_index_from(
+    objects: &Objects,
+    store: &dyn Store,
     candidate: &Candidate,
 ) -> Result<Result<Vec<SegmentIndexEntry>, Option<String>>, CleanError> {
     let key = ObjectKey::new(&candidate.segment.key(&objects.anchor.family()));
@@ -142,7 +157,7 @@ async fn read_index(
     if size > MAX_SEGMENT_BYTES as u64 {
         return Ok(Err(Some(format!("{size} bytes are more than a segment has"))));
     }
-    let read = async |offset: u64, length: u64| match objects.store.get_range(&key, offset, length).await {
+    let read = async |offset: u64, length: u64| match store.get_range(&key, offset, length).await {
         Ok(bytes) => Ok(Some(bytes)),
         Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(CleanError::from(error)),

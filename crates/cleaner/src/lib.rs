@@ -47,4 +47,4 @@ pub use error::{CleanError, Damage};
 pub use limits::Limits;
 pub use notes::CleaningNotes;
 pub use report::{DamagedFile, Named, Plan, Report};
-pub use run::{Cleaner, clean_once, plan};
+pub use run::{Beyond, Cleaner, Repair, clean_once, plan};

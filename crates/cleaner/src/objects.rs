@@ -7,6 +7,8 @@
 //!
 //! Nodes, inodes, checkpoints and usage leaves are kept once verified, up to a bound; blocks pass through. Whatever is read
 //! is compared with the uid by which it was reached, so a lying hint, record or store costs requests and nothing else.
+//!
+//! A repair has a second store, where objects and records are looked for last, and segments that the first is known to have lost, first.
 
 use crate::{CleanError, Damage};
 use firn_anchor::Anchor;
@@ -17,7 +19,7 @@ use firn_format::{
 };
 use firn_store::{ObjectKey, Store, StoreError, erase};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, OnceLock},
 };
 
@@ -39,6 +41,9 @@ pub(crate) struct Objects {
     cache: BTreeMap<Uid, (Location, Arc<VerifiedObject>)>,
     /// In order of arrival: what came first goes first.
     order: VecDeque<Uid>,
+    second: Option<Arc<dyn Store>>,
+    /// What is read from the second store first.
+    lost: BTreeSet<SegmentId>,
     retirements: BTreeMap<SegmentId, Option<WriterId>>,
     /// Whether `retirements` holds every retired segment there is.
     all_known: bool,
@@ -62,6 +67,8 @@ impl Objects {
             cache_bytes: 0,
             cache: BTreeMap::new(),
             order: VecDeque::new(),
+            second: None,
+            lost: BTreeSet::new(),
             retirements: BTreeMap::new(),
             all_known: false,
             records: BTreeMap::new(),
@@ -70,6 +77,21 @@ impl Objects {
             fetched: 0,
             lookups: 0,
         }
+    }
+
+    /// For a repair: what the store does not have is read from the second, these segments before all.
+    pub fn with_second(self, second: Option<Arc<dyn Store>>, lost: BTreeSet<SegmentId>) -> Self {
+        Self { second, lost, ..self }
+    }
+
+    /// Where a segment's bytes may be had, the likeliest first.
+    pub fn sources(&self, segment: SegmentId) -> Vec<Arc<dyn Store>> {
+        let mut sources = vec![self.store.clone()];
+        if self.lost.contains(&segment) {
+            sources.extend(self.second.clone());
+            sources.reverse();
+        }
+        sources
     }
 
     /// Learns which segments are retired as of now. Objects are kept; they cannot change.
@@ -215,7 +237,29 @@ impl Objects {
                 }
             }
         }
+        if let Some(object) = self.fetch_second(pointer, settled, place).await? {
+            return Ok(object);
+        }
         Err(Damage::new(place, pointer.uid, detail).into())
+    }
+
+    /// From the second store, if there is one: where the pointer leads, and where that was moved.
+    async fn fetch_second(
+        &self,
+        pointer: &Pointer,
+        settled: Option<Location>,
+        place: Place,
+    ) -> Result<Option<VerifiedObject>, CleanError> {
+        let Some(second) = &self.second else {
+            return Ok(None);
+        };
+        for location in [Some(pointer.location), settled].into_iter().flatten() {
+            let moved = Pointer { location, ..*pointer };
+            if let Ok(object) = self.read_from(&**second, &moved, place).await? {
+                return Ok(Some(object));
+            }
+        }
+        Ok(None)
     }
 
     /// One try at one place. The inner error: what is there is not the object.
@@ -224,13 +268,21 @@ impl Objects {
         pointer: &Pointer,
         place: Place,
     ) -> Result<Result<VerifiedObject, String>, CleanError> {
+        self.read_from(&*self.store, pointer, place).await
+    }
+
+    async fn read_from(
+        &self,
+        store: &dyn Store,
+        pointer: &Pointer,
+        place: Place,
+    ) -> Result<Result<VerifiedObject, String>, CleanError> {
         let location = pointer.location;
         if location.length as usize > MAX_OBJECT_BYTES || location == Location::UNKNOWN {
             return Ok(Err("its pointer leads nowhere".into()));
         }
         let key = ObjectKey::new(&location.segment.key(&self.anchor.family()));
-        let read = self
-            .store
+        let read = store
             .get_range(&key, u64::from(location.offset), u64::from(location.length))
             .await;
         let bytes = match read {
@@ -313,18 +365,22 @@ impl Objects {
         key: &ObjectKey,
         segment: SegmentId,
     ) -> Result<Option<ForwardingRecord>, CleanError> {
-        // One byte more than any record has: a foreign object of gigabytes is not loaded.
-        match self
-            .store
-            .get_range(key, 0, MAX_FORWARDING_BYTES as u64 + 1)
-            .await
-        {
-            Ok(bytes) => Ok(ForwardingRecord::decode(&bytes)
-                .ok()
-                .filter(|record| record.old == segment && record.family == self.anchor.family())),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+        for store in [Some(&self.store), self.second.as_ref()].into_iter().flatten() {
+            // One byte more than any record has: a foreign object of gigabytes is not loaded.
+            match store.get_range(key, 0, MAX_FORWARDING_BYTES as u64 + 1).await {
+                Ok(bytes) => {
+                    let record = ForwardingRecord::decode(&bytes).ok();
+                    let family = self.anchor.family();
+                    let ours = record.filter(|record| record.old == segment && record.family == family);
+                    if ours.is_some() {
+                        return Ok(ours);
+                    }
+                }
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(None)
     }
 
     /// Where any record, also one that never came to its retirement, says that the object at `location` went.

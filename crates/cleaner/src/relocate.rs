@@ -25,8 +25,11 @@ use firn_format::{
     EncodedObject, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, SegmentId, SegmentIndexEntry, Uid,
     UsageLeaf, decode_object, relocate_children,
 };
-use firn_store::{ObjectKey, StoreError};
-use std::collections::{BTreeMap, BTreeSet};
+use firn_store::{ObjectKey, Store, StoreError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Dead bytes between two live objects that are read with them rather than asked for apart: a request costs as much time as
 /// some hundred KiB within a region.
@@ -256,8 +259,19 @@ async fn read_moved(
         .filter(|(_, fate)| *fate == Fate::Move)
         .map(|(entry, _)| entry)
         .collect();
+    let sources = objects.sources(segment);
     let mut found = Vec::with_capacity(moved.len());
     for run in runs(&moved) {
+        if sources.len() > 1 {
+            // A repair: each object from whichever store has it right.
+            for entry in run {
+                match read_somewhere(&sources, &key, entry).await? {
+                    Ok(object) => found.push(object),
+                    Err(detail) => return Ok(Err(Damage::new(entry.place, entry.uid, detail))),
+                }
+            }
+            continue;
+        }
         let start = run[0].offset;
         let end = run.last().map_or(start, |last| last.offset + last.length);
         let read = objects
@@ -289,6 +303,28 @@ async fn read_moved(
         }
     }
     Ok(Ok(found))
+}
+
+async fn read_somewhere(
+    sources: &[Arc<dyn Store>],
+    key: &ObjectKey,
+    entry: &SegmentIndexEntry,
+) -> Result<Result<EncodedObject, String>, CleanError> {
+    let mut detail = format!("{key} is in neither store");
+    for store in sources {
+        let read = store
+            .get_range(key, u64::from(entry.offset), u64::from(entry.length))
+            .await;
+        match read {
+            Ok(bytes) => match verified(bytes, entry) {
+                Ok(object) => return Ok(Ok(object)),
+                Err(other) => detail = other,
+            },
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Err(detail))
 }
 
 fn verified(bytes: Bytes, entry: &SegmentIndexEntry) -> Result<EncodedObject, String> {

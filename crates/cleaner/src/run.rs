@@ -1,7 +1,10 @@
 //! One run, from the sweep's cursor to the report.
 
 mod plan;
+mod repair;
 mod retire;
+
+pub use repair::{Beyond, Repair};
 
 use crate::{
     CleanError, Limits, Plan, Report,

@@ -19,7 +19,9 @@ use crate::{
     tree_diff::map_of,
     volume::Volume,
 };
-use firn_format::{INODE_MAP, KeyEpoch, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, TreeRoot, USAGE_MAP};
+use firn_format::{
+    INODE_MAP, KeyEpoch, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, SegmentId, TreeRoot, USAGE_MAP,
+};
 use leaves::{Leaves, Step, readable};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,6 +94,8 @@ pub type Progress<'a> = &'a (dyn Fn(&VerifyReport) + Send + Sync);
 
 struct Walk<'a> {
     objects: &'a Objects,
+    /// Only blocks of these segments are looked at, besides all nodes, inodes and directories; `None`: all.
+    only: Option<&'a BTreeSet<SegmentId>>,
     report: VerifyReport,
     /// Names found for each inode, and links it says it has: 0 once they agree, so that only disagreement is kept.
     links: BTreeMap<u64, i64>,
@@ -107,8 +111,26 @@ impl Volume {
     /// # Errors
     /// If the store is out of reach, or the volume is detached; damage is no error but is in the report.
     pub async fn verify(&self, progress: Progress<'_>) -> Result<VerifyReport, VolumeError> {
+        self.walk(self.inner.objects.uncached(), None, progress).await
+    }
+
+    /// Names what is damaged for whoever repairs: reads nodes, inodes and directories as readers do, and of the data only what lies in these
+    /// segments.
+    ///
+    /// # Errors
+    /// Those of [`Volume::verify`].
+    pub async fn name_files_of(&self, segments: &BTreeSet<SegmentId>) -> Result<VerifyReport, VolumeError> {
+        self.walk(self.inner.objects.past_the_caches(), Some(segments), &|_| ())
+            .await
+    }
+
+    async fn walk(
+        &self,
+        objects: Objects,
+        only: Option<&BTreeSet<SegmentId>>,
+        progress: Progress<'_>,
+    ) -> Result<VerifyReport, VolumeError> {
         let checkpointer = self.inner.checkpointer.owned()?;
-        let objects = self.inner.objects.uncached();
         let (inode_map, orphans, files, snapshots, usage) = {
             // Held by a checkpoint from freeze to install: what is read here belongs to one commit.
             let checkpointer = checkpointer.lock().await;
@@ -128,6 +150,7 @@ impl Volume {
         };
         let mut walk = Walk {
             objects: &objects,
+            only,
             report: VerifyReport {
                 files,
                 ..VerifyReport::default()
@@ -147,7 +170,9 @@ impl Volume {
         if let Some(usage) = &usage {
             walk.usage(usage).await?;
         }
-        walk.check_links();
+        if only.is_none() {
+            walk.check_links();
+        }
         if let Some(root) = &inode_map {
             walk.name_damages(root).await?;
         }
@@ -311,6 +336,10 @@ impl Walk<'_> {
                         continue;
                     }
                 };
+                let segment = pointer.location.segment;
+                if !inode.is_directory() && self.only.is_some_and(|only| !only.contains(&segment)) {
+                    continue;
+                }
                 let found = self.objects.get(&pointer, leaf_of(inode.number, index)).await;
                 let Some(object) = self.check(inode.number, found)? else {
                     is_lost = true;

@@ -221,6 +221,7 @@ impl Admin {
                 self.audit(client, asked).await
             }
             Command::Clean { plan } => self.clean(client, plan).await,
+            Command::Repair { plan, all } => self.repair(client, plan, all).await,
             Command::Snapshot { what } => self.snapshot(client, what).await,
             Command::Id { .. } => unreachable!("answered at the door"),
             Command::Locks { what } => self.locks(client, what).await,
@@ -255,6 +256,7 @@ impl Admin {
             | Command::Verify
             | Command::Audit { .. }
             | Command::Clean { .. }
+            | Command::Repair { .. }
             | Command::Rekey { .. }
             | Command::Snapshot { .. }
             | Command::Restore { .. }

@@ -17,6 +17,9 @@ pub struct SecondSection {
     /// How often what both have is compared.
     #[serde(default = "a_day")]
     pub compare_every: Span,
+    /// Whether what the first store lost is written anew without being asked.
+    #[serde(default = "yes")]
+    pub repair: bool,
 }
 
 fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StoreUrl, D::Error> {
@@ -31,6 +34,10 @@ fn thirty_days() -> Span {
 
 fn a_day() -> Span {
     Span(Duration::from_secs(86_400))
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl SecondSection {

@@ -183,7 +183,7 @@ async fn what_the_first_store_lost_or_altered_is_read_from_the_second() {
     let cloud = Cloud::new();
     let second = Second::beside(&cloud);
     let mut edge = Machine::new(&cloud, "a", "main");
-    edge.configure(&cloud, "a", "main", &second.section(""));
+    edge.configure(&cloud, "a", "main", &second.section("repair = false"));
     edge.format();
     edge.start(&[]);
     let files = edge.client().await;
@@ -223,4 +223,150 @@ async fn what_the_first_store_lost_or_altered_is_read_from_the_second() {
         assert!(said.contains(name), "{said}");
     }
     edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_lost_is_written_anew_from_the_second_store_and_the_rest_is_named() {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &second.section("repair = false"));
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    let ledger = commit(&cloud, &edge, &files, "ledger").await;
+    let minutes = commit(&cloud, &edge, &files, "minutes").await;
+    let letters = commit(&cloud, &edge, &files, "letters").await;
+    let old = commit(&cloud, &edge, &files, "only in a snapshot").await;
+    edge.succeed(&["snapshot", "create", "before"]);
+    files.remove("only in a snapshot").await;
+    commit(&cloud, &edge, &files, "notes").await;
+    wait_until_current(&edge);
+    let said = edge.succeed(&["repair"]);
+    assert!(said.contains("nothing is known to be lost"), "{said}");
+    edge.stop();
+    edge.wipe_cache();
+    damage(&ledger);
+    for lost in [&minutes, &letters, &old] {
+        std::fs::remove_file(lost).expect("removed");
+    }
+    let copy = second
+        .0
+        .join(letters.strip_prefix(cloud.path().join("store")).expect("below"));
+    let only_copy = std::fs::read(&copy).expect("a copy");
+    std::fs::remove_file(&copy).expect("removed");
+
+    edge.start(&[]);
+    let files = edge.client().await;
+    // Bytes that are altered and as long as before are met by a reader only.
+    assert!(files.read("ledger").await == Some(content("ledger")));
+    assert!(files.read_fails("letters").await.is_some());
+    let before = members(&cloud.path().join("store"));
+    let said = edge.fail(6, &["repair", "--all", "--plan"]);
+    assert!(
+        said.contains("3 would be written anew") && said.contains("Nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(before, members(&cloud.path().join("store")));
+    let said = edge.fail(6, &["repair", "--all"]);
+    assert!(
+        said.contains("3 were written anew") && said.contains("beyond repair: segment"),
+        "{said}"
+    );
+    assert!(said.contains("lost: /letters"), "{said}");
+    for name in ["/ledger", "/minutes", "/notes", "/only"] {
+        assert!(!said.contains(name), "{name}: {said}");
+    }
+    let said = edge.fail(6, &["verify"]);
+    assert!(
+        said.contains("/letters") && !said.contains("/ledger") && !said.contains("/minutes"),
+        "{said}"
+    );
+    // Never under an old name.
+    assert!(!minutes.exists() && !old.exists());
+
+    // Its copy comes back, from wherever: then that is repaired as well.
+    std::fs::write(&copy, only_copy).expect("written");
+    edge.succeed(&["repair", "--all"]);
+    edge.succeed(&["verify"]);
+    // From the first store alone.
+    edge.stop();
+    edge.wipe_cache();
+    second.take_away();
+    edge.start(&[]);
+    let files = edge.client().await;
+    for name in ["ledger", "minutes", "letters", "notes"] {
+        assert!(files.read(name).await == Some(content(name)), "{name}");
+    }
+    edge.succeed(&[
+        "restore",
+        "before",
+        "/only in a snapshot",
+        "--to",
+        "/brought back",
+    ]);
+    assert!(files.read("brought back").await == Some(content("only in a snapshot")));
+    edge.succeed(&["verify"]);
+    edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_reader_finds_lost_is_repaired_without_being_asked() {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &second.section(""));
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    let ledger = commit(&cloud, &edge, &files, "ledger").await;
+    commit(&cloud, &edge, &files, "notes").await;
+    wait_until_current(&edge);
+    edge.stop();
+    edge.wipe_cache();
+    std::fs::remove_file(&ledger).expect("removed");
+    edge.start(&[]);
+    let files = edge.client().await;
+    assert!(files.read("ledger").await == Some(content("ledger")));
+    edge.wait_for_status(|seen| {
+        let second = &seen["second"];
+        second["segments_read"] == 0 && second["lost_segments"] == 0 && second["compared_at_ms"].is_number()
+    });
+    edge.wait_for_log("was repaired as far as it could be", 1);
+    edge.succeed(&["verify"]);
+    edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_whose_first_store_and_table_are_gone_is_recovered_from_the_second() {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &second.section(""));
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    for name in ["ledger", "minutes"] {
+        commit(&cloud, &edge, &files, name).await;
+    }
+    wait_until_current(&edge);
+    edge.kill();
+    std::fs::remove_dir_all(cloud.path().join("store")).expect("lost");
+    std::fs::remove_file(cloud.path().join("table.redb")).expect("lost");
+
+    // What was the second store is the volume's from now on.
+    let next = Machine::new(&cloud, "b", "main");
+    let first = format!("file://{}/store", cloud.path().display());
+    next.edit(&first, &format!("file://{}", second.0.display()));
+    let phrase = edge.config.with_file_name("phrase");
+    let phrase = phrase.to_str().expect("a path");
+    next.succeed(&["recover", "--phrase-file", phrase, "--yes"]);
+    let mut next = next;
+    next.start(&[]);
+    let files = next.client().await;
+    for name in ["ledger", "minutes"] {
+        assert!(files.read(name).await == Some(content(name)), "{name}");
+    }
+    next.succeed(&["verify"]);
+    next.stop();
 }

@@ -161,6 +161,11 @@ impl Damages {
         (state.known.values().cloned().collect(), state.beyond)
     }
 
+    /// Forgets everything of a segment that was repaired: whoever meets damage again tells it anew.
+    pub(super) fn forget_segment(&self, segment: SegmentId) {
+        self.lock().known.retain(|_, known| known.segment != segment);
+    }
+
     /// Forgets everything about one file, which is gone or was replaced.
     pub fn forget(&self, place: &Place) {
         self.lock().known.remove(&key(place));

@@ -146,7 +146,7 @@ impl Second {
         }
         drop(state);
         if is_new {
-            tracing::warn!(%segment, "the first store has lost or altered this segment; it is read from the second");
+            tracing::warn!(%segment, "the first store has lost or altered this segment; it is read from the second. `firn-edge repair` writes it anew");
         }
     }
 }
@@ -244,6 +244,7 @@ impl super::Objects {
         if let Some(second) = &self.inner.second {
             second.forget(segment);
         }
+        self.inner.damages.forget_segment(segment);
         self.inner.fetcher.forget_absent();
     }
 }
