@@ -1,4 +1,5 @@
 //! Azurite's tables behind a proxy that misbehaves on request.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(
     clippy::disallowed_methods,
     reason = "the proxy and the real client run on tokio's own clock and network"
