@@ -53,6 +53,29 @@ async fn the_embedded_table_conforms_metered_and_again_after_it_was_reopened() {
 }
 
 #[tokio::test]
+async fn where_requests_are_priced_each_costs_the_same_whatever_it_asks_for() {
+    let (_directory, env) = environment();
+    let metered = Metered::new(MemoryTable::new().connect(&env), TablePrices::AZURE_TABLE);
+    let key = ItemKey::new("p", "s");
+    metered.get(&key).await.unwrap();
+    metered.query("p", "", None, 1000).await.unwrap();
+    metered
+        .transact(vec![Write::Put {
+            key,
+            value: vec![7; 100_000].into(),
+            condition: Condition::Absent,
+        }])
+        .await
+        .unwrap();
+    let usage = metered.usage();
+    assert_eq!(
+        usage.nano_dollars,
+        3 * TablePrices::AZURE_TABLE.request_nano_dollars,
+        "{usage:?}"
+    );
+}
+
+#[tokio::test]
 async fn what_the_embedded_table_acknowledged_is_there_after_reopening() {
     let (directory, env) = environment();
     let path = directory.path().join("table.redb");
