@@ -41,6 +41,10 @@ fn token(audience: &str) -> String {
 }
 
 /// The endpoint of an identity; keeps what it was asked.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a server for another process, beside a test that waits for that"
+)]
 fn identity(status: &'static str, answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/token", listener.local_addr().unwrap());
