@@ -156,19 +156,19 @@ pub trait DiskFile: Send + Sync {
     /// Writes `parts` one after the other at `offset`, all of them or an error.
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError>;
     /// [`write_at`](Self::write_at) of what will hardly be read here: past the page cache, where there is one and it can be avoided.
-    /// The file has no other writer meanwhile.
+    /// Cheapest in one part whose address is aligned to a page as its offset in the file is.
     async fn write_uncached_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         self.write_at(offset, parts).await
     }
     /// Makes everything written before this call durable (level 1).
     async fn sync_data(&self) -> Result<(), DiskError>;
-    /// [`write_at`](Self::write_at), then [`sync_data`](Self::sync_data), in one trip to the disk: a small durable write is
-    /// dominated by such trips.
+    /// [`write_uncached_at`](Self::write_uncached_at), then [`sync_data`](Self::sync_data), in one trip to the disk: a small durable
+    /// write is dominated by such trips.
     ///
     /// [`DiskError::Full`] means that the write was refused and nothing was synced, so it may be tried again; a sync that
     /// fails, for whatever reason, is [`DiskError::Io`].
     async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
-        self.write_at(offset, parts).await?;
+        self.write_uncached_at(offset, parts).await?;
         self.sync_data().await.map_err(DiskError::into_io)
     }
     /// Reserves space so that later writes below `length` cannot fail for want of it; the file grows to `length`.

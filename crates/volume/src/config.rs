@@ -113,7 +113,7 @@ impl Default for VolumeConfig {
             disk_cache_bytes: 10 << 30,
             journal_bytes: 4 << 30,
             journal_file_bytes: 64 << 20,
-            dirty_memory_bytes: 32 << 20,
+            dirty_memory_bytes: 96 << 20,
             cadence: Cadence::default(),
             quota_bytes: 1 << 50,
             fetch: FetchPolicy::Adaptive,

@@ -33,6 +33,7 @@ mod record;
 mod recovery;
 mod replay;
 mod scan;
+mod seal_buffers;
 mod spares;
 mod state;
 mod statistics;

@@ -21,6 +21,7 @@ use std::{
     sync::Arc,
 };
 
+use direct::Direct;
 use pace::Pace;
 use read::Cached;
 
@@ -125,6 +126,7 @@ impl Disk for RealDisk {
         Ok(Arc::new(RealFile {
             path: path.to_owned(),
             file: Arc::new(file),
+            direct: Arc::default(),
             paces: self.paces.clone(),
         }))
     }
@@ -251,6 +253,7 @@ impl DiskLock for RealLock {}
 struct RealFile {
     path: String,
     file: Arc<File>,
+    direct: Arc<Direct>,
     paces: Arc<Paces>,
 }
 
@@ -312,26 +315,32 @@ impl DiskFile for RealFile {
     }
 
     async fn write_uncached_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
-        self.run(move |file| direct::write(file, offset, &parts)).await
+        let bytes: usize = parts.iter().map(Bytes::len).sum();
+        if bytes < direct::LEAST_BYTES {
+            return self.write_at(offset, parts).await;
+        }
+        let direct = self.direct.clone();
+        self.run(move |file| direct::write(file, &direct, offset, &parts))
+            .await
     }
 
     async fn write_and_sync(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         let path = self.path.clone();
         let bytes = parts.iter().map(Bytes::len).sum();
-        let (written, synced) = self
-            .paced(
-                |paces| &paces.syncs,
-                bytes,
-                move |file| {
-                    let written = write_parts(file, offset, &parts);
-                    let synced = match &written {
-                        Ok(()) => file.sync_data(),
-                        Err(_) => Ok(()),
-                    };
-                    Ok((written, synced))
-                },
-            )
-            .await?;
+        let direct = self.direct.clone();
+        let both = move |file: &File| {
+            // Little goes the usual way.
+            let written = direct::write(file, &direct, offset, &parts);
+            let synced = match &written {
+                Ok(()) => file.sync_data(),
+                Err(_) => Ok(()),
+            };
+            Ok((written, synced))
+        };
+        let (written, synced) = match bytes < direct::LEAST_BYTES {
+            true => self.paced(|paces| &paces.syncs, bytes, both).await?,
+            false => self.run(both).await?,
+        };
         written.map_err(|error| describe(&path, &error))?;
         synced.map_err(|error| describe(&path, &error).into_io())
     }

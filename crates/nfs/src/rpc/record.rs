@@ -5,10 +5,12 @@
 //! fragment = word (top bit: last, 31 bits: length) | that many bytes
 //! ```
 //!
-//! The [`Assembler`] is a state machine without I/O. What a sender announces costs nothing: a record has memory for
+//! The [`Assembler`] is a state machine without I/O. What a stranger announces costs nothing: a record has memory for
 //! [`SMALL_BYTES`], and for more only as it comes in, each time up to four times as much, after whoever counts memory has
-//! granted it ([`Step::Full`]). So what a record holds is at most four times what was received of it. Its last allocation has
-//! exactly its size, so that a record that the engine holds on to (the data of a write) pins nothing else.
+//! granted it ([`Step::Full`]). So what a record holds is at most four times what was received of it. Each step copies what is
+//! there into fresh memory; who has sent a whole record of some size is therefore granted the next one of up to that size in a
+//! single step, once more than [`SMALL_BYTES`] of it have come. The last allocation has exactly the record's size, so that one that
+//! the engine holds on to (the data of a write) pins nothing else.
 //!
 //! Bytes are read into one staging buffer, which is small until a read fills it. Of a large record only what came along with
 //! earlier ones is copied from there; the rest is received straight into its place ([`Assembler::direct`]).
@@ -81,6 +83,8 @@ pub struct Assembler {
     record: BytesMut,
     /// How much of the record may be in memory.
     granted_bytes: usize,
+    /// The largest record that was received whole.
+    proven_bytes: usize,
 }
 
 impl Assembler {
@@ -96,6 +100,7 @@ impl Assembler {
             fragments: 0,
             record: BytesMut::new(),
             granted_bytes: SMALL_BYTES,
+            proven_bytes: 0,
         }
     }
 
@@ -116,9 +121,13 @@ impl Assembler {
             .min(self.granted_bytes.saturating_sub(self.record.len()))
     }
 
-    /// Of `room` bytes, those there is memory for after `come` have come: no more than some times what was received.
+    /// Of `room` bytes, those there is memory for after `come` have come: no more than some times what was received, unless that
+    /// much was granted at once.
     fn sized_room(&self, room: usize, come: usize) -> usize {
-        let earned = self.record.len().max(come) * GROWTH;
+        let earned = match self.granted_bytes > SMALL_BYTES {
+            true => (self.record.len().max(come) * GROWTH).max(self.proven_bytes),
+            false => self.record.len().max(come) * GROWTH,
+        };
         room.min(earned.max(come).max(ALLOCATION_MIN_BYTES))
     }
 
@@ -152,7 +161,7 @@ impl Assembler {
             if room == 0 {
                 let whole = self.record.len() + self.fragment_left;
                 return Ok(Step::Full {
-                    wanted_bytes: (self.granted_bytes * GROWTH).min(whole),
+                    wanted_bytes: (self.granted_bytes * GROWTH).max(self.proven_bytes).min(whole),
                 });
             }
             let take = input.len().min(room);
@@ -173,6 +182,7 @@ impl Assembler {
         if self.last {
             self.fragments = 0;
             self.granted_bytes = SMALL_BYTES;
+            self.proven_bytes = self.proven_bytes.max(self.record.len());
             return Ok(Step::Record(std::mem::take(&mut self.record).freeze()));
         }
         self.step(input)
@@ -312,4 +322,75 @@ pub(crate) async fn write_all_vectored(
         IoSlice::advance_slices(&mut slices, written);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Assembler, GROWTH, SMALL_BYTES, Step, marker};
+
+    /// Sends a record in reads of 16 KiB and grants what it asks for; the grants.
+    fn grants(assembler: &mut Assembler, bytes: usize) -> Vec<usize> {
+        let stream = [&marker(bytes)[..], &vec![7; bytes]].concat();
+        let mut grants = Vec::new();
+        for mut input in stream.chunks(16 << 10) {
+            loop {
+                match assembler.step(&mut input).unwrap() {
+                    Step::NeedInput => break,
+                    Step::Full { wanted_bytes } => {
+                        assert!(assembler.inside_record().unwrap() >= SMALL_BYTES);
+                        grants.push(wanted_bytes);
+                        assembler.grant(wanted_bytes);
+                    }
+                    Step::Record(record) => {
+                        assert_eq!(record, vec![7; bytes]);
+                        return grants;
+                    }
+                }
+            }
+        }
+        panic!("the whole record was sent");
+    }
+
+    #[test]
+    fn a_stranger_earns_memory_step_by_step_and_who_has_sent_as_much_gets_it_at_once() {
+        let mut assembler = Assembler::new(4 << 20);
+        let large = 1 << 20;
+        let earned = [SMALL_BYTES * GROWTH, SMALL_BYTES * GROWTH * GROWTH, large];
+        assert_eq!(grants(&mut assembler, large), earned);
+        assert!(grants(&mut assembler, 100).is_empty());
+        assert_eq!(grants(&mut assembler, large), [large]);
+        assert_eq!(
+            grants(&mut assembler, large / 2),
+            [large / 2],
+            "no more than it has"
+        );
+        assert_eq!(grants(&mut assembler, 2 * large), [large, 2 * large]);
+    }
+
+    #[test]
+    fn memory_granted_at_once_is_allocated_once() {
+        let mut assembler = Assembler::new(4 << 20);
+        grants(&mut assembler, 1 << 20);
+        let stream = [&marker(1 << 20)[..], &[7; 64 << 10]].concat();
+        let mut input = &stream[..];
+        assert_eq!(
+            assembler.step(&mut input).unwrap(),
+            Step::Full {
+                wanted_bytes: 1 << 20
+            }
+        );
+        assembler.grant(1 << 20);
+        assert_eq!(assembler.step(&mut input).unwrap(), Step::NeedInput);
+        let place = assembler.record.as_ptr();
+        assert!(
+            assembler.direct().is_some(),
+            "the rest is received where it belongs"
+        );
+        assert_eq!(assembler.record.as_ptr(), place);
+        assert_eq!(
+            assembler.record.capacity(),
+            1 << 20,
+            "and nothing beside it is pinned"
+        );
+    }
 }

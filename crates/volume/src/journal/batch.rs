@@ -4,10 +4,10 @@ use super::{
     JournalError,
     file::JournalFile,
     record::Sequence,
+    seal_buffers::{SealBuffer, SealedBatch},
     state::{BatchNote, Pending, Shared},
     zeroing::zeros,
 };
-use bytes::{Bytes, BytesMut};
 use firn_env::{DiskError, Env};
 use firn_format::JOURNAL_HEADER_BYTES;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -63,13 +63,13 @@ impl Batch {
             .map_or(0, |pending| pending.record.offset + pending.record.framed_bytes())
     }
 
-    fn seal(&self, file: &JournalFile) -> Result<Bytes, JournalError> {
-        let mut group = BytesMut::with_capacity(self.framed_bytes as usize + 64);
+    fn seal(&self, file: &JournalFile) -> Result<SealedBatch, JournalError> {
+        let mut group = SealBuffer::new(self.framed_bytes as usize + 64, self.offset());
         if let Some(first) = self.opening {
-            file.seal_opening(first, &mut group)?;
+            file.seal_opening(first, group.bytes())?;
         }
         for pending in &self.records {
-            file.seal(pending.record.slot, &pending.parts, &mut group)?;
+            file.seal(pending.record.slot, &pending.parts, group.bytes())?;
         }
         Ok(group.freeze())
     }
@@ -84,7 +84,11 @@ pub(super) struct Synced {
 
 /// Seals a batch after the one taken before it: slots only rise, and large batches are sealed on threads that run in any
 /// order. The batch before was polled first, and the lock is fair.
-async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<(Bytes, Batch), String> {
+async fn seal(
+    shared: &Shared,
+    file: &Arc<JournalFile>,
+    batch: Batch,
+) -> Result<(SealedBatch, Batch), String> {
     let _guard = if firn_env::planted!("volume.seal_in_any_order") {
         None
     } else {
@@ -92,12 +96,12 @@ async fn seal(shared: &Shared, file: &Arc<JournalFile>, batch: Batch) -> Result<
     };
     let inline_bytes = SEAL_INLINE_BYTES.min(shared.config.file_bytes / SEAL_INLINE_PART);
     let sealed = if batch.framed_bytes <= inline_bytes {
-        batch.seal(file).map(|bytes| (bytes, batch))
+        batch.seal(file).map(|sealed| (sealed, batch))
     } else {
         let file = file.clone();
         shared
             .env
-            .compute(move || batch.seal(&file).map(|bytes| (bytes, batch)))
+            .compute(move || batch.seal(&file).map(|sealed| (sealed, batch)))
             .await
     };
     sealed.map_err(|error| error.to_string())
@@ -109,10 +113,11 @@ pub(super) async fn write(
     batch: Batch,
 ) -> Result<(Sequence, BatchNote), String> {
     let (last, note) = (batch.last(), batch.note(&shared.env));
-    let (bytes, batch) = seal(&shared, &file, batch).await?;
+    let (sealed, batch) = seal(&shared, &file, batch).await?;
     shared.env.fault_point("journal.before_write").await;
     repeat_while_full(&shared, || {
-        file.handle.write_at(batch.offset(), vec![bytes.clone()])
+        file.handle
+            .write_uncached_at(batch.offset(), vec![sealed.bytes()])
     })
     .await?;
     shared.env.fault_point("journal.after_write").await;
@@ -129,10 +134,10 @@ pub(super) async fn write_and_sync(
         covers: batch.last(),
         batch: Some(batch.note(&shared.env)),
     };
-    let (bytes, batch) = seal(&shared, &file, batch).await?;
+    let (sealed, batch) = seal(&shared, &file, batch).await?;
     shared.env.fault_point("journal.before_write_and_sync").await;
     repeat_while_full(&shared, || {
-        let parts = std::iter::once(bytes.clone()).chain(zeros(zero_bytes));
+        let parts = std::iter::once(sealed.bytes()).chain(zeros(zero_bytes));
         file.handle.write_and_sync(batch.offset(), parts.collect())
     })
     .await?;

@@ -2,19 +2,27 @@
 //!
 //! Writing through the page cache copies into pages that are made for it, which the kernel then writes and drops: for what nobody
 //! reads here that is most of the cost of writing, and it takes the memory of what somebody does read. A direct write wants
-//! buffer, offset and length aligned to the device's blocks; so the bytes are copied, into a few buffers that are used again, and
-//! the end of a file that fills no block goes the usual way. So does everything where the file system knows no direct writes.
+//! buffer, offset and length aligned to the device's blocks:
+//!
+//! ```text
+//! file     ──┬────────┬────────┬────────┬──      blocks of 4 KiB
+//!          ▒▒▒▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒       ▒ through the page cache, ▓ direct
+//! ```
+//!
+//! Where memory and file are aligned alike, the bytes go from where they are; else they are copied into a few buffers that are used
+//! again. Everything goes the usual way below 64 KiB, and where the file system knows no direct writes.
 
 use super::write_parts;
 use bytes::Bytes;
 use rustix::{
-    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    fs::OFlags,
     io::{Errno, pwrite},
 };
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io,
-    sync::{Mutex, PoisonError},
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 /// What offsets, lengths and buffers are a multiple of: the largest block of any device in use.
@@ -24,12 +32,29 @@ const ALIGNMENT: usize = 4096;
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Less than this is written the usual way: it costs little, and a trip to the device more.
-const LEAST_BYTES: usize = 64 << 10;
+pub(super) const LEAST_BYTES: usize = 64 << 10;
 
 /// Buffers kept, as many as the uploads that an edge makes at a time.
 const BUFFERS_KEPT: usize = 4;
 
 static BUFFERS: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
+
+/// A file opened once more for direct writes, when the first is made: the flag belongs to the opening, and others write through
+/// the page cache meanwhile.
+#[derive(Default)]
+pub(super) struct Direct(OnceLock<Option<File>>);
+
+impl Direct {
+    /// `None` if the file system, or this machine, does not give it.
+    fn of(&self, file: &File) -> Option<&File> {
+        let open = || {
+            let flags = OFlags::DIRECT.bits() as i32;
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            OpenOptions::new().write(true).custom_flags(flags).open(path).ok()
+        };
+        self.0.get_or_init(open).as_ref()
+    }
+}
 
 /// Aligned memory.
 struct Buffer {
@@ -59,56 +84,72 @@ impl Buffer {
     }
 }
 
-/// Writes parts one after the other at `offset` of a file that nobody else writes.
-pub(super) fn write(file: &File, offset: u64, parts: &[Bytes]) -> io::Result<()> {
+/// Writes parts one after the other at `offset`. Others may write elsewhere in the file meanwhile.
+pub(super) fn write(file: &File, direct: &Direct, offset: u64, parts: &[Bytes]) -> io::Result<()> {
     let bytes: usize = parts.iter().map(Bytes::len).sum();
-    let usual = fcntl_getfl(file)?;
-    if bytes < LEAST_BYTES
-        || !offset.is_multiple_of(ALIGNMENT as u64)
-        || fcntl_setfl(file, usual | OFlags::DIRECT).is_err()
-    {
-        return write_parts(file, offset, parts);
-    }
-    let mut buffer = Buffer::take();
-    let written = write_blocks(file, offset, parts, buffer.aligned());
-    buffer.give_back();
-    fcntl_setfl(file, usual)?;
-    let mut rest = match written {
-        Ok(rest) => rest,
-        // The file system takes the flag and not the write, or wants larger blocks.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return write_parts(file, offset, parts),
-        Err(error) => return Err(error.into()),
+    let direct = if bytes < LEAST_BYTES {
+        None
+    } else {
+        direct.of(file)
     };
-    rest.retain(|part| !part.is_empty());
-    let left: usize = rest.iter().map(Bytes::len).sum();
-    write_parts(file, offset + (bytes - left) as u64, &rest)
+    let Some(direct) = direct else {
+        return write_parts(file, offset, parts);
+    };
+    let mut rest: Vec<Bytes> = parts.iter().filter(|part| !part.is_empty()).cloned().collect();
+    let before = (offset.next_multiple_of(ALIGNMENT as u64) - offset) as usize;
+    write_parts(file, offset, &take(&mut rest, before))?;
+    let mut at = offset + before as u64;
+    match write_blocks(direct, &mut at, &mut rest) {
+        Ok(()) => {}
+        // The file system takes the flag and not the write, or wants larger blocks.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(error.into()),
+    }
+    write_parts(file, at, &rest)
 }
 
-/// Writes all whole blocks, and gives back what is left.
-fn write_blocks(
-    file: &File,
-    mut offset: u64,
-    parts: &[Bytes],
-    buffer: &mut [u8],
-) -> Result<Vec<Bytes>, Errno> {
-    let mut rest = parts.to_vec();
-    loop {
-        let filled = copy(&rest, buffer);
-        let blocks = filled - filled % ALIGNMENT;
-        if blocks == 0 {
-            return Ok(rest);
-        }
-        let written = loop {
-            match pwrite(file, &buffer[..blocks], offset) {
-                Err(Errno::INTR) => {}
-                other => break other?,
+/// Writes whole blocks at the aligned offset `at`, and takes them off `rest`; all of them, unless the device takes only a part of a
+/// write.
+fn write_blocks(direct: &File, at: &mut u64, rest: &mut Vec<Bytes>) -> Result<(), Errno> {
+    let mut buffer = None;
+    let done = loop {
+        let Some(first) = rest.first() else { break Ok(()) };
+        let is_aligned = first.as_ptr().align_offset(ALIGNMENT) == 0;
+        let (written, blocks) = if is_aligned && first.len() >= ALIGNMENT {
+            let blocks = first.len() - first.len() % ALIGNMENT;
+            (write_once(direct, &first[..blocks], *at), blocks)
+        } else {
+            let buffer = buffer.get_or_insert_with(Buffer::take).aligned();
+            let filled = copy(rest, buffer);
+            let blocks = filled - filled % ALIGNMENT;
+            if blocks == 0 {
+                break Ok(());
             }
+            (write_once(direct, &buffer[..blocks], *at), blocks)
         };
-        advance(&mut rest, written);
-        offset += written as u64;
-        // A disk that is nearly full, or a signal: the usual way says what it is.
-        if written < blocks {
-            return Ok(rest);
+        match written {
+            Ok(written) => {
+                take(rest, written);
+                *at += written as u64;
+                // A disk that is nearly full, or a signal: the usual way says what it is.
+                if written < blocks {
+                    break Ok(());
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    if let Some(buffer) = buffer {
+        buffer.give_back();
+    }
+    done
+}
+
+fn write_once(direct: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
+    loop {
+        match pwrite(direct, blocks, at) {
+            Err(Errno::INTR) => {}
+            other => return other,
         }
     }
 }
@@ -127,8 +168,8 @@ fn copy(parts: &[Bytes], buffer: &mut [u8]) -> usize {
     filled
 }
 
-/// Drops the first `bytes` bytes.
-fn advance(parts: &mut Vec<Bytes>, mut bytes: usize) {
+/// Takes the first `bytes` bytes off `parts`.
+fn take(parts: &mut Vec<Bytes>, mut bytes: usize) -> Vec<Bytes> {
     let whole = parts
         .iter()
         .take_while(|part| match bytes.checked_sub(part.len()) {
@@ -139,8 +180,11 @@ fn advance(parts: &mut Vec<Bytes>, mut bytes: usize) {
             None => false,
         })
         .count();
-    parts.drain(..whole);
-    if bytes > 0 {
-        let _ = parts[0].split_to(bytes);
+    let mut taken: Vec<Bytes> = parts.drain(..whole).collect();
+    if bytes > 0
+        && let Some(first) = parts.first_mut()
+    {
+        taken.push(first.split_to(bytes));
     }
+    taken
 }

@@ -1,11 +1,13 @@
 //! Reads of a file: from the page cache in place if it holds all that is asked for, else by a call that may wait.
 
 use bytes::Bytes;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::{
+    buffer::spare_capacity,
+    io::{Errno, ReadWriteFlags, pread, preadv2},
+};
 use std::{
     fs::File,
-    io::{self, ErrorKind, IoSliceMut},
-    os::unix::fs::FileExt,
+    io::{self, IoSliceMut},
 };
 
 /// What is copied from the page cache in place at most, some 100 µs: what a client reads with one call. A trip to another
@@ -46,9 +48,19 @@ fn buffers(lengths: &[usize]) -> Vec<Vec<u8>> {
 
 /// Reads what is asked for; less at the end of the file.
 pub(super) fn whole(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
-    let mut buffer = vec![0; available(file, offset, length)?];
-    let filled = fill(file, offset, &mut buffer)?;
-    buffer.truncate(filled);
+    let length = available(file, offset, length)?;
+    let mut buffer = Vec::with_capacity(length);
+    // Into memory that is not written before.
+    while buffer.len() < length {
+        let at = offset + buffer.len() as u64;
+        match pread(file, spare_capacity(&mut buffer), at) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // An allocator may have given more than was asked for.
+    buffer.truncate(length);
     Ok(Bytes::from(buffer))
 }
 
@@ -97,17 +109,4 @@ pub(super) fn parts(file: &File, mut offset: u64, lengths: &[usize]) -> io::Resu
 fn available(file: &File, offset: u64, length: usize) -> io::Result<usize> {
     let behind = file.metadata()?.len().saturating_sub(offset);
     Ok(length.min(usize::try_from(behind).unwrap_or(usize::MAX)))
-}
-
-fn fill(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }

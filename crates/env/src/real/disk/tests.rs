@@ -271,3 +271,79 @@ async fn what_is_written_past_the_page_cache_is_read_as_it_was() {
         assert_eq!(file.read_at(1, 5).await.unwrap(), b"usual"[..]);
     }
 }
+
+/// A part of `bytes` bytes whose address is aligned as `offset` is, and one that is not.
+fn placed(offset: u64, bytes: usize, filler: u8) -> [Bytes; 2] {
+    const PAGE: usize = 4096;
+    let memory = Bytes::from(vec![filler; bytes + 2 * PAGE + 1]);
+    let start = memory.as_ptr().align_offset(PAGE) + (offset % PAGE as u64) as usize;
+    [start, start + 1].map(|start| memory.slice(start..start + bytes))
+}
+
+#[tokio::test]
+async fn writes_past_the_page_cache_and_through_it_meet_in_a_page() {
+    let directory = Directory::new("mixed");
+    let disk = RealDisk::open(&directory.0).unwrap();
+    let file = disk.open("journal", OpenMode::CreateNew).await.unwrap();
+    file.allocate(8 << 20).await.unwrap();
+    let (mut expected, mut filler) = (Vec::new(), 0);
+    // One after the other as a journal writes, then over some of it.
+    for round in 0..3 {
+        let mut offset = 84 * round;
+        for bytes in [100, 70_000, 4096, 65_536, 1, 300_000, 65_536 + 4096, 1 << 20, 200] {
+            for is_alike in [true, false] {
+                filler += 1;
+                let [alike, other] = placed(offset, bytes, filler);
+                let part = if is_alike { alike } else { other };
+                let end = offset as usize + bytes;
+                expected.resize(expected.len().max(end), 0);
+                expected[offset as usize..end].copy_from_slice(&part);
+                match filler % 3 {
+                    0 => file.write_uncached_at(offset, vec![part]).await.unwrap(),
+                    1 => {
+                        let (head, tail) = (part.slice(..bytes / 3), part.slice(bytes / 3..));
+                        file.write_and_sync(offset, vec![head, tail]).await.unwrap();
+                    }
+                    _ => file.write_and_sync(offset, vec![part]).await.unwrap(),
+                }
+                offset += bytes as u64;
+                let read = file.read_at(0, expected.len()).await.unwrap();
+                assert!(
+                    read == expected,
+                    "{bytes} bytes up to {offset}, alike: {is_alike}"
+                );
+            }
+        }
+    }
+    let other = disk.open("journal", OpenMode::Read).await.unwrap();
+    assert!(other.read_at(0, expected.len()).await.unwrap() == expected);
+}
+
+#[tokio::test]
+async fn a_write_past_the_page_cache_does_not_hold_up_others_of_the_file() {
+    let directory = Directory::new("beside");
+    let disk = RealDisk::open(&directory.0).unwrap();
+    let file = disk.open("journal", OpenMode::CreateNew).await.unwrap();
+    let large: usize = 2 << 20;
+    let beside = |number: u64| {
+        let (file, offset) = (file.clone(), number * (large as u64 + 5000));
+        async move {
+            let [part, _] = placed(offset, large, number as u8);
+            let small = Bytes::from(vec![number as u8; 5000]);
+            let (bulk, little) = tokio::join!(
+                file.write_uncached_at(offset, vec![part]),
+                file.write_and_sync(offset + large as u64, vec![small])
+            );
+            bulk.unwrap();
+            little.unwrap();
+        }
+    };
+    futures::future::join_all((0..6).map(beside)).await;
+    for number in 0..6_u64 {
+        let read = file
+            .read_at(number * (large as u64 + 5000), large + 5000)
+            .await
+            .unwrap();
+        assert!(read.iter().all(|byte| *byte == number as u8), "{number}");
+    }
+}

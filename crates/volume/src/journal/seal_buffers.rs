@@ -1,0 +1,132 @@
+//! Memory in which large batches are sealed and from which they are written: used again, and placed so that the disk can take it as it
+//! is.
+//!
+//! A buffer of mebibytes that is allocated for each batch is faulted in, page by page, as it is filled. And what is written past the
+//! page cache has to be aligned in memory as in the file ([`firn_env::DiskFile::write_uncached_at`]): records are not, so the
+//! first of a batch begins as far behind a page as its place in the file does.
+
+use bytes::{Bytes, BytesMut};
+use std::sync::{Mutex, PoisonError};
+
+/// What the disk wants offsets and addresses to be a multiple of.
+const PAGE_BYTES: usize = 4096;
+
+/// Smaller batches are not worth it.
+const LEAST_BYTES: usize = 64 << 10;
+
+/// What a buffer has at least: a batch and its last record as a rule, so that one fits all.
+const BUFFER_BYTES: usize = 5 << 20;
+
+/// Kept for all journals of this process: one is written while the next is sealed.
+const KEPT: usize = 2;
+
+static BUFFERS: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
+
+/// Memory for one batch.
+pub(super) struct SealBuffer {
+    bytes: BytesMut,
+    /// Before the batch, so that it is aligned as in the file.
+    padding: usize,
+}
+
+impl SealBuffer {
+    /// For a batch of so many bytes, at `offset` of its file.
+    pub(super) fn new(batch_bytes: usize, offset: u64) -> Self {
+        if batch_bytes < LEAST_BYTES {
+            return Self {
+                bytes: BytesMut::with_capacity(batch_bytes),
+                padding: 0,
+            };
+        }
+        let needed = batch_bytes + 2 * PAGE_BYTES;
+        let mut kept = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.iter().position(|buffer| buffer.capacity() >= needed);
+        let mut bytes = match found {
+            Some(found) => kept.swap_remove(found),
+            None => BytesMut::with_capacity(needed.max(BUFFER_BYTES)),
+        };
+        drop(kept);
+        let page_start = bytes.as_ptr().align_offset(PAGE_BYTES);
+        let padding = page_start + (offset % PAGE_BYTES as u64) as usize;
+        bytes.resize(padding, 0);
+        Self { bytes, padding }
+    }
+
+    /// Where the batch is appended.
+    pub(super) fn bytes(&mut self) -> &mut BytesMut {
+        &mut self.bytes
+    }
+
+    /// The batch as it is written.
+    pub(super) fn freeze(self) -> SealedBatch {
+        SealedBatch {
+            whole: self.bytes.freeze(),
+            padding: self.padding,
+        }
+    }
+}
+
+/// One sealed batch; its memory is used again once it is dropped.
+pub(super) struct SealedBatch {
+    whole: Bytes,
+    padding: usize,
+}
+
+impl SealedBatch {
+    pub(super) fn bytes(&self) -> Bytes {
+        self.whole.slice(self.padding..)
+    }
+}
+
+impl Drop for SealedBatch {
+    fn drop(&mut self) {
+        if self.whole.len() - self.padding < LEAST_BYTES {
+            return;
+        }
+        // Unless a write that nobody waits for any more still has it.
+        if let Ok(mut bytes) = std::mem::take(&mut self.whole).try_into_mut() {
+            bytes.clear();
+            let mut kept = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() < KEPT && bytes.capacity() <= 2 * BUFFER_BYTES {
+                kept.push(bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST_BYTES, PAGE_BYTES, SealBuffer};
+
+    fn sealed(bytes: usize, offset: u64) -> super::SealedBatch {
+        let mut buffer = SealBuffer::new(bytes, offset);
+        buffer.bytes().extend_from_slice(&vec![7; bytes]);
+        buffer.freeze()
+    }
+
+    #[test]
+    fn a_large_batch_lies_in_memory_as_in_its_file() {
+        for (bytes, offset) in [
+            (LEAST_BYTES, 0),
+            (LEAST_BYTES + 1, 84),
+            (6 << 20, 4095),
+            (1 << 20, 4096),
+        ] {
+            let batch = sealed(bytes, offset);
+            let address = batch.bytes().as_ptr() as u64;
+            assert_eq!((address - offset) % PAGE_BYTES as u64, 0, "{bytes} at {offset}");
+            assert_eq!(batch.bytes(), vec![7; bytes]);
+        }
+        assert_eq!(sealed(100, 84).bytes().len(), 100);
+    }
+
+    #[test]
+    fn memory_is_used_again_unless_somebody_still_has_it() {
+        let first = sealed(1 << 20, 1);
+        let held = first.bytes();
+        drop(first);
+        assert_eq!(held, vec![7; 1 << 20], "a write under way keeps what it writes");
+        let again = sealed(1 << 20, 1);
+        assert_ne!(again.bytes().as_ptr(), held.as_ptr());
+    }
+}
