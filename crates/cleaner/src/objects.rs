@@ -87,7 +87,8 @@ impl Objects {
     /// Where a segment's bytes may be had, the likeliest first.
     pub fn sources(&self, segment: SegmentId) -> Vec<Arc<dyn Store>> {
         let mut sources = vec![self.store.clone()];
-        if self.lost.contains(&segment) {
+        let is_planted = firn_env::planted!("cleaner.repair_from_the_first_alone");
+        if self.lost.contains(&segment) && !is_planted {
             sources.extend(self.second.clone());
             sources.reverse();
         }

@@ -152,7 +152,7 @@ impl Edge {
                 uid: root.uid,
                 location: root.location,
             };
-            let checkpoint = Reader::new(&world.store)
+            let checkpoint = Reader::of_both(world)
                 .checkpoint(&pointer, root.version)
                 .expect("the head can be read");
             edge.adopt_root(pointer, &checkpoint);
@@ -211,7 +211,7 @@ impl Edge {
         snapshot: Option<u64>,
         drop: Option<u64>,
     ) -> Prepared {
-        let mut reader = Reader::new(&world.store);
+        let mut reader = Reader::of_both(world);
         let mut cleaner_sequence = self.cleaner_sequence;
         let mut trees = self.trees.clone();
         if merge && let Some(sequence) = self.merge(&mut reader, &mut trees) {
@@ -219,7 +219,7 @@ impl Edge {
         }
         // What merging rewrote is read again below.
         let mut keys = run(self.packer.upload(&world.store));
-        let mut reader = Reader::new(&world.store);
+        let mut reader = Reader::of_both(world);
         let version = self.version.next();
         let mut shown = self.shown.get(&self.version).cloned().unwrap_or_default();
         let orphans = trees.orphans.map_or(Vec::new(), |root| {

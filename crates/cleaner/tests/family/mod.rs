@@ -12,6 +12,6 @@ pub mod world;
 
 pub use edge::{Edge, Prepared};
 pub use gate::Gate;
-pub use mutants::MUTANTS;
+pub use mutants::{MUTANTS, REPAIR_MUTANTS};
 pub use reader::{Reader, check_root};
 pub use world::{World, run, step};

@@ -29,3 +29,19 @@ pub const MUTANTS: [&str; 13] = [
     // Objects newer than the head are judged like the others.
     "cleaner.judge_uncommitted",
 ];
+
+/// Those that the histories with a second store must notice.
+pub const REPAIR_MUTANTS: [&str; 6] = [
+    // Nothing is read from the second store.
+    "cleaner.repair_from_the_first_alone",
+    // Moved bytes are not compared with their hash: what is damaged in the second store as well is written anew.
+    "cleaner.skip_verification",
+    // What only a snapshot needs is not written anew.
+    "cleaner.ignore_snapshots",
+    // Objects are written anew and nobody is told where.
+    "cleaner.no_forwarding_record",
+    // A lost segment is retired although one of its live objects was not moved.
+    "cleaner.forget_one_object",
+    // What the first store does not have is deleted from the second, whoever removed it.
+    "mirror.absent_is_unneeded",
+];

@@ -125,6 +125,8 @@ pub struct World {
     pub clock: HandClock,
     pub env: Env,
     pub store: Arc<MemoryStore>,
+    /// The mirror; empty unless a test keeps one.
+    pub second: Arc<MemoryStore>,
     pub table: MemoryTable,
     /// When each segment was first doomed, by sort key.
     pub doomed_at: Arc<Mutex<BTreeMap<String, Monotonic>>>,
@@ -158,6 +160,7 @@ impl World {
         });
         let world = Self {
             store: Arc::new(MemoryStore::new(&env)),
+            second: Arc::new(MemoryStore::new(&env)),
             dice,
             clock,
             env,
