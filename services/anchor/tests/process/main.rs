@@ -4,6 +4,7 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
+mod azure_table;
 mod following;
 mod handover;
 mod offices;

@@ -25,6 +25,10 @@ pub struct Place {
     metrics: Option<String>,
     /// More of the command line.
     pub options: Vec<String>,
+    /// The table's address.
+    pub table: String,
+    /// Credentials of the table.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Place {
@@ -45,6 +49,8 @@ impl Place {
             address: None,
             metrics: None,
             options: vec!["--listen-metrics".into(), "127.0.0.1:0".into()],
+            table: format!("redb:{}", root.join("roots.redb").display()),
+            environment: Vec::new(),
         };
         place.issue(&service("anchor"), "anchor.pem");
         place.grant(&[]);
@@ -126,7 +132,8 @@ impl Place {
             .map_or("127.0.0.1:0".to_owned(), |address| address.to_string());
         let child = Command::new(env!("CARGO_BIN_EXE_firn-anchor"))
             .args(["--listen", &listen, "--table"])
-            .arg(format!("redb:{}", self.root.join("roots.redb").display()))
+            .arg(&self.table)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .arg("--identity")
             .arg(self.root.join("anchor.pem"))
             .arg("--authority")
