@@ -93,6 +93,14 @@ pub struct VolumeSection {
     pub on_disconnect: Option<WrittenOnDisconnect>,
 }
 
+impl VolumeSection {
+    /// For how long those who are not told of changes may believe what they have read, if other edges change the volume.
+    pub fn cached_for(&self) -> Option<Duration> {
+        let shared = self.shared.as_ref().map(|shared| shared.follow);
+        self.follow.or(shared).map(|follow| follow.freshness)
+    }
+}
+
 /// What the edge may use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]

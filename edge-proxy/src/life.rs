@@ -1,6 +1,7 @@
 //! One volume of an edge, from opening to its end: see the table in [`crate::volumes`].
 
 use crate::{
+    access_log,
     admin::{Admin, DrainRequest},
     auditor::{Audited, Auditor},
     certificate::keep_renewed,
@@ -15,7 +16,7 @@ use crate::{
     repair::keep_repaired,
     reporting::{Reporters, Reporting},
     second::Second,
-    serve::Service,
+    serve::{Served, Service},
     snapshot::{Fixed, Observed},
     usage::EdgeMeter,
     volumes::Volumes,
@@ -61,6 +62,8 @@ pub struct Life {
     /// Where it was not told yet that this one was tried.
     pub attempt: Option<mpsc::Sender<News>>,
     pub end: mpsc::Sender<News>,
+    /// Mounts and SMB of a shared volume, between two terms.
+    pub service: Option<Service>,
 }
 
 impl Life {
@@ -262,8 +265,18 @@ impl Life {
             Mode::Detached(detached) => Some(detached),
         };
         let of_all = (volumes.nfs.table(), volumes.access_log.as_ref());
-        let started = Service::start(config, outside, of_all, &volume).await;
-        let (service, exported) = match started {
+        let _resolving = access_log::resolve(of_all.1, config, &volume);
+        let served = match &member {
+            Some(member) => Served::Member(&member.member),
+            None => Served::Volume(&volume),
+        };
+        let of_last_term = self.service.take();
+        let was_served = of_last_term.is_some();
+        let started = match of_last_term {
+            Some(of_last_term) => Ok(of_last_term),
+            None => Service::start(config, outside, of_all, &served).await,
+        };
+        let service = match started {
             Ok(started) => started,
             Err(failure) => {
                 // Whoever opens it again finds the journal closed.
@@ -271,10 +284,7 @@ impl Life {
                 return Err(failure);
             }
         };
-        let exported = match &member {
-            Some(member) => Arc::new(member.member.vfs()),
-            None => exported,
-        };
+        let exported = service.exported(config, &served);
         let exports = config.exports.iter().map(|export| export.path.clone());
         let fixed = Fixed {
             volume_name: opened.volume_name,
@@ -306,7 +316,8 @@ impl Life {
         }
         let (drains, mut drain_requests) = mpsc::channel(1);
         let admin = Arc::new(Admin::new(observed.clone(), drains));
-        let calls_before = observed.calls();
+        let mounts_before = if was_served { observed.mount_requests() } else { 0 };
+        let calls_before = (observed.calls(), mounts_before);
         volumes.publish(self.at, &exported, &handle_key, admin);
         self.attempted().await;
         let mut meter = None;
@@ -330,8 +341,14 @@ impl Life {
         if let Some(meter) = &meter {
             meter.record(&observed).await;
         }
-        if let Some(service) = observed.take_service() {
-            service.end().await;
+        let service = observed.take_service();
+        match (&end, service) {
+            // Its processes wait at the member's gate as well.
+            (End::Term(Ok(TermEnd::MayOwn | TermEnd::Given | TermEnd::Fenced)), service) => {
+                self.service = service
+            }
+            (_, Some(service)) => service.end().await,
+            (_, None) => {}
         }
         match end {
             End::Signal => {
@@ -411,7 +428,7 @@ async fn edge_meter(
     config: &Config,
     observed: &Observed,
     reporting: &Arc<Reporting>,
-    calls_before: u64,
+    calls_before: (u64, u64),
 ) -> Option<Arc<EdgeMeter>> {
     match EdgeMeter::start(config, observed, reporting, calls_before).await {
         Ok(meter) => Some(Arc::new(meter)),

@@ -107,7 +107,8 @@ fn until_drained(edge: &EdgeConfig, keep: bool) -> Result<impl Future<Output = (
     let config = edge.common().clone();
     Ok(async move {
         signals.next().await;
-        if keep {
+        // What is followed is another's, and nothing of it is here.
+        if keep || config.volume.follow.is_some() {
             return;
         }
         println!(

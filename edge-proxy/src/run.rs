@@ -110,6 +110,7 @@ async fn serve_edge(
             stopping: stopping.clone(),
             attempt: Some(news.clone()),
             end: news.clone(),
+            service: None,
         };
         // One that panics leaves the process looking alive without its volume.
         lives.tasks.push(env.spawn_essential("volume", life.live()));

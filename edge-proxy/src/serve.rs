@@ -4,16 +4,17 @@ use crate::{
     access_log::{self, AccessLogPart, SmbPeers},
     config::{Config, MountSection},
     failure::Failure,
+    life::Background,
     parts::Outside,
     smb::{self, SmbPart, SmbService},
     snapshot::{CaseIndexPart, LocalMountPart, TrafficPart},
 };
-use firn_access_log::{AccessLog, Resolving};
+use firn_access_log::AccessLog;
 use firn_env::Env;
 use firn_fuse::{Mount, MountError, MountOptions, MountRecorder};
 use firn_session::{AnnouncingVfs, Changes, LockProtocol, LockTable, Origin};
-use firn_vfs::{Vfs, VfsLayer};
-use firn_volume::{FollowerVfs, Volume};
+use firn_vfs::{FileHandle, Vfs, VfsLayer};
+use firn_volume::{ChangedElsewhere, Elsewhere, FollowerVfs, Member, Volume};
 use std::sync::Arc;
 
 /// Everything by which the volume is served, but NFS.
@@ -22,11 +23,54 @@ pub struct Service {
     smb: Option<SmbService>,
     changes: Changes,
     access_log: Option<AccessLog>,
-    _resolving: Option<Resolving>,
+    /// Tells those who cache what other edges changed.
+    _telling: Option<Background>,
+}
+
+/// What is served: it is this edge's or is followed, or changes its term under the service.
+pub enum Served<'a> {
+    Volume(&'a Volume),
+    Member(&'a Member),
+}
+
+impl Served<'_> {
+    /// As mounts see it; `by_time`: with its snapshots under their times.
+    fn for_mounts(&self, config: &Config, by_time: bool) -> Arc<dyn Vfs> {
+        match self {
+            Self::Member(member) if by_time => Arc::new(member.vfs().for_mounts().naming_snapshots_by_time()),
+            Self::Member(member) => Arc::new(member.vfs().for_mounts()),
+            Self::Volume(volume) => {
+                let shown = match (by_time, config.snapshots.visible) {
+                    (true, _) => volume.naming_snapshots_by_time(),
+                    (false, true) => volume.listing_snapshots(),
+                    (false, false) => (*volume).clone(),
+                };
+                match volume.is_follower() {
+                    true => Arc::new(FollowerVfs::new(shown)),
+                    false => Arc::new(shown),
+                }
+            }
+        }
+    }
+
+    /// As NFS sees it, whose clients wait by themselves.
+    fn for_nfs(&self, config: &Config) -> Arc<dyn Vfs> {
+        match self {
+            Self::Member(member) => Arc::new(member.vfs()),
+            Self::Volume(_) => self.for_mounts(config, false),
+        }
+    }
+
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        match self {
+            Self::Volume(volume) => volume.elsewhere(),
+            Self::Member(member) => Some(member.elsewhere()),
+        }
+    }
 }
 
 impl Service {
-    /// Mounts, and serves SMB. Gives the volume as NFS shall have it, of which there is no other copy.
+    /// Mounts, and serves SMB.
     ///
     /// # Errors
     /// [`Failure`]; nothing is mounted then.
@@ -34,29 +78,22 @@ impl Service {
         config: &Config,
         outside: &Outside,
         (table, access_log): (LockTable, Option<&AccessLog>),
-        volume: &Volume,
-    ) -> Result<(Self, Arc<dyn Vfs>), Failure> {
-        let shown = match config.snapshots.visible {
-            true => volume.listing_snapshots(),
-            false => volume.clone(),
-        };
-        let vfs: Arc<dyn Vfs> = match volume.is_follower() {
-            true => Arc::new(FollowerVfs::new(shown)),
-            false => Arc::new(shown),
-        };
+        served: &Served<'_>,
+    ) -> Result<Self, Failure> {
+        let vfs = served.for_mounts(config, false);
         let changes = Changes::new(&outside.env);
-        // Without a mount nobody caches, and nobody need be told.
-        let exported: Arc<dyn Vfs> = if config.mounts.is_empty() && config.smb.is_none() {
-            Arc::new(ExportedVolume(vfs.clone()))
-        } else {
-            Arc::new(AnnouncingVfs::new(vfs.clone(), changes.clone(), Origin::NFS))
-        };
+        let elsewhere = served.elsewhere().filter(|_| caches(config));
+        let telling = elsewhere.map(|elsewhere| {
+            elsewhere.listen();
+            let telling = tell(elsewhere, changes.clone(), vfs.root());
+            Background::new(outside.env.spawn("tell changes", telling))
+        });
         let mut service = Self {
             mounts: Vec::new(),
             smb: None,
             changes: changes.clone(),
             access_log: access_log.cloned(),
-            _resolving: access_log::resolve(access_log, config, volume),
+            _telling: telling,
         };
         for (number, section) in (1..).zip(&config.mounts) {
             let options = mount_options(config, section, access_log);
@@ -77,7 +114,7 @@ impl Service {
             );
             let volume = smb::Volume {
                 // Previous versions are asked for by their times.
-                vfs: Arc::new(volume.naming_snapshots_by_time()),
+                vfs: served.for_mounts(config, true),
                 locks: table,
                 changes,
                 origin,
@@ -85,7 +122,16 @@ impl Service {
             };
             SmbService::start(&outside.env, config, section, volume)
         });
-        Ok((service, exported))
+        Ok(service)
+    }
+
+    /// The volume as NFS shall have it, of which there is no other copy.
+    pub fn exported(&self, config: &Config, served: &Served<'_>) -> Arc<dyn Vfs> {
+        let vfs = served.for_nfs(config);
+        match caches(config) {
+            true => Arc::new(AnnouncingVfs::new(vfs, self.changes.clone(), Origin::NFS)),
+            false => Arc::new(ExportedVolume(vfs)),
+        }
     }
 
     /// The mounts, for the status page.
@@ -122,6 +168,24 @@ impl Service {
     }
 }
 
+/// Without a mount nobody caches, and nobody need be told.
+fn caches(config: &Config) -> bool {
+    !config.mounts.is_empty() || config.smb.is_some()
+}
+
+/// Has those who cache drop what other edges changed.
+async fn tell(elsewhere: Elsewhere, changes: Changes, root: FileHandle) {
+    loop {
+        match elsewhere.next().await {
+            ChangedElsewhere::Files(inodes) => {
+                let files = inodes.into_iter().map(|inode| FileHandle { inode, ..root });
+                changes.announce_elsewhere(files).await;
+            }
+            ChangedElsewhere::Anything => changes.announce_unknown().await,
+        }
+    }
+}
+
 /// The volume itself, in an `Arc` of its own: the exports' copies of it are the calls under way.
 struct ExportedVolume(Arc<dyn Vfs>);
 
@@ -141,7 +205,7 @@ pub(crate) fn mount_options(
     MountOptions {
         path: section.path.clone(),
         source: format!("firn:{}", config.volume.name),
-        read_only: section.read_only,
+        read_only: section.read_only || config.volume.follow.is_some(),
         allow_other: section.allow_other,
         protocol: LockProtocol::Local,
         case_index: false,
@@ -150,6 +214,7 @@ pub(crate) fn mount_options(
             address_of: None,
         }),
         durability: config.durability(section.durability),
+        cached_for: config.volume.cached_for(),
         on_failed_sync: None,
     }
 }

@@ -1,7 +1,7 @@
 //! A shared volume at this edge, from term to term: it is followed and owned by turns ([`firn_volume::Member`]), and its exports never notice.
 //!
 //! What belongs to a term (the snapshot keeper, the cleaner, what is shown) begins and ends with it; the key rings are followed over all of
-//! them.
+//! them, and mounts and SMB are served over all of them, from the first one on.
 
 use crate::{
     failure::Failure,
@@ -22,6 +22,19 @@ const AGAIN: Duration = Duration::from_secs(2);
 impl Life {
     /// Serves the volume, term after term, until the process stops, it is drained, or it cannot be served any longer.
     pub(crate) async fn live_by_terms(
+        &mut self,
+        outside: &Outside,
+        options: &MemberOptions,
+        identity: Identity,
+    ) -> Result<Ended, Failure> {
+        let ended = self.serve_terms(outside, options, identity).await;
+        if let Some(between_terms) = self.service.take() {
+            between_terms.end().await;
+        }
+        ended
+    }
+
+    async fn serve_terms(
         &mut self,
         outside: &Outside,
         options: &MemberOptions,

@@ -84,7 +84,7 @@ pub struct EdgeMeter {
 
 impl EdgeMeter {
     /// Opens the spool of the state directory. What the bucket was asked for before is not this volume's serving, and no more are the
-    /// first `calls_before` calls: the volume was open before in the same process, and they were counted then.
+    /// first calls `before`, over NFS and by mounts: the volume was open before in the same process, and they were counted then.
     ///
     /// # Errors
     /// If this directory did not join, or its spool cannot be opened.
@@ -92,7 +92,7 @@ impl EdgeMeter {
         config: &Config,
         observed: &Observed,
         reporting: &Arc<Reporting>,
-        calls_before: u64,
+        (calls_before, mounts_before): (u64, u64),
     ) -> Result<Self, Failure> {
         let env = observed.env.clone();
         let joined = Joined::load(config)?;
@@ -115,7 +115,7 @@ impl EdgeMeter {
             reported: Mutex::new(Counts {
                 commits: 0,
                 calls: calls_before,
-                mount_requests: 0,
+                mount_requests: mounts_before,
                 ..before
             }),
         })

@@ -75,18 +75,14 @@ fn volume(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// What is not served of a volume that another edge owns.
+/// Who may not cache of a volume that other edges change.
 fn following(config: &Config) -> Result<(), String> {
-    let caches = !config.mounts.is_empty() || (config.smb.is_some() && !config.exports.is_empty());
-    if config.volume.follow.is_some() && caches {
+    let of_others = config.volume.follow.is_some() || config.volume.shared.is_some();
+    let has_shares = config.exports.iter().any(|export| export.smb.is_some());
+    if of_others && has_shares && config.smb.as_ref().is_some_and(|smb| smb.exclusive) {
         return Err(
-            "volume.follow: a volume that is followed is served over NFS only; leave its [[mount]] and [export.smb] out"
-                .into(),
-        );
-    }
-    if config.volume.shared.is_some() && caches {
-        return Err(
-            "volume.shared: a volume that edges write by turns is served over NFS only; leave its [[mount]] and [export.smb] out"
+            "smb.exclusive: other edges change the volume (volume.follow or volume.shared), of which clients of SMB that cache would not be \
+             told; leave it out"
                 .into(),
         );
     }

@@ -12,7 +12,7 @@
 //!
 //! Table and touched names are *candidates*: each is looked up by its exact bytes before it is an answer, so removals need not be known, and
 //! what was made must be: a mount's own calls are noted by [`crate::indexed::IndexedVfs`], those of other protocols by their announcements, and a
-//! rescan (more was announced than the queue holds, or a restore) drops all tables. When more was made than half of what a table has it is
+//! rescan (more was announced than the queue holds, or a restore) drops all tables, and a directory that another edge changed loses its own. When more was made than half of what a table has it is
 //! dropped too and made anew at the next question, so that names that come and go cost memory within a bound.
 //!
 //! All tables together have [`BYTES_MAX`]; the least recently used is evicted. Of a directory that would not fit alone the answer is that it
@@ -229,6 +229,11 @@ impl CaseIndex {
             bytes: state.bytes as u64,
             directories: state.directories.len() as u64,
         }
+    }
+
+    /// Forgets a directory: nobody knows what was made in it.
+    pub(crate) fn forget(&self, directory: FileHandle) {
+        self.state().remove(directory);
     }
 
     /// Forgets everything.

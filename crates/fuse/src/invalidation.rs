@@ -29,6 +29,9 @@ fn invalidate(connection: &Connection, part: &ChangeKind) {
     {
         index.touched(*directory, name);
     }
+    if let (Some(index), ChangeKind::Elsewhere(directory)) = (connection.operations().case_index(), part) {
+        index.forget(*directory);
+    }
     let nodes = connection.operations().nodes();
     let Some(node) = nodes.number(part.file()) else {
         return;
@@ -44,7 +47,10 @@ fn invalidate(connection: &Connection, part: &ChangeKind) {
             connection.notify(notify::INVAL_ENTRY, &[body.freeze()])
         }
         ChangeKind::Attributes(_) => connection.notify(notify::INVAL_INODE, &[inode(node, -1)]),
-        ChangeKind::Content(_) => connection.notify(notify::INVAL_INODE, &[inode(node, 0)]),
+        // Names of a directory live no longer than what the mount was told (`MountOptions::cached_for`).
+        ChangeKind::Content(_) | ChangeKind::Elsewhere(_) => {
+            connection.notify(notify::INVAL_INODE, &[inode(node, 0)])
+        }
     });
 }
 
@@ -65,6 +71,7 @@ fn invalidate_all(connection: &Connection) {
     if let Err(error) = connection.notify(notify::INC_EPOCH, &[]) {
         tracing::debug!(%error, "this kernel cannot drop all names at once");
     }
+    connection.operations().nodes().forget_pages();
     for node in connection.operations().nodes().numbers() {
         checked(connection.notify(notify::INVAL_INODE, &[inode(node, 0)]));
     }

@@ -75,6 +75,8 @@ pub struct MountOptions {
     pub case_index: bool,
     /// How durable a file is when fsync returns, or close where it is the cloud.
     pub durability: Durability,
+    /// For how long the kernel may believe names and attributes at most, of a volume that other edges change; none: only this one does.
+    pub cached_for: Option<Duration>,
     /// Who is told of an fsync that fails.
     pub on_failed_sync: Option<OnFailedSync>,
 }
@@ -174,7 +176,7 @@ impl Mount {
             vfs,
             (locks, files.clone()),
             client.clone(),
-            (options.access_log.clone(), options.durability),
+            (options.access_log.clone(), options.durability, options.cached_for),
             index,
             options.on_failed_sync.clone(),
         );

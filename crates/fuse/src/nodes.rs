@@ -123,6 +123,13 @@ impl Nodes {
         node.is_some_and(|node| node.cached_change.replace(change) == Some(change))
     }
 
+    /// No page of the kernel is known to be right: after a takeover a counter of changes may stand for two different ones.
+    pub(crate) fn forget_pages(&self) {
+        for node in self.state().nodes.values_mut() {
+            node.cached_change = None;
+        }
+    }
+
     /// A change of ours, which the kernel's pages have already.
     pub(crate) fn changed_here(&self, number: u64, changed: &ChangedAttributes) {
         let mut state = self.state();
@@ -216,5 +223,7 @@ mod tests {
         assert!(nodes.pages_are_of(node, 4));
         assert!(!nodes.pages_are_of(node, 5), "somebody else wrote");
         assert!(nodes.pages_are_of(node, 5));
+        nodes.forget_pages();
+        assert!(!nodes.pages_are_of(node, 5), "nobody knows whose change it is");
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     locking_opens::LockingOpens,
     mount::{MountRecorder, OnFailedSync},
     nodes::Nodes,
-    reply::{self, Reply},
+    reply::{self, Reply, View},
     request::{Header, Operation},
     written_files::WrittenFiles,
 };
@@ -28,9 +28,12 @@ use firn_env::Env;
 use firn_session::{LockClient, LockOwner, LockProtocol, LockTable, OpenFiles};
 use firn_vfs::{Attributes, Caller, Credentials, Durability, FileHandle, Name, Vfs, VfsError};
 use rustix::io::Errno;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 /// The file system as one mount uses it.
@@ -51,8 +54,7 @@ pub(crate) struct Operations {
     recorder: Option<MountRecorder>,
     /// `vfs` as the process behind one request uses it, if that is recorded.
     recorded: Option<Arc<RecordedVfs>>,
-    /// Of the root: files of any other belong to snapshots.
-    live_file_system: u64,
+    view: View,
 }
 
 /// What has a result is answered with it.
@@ -64,7 +66,7 @@ impl Operations {
         vfs: Arc<dyn Vfs>,
         (locks, files): (LockTable, OpenFiles),
         client: LockClient,
-        (recorder, durability): (Option<MountRecorder>, Durability),
+        (recorder, durability, cached_for): (Option<MountRecorder>, Durability, Option<Duration>),
         case_index: Option<Arc<CaseIndex>>,
         on_failed_sync: Option<OnFailedSync>,
     ) -> Self {
@@ -85,7 +87,7 @@ impl Operations {
             on_failed_sync,
             recorder,
             recorded: None,
-            live_file_system: root.file_system,
+            view: View::new(root.file_system, cached_for),
         }
     }
 
@@ -144,7 +146,7 @@ impl Operations {
             on_failed_sync: self.on_failed_sync.clone(),
             recorder: None,
             recorded: Some(recorded),
-            live_file_system: self.live_file_system,
+            view: self.view,
         })
     }
 
@@ -293,7 +295,9 @@ impl Operations {
             true => Durability::Memory,
             false => Durability::Journal,
         };
+        let verifier = self.vfs.write_verifier();
         let changed = change(Caller { durability, ..caller }).await?;
+        self.written.wrote(file, verifier);
         if has_close && !self.written.changed(file) {
             self.vfs.settle(&superuser()).await?;
         }
@@ -303,7 +307,7 @@ impl Operations {
     /// A reply that makes the kernel know a file.
     fn entry(&self, handle: FileHandle, attributes: &Attributes) -> Reply {
         let node = self.nodes.look_up(handle);
-        Reply::Structure(reply::entry(node, attributes, self.live_file_system))
+        Reply::Structure(reply::entry(node, attributes, self.view))
     }
 }
 

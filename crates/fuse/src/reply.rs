@@ -9,8 +9,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use firn_vfs::{Attributes, FileKind, FileSystemStatus, Timestamp};
 use std::time::Duration;
 
-/// For how long the kernel may believe names and attributes. What other clients change is taken out at once, so this bounds only
-/// what nobody announces: restores by an administrator, and names after the queue of changes was full.
+/// For how long the kernel may believe names and attributes of a volume that only this edge changes. What other clients change is taken out at
+/// once, so this bounds only what nobody announces: restores by an administrator, and names after the queue of changes was full.
 pub(crate) const CACHED_FOR: Duration = Duration::from_secs(5);
 
 /// For how long it may believe that a name does not exist. What other clients make is announced too; short, since a file that does not appear
@@ -19,6 +19,24 @@ const MISSING_FOR: Duration = Duration::from_secs(1);
 
 /// What stat shows as the unit of I/O; tools copy in such pieces.
 const BLOCK_BYTES: u32 = 4096;
+
+/// How files are shown to the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// Of the root: files of any other belong to snapshots.
+    pub live_file_system: u64,
+    /// For how long names and attributes may be believed, [`CACHED_FOR`] at most.
+    pub cached_for: Duration,
+}
+
+impl View {
+    pub(crate) fn new(live_file_system: u64, cached_for: Option<Duration>) -> Self {
+        Self {
+            live_file_system,
+            cached_for: cached_for.map_or(CACHED_FOR, |cached_for| cached_for.min(CACHED_FOR)),
+        }
+    }
+}
 
 /// The body of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,8 +107,8 @@ pub(crate) fn device_numbers(device: u32) -> (u32, u32) {
     )
 }
 
-fn put_attributes(bytes: &mut BytesMut, attributes: &Attributes, live_file_system: u64) {
-    bytes.put_u64_le(inode_number(attributes, live_file_system));
+fn put_attributes(bytes: &mut BytesMut, attributes: &Attributes, view: View) {
+    bytes.put_u64_le(inode_number(attributes, view.live_file_system));
     bytes.put_u64_le(attributes.size_bytes);
     bytes.put_u64_le(attributes.used_bytes.div_ceil(512));
     let times = [attributes.accessed, attributes.modified, attributes.changed];
@@ -110,42 +128,47 @@ fn put_attributes(bytes: &mut BytesMut, attributes: &Attributes, live_file_syste
 }
 
 /// A node and what it is; 128 bytes.
-pub(crate) fn put_entry(bytes: &mut BytesMut, node: u64, attributes: &Attributes, live_file_system: u64) {
+pub(crate) fn put_entry(bytes: &mut BytesMut, node: u64, attributes: &Attributes, view: View) {
     bytes.put_u64_le(node);
     bytes.put_u64_le(0);
-    bytes.put_u64_le(CACHED_FOR.as_secs());
-    bytes.put_u64_le(CACHED_FOR.as_secs());
-    bytes.put_u64_le(0);
-    put_attributes(bytes, attributes, live_file_system);
+    bytes.put_u64_le(view.cached_for.as_secs());
+    bytes.put_u64_le(view.cached_for.as_secs());
+    bytes.put_u32_le(view.cached_for.subsec_nanos());
+    bytes.put_u32_le(view.cached_for.subsec_nanos());
+    put_attributes(bytes, attributes, view);
 }
 
-/// A node and what it is, for as long as [`CACHED_FOR`].
-pub(crate) fn entry(node: u64, attributes: &Attributes, live_file_system: u64) -> Bytes {
+/// A node and what it is, both for as long as the view says.
+pub(crate) fn entry(node: u64, attributes: &Attributes, view: View) -> Bytes {
     let mut bytes = BytesMut::with_capacity(128);
-    put_entry(&mut bytes, node, attributes, live_file_system);
+    put_entry(&mut bytes, node, attributes, view);
     bytes.freeze()
 }
 
 /// The same for a name that the kernel is to ask for each time.
-pub(crate) fn unnamed_entry(node: u64, attributes: &Attributes, live_file_system: u64) -> Bytes {
+pub(crate) fn unnamed_entry(node: u64, attributes: &Attributes, view: View) -> Bytes {
     let mut bytes = BytesMut::with_capacity(128);
-    put_entry(&mut bytes, node, attributes, live_file_system);
+    put_entry(&mut bytes, node, attributes, view);
     bytes[16..24].fill(0);
+    bytes[32..36].fill(0);
     bytes.freeze()
 }
 
-/// There is none of that name: the node 0, for [`MISSING_FOR`].
-pub(crate) fn no_entry() -> Bytes {
+/// There is none of that name: the node 0, for [`MISSING_FOR`] at most.
+pub(crate) fn no_entry(view: View) -> Bytes {
     let mut bytes = BytesMut::zeroed(128);
-    bytes[16..24].copy_from_slice(&MISSING_FOR.as_secs().to_le_bytes());
+    let missing_for = MISSING_FOR.min(view.cached_for);
+    bytes[16..24].copy_from_slice(&missing_for.as_secs().to_le_bytes());
+    bytes[32..36].copy_from_slice(&missing_for.subsec_nanos().to_le_bytes());
     bytes.freeze()
 }
 
-pub(crate) fn attributes(attributes: &Attributes, live_file_system: u64) -> Bytes {
+pub(crate) fn attributes(attributes: &Attributes, view: View) -> Bytes {
     let mut bytes = BytesMut::with_capacity(104);
-    bytes.put_u64_le(CACHED_FOR.as_secs());
-    bytes.put_u64_le(0);
-    put_attributes(&mut bytes, attributes, live_file_system);
+    bytes.put_u64_le(view.cached_for.as_secs());
+    bytes.put_u32_le(view.cached_for.subsec_nanos());
+    bytes.put_u32_le(0);
+    put_attributes(&mut bytes, attributes, view);
     bytes.freeze()
 }
 
@@ -244,11 +267,11 @@ impl Listing {
         name: &[u8],
         cookie: u64,
         (inode, kind): (u64, u32),
-        plus: Option<(u64, Option<&Attributes>, u64)>,
+        plus: Option<(u64, Option<&Attributes>, View)>,
     ) {
         match plus {
-            Some((node, Some(attributes), live)) if node != 0 => {
-                put_entry(&mut self.bytes, node, attributes, live)
+            Some((node, Some(attributes), view)) if node != 0 => {
+                put_entry(&mut self.bytes, node, attributes, view)
             }
             Some(_) => self.bytes.put_bytes(0, 128),
             None => {}
@@ -289,9 +312,10 @@ mod tests {
             change: 0,
             file_system: 1,
         };
-        assert_eq!(entry(1, &attributes, 1).len(), 128);
-        assert_eq!(no_entry().len(), 128);
-        assert_eq!(super::attributes(&attributes, 1).len(), 104);
+        let view = View::new(1, None);
+        assert_eq!(entry(1, &attributes, view).len(), 128);
+        assert_eq!(no_entry(view).len(), 128);
+        assert_eq!(super::attributes(&attributes, view).len(), 104);
         assert_eq!(opened(1, 0).len(), 16);
         assert_eq!(lock(0, 1, 2).len(), 24);
         assert_eq!(init(36, 0, 0, 1 << 20, 8).len(), 64);
@@ -302,6 +326,21 @@ mod tests {
             free_files: 1,
         };
         assert_eq!(status(&free).len(), 80);
+    }
+
+    #[test]
+    fn what_changes_elsewhere_is_believed_no_longer_than_a_mount_was_told() {
+        let times = |cached_for| {
+            let view = View::new(1, cached_for);
+            let missing = no_entry(view);
+            let word = |at: usize| u64::from_le_bytes(missing[at..at + 8].try_into().expect("eight"));
+            (view.cached_for, word(16), word(32))
+        };
+        assert_eq!(times(None), (CACHED_FOR, 1, 0));
+        let half = Duration::from_millis(500);
+        assert_eq!(times(Some(half)), (half, 0, 500_000_000));
+        assert_eq!(times(Some(Duration::ZERO)), (Duration::ZERO, 0, 0));
+        assert_eq!(times(Some(Duration::from_secs(60))), (CACHED_FOR, 1, 0));
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Origin(pub u32);
 impl Origin {
     /// All clients of NFS, who are told nothing: they ask.
     pub const NFS: Self = Self(0);
+    /// Other edges of the volume.
+    pub const ELSEWHERE: Self = Self(u32::MAX);
 }
 
 /// What is no longer as it was.
@@ -54,6 +56,8 @@ pub enum ChangeKind {
     Attributes(FileHandle),
     /// Content of a file, and its attributes.
     Content(FileHandle),
+    /// Anything of a file or directory, of the latter its names too, by another edge: nobody here knows what.
+    Elsewhere(FileHandle),
 }
 
 impl ChangeKind {
@@ -61,7 +65,7 @@ impl ChangeKind {
     pub fn file(&self) -> FileHandle {
         match self {
             Self::Entry { directory, .. } => *directory,
-            Self::Attributes(file) | Self::Content(file) => *file,
+            Self::Attributes(file) | Self::Content(file) | Self::Elsewhere(file) => *file,
         }
     }
 }
@@ -343,6 +347,12 @@ impl Changes {
     /// Tells everybody but `origin` of `change`, and waits until they have dropped what they cached of it, a second at most.
     pub async fn announce(&self, origin: Origin, change: &Change) {
         self.acknowledged(self.send(origin, change)).await;
+    }
+
+    /// Tells everybody that other edges changed these files, and waits until they have dropped what they cached of them, a second at most.
+    pub async fn announce_elsewhere(&self, files: impl IntoIterator<Item = FileHandle>) {
+        let parts = files.into_iter().map(ChangeKind::Elsewhere).collect();
+        self.announce(Origin::ELSEWHERE, &Change { parts }).await;
     }
 
     /// Has all watchers drop everything, and waits for it, a second at most: somebody changed the volume beside all protocols.

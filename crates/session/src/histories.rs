@@ -61,7 +61,9 @@ impl Cache {
                 crate::ChangeKind::Entry { directory, name } => {
                     self.names.remove(&(*directory, name.clone()));
                 }
-                crate::ChangeKind::Attributes(file) | crate::ChangeKind::Content(file) => {
+                crate::ChangeKind::Attributes(file)
+                | crate::ChangeKind::Content(file)
+                | crate::ChangeKind::Elsewhere(file) => {
                     self.changes.remove(file);
                 }
             }

@@ -163,6 +163,9 @@ pub struct ReadReply {
     pub attributes: Attributes,
 }
 
+/// As an offset of [`Vfs::write`]: the end that the file has when it is written. No file reaches so far.
+pub const AT_END: u64 = u64::MAX;
+
 /// Bytes written.
 #[derive(Clone, Debug)]
 pub struct WriteReply {
@@ -326,7 +329,7 @@ pub trait Vfs: Send + Sync {
         offset: u64,
         to: SeekTo,
     ) -> Result<Option<u64>, VfsError>;
-    /// Writes `data` at `offset`, whole. The owner may write regardless of mode.
+    /// Writes `data` at `offset`, whole; at [`AT_END`] behind whatever the file has in that instant. The owner may write regardless of mode.
     async fn write(
         &self,
         caller: &Caller,

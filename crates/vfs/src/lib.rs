@@ -20,9 +20,9 @@ pub mod rules;
 pub use attributes::{Attributes, ChangedAttributes, FileKind, SetAttributes, SetTime, Timestamp};
 pub use error::VfsError;
 pub use filesystem::{
-    AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage, Durability,
-    FileHandle, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, SeekTo, Stability,
-    Vfs, WriteReply, XattrMode,
+    AT_END, AccessMask, Caller, CompletedRequest, CreateMode, Created, DirectoryEntry, DirectoryPage,
+    Durability, FileHandle, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, RequestId, SeekTo,
+    Stability, Vfs, WriteReply, XattrMode,
 };
 pub use layer::VfsLayer;
 #[cfg(feature = "testing")]

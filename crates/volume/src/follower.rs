@@ -26,6 +26,7 @@ mod adopt;
 mod figures;
 mod layer;
 
+pub(crate) use adopt::changed_inodes;
 pub use figures::FollowStatus;
 pub use layer::FollowerVfs;
 
@@ -34,6 +35,7 @@ use crate::{
     checkpointer::{CheckpointTimes, Checkpointer},
     cloud_durability::CloudWaits,
     config::VolumeConfig,
+    elsewhere::Elsewhere,
     error::VolumeError,
     freshness::{self, Doubt},
     journal::{Journal, Sequence},
@@ -116,6 +118,7 @@ pub(crate) struct Follower {
     options: FollowOptions,
     parts: Parts,
     reading: tokio::sync::Mutex<Adopted>,
+    elsewhere: Elsewhere,
     figures: Mutex<Figures>,
 }
 
@@ -161,15 +164,16 @@ impl Volume {
         config: VolumeConfig,
         options: FollowOptions,
     ) -> Result<Self, VolumeError> {
-        Self::follow_with(parts, config, options, None).await
+        Self::follow_with(parts, config, options, None, Elsewhere::default()).await
     }
 
-    /// The same with objects that are open already.
+    /// The same with objects that are open already, and those who are told what is adopted.
     pub(crate) async fn follow_with(
         parts: Parts,
         config: VolumeConfig,
         options: FollowOptions,
         objects: Option<Objects>,
+        elsewhere: Elsewhere,
     ) -> Result<Self, VolumeError> {
         let env = parts.env.clone();
         let mut local = LocalState::load(&env).await?;
@@ -220,6 +224,7 @@ impl Volume {
                 uid: root.uid,
                 local: local.clone(),
             }),
+            elsewhere,
             figures: Mutex::new(Figures::new(began, &root)),
         };
         let block_bytes = u64::from(payload.block_bytes);
@@ -251,6 +256,12 @@ impl Volume {
     /// Whether it is another's, and only read here.
     pub fn is_follower(&self) -> bool {
         self.inner.follower.is_some()
+    }
+
+    /// What the owner changes, as it is adopted; `None` if this edge owns the volume.
+    pub fn elsewhere(&self) -> Option<Elsewhere> {
+        let follower = self.inner.follower.as_ref()?;
+        Some(follower.elsewhere.clone())
     }
 }
 

@@ -3,7 +3,8 @@
 //! A [`Volume`] implements [`firn_vfs::Vfs`]. Start reading at `volume` (the picture of the data path) and `change`, then `state` (what is
 //! in memory and how it changes), `journal` (what makes it survive), `checkpoint` (how it gets to the cloud), `objects` (how
 //! it comes back), `open`, `start`, `stop`, `detached` and `salvage` (start, stop, takeover), `freshness` (a table that was rolled back), `follower` (the same volume at
-//! other edges, to be read), `member` (owner and follower by turns).
+//! other edges, to be read), `member` (owner and follower by turns), `elsewhere` (what
+//! other edges changed, for those who cache).
 
 mod branch;
 mod change;
@@ -14,6 +15,7 @@ mod codec;
 mod config;
 mod damage;
 mod detached;
+mod elsewhere;
 mod error;
 mod extents;
 mod filesystem;
@@ -62,6 +64,7 @@ pub use checkpoint::{LostSegments, ReadBackStatus};
 pub use cloud_durability::{CloudWaitStatus, OnDisconnect};
 pub use config::{Cadence, VolumeConfig};
 pub use detached::DetachedReport;
+pub use elsewhere::{ChangedElsewhere, Elsewhere};
 pub use error::{NotDetachable, VolumeError};
 pub use follower::{FollowOptions, FollowStatus, FollowerVfs, StaleReads};
 pub use formats::FORMATS;

@@ -19,12 +19,16 @@
 //! **The lease.** An owner whose last acknowledged beat was sent 40 s ago answers nobody: after 60 s by their own clocks others may have taken the
 //! volume over, and what it would answer is old. Both clocks of the machine count, so a suspended one has lapsed when it wakes.
 //!
+//! **Those who cache** of the volume (the kernels of mounts) are told what differs between two terms, and that anything may after a takeover
+//! ([`Member::elsewhere`]). What clients have open is retained by each owner's term ([`opens`]).
+//!
 //! **Write verifier.** It stays over terms, since what is given was published; it changes when the volume was taken over.
 
 mod figures;
 mod gate;
 mod layer;
 mod lease;
+mod opens;
 mod owning;
 mod waiting;
 
@@ -33,8 +37,9 @@ pub use layer::MemberVfs;
 
 use crate::{
     config::VolumeConfig,
+    elsewhere::Elsewhere,
     error::VolumeError,
-    follower::{FollowOptions, FollowerVfs},
+    follower::{FollowOptions, FollowerVfs, changed_inodes},
     freshness::Doubt,
     local::LocalState,
     objects::Objects,
@@ -46,9 +51,11 @@ use crate::{
 };
 use figures::Figures;
 use firn_anchor::{AnchorError, Beating, OwnerId};
+use firn_format::TreeRoot;
 use firn_vfs::Vfs;
 use gate::{Gate, Served};
 use lease::Lease;
+use opens::Opens;
 use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize},
     time::Duration,
@@ -58,6 +65,8 @@ use std::{
 const OPENINGS_MAX: usize = 8;
 /// Between them.
 const OPEN_AGAIN: Duration = Duration::from_millis(200);
+/// How long changes wait until those who cache have dropped what the last term changed; a kernel that hangs is not waited for.
+const PASSED_ON_WITHIN: Duration = Duration::from_secs(1);
 
 /// Times of a member's leases and waits. The defaults are what all members of a volume must have in common.
 #[derive(Clone, Debug)]
@@ -142,6 +151,8 @@ pub(crate) struct Inner {
     config: VolumeConfig,
     options: MemberOptions,
     gate: Gate,
+    opens: Opens,
+    elsewhere: Elsewhere,
     figures: Mutex<Figures>,
     between: tokio::sync::Mutex<Between>,
 }
@@ -152,6 +163,20 @@ struct Between {
     objects: Option<Objects>,
     /// The follower's term came to its end because the volume may be had.
     may_own: bool,
+    /// What those who cache have seen last.
+    last_view: LastView,
+}
+
+/// The tree that those who cache know.
+#[derive(Default)]
+enum LastView {
+    /// None: nobody could cache anything yet.
+    #[default]
+    Nothing,
+    /// That of this inode map.
+    Map(Option<TreeRoot>),
+    /// One that was never committed.
+    Unknown,
 }
 
 impl Member {
@@ -164,6 +189,8 @@ impl Member {
                 config,
                 options,
                 gate,
+                opens: Opens::default(),
+                elsewhere: Elsewhere::default(),
                 figures: Mutex::default(),
                 between: tokio::sync::Mutex::default(),
             }),
@@ -173,6 +200,11 @@ impl Member {
     /// The volume for protocols, whichever term it is. Calls that come before the first one wait for it.
     pub fn vfs(&self) -> MemberVfs {
         MemberVfs::new(self.inner.clone())
+    }
+
+    /// What changes without a client here: what other members changed, over all terms.
+    pub fn elsewhere(&self) -> Elsewhere {
+        self.inner.elsewhere.clone()
     }
 
     /// The volume of the term at hand; none between two of them.
@@ -203,7 +235,10 @@ impl Member {
                 Ok(term) => {
                     between.objects = Some(objects);
                     between.may_own = false;
+                    inner.retain_opens(&term);
                     inner.began(&term);
+                    inner.tell(&mut between, &term).await;
+                    inner.gate.open_for_changes();
                     return Ok(term);
                 }
                 // It changed hands between two looks.
@@ -246,6 +281,11 @@ impl Member {
             }
             Ok(TermEnd::Given | TermEnd::Failed(_)) | Err(_) => {}
         }
+        let last_view = match &end {
+            Ok(TermEnd::MayOwn | TermEnd::Given) => LastView::Map(term.volume().inner.lock().inode_map),
+            Ok(TermEnd::Fenced | TermEnd::Failed(_)) | Err(_) => LastView::Unknown,
+        };
+        inner.between.lock().await.last_view = last_view;
         inner.figures().ended();
         end
     }
@@ -286,6 +326,42 @@ impl Inner {
         self.gate.open(term.served.clone());
     }
 
+    /// Has the owner's volume keep what clients here have open, before one of them can remove it.
+    fn retain_opens(&self, term: &Term) {
+        let volume = &term.served.volume.inner;
+        if !term.is_owner() {
+            return;
+        }
+        let mut state = volume.lock();
+        for (inode, opens) in self.opens.of(volume.file_system) {
+            (0..opens).for_each(|_| state.retain(inode));
+        }
+    }
+
+    /// Tells those who cache what differs from what the last term showed.
+    async fn tell(&self, between: &mut Between, term: &Term) {
+        let last_view = std::mem::take(&mut between.last_view);
+        if !self.elsewhere.is_heard() {
+            return;
+        }
+        let volume = &term.served.volume.inner;
+        match last_view {
+            LastView::Nothing => {}
+            LastView::Map(before) => {
+                let after = volume.lock().inode_map;
+                let changed = changed_inodes(&volume.objects, None, before, after);
+                // While the store hangs nobody waits to find out.
+                let changed = self.parts.env.timeout(PASSED_ON_WITHIN, changed).await;
+                self.elsewhere.tell(changed.ok().flatten());
+            }
+            LastView::Unknown => self.elsewhere.tell(None),
+        }
+        // A kernel that is told to drop a file takes no answer for true that was under way meanwhile, as the length after a change of its own. Reads go
+        // on, which it may have to wait for.
+        let passed_on = self.elsewhere.passed_on();
+        let _ = self.parts.env.timeout(PASSED_ON_WITHIN, passed_on).await;
+    }
+
     async fn open(&self, objects: &Objects, may_own: bool) -> Result<Term, VolumeError> {
         let (parts, config) = (&self.parts, &self.config);
         let local = LocalState::load(&parts.env).await?;
@@ -311,8 +387,8 @@ impl Inner {
             }
         }
         let follow = self.options.follow;
-        let volume =
-            Volume::follow_with(parts.clone(), config.clone(), follow, Some(objects.clone())).await?;
+        let (objects, elsewhere) = (Some(objects.clone()), self.elsewhere.clone());
+        let volume = Volume::follow_with(parts.clone(), config.clone(), follow, objects, elsewhere).await?;
         Ok(self.term(volume, None, None))
     }
 
@@ -350,14 +426,18 @@ impl Inner {
             true => volume.listing_snapshots(),
             false => volume.clone(),
         };
-        let vfs: Arc<dyn Vfs> = match owning.is_some() {
-            true => Arc::new(shown),
-            false => Arc::new(FollowerVfs::new(shown)),
+        let view = |shown: Volume| -> Arc<dyn Vfs> {
+            match owning.is_some() {
+                true => Arc::new(shown),
+                false => Arc::new(FollowerVfs::new(shown)),
+            }
         };
+        let (vfs, vfs_by_time) = (view(shown), view(volume.naming_snapshots_by_time()));
         Term {
             served: Arc::new(Served {
                 volume,
                 vfs,
+                vfs_by_time,
                 owning: owning.map(Arc::new),
                 calls: AtomicUsize::new(0),
             }),

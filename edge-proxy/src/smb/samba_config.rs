@@ -104,7 +104,7 @@ pub fn text(config: &Config, smb: &SmbSection, paths: &Paths, machine: &str) -> 
         set(key, value);
     }
     for (export, share) in shared(config) {
-        put_share(&mut out, export, share, paths);
+        put_share(&mut out, config, (export, share), paths);
     }
     out
 }
@@ -215,7 +215,12 @@ fn hosts(networks: impl Iterator<Item = ClientNetwork>, own: Option<IpAddr>) -> 
     all.join(" ")
 }
 
-fn put_share(out: &mut String, export: &ExportSection, share: &ShareSection, paths: &Paths) {
+fn put_share(
+    out: &mut String,
+    config: &Config,
+    (export, share): (&ExportSection, &ShareSection),
+    paths: &Paths,
+) {
     let _ = writeln!(out, "[{}]", share.share);
     let mut set = |key: &str, value: &str| {
         let _ = writeln!(out, "\t{key} = {value}");
@@ -224,7 +229,10 @@ fn put_share(out: &mut String, export: &ExportSection, share: &ShareSection, pat
     let root = &paths.seen_at();
     set("path", root);
     set("comment", &export.path);
-    set("read only", yes(is_read_only(export)));
+    set(
+        "read only",
+        yes(is_read_only(export) || config.volume.follow.is_some()),
+    );
     set("browseable", yes(!share.share.ends_with('$')));
     set("hosts allow", &hosts(networks(export), None));
     set("hosts deny", "ALL");

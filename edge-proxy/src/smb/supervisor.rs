@@ -400,12 +400,13 @@ impl Supervisor {
         let options = MountOptions {
             path: self.paths.mount(),
             source: format!("firn:{}", self.config.volume.name),
-            read_only: false,
+            read_only: self.config.volume.follow.is_some(),
             allow_other: true,
             protocol: LockProtocol::Smb,
             case_index: true,
             access_log: self.volume.access_log.clone(),
             durability: self.config.smb_durability(),
+            cached_for: self.config.volume.cached_for(),
             on_failed_sync: Some(OnFailedSync(Arc::new(process::end_connection))),
         };
         let Volume {

@@ -21,10 +21,7 @@ impl Operations {
             (Err(VfsError::Stale), Some(removed)) => removed,
             (attributes, _) => attributes?,
         };
-        Ok(Reply::Structure(reply::attributes(
-            &attributes,
-            self.live_file_system,
-        )))
+        Ok(Reply::Structure(reply::attributes(&attributes, self.view)))
     }
 
     pub(super) async fn set_attributes(&self, header: &Header, change: &SetAttr) -> Outcome {
@@ -46,10 +43,7 @@ impl Operations {
             })
             .await?;
         self.nodes.changed_here(node, &changed);
-        Ok(Reply::Structure(reply::attributes(
-            &changed.after,
-            self.live_file_system,
-        )))
+        Ok(Reply::Structure(reply::attributes(&changed.after, self.view)))
     }
 }
 

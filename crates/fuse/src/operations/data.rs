@@ -12,7 +12,7 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_session::{ByteRange, OpenAccess, OpenId};
-use firn_vfs::{Durability, FileHandle, Stability};
+use firn_vfs::{AT_END, Durability, FileHandle, Stability};
 use rustix::{fs::OFlags, io::Errno};
 
 impl Operations {
@@ -67,8 +67,8 @@ impl Operations {
         Ok(Reply::Data(parts))
     }
 
-    /// What `appends` goes behind the end that the file has, wherever the kernel believes it: it knows the length by its last look, and another
-    /// protocol may have changed it since. What the kernel then has in its cache at the wrong place it drops before the next read, which finds
+    /// What `appends` goes behind the end that the file has in that instant, wherever the kernel believes it: it knows the length by its last look, and
+    /// another protocol, or another office while this one waited for the volume, may have changed it since. What the kernel then has in its cache at the wrong place it drops before the next read, which finds
     /// another length and another time of modification than it knows.
     pub(super) async fn write(
         &self,
@@ -79,10 +79,6 @@ impl Operations {
         data: Bytes,
     ) -> Outcome {
         let file = self.handle(node)?;
-        let end = match appends {
-            true => Some(self.vfs.attributes(file).await?.size_bytes),
-            false => None,
-        };
         let stability = match flags & open::SYNC {
             open::SYNC => Stability::FileSync,
             open::DATA_SYNC => Stability::DataSync,
@@ -90,21 +86,32 @@ impl Operations {
         };
         let length = u32::try_from(data.len()).map_err(|_| Errno::INVAL)?;
         let largest = self.vfs.limits().maximum_io_bytes.max(1) as usize;
+        // As NFS clients are told it: of the time before.
+        let verifier = self.vfs.write_verifier();
         let mut rest = data;
-        let mut at = end.unwrap_or(offset);
-        let is_where_the_kernel_believes = at == offset;
+        let mut at = offset;
         // Once, on every file system that takes as much as the kernel sends; repeating a part writes the same bytes.
         while !rest.is_empty() {
             let part = rest.split_to(rest.len().min(largest));
             let part_bytes = part.len() as u64;
             let written = self
                 .vfs
-                .write(&self.syncing(), file, at, vec![part], stability)
+                .write(
+                    &self.syncing(),
+                    file,
+                    if appends { AT_END } else { at },
+                    vec![part],
+                    stability,
+                )
                 .await?;
-            if is_where_the_kernel_believes {
+            let end_before = written.file.before.as_ref().map(|before| before.size_bytes);
+            if !appends || end_before == Some(at) {
                 self.nodes.changed_here(node, &written.file);
             }
             at = at.checked_add(part_bytes).ok_or(Errno::FBIG)?;
+        }
+        if stability == Stability::Unstable {
+            self.written.wrote(file, verifier);
         }
         Ok(Reply::Structure(reply::length(length)))
     }
@@ -117,7 +124,21 @@ impl Operations {
             let _ = unsettled && self.written.changed(file);
             return Err(error.into());
         }
+        self.check_not_lost(file)?;
+        self.written.synced(file);
         Ok(Reply::Empty)
+    }
+
+    /// Fails, once, if what was written of the file and not synced may have been put aside.
+    fn check_not_lost(&self, file: FileHandle) -> Result<(), Failure> {
+        if !self.written.take_lost(file, self.vfs.write_verifier()) {
+            return Ok(());
+        }
+        tracing::warn!(
+            inode = file.inode,
+            "what was written to a file and not synced is not in the volume: another office took it over; it may be in the salvage clone"
+        );
+        Err(Errno::IO.into())
     }
 
     /// Waits until what was changed of the file at level 0, its making included, is at level 1.
@@ -146,7 +167,10 @@ impl Operations {
         };
         let flushed = match self.durability == Durability::Cloud && is_written() {
             true => self.commit(node).await,
-            false => self.settle_file(file).await.map(|()| Reply::Empty),
+            false => match self.settle_file(file).await {
+                Ok(()) => self.check_not_lost(file).map(|()| Reply::Empty),
+                Err(failure) => Err(failure),
+            },
         };
         if !matches!(flushed, Err(Failure::TryAgain)) {
             self.locks

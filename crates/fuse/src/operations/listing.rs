@@ -54,7 +54,7 @@ impl Operations {
     fn add(&self, listing: &mut Listing, entry: &DirectoryEntry, plus: bool) {
         let attributes = entry.attributes.as_ref();
         let inode = attributes.map_or(entry.handle.inode, |attributes| {
-            inode_number(attributes, self.live_file_system)
+            inode_number(attributes, self.view.live_file_system)
         });
         // 0, unknown, for what was removed meanwhile.
         let kind = attributes.map_or(0, |attributes| kind_bits(attributes.kind));
@@ -64,7 +64,7 @@ impl Operations {
                 Some(_) if !is_dot => self.nodes.look_up(entry.handle),
                 _ => 0,
             };
-            (node, attributes, self.live_file_system)
+            (node, attributes, self.view)
         });
         listing.add(&entry.name, entry.cookie, (inode, kind), known);
     }

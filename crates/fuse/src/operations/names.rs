@@ -33,7 +33,7 @@ impl Operations {
             return Ok(Reply::Structure(reply::unnamed_entry(
                 node,
                 &attributes,
-                self.live_file_system,
+                self.view,
             )));
         }
         match self.vfs.lookup(&superuser(), directory, &name(bytes)?).await {
@@ -60,10 +60,10 @@ impl Operations {
             index.missed_long(header.pid, header.node);
             return Err(Errno::NOENT.into());
         }
-        if directory.file_system != self.live_file_system {
+        if directory.file_system != self.view.live_file_system {
             return Err(Errno::NOENT.into());
         }
-        Ok(Reply::Structure(reply::no_entry()))
+        Ok(Reply::Structure(reply::no_entry(self.view)))
     }
 
     /// How a name that was not found by its exact bytes is written, as smbd's module wants it: with a zero behind it.
@@ -184,6 +184,7 @@ impl Operations {
             },
             ..superuser()
         };
+        let verifier = self.vfs.write_verifier();
         let created = match self.vfs.create(&caller, directory, &name(bytes)?, mode).await {
             Err(VfsError::Exists) if flags & abi::open::EXCLUSIVE == 0 => return Err(Errno::STALE.into()),
             created => created?,
@@ -199,13 +200,14 @@ impl Operations {
                 opened => break opened?,
             }
         };
+        self.written.wrote(created.handle, verifier);
         if access_of(flags).write && !self.written.changed(created.handle) {
             self.vfs.settle(&superuser()).await?;
         }
         let node = self.nodes.look_up(created.handle);
         self.nodes.pages_are_of(node, created.attributes.change);
         let mut body = BytesMut::with_capacity(144);
-        reply::put_entry(&mut body, node, &created.attributes, self.live_file_system);
+        reply::put_entry(&mut body, node, &created.attributes, self.view);
         reply::put_opened(&mut body, opened.0, open_flags);
         Ok(Reply::Structure(body.freeze()))
     }

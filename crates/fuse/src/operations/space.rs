@@ -57,6 +57,7 @@ impl Operations {
         if end > self.vfs.limits().file_bytes {
             return Err(Errno::FBIG.into());
         }
+        self.claim(file).await?;
         let size = self.vfs.attributes(file).await?.size_bytes;
         self.zero(node, file, (offset, end.min(size)), interrupted)
             .await?;
@@ -69,6 +70,15 @@ impl Operations {
             self.nodes.changed_here(node, &changed);
         }
         Ok(Reply::Empty)
+    }
+
+    /// Where offices write by turns: waits for the volume before what is there is looked at, so that it is not an older state that is changed.
+    async fn claim(&self, file: FileHandle) -> Result<(), Failure> {
+        let nothing = Vec::new();
+        self.vfs
+            .write(&superuser(), file, 0, nothing, Stability::Unstable)
+            .await?;
+        Ok(())
     }
 
     /// Writes zeros where there is data. Carried out again after an interruption it goes on.
@@ -93,11 +103,13 @@ impl Operations {
                     return Err(Errno::INTR.into());
                 }
                 let length = (hole - at).min(self.part_bytes());
+                let verifier = self.vfs.write_verifier();
                 let written = self
                     .vfs
                     .write(&superuser(), file, at, zeros(length), Stability::Unstable)
                     .await?;
                 self.nodes.changed_here(node, &written.file);
+                self.written.wrote(file, verifier);
                 at += length;
             }
         }
@@ -155,11 +167,13 @@ impl Operations {
         if copied == 0 {
             return Ok(0);
         }
+        let verifier = self.vfs.write_verifier();
         let written = self
             .vfs
             .write(&superuser(), to, to_offset, read.data, Stability::Unstable)
             .await?;
         self.nodes.changed_here(to_node, &written.file);
+        self.written.wrote(to, verifier);
         Ok(copied as u64)
     }
 }

@@ -325,6 +325,7 @@ fn what_is_written_as_soon_as_a_mount_is_seen_is_in_the_volume() {
             protocol: LockProtocol::Local,
             access_log: None,
             durability: firn_vfs::Durability::Journal,
+            cached_for: None,
             on_failed_sync: None,
         };
         let locks = world.locks.clone();
@@ -396,6 +397,7 @@ fn a_mount_is_not_put_upon_a_living_one_and_ends_though_it_is_in_use() {
         protocol: LockProtocol::Local,
         access_log: None,
         durability: firn_vfs::Durability::Journal,
+        cached_for: None,
         on_failed_sync: None,
     };
     let again = Mount::start(

@@ -67,6 +67,7 @@ pub fn world_over(case_index: bool, mounted: impl FnOnce(Arc<MemoryVfs>) -> Arc<
         case_index,
         access_log: None,
         durability: firn_vfs::Durability::Journal,
+        cached_for: None,
         on_failed_sync: None,
     };
     let mount = Mount::start(

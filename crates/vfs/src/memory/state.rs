@@ -10,8 +10,8 @@ use super::{
     inode::{Body, Inode},
 };
 use crate::{
-    Attributes, Caller, ChangedAttributes, CompletedRequest, FileHandle, FileKind, ReadReply, SetAttributes,
-    Stability, Timestamp, VfsError, WriteReply, rules,
+    AT_END, Attributes, Caller, ChangedAttributes, CompletedRequest, FileHandle, FileKind, ReadReply,
+    SetAttributes, Stability, Timestamp, VfsError, WriteReply, rules,
 };
 use bytes::{Bytes, BytesMut};
 use std::{
@@ -282,6 +282,10 @@ impl State {
             let file = unchanged(&inode.attributes);
             return Ok(WriteReply { stability, file });
         }
+        let offset = match offset {
+            AT_END => inode.attributes.size_bytes,
+            offset => offset,
+        };
         let end = offset
             .checked_add(length_bytes)
             .filter(|end| *end <= self.options.limits.file_bytes);

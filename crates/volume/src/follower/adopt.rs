@@ -1,11 +1,13 @@
 //! Adoption: a newer root takes the place of the one in memory, and of the clean entries only those go that differ.
 //!
 //! Which do is found by walking the old and the new inode map side by side: equal uids are equal subtrees. Only what leads to entries
-//! in memory is walked, so it costs a few nodes for each of them that changed, most of them cached. More than [`CHANGED_MAX`], or a node
+//! in memory is walked, so it costs a few nodes for each of them that changed, most of them cached. Where others cache too (a mount's kernel, of more
+//! files than are in memory here), all that differs is walked, and they are told ([`Elsewhere`](crate::Elsewhere)). More than [`CHANGED_MAX`], or a node
 //! that cannot be read: all are dropped, and loaded again as they are asked for.
 
 use super::{Adopted, Follower, NotAdopted, follows};
 use crate::{
+    elsewhere::FILES_MAX,
     error::VolumeError,
     freshness,
     load::{LoadedCheckpoint, load_newest},
@@ -19,7 +21,7 @@ use futures::{FutureExt, future::BoxFuture};
 use std::collections::BTreeSet;
 
 /// Changed entries found one by one: some 4 MiB of inodes.
-const CHANGED_MAX: usize = 4096;
+const CHANGED_MAX: usize = FILES_MAX;
 
 impl Follower {
     /// Adopts the tuple's root if it is newer.
@@ -91,19 +93,8 @@ impl Follower {
             (state.inode_map, state.known_numbers())
         };
         let after = loaded.checkpoint.inode_map;
-        let mut walk = Walk {
-            objects: &inner.objects,
-            known: &known,
-            changed: BTreeSet::new(),
-        };
-        let changed = match walk.compare(before, after).await {
-            Ok(()) if walk.changed.len() <= CHANGED_MAX => Some(walk.changed),
-            Ok(()) => None,
-            Err(error) => {
-                tracing::debug!(%error, "all clean entries are dropped");
-                None
-            }
-        };
+        let of = (!self.elsewhere.is_heard()).then_some(&known);
+        let changed = changed_inodes(&inner.objects, of, before, after).await;
         let keeps = |number: u64| {
             firn_env::planted!("volume.follower_keeps_stale_entries")
                 || changed
@@ -113,13 +104,35 @@ impl Follower {
         let counters = loaded.payload.counters;
         let dropped = inner.lock().adopt(counters, after, loaded.snapshots, keeps);
         self.figures().dropped_entries += dropped as u64;
+        self.elsewhere.tell(changed);
     }
 }
 
-/// Two versions of the inode map, walked from their roots to the entries in memory.
+/// The inodes that differ between two inode maps, those of `known` only if it is given; `None`: too many, or it cannot be told.
+pub(crate) async fn changed_inodes(
+    objects: &Objects,
+    known: Option<&BTreeSet<u64>>,
+    before: Option<TreeRoot>,
+    after: Option<TreeRoot>,
+) -> Option<BTreeSet<u64>> {
+    let mut walk = Walk {
+        objects,
+        known,
+        changed: BTreeSet::new(),
+    };
+    match walk.compare(before, after).await {
+        Ok(()) => Some(walk.changed).filter(|changed| changed.len() <= CHANGED_MAX),
+        Err(error) => {
+            tracing::debug!(%error, "what differs between two roots cannot be told: anything may");
+            None
+        }
+    }
+}
+
+/// Two versions of the inode map, walked from their roots to the inodes that are asked about.
 struct Walk<'a> {
     objects: &'a Objects,
-    known: &'a BTreeSet<u64>,
+    known: Option<&'a BTreeSet<u64>>,
     changed: BTreeSet<u64>,
 }
 
@@ -147,7 +160,9 @@ impl Walk<'_> {
         async move {
             let first = radix::first_leaf(index, level);
             let last = first.saturating_add(radix::last_leaf(level));
-            let leads_to_known = self.known.range(first..=last).next().is_some();
+            let leads_to_known = self
+                .known
+                .is_none_or(|known| known.range(first..=last).next().is_some());
             let is_equal = match (before, after) {
                 (None, None) => true,
                 (Some(before), Some(after)) => {

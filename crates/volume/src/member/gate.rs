@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | nothing (between two terms) | waits | waits, and is noted |
 //! | a follower's term | is let in | waits, and is noted: the volume is wanted |
-//! | an owner's term, its lease holds | is let in | is let in |
+//! | an owner's term, its lease holds | is let in | is let in, once those who cache know what the term began with |
 //! | an owner's term, its lease has lapsed | waits | waits |
 //!
 //! A term is closed before it ends: nobody comes in any more, and who is in gets an answer.
@@ -46,10 +46,22 @@ pub(crate) enum Need {
 pub(crate) struct Served {
     pub volume: Volume,
     pub vfs: Arc<dyn Vfs>,
+    /// The same with snapshots under their times.
+    pub vfs_by_time: Arc<dyn Vfs>,
     /// Of an owner's.
     pub owning: Option<Arc<Lease>>,
     /// Calls that were let in and are not answered yet.
     pub calls: AtomicUsize,
+}
+
+/// How a call is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub need: Need,
+    /// How long it waits for a term that may answer, before its client is told to try again.
+    pub limit: Duration,
+    /// A change that was made waits for its answer until its term is over: whoever is told to try again would make it twice.
+    pub waits_out: bool,
 }
 
 /// A call that was let in.
@@ -62,8 +74,11 @@ impl Entered {
     }
 
     /// What answers it.
-    pub fn vfs(&self) -> &dyn Vfs {
-        &*self.0.vfs
+    pub fn vfs(&self, by_time: bool) -> &dyn Vfs {
+        match by_time {
+            true => &*self.0.vfs_by_time,
+            false => &*self.0.vfs,
+        }
     }
 
     pub fn is_owner(&self) -> bool {
@@ -79,7 +94,7 @@ impl Drop for Entered {
 
 pub(crate) struct Gate {
     env: Env,
-    wait_limit: Duration,
+    pub wait_limit: Duration,
     serves_lapsed: bool,
     state: Mutex<State>,
     changed: Notify,
@@ -88,6 +103,8 @@ pub(crate) struct Gate {
 
 struct State {
     at_hand: Option<Arc<Served>>,
+    /// It has begun, and serves reads only so far.
+    reads_only: bool,
     ended: Option<String>,
     verifier: [u8; 8],
     /// That of no term was shown yet.
@@ -104,6 +121,7 @@ impl Gate {
             serves_lapsed: options.serves_lapsed,
             state: Mutex::new(State {
                 at_hand: None,
+                reads_only: true,
                 ended: None,
                 verifier: env.random_bytes(),
                 is_first: true,
@@ -133,7 +151,7 @@ impl Gate {
         self.state().last_change
     }
 
-    /// A term begins.
+    /// A term begins, with its reads.
     pub fn open(&self, served: Arc<Served>) {
         let mut state = self.state();
         if state.is_first {
@@ -143,7 +161,14 @@ impl Gate {
         }
         state.last_change = self.env.now();
         state.at_hand = Some(served);
+        state.reads_only = true;
         drop(state);
+        self.tell();
+    }
+
+    /// And goes on with its changes.
+    pub fn open_for_changes(&self) {
+        self.state().reads_only = false;
         self.tell();
     }
 
@@ -201,8 +226,8 @@ impl Gate {
     ///
     /// # Errors
     /// If that takes too long, or nothing is served any more.
-    pub async fn enter(&self, need: Need) -> Result<Entered, VfsError> {
-        let end = self.env.now().after(self.wait_limit);
+    pub async fn enter(&self, Way { need, limit, .. }: Way) -> Result<Entered, VfsError> {
+        let end = self.env.now().after(limit);
         loop {
             let changed = self.changed.notified();
             futures::pin_mut!(changed);
@@ -213,7 +238,10 @@ impl Gate {
                 if let Some(why) = &state.ended {
                     return Err(VfsError::Io(why.clone()));
                 }
-                if let Some(served) = state.at_hand.clone().filter(|served| self.serves(served, need)) {
+                let reads_only = state.reads_only;
+                let serves =
+                    |served: &Arc<Served>| self.serves(served, need) && !(reads_only && need == Need::Change);
+                if let Some(served) = state.at_hand.clone().filter(serves) {
                     if need == Need::Change {
                         state.last_change = now;
                         state.wanted_until = None;
@@ -237,7 +265,11 @@ impl Gate {
     pub async fn leave<T>(
         &self,
         entered: Entered,
-        need: Need,
+        Way {
+            need,
+            limit,
+            waits_out,
+        }: Way,
         answer: Result<T, VfsError>,
     ) -> Option<Result<T, VfsError>> {
         let served = &entered.0;
@@ -256,7 +288,8 @@ impl Gate {
         let Some(lease) = &served.owning else {
             return Some(answer);
         };
-        let end = self.env.now().after(self.wait_limit);
+        let end = self.env.now().after(limit);
+        let waits_out = waits_out && need == Need::Change;
         loop {
             if self.serves_lapsed || lease.holds(&self.env) {
                 return Some(answer);
@@ -271,7 +304,10 @@ impl Gate {
                     Need::Change => Some(Err(WAITS)),
                 };
             }
-            let left = end.since(self.env.now());
+            let left = match waits_out {
+                true => LOOK_AGAIN,
+                false => end.since(self.env.now()),
+            };
             if left.is_zero() {
                 return Some(Err(WAITS));
             }

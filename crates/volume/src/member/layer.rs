@@ -2,7 +2,7 @@
 
 use super::{
     Inner,
-    gate::{Gate, Need},
+    gate::{Gate, Need, Way},
 };
 use crate::read::IO_BYTES_MAX;
 use crate::state::LINKS_MAX;
@@ -14,19 +14,26 @@ use firn_vfs::{
     DirectoryPage, FileHandle, FileKind, FileSystemStatus, Limits, Name, ReadReply, Removed, Renamed, SeekTo,
     SetAttributes, Stability, Timestamp, Vfs, VfsError, WriteReply, XattrMode, rules,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Terms in which one call is made.
 const TERMS_MAX: usize = 8;
+
+/// How long a mount's call waits at the gate at a time. Whoever makes it waits on by trying again, and between two tries a signal of its process ends
+/// the waiting.
+const MOUNT_WAITS: Duration = Duration::from_millis(500);
 
 const CHANGES_HANDS: VfsError = VfsError::TryAgain {
     reason: "the volume changes hands again and again",
 };
 
 /// See the module.
+#[derive(Clone)]
 pub struct MemberVfs {
     inner: Arc<Inner>,
     root: FileHandle,
+    is_mounted: bool,
+    by_time: bool,
 }
 
 impl MemberVfs {
@@ -38,6 +45,33 @@ impl MemberVfs {
                 file_system,
                 inode: ROOT_DIRECTORY,
             },
+            is_mounted: false,
+            by_time: false,
+        }
+    }
+
+    /// The same for a mount, which makes a call again that is told to.
+    #[must_use]
+    pub fn for_mounts(mut self) -> Self {
+        self.is_mounted = true;
+        self
+    }
+
+    /// The same with the snapshots under their times ([`Volume::naming_snapshots_by_time`](crate::Volume::naming_snapshots_by_time)).
+    #[must_use]
+    pub fn naming_snapshots_by_time(mut self) -> Self {
+        self.by_time = true;
+        self
+    }
+
+    fn way(&self, need: Need) -> Way {
+        Way {
+            need,
+            limit: match self.is_mounted {
+                true => MOUNT_WAITS,
+                false => self.gate().wait_limit,
+            },
+            waits_out: self.is_mounted,
         }
     }
 
@@ -77,28 +111,59 @@ macro_rules! calls {
 
             /// What a follower is asked to commit was published when this member gave the volume, or another verifier has been drawn.
             async fn commit(&self, caller: &Caller, file: FileHandle) -> Result<ChangedAttributes, VfsError> {
+                let way = self.way(Need::Read);
                 for _ in 0..TERMS_MAX {
-                    let entered = self.gate().enter(Need::Read).await?;
+                    let entered = self.gate().enter(way).await?;
                     let answer = match entered.is_owner() {
-                        true => entered.vfs().commit(caller, file).await,
+                        true => entered.vfs(self.by_time).commit(caller, file).await,
                         false => entered
-                            .vfs()
+                            .vfs(self.by_time)
                             .attributes(file)
                             .await
                             .map(|after| ChangedAttributes { before: None, after }),
                     };
-                    if let Some(answer) = self.gate().leave(entered, Need::Read, answer).await {
+                    if let Some(answer) = self.gate().leave(entered, way, answer).await {
                         return answer;
                     }
                 }
                 Err(CHANGES_HANDS)
             }
+
+            /// Known before it is asked for, so that no term begins in between that does not know of it.
+            async fn retain(&self, file: FileHandle) -> Result<(), VfsError> {
+                let way = self.way(Need::Read);
+                for _ in 0..TERMS_MAX {
+                    let entered = self.gate().enter(way).await?;
+                    self.inner.opens.opened(file);
+                    let answer = entered.vfs(self.by_time).retain(file).await;
+                    let is_open = answer.is_ok();
+                    let answer = self.gate().leave(entered, way, answer).await;
+                    if !matches!((is_open, &answer), (true, Some(Ok(())))) {
+                        self.inner.opens.closed(file);
+                    }
+                    if let Some(answer) = answer {
+                        return answer;
+                    }
+                }
+                Err(CHANGES_HANDS)
+            }
+
+            /// Told to the term at hand if it answers soon: each begins with what is open then.
+            async fn release(&self, file: FileHandle) -> Result<(), VfsError> {
+                let entered = self.gate().enter(self.way(Need::Read)).await;
+                self.inner.opens.closed(file);
+                match entered {
+                    Ok(entered) => entered.vfs(self.by_time).release(file).await,
+                    Err(_) => Ok(()),
+                }
+            }
             $(
                 async fn $name(&self, $($argument: $type),*) -> Result<$reply, VfsError> {
+                    let way = self.way(Need::$need);
                     for _ in 0..TERMS_MAX {
-                        let entered = self.gate().enter(Need::$need).await?;
-                        let answer = entered.vfs().$name($($given),*).await;
-                        if let Some(answer) = self.gate().leave(entered, Need::$need, answer).await {
+                        let entered = self.gate().enter(way).await?;
+                        let answer = entered.vfs(self.by_time).$name($($given),*).await;
+                        if let Some(answer) = self.gate().leave(entered, way, answer).await {
                             return answer;
                         }
                     }
@@ -130,8 +195,6 @@ calls! {
     rename: Change (caller: &Caller = caller, from_directory: FileHandle = from_directory, from_name: &Name = from_name, to_directory: FileHandle = to_directory, to_name: &Name = to_name) -> Renamed;
     read_directory: Read (caller: &Caller = caller, directory: FileHandle = directory, cookie: u64 = cookie, limit: u32 = limit, with_attributes: bool = with_attributes) -> DirectoryPage;
     file_system_status: Read () -> FileSystemStatus;
-    retain: Read (file: FileHandle = file) -> ();
-    release: Read (file: FileHandle = file) -> ();
     list_xattrs: Read (caller: &Caller = caller, file: FileHandle = file) -> Vec<Bytes>;
     get_xattr: Read (caller: &Caller = caller, file: FileHandle = file, name: &[u8] = name) -> Bytes;
     set_xattr: Change (caller: &Caller = caller, file: FileHandle = file, name: &[u8] = name, value: Bytes = value.clone(), mode: XattrMode = mode) -> ChangedAttributes;

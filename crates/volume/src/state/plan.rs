@@ -10,7 +10,8 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_vfs::{
-    Acl, Attributes, Caller, CreateMode, FileKind, Name, SetAttributes, Timestamp, VfsError, XattrMode,
+    AT_END, Acl, Attributes, Caller, CreateMode, FileKind, Name, SetAttributes, Timestamp, VfsError,
+    XattrMode,
     rules::{self, NewFile, Subject, XattrUse},
 };
 use std::collections::BTreeMap;
@@ -252,6 +253,10 @@ impl State {
     ) -> Result<Operation, Stop> {
         let seen = self.see(number)?;
         rules::may_write(seen.subject(), &caller.credentials)?;
+        let offset = match offset {
+            AT_END => seen.attributes.size_bytes,
+            offset => offset,
+        };
         if offset
             .checked_add(length)
             .is_none_or(|end| end > rules::FILE_BYTES_MAX)

@@ -7,8 +7,10 @@
 mod azure_table;
 mod following;
 mod handover;
+mod mounted;
 mod offices;
 mod place;
+mod shares;
 
 use firn_anchor::{AnchorAnswer, AnchorBackend as _, AnchorCall, VolumeTuple, conformance};
 use firn_anchor_service::{HttpsAnchor, PemClients};

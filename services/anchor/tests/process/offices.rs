@@ -9,7 +9,7 @@ use std::{fs, path::Path};
 /// Nothing is published but by what the test does.
 const LIMITS: &str = "checkpoint_busy = \"1 h\"\ncheckpoint_trickle = \"1 h\"\nsegment = \"64 KiB\"";
 
-fn configured(here: &Path, url: &str, name: &str, lines: &str) -> Edge {
+fn configured(here: &Path, url: &str, name: &str, (lines, sections): (&str, &str)) -> Edge {
     let mut settings = Settings::local(here);
     settings.name = name.into();
     settings.table = url.into();
@@ -19,7 +19,7 @@ fn configured(here: &Path, url: &str, name: &str, lines: &str) -> Edge {
     fs::create_dir_all(&edge.state).unwrap();
     let text = fs::read_to_string(&edge.config).unwrap();
     let section = text.replacen("[limits]", &format!("{lines}\n[limits]"), 1);
-    fs::write(&edge.config, section).unwrap();
+    fs::write(&edge.config, section + sections).unwrap();
     edge
 }
 
@@ -29,6 +29,15 @@ pub async fn open(
     grants: &[(&PeerIdentity, TenantVolume, &str)],
     lines: [&str; 2],
 ) -> (Place, FamilyId, [Edge; 2]) {
+    open_with(here, grants, lines.map(|lines| (lines, String::new()))).await
+}
+
+/// The same, each with more sections behind its export.
+pub async fn open_with(
+    here: &Path,
+    grants: &[(&PeerIdentity, TenantVolume, &str)],
+    lines: [(&str, String); 2],
+) -> (Place, FamilyId, [Edge; 2]) {
     let mut place = Place::new(here, 1);
     place.grant(grants);
     let identities = [place.issue(&edge(1), "one.pem"), place.issue(&edge(2), "two.pem")];
@@ -36,8 +45,9 @@ pub async fn open(
     fs::create_dir_all(here.join("store")).unwrap();
     let port = place.address.unwrap().port();
     let url = format!("https://localhost:{port}/{}", volume(1));
-    let mut edges =
-        [("one", lines[0]), ("two", lines[1])].map(|(name, lines)| configured(here, &url, name, lines));
+    let [one, two] = &lines;
+    let mut edges = [("one", one), ("two", two)]
+        .map(|(name, (lines, sections))| configured(here, &url, name, (lines, sections)));
     for (edge, identity) in edges.iter().zip(&identities) {
         fs::copy(identity, edge.state.join("anchor.pem")).unwrap();
         let authority = edge.state.join("anchor-authority.pem");
