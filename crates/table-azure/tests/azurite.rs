@@ -6,11 +6,15 @@
 
 mod support;
 
+use aws_lc_rs::hmac;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use firn_rig::buckets::{AZURITE_ACCOUNT, AZURITE_KEY};
+use firn_store_cloud::Credentials;
 use firn_table::{
     Condition, ItemKey, ItemVersion, Table, TableError, Write,
     conformance::{self, EngineLimits},
 };
-use firn_table_azure::{MAX_KEY_BYTES, MAX_TRANSACTION_BYTES};
+use firn_table_azure::{AzureTable, MAX_KEY_BYTES, MAX_TRANSACTION_BYTES};
 use std::{sync::Arc, time::Duration};
 use support::{Proxy, Trouble, address, eager_environment, environment, fresh, name, open, server};
 
@@ -89,16 +93,69 @@ async fn real_a_table_is_created_only_on_request_and_found_again() {
 #[ignore = "needs a server: make test"]
 async fn real_a_wrong_key_is_refused_with_what_to_do() {
     let env = environment();
-    let key = firn_store_cloud::Credentials::AzureKey("AAAA".into());
+    let key = Credentials::AzureKey("AAAA".into());
     let url = address(&server(), &name(&env), true);
-    let refused = firn_table_azure::AzureTable::open_as(&env, &url, &key)
-        .await
-        .err()
-        .unwrap();
+    let refused = AzureTable::open_as(&env, &url, &key).await.err().unwrap();
     assert!(
         matches!(&refused, TableError::Refused(why) if why.contains("check the")),
         "{refused}"
     );
+}
+
+/// A shared access signature of the account for entities of tables, with these permissions (Microsoft's "Create an account SAS").
+fn signature(permissions: &str) -> String {
+    let expiry = "2099-01-01T00:00:00Z";
+    let (service, kinds, protocol, version) = ("t", "co", "https,http", "2020-12-06");
+    let (start, address, scope) = ("", "", "");
+    let lines = [
+        AZURITE_ACCOUNT,
+        permissions,
+        service,
+        kinds,
+        start,
+        expiry,
+        address,
+        protocol,
+        version,
+        scope,
+        "",
+    ];
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &STANDARD.decode(AZURITE_KEY).unwrap());
+    let signed = STANDARD.encode(hmac::sign(&key, lines.join("\n").as_bytes()));
+    let escaped = signed.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D");
+    format!("sv={version}&ss={service}&srt={kinds}&sp={permissions}&se={expiry}&spr={protocol}&sig={escaped}")
+}
+
+#[tokio::test]
+#[ignore = "needs a server: make test"]
+async fn real_a_signature_opens_the_table_for_what_it_allows() {
+    let (env, server) = (environment(), server());
+    let url = address(&server, &name(&env), true);
+    let owner = open(&env, &url).await.unwrap();
+    let version = created(&owner, "s").await;
+    let by_signature = |permissions: &str| {
+        let given = Credentials::AzureSas(signature(permissions));
+        let (env, url) = (env.clone(), url.clone());
+        async move { AzureTable::open_as(&env, &url, &given).await }
+    };
+    let edge = by_signature("rau").await.unwrap();
+    let changed = vec![
+        put(&key("s"), b"2", Condition::Version(version)),
+        put(&key("t"), b"1", Condition::Absent),
+    ];
+    let version = edge.transact(changed).await.unwrap()[0].unwrap();
+    assert_eq!(edge.query("p", "", None, 10).await.unwrap().items.len(), 2);
+    let deleted = edge.transact(vec![delete(&key("s"), version)]).await;
+    assert!(matches!(deleted, Err(TableError::Refused(_))), "{deleted:?}");
+    let reader = by_signature("r").await.unwrap();
+    let put_by_reader = reader
+        .transact(vec![put(&key("u"), b"1", Condition::Absent)])
+        .await;
+    assert!(
+        matches!(put_by_reader, Err(TableError::Refused(_))),
+        "{put_by_reader:?}"
+    );
+    assert_eq!(owner.query("p", "", None, 10).await.unwrap().items.len(), 2);
 }
 
 /// One request where a version's tag is at hand, and a read before where it is not.
@@ -351,4 +408,10 @@ async fn an_unreachable_endpoint_is_unavailable_within_a_bound() {
         "{error}"
     );
     assert!(sleeps.lock().unwrap().len() < 12);
+
+    // A signature is part of the address that is asked, and no error shows it.
+    let given = Credentials::AzureSas("sv=2020-12-06&sp=r&sig=c2VjcmV0&se=2099-01-01".into());
+    let error = AzureTable::open_as(&env, &url, &given).await.err().unwrap();
+    let said = format!("{error} {error:?}");
+    assert!(said.contains("tries") && !said.contains("c2VjcmV0"), "{said}");
 }
