@@ -35,8 +35,8 @@ use tokio::{
 };
 use tracing::debug;
 
-/// Calls and replies up to this size run in the reader's own task. Larger ones copy for so long that reading
-/// on in parallel is worth a task.
+/// Calls and replies up to this size run in the reader's own task. Larger ones copy for so long that reading on in parallel is worth a
+/// task, if there is something to read: waking another thread takes as long as a good part of a mebibyte.
 const INLINE_MAX_BYTES: usize = 32 << 10;
 /// Segments in one vectored write: the kernel takes up to 1024, and half of a reply's are small.
 const WRITE_SEGMENTS: usize = 256;
@@ -274,7 +274,8 @@ async fn read_calls(
             }
             Ok(call) => {
                 let answer = answer(env.clone(), call, held, queue.clone());
-                if request_bytes <= INLINE_MAX_BYTES && reply_bytes <= INLINE_MAX_BYTES {
+                let is_small = request_bytes <= INLINE_MAX_BYTES && reply_bytes <= INLINE_MAX_BYTES;
+                if is_small || !incoming.records.has_more() {
                     calls.begin(answer.boxed());
                 } else {
                     drop(env.spawn("rpc call", answer));

@@ -255,6 +255,11 @@ impl<S: AsyncRead + Unpin> RecordReader<S> {
         self.assembler.grant(bytes);
     }
 
+    /// Whether more was received than the records that were given out.
+    pub(crate) fn has_more(&self) -> bool {
+        self.start < self.end
+    }
+
     /// The next event: a record whose memory is used up, or a whole one. `None` at the orderly end of the stream.
     ///
     /// Before each wait for input, `waits` is given the bytes that were received of an incomplete record.
@@ -326,7 +331,7 @@ pub(crate) async fn write_all_vectored(
 
 #[cfg(test)]
 mod tests {
-    use super::{Assembler, GROWTH, SMALL_BYTES, Step, marker};
+    use super::{Assembler, GROWTH, RecordReader, SMALL_BYTES, Step, marker};
 
     /// Sends a record in reads of 16 KiB and grants what it asks for; the grants.
     fn grants(assembler: &mut Assembler, bytes: usize) -> Vec<usize> {
@@ -392,5 +397,17 @@ mod tests {
             1 << 20,
             "and nothing beside it is pinned"
         );
+    }
+
+    #[tokio::test]
+    async fn a_reader_knows_whether_another_record_has_begun_to_come() {
+        let record = |bytes: usize| [&marker(bytes)[..], &vec![7; bytes]].concat();
+        let stream = [record(100), record(50)].concat();
+        let mut reader = RecordReader::new(&stream[..], 1 << 20);
+        for (bytes, more) in [(100, true), (50, false)] {
+            let step = reader.next(drop).await.unwrap();
+            assert_eq!(step, Some(Step::Record(vec![7; bytes].into())));
+            assert_eq!(reader.has_more(), more, "behind {bytes} bytes");
+        }
     }
 }

@@ -10,9 +10,9 @@ use std::{
     io::{self, IoSliceMut},
 };
 
-/// What is copied from the page cache in place at most, some 100 µs: what a client reads with one call. A trip to another
-/// thread and back costs about as much.
-const IN_PLACE_BYTES: usize = 1 << 20;
+/// What is copied from the page cache in place at most, some 100 µs: what a client reads with one call of a mebibyte, which is a block
+/// more where it begins within one, and what sealing adds to each. A trip to another thread and back costs about as much.
+pub(super) const IN_PLACE_BYTES: usize = (1 << 20) + (128 << 10);
 
 /// What the kernel takes in one call (UIO_MAXIOV).
 const PARTS_A_CALL: usize = 1024;

@@ -347,3 +347,23 @@ async fn a_write_past_the_page_cache_does_not_hold_up_others_of_the_file() {
         assert!(read.iter().all(|byte| *byte == number as u8), "{number}");
     }
 }
+
+#[test]
+fn what_a_client_asks_for_with_one_call_is_read_in_place() {
+    use super::read::{Cached, IN_PLACE_BYTES, cached};
+    /// A block of 32 KiB with what sealing adds, amply.
+    const SEALED_BLOCK_BYTES: usize = (32 << 10) + 1024;
+    let directory = Directory::new("in-place");
+    let path = directory.0.join("segment");
+    std::fs::write(&path, vec![7; 2 * IN_PLACE_BYTES]).unwrap();
+    let file = std::fs::File::open(path).unwrap();
+    // A mebibyte that begins within a block.
+    let blocks = [SEALED_BLOCK_BYTES; 33];
+    match cached(&file, 5, &blocks) {
+        Cached::Whole(parts) => assert_eq!(parts.len(), 33),
+        // A file system that does not say.
+        Cached::Unknown => {}
+        Cached::No => panic!("it is in the page cache, and no more than one call asks for"),
+    }
+    assert!(matches!(cached(&file, 0, &[IN_PLACE_BYTES + 1]), Cached::No));
+}
