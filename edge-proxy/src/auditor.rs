@@ -26,12 +26,14 @@ use bucket::ReportBucket;
 use firn_audit_report::{AskedBy, NewReport, Outcome, Report, SignedReport};
 use firn_cleaner::{AuditProgress, AuditReport, AuditRequest, CleanError};
 use firn_env::Env;
+use firn_format::SegmentId;
 use firn_quantity::Money;
 use firn_store::{ProviderPrices, Route, StoreError};
 use firn_volume::{OwnerSigner, Parts, ServingState, Volume};
 use kept::{Kept, KeptAudit, KeptAudits};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -148,6 +150,8 @@ pub struct Auditor {
     /// One at a time, whoever asked for it.
     kept: AsyncMutex<KeptAudits>,
     part: Mutex<AuditPart>,
+    /// Segments that audits of this process found damaged, and that were not repaired since.
+    damaged: Mutex<BTreeSet<SegmentId>>,
 }
 
 impl Auditor {
@@ -183,7 +187,13 @@ impl Auditor {
             started_at_ms,
             kept: AsyncMutex::new(kept),
             part: Mutex::new(part),
+            damaged: Mutex::default(),
         }
+    }
+
+    /// Segments that audits found lost or altered.
+    pub fn damaged_segments(&self) -> MutexGuard<'_, BTreeSet<SegmentId>> {
+        self.damaged.lock().expect("no panic under this lock")
     }
 
     /// What is known.
@@ -261,6 +271,9 @@ impl Auditor {
         };
         let (store, anchor) = (self.parts.store.clone(), &self.parts.anchor);
         let ended = firn_cleaner::audit(&self.env, store, anchor, &request, progress).await;
+        for volume in ended.iter().flat_map(|report| &report.volumes) {
+            self.damaged_segments().extend(&volume.damaged_segments);
+        }
         let audit = KeptAudit::of(self.env.wall().as_millis(), asked.by, &ended);
         log(&audit);
         let signed = self.sign(&kept, began_at_ms, &audit).await;

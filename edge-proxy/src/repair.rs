@@ -1,6 +1,6 @@
 //! Repair: what the store has lost or altered is written anew from the second store, by hand and in the background.
 //!
-//! What is lost is known from readers, and from the comparison of both stores (`--all` makes one first). The work is the cleaner's
+//! What is lost is known from readers, audits and verifications, and from the comparison of both stores (`--all` makes one first). The work is the cleaner's
 //! ([`firn_cleaner::Repair`]): nothing is put under an old name. Of what neither store has, the files are named by a walk over the trees that reads
 //! no other data.
 
@@ -88,12 +88,13 @@ fn refusal(config: &Config) -> Option<&'static str> {
 }
 
 impl Observed {
-    /// Segments that readers or the last comparison found lost.
+    /// Segments that readers, audits or the last comparison found lost.
     fn lost(&self) -> BTreeSet<SegmentId> {
         let mut lost: BTreeSet<SegmentId> = self.volume.lost_segments().into_iter().collect();
         if let Some(second) = &self.second {
             lost.extend(second.mirror.suspects().into_keys());
         }
+        lost.extend(self.auditor.damaged_segments().iter());
         lost
     }
 
@@ -124,6 +125,7 @@ impl Observed {
             let settled = [&found.repaired, &found.unneeded, &found.retired];
             for segment in settled.into_iter().flatten() {
                 self.volume.forget_lost(*segment);
+                self.auditor.damaged_segments().remove(segment);
             }
             if let Some(second) = second {
                 for segment in found.repaired.iter().chain(&found.retired) {

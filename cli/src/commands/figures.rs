@@ -105,6 +105,18 @@ const SIGNS: &[Sign] = &[
         "firn-edge status, row SMB domain, says why: controller, clock, account or winbindd",
     ),
     sign(
+        "firn_second_store_lost_segments",
+        Wrong::Above(0.0),
+        "the store lost or altered segments; readers have them from the second store",
+        "firn-edge repair writes them anew; firn-edge status says what is in the way if the edge does not do it by itself",
+    ),
+    sign(
+        "firn_second_store_alias",
+        Wrong::Above(0.0),
+        "the second store is the first under another name: nothing is mirrored",
+        "name another bucket in [second] of firn-edge.toml",
+    ),
+    sign(
         "firn_audit_damaged",
         Wrong::Above(0.0),
         "an audit found that the store lost or altered something",

@@ -370,3 +370,26 @@ async fn a_volume_whose_first_store_and_table_are_gone_is_recovered_from_the_sec
     next.succeed(&["verify"]);
     next.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_audit_finds_altered_is_repaired() {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &second.section("repair = false"));
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    let ledger = commit(&cloud, &edge, &files, "ledger").await;
+    commit(&cloud, &edge, &files, "notes").await;
+    wait_until_current(&edge);
+    // As long as before, so no listing shows it, and nobody reads it.
+    damage(&ledger);
+    edge.fail(6, &["audit", "--challenges", "5000"]);
+    let said = edge.succeed(&["repair"]);
+    assert!(said.contains("1 were written anew"), "{said}");
+    edge.succeed(&["audit", "--challenges", "5000"]);
+    edge.succeed(&["verify"]);
+    assert!(files.read("ledger").await == Some(content("ledger")));
+    edge.stop();
+}

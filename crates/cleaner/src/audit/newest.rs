@@ -193,6 +193,7 @@ async fn report_damages(
         }
     }
     report.add_more(more_drawn, more);
+    report.damaged_segments.clone_from(&segments);
     for segment in segments {
         if is_lost(objects, segment).await? {
             report.lost_segments.push(segment.to_string());

@@ -5,6 +5,7 @@ use firn_format::SegmentId;
 use firn_quantity::Money;
 use firn_store::Usage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Damages named in a report at most; beyond, only their number grows.
 const NAMED: usize = 32;
@@ -81,6 +82,9 @@ pub struct VolumeAudit {
     pub damaged: Vec<DamagedFile>,
     /// Segments that are needed, and neither in the bucket nor retired; the first few.
     pub lost_segments: Vec<String>,
+    /// Segments in which what is lost or damaged should lie, the first few, for whoever repairs.
+    #[serde(skip)]
+    pub damaged_segments: BTreeSet<SegmentId>,
     /// Whether everything was gone through and each draw was answered.
     pub is_complete: bool,
     /// How likely damage of some extents would have been found, by the draws that were answered.
