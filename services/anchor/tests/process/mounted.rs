@@ -173,6 +173,19 @@ async fn what_one_office_commits_the_mount_of_the_other_shows_within_the_freshne
         offices.one.sync().await.unwrap();
         until_stale();
 
+        // First what the kernel could answer by itself: then nobody has asked for a newer root yet.
+        let size = fs::metadata(two.join("plans/grows")).unwrap().len();
+        assert_eq!(size, u64::from(round) + 1, "round {round}");
+        // Nothing that the kernel asks for by itself says that this one has changed: it is told.
+        let began = Instant::now();
+        while text_of(&open_kept) != same_length {
+            assert!(
+                began.elapsed() < TIMEOUT,
+                "round {round}: {}",
+                text_of(&open_kept)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let expected = [&format!("folder-{round}"), "first", "grows", "kept times", &new];
         let mut expected = expected.map(str::to_owned);
         expected.sort();
@@ -192,16 +205,6 @@ async fn what_one_office_commits_the_mount_of_the_other_shows_within_the_freshne
             fs::read_to_string(two.join("plans/kept times")).unwrap(),
             same_length
         );
-        // Nothing that the kernel asks for by itself says that this one has changed: it is told.
-        let began = Instant::now();
-        while text_of(&open_kept) != same_length {
-            assert!(
-                began.elapsed() < TIMEOUT,
-                "round {round}: {}",
-                text_of(&open_kept)
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
     let told = offices.two.status().await.unwrap();
     assert!(told["mounts"][0]["invalidations"].as_u64() > Some(3), "{told}");
