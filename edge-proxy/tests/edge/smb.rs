@@ -541,4 +541,16 @@ fn a_configuration_that_would_not_be_served_is_refused() {
         let message = edge.edge.fail(2, &["check-config"]);
         assert!(message.contains(said), "{to}: {message}");
     }
+    for of_others in ["follow = true", "shared = true"] {
+        let text = text.replacen("[volume]", &format!("[volume]\n{of_others}"), 1);
+        fs::write(&edge.edge.config, &text).expect("written");
+        edge.edge.succeed(&["check-config"]);
+        let cached = text.replace("server_name = \"EDGE\"", "exclusive = true");
+        fs::write(&edge.edge.config, cached).expect("written");
+        let message = edge.edge.fail(2, &["check-config"]);
+        assert!(
+            message.contains("other edges change the volume"),
+            "{of_others}: {message}"
+        );
+    }
 }
