@@ -28,7 +28,7 @@ pub fn can_mount() -> bool {
 }
 
 /// What a test that fails leaves.
-struct Unmounted(PathBuf);
+pub struct Unmounted(pub PathBuf);
 
 impl Drop for Unmounted {
     fn drop(&mut self) {

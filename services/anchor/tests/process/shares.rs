@@ -2,7 +2,13 @@
 //!
 //! Left out, and said, where this machine has no FUSE, no Samba, or the tests do not run as root; with FIRN_TEST_SMB they fail there.
 
-use crate::{edge, mounted::can_mount, offices, volume};
+use crate::{
+    edge,
+    mounted::{Unmounted, can_mount},
+    offices,
+    place::Place,
+    volume,
+};
 use firn_rig::Edge;
 use std::{
     fs,
@@ -124,11 +130,15 @@ fn for_all(directory: &Path) {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
 }
 
+/// Anchor, edges, the port of the share, and what a test that fails leaves.
+type Opened = (Place, [Edge; 2], u16, [Unmounted; 2]);
+
 /// Office one has a mount, office two SMB. What office two may, and how the two say so, is the caller's.
-async fn open(here: &Path, role: &str, lines: [&str; 2]) -> (crate::place::Place, [Edge; 2], u16) {
+async fn open(here: &Path, role: &str, lines: [&str; 2]) -> Opened {
     let grants = [(&edge(1), volume(1), "edge"), (&edge(2), volume(1), role)];
     let at = here.join("at-one");
     fs::create_dir(&at).unwrap();
+    let unmounted = [at.clone(), here.join("two/state/smb/mnt")].map(Unmounted);
     let port = free_port();
     let mounted = format!("[[mount]]\npath = \"{}\"\n", at.display());
     let shares = format!(
@@ -139,7 +149,7 @@ async fn open(here: &Path, role: &str, lines: [&str; 2]) -> (crate::place::Place
     for_all(&at);
     edges[0].sync().await.unwrap();
     add_user(&edges[1]).await;
-    (place, edges, port)
+    (place, edges, port, unmounted)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +160,7 @@ async fn clients_of_smb_in_one_office_and_processes_in_the_other_save_by_turns()
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let lines = "shared = true\nfreshness = \"0 s\"";
-    let (_place, [mut one, mut two], port) = open(here, "edge", [lines, lines]).await;
+    let (_place, [mut one, mut two], port, _unmounted) = open(here, "edge", [lines, lines]).await;
     let (at, share) = (here.join("at-one"), Share { port, here });
     for turn in 0..4 {
         let text = format!("turn {turn}");
@@ -202,7 +212,7 @@ async fn clients_of_smb_read_what_the_other_office_owns_and_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let follow = "follow = true\nfreshness = \"0 s\"";
-    let (_place, [mut one, mut two], port) = open(here, "observer", ["", follow]).await;
+    let (_place, [mut one, mut two], port, _unmounted) = open(here, "observer", ["", follow]).await;
     let (at, share) = (here.join("at-one"), Share { port, here });
     for turn in 0..3 {
         let text = format!("turn {turn}");
