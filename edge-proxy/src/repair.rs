@@ -81,8 +81,8 @@ fn refusal(config: &Config) -> Option<&'static str> {
     match config.volume.anchor {
         AnchorAt::Table(_) => None,
         AnchorAt::Url(_) | AnchorAt::Service => Some(
-            "the service that keeps the roots lets no edge retire segments, so this one cannot repair; readers have what is lost from the second store \
-             meanwhile",
+            "the service that keeps the roots lets no edge retire segments, so this one cannot repair: `firn-cleaner mirror` does; readers have what is lost from the second \
+             store meanwhile",
         ),
     }
 }

@@ -1,5 +1,9 @@
 //! Store, table and runs, behind whatever calls.
 
+mod mirror;
+
+pub use mirror::{Mirrored, Second};
+
 use crate::{
     RootsAt, Settings, Target, Work,
     anchor_at::Roots,
@@ -11,6 +15,7 @@ use firn_cleaner::{
     Report,
 };
 use firn_env::{DiskError, Env, Monotonic};
+use firn_mirror::MirrorError;
 use firn_quantity::Money;
 use firn_store::{Meter, Stack, StackConfig, Store, StoreError, StoreUrl, StoreUrlError};
 use firn_store_cloud::{Credentials, OpenError};
@@ -58,6 +63,14 @@ pub enum HostError {
         target: Target,
         /// What stopped the run.
         error: Box<CleanError>,
+    },
+    /// The stores could not be compared, or one is the other.
+    #[error("family {target}: {error}")]
+    Mirror {
+        /// The family.
+        target: Target,
+        /// What stopped it.
+        error: Box<MirrorError>,
     },
     /// Too little time is left for a run.
     #[error("family {target}: only {left_ms} ms are left, too few for a run; it is safe to ask again")]
@@ -407,6 +420,34 @@ impl Host {
         Ok(cleaned)
     }
 
+    /// Whether there is something to clean; fails if the table does not know the family, which would look like one without roots.
+    async fn has_root(
+        &self,
+        store: &Arc<dyn Store>,
+        target: Target,
+        anchor: &Anchor,
+    ) -> Result<bool, HostError> {
+        let failed = |error: CleanError| HostError::Clean {
+            target,
+            error: Box::new(error),
+        };
+        anchor
+            .undrawn_writer()
+            .await
+            .map_err(|error| failed(error.into()))?;
+        if target.volume.is_none() {
+            return Ok(true);
+        }
+        // What the service keeps does not say of which family it is.
+        match firn_cleaner::has_head(&self.env, store.clone(), anchor).await {
+            Err(CleanError::Damaged(damage)) => Err(HostError::Foreign {
+                target,
+                damage: Box::new(damage),
+            }),
+            other => other.map_err(failed),
+        }
+    }
+
     /// One run, or a look at what it would do.
     async fn work(
         &self,
@@ -421,22 +462,8 @@ impl Host {
             error: Box::new(error),
         };
         let store = known.bucket.store.clone();
-        // A family that the table does not know would look like one without roots.
-        anchor
-            .undrawn_writer()
-            .await
-            .map_err(|error| failed(error.into()))?;
-        if target.volume.is_some() {
-            // What the service keeps does not say of which family it is.
-            match firn_cleaner::has_head(&self.env, store.clone(), anchor).await {
-                Ok(true) => {}
-                Ok(false) => return Ok(Cleaned::new(target, Money::ZERO, Money::ZERO)),
-                Err(CleanError::Damaged(damage)) => {
-                    let damage = Box::new(damage);
-                    return Err(HostError::Foreign { target, damage });
-                }
-                Err(error) => return Err(failed(error)),
-            }
+        if !self.has_root(&store, target, anchor).await? {
+            return Ok(Cleaned::new(target, Money::ZERO, Money::ZERO));
         }
         let mut limits = self.settings.limits.clone();
         if plan {

@@ -6,7 +6,9 @@
 //!
 //! ```text
 //! environment ── Settings ── Host ─┬─ clean(Work)      one family, from a queue or by hand
-//!                                  └─ clean_all()      every family there is, from a timer
+//!                                  ├─ clean_all()      every family there is, from a timer
+//!                                  ├─ audit()          a sample of what must be there
+//!                                  └─ mirror()         the family's copy in a second store, and repairs from it
 //! ```
 //!
 //! No run waits for another: a process runs one at a time, so that its memory is bounded by the limits of one; and any number
@@ -21,7 +23,7 @@ mod target;
 mod work;
 
 pub use anchor_at::AnchorAt;
-pub use host::{Cleaned, Failed, Host, HostError, Round};
+pub use host::{Cleaned, Failed, Host, HostError, Mirrored, Round, Second};
 pub use log::start_log;
 pub use settings::{PREFIX, RootsAt, Settings, SettingsError};
 pub use target::Target;

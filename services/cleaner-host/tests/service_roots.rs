@@ -9,10 +9,11 @@
     reason = "it starts real programs, and waits for them in real time"
 )]
 
-use firn_cleaner_host::{Host, Round, Settings};
+use firn_cleaner_host::{Host, Round, Second, Settings, Target};
 use firn_env::Env;
 use firn_identity::{TenantId, TenantVolume, VolumeId};
 use firn_integration::Tree;
+use firn_mirror::MirrorOptions;
 use firn_rig::{Client, EXPORT, Edge};
 use firn_table::{Condition, ItemKey, RedbTable, Table, Write};
 use std::{
@@ -142,6 +143,10 @@ async fn open(env: &Env, path: &Path) -> RedbTable {
 }
 
 async fn round(env: &Env, root: &Path) -> Round {
+    host(env, root).clean_all(LEFT).await.expect("a round")
+}
+
+fn host(env: &Env, root: &Path) -> Host {
     let settings = Settings::from_variables(
         [
             (
@@ -159,9 +164,6 @@ async fn round(env: &Env, root: &Path) -> Round {
     )
     .expect("settings");
     Host::new(env.clone(), settings)
-        .clean_all(LEFT)
-        .await
-        .expect("a round")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,4 +263,83 @@ fn copy_tree(from: &Path, to: &Path) {
         let entry = entry.expect("an entry");
         copy_tree(&entry.path(), &to.join(entry.file_name()));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_bucket_lost_is_repaired_where_the_service_keeps_the_roots() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let root = place.path();
+    let env = firn_env::real(root).expect("an environment");
+    let mut office = Office::open(root, 1).await;
+    let (known, kept) = office.partitions();
+    let service = open(&env, &root.join("service.redb")).await;
+    copy(&open(&env, &office.table).await, &known, &service, &kept).await;
+    drop(service);
+
+    let mirror = root.join("mirror");
+    fs::create_dir(&mirror).expect("a second store");
+    let second = |repairs| Second {
+        store: format!("file://{}", mirror.display())
+            .parse()
+            .expect("an address"),
+        options: MirrorOptions {
+            keep_deleted: Duration::from_secs(3600),
+            compare_every: Duration::from_secs(3600),
+        },
+        repairs,
+    };
+    let target = Target {
+        volume: Some(office.volume),
+        family: office.family.parse().expect("a family"),
+    };
+    let mirrored = async |repairs| {
+        let mirrored = host(&env, root).mirror(target, &second(repairs)).await;
+        mirrored.expect("both stores answer")
+    };
+    assert!(mirrored(true).await.copied > 0);
+    let log = office.place.join(&office.family).join("log");
+    let mut segments: Vec<PathBuf> = fs::read_dir(log)
+        .expect("a log")
+        .flat_map(|writer| fs::read_dir(writer.expect("an entry").path()).expect("a writer's log"))
+        .map(|segment| segment.expect("an entry").path())
+        .collect();
+    segments.sort_by_key(|segment| {
+        fs::metadata(segment)
+            .expect("a segment")
+            .modified()
+            .expect("a time")
+    });
+    // The newest: what it has is needed.
+    fs::remove_file(segments.pop().expect("a segment")).expect("removed");
+    let seen = mirrored(false).await;
+    assert_eq!((seen.lost_segments, seen.waiting), (1, 1), "{seen:?}");
+    let done = mirrored(true).await;
+    assert_eq!((done.lost_segments, done.repaired), (1, 1), "{done:?}");
+    assert!(done.repaired_bytes > 0 && done.is_whole(), "{done:?}");
+    assert_eq!(mirrored(true).await.lost_segments, 0);
+
+    // Somebody else's volume, or one that nobody knows, is not touched.
+    let stranger = Target {
+        volume: Some(TenantVolume {
+            tenant: TenantId([9; 16]),
+            ..office.volume
+        }),
+        ..target
+    };
+    let refused = host(&env, root).mirror(stranger, &second(true)).await;
+    refused.expect_err("no such volume");
+
+    let service = open(&env, &root.join("service.redb")).await;
+    fs::remove_file(&office.table).expect("the edge's table");
+    copy(&service, &kept, &open(&env, &office.table).await, &known).await;
+    office.edge.wipe_cache().expect("an empty cache");
+    office.edge.start().await.expect("it starts after the repair");
+    let mut client = Client::mount(office.edge.address, EXPORT).await.expect("a mount");
+    office
+        .tree
+        .is_what_is_there(&mut client)
+        .await
+        .expect("everything, from the first store alone");
+    drop(client);
+    office.edge.stop().await.expect("a clean end");
 }

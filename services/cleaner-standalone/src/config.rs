@@ -1,9 +1,11 @@
 //! The configuration file. `firn-cleaner.example.toml` explains every key; a test holds the two together.
 
 use firn_cleaner::Limits;
-use firn_cleaner_host::{AnchorAt, RootsAt, Settings, Target};
+use firn_cleaner_host::{AnchorAt, RootsAt, Second, Settings, Target};
 use firn_format::FamilyId;
 use firn_identity::TenantVolume;
+use firn_mirror::MirrorOptions;
+use firn_quantity::Span;
 use firn_store::{ProviderPrices, StoreUrl};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
@@ -41,6 +43,70 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     #[serde(default)]
     pub limits: LimitsSection,
+    /// The store that mirrors the bucket.
+    #[serde(default)]
+    pub second: Option<SecondSection>,
+}
+
+/// Where the mirror is, and how it is kept.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecondSection {
+    #[serde(deserialize_with = "from_text")]
+    store: StoreUrl,
+    /// How much longer it has what was deleted from the first.
+    #[serde(default = "thirty_days")]
+    keep_deleted: Span,
+    /// How often `run --every` compares both.
+    #[serde(default = "an_hour")]
+    compare_every: Span,
+    #[serde(default = "yes")]
+    repair: bool,
+}
+
+fn thirty_days() -> Span {
+    Span(Duration::from_secs(30 * 86_400))
+}
+
+fn an_hour() -> Span {
+    Span(Duration::from_secs(3600))
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl SecondSection {
+    /// What a host of the cleaner needs of it.
+    pub fn second(&self) -> Second {
+        Second {
+            store: self.store.clone(),
+            options: MirrorOptions {
+                keep_deleted: self.keep_deleted.0,
+                compare_every: self.compare_every.0,
+            },
+            repairs: self.repair,
+        }
+    }
+
+    fn check(&self, first: &StoreUrl) -> Result<(), String> {
+        if self.store == *first {
+            return Err(
+                "second.store is the bucket itself: a mirror in what it mirrors is none; name another bucket"
+                    .into(),
+            );
+        }
+        let (least, most) = (Duration::from_secs(1), Duration::from_secs(3660 * 86_400));
+        for (name, span) in [
+            ("keep_deleted", self.keep_deleted),
+            ("compare_every", self.compare_every),
+        ] {
+            if !(least..=most).contains(&span.0) {
+                return Err(format!("second.{name} must be between 1 s and 87840 h"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Bounds of one run; what is left out is as in [`Limits`].
@@ -66,6 +132,9 @@ impl Config {
         let config: Self = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         config.price_book()?;
         config.anchor_at()?;
+        if let Some(second) = &config.second {
+            second.check(&config.store)?;
+        }
         Ok(config)
     }
 
@@ -181,6 +250,31 @@ mod tests {
         assert_eq!(format!("{:?}", shown.limits()), defaults);
         assert_eq!(config.roots, None);
         assert!(shown.roots.is_some() && shown.metrics.is_some());
+        assert!(config.second.is_none());
+        let second = shown.second.expect("shown");
+        second.check(&shown.store).expect("another bucket");
+        assert_eq!(second.keep_deleted, thirty_days());
+        assert_eq!((second.compare_every, second.repair), (an_hour(), yes()));
+    }
+
+    #[test]
+    fn a_second_store_that_cannot_be_meant_is_refused() {
+        let first: StoreUrl = "file:///srv/store".parse().expect("an address");
+        for (text, why) in [
+            ("store = \"file:///srv/store\"", "the bucket itself"),
+            (
+                "store = \"file:///m\"\nkeep_deleted = \"0 s\"",
+                "second.keep_deleted",
+            ),
+            (
+                "store = \"file:///m\"\ncompare_every = \"0 s\"",
+                "second.compare_every",
+            ),
+        ] {
+            let section: SecondSection = toml::from_str(text).expect(text);
+            let error = section.check(&first).expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod audit;
 mod config;
 mod metrics;
+mod mirror;
 
 use audit::AuditArguments;
 use axum::{Router, routing::get};
@@ -16,6 +17,7 @@ use firn_cleaner::Report;
 use firn_cleaner_host::{Cleaned, Host, HostError, Target, Work};
 use firn_env::{Env, eprintln, println};
 use firn_metrics::Served;
+use firn_mirror::{AliasError, MirrorError};
 use firn_quantity::{Dollars, Money};
 use firn_store::ProviderPrices;
 use metrics::Figures;
@@ -54,6 +56,8 @@ enum Command {
     /// Reads a random sample of what the bucket should have and checks it; tells with which probability damage would have been
     /// found. Changes nothing, and needs no more than to read the bucket and the table.
     Audit(AuditArguments),
+    /// Makes the second store have what the bucket has, writes anew what the bucket lost, and deletes what it retired long ago.
+    Mirror,
     #[command(flatten)]
     Manual(firn_manual::ManualCommand),
 }
@@ -101,6 +105,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
     let host = Host::new(env, config.settings(prices).map_err(usage)?);
     let run = async |plan: bool| host.clean(Work { target, plan }, left).await.map_err(failure);
     match arguments.command {
+        Command::Mirror => mirror::mirror(&host, target, prices, &config).await,
         Command::Audit(arguments) => audit::audit(&host, target, prices, &arguments).await,
         Command::Plan => {
             let cleaned = run(true).await?;
@@ -124,6 +129,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
                 Some(address) => Some(serve(host.env(), address, figures.clone()).await?),
                 None => None,
             };
+            let mut due = mirror::Due::new(&host, &config);
             loop {
                 let outcome = run(false).await;
                 figures.count(outcome.as_ref().ok(), host.env().wall().as_millis());
@@ -134,6 +140,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
                     },
                     Err(failure) => eprintln!("firn-cleaner: {}", failure.message),
                 }
+                due.mirror(&host, target, prices, &config).await;
                 host.env().sleep(Duration::from_secs(every)).await;
             }
         }
@@ -155,6 +162,9 @@ async fn serve(env: &Env, address: SocketAddr, figures: Arc<Figures>) -> Result<
 /// A wrong place is the configuration's fault; everything else may go away by itself.
 fn failure(error: HostError) -> Failure {
     match error {
+        HostError::Mirror { ref error, .. } if matches!(**error, MirrorError::Alias(AliasError::Alias)) => {
+            usage(format!("second.store: {error}"))
+        }
         HostError::Store(_) | HostError::Foreign { .. } | HostError::Place(_) | HostError::NotOurs { .. } => {
             usage(error)
         }
@@ -162,6 +172,7 @@ fn failure(error: HostError) -> Failure {
         | HostError::Table(_)
         | HostError::Families(_)
         | HostError::Clean { .. }
+        | HostError::Mirror { .. }
         | HostError::NoTime { .. }
         | HostError::Busy => failed(error),
     }

@@ -7,6 +7,7 @@
 use firn_integration::Tree;
 use firn_rig::{Client, EXPORT, Edge};
 use std::{
+    collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     path::{Path, PathBuf},
@@ -208,11 +209,15 @@ async fn runs_that_follow_each_other_have_figures() {
 
 /// Runs an audit, and answers its exit code, its report if it made one, and what it said beside.
 fn audit(config: &PathBuf, more: &[&str]) -> (Option<i32>, serde_json::Value, String) {
+    answer(config, &[&["audit"], more].concat())
+}
+
+/// The same of any command.
+fn answer(config: &PathBuf, command: &[&str]) -> (Option<i32>, serde_json::Value, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
         .arg("--config")
         .arg(config)
-        .arg("audit")
-        .args(more)
+        .args(command)
         .output()
         .expect("the program starts");
     let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -284,4 +289,149 @@ async fn somebody_without_keys_finds_what_the_bucket_lost() {
     let (code, report, said) = audit(&config, &["--budget", "0"]);
     assert_eq!(code, Some(1), "{report}");
     assert!(said.contains("not everything was asked"), "{said}");
+}
+
+/// The names of all segments below a store's directory, with their lengths.
+fn names(store: &Path, family: &str) -> BTreeMap<PathBuf, u64> {
+    let name = |path: PathBuf| {
+        let length = path.metadata().expect("a segment").len();
+        (path.strip_prefix(store).expect("below it").to_owned(), length)
+    };
+    segments(store, family).into_iter().map(name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_without_keys_mirrors_the_bucket_and_repairs_it() {
+    let written = Written::new(2, "").await;
+    let (store, family) = (written.store(), written.family.clone());
+    let Written {
+        place,
+        mut edge,
+        mut tree,
+        config,
+        ..
+    } = written;
+    let second = place.path().join("second");
+    std::fs::create_dir(&second).expect("a second store");
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    let (code, _, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("there is no second store"), "{said}");
+    let name = |second: &Path, keep: &str| {
+        let section = format!(
+            "[limits]\ngrace_seconds = 0\n[second]\nstore = \"file://{}\"\nkeep_deleted = \"{keep}\"\n",
+            second.display()
+        );
+        std::fs::write(&config, format!("{text}{section}")).expect("a configuration");
+    };
+    // The same bucket under another name is none.
+    let other_name = place.path().join("other-name");
+    std::os::unix::fs::symlink(&store, &other_name).expect("a symbolic link");
+    name(&other_name, "1 h");
+    let (code, _, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("second.store"), "{said}");
+
+    name(&second, "1 h");
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(names(&second, &family), names(&store, &family), "{report}");
+    assert_eq!(
+        report["mirror"]["copied"], report["mirror"]["members"],
+        "{report}"
+    );
+    assert!(
+        report["mirror"]["cost_nanodollars"].as_u64() > Some(0),
+        "{report}"
+    );
+    let (_, report, _) = answer(&config, &["mirror"]);
+    assert_eq!(report["mirror"]["copied"], 0, "{report}");
+
+    // Lost: what is needed of it is written anew, under another name.
+    let victim = segments(&store, &family).pop().expect("a segment");
+    std::fs::remove_file(&victim).expect("removed");
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(0), "{report}: {said}");
+    assert_eq!(report["mirror"]["lost_segments"], 1, "{report}");
+    assert_eq!(report["mirror"]["repaired"], 1, "{report}");
+    assert!(report["mirror"]["repaired_bytes"].as_u64() > Some(0), "{report}");
+    assert!(!victim.exists(), "nothing is put under an old name");
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(0), "{report}: {said}");
+    assert_eq!(report["mirror"]["lost_segments"], 0, "{report}");
+
+    // The edge has nothing but the first store, and everything.
+    edge.wipe_cache().expect("an empty cache");
+    edge.start().await.expect("it starts after the repair");
+    let mut client = Client::mount(edge.address, EXPORT).await.expect("a mount");
+    tree.is_what_is_there(&mut client).await.expect("everything");
+    tree.write(&mut client, "later", 20, 300_000, "")
+        .await
+        .expect("files");
+    edge.sync().await.expect("everything in the store");
+    let said = edge.command("verify", &[]).await.expect("no damage");
+    assert!(said.starts_with("whole"), "{said}");
+    drop(client);
+    edge.stop().await.expect("a clean end");
+
+    // What the bucket retired follows once its time is over, not before.
+    for _ in 0..4 {
+        run(&config, "run");
+    }
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(0), "{report}: {said}");
+    assert!(report["mirror"]["kept_deleted"].as_u64() > Some(0), "{report}");
+    let kept = names(&second, &family).len();
+    assert!(kept > names(&store, &family).len());
+    name(&second, "1 s");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(0), "{report}: {said}");
+    assert!(report["mirror"]["deleted"].as_u64() > Some(0), "{report}");
+    assert_eq!(names(&second, &family), names(&store, &family), "{report}");
+
+    // Lost in one and damaged in the other: beyond repair, and said so.
+    let victim = segments(&store, &family).pop().expect("a segment");
+    let copy = second.join(victim.strip_prefix(&store).expect("below it"));
+    std::fs::remove_file(&victim).expect("removed");
+    let bytes = std::fs::read(&copy).expect("a copy");
+    std::fs::write(&copy, &bytes[..bytes.len() / 2]).expect("cut");
+    let (code, report, said) = answer(&config, &["mirror"]);
+    assert_eq!(code, Some(6), "{report}: {said}");
+    assert!(
+        said.contains("beyond") || said.contains("lost or damaged"),
+        "{said}"
+    );
+    assert_eq!(
+        report["mirror"]["beyond"].as_array().map(Vec::len),
+        Some(1),
+        "{report}"
+    );
+}
+
+/// `run --every` keeps the second store without being asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_follow_each_other_mirror() {
+    let written = Written::new(0, "").await;
+    let second = written.place.path().join("second");
+    std::fs::create_dir(&second).expect("a second store");
+    let text = std::fs::read_to_string(&written.config).expect("a configuration");
+    let section = format!("[second]\nstore = \"file://{}\"\n", second.display());
+    std::fs::write(&written.config, format!("{text}{section}")).expect("a configuration");
+    let child = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
+        .arg("--config")
+        .arg(&written.config)
+        .args(["run", "--every", "1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let _running = Running(child);
+    let began = Instant::now();
+    let whole = names(&written.store(), &written.family);
+    let log = second.join(&written.family).join("log");
+    while !log.is_dir() || names(&second, &written.family) != whole {
+        assert!(began.elapsed() < TIMEOUT, "no mirror");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -1,0 +1,176 @@
+//! The mirror of a family, kept from beside the bucket, and repairs from it: what an edge with a second store does behind its uploads, for lines
+//! that cannot carry everything twice, and with the right to delete, which no edge has.
+
+use super::{Host, HostError};
+use crate::Target;
+use firn_cleaner::{CleanError, Cleaner, Repair};
+use firn_mirror::{Mirror, MirrorError, MirrorOptions, NoLocalCopies, Queue};
+use firn_store::{Route, StoreUrl};
+use serde::Serialize;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Segments beyond repair that are named.
+const NAMED_MAX: usize = 100;
+
+/// A second store, and how it is kept.
+#[derive(Clone, Debug)]
+pub struct Second {
+    /// Where it is; its credentials come from the environment as those of the first.
+    pub store: StoreUrl,
+    /// When what is lost is noticed, and when what is not needed goes.
+    pub options: MirrorOptions,
+    /// Whether what the first store lost is written anew.
+    pub repairs: bool,
+}
+
+/// One comparison of both stores, and what followed from it. Counts are of members: segments, forwarding records, key rings, statements, reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct Mirrored {
+    /// The family.
+    pub family: String,
+    /// Members that both stores have now.
+    pub members: u64,
+    /// Bytes of them.
+    pub member_bytes: u64,
+    /// Copied by this run.
+    pub copied: u64,
+    /// Bytes of what was copied, each read from the first store.
+    pub copied_bytes: u64,
+    /// Segments that the first store was found to have lost or altered, and nobody had retired.
+    pub lost_segments: u64,
+    /// Of them, those whose needed objects were written anew from the second store.
+    pub repaired: u64,
+    /// Bytes of these objects.
+    pub repaired_bytes: u64,
+    /// Of them, those that nobody needs.
+    pub unneeded: u64,
+    /// Of them, those that can be judged only after the next commit or merge, or that were not to be repaired.
+    pub waiting: u64,
+    /// Of them, those beyond repair, each with the reason.
+    pub beyond: Vec<String>,
+    /// Other members that the first store lost.
+    pub lost_others: u64,
+    /// Members that are damaged in the second, or that neither has right bytes of.
+    pub damaged: u64,
+    /// Names of the first of all these.
+    pub named: Vec<String>,
+    /// Not needed any more, and kept until their time is over.
+    pub kept_deleted: u64,
+    /// Deleted from the second store.
+    pub deleted: u64,
+    /// What it would not delete: a lock, a missing permission.
+    pub held: u64,
+    /// What the requests to both stores and the table cost, in 10⁻⁹ dollars; what leaves the first store's region is not in it, since this program
+    /// is beside it.
+    pub cost_nanodollars: u64,
+    /// How long it took.
+    pub took_ms: u64,
+}
+
+impl Mirrored {
+    /// Whether all that must be there is in both stores, or will be without anybody's help.
+    pub fn is_whole(&self) -> bool {
+        self.beyond.is_empty() && self.lost_others + self.damaged == 0
+    }
+}
+
+impl Host {
+    /// Makes the second store have what the first has, writes anew what the first lost, and lets go of what the first retired long enough ago. It
+    /// takes as long as there is to copy; cancel-safe.
+    ///
+    /// # Errors
+    /// [`HostError`]; what was copied or repaired before stays so, and the next run goes on.
+    pub async fn mirror(&self, asked: Target, wanted: &Second) -> Result<Mirrored, HostError> {
+        let _place = self.wait()?;
+        let mut running = self.running.lock().await;
+        let opened = self.open().await?;
+        let target = asked
+            .resolve(self.settings.roots, &self.settings.families)
+            .ok_or(HostError::NotOurs { target: asked })?;
+        let failed = |error: MirrorError| HostError::Mirror {
+            target,
+            error: Box::new(error),
+        };
+        let began = self.env.now();
+        let table_before = opened.roots.nano_dollars();
+        let anchor = opened.roots.anchor(&self.env, target);
+        let known = self.known(opened, &mut running, target).await?;
+        let first = known.bucket.clone();
+        let second = self.bucket(&wanted.store).await?;
+        // A table that does not know the family would not know what was retired, either.
+        // The head may be what the first store lost.
+        let has_root = match self.has_root(&first.store, target, &anchor).await {
+            Err(error @ HostError::Foreign { .. }) => self
+                .has_root(&second.store, target, &anchor)
+                .await
+                .map_err(|_| error)?,
+            other => other?,
+        };
+        let first_before = first.meter.usage();
+        let mirror = Mirror::new(
+            &self.env,
+            (first.store.clone(), second.store.clone()),
+            anchor.clone(),
+            Arc::<Queue>::default(),
+            wanted.options,
+        );
+        mirror.check().await.map_err(|error| failed(error.into()))?;
+        let found = mirror.compare(&NoLocalCopies).await.map_err(failed)?;
+        let lost: BTreeSet<_> = mirror.suspects().into_keys().collect();
+        let repair = match wanted.repairs && has_root && !lost.is_empty() {
+            true => {
+                let limits = self.settings.limits.clone();
+                let store = first.store.clone();
+                let cleaner = known
+                    .cleaner
+                    .get_or_insert_with(|| Cleaner::new(&self.env, store, &anchor, limits));
+                let repaired = cleaner.repair(Some(second.store.clone()), &lost, false).await;
+                repaired.map_err(|error: CleanError| HostError::Clean {
+                    target,
+                    error: Box::new(error),
+                })?
+            }
+            false => Repair {
+                waiting: lost,
+                ..Repair::default()
+            },
+        };
+        for segment in &repair.unneeded {
+            let marked = mirror.mark_unneeded(*segment).await;
+            marked.map_err(|error| failed(MirrorError::Second(error)))?;
+        }
+        let prices = self.settings.prices;
+        let stores: u64 = [first.meter.usage().since(&first_before), second.meter.usage()]
+            .iter()
+            .map(|usage| prices.cost(usage, Route::SameRegion).total().nanos())
+            .sum();
+        let mirrored = Mirrored {
+            family: target.family.to_string(),
+            members: found.members,
+            member_bytes: found.bytes,
+            copied: found.copied,
+            copied_bytes: mirror.status().copied_bytes,
+            lost_segments: found.lost_segments,
+            repaired: repair.repaired.len() as u64,
+            repaired_bytes: repair.moved_bytes,
+            unneeded: (repair.unneeded.len() + repair.retired.len()) as u64,
+            waiting: repair.waiting.len() as u64,
+            beyond: repair
+                .beyond
+                .iter()
+                .take(NAMED_MAX)
+                .map(|beyond| format!("segment {}: {}", beyond.segment, beyond.detail))
+                .collect(),
+            lost_others: found.lost_others,
+            damaged: found.damaged,
+            named: found.named,
+            kept_deleted: found.waiting + found.marked,
+            deleted: found.deleted,
+            held: found.held,
+            cost_nanodollars: stores.saturating_add(opened.roots.nano_dollars() - table_before),
+            took_ms: u64::try_from(self.env.now().since(began).as_millis()).unwrap_or(u64::MAX),
+        };
+        tracing::info!(family = %target, ?mirrored, "first and second store were compared");
+        Ok(mirrored)
+    }
+}
