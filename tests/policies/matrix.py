@@ -29,7 +29,7 @@ class Attached:
         self.own = {role.name: role.policies() for role in roles.ROLES}
         self.own |= {ADMINISTRATOR.name: [roles.EVERYTHING], NOBODY.name: []}
         self.session = {role.name: role.session_policy() for role in EVERYBODY if role.session}
-        self.bucket = {bucket: roles.bucket_policy(bucket) for bucket in (roles.BUCKET, roles.MANAGED)}
+        self.bucket = {bucket: roles.bucket_policy(bucket) for bucket in (roles.BUCKET, roles.SECOND, roles.MANAGED)}
 
     def may(self, role, action, resource, context, secure="true"):
         bucket = resource.removeprefix("arn:aws:s3:::").split("/")[0] if resource.startswith("arn:aws:s3:::") else None
@@ -139,6 +139,7 @@ def trusted():
 # Statements that deny what nothing allows, or is denied elsewhere too: a second lock. Leaving one out changes nothing, and it is listed to be so.
 SECOND_LOCKS = {
     "edge": {"DestroyNothing"},
+    "mirror-edge": {"DestroyNothing"},
     "recovery": {"DestroyNothing"},
     "anchored-edge": {"DestroyNothing"},
     "edge-session": {"deny s3:Delete*"},

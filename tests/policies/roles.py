@@ -21,6 +21,7 @@ FAMILY = "f" * 32
 # The anchor as a function, and its table.
 ANCHOR_FUNCTION, ROOTS = "firn-anchor", "firn-roots"
 OWN_BUCKET = "acme-files"  # a bucket that a tenant brought
+SECOND, SECOND_PREFIX = "firn-second", "copy"  # the second store of an office
 
 VALUES = {
     "ACCOUNT": ACCOUNT, "REGION": REGION, "BUCKET": BUCKET, "PREFIX": PREFIX, "TABLE": TABLE, "NAME": CLEANER,
@@ -28,6 +29,7 @@ VALUES = {
     "API_ROLE": "firn-api", "EDGES_ROLE": "firn-edges", "TENANTS_ROLE": "firn-storage", "NODE_ROLE": "firn-node", "EXTERNAL_ID": TENANT,
     "SERVICE_ACCOUNT": ACCOUNT, "SUBNETS": json.dumps([f"arn:aws:ec2:{REGION}:{ACCOUNT}:subnet/subnet-{zone}" for zone in (1, 3)]),
     "TRUSTED_SERVICE": "ec2.amazonaws.com", "SECURITY_GROUP": "sg-1", "IMAGE": "ami-1",
+    "SECOND_BUCKET": SECOND, "SECOND_PREFIX": SECOND_PREFIX,
     "DELETERS": json.dumps([f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"]),
 }
 
@@ -78,8 +80,10 @@ EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action
 
 ROLES = [
     Role("edge", "an edge of an office, self-hosted", ["edge-proxy/iam-policy.json"], principal=f"arn:aws:iam::{ACCOUNT}:user/firn-edge"),
+    Role("mirror-edge", "the same with a second store", ["edge-proxy/iam-policy.json", "edge-proxy/iam-policy-second.json"], principal=f"arn:aws:iam::{ACCOUNT}:user/firn-edge"),
     Role("recovery", "an administrator who recovers volumes, self-hosted", ["edge-proxy/iam-recover.json"]),
     Role("cleaner", "the cleaner, self-hosted", [LAMBDA + "iam-policy.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"),
+    Role("mirror-cleaner", "the same, keeping a second store", [LAMBDA + "iam-policy.json", "services/cleaner-standalone/iam-policy-second.json"], principal=f"arn:aws:iam::{ACCOUNT}:role/{CLEANER}"),
     # A session is looked at over a role that may do everything: so it is the session's policy that narrows, whatever a tenant granted.
     Role("edge-session", "an edge that joined a service, for one managed volume", [], SESSION, API + "edge-session.json"),
     Role("tenant-session", "the same for a bucket of its tenant's", [], {"BUCKET": OWN_BUCKET, "UNDER": "files/*"}, API + "edge-session.json"),
@@ -114,7 +118,7 @@ TRUSTS = {
 
 def bucket_policy(bucket):
     """The bucket's own policy; a tenant's bucket has what the tenant gave it, of which nothing is taken for granted."""
-    cleaners = {BUCKET: CLEANER, MANAGED: SERVICE_CLEANER}
+    cleaners = {BUCKET: CLEANER, SECOND: CLEANER, MANAGED: SERVICE_CLEANER}
     if bucket not in cleaners:
         return None
     deleters = json.dumps([f"arn:aws:iam::{ACCOUNT}:role/{cleaners[bucket]}"])
@@ -248,6 +252,15 @@ RESOURCES = (
         "office: table": ("table", table(TABLE)),
     }
     | function("office", CLEANER)
+    | kinds(SECOND, SECOND_PREFIX, "second store")
+    | {
+        "second store: tombstones": ("object", family(SECOND, SECOND_PREFIX, "tombstone/log/1/2")),
+        "second store: nonces": ("object", objects(f"{SECOND}/{SECOND_PREFIX}/probe/0123")),
+        "second store: listing below the prefix": ("listing", under(SECOND, f"{SECOND_PREFIX}/", f"{SECOND_PREFIX}/{FAMILY}/log/")),
+        "second store: listing beside it": ("listing", under(SECOND, None, "", "other/")),
+        "second store: objects beside it": ("object", objects(f"{SECOND}/other/log/1", f"{SECOND}/copy2/log/1")),
+        "second store: bucket": ("bucket", under(SECOND, None)),
+    }
     | kinds(MANAGED, MANAGED_PLACE, "managed volume")
     | {
         "managed volume: the ring being put": ("object", family(MANAGED, MANAGED_PLACE, "keyring/0000000000000002")),
@@ -269,7 +282,7 @@ RESOURCES = (
         "tenant's bucket: what else is in it": ("object", objects(f"{OWN_BUCKET}/letters/1", f"{OWN_BUCKET}/files2/{FAMILY}/else/1")),
         "tenant's bucket": ("bucket", under(OWN_BUCKET, None)),
         "another bucket: objects": ("object", objects(f"other/{PREFIX}/{FAMILY}/log/1/2", f"other/{MANAGED_PLACE}/{FAMILY}/log/1/2")),
-        "another bucket: listing": ("listing", under("other", None, f"{PREFIX}/", f"{MANAGED_PLACE}/", "files/")),
+        "another bucket: listing": ("listing", under("other", None, f"{PREFIX}/", f"{SECOND_PREFIX}/", f"{MANAGED_PLACE}/", "files/")),
         "control plane: rows of tenants": ("rows", table(CONTROL, f"tenant/{TENANT}", f"tenant/{OTHER_TENANT}", "tenants")),
         "control plane: rows of the service": ("rows", table(CONTROL, "service", "signup", "open-sagas", "revocations")),
         "control plane: rows of the ledger": ("rows", table(CONTROL, "billing/tenants", f"billing/{TENANT}")),

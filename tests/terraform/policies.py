@@ -104,7 +104,7 @@ def examine_policies(own, of_bucket, trusts, check, names=ON_TABLE):
     attached.own |= {name: own[by_name(name).arn()] for name in names}
     attached.bucket = {bucket: of_bucket}
     # Of the other buckets nothing was rendered here.
-    only = lambda resource: not resource.startswith("office" if names == MANAGED else "managed")  # noqa: E731
+    only = lambda resource: not resource.startswith(("office" if names == MANAGED else "managed", "second store"))  # noqa: E731
     everybody = [by_name(name) for name in (*names, "administrator", "without")]
     found = matrix.deviations(attached, wanted, everybody, only)
     cells = sum(1 for resource, _, _ in roles.cells() if only(resource)) * len(everybody)

@@ -75,6 +75,7 @@ module "edge" {
   prefix   = var.prefix
   table    = module.table.name
   anchor   = local.anchored
+  second   = var.second
   region   = var.region
   tags     = var.tags
 }

@@ -61,6 +61,12 @@ variable "anchor" {
   default     = null
 }
 
+variable "second" {
+  description = "A second store for all offices (docs/audits.md): a bucket that is there already, better in another region or account, by its name and region. The module bucket makes one; the cleaner's role among its `deleters` lets `firn-cleaner mirror` tidy up."
+  type        = object({ bucket = string, region = string, prefix = optional(string, "firn") })
+  default     = null
+}
+
 variable "undo_days" {
   description = "Days for which deleted objects can be brought back."
   type        = number

@@ -31,6 +31,16 @@ resource "aws_iam_user_policy" "this" {
   })
 }
 
+resource "aws_iam_user_policy" "second" {
+  count = var.second == null ? 0 : 1
+  name  = "second"
+  user  = aws_iam_user.this.name
+  policy = templatefile("${path.module}/../../../edge-proxy/iam-policy-second.json", {
+    SECOND_BUCKET = var.second.bucket
+    SECOND_PREFIX = var.second.prefix
+  })
+}
+
 # Instead of rights to the table, the right to ask the anchor's function.
 resource "aws_iam_user_policy" "anchor" {
   count = var.anchor == null ? 0 : 1

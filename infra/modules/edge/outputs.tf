@@ -8,6 +8,7 @@ output "configuration" {
     anchor          = var.anchor == null ? null : var.anchor.address
     state_directory = var.state_directory
     export          = var.export
+    second          = var.second == null ? null : "s3://${var.second.bucket}/${var.second.prefix}?region=${var.second.region}"
     clients         = jsonencode(var.clients)
   })
 }

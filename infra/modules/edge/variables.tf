@@ -34,6 +34,16 @@ variable "table" {
   type        = string
 }
 
+variable "second" {
+  description = "A second store that mirrors the bucket (docs/audits.md): another bucket, better in another region or account, by its name and region. The edge may read it and add to it; what was deleted from the first stays there until `firn-cleaner mirror` takes it away."
+  type        = object({ bucket = string, region = string, prefix = optional(string, "firn") })
+  default     = null
+  validation {
+    condition     = var.second == null || (can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.second.bucket)) && can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.second.region)) && can(regex("^[A-Za-z0-9][A-Za-z0-9_./-]{0,199}$", var.second.prefix)))
+    error_message = "Give { bucket, region } and a prefix of letters, digits and . _ - / characters."
+  }
+}
+
 variable "anchor" {
   description = "Instead of rights to the table: the anchor's function by its name, and its address for the volume, as the module anchor puts them out."
   type        = object({ function = string, address = string })

@@ -66,3 +66,26 @@ run "refuses_an_anchor_that_is_none" {
   }
   expect_failures = [var.anchor]
 }
+
+run "mirrors_into_a_second_store_that_it_may_read_and_add_to" {
+  command = plan
+  variables {
+    second = { bucket = "sued", region = "eu-south-1" }
+  }
+  assert {
+    condition     = strcontains(output.configuration, "\n[second]\nstore = \"s3://sued/firn?region=eu-south-1\"\n")
+    error_message = output.configuration
+  }
+  assert {
+    condition     = strcontains(aws_iam_user_policy.second[0].policy, "arn:aws:s3:::sued/firn/*") && !strcontains(aws_iam_user_policy.second[0].policy, "Delete") && !strcontains(aws_iam_user_policy.second[0].policy, "$")
+    error_message = "It may read and add, and every placeholder is filled."
+  }
+}
+
+run "refuses_a_second_store_that_is_none" {
+  command = plan
+  variables {
+    second = { bucket = "sued\"\n", region = "south" }
+  }
+  expect_failures = [var.second]
+}
