@@ -1,16 +1,26 @@
-//! Figures of the second store, as Prometheus is told them; nothing is told without one.
+//! Figures of the second store, as Prometheus is told them. Without one, those are told that alerts are made of, so that a rule finds its figure.
 
 use super::families::Families;
 use crate::second::SecondPart;
 
 pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
-    let Some(second) = second else { return };
-    let is = |state: &str| second.state == state;
+    let is = |state: &str| second.is_some_and(|second| second.state == state);
     out.gauge(
         "second_store_behind_seconds",
-        "Age of the oldest member that the second store does not have yet; 0 if it has all.",
-        second.behind_ms as f64 / 1e3,
+        "Age of the oldest member that the second store does not have yet; 0 if it has all, or there is none.",
+        second.map_or(0.0, |second| second.behind_ms as f64 / 1e3),
     );
+    out.gauge(
+        "second_store_alias",
+        "1 if the second store is the first under another name: nothing is mirrored.",
+        is("alias"),
+    );
+    out.gauge(
+        "second_store_lost_segments",
+        "Segments that the first store lost or altered, that the second has, and that were not repaired yet.",
+        second.map_or(0, |second| second.lost_segments.max(second.segments_read)),
+    );
+    let Some(second) = second else { return };
     out.gauge(
         "second_store_backlog_objects",
         "Members that wait for their copy in the second store.",
@@ -27,19 +37,9 @@ pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
         is("refusing") || is("unchecked"),
     );
     out.gauge(
-        "second_store_alias",
-        "1 if the second store is the first under another name: nothing is mirrored.",
-        is("alias"),
-    );
-    out.gauge(
         "second_store_compared_timestamp_seconds",
         "When both stores were last compared; 0 if not since the start.",
         second.compared_at_ms.unwrap_or(0) as f64 / 1e3,
-    );
-    out.gauge(
-        "second_store_lost_segments",
-        "Segments that the first store lost or altered, that the second has, and that were not repaired yet.",
-        second.lost_segments.max(second.segments_read),
     );
     out.gauge(
         "second_store_damaged",
@@ -71,4 +71,47 @@ pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
         "What the second store's requests and transfers cost at list prices.",
         second.nanodollars as f64 / 1e9,
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firn_metrics::Metrics;
+
+    fn told(second: Option<SecondPart>) -> String {
+        let metrics = Metrics::new("firn", move |out| {
+            let mut families = Families::default();
+            expose(&mut families, second.as_ref());
+            families.expose(out);
+        });
+        metrics.text()
+    }
+
+    fn value(told: &str, figure: &str) -> Option<f64> {
+        let name = format!("firn_second_store_{figure} ");
+        told.lines()
+            .find_map(|line| line.strip_prefix(&name)?.parse().ok())
+    }
+
+    #[test]
+    fn what_alerts_are_made_of_is_there_without_a_second_store_too() {
+        for figure in ["behind_seconds", "alias", "lost_segments"] {
+            assert_eq!(value(&told(None), figure), Some(0.0), "{figure}");
+        }
+        assert_eq!(value(&told(None), "refusing"), None);
+        let sick = told(Some(SecondPart {
+            state: "alias".into(),
+            lost_segments: 3,
+            behind_ms: 1500,
+            ..SecondPart::default()
+        }));
+        for (figure, expected) in [
+            ("alias", 1.0),
+            ("lost_segments", 3.0),
+            ("behind_seconds", 1.5),
+            ("refusing", 0.0),
+        ] {
+            assert_eq!(value(&sick, figure), Some(expected), "{figure}: {sick}");
+        }
+    }
 }
