@@ -140,7 +140,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
                     },
                     Err(failure) => eprintln!("firn-cleaner: {}", failure.message),
                 }
-                due.mirror(&host, target, prices, &config).await;
+                due.mirror(&host, target, prices, &config, &figures).await;
                 host.env().sleep(Duration::from_secs(every)).await;
             }
         }

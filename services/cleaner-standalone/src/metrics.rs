@@ -1,7 +1,7 @@
 //! The figures of runs that follow each other, for Prometheus: under the names that the cleaner inside an edge has, so that one alert is for both.
 
 use firn_cleaner::Report;
-use firn_cleaner_host::Cleaned;
+use firn_cleaner_host::{Cleaned, Mirrored};
 use firn_metrics::{Exposition, Metrics};
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,18 @@ struct Counts {
     held_segments: u64,
     damaged_objects: u64,
     missing_segments: u64,
+    second: SecondCounts,
+}
+
+/// Of the second store; as of the last comparison that came to its end.
+#[derive(Debug, Default)]
+struct SecondCounts {
+    failures: u64,
+    compared_at_ms: i64,
+    lost_segments: u64,
+    damaged: u64,
+    held: u64,
+    copied_bytes: u64,
 }
 
 impl Counts {
@@ -59,6 +71,22 @@ impl Figures {
         }
     }
 
+    /// The second store was compared; none: it could not be.
+    pub fn count_mirror(&self, mirrored: Option<&Mirrored>, now_ms: i64) {
+        let counts = &mut *self.0.lock().expect("no panic under this lock");
+        let second = &mut counts.second;
+        let Some(mirrored) = mirrored else {
+            second.failures += 1;
+            return;
+        };
+        second.compared_at_ms = now_ms;
+        second.lost_segments = mirrored.waiting + mirrored.beyond.len() as u64;
+        second.damaged = mirrored.damaged + mirrored.lost_others;
+        second.held = mirrored.held;
+        second.copied_bytes += mirrored.copied_bytes;
+        counts.cost_nanodollars += mirrored.cost_nanodollars;
+    }
+
     /// As Prometheus reads them.
     pub fn metrics(self: Arc<Self>) -> Metrics {
         Metrics::new("firn_cleaner", move |out| {
@@ -89,6 +117,12 @@ fn expose(out: &mut Exposition<'_>, counts: &Counts) {
         gauge   held_segments                  = counts.held_segments,                       "Segments that the store does not let the cleaner delete.";
         gauge   damaged_objects                = counts.damaged_objects,                     "Damaged objects that the last run met.";
         gauge   missing_segments               = counts.missing_segments,                    "Segments that the last run found neither in the bucket nor retired.";
+        counter second_store_failures_total    = counts.second.failures,                     "Comparisons with the second store that came to no end.";
+        gauge   second_store_compared_timestamp_seconds = seconds(counts.second.compared_at_ms), "When both stores were last compared; 0 if not since the start, or there is no second.";
+        gauge   second_store_lost_segments     = counts.second.lost_segments,                "Segments that the first store lost and that are not written anew: they wait, or are beyond repair.";
+        gauge   second_store_damaged           = counts.second.damaged,                      "Members that are damaged in the second store, or lost from the first and no segments.";
+        gauge   second_store_held              = counts.second.held,                         "Members that the second store does not let the cleaner delete.";
+        counter second_store_copied_bytes_total = counts.second.copied_bytes,                "Bytes copied into the second store.";
         counter dollars_total                  = counts.cost_nanodollars as f64 / NANOS,     "What its requests and transfers cost at list prices.";
     }
 }

@@ -1,19 +1,29 @@
 //! `firn-cleaner mirror`: the second store has what the first has, and what the first lost is written anew, by somebody who has no keys.
 
-use crate::{Failure, config::Config, failed, failure, usage};
+use crate::{Failure, config::Config, failed, failure, metrics::Figures, usage};
 use firn_cleaner_host::{Host, Mirrored, Target};
 use firn_env::{Monotonic, eprintln, println};
 use firn_quantity::{Dollars, Money};
 use firn_store::ProviderPrices;
 use serde_json::json;
 
-/// Prints the report as one line of JSON; fails if something is lost that is not in the second store either (6).
+/// `firn-cleaner mirror`: fails if something is lost that is not in the second store either (6), or waits (1).
 pub async fn mirror(
     host: &Host,
     target: Target,
     prices: &ProviderPrices,
     config: &Config,
 ) -> Result<(), Failure> {
+    verdict(&told(host, target, prices, config).await?)
+}
+
+/// Mirrors, and prints the report as one line of JSON.
+async fn told(
+    host: &Host,
+    target: Target,
+    prices: &ProviderPrices,
+    config: &Config,
+) -> Result<Mirrored, Failure> {
     let Some(second) = &config.second else {
         return Err(usage(
             "there is no second store: name one in the section [second] of the configuration",
@@ -28,7 +38,7 @@ pub async fn mirror(
             "cost": Dollars(Money::of_nanos(mirrored.cost_nanodollars)).to_string(),
         })
     );
-    verdict(&mirrored)
+    Ok(mirrored)
 }
 
 fn verdict(mirrored: &Mirrored) -> Result<(), Failure> {
@@ -65,17 +75,28 @@ impl Due {
         }
     }
 
-    /// Mirrors if it is time.
-    pub async fn mirror(&mut self, host: &Host, target: Target, prices: &ProviderPrices, config: &Config) {
+    /// Mirrors if it is time; what failed is tried again after the next run.
+    pub async fn mirror(
+        &mut self,
+        host: &Host,
+        target: Target,
+        prices: &ProviderPrices,
+        config: &Config,
+        figures: &Figures,
+    ) {
         let (Some(next), Some(second)) = (self.next, &config.second) else {
             return;
         };
         if host.env().now() < next {
             return;
         }
-        if let Err(failure) = mirror(host, target, prices, config).await {
+        let outcome = told(host, target, prices, config).await;
+        figures.count_mirror(outcome.as_ref().ok(), host.env().wall().as_millis());
+        if outcome.is_ok() {
+            self.next = Some(host.env().now().after(second.second().options.compare_every));
+        }
+        if let Err(failure) = outcome.and_then(|mirrored| verdict(&mirrored)) {
             eprintln!("firn-cleaner: {}", failure.message);
         }
-        self.next = Some(host.env().now().after(second.second().options.compare_every));
     }
 }

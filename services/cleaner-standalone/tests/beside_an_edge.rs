@@ -163,11 +163,8 @@ impl Drop for Running {
     }
 }
 
-/// `run --every` as Prometheus sees it: runs that come to their end, and runs that do not.
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_that_follow_each_other_have_figures() {
-    let written = Written::new(0, "metrics = \"127.0.0.1:0\"\n").await;
-    let config = &written.config;
+/// Starts `run --every 1`, and answers how its figures are read.
+fn run_again_and_again(config: &Path) -> (Running, impl Fn(&str) -> f64) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
         .arg("--config")
         .arg(config)
@@ -177,14 +174,17 @@ async fn runs_that_follow_each_other_have_figures() {
         .spawn()
         .expect("the program starts");
     let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let _running = Running(child);
+    let running = Running(child);
     let line = said.next().expect("a line").expect("text");
+    // What it says later goes nowhere, and does not hold it up.
+    std::thread::spawn(move || said.for_each(drop));
     let address = line
         .strip_prefix("metrics at http://")
         .and_then(|rest| rest.strip_suffix("/metrics"))
-        .expect(&line);
-    let figure = |name: &str| {
-        let mut stream = TcpStream::connect(address).expect("it serves");
+        .expect(&line)
+        .to_owned();
+    let figure = move |name: &str| {
+        let mut stream = TcpStream::connect(&address).expect("it serves");
         write!(stream, "GET /metrics HTTP/1.1\r\nhost: {address}\r\n\r\n").expect("a request");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
@@ -196,6 +196,14 @@ async fn runs_that_follow_each_other_have_figures() {
             .parse::<f64>()
             .expect("a number")
     };
+    (running, figure)
+}
+
+/// `run --every` as Prometheus sees it: runs that come to their end, and runs that do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_follow_each_other_have_figures() {
+    let written = Written::new(0, "metrics = \"127.0.0.1:0\"\n").await;
+    let (_running, figure) = run_again_and_again(&written.config);
     let began = Instant::now();
     while figure("firn_cleaner_runs_total") < 2.0 {
         assert!(began.elapsed() < TIMEOUT, "no second run");
@@ -416,17 +424,12 @@ async fn runs_that_follow_each_other_mirror() {
     let second = written.place.path().join("second");
     std::fs::create_dir(&second).expect("a second store");
     let text = std::fs::read_to_string(&written.config).expect("a configuration");
-    let section = format!("[second]\nstore = \"file://{}\"\n", second.display());
+    let section = format!(
+        "metrics = \"127.0.0.1:0\"\n[second]\nstore = \"file://{}\"\n",
+        second.display()
+    );
     std::fs::write(&written.config, format!("{text}{section}")).expect("a configuration");
-    let child = Command::new(env!("CARGO_BIN_EXE_firn-cleaner"))
-        .arg("--config")
-        .arg(&written.config)
-        .args(["run", "--every", "1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the program starts");
-    let _running = Running(child);
+    let (_running, figure) = run_again_and_again(&written.config);
     let began = Instant::now();
     let whole = names(&written.store(), &written.family);
     let log = second.join(&written.family).join("log");
@@ -434,4 +437,11 @@ async fn runs_that_follow_each_other_mirror() {
         assert!(began.elapsed() < TIMEOUT, "no mirror");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    while figure("firn_cleaner_second_store_compared_timestamp_seconds") < 1.7e9 {
+        assert!(began.elapsed() < TIMEOUT, "no figures");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(figure("firn_cleaner_second_store_copied_bytes_total") > 0.0);
+    assert_eq!(figure("firn_cleaner_second_store_lost_segments"), 0.0);
+    assert_eq!(figure("firn_cleaner_second_store_failures_total"), 0.0);
 }
