@@ -102,6 +102,18 @@ fn damage(segment: &Path) {
     std::fs::write(segment, bytes).expect("the damage");
 }
 
+/// An edge that serves, with an empty second store and these lines in its section.
+async fn mirrored(settings: &str) -> (Cloud, Second, Machine, Files) {
+    let cloud = Cloud::new();
+    let second = Second::beside(&cloud);
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.configure(&cloud, "a", "main", &second.section(settings));
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    (cloud, second, edge, files)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_mirrored_and_a_second_store_that_refuses_holds_nobody_up() {
     let cloud = Cloud::new();
@@ -180,13 +192,7 @@ async fn the_first_store_under_another_name_is_no_second_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_first_store_lost_or_altered_is_read_from_the_second() {
-    let cloud = Cloud::new();
-    let second = Second::beside(&cloud);
-    let mut edge = Machine::new(&cloud, "a", "main");
-    edge.configure(&cloud, "a", "main", &second.section("repair = false"));
-    edge.format();
-    edge.start(&[]);
-    let files = edge.client().await;
+    let (cloud, second, mut edge, files) = mirrored("repair = false").await;
     let ledger = commit(&cloud, &edge, &files, "ledger").await;
     let minutes = commit(&cloud, &edge, &files, "minutes").await;
     let letters = commit(&cloud, &edge, &files, "letters").await;
@@ -227,13 +233,7 @@ async fn what_the_first_store_lost_or_altered_is_read_from_the_second() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_lost_is_written_anew_from_the_second_store_and_the_rest_is_named() {
-    let cloud = Cloud::new();
-    let second = Second::beside(&cloud);
-    let mut edge = Machine::new(&cloud, "a", "main");
-    edge.configure(&cloud, "a", "main", &second.section("repair = false"));
-    edge.format();
-    edge.start(&[]);
-    let files = edge.client().await;
+    let (cloud, second, mut edge, files) = mirrored("repair = false").await;
     let ledger = commit(&cloud, &edge, &files, "ledger").await;
     let minutes = commit(&cloud, &edge, &files, "minutes").await;
     let letters = commit(&cloud, &edge, &files, "letters").await;
@@ -312,13 +312,7 @@ async fn what_is_lost_is_written_anew_from_the_second_store_and_the_rest_is_name
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_reader_finds_lost_is_repaired_without_being_asked() {
-    let cloud = Cloud::new();
-    let second = Second::beside(&cloud);
-    let mut edge = Machine::new(&cloud, "a", "main");
-    edge.configure(&cloud, "a", "main", &second.section(""));
-    edge.format();
-    edge.start(&[]);
-    let files = edge.client().await;
+    let (cloud, _second, mut edge, files) = mirrored("").await;
     let ledger = commit(&cloud, &edge, &files, "ledger").await;
     commit(&cloud, &edge, &files, "notes").await;
     wait_until_current(&edge);
@@ -339,13 +333,7 @@ async fn what_a_reader_finds_lost_is_repaired_without_being_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_whose_first_store_and_table_are_gone_is_recovered_from_the_second() {
-    let cloud = Cloud::new();
-    let second = Second::beside(&cloud);
-    let mut edge = Machine::new(&cloud, "a", "main");
-    edge.configure(&cloud, "a", "main", &second.section(""));
-    edge.format();
-    edge.start(&[]);
-    let files = edge.client().await;
+    let (cloud, second, mut edge, files) = mirrored("").await;
     for name in ["ledger", "minutes"] {
         commit(&cloud, &edge, &files, name).await;
     }
@@ -373,13 +361,7 @@ async fn a_volume_whose_first_store_and_table_are_gone_is_recovered_from_the_sec
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_audit_finds_altered_is_repaired() {
-    let cloud = Cloud::new();
-    let second = Second::beside(&cloud);
-    let mut edge = Machine::new(&cloud, "a", "main");
-    edge.configure(&cloud, "a", "main", &second.section("repair = false"));
-    edge.format();
-    edge.start(&[]);
-    let files = edge.client().await;
+    let (cloud, _second, mut edge, files) = mirrored("repair = false").await;
     let ledger = commit(&cloud, &edge, &files, "ledger").await;
     commit(&cloud, &edge, &files, "notes").await;
     wait_until_current(&edge);
