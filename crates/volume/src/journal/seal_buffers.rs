@@ -22,6 +22,22 @@ const KEPT: usize = 2;
 
 static BUFFERS: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
 
+/// A kept buffer that is large enough, or a new one.
+fn take(kept: &mut Vec<BytesMut>, needed: usize) -> BytesMut {
+    match kept.iter().position(|buffer| buffer.capacity() >= needed) {
+        Some(found) => kept.swap_remove(found),
+        None => BytesMut::with_capacity(needed.max(BUFFER_BYTES)),
+    }
+}
+
+/// Keeps a buffer, unless there are enough or it is much larger than others.
+fn give_back(kept: &mut Vec<BytesMut>, mut bytes: BytesMut) {
+    if kept.len() < KEPT && bytes.capacity() <= 2 * BUFFER_BYTES {
+        bytes.clear();
+        kept.push(bytes);
+    }
+}
+
 /// Memory for one batch.
 pub(super) struct SealBuffer {
     bytes: BytesMut,
@@ -39,13 +55,10 @@ impl SealBuffer {
             };
         }
         let needed = batch_bytes + 2 * PAGE_BYTES;
-        let mut kept = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.iter().position(|buffer| buffer.capacity() >= needed);
-        let mut bytes = match found {
-            Some(found) => kept.swap_remove(found),
-            None => BytesMut::with_capacity(needed.max(BUFFER_BYTES)),
-        };
-        drop(kept);
+        let mut bytes = take(
+            &mut BUFFERS.lock().unwrap_or_else(PoisonError::into_inner),
+            needed,
+        );
         let page_start = bytes.as_ptr().align_offset(PAGE_BYTES);
         let padding = page_start + (offset % PAGE_BYTES as u64) as usize;
         bytes.resize(padding, 0);
@@ -84,19 +97,16 @@ impl Drop for SealedBatch {
             return;
         }
         // Unless a write that nobody waits for any more still has it.
-        if let Ok(mut bytes) = std::mem::take(&mut self.whole).try_into_mut() {
-            bytes.clear();
-            let mut kept = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() < KEPT && bytes.capacity() <= 2 * BUFFER_BYTES {
-                kept.push(bytes);
-            }
+        if let Ok(bytes) = std::mem::take(&mut self.whole).try_into_mut() {
+            give_back(&mut BUFFERS.lock().unwrap_or_else(PoisonError::into_inner), bytes);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST_BYTES, PAGE_BYTES, SealBuffer};
+    use super::{BUFFER_BYTES, KEPT, LEAST_BYTES, PAGE_BYTES, SealBuffer, give_back, take};
+    use bytes::BytesMut;
 
     fn sealed(bytes: usize, offset: u64) -> super::SealedBatch {
         let mut buffer = SealBuffer::new(bytes, offset);
@@ -121,12 +131,32 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_unless_somebody_still_has_it() {
+    fn what_a_write_under_way_still_has_is_not_used_again() {
         let first = sealed(1 << 20, 1);
         let held = first.bytes();
         drop(first);
-        assert_eq!(held, vec![7; 1 << 20], "a write under way keeps what it writes");
         let again = sealed(1 << 20, 1);
         assert_ne!(again.bytes().as_ptr(), held.as_ptr());
+        assert_eq!(held, vec![7; 1 << 20]);
+    }
+
+    #[test]
+    fn memory_is_used_again_and_no_more_is_kept_than_is_written_at_a_time() {
+        let mut kept = Vec::new();
+        let first = take(&mut kept, 1 << 20);
+        let place = first.as_ptr();
+        // As a batch leaves it: frozen, written and taken back.
+        let first = first.freeze().try_into_mut().unwrap();
+        give_back(&mut kept, first);
+        let again = take(&mut kept, BUFFER_BYTES);
+        assert_eq!((again.as_ptr(), kept.len()), (place, 0));
+        assert!(take(&mut kept, 2 * BUFFER_BYTES).capacity() >= 2 * BUFFER_BYTES);
+        for _ in 0..KEPT + 2 {
+            give_back(&mut kept, BytesMut::with_capacity(BUFFER_BYTES));
+        }
+        assert_eq!(kept.len(), KEPT);
+        kept.clear();
+        give_back(&mut kept, BytesMut::with_capacity(4 * BUFFER_BYTES));
+        assert!(kept.is_empty());
     }
 }
