@@ -60,7 +60,7 @@ class Guest:
                 f"firn.address={self.address}/24", f"firn.host={HOST_ADDRESS}",
                 f"firn.name=guest{self.number}", f"firn.timeout={timeout_s}",
             ]
-            environment = dict(os.environ, TMPDIR="/dev/shm", LD_PRELOAD=str(GUEST / "xstate.so"))
+            environment = dict(os.environ, TMPDIR="/dev/shm", LD_PRELOAD=f"{GUEST}/xstate.so:{GUEST}/idle.so")
             process = self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 env=environment, start_new_session=True, text=True, errors="replace",

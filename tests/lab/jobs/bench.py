@@ -8,16 +8,14 @@ reads them looks at what the server has used; if it is a command it is run in th
 """
 
 import hashlib
-import mmap
 import os
-import random
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 
 MIB = 1 << 20
+CLIENTS = os.environ.get("BENCH_CLIENTS") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "clients")
 SAMPLE, PAUSE_SECONDS, sampled = os.environ.get("BENCH_SAMPLE"), 0.3, []
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 SEQUENTIAL_MIB = int(256 * SCALE)
@@ -64,12 +62,11 @@ def timed(call):
     return result, seconds
 
 
-def in_threads(count, call):
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def clients(job, path, count, amount):
+    """`clients.c` beside this file, built: how many operations its clients did, and in what time."""
+    command = [CLIENTS, job, path, str(count), str(amount)]
+    done, seconds = timed(lambda: subprocess.run(command, check=True, stdout=subprocess.PIPE))
+    return int(done.stdout), seconds
 
 
 def sequential():
@@ -92,23 +89,9 @@ def sequential():
     os.unlink(f"{directory}/big")
 
 
-def random_4k(what, flags, operate, threads):
-    path = f"{directory}/random"
-    counts = [0] * threads
-
-    def work(number):
-        deadline = time.monotonic() + RANDOM_SECONDS
-        order = random.Random(number)
-        buffer = mmap.mmap(-1, 4096)
-        buffer.write(os.urandom(4096))
-        file = os.open(path, flags | os.O_DIRECT)
-        while time.monotonic() < deadline:
-            operate(file, [buffer], order.randrange(RANDOM_FILE_MIB * 256) * 4096)
-            counts[number] += 1
-        os.close(file)
-
-    seconds = timed(lambda: in_threads(threads, work))[1]
-    row(f"{what}-random-4k-{threads}", sum(counts), "operations/s", seconds)
+def random_4k(job, count):
+    operations, seconds = clients(job, f"{directory}/random", count, RANDOM_SECONDS)
+    row(f"{job}-random-4k-{count}", operations, "operations/s", seconds)
 
 
 def random_rows():
@@ -116,27 +99,19 @@ def random_rows():
         for _ in range(RANDOM_FILE_MIB):
             file.write(os.urandom(MIB))
         os.fsync(file.fileno())
-    for threads in (1, 16):
-        random_4k("write", os.O_WRONLY | os.O_DSYNC, os.pwritev, threads)
+    for count in (1, 16):
+        random_4k("write", count)
     cold()
-    for threads in (1, 16):
-        random_4k("read", os.O_RDONLY, os.preadv, threads)
+    for count in (1, 16):
+        random_4k("read", count)
     os.unlink(f"{directory}/random")
 
 
-def creates(clients, each):
-    data = os.urandom(4096)
-    os.mkdir(f"{directory}/create-{clients}")
-
-    def work(client):
-        for number in range(each):
-            # Not O_EXCL: an NFSv3 client follows that with a SETATTR, which the peer acknowledges from memory.
-            file = os.open(f"{directory}/create-{clients}/{client}-{number}", os.O_CREAT | os.O_WRONLY)
-            os.write(file, data)
-            os.fsync(file)
-            os.close(file)
-
-    row(f"create-commit-{clients}", clients * each, "files/s", timed(lambda: in_threads(clients, work))[1])
+def creates(count, each):
+    place = f"{directory}/create-{count}"
+    os.mkdir(place)
+    files, seconds = clients("create", place, count, each)
+    row(f"create-commit-{count}", files, "files/s", seconds)
 
 
 def listing():
