@@ -12,6 +12,8 @@ use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, V
 use firn_table::{ItemVersion, TableError};
 use std::sync::Arc;
 
+mod locks;
+
 const FAMILY: FamilyId = FamilyId([5; 16]);
 const MAIN: VolumeId = VolumeId([1; 16]);
 const OTHER: VolumeId = VolumeId([2; 16]);
@@ -51,6 +53,7 @@ pub async fn run(backend: Arc<dyn AnchorBackend>, env: &Env) {
     subject
         .who_waits_stands_in_a_queue_and_only_the_owners_heart_beats()
         .await;
+    subject.locks_lie_in_the_handover_record().await;
     subject.a_writer_is_drawn_once().await;
     subject.lists_are_bounded_and_names_are_names().await;
     subject.what_cleaners_leave_can_be_read().await;

@@ -14,9 +14,14 @@
 //! **A heartbeat is a change, not a time**: whoever waits sees that the count does not change, by its own clock ([`Anchor::takeover_from`] breaks
 //! such an owner). **A want is a place in a queue**: an owner that sees one publishes and drains; the first of the queue takes the volume.
 //! One that is dead costs a handover, and goes with the first beat of who took its turn.
+//!
+//! What members have of locks lies here too, since whoever has the volume grants them ([`locks`]).
+
+pub(crate) mod locks;
 
 use crate::{
-    Anchor, AnchorCall, AnchorError, OwnerId, Ownership, TupleError, TupleVersion, Unfit,
+    Anchor, AnchorCall, AnchorError, MemberLocks, OwnerId, Ownership, RecordedLock, TupleError, TupleVersion,
+    Unfit,
     anchor::decode,
     layout::{self, Writer},
     retry, text,
@@ -27,7 +32,9 @@ use firn_format::{OwnershipEpoch, VolumeId};
 use serde::{Deserialize, Serialize};
 
 pub(crate) const HANDOVER_PREFIX: &str = "handover/";
-const LAYOUT_VERSION: u8 = 1;
+/// Without locks: as long as nobody has any, members of the version before read it.
+const WITHOUT_LOCKS: u8 = 1;
+const LAYOUT_VERSION: u8 = 2;
 const HANDOVER_KIND: u8 = b'H';
 const HAS_HEARTBEAT: u8 = 1;
 
@@ -63,6 +70,8 @@ pub struct HandoverRecord {
     pub heartbeat: Option<Heartbeat>,
     /// Who waits, the first first.
     pub wants: Vec<Want>,
+    /// What members have of locks.
+    pub locks: Vec<MemberLocks>,
     /// The last change's mark.
     pub change_id: [u8; 16],
 }
@@ -105,9 +114,85 @@ pub enum HandoverChange {
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         grant: [u8; 16],
     },
+    /// What the clients of the owner have of locks, instead of what was recorded.
+    RecordLocks {
+        /// Who it is.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        owner: OwnerId,
+        /// Of its ownership.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        epoch: OwnershipEpoch,
+        /// Of its ownership.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        grant: [u8; 16],
+        /// What people call it.
+        name: String,
+        /// All of them.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        locks: Vec<RecordedLock>,
+    },
+    /// What a member still has of what was recorded, and what it waits for.
+    KeepLocks {
+        /// Which.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        member: OwnerId,
+        /// What people call it.
+        name: String,
+        /// All of them.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        locks: Vec<RecordedLock>,
+    },
+    /// The owner takes away what another member has.
+    BreakLocks {
+        /// Who the owner is.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        owner: OwnerId,
+        /// Of its ownership.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        epoch: OwnershipEpoch,
+        /// Of its ownership.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        grant: [u8; 16],
+        /// Whose locks.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        member: OwnerId,
+        /// Its count as it was seen.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        beats: u64,
+        /// Only those of this file.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        inode: Option<u64>,
+    },
 }
 
 impl HandoverChange {
+    /// As whom the volume's owner makes it: its epoch and grant. `None`: any member may.
+    pub(crate) fn by_owner(&self) -> Option<Beating> {
+        let (owner, epoch, grant) = match self {
+            Self::Want { .. } | Self::Withdraw { .. } | Self::KeepLocks { .. } => return None,
+            Self::Beat { owner, epoch, grant }
+            | Self::RecordLocks {
+                owner, epoch, grant, ..
+            }
+            | Self::BreakLocks {
+                owner, epoch, grant, ..
+            } => (*owner, *epoch, *grant),
+        };
+        Some(Beating { owner, epoch, grant })
+    }
+
     /// The record after the change.
     ///
     /// # Errors
@@ -158,6 +243,13 @@ impl HandoverChange {
                     changed.wants.clear();
                 }
             }
+            Self::RecordLocks {
+                owner, name, locks, ..
+            } => changed.set_locks(*owner, name, locks, true)?,
+            Self::KeepLocks { member, name, locks } => changed.set_locks(*member, name, locks, false)?,
+            Self::BreakLocks {
+                member, beats, inode, ..
+            } => changed.break_locks(*member, *beats, *inode)?,
         }
         Ok(changed)
     }
@@ -172,11 +264,14 @@ impl HandoverRecord {
     /// Encodes.
     ///
     /// # Panics
-    /// If more wait than may, which is checked before a record is built.
+    /// If more wait or have locks than may, which is checked before a record is built.
     pub fn to_bytes(&self) -> Bytes {
         assert!(self.wants.len() <= MAX_WANTS, "wants are refused before");
         let mut writer = Writer::default();
-        writer.u8(LAYOUT_VERSION);
+        writer.u8(match self.locks.is_empty() {
+            true => WITHOUT_LOCKS,
+            false => LAYOUT_VERSION,
+        });
         writer.u8(HANDOVER_KIND);
         writer.u8(if self.heartbeat.is_some() {
             HAS_HEARTBEAT
@@ -195,6 +290,9 @@ impl HandoverRecord {
             writer.i64(want.wanted_at_ms);
             writer.text(&want.name);
         }
+        if !self.locks.is_empty() {
+            locks::write(&self.locks, &mut writer);
+        }
         writer.finish().into()
     }
 
@@ -203,7 +301,8 @@ impl HandoverRecord {
     /// # Errors
     /// [`TupleError`] if the bytes are not exactly one record of a layout this build knows.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TupleError> {
-        let mut reader = layout::open(bytes, LAYOUT_VERSION, HANDOVER_KIND)?;
+        let (mut reader, version) =
+            layout::open_versions(bytes, WITHOUT_LOCKS, LAYOUT_VERSION, HANDOVER_KIND)?;
         let flags = reader.u8()?;
         if flags & !HAS_HEARTBEAT != 0 {
             return Err(TupleError::UnknownFlags { found: flags });
@@ -233,10 +332,15 @@ impl HandoverRecord {
                 name: reader.text()?.to_owned(),
             });
         }
+        let locks = match version {
+            WITHOUT_LOCKS => Vec::new(),
+            _ => locks::read(&mut reader)?,
+        };
         reader.finish()?;
         Ok(Self {
             heartbeat,
             wants,
+            locks,
             change_id,
         })
     }
@@ -303,29 +407,37 @@ impl Anchor {
             grant: beating.grant,
         };
         let beaten = self.change_handover(volume, change, |_| false).await;
-        match beaten {
-            Ok(record) => Ok(record),
-            Err(error) => {
-                // Refused since another has it, or for another reason: the volume's tuple knows.
-                let (tuple, _) = self.load(volume).await?;
-                let holds = tuple.epoch == beating.epoch
-                    && tuple.grant == beating.grant
-                    && tuple
-                        .owner
-                        .as_ref()
-                        .is_some_and(|owner| owner.id == beating.owner);
-                match holds {
-                    true => Err(error),
-                    false => Err(crate::Fenced {
-                        volume,
-                        our_epoch: beating.epoch,
-                        epoch: tuple.epoch,
-                        owner: tuple.owner,
-                        taken_at_ms: tuple.taken_at_ms,
-                    }
-                    .into()),
-                }
+        self.of_owner(volume, beating, beaten).await
+    }
+
+    /// What became of an owner's change; one that was refused since another has the volume is fenced.
+    async fn of_owner(
+        &self,
+        volume: VolumeId,
+        beating: &Beating,
+        changed: Result<HandoverRecord, AnchorError>,
+    ) -> Result<HandoverRecord, AnchorError> {
+        let error = match changed {
+            Ok(record) => return Ok(record),
+            Err(error) => error,
+        };
+        let (tuple, _) = self.load(volume).await?;
+        let holds = tuple.epoch == beating.epoch
+            && tuple.grant == beating.grant
+            && tuple
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.id == beating.owner);
+        match holds {
+            true => Err(error),
+            false => Err(crate::Fenced {
+                volume,
+                our_epoch: beating.epoch,
+                epoch: tuple.epoch,
+                owner: tuple.owner,
+                taken_at_ms: tuple.taken_at_ms,
             }
+            .into()),
         }
     }
 

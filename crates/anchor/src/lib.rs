@@ -52,6 +52,7 @@ pub use cleaning::{
 };
 pub use error::{AnchorError, Fenced};
 pub use formats::FORMATS;
+pub use handover::locks::{MAX_LOCKING, MAX_LOCKS, MemberLocks, RecordedLock};
 pub use handover::{Beating, HandoverChange, HandoverRecord, Heartbeat, MAX_WANTS, Want};
 pub use known::KnownTuples;
 pub use on_table::TableBackend;

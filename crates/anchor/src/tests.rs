@@ -4,6 +4,7 @@ mod account;
 mod cleaning;
 mod histories;
 mod layouts;
+mod locks;
 mod mutants;
 mod service;
 mod support;

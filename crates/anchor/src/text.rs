@@ -5,10 +5,15 @@
 //! hex        owners and random marks    lower-case hexadecimal digits
 //! number     numbers of 64 bits         decimal digits in a text: many readers of JSON round such numbers
 //! segment    a segment's name           <writer>/<sequence>, 16 hexadecimal digits each, as in its key in the log
+//! locks      those of a member          base64 without padding of one after the other, as they are stored
 //! layout     roots, proposals, …        base64 without padding of the bytes in which they are stored
 //! ```
 
-use crate::{OwnerId, Proposal, RetiredSegment, Root, TupleError, TupleVersion};
+use crate::{
+    OwnerId, Proposal, RecordedLock, RetiredSegment, Root, TupleError, TupleVersion,
+    handover::locks::LOCK_BYTES,
+    layout::{Reader, Tuple, Writer},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
@@ -117,6 +122,25 @@ impl Spelt for Bytes {
         bytes
             .map(Bytes::from)
             .map_err(|_| "not base64 without padding".to_owned())
+    }
+}
+
+impl Spelt for Vec<RecordedLock> {
+    fn spell(&self) -> String {
+        let mut writer = Writer::default();
+        self.iter().for_each(|lock| lock.write(&mut writer));
+        STANDARD_NO_PAD.encode(writer.finish())
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let bytes = Bytes::read(text)?;
+        let chunks = bytes.chunks_exact(LOCK_BYTES);
+        if !chunks.remainder().is_empty() {
+            return Err("not whole locks".to_owned());
+        }
+        let read =
+            |chunk| RecordedLock::read(&mut Reader::new(Tuple, chunk)).map_err(|error| error.to_string());
+        chunks.map(read).collect()
     }
 }
 

@@ -461,6 +461,7 @@ fn a_handover_record_is_these_bytes() {
             beats: 3,
         }),
         wants: vec![want(0x55, "b"), want(0x66, "büro")],
+        locks: Vec::new(),
         change_id: [0x77; 16],
     };
     let bytes = record.to_bytes();
