@@ -32,7 +32,7 @@
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
 #   make packages        Debian packages of all programs, in target/packages
-#   make release         ARGUMENTS="--dry-run OUT": packages, their section of the change log, a signed manifest; the tag (scripts/release)
+#   make release         ARGUMENTS="--dry-run OUT": packages, images, functions, their section of the change log, a signed manifest; the tag (scripts/release)
 #   make images          OCI images of the programs that run in containers, with their bills of materials, in target/images
 #   make lambda          the cleaner and the anchor service as zips for AWS Lambda, in target/lambda; ARCHITECTURES="x86_64 aarch64"
 #   make fuzz            SECONDS=n: each fuzz target for n seconds
