@@ -17,6 +17,7 @@
 #   make simulate        SEEDS=n FIRST_SEED=s: random histories with crashes against the model
 #   make simulate-followers  SEEDS=n FIRST_SEED=s: the same of an owner and its followers
 #   make simulate-members  SEEDS=n FIRST_SEED=s: the same of members that write a volume by turns
+#   make simulate-locks    SEEDS=n FIRST_SEED=s: the same of their clients' locks
 #   make simulate-mutants  every planted bug must be caught
 #   make simulate-anchor HISTORIES=n: callers of the anchor service through a bad network and restarts; SEED=s repeats one
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
@@ -50,7 +51,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -115,6 +116,9 @@ simulate:
 
 simulate-members:
 	@cargo run --locked --quiet --release -p firn-simulation -- --members --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+simulate-locks:
+	@cargo run --locked --quiet --release -p firn-simulation -- --locks --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
 simulate-followers:
 	@cargo run --locked --quiet --release -p firn-simulation -- --followers --seeds $(SEEDS) --first-seed $(FIRST_SEED)

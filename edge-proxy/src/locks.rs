@@ -34,9 +34,9 @@ pub struct LockLine {
     /// From the root of the volume; `#` and the inode number of a file that has no name any more.
     pub path: String,
     pub inode: u64,
-    /// `nfs`, `smb` or `local`, a mount on this machine.
+    /// `nfs`, `smb` or `local`, a mount on this machine; `office`: clients of another office of a shared volume.
     pub protocol: String,
-    /// Address and name of an NFS client; the directory of a mount.
+    /// Address and name of an NFS client; the directory of a mount; the name of another office.
     pub client: String,
     /// What the client calls the process, if that can be read.
     #[serde(default)]

@@ -17,7 +17,7 @@ use firn_nfs::{
     ClientRule, Export, Exports, HandleKey, NfsService, PortMapping, ServiceConfig, nlm::LockService,
     nsm::MonitorConfig,
 };
-use firn_session::{LockClient, LockLimits, LockOwner, LockTable};
+use firn_session::{BrokenLock, LockClient, LockLimits, LockOwner, LockTable};
 use firn_vfs::FileHandle;
 use std::{
     collections::BTreeMap,
@@ -143,6 +143,11 @@ impl NfsServer {
     /// Takes away what a client holds in a file; gives its owners, who are not told.
     pub fn break_locks(&self, file: FileHandle, client: &LockClient) -> Vec<LockOwner> {
         self.locks.break_locks(file, client)
+    }
+
+    /// Tells the clients whose locks another office broke, where their protocol has words for it.
+    pub async fn tell_broken(&self, broken: &[BrokenLock]) {
+        self.locks.tell_broken(broken).await;
     }
 
     /// Calls about files of the exports with these paths, or of all, since the process began.

@@ -56,6 +56,11 @@ pub struct SharedPart {
     pub given: u64,
     pub breaks: u64,
     pub broken: u64,
+    /// Times that locks of a silent office were broken here; locks of clients here that were broken elsewhere.
+    #[serde(default)]
+    pub lock_breaks: u64,
+    #[serde(default)]
+    pub locks_lost: u64,
     /// From a client's wish to change something to the volume at hand.
     pub last_wait_ms: Option<u64>,
     pub longest_wait_ms: u64,
@@ -103,6 +108,8 @@ impl SharedPart {
             given,
             breaks,
             broken,
+            lock_breaks,
+            locks_lost,
             times,
             salvaged,
             away,
@@ -124,6 +131,8 @@ impl SharedPart {
             given,
             breaks,
             broken,
+            lock_breaks,
+            locks_lost,
             last_wait_ms: times.last_wait.map(millis),
             longest_wait_ms: millis(times.longest_wait),
             waits_ms: millis(times.waits),
@@ -176,6 +185,13 @@ impl SharedPart {
                  change something here wait"
                     .into(),
             );
+        }
+        if self.locks_lost > 0 {
+            troubles.push(format!(
+                "{} locks of clients here were broken since the start, while other offices could not hear this edge: programs on mounts that had them were \
+                 not told",
+                self.locks_lost
+            ));
         }
         for salvaged in &self.salvaged {
             let shown: Vec<_> = salvaged

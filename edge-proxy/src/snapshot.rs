@@ -320,6 +320,11 @@ pub struct Fixed {
 }
 
 impl Observed {
+    /// The member of a shared volume.
+    pub fn member(&self) -> Option<Member> {
+        self.member.clone()
+    }
+
     pub fn new(
         outside: &crate::parts::Outside,
         volume: &Volume,

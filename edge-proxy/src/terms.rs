@@ -10,14 +10,23 @@ use crate::{
     opened::{MemberTerm, Mode, Opened},
     parts::Outside,
     snapshot::OwnerPart,
+    volumes::Volumes,
 };
 use firn_nfs::HandleKey;
-use firn_volume::{Member, MemberOptions, Term};
+use firn_volume::{LostLocks, Member, MemberOptions, Term};
 use futures::future::{Either, select};
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 /// Between two tries to begin a term while clients wait.
 const AGAIN: Duration = Duration::from_secs(2);
+
+/// Tells those who lost locks to other offices.
+async fn tell_lost(lost: LostLocks, volumes: Arc<Volumes>) {
+    loop {
+        let broken = lost.next().await;
+        volumes.nfs.tell_broken(&broken).await;
+    }
+}
 
 impl Life {
     /// Serves the volume, term after term, until the process stops, it is drained, or it cannot be served any longer.
@@ -47,7 +56,10 @@ impl Life {
             lists_snapshots: config.snapshots.visible,
             ..options.clone()
         };
-        let member = Member::new(parts.clone(), config.volume_config()?, options);
+        let locks = self.volumes.nfs.table();
+        let member = Member::new(parts.clone(), config.volume_config()?, options, &locks);
+        let telling = tell_lost(member.lost_locks(), self.volumes.clone());
+        let _telling = Background::new(outside.env.spawn("tell lost locks", telling));
         let of = member.clone();
         let following = rings.follow(outside.env.clone(), move || of.volume(), parts.keys.clone());
         let _rings = Background::new(outside.env.spawn("follow key rings", following));

@@ -59,7 +59,9 @@ impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         Self::Error(match error {
             // In the grace period a lock may be somebody's who has not asked for it again yet.
-            LockError::Conflict(_) | LockError::Grace | LockError::GraceOver => Errno::AGAIN,
+            LockError::Conflict(_) | LockError::Grace | LockError::GraceOver | LockError::Away => {
+                Errno::AGAIN
+            }
             LockError::Deadlock { .. } => Errno::DEADLK,
             LockError::TooMany => Errno::NOLCK,
             LockError::Cancelled => Errno::INTR,

@@ -123,7 +123,9 @@ impl Operations {
         let who = Who {
             protocol: match self.client.protocol {
                 LockProtocol::Smb => Protocol::Smb,
-                LockProtocol::Local | LockProtocol::Nlm | LockProtocol::Nfs4 => Protocol::Local,
+                LockProtocol::Local | LockProtocol::Nlm | LockProtocol::Nfs4 | LockProtocol::Office => {
+                    Protocol::Local
+                }
             },
             address: address_of.as_ref().and_then(|address_of| address_of(header.pid)),
             uid,
@@ -254,7 +256,7 @@ impl Operations {
             Operation::ReadDir { offset, size, plus } => self.read_directory(node, offset, size, plus).await,
             Operation::FSyncDir => self.settle().await,
             Operation::ReleaseDir | Operation::Destroy => Ok(Reply::Empty),
-            Operation::GetLock(lock) => self.get_lock(node, &lock),
+            Operation::GetLock(lock) => self.get_lock(node, &lock, interrupted).await,
             Operation::SetLock { lock, waits } => self.set_lock(node, &lock, waits, interrupted).await,
             Operation::Init { .. } | Operation::Forget { .. } | Operation::Interrupt { .. } => {
                 Ok(Reply::Nothing)

@@ -44,13 +44,19 @@ use firn_session::{
 };
 use firn_vfs::{AccessMask, Caller, FileKind, VfsError};
 use grant::Grants;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tracing::{debug, warn};
 
 /// Longest owner taken. Real ones have some dozen bytes; a lock keeps its owner in memory.
 const OWNER_BYTES_MAX: usize = 255;
 /// Longest client name taken, as long as a DNS name.
 const NAME_BYTES_MAX: usize = 255;
+
+/// How long a call waits for the volume that another office has: longer than most handovers, and less than clients wait before they send a call
+/// again. Then its client is told to ask again, which Linux does after 5 s.
+const HANDOVER_WITHIN: Duration = Duration::from_secs(5);
+/// Between two looks whether it has come.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Locks as the clients of NLM use them.
 struct LockManager {
@@ -158,7 +164,8 @@ impl LockManager {
             range,
             exclusive: call.exclusive,
         };
-        self.table.test(&asked).map_err(|error| match error {
+        let tested = self.once_decided(|| self.table.test(&asked)).await;
+        tested.map_err(|error| match error {
             LockError::Conflict(holder) => (LockStatus::Denied, Some(wire_holder(&holder))),
             error => (status_of(&error), None),
         })
@@ -203,17 +210,30 @@ impl LockManager {
         };
         let outcome = if call.reclaim {
             self.monitor.reclaimed(&host);
-            self.table.reclaim(&asked).map(|()| LockStatus::Granted)
+            let reclaimed = self.once_decided(|| self.table.reclaim(&asked)).await;
+            reclaimed.map(|()| LockStatus::Granted)
         } else if call.block {
             self.lock_or_wait(&host, &asked, &call.lock)
         } else {
-            self.table.lock(&asked).map(|()| LockStatus::Granted)
+            let locked = self.once_decided(|| self.table.lock(&asked)).await;
+            locked.map(|()| LockStatus::Granted)
         };
         drop(presence);
         outcome.map_err(|error| {
             debug!(client = %host.address, %error, "lock refused");
             status_of(&error)
         })
+    }
+
+    /// Asks the table until it can decide: while another office has the volume, for as long as a call may take.
+    async fn once_decided(&self, ask: impl Fn() -> Result<(), LockError>) -> Result<(), LockError> {
+        let end = self.env.now().after(HANDOVER_WITHIN);
+        loop {
+            match ask() {
+                Err(LockError::Away) if self.env.now() < end => self.env.sleep(ASK_AGAIN).await,
+                decided => return decided,
+            }
+        }
     }
 
     fn lock_or_wait(
@@ -332,9 +352,14 @@ fn wire_holder(holder: &LockHolder) -> WireHolder {
     // Owners of other protocols are nobody an NLM client knows.
     let (process, owner) = match (holder.owner.client.protocol, bytes.split_first_chunk::<4>()) {
         (LockProtocol::Nlm, Some((process, _))) => (i32::from_be_bytes(*process), bytes.slice(4..)),
-        (LockProtocol::Nlm | LockProtocol::Nfs4 | LockProtocol::Smb | LockProtocol::Local, _) => {
-            (0, Bytes::new())
-        }
+        (
+            LockProtocol::Nlm
+            | LockProtocol::Nfs4
+            | LockProtocol::Smb
+            | LockProtocol::Local
+            | LockProtocol::Office,
+            _,
+        ) => (0, Bytes::new()),
     };
     WireHolder {
         exclusive: holder.exclusive,
@@ -359,7 +384,8 @@ fn range(lock: &WireLock) -> Result<ByteRange, LockStatus> {
 fn status_of(error: &LockError) -> LockStatus {
     match error {
         LockError::Conflict(_) | LockError::GraceOver | LockError::Cancelled => LockStatus::Denied,
-        LockError::Grace => LockStatus::GracePeriod,
+        // The one status on which clients ask again later.
+        LockError::Grace | LockError::Away => LockStatus::GracePeriod,
         LockError::Deadlock { .. } => LockStatus::Deadlock,
         LockError::TooMany => LockStatus::NoLocks,
     }

@@ -199,6 +199,31 @@ impl Monitor {
             );
         }
         self.notices.lock().expect("no panic under this lock").1 = addresses.len();
+        self.notify(addresses);
+        let background = follow(self.env.clone(), Arc::downgrade(self), self.config.clone());
+        drop(self.env.spawn("lock client monitor", background));
+    }
+
+    /// Tells clients that locks of theirs were broken, in the only words there are: that we restarted. They ask again for all that they held; what was
+    /// not broken they are granted, and of the rest they hear that it is lost.
+    ///
+    /// # Errors
+    /// If the new state number cannot be written; nobody is told then.
+    pub async fn locks_broken(self: &Arc<Self>, clients: &BTreeSet<LockClient>) -> Result<(), ListError> {
+        let hosts = self.list.clients().into_keys();
+        let addresses: BTreeSet<IpAddr> = hosts
+            .filter(|host| clients.contains(&host.lock_client()))
+            .map(|host| host.address)
+            .collect();
+        if !addresses.is_empty() {
+            self.list.raise().await?;
+            self.notices.lock().expect("no panic under this lock").1 += addresses.len();
+            self.notify(addresses);
+        }
+        Ok(())
+    }
+
+    fn notify(self: &Arc<Self>, addresses: BTreeSet<IpAddr>) {
         let slots = Arc::new(Semaphore::new(NOTICES));
         for address in addresses {
             let notice = Notice {
@@ -215,8 +240,6 @@ impl Monitor {
                 notice.deliver(slots, monitor).await;
             }));
         }
-        let background = follow(self.env.clone(), Arc::downgrade(self), self.config.clone());
-        drop(self.env.spawn("lock client monitor", background));
     }
 
     /// Puts a client on the durable list, and keeps it there while the result lives: until its lock is in the table.

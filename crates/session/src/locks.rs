@@ -13,10 +13,16 @@
 //! reclaims of earlier locks, [`LockTable::end_grace`] admits everything else. The table does no I/O; who the clients were
 //! is remembered by the protocol (NSM).
 //!
+//! Of a file system that several offices change by turns ([`offices`]) only the office that has the volume grants, and what clients of the
+//! others hold stands in the table under their offices' names.
+//!
 //! Every quantity is bounded ([`LockLimits`]); at a bound requests are refused with `TooMany`, unlocking always works.
 
+mod offices;
 mod segments;
 mod table;
+
+pub use offices::{BrokenLock, Office, OfficeLock, OfficeLocks, Reclaims};
 
 use bytes::Bytes;
 use firn_vfs::FileHandle;
@@ -40,6 +46,8 @@ pub enum LockProtocol {
     Smb,
     /// A mount on this machine.
     Local,
+    /// Another office of a shared volume, with all of its clients.
+    Office,
 }
 
 /// A client machine: what is released as a whole when it restarts.
@@ -158,6 +166,9 @@ pub enum LockError {
     /// A limit of the table or of the client is reached.
     #[error("too many locks")]
     TooMany,
+    /// Another office grants locks of this file system at the moment: to be asked again, until this one does.
+    #[error("another office has the volume, and gives it")]
+    Away,
     /// The waiting was ended by [`LockTable::cancel`] or by the release of its client.
     #[error("the request was cancelled")]
     Cancelled,
@@ -270,7 +281,7 @@ impl LockTable {
     /// Finds out whether the lock could be had now, without taking it.
     ///
     /// # Errors
-    /// `Conflict` with the lock in the way; `Grace`.
+    /// `Conflict` with the lock in the way; `Grace`, `Away`.
     pub fn test(&self, request: &LockRequest) -> Result<(), LockError> {
         self.table().test(request)
     }
@@ -279,7 +290,7 @@ impl LockTable {
     /// non-blocking request fail only for a lock that is held.
     ///
     /// # Errors
-    /// `Conflict`, `Grace`, `TooMany`.
+    /// `Conflict`, `Grace`, `TooMany`, `Away`.
     pub fn lock(&self, request: &LockRequest) -> Result<(), LockError> {
         self.table().lock(request)
     }
@@ -287,7 +298,7 @@ impl LockTable {
     /// Takes the lock again that the client held before the server restarted.
     ///
     /// # Errors
-    /// `GraceOver`, `Conflict` (two clients claim the same), `TooMany`.
+    /// `GraceOver`, `Conflict` (two clients claim the same), `TooMany`, `Away`.
     pub fn reclaim(&self, request: &LockRequest) -> Result<(), LockError> {
         self.table().reclaim(request)
     }

@@ -70,7 +70,8 @@ pub use follower::{FollowOptions, FollowStatus, FollowerVfs, StaleReads};
 pub use formats::FORMATS;
 pub use freshness::{Contradiction, RootSight, StaleTable};
 pub use member::{
-    HandoverTimes, Member, MemberOptions, MemberRole, MemberStatus, MemberVfs, Salvaged, Term, TermEnd,
+    HandoverTimes, LostLocks, Member, MemberOptions, MemberRole, MemberStatus, MemberVfs, Salvaged, Term,
+    TermEnd,
 };
 pub use merge::state::MergeStatus;
 pub use objects::{DamageCounters, DamageKind, FetchPolicy, FetchPrices, KnownDamage, SecondReads};

@@ -22,18 +22,22 @@
 //! **Those who cache** of the volume (the kernels of mounts) are told what differs between two terms, and that anything may after a takeover
 //! ([`Member::elsewhere`]). What clients have open is retained by each owner's term ([`opens`]).
 //!
+//! **Locks** are granted by whoever has the volume, and handed over with it ([`locking`]).
+//!
 //! **Write verifier.** It stays over terms, since what is given was published; it changes when the volume was taken over.
 
 mod figures;
 mod gate;
 mod layer;
 mod lease;
+mod locking;
 mod opens;
 mod owning;
 mod waiting;
 
 pub use figures::{HandoverTimes, MemberRole, MemberStatus, Salvaged};
 pub use layer::MemberVfs;
+pub use locking::LostLocks;
 
 use crate::{
     config::VolumeConfig,
@@ -52,9 +56,11 @@ use crate::{
 use figures::Figures;
 use firn_anchor::{AnchorError, Beating, OwnerId};
 use firn_format::TreeRoot;
+use firn_session::LockTable;
 use firn_vfs::Vfs;
 use gate::{Gate, Served};
 use lease::Lease;
+use locking::Locking;
 use opens::Opens;
 use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize},
@@ -152,6 +158,7 @@ pub(crate) struct Inner {
     options: MemberOptions,
     gate: Gate,
     opens: Opens,
+    locking: Locking,
     elsewhere: Elsewhere,
     figures: Mutex<Figures>,
     between: tokio::sync::Mutex<Between>,
@@ -180,9 +187,10 @@ enum LastView {
 }
 
 impl Member {
-    /// Makes one; nothing is served yet.
-    pub fn new(parts: Parts, config: VolumeConfig, options: MemberOptions) -> Self {
+    /// Makes one; nothing is served yet. Locks of the volume in the table are granted by turns from now on.
+    pub fn new(parts: Parts, config: VolumeConfig, options: MemberOptions, locks: &LockTable) -> Self {
         let gate = Gate::new(&parts.env, &config, &options);
+        let locking = Locking::new(locks.between_offices(crate::parts::file_system_id(parts.volume)));
         Self {
             inner: Arc::new(Inner {
                 parts,
@@ -190,6 +198,7 @@ impl Member {
                 options,
                 gate,
                 opens: Opens::default(),
+                locking,
                 elsewhere: Elsewhere::default(),
                 figures: Mutex::default(),
                 between: tokio::sync::Mutex::default(),
@@ -205,6 +214,27 @@ impl Member {
     /// What changes without a client here: what other members changed, over all terms.
     pub fn elsewhere(&self) -> Elsewhere {
         self.inner.elsewhere.clone()
+    }
+
+    /// Locks that clients here lost.
+    pub fn lost_locks(&self) -> LostLocks {
+        self.inner.locking.lost.clone()
+    }
+
+    /// Has the lock table know what other offices have at the moment. One read of the table.
+    ///
+    /// # Errors
+    /// What the anchor says.
+    pub async fn refresh_locks(&self) -> Result<(), VolumeError> {
+        self.inner.refresh_locks().await
+    }
+
+    /// Takes away what another office has of a file; it hears that it has lost it.
+    ///
+    /// # Errors
+    /// If this member does not have the volume; what the anchor says.
+    pub async fn break_locks(&self, office: [u8; 16], inode: u64) -> Result<(), VolumeError> {
+        self.inner.break_locks_of(OwnerId(office), inode).await
     }
 
     /// The volume of the term at hand; none between two of them.
@@ -239,6 +269,7 @@ impl Member {
                     inner.began(&term);
                     inner.tell(&mut between, &term).await;
                     inner.gate.open_for_changes();
+                    inner.open_locks(&term.served);
                     return Ok(term);
                 }
                 // It changed hands between two looks.
@@ -269,6 +300,7 @@ impl Member {
             None => inner.follow(&term.served).await,
         };
         inner.gate.close(&term.served).await;
+        inner.locking.locks.close();
         match &end {
             Ok(TermEnd::MayOwn) => {
                 term.volume().stop().await?;
@@ -278,6 +310,7 @@ impl Member {
                 // What is being written is in the journal or was never acknowledged, before it is read for the salvage.
                 term.volume().inner.close_journal().await?;
                 inner.gate.lost_the_volume(&inner.parts.env);
+                inner.lose_locks();
             }
             Ok(TermEnd::Given | TermEnd::Failed(_)) | Err(_) => {}
         }
@@ -300,8 +333,12 @@ impl Member {
         inner.gate.end("the edge has stopped".into());
         inner.gate.close(&term.served).await;
         let volume = term.volume();
-        if term.is_owner() {
-            match inner.parts.env.timeout(limit, volume.drain()).await {
+        if let Some(lease) = &term.served.owning {
+            let given = async {
+                inner.hand_locks_over(lease).await?;
+                volume.drain().await
+            };
+            match inner.parts.env.timeout(limit, given).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "the volume stays this edge's: it could not be published")
@@ -381,7 +418,7 @@ impl Inner {
             }
         }
         if is_mine || may_own {
-            match self.open_owned(objects, local.owner).await {
+            match self.open_owned(objects, local.owner, continues).await {
                 Err(VolumeError::Anchor(AnchorError::OwnedByOther { .. })) => {}
                 opened => return opened,
             }
@@ -392,7 +429,7 @@ impl Inner {
         Ok(self.term(volume, None, None))
     }
 
-    async fn open_owned(&self, objects: &Objects, me: OwnerId) -> Result<Term, VolumeError> {
+    async fn open_owned(&self, objects: &Objects, me: OwnerId, continues: bool) -> Result<Term, VolumeError> {
         let (parts, config) = (&self.parts, &self.config);
         let objects = Some(objects.clone());
         let opened = Volume::open_with(parts.clone(), config.clone(), objects, Doubt::TrustTable);
@@ -409,6 +446,7 @@ impl Inner {
             let sent = Lease::begin(&parts.env, &self.options, beating);
             let record = parts.anchor.beat(parts.volume, &beating).await?;
             self.figures().waiting = record.wants.len();
+            self.restore_locks(&beating, record, continues).await;
             Ok::<_, AnchorError>(sent)
         };
         match begun.await {

@@ -29,6 +29,11 @@ impl Admin {
     async fn held(&self, path: Option<&str>) -> (Vec<(LockLine, HeldLock)>, u64) {
         let volume = &self.observed.volume;
         let file_system = volume.root().file_system;
+        if let Some(member) = self.observed.member()
+            && let Err(error) = member.refresh_locks().await
+        {
+            tracing::warn!(%error, "locks of other offices are listed as they were known last");
+        }
         // The path is found from the file: the file of a path may have several.
         let limit = if path.is_some() { usize::MAX } else { LINES_MAX };
         let (held, all) = self.observed.nfs().table().held_in(file_system, limit);
@@ -63,6 +68,24 @@ impl Admin {
             };
         }
         for (file, client) in broken.keys() {
+            if let Some((office, name)) = client.as_office() {
+                let member = self.observed.member();
+                let broken = match &member {
+                    Some(member) => member.break_locks(office, file.inode).await,
+                    None => Ok(()),
+                };
+                if let Err(error) = broken {
+                    return Reply::Error {
+                        text: format!("the locks of office {name} in {path} were not broken: {error}"),
+                    };
+                }
+                tracing::warn!(
+                    path,
+                    office = name,
+                    "an administrator broke locks of another office"
+                );
+                continue;
+            }
             let owners = self.observed.nfs().break_locks(*file, client);
             tracing::warn!(path, client = %words(client), owners = owners.len(), "an administrator broke locks");
         }
@@ -78,6 +101,9 @@ impl Admin {
 
 /// A client as the list names it.
 fn words(client: &LockClient) -> String {
+    if let Some((_, name)) = client.as_office() {
+        return name;
+    }
     String::from_utf8_lossy(&client.name).trim_end().to_owned()
 }
 
@@ -88,6 +114,7 @@ fn line(path: String, lock: &HeldLock) -> LockLine {
         LockProtocol::Nlm | LockProtocol::Nfs4 => "nfs",
         LockProtocol::Smb => "smb",
         LockProtocol::Local => "local",
+        LockProtocol::Office => "office",
     };
     LockLine {
         path,

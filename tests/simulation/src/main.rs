@@ -42,6 +42,9 @@ struct Arguments {
     /// Histories of members that write one volume by turns.
     #[arg(long)]
     members: bool,
+    /// Run histories of locks of members.
+    #[arg(long, conflicts_with_all = ["members", "followers"])]
+    locks: bool,
     /// Test the toy that tests the tests.
     #[arg(long)]
     toy: bool,
@@ -64,6 +67,9 @@ fn main() -> ExitCode {
     }
     if arguments.members {
         return offices(&arguments, "--members", sharing::members::run);
+    }
+    if arguments.locks {
+        return offices(&arguments, "--locks", sharing::members::locking::run);
     }
     if let Some(seed) = arguments.trace {
         return trace(&build, seed);
@@ -126,12 +132,14 @@ enum Histories {
     Edges,
     Followers,
     Members,
+    Locks,
 }
 
 #[cfg(feature = "mutants")]
 fn mutants(arguments: &Arguments) -> ExitCode {
     use firn_simulation::mutants::{
-        MUTANTS, OF_FOLLOWERS, OF_MEMBERS, SEEDS_MAX, caught, caught_by_members, caught_by_offices,
+        MUTANTS, OF_FOLLOWERS, OF_LOCKS, OF_MEMBERS, SEEDS_MAX, caught, caught_by_locks, caught_by_members,
+        caught_by_offices,
     };
     let (mut passed, mut missed) = (0, 0);
     println!("{:<44} {:>6}  caught by", "planted bug", "seed");
@@ -139,7 +147,9 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     let of_edges = MUTANTS.map(|planted| (planted, Histories::Edges));
     let of_followers = OF_FOLLOWERS.map(|planted| (planted, Histories::Followers));
     let of_members = OF_MEMBERS.map(|planted| (planted, Histories::Members));
-    for (planted, histories) in of_edges.into_iter().chain(of_followers).chain(of_members) {
+    let of_locks = OF_LOCKS.map(|planted| (planted, Histories::Locks));
+    let of_offices = of_followers.into_iter().chain(of_members).chain(of_locks);
+    for (planted, histories) in of_edges.into_iter().chain(of_offices) {
         if !planted.contains(&arguments.only) {
             continue;
         }
@@ -147,6 +157,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
             Histories::Edges => caught(planted, threads),
             Histories::Followers => caught_by_offices(planted),
             Histories::Members => caught_by_members(planted),
+            Histories::Locks => caught_by_locks(planted),
         };
         match found {
             Some((seed, failure)) => {

@@ -116,6 +116,31 @@ pub const OF_MEMBERS: [&str; 6] = [
     "volume.member_ignores_wants",
 ];
 
+/// All that histories of locks of members ([`sharing::members::locking`]) must catch.
+pub const OF_LOCKS: [&str; 5] = [
+    // An office that gave the volume goes on granting.
+    "session.grants_in_a_closed_table",
+    // An unlock grants to who waits, though the office follows.
+    "session.unlock_serves_a_closed_table",
+    // An owner grants before it knows what others hold.
+    "volume.member_grants_before_restoring",
+    // The volume is given, and what its clients hold is recorded afterwards.
+    "volume.member_gives_before_recording",
+    // Clients keep what another office broke.
+    "volume.member_keeps_broken_locks",
+];
+
+/// The first seed whose history of locks catches a planted bug, and by what.
+pub fn caught_by_locks(planted: &'static str) -> Option<(u64, String)> {
+    (0..SEEDS_MAX).find_map(|seed| {
+        let run = || sharing::members::locking::run(seed);
+        let report = firn_env::mutants::planting(Some(planted), run);
+        // The locks themselves.
+        let mut failures = report.failures.into_iter();
+        Some((seed, failures.find(|failure| failure.contains("was granted at"))?))
+    })
+}
+
 /// The first seed whose history of members catches a planted bug, and by what.
 pub fn caught_by_members(planted: &'static str) -> Option<(u64, String)> {
     (0..SEEDS_MAX).find_map(|seed| {

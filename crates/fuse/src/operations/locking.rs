@@ -19,7 +19,8 @@ use std::{pin::pin, time::Duration};
 /// The end of a lock that has none: the largest signed offset.
 const TO_THE_END: u64 = i64::MAX as u64;
 
-/// Before what cannot be queued for is asked for again: the end of the grace period, or the same request of another thread.
+/// Before what cannot be queued for is asked for again: the end of the grace period, the same request of another thread, or the volume that another
+/// office has.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 impl Operations {
@@ -45,9 +46,31 @@ impl Operations {
         })
     }
 
-    pub(super) fn get_lock(&self, node: u64, lock: &Lock) -> Outcome {
+    /// Asks the table until it can decide, or a signal comes.
+    async fn once_decided(
+        &self,
+        interrupted: &Interrupted,
+        ask: impl Fn() -> Result<(), LockError> + Send + Sync,
+    ) -> Result<Result<(), LockError>, Failure> {
+        loop {
+            match ask() {
+                Err(LockError::Away) => {
+                    let pause = pin!(self.env.sleep(ASK_AGAIN_AFTER));
+                    if let Either::Right(_) = select(pause, pin!(interrupted.wait())).await {
+                        return Err(Errno::INTR.into());
+                    }
+                }
+                decided => return Ok(decided),
+            }
+        }
+    }
+
+    pub(super) async fn get_lock(&self, node: u64, lock: &Lock, interrupted: &Interrupted) -> Outcome {
         let request = self.lock_request(node, lock)?;
-        let holder = match self.locks.test(&request) {
+        let tested = self
+            .once_decided(interrupted, || self.locks.test(&request))
+            .await?;
+        let holder = match tested {
             Ok(()) => return Ok(Reply::Structure(reply::lock(lock.start, lock.end, abi::F_UNLCK))),
             Err(LockError::Conflict(holder)) => holder,
             Err(error) => return Err(error.into()),
@@ -75,8 +98,10 @@ impl Operations {
         }
         self.locking_opens.asked(request.file, lock.handle, lock.owner);
         if !waits {
-            self.locks.lock(&request)?;
-            return Ok(Reply::Empty);
+            let locked = self
+                .once_decided(interrupted, || self.locks.lock(&request))
+                .await?;
+            return Ok(locked.map(|()| Reply::Empty)?);
         }
         loop {
             match self.locks.lock_or_wait(&request) {

@@ -7,7 +7,7 @@ use crate::{
     rpc::Program,
 };
 use firn_env::{DiskError, Env};
-use firn_session::{ByteRange, LockClient, LockCounts, LockOwner, LockTable};
+use firn_session::{BrokenLock, ByteRange, LockClient, LockCounts, LockOwner, LockTable};
 use firn_vfs::FileHandle;
 use std::sync::Arc;
 
@@ -88,6 +88,18 @@ impl LockService {
             grants.settle(&self.table, file, owner, ByteRange::ALL);
         }
         owners
+    }
+
+    /// Tells the clients of NLM whose locks another office broke.
+    pub async fn tell_broken(&self, broken: &[BrokenLock]) {
+        for BrokenLock { file, owner } in broken {
+            let grants = &self.manager.grants;
+            grants.settle(&self.table, *file, owner, ByteRange::ALL);
+        }
+        let clients = broken.iter().map(|lock| lock.owner.client.clone()).collect();
+        if let Err(error) = self.monitor.locks_broken(&clients).await {
+            tracing::warn!(%error, "clients could not be told that their locks were broken");
+        }
     }
 
     /// Counts.

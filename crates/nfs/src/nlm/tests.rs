@@ -1,5 +1,7 @@
 //! NLM over simulated connections, with clients that have lock managers of their own.
 
+mod offices;
+
 use super::{
     world::{OnGranted, TestClient, World, cookie, simulate},
     *,

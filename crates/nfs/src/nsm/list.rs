@@ -49,6 +49,7 @@ enum Change {
     Add(Host),
     Remove(Vec<Host>),
     Restarted(Host, u32),
+    Raise,
 }
 
 struct Wish {
@@ -167,6 +168,12 @@ impl ClientList {
         self.change(Change::Restarted(host.clone(), state)).await
     }
 
+    /// Begins a new incarnation while the server runs: clients that are told of it ask again for what they held. Gives its number.
+    pub(super) async fn raise(&self) -> Result<u32, ListError> {
+        self.change(Change::Raise).await?;
+        Ok(self.state())
+    }
+
     async fn change(&self, change: Change) -> Result<(), ListError> {
         let (done, result) = oneshot::channel();
         let wish = Wish { change, done };
@@ -239,6 +246,7 @@ impl Writer {
                     *known = state;
                 }
             }
+            Change::Raise => record.state = next_state(record.state),
         }
         Ok(())
     }
@@ -252,7 +260,10 @@ impl Writer {
             return Err(error.into());
         }
         self.record = new;
-        self.view.lock().expect("no panic under this lock").listed = self.record.clients.clone();
+        {
+            let mut view = self.view.lock().expect("no panic under this lock");
+            (view.state, view.listed) = (self.record.state, self.record.clients.clone());
+        }
         self.added.notify_one();
         Ok(())
     }

@@ -35,6 +35,21 @@ impl Segments {
             .find(|segment| segment.exclusive || !only_exclusive)
     }
 
+    /// Whether each byte of `range` is locked, and for writing if that is asked.
+    pub(super) fn covers(&self, range: ByteRange, exclusive: bool) -> bool {
+        let mut next = range.first;
+        for segment in self.0.iter().filter(|segment| segment.exclusive || !exclusive) {
+            if segment.range.first > next {
+                return false;
+            }
+            if segment.range.last >= range.last {
+                return true;
+            }
+            next = next.max(segment.range.last + 1);
+        }
+        false
+    }
+
     /// Sets `range` to shared, exclusive or (with `None`) not locked.
     pub(super) fn set(&mut self, range: ByteRange, exclusive: Option<bool>) {
         // Everything before `from` ends before the range, everything from `to` on starts after it.

@@ -6,7 +6,7 @@
 
 use super::{
     ByteRange, HeldLock, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner, LockProtocol,
-    LockRequest, ShareMode, segments::Segments,
+    LockRequest, ShareMode, offices::Shared, segments::Segments,
 };
 use firn_vfs::FileHandle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +15,11 @@ use tokio::sync::oneshot;
 pub(super) struct Table {
     pub(super) in_grace: bool,
     limits: LockLimits,
-    files: BTreeMap<FileHandle, File>,
+    /// File systems that several offices lock by turns.
+    pub(super) shared: BTreeMap<u64, Shared>,
+    pub(super) files: BTreeMap<FileHandle, File>,
     /// By number, which is the order of arrival.
-    waiting: BTreeMap<u64, Waiting>,
+    pub(super) waiting: BTreeMap<u64, Waiting>,
     waiting_by_owner: BTreeMap<LockOwner, BTreeSet<u64>>,
     clients: BTreeMap<LockClient, Client>,
     next_number: u64,
@@ -25,10 +27,10 @@ pub(super) struct Table {
 }
 
 #[derive(Default)]
-struct File {
-    held: BTreeMap<LockOwner, Segments>,
+pub(super) struct File {
+    pub(super) held: BTreeMap<LockOwner, Segments>,
     shares: BTreeMap<LockOwner, ShareMode>,
-    queue: BTreeSet<u64>,
+    pub(super) queue: BTreeSet<u64>,
 }
 
 impl File {
@@ -46,8 +48,8 @@ struct Client {
     waiting: BTreeSet<u64>,
 }
 
-struct Waiting {
-    request: LockRequest,
+pub(super) struct Waiting {
+    pub(super) request: LockRequest,
     granted: oneshot::Sender<()>,
 }
 
@@ -74,6 +76,7 @@ impl Table {
         Self {
             in_grace: false,
             limits,
+            shared: BTreeMap::new(),
             files: BTreeMap::new(),
             waiting: BTreeMap::new(),
             waiting_by_owner: BTreeMap::new(),
@@ -83,24 +86,32 @@ impl Table {
         }
     }
 
-    pub(super) fn test(&self, request: &LockRequest) -> Result<(), LockError> {
+    pub(super) fn test(&mut self, request: &LockRequest) -> Result<(), LockError> {
         self.check_grace(false)?;
+        self.check_granting(request)?;
         self.check_held(request)
     }
 
     pub(super) fn lock(&mut self, request: &LockRequest) -> Result<(), LockError> {
         self.check_grace(false)?;
+        self.check_granting(request)?;
         self.lock_at_once(request)
     }
 
     pub(super) fn reclaim(&mut self, request: &LockRequest) -> Result<(), LockError> {
+        if !self.in_grace && self.holds(request) {
+            // Its client was told that locks were broken, and this one was not.
+            return Ok(());
+        }
         self.check_grace(true)?;
+        self.check_reclaim(request)?;
         self.lock_at_once(request)
     }
 
     fn lock_at_once(&mut self, request: &LockRequest) -> Result<(), LockError> {
         self.check_held(request)?;
         self.check_lock_limits(&request.owner.client)?;
+        self.check_office_limits(request.file.file_system)?;
         self.take_and_serve(request);
         Ok(())
     }
@@ -115,7 +126,11 @@ impl Table {
         if self.is_waiting(request) {
             return Ok(Place::AlreadyWaiting);
         }
-        if self.check_held(request).is_ok() && !self.must_queue(request, self.next_number) {
+        self.check_office_limits(request.file.file_system)?;
+        if self.grants(request.file.file_system)
+            && self.check_held(request).is_ok()
+            && !self.must_queue(request, self.next_number)
+        {
             self.take_and_serve(request);
             return Ok(Place::Granted);
         }
@@ -333,7 +348,10 @@ impl Table {
     }
 
     /// The owners that hold a lock in the way, with the first such lock of each.
-    fn in_the_way<'a>(&'a self, request: &'a LockRequest) -> impl Iterator<Item = LockHolder> + 'a {
+    pub(super) fn in_the_way<'a>(
+        &'a self,
+        request: &'a LockRequest,
+    ) -> impl Iterator<Item = LockHolder> + 'a {
         let held = self.files.get(&request.file).map(|file| &file.held);
         held.into_iter()
             .flatten()
@@ -348,12 +366,15 @@ impl Table {
             })
     }
 
-    fn check_held(&self, request: &LockRequest) -> Result<(), LockError> {
+    pub(super) fn check_held(&mut self, request: &LockRequest) -> Result<(), LockError> {
         let first = self
             .in_the_way(request)
             .min_by_key(|holder| (holder.range.first, holder.owner.clone()));
         match first {
-            Some(holder) => Err(LockError::Conflict(Box::new(holder))),
+            Some(holder) => {
+                self.note_in_the_way(request.file.file_system, &holder.owner.client);
+                Err(LockError::Conflict(Box::new(holder)))
+            }
             None => Ok(()),
         }
     }
@@ -405,6 +426,10 @@ impl Table {
     }
 
     fn next_owners(&self, owner: &LockOwner, edges: Edges) -> Vec<LockOwner> {
+        if edges == Edges::Held && owner.client.protocol == LockProtocol::Office {
+            // One of its clients waits, and it is another one that holds: no circle that anybody can see from here.
+            return Vec::new();
+        }
         let numbers = self.waiting_by_owner.get(owner);
         numbers
             .into_iter()
@@ -459,7 +484,7 @@ impl Table {
     }
 
     /// Changes what `owner` holds; whether it did hold anything in the file before.
-    fn set(
+    pub(super) fn set(
         &mut self,
         file: FileHandle,
         owner: &LockOwner,
@@ -480,6 +505,7 @@ impl Table {
 
     /// Keeps the counts and drops what is empty.
     fn count(&mut self, file: FileHandle, client: &LockClient, before: usize, after: usize) {
+        self.note_change(file.file_system, client);
         let uses = self.clients.entry(client.clone()).or_default();
         let in_file = uses.locks_by_file.entry(file).or_default();
         *in_file = *in_file + after - before;
@@ -496,7 +522,15 @@ impl Table {
         }
     }
 
+    /// Puts a request of another office at the end of its file's queue.
+    pub(super) fn enqueue_of_office(&mut self, request: LockRequest) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.enqueue(number, request, oneshot::channel().0);
+    }
+
     fn enqueue(&mut self, number: u64, request: LockRequest, granted: oneshot::Sender<()>) {
+        self.note_change(request.file.file_system, &request.owner.client);
         self.files.entry(request.file).or_default().queue.insert(number);
         let client = self.clients.entry(request.owner.client.clone()).or_default();
         client.waiting.insert(number);
@@ -505,7 +539,7 @@ impl Table {
         self.waiting.insert(number, Waiting { request, granted });
     }
 
-    fn dequeue(&mut self, number: u64) -> Option<Waiting> {
+    pub(super) fn dequeue(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
         let request = &waiting.request;
         if let Some(file) = self.files.get_mut(&request.file) {
@@ -532,7 +566,7 @@ impl Table {
 
     /// Grants what can be granted in `files`, in the order of arrival. A grant can help others (it frees bytes if it is a
     /// downgrade), so that queues are looked at again; each round takes a request out of a queue or a file out of `files`.
-    fn serve(&mut self, mut files: BTreeSet<FileHandle>) {
+    pub(super) fn serve(&mut self, mut files: BTreeSet<FileHandle>) {
         while let Some(file) = files.first().copied() {
             let servable = self.first_servable(file);
             let Some(waiting) = servable.and_then(|number| self.dequeue(number)) else {
@@ -540,6 +574,7 @@ impl Table {
                 continue;
             };
             files.extend(self.take(&waiting.request));
+            self.note_served(&waiting.request);
             // If the waiter is just being dropped, it finds itself granted and gives the lock back.
             let _ = waiting.granted.send(());
         }
@@ -551,6 +586,9 @@ impl Table {
     }
 
     fn first_servable(&self, file: FileHandle) -> Option<u64> {
+        if !self.grants(file.file_system) && !firn_env::planted!("session.unlock_serves_a_closed_table") {
+            return None;
+        }
         let queue = self.files.get(&file).map(|file| &file.queue)?;
         queue.iter().copied().find(|number| {
             let request = &self.waiting[number].request;

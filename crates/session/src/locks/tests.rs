@@ -1,11 +1,12 @@
 //! The lock table against a model that keeps every byte by itself, and what humans must understand as examples.
 
 mod administration;
+mod offices;
 
 use super::*;
 use futures::FutureExt;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn file(inode: u64) -> FileHandle {
     FileHandle {

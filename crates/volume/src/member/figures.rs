@@ -75,6 +75,10 @@ pub struct MemberStatus {
     pub breaks: u64,
     /// Times that the volume was taken over from it.
     pub broken: u64,
+    /// Times that locks of a silent office were broken here.
+    pub lock_breaks: u64,
+    /// Locks of clients here that were broken elsewhere.
+    pub locks_lost: u64,
     /// How long handovers took.
     pub times: HandoverTimes,
     /// What was salvaged, the newest last.
@@ -90,6 +94,8 @@ pub(super) struct Figures {
     pub owner_shares: Option<bool>,
     pub away: Option<String>,
     pub breaks: u64,
+    pub lock_breaks: u64,
+    pub locks_lost: u64,
     taken: u64,
     given: u64,
     broken: u64,
@@ -178,6 +184,8 @@ impl Inner {
             given: figures.given,
             breaks: figures.breaks,
             broken: figures.broken,
+            lock_breaks: figures.lock_breaks,
+            locks_lost: figures.locks_lost,
             times: figures.times,
             salvaged: figures.salvaged.clone(),
             away: figures.away.clone(),

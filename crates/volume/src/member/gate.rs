@@ -208,6 +208,18 @@ impl Gate {
         self.state().wanted_until.is_some_and(|until| now < until)
     }
 
+    /// A client here wants what only the owner can give, without a call that waits at the gate: a lock.
+    pub fn want(&self) {
+        let until = self.env.now().after(WANTED_FOR);
+        self.state().wanted_until = Some(until);
+        self.wanted.notify_one();
+    }
+
+    /// This member has the volume: whoever waited for it finds it.
+    pub fn is_had(&self) {
+        self.state().wanted_until = None;
+    }
+
     /// Waits until a client wants to change something.
     pub async fn until_wanted(&self) {
         while !self.is_wanted() {

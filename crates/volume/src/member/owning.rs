@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! beat, beat, beat … ─────────────────────────────────────────────── until the end of the term, or until one is refused: fenced
-//! look, look … somebody waits (or nobody has changed anything for long) ─▶ publish with the gate open ─▶ gate closed ─▶ what came
-//!                                                                          meanwhile published ─▶ given up
+//! look, look … somebody waits (or nobody has changed anything for long) ─▶ publish with the gate open ─▶ gate closed ─▶ locks recorded
+//!                                                                          ─▶ what came meanwhile published ─▶ given up
 //! ```
 //!
 //! What takes long, the upload of what was written, is done while clients go on; they are held up for what they changed during that.
@@ -62,6 +62,7 @@ impl Inner {
             let error = match env.timeout(CALL_LIMIT, beat).await {
                 Ok(Ok(record)) => {
                     lease.renew(sent);
+                    self.locking.locks.serve();
                     self.gate.tell();
                     self.figures().waiting = record.wants.len();
                     failing = false;
@@ -69,6 +70,7 @@ impl Inner {
                 }
                 Ok(Err(AnchorError::Fenced(fenced))) => {
                     tracing::error!(%fenced, "another office took the volume over");
+                    self.locking.locks.close();
                     served.volume.inner.set_serving_state(ServingState::Fenced);
                     return;
                 }
@@ -92,27 +94,31 @@ impl Inner {
         let began = env.now();
         loop {
             env.sleep(self.options.look_every).await;
+            let read_began = env.now();
             let look = self.parts.anchor.handover(volume);
             let Ok(Ok((record, _))) = env.timeout(CALL_LIMIT, look).await else {
                 continue;
             };
             let waiting = record.wants.iter().filter(|want| want.member != me).count();
             self.figures().waiting = waiting;
+            self.look_at_locks(lease, &record, read_began).await;
             let now = env.now();
+            // Clients that reclaim after a restart are known to nobody else.
+            let may_give = !self.locking.locks.in_grace();
             let is_wanted = waiting > 0
                 && now.since(began) >= self.options.hold
                 && !firn_env::planted!("volume.member_ignores_wants");
             let idle_since = began.max(self.gate.last_change());
             // The anchor has just answered: nobody is kept waiting for an outage to end.
             let is_idle = now.since(idle_since) >= self.options.idle_after;
-            if is_wanted || is_idle {
+            if may_give && (is_wanted || is_idle) {
                 self.figures().gives(now);
-                return self.give(served).await;
+                return self.give(served, lease).await;
             }
         }
     }
 
-    async fn give(&self, served: &Arc<Served>) -> Result<(), VolumeError> {
+    async fn give(&self, served: &Arc<Served>, lease: &Lease) -> Result<(), VolumeError> {
         let env = &self.parts.env;
         let volume = &served.volume;
         let published = volume.committed().await;
@@ -120,6 +126,8 @@ impl Inner {
         self.figures().gate_closed(env.now());
         self.gate.close(served).await;
         env.fault_point("member.gate_closed").await;
+        self.hand_locks_over(lease).await?;
+        env.fault_point("member.locks_recorded").await;
         loop {
             match volume.drain().await {
                 Ok(()) => return Ok(()),

@@ -59,16 +59,17 @@ impl Inner {
     /// The term of a follower.
     pub(super) async fn follow(&self, served: &Arc<Served>) -> Result<TermEnd, crate::error::VolumeError> {
         let ended = pin!(served.volume.ended());
-        let had = pin!(self.until_had());
-        match select(ended, had).await {
+        let me = crate::local::LocalState::load(&self.parts.env).await?.owner;
+        let (had, kept) = (pin!(self.until_had(me)), pin!(self.keep_locks(me)));
+        match select(ended, select(had, kept)).await {
             Either::Left((state, _)) => Ok(end_of(state)),
-            Either::Right((had, _)) => had.map(|()| TermEnd::MayOwn),
+            Either::Right((Either::Left((had, _)), _)) => had.map(|()| TermEnd::MayOwn),
+            Either::Right((Either::Right(((), _)), _)) => unreachable!("locks are kept until the term ends"),
         }
     }
 
-    async fn until_had(&self) -> Result<(), crate::error::VolumeError> {
+    async fn until_had(&self, me: OwnerId) -> Result<(), crate::error::VolumeError> {
         let env = &self.parts.env;
-        let me = crate::local::LocalState::load(env).await?.owner;
         loop {
             self.gate.until_wanted().await;
             self.figures().wants(env.now());
@@ -156,6 +157,7 @@ impl Inner {
         );
         Volume::takeover_from(&self.parts, &self.config, tuple.grant).await?;
         self.figures().breaks += 1;
+        self.locking.takes_over_from(owner.id);
         Ok(Look::MayOwn)
     }
 

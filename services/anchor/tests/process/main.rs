@@ -7,6 +7,7 @@
 mod azure_table;
 mod following;
 mod handover;
+mod locking;
 mod mounted;
 mod offices;
 mod place;

@@ -41,12 +41,12 @@ impl Drop for Unmounted {
 }
 
 /// The edges' programs, bucket and anchor, each edge with a mount.
-struct Offices {
+pub struct Offices {
     place: Place,
-    one: Edge,
-    two: Edge,
+    pub one: Edge,
+    pub two: Edge,
     /// Where they are mounted.
-    at: [PathBuf; 2],
+    pub at: [PathBuf; 2],
     _unmounted: [Unmounted; 2],
 }
 
@@ -70,24 +70,24 @@ impl Offices {
         }
     }
 
-    async fn shared(here: &Path, freshness: &str) -> Self {
+    pub async fn shared(here: &Path, freshness: &str) -> Self {
         let lines = format!("shared = true\nfreshness = \"{freshness}\"");
         Self::open(here, "edge", [&lines, &lines]).await
     }
 
     /// Office one reaches the anchor no more, or again.
-    fn cut_one_off(&self, is_cut: bool) {
+    pub fn cut_one_off(&self, is_cut: bool) {
         let grants = [(&edge(2), volume(1), "edge"), (&edge(1), volume(1), "edge")];
         self.place.grant(&grants[..if is_cut { 1 } else { 2 }]);
     }
 
-    async fn stop(mut self) {
+    pub async fn stop(mut self) {
         self.two.stop().await.unwrap();
         self.one.stop().await.unwrap();
     }
 }
 
-async fn shared(edge: &Edge) -> Value {
+pub async fn shared(edge: &Edge) -> Value {
     edge.status().await.unwrap()["shared"].clone()
 }
 

@@ -16,6 +16,7 @@
 
 mod client;
 mod ending;
+pub mod locking;
 mod office;
 
 use super::{Report, world::World};

@@ -6,6 +6,7 @@ use firn_env::{
     Env, Monotonic,
     sim::{Machine, Seeded},
 };
+use firn_session::{LockLimits, LockTable};
 use firn_volume::{
     FollowOptions, Member, MemberOptions, MemberStatus, Parts, StaleReads, Term, TermEnd, VolumeConfig,
 };
@@ -32,12 +33,16 @@ pub struct Office {
 #[derive(Default)]
 struct Life {
     member: Option<Member>,
+    /// Of its clients; it begins empty.
+    locks: Option<LockTable>,
     term: Option<Term>,
     incarnation: u64,
     broken: u64,
     /// When the heart was last kept from beating, by its machine or its line.
     unwell: Option<Monotonic>,
     is_cut_off: bool,
+    /// When its line was cut last, and when it was well again.
+    cut: Option<(Monotonic, Option<Monotonic>)>,
 }
 
 impl Office {
@@ -100,6 +105,17 @@ impl Office {
         self.life().member.clone()
     }
 
+    /// Its lock table, and which start made it.
+    pub fn locks(&self) -> Option<(LockTable, u64)> {
+        let life = self.life();
+        life.locks.clone().map(|locks| (locks, life.incarnation))
+    }
+
+    /// When its line was cut last, and when it was well again.
+    pub fn cut(&self) -> Option<(Monotonic, Option<Monotonic>)> {
+        self.life().cut
+    }
+
     /// The term at hand, if there is one.
     pub fn term(&self) -> Option<Term> {
         self.life().term.clone()
@@ -123,11 +139,14 @@ impl Office {
 
     /// Starts the member on the running machine.
     pub fn start(self: &Arc<Self>) {
-        let member = Member::new(self.parts(), self.config.clone(), self.options.clone());
+        let locks = LockTable::new(LockLimits::default());
+        let (config, options) = (self.config.clone(), self.options.clone());
+        let member = Member::new(self.parts(), config, options, &locks);
         {
             let mut life = self.life();
             let before = life.member.replace(member.clone());
             life.broken += before.map_or(0, |member| member.status().broken);
+            life.locks = Some(locks);
             life.term = None;
             life.incarnation += 1;
         }
@@ -211,7 +230,14 @@ impl Office {
         if before || is_cut_off {
             self.be_unwell();
         }
-        self.life().is_cut_off = is_cut_off;
+        let now = self.env.now();
+        let mut life = self.life();
+        life.cut = match (life.is_cut_off, is_cut_off, life.cut) {
+            (false, true, _) => Some((now, None)),
+            (true, false, Some((since, None))) => Some((since, Some(now))),
+            (_, _, cut) => cut,
+        };
+        life.is_cut_off = is_cut_off;
     }
 
     fn be_unwell(&self) {
