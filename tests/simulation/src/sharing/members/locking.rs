@@ -112,8 +112,8 @@ impl History {
                 && of.range.overlaps(asked.range)
                 && (of.exclusive || asked.exclusive)
         };
-        let in_the_way = book.holds.values().filter(conflicts);
-        if let Some(other) = in_the_way.filter(|other| !self.may_be_wrong(other)).next() {
+        let mut in_the_way = book.holds.values().filter(conflicts);
+        if let Some(other) = in_the_way.find(|other| !self.may_be_wrong(other)) {
             self.shared.fail(format!(
                 "{hold:?} was granted at {:?} beside {other:?}",
                 self.env.now()
