@@ -13,7 +13,7 @@ use crate::{
     report::{size, span},
     snapshots::utc,
 };
-use firn_cleaner::{AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, VolumeAudit};
+use firn_cleaner::{AuditReport, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, ManifestAudit, VolumeAudit};
 use firn_env::{eprintln, print, println};
 use firn_quantity::{Dollars, Money};
 use std::{fmt::Write, path::PathBuf};
@@ -267,11 +267,37 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
             found.join("; ")
         );
     }
+    match &volume.manifest {
+        Some(manifest) => manifest_lines(text, manifest),
+        None => text.push_str("  manifest: none, so what no tree needs was not audited\n"),
+    }
     for segment in &volume.lost_segments {
         let _ = writeln!(text, "  lost: segment {segment}");
     }
     for file in &volume.damaged {
         let _ = writeln!(text, "  damaged: inode {}: {}", file.inode, file.detail);
+    }
+}
+
+fn manifest_lines(text: &mut String, manifest: &ManifestAudit) {
+    let _ = writeln!(
+        text,
+        "  manifest: {} segments ({}) must exist, {} of them are listed with their length; {} of {} challenges found them as they were put; {} \
+         are lost, {} altered{}",
+        manifest.segments,
+        size(manifest.bytes),
+        manifest.shown,
+        manifest.intact,
+        manifest.asked,
+        manifest.lost,
+        manifest.altered,
+        match manifest.is_complete {
+            true => "",
+            false => "; not all of it was gone through",
+        }
+    );
+    for segment in &manifest.altered_segments {
+        let _ = writeln!(text, "  altered: segment {segment}");
     }
 }
 

@@ -18,7 +18,11 @@ use zeroize::Zeroizing;
 const FIRST_GENERATION: u64 = 1;
 
 /// `firn-edge format`: recovery phrase, key ring, family, volume, identity.
-pub async fn format(config: &Config, phrase_file: Option<&Path>, root_mode: u32) -> Result<(), Failure> {
+pub async fn format(
+    config: &Config,
+    phrase_file: Option<&Path>,
+    options: FormatOptions,
+) -> Result<(), Failure> {
     let directory = &config.volume.state_directory;
     if Identity::exists(directory) {
         return Err(Failure::usage(format!(
@@ -75,10 +79,6 @@ pub async fn format(config: &Config, phrase_file: Option<&Path>, root_mode: u32)
         .map_err(Failure::new)?;
     outside.anchor(family).create_family().await?;
     let parts = outside.parts(family, volume, keys);
-    let options = FormatOptions {
-        root_mode,
-        ..FormatOptions::default()
-    };
     Volume::format(&parts, &config.volume.name, options, &config.volume_config()?).await?;
     rings::save(directory, &ring.verify(&signer.public()).map_err(Failure::new)?)?;
     // The identity comes last: with it the volume is complete, without it nothing refers to what was made.

@@ -36,6 +36,10 @@ enum Command {
         /// Mode of the root directory, in octal.
         #[arg(long, default_value = "755", value_parser = octal_mode)]
         root_mode: u32,
+        /// The volume says which segments must exist, so that audits notice what is lost although nobody needs it. Cleaners, edges and services of the
+        /// release before this one stop at such a volume: upgrade them first.
+        #[arg(long)]
+        manifest: bool,
     },
     /// Takes up the service's keys: after `firn edge join` into this state directory, and `firn edge approve`. Makes the volume
     /// if this is its first edge.
@@ -46,6 +50,9 @@ enum Command {
         /// Mode of the root directory, in octal, if the volume is made. Exports squash root by default: with 755 clients can then only read.
         #[arg(long, default_value = "755", value_parser = octal_mode)]
         root_mode: u32,
+        /// The volume, if it is made, says which segments must exist; see `format`.
+        #[arg(long)]
+        manifest: bool,
     },
     /// Serves the volume until SIGTERM.
     Run {
@@ -307,11 +314,24 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         Command::Format {
             phrase_file,
             root_mode,
-        } => format::format(&config, phrase_file.as_deref(), root_mode).await,
-        Command::Enrol { wait, root_mode } => {
+            manifest,
+        } => {
+            let options = FormatOptions {
+                root_mode,
+                manifest,
+                ..FormatOptions::default()
+            };
+            format::format(&config, phrase_file.as_deref(), options).await
+        }
+        Command::Enrol {
+            wait,
+            root_mode,
+            manifest,
+        } => {
             let outside = Outside::open(&config).await?;
             let options = FormatOptions {
                 root_mode,
+                manifest,
                 ..FormatOptions::default()
             };
             let enrolled = match wait {

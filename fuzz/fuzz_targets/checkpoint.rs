@@ -1,6 +1,6 @@
 //! Any plain section with any children is one checkpoint or none; what is accepted encodes to the same children.
 //!
-//! Input: a count, as many child slots, then the plain section. And the same bytes as a whole object.
+//! Input: a count, as many child slots (255 stands for that of the manifest), then the plain section. And the same bytes as a whole object.
 #![no_main]
 
 use bytes::Bytes;
@@ -18,7 +18,13 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let (slots, plain) = rest.split_at(usize::from(count).min(rest.len()));
-    let mut slots: Vec<u16> = slots.iter().map(|slot| u16::from(*slot)).collect();
+    let mut slots: Vec<u16> = slots
+        .iter()
+        .map(|slot| match slot {
+            u8::MAX => u16::MAX,
+            slot => u16::from(*slot),
+        })
+        .collect();
     slots.sort_unstable();
     slots.dedup();
     let children: Vec<Child> = slots

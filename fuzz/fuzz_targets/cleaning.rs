@@ -1,9 +1,9 @@
-//! Any bytes are one forwarding record, or one usage leaf, or none; what is accepted encodes to itself.
+//! Any bytes are one forwarding record, or one usage leaf, or one leaf of the manifest, or none; what is accepted encodes to itself.
 //!
 //! The checksum is made right first, or the fuzzer would seldom get past it.
 #![no_main]
 
-use firn_format::{ForwardingRecord, UsageLeaf};
+use firn_format::{ForwardingRecord, ManifestLeaf, UsageLeaf};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -27,5 +27,8 @@ fn check(bytes: &[u8]) {
     }
     if let Ok(leaf) = UsageLeaf::from_plain(bytes) {
         assert_eq!(UsageLeaf::from_plain(&leaf.to_plain()), Ok(leaf));
+    }
+    if let Ok(leaf) = ManifestLeaf::from_plain(bytes) {
+        assert_eq!(ManifestLeaf::from_plain(&leaf.to_plain()), Ok(leaf));
     }
 }

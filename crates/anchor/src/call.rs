@@ -13,8 +13,8 @@
 //! No call names a family or a partition: whoever answers knows which one the caller's is.
 
 use crate::{
-    CleaningNote, HandoverChange, Proposal, RetiredSegment, Root, Sweep, TupleVersion, VolumeChange,
-    WriterTenure, text,
+    CleaningNote, HandoverChange, Proposal, RetiredSegment, RetirementRound, Root, Sweep, TupleVersion,
+    VolumeChange, WriterTenure, text,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -133,6 +133,16 @@ pub enum AnchorCall {
         #[serde(with = "text")]
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         segment: SegmentId,
+    },
+    /// Reads what retirements changed of the log, in their order.
+    ListRounds {
+        /// Those after this round.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        after: u64,
+        /// How many, at most.
+        #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1000))]
+        limit: u16,
     },
     /// Reads where a sweep of the cleaner goes on.
     CleanerCursor {
@@ -266,6 +276,10 @@ pub enum AnchorCall {
         segments: Vec<RetireSegment>,
         /// What is proposed.
         proposals: Vec<RetireProposal>,
+        /// What manifests are to be told of it; absent where no volume has one.
+        #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+        round: Option<RetirementRound>,
         /// The change's mark.
         #[serde(with = "text")]
         #[cfg_attr(feature = "schema", schema(value_type = String))]
@@ -291,6 +305,17 @@ pub enum AnchorCall {
         #[serde(default, with = "text::option", skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
         retired: Option<RetiredSegment>,
+    },
+    /// Forgets what a retirement changed of the log, since every manifest has taken it in.
+    ForgetRound {
+        /// Which round.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        round: u64,
+        /// The version of its tuple.
+        #[serde(with = "text")]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
+        seen: TupleVersion,
     },
     /// Notes where a sweep of the cleaner goes on.
     SetCleanerCursor {
@@ -445,6 +470,7 @@ impl AnchorCall {
             | Self::ListRetired { .. }
             | Self::ListDoomed { .. }
             | Self::Doomed { .. }
+            | Self::ListRounds { .. }
             | Self::CleanerCursor { .. }
             | Self::CleaningAccount {} => true,
             Self::CreateFamily { .. }
@@ -458,6 +484,7 @@ impl AnchorCall {
             | Self::SeeDoomed { .. }
             | Self::ForgetDoomed { .. }
             | Self::ChangeRetired { .. }
+            | Self::ForgetRound { .. }
             | Self::SetCleanerCursor { .. }
             | Self::NoteCleaning { .. } => false,
         }

@@ -5,6 +5,7 @@
 //! sort "cleaner-cursor/<what>"         where a sweep goes on, over the log or over what is retired; a hint
 //! sort "retired/<writer>/<sequence>"   a segment whose objects were moved; stays as long as its forwarding record
 //! sort "doomed/<writer>/<sequence>"    the same while it is not deleted yet; when it was first found so
+//! sort "round/<n>"                     what the retirement of round n changed of the log (`rounds.rs`)
 //! ```
 //!
 //! **One order.** A retirement is one transaction: the round goes on by one, the mover is checked not to be ended, the
@@ -18,14 +19,14 @@
 //! cleaner leaves that never came to its retirement is garbage of an ended writer.
 
 use crate::{
-    Anchor, AnchorCall, AnchorError, MAX_LISTED, Proposal, RetireProposal, RetireSegment, SeenSegment,
-    StoredTuple, TupleError, TupleVersion,
+    Anchor, AnchorCall, AnchorError, MAX_LISTED, Proposal, RetireProposal, RetireSegment, RetirementRound,
+    SeenSegment, StoredTuple, TupleError, TupleVersion,
     anchor::decode,
     layout::{self, Reader, Writer},
     retry,
 };
 use bytes::Bytes;
-use firn_format::{SegmentId, Version, VolumeId, WriterId};
+use firn_format::{ListedSegment, SegmentId, Version, VolumeId, WriterId};
 use firn_table::MAX_TRANSACTION_OPERATIONS;
 use serde::{Deserialize, Serialize};
 
@@ -128,6 +129,8 @@ pub struct Retirement {
     pub segments: Vec<(SegmentId, RetiredSegment)>,
     /// What is proposed, and the version of each proposal that it replaces.
     pub proposals: Vec<(VolumeId, Proposal, Option<TupleVersion>)>,
+    /// Where the segments went, for manifests; `None` where no volume has one.
+    pub written: Option<Vec<ListedSegment>>,
 }
 
 /// What came of a retirement.
@@ -139,9 +142,9 @@ pub enum RetirementOutcome {
     Overtaken,
 }
 
-/// How many segments one retirement can hold beside this many proposals.
+/// How many segments one retirement can hold beside this many proposals and what manifests are told of it.
 pub const fn retirement_segments(proposals: usize) -> usize {
-    (MAX_TRANSACTION_OPERATIONS - 2).saturating_sub(proposals) / 2
+    (MAX_TRANSACTION_OPERATIONS - 3).saturating_sub(proposals) / 2
 }
 
 impl CleanerRound {
@@ -261,11 +264,17 @@ impl Anchor {
             mover: (mover, mover_seen),
             segments,
             proposals,
+            written,
         } = retirement;
         assert!(
             segments.len() <= retirement_segments(proposals.len()),
             "the cleaner's batches are bounded"
         );
+        let round = written.map(|written| RetirementRound {
+            retired_at_ms: self.env.wall().as_millis(),
+            retired: segments.iter().map(|(segment, _)| *segment).collect(),
+            written,
+        });
         let segments = segments
             .into_iter()
             .map(|(segment, retired)| RetireSegment { segment, retired });
@@ -282,6 +291,7 @@ impl Anchor {
             mover_seen,
             segments: segments.collect(),
             proposals: proposals.collect(),
+            round,
             change_id: self.env.random_bytes(),
         };
         let mut last = None;

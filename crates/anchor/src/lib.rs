@@ -35,6 +35,7 @@ mod proposal;
 mod remembered;
 mod restore;
 mod retry;
+mod rounds;
 mod text;
 mod transition;
 mod tuple;
@@ -59,6 +60,7 @@ pub use on_table::TableBackend;
 pub use ownership::{Ownership, Takeover};
 pub use proposal::{MAX_PROPOSAL_USAGE, Overtaken, Proposal, UsageChange};
 pub use remembered::{RememberedRoot, RolledBack, SeenRoot};
+pub use rounds::{MAX_ROUND_SEGMENTS, RetirementRound, StoredRound};
 pub use transition::{MAX_VERSION_STEP, Unfit, VolumeChange};
 pub use tuple::{
     FamilyTuple, MAX_NAME_BYTES, MAX_RETAINED_ROOTS, NameError, Owner, OwnerId, ROOT_SIGNATURE_BYTES,

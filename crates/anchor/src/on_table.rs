@@ -9,27 +9,28 @@
 //! **Guards** are checks of other items that go into every transaction: what a service found true of the caller when it let it in is
 //! still true in the instant of the write (decision 0080).
 
+mod cleaning;
 mod handover;
 
 use crate::{
-    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleanerRound, CleaningAccount, CleaningNote,
-    FamilyTuple, MAX_LISTED, Obstacle, OwnerId, Proposal, RetireProposal, RetireSegment, RetiredSegment,
-    Root, SeenSegment, StoredTuple, TupleError, TupleVersion, VolumeChange, VolumeTuple, WriterTenure,
-    WriterTuple,
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, CleaningAccount, CleaningNote, FamilyTuple,
+    MAX_LISTED, Obstacle, OwnerId, Proposal, Root, StoredTuple, TupleError, TupleVersion, VolumeChange,
+    VolumeTuple, WriterTenure, WriterTuple,
     account::ACCOUNT,
     anchor::{FAMILY, NAME_PREFIX, VOLUME_PREFIX, volume_sort},
-    cleaning::{self, DOOMED_PREFIX, RETIRED_PREFIX, ROUND, retirement_segments, segment_sort},
+    cleaning::{DOOMED_PREFIX, RETIRED_PREFIX, ROUND, cursor_bytes, segment_sort},
     handover::handover_sort,
     known::KnownTuples,
     mark::{ReadMark, account_mark, family_mark, proposal_mark, round_mark, volume_mark},
     proposal::proposal_sort,
+    rounds::{ROUND_PREFIX, round_sort},
     tuple::check_name,
     writer::writer_sort,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_format::{OwnershipEpoch, VolumeId, WriterId};
-use firn_table::{Condition, Item, ItemKey, MAX_TRANSACTION_OPERATIONS, Table, TableError, Write};
+use firn_table::{Condition, Item, ItemKey, Table, TableError, Write};
 use std::sync::Arc;
 
 /// One family's tuples in one partition of a table.
@@ -336,101 +337,6 @@ impl TableBackend {
         }
     }
 
-    async fn retire(
-        &self,
-        seen: Option<TupleVersion>,
-        (mover, mover_seen): (WriterId, TupleVersion),
-        segments: Vec<RetireSegment>,
-        proposals: Vec<RetireProposal>,
-        change_id: [u8; 16],
-    ) -> Result<AnchorAnswer, TableError> {
-        if segments.len() > retirement_segments(proposals.len()) {
-            return Err(limited(format!(
-                "a retirement with {} proposals has at most {} segments, not {}",
-                proposals.len(),
-                retirement_segments(proposals.len()),
-                segments.len()
-            )));
-        }
-        let mark = Some((round_mark as ReadMark, change_id));
-        let before = match seen {
-            None => CleanerRound::default(),
-            Some(seen) => match self.content_at(ROUND, seen).await? {
-                Some(content) => readable(ROUND, CleanerRound::from_bytes(&content))?,
-                None => return self.already(ROUND, mark, Obstacle::Tuple).await,
-            },
-        };
-        let next = CleanerRound {
-            round: before.round.saturating_add(1),
-            change_id,
-        };
-        let mut writes = vec![
-            self.put(ROUND, next.to_bytes(), seen),
-            Write::Check {
-                key: self.key(&writer_sort(mover)),
-                condition: Condition::Version(mover_seen),
-            },
-        ];
-        for RetireSegment { segment, retired } in &segments {
-            writes.push(self.put(&segment_sort(RETIRED_PREFIX, *segment), retired.to_bytes(), None));
-            writes.push(self.put(
-                &segment_sort(DOOMED_PREFIX, *segment),
-                cleaning::doomed_bytes(None),
-                None,
-            ));
-        }
-        for RetireProposal {
-            volume,
-            seen,
-            proposal,
-        } in &proposals
-        {
-            match self.proposed(*volume, *seen, proposal).await? {
-                Some(put) => writes.push(put),
-                None => return self.already(ROUND, mark, Obstacle::Tuple).await,
-            }
-        }
-        self.change(ROUND, writes, mark).await
-    }
-
-    async fn see_doomed(
-        &self,
-        segments: Vec<SeenSegment>,
-        seen_at_ms: i64,
-    ) -> Result<AnchorAnswer, TableError> {
-        if segments.is_empty() || segments.len() > MAX_TRANSACTION_OPERATIONS {
-            return Err(limited(format!(
-                "1 to {MAX_TRANSACTION_OPERATIONS} segments are seen at once, not {}",
-                segments.len()
-            )));
-        }
-        let writes = segments
-            .iter()
-            .map(|segment| {
-                let sort = segment_sort(DOOMED_PREFIX, segment.segment);
-                self.put(
-                    &sort,
-                    cleaning::doomed_bytes(Some(seen_at_ms)),
-                    Some(segment.seen),
-                )
-            })
-            .collect();
-        self.change("", writes, None).await
-    }
-
-    async fn change_retired(
-        &self,
-        segment: SeenSegment,
-        retired: Option<RetiredSegment>,
-    ) -> Result<AnchorAnswer, TableError> {
-        let sort = segment_sort(RETIRED_PREFIX, segment.segment);
-        let write = match retired {
-            Some(retired) => self.put(&sort, retired.to_bytes(), Some(segment.seen)),
-            None => self.delete(&sort, segment.seen),
-        };
-        self.change(&sort, vec![write], None).await
-    }
-
     async fn note_cleaning(
         &self,
         seen: Option<TupleVersion>,
@@ -498,6 +404,9 @@ impl AnchorBackend for TableBackend {
                 self.list(DOOMED_PREFIX, after, limit).await
             }
             AnchorCall::Doomed { segment } => self.answer(&segment_sort(DOOMED_PREFIX, segment)).await,
+            AnchorCall::ListRounds { after, limit } => {
+                self.list(ROUND_PREFIX, Some(round_sort(after)), limit).await
+            }
             AnchorCall::CleanerCursor { sweep } => self.answer(&sweep.sort()).await,
             AnchorCall::CleaningAccount {} => self.answer(ACCOUNT).await,
             AnchorCall::CreateFamily {
@@ -555,9 +464,11 @@ impl AnchorBackend for TableBackend {
                 mover_seen,
                 segments,
                 proposals,
+                round,
                 change_id,
             } => {
-                self.retire(seen, (mover, mover_seen), segments, proposals, change_id)
+                let mover = (mover, mover_seen);
+                self.retire(seen, mover, segments, proposals, round, change_id)
                     .await
             }
             AnchorCall::SeeDoomed { segments, seen_at_ms } => self.see_doomed(segments, seen_at_ms).await,
@@ -567,8 +478,12 @@ impl AnchorBackend for TableBackend {
                     .await
             }
             AnchorCall::ChangeRetired { segment, retired } => self.change_retired(segment, retired).await,
+            AnchorCall::ForgetRound { round, seen } => {
+                let sort = round_sort(round);
+                self.change(&sort, vec![self.delete(&sort, seen)], None).await
+            }
             AnchorCall::SetCleanerCursor { sweep, seen, after } => {
-                let put = self.put(&sweep.sort(), cleaning::cursor_bytes(after), seen);
+                let put = self.put(&sweep.sort(), cursor_bytes(after), seen);
                 self.change(&sweep.sort(), vec![put], None).await
             }
             AnchorCall::NoteCleaning {

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::{
-    OwnerId, Proposal, RecordedLock, RetiredSegment, Root, TupleError, TupleVersion,
+    OwnerId, Proposal, RecordedLock, RetiredSegment, RetirementRound, Root, TupleError, TupleVersion,
     handover::locks::LOCK_BYTES,
     layout::{Reader, Tuple, Writer},
 };
@@ -110,7 +110,7 @@ macro_rules! layout {
     )*};
 }
 
-layout!(Root, Proposal, RetiredSegment);
+layout!(Root, Proposal, RetiredSegment, RetirementRound);
 
 impl Spelt for Bytes {
     fn spell(&self) -> String {

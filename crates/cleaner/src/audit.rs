@@ -19,11 +19,14 @@
 mod budget;
 mod census;
 mod draws;
+mod manifest;
+mod must_exist;
 mod newest;
 mod reading;
 mod report;
 
-pub use report::{AuditReport, Detection, VolumeAudit};
+pub use must_exist::{MustExist, must_exist};
+pub use report::{AuditReport, Detection, ManifestAudit, VolumeAudit};
 
 use crate::{CleanError, branches::Branch, objects::Objects};
 use budget::Budget;
@@ -170,6 +173,17 @@ async fn audit_volume(
     .await?;
     // With nothing to draw there is nothing left unasked.
     report.is_complete = is_whole && (answered || counted.data_bytes == 0);
+    if is_whole {
+        manifest::check(
+            objects,
+            branch,
+            (&seed, challenges),
+            budget,
+            &mut failures,
+            &mut report,
+        )
+        .await?;
+    }
     failures.settle(objects, branch, &mut report).await?;
     report.estimate();
     Ok(Some(report))

@@ -30,6 +30,7 @@ pub(crate) struct Trees {
     pub inode_map: Option<TreeRoot>,
     pub orphans: Option<TreeRoot>,
     pub usage: Option<TreeRoot>,
+    pub manifest: Option<TreeRoot>,
 }
 
 /// The head of a branch.
@@ -97,6 +98,25 @@ impl Branch {
     }
 }
 
+/// Whether retirements are to leave their rounds: a volume has a manifest, or may have one with its first root.
+pub(crate) fn tell_manifests(branches: &[Branch]) -> bool {
+    if firn_env::planted!("cleaner.retire_untold") {
+        return false;
+    }
+    branches.iter().any(|branch| match &branch.head {
+        Some(head) => head.checkpoint.manifest.is_some(),
+        None => true,
+    })
+}
+
+/// The newest round that every manifest has taken in; `None` where no volume has a manifest.
+pub(crate) fn taken_in(branches: &[Branch]) -> Option<u64> {
+    let manifests = branches
+        .iter()
+        .filter_map(|branch| branch.head.as_ref()?.checkpoint.manifest.as_ref());
+    manifests.map(|manifest| manifest.newest_round).min()
+}
+
 /// All volumes of the family that have a root, and those that have none yet.
 pub(crate) async fn load(objects: &mut Objects) -> Result<Vec<Branch>, CleanError> {
     let entries = stable_list(objects).await?;
@@ -161,6 +181,7 @@ async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch
             inode_map: checkpoint.inode_map,
             orphans: checkpoint.orphans,
             usage: checkpoint.usage,
+            manifest: checkpoint.manifest.as_ref().and_then(|manifest| manifest.root),
         };
         retained.extend(checkpoint.snapshots.iter().map(|snapshot| Trees {
             version: snapshot.version,
@@ -168,6 +189,7 @@ async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch
             inode_map: Some(snapshot.inode_map),
             orphans: snapshot.orphans,
             usage: None,
+            manifest: None,
         }));
         head = Some(Head {
             trees,
@@ -187,8 +209,9 @@ async fn load_branch(objects: &mut Objects, entry: VolumeEntry) -> Result<Branch
                 checkpoint: Some(pointer),
                 inode_map: checkpoint.inode_map,
                 orphans: checkpoint.orphans,
-                // Only a head's figures are of use, and snapshots between would not have them.
+                // Only a head's are of use, and snapshots between would not have them.
                 usage: None,
+                manifest: None,
             });
         }
     }

@@ -8,7 +8,14 @@
 //! records are shortened. Only a retirement that moved nothing is forgotten, once its segment is gone: no root needed any
 //! object of it, so none ever will.
 
-use crate::{CleanError, limits::Limits, objects::Objects, own_log::OwnLog, report::Report};
+use crate::{
+    CleanError,
+    branches::{self, Branch},
+    limits::Limits,
+    objects::Objects,
+    own_log::OwnLog,
+    report::Report,
+};
 use firn_anchor::{DoomedSegment, RetiredSegment, Sweep, TupleVersion};
 use firn_env::Monotonic;
 use firn_format::{ForwardingEntry, ForwardingRecord, SegmentId};
@@ -21,6 +28,11 @@ const PAGE: usize = 500;
 const SEEN_TOGETHER: usize = 100;
 /// Doomed segments remembered so that they are not chosen again; beyond, each costs a read of the table.
 const REMEMBERED: usize = 65_536;
+
+/// Rounds forgotten by one run: more than it makes.
+const ROUNDS_FORGOTTEN: usize = 100;
+/// How long a first root may take: a week. It is made with a handful of requests.
+const TO_COME_MS: i64 = 7 * 24 * 3600 * 1000;
 
 /// Starts the grace of what this run has retired.
 pub(crate) async fn start_grace(objects: &Objects) -> Result<(), CleanError> {
@@ -139,6 +151,28 @@ pub(crate) async fn tidy(
     }
     if next != after {
         anchor.set_cleaner_cursor(Sweep::Retired, next).await?;
+    }
+    Ok(())
+}
+
+/// Forgets rounds that every manifest has taken in.
+pub(crate) async fn forget_rounds(objects: &Objects, branches: &[Branch]) -> Result<(), CleanError> {
+    let Some(taken_in) = branches::taken_in(branches) else {
+        return Ok(());
+    };
+    let taken_in = match firn_env::planted!("cleaner.forget_rounds_at_once") {
+        true => u64::MAX,
+        false => taken_in,
+    };
+    // A volume without a root yet has seen some round, and may commit any time.
+    let is_one_to_come = branches.iter().any(|branch| branch.head.is_none());
+    let now_ms = objects.env.wall().as_millis();
+    for stored in objects.anchor.list_rounds(0, ROUNDS_FORGOTTEN).await? {
+        let age_ms = now_ms.saturating_sub(stored.round.retired_at_ms);
+        if stored.number > taken_in || (is_one_to_come && age_ms < TO_COME_MS) {
+            break;
+        }
+        objects.anchor.forget_round(&stored).await?;
     }
     Ok(())
 }

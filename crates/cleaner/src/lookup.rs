@@ -1,7 +1,7 @@
 //! Lookup by place: a walk down one path of one tree of a root, never a scan.
 //!
 //! ```text
-//! place (0 or 1 or 2, level, index)    down the inode map, the orphan map or the usage map
+//! place (0, 1, 2 or 4, level, index)   down the inode map, the orphan map, the usage map or the manifest
 //! place (3, 0, version)                the root's checkpoint
 //! place (inode, level, index)          the inode's object, in the inode map or else in the orphan map; then down its map
 //! ```
@@ -12,8 +12,8 @@
 
 use crate::{CleanError, Damage, branches::Trees, objects::Objects};
 use firn_format::{
-    CHECKPOINTS, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, VerifiedObject,
-    radix,
+    CHECKPOINTS, INODE_MAP, Kind, Location, MANIFEST, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP,
+    VerifiedObject, radix,
 };
 use std::sync::Arc;
 
@@ -82,6 +82,7 @@ async fn walk(
         INODE_MAP => trees.inode_map,
         ORPHAN_MAP => trees.orphans,
         USAGE_MAP => trees.usage,
+        MANIFEST => trees.manifest,
         number => file_map(objects, trees, number, copies, &mut path).await?,
     };
     let Some(tree) = tree else { return Ok(None) };

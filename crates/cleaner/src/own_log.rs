@@ -7,7 +7,8 @@ use crate::CleanError;
 use firn_anchor::{Anchor, TupleVersion, WriterTenure};
 use firn_env::Env;
 use firn_format::{
-    EncodedObject, INDEX_ENTRY_BYTES, Location, MAX_SEGMENT_BYTES, SegmentBuilder, SegmentId, WriterId,
+    EncodedObject, INDEX_ENTRY_BYTES, ListedSegment, Location, MAX_SEGMENT_BYTES, ManifestEntry,
+    SegmentBuilder, SegmentId, Version, WriterId,
 };
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(crate) struct OwnLog {
     open: Option<SegmentBuilder>,
     /// Bytes put so far.
     pub written_bytes: u64,
+    /// Segments put since the last retirement, for manifests.
+    written: Vec<ListedSegment>,
 }
 
 impl OwnLog {
@@ -35,6 +38,7 @@ impl OwnLog {
             next_sequence: 0,
             open: None,
             written_bytes: 0,
+            written: Vec::new(),
         }
     }
 
@@ -76,6 +80,11 @@ impl OwnLog {
         Ok(open.push(object))
     }
 
+    /// The segments that were put since the last call.
+    pub fn take_written(&mut self) -> Vec<ListedSegment> {
+        std::mem::take(&mut self.written)
+    }
+
     /// Makes everything pushed so far durable.
     pub async fn finish(&mut self) -> Result<(), CleanError> {
         self.put_open().await
@@ -86,11 +95,18 @@ impl OwnLog {
             return Ok(());
         };
         self.env.fault_point("cleaner.before_copy").await;
-        let key = ObjectKey::new(&open.id().key(&self.anchor.family()));
+        let segment = open.id();
+        let key = ObjectKey::new(&segment.key(&self.anchor.family()));
         let parts = open.finish();
+        let hashed = parts.clone();
+        let entry = self
+            .env
+            .compute(move || ManifestEntry::of_parts(&hashed, Version(0)))
+            .await;
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         self.put_once(&key, parts).await?;
         self.written_bytes += bytes;
+        self.written.push(ListedSegment { segment, entry });
         self.env.fault_point("cleaner.after_copy").await;
         Ok(())
     }

@@ -182,6 +182,7 @@ impl Cleaner {
             objects.learn_retirements().await?;
             let limits = &self.limits;
             deletion::tidy(&mut objects, log, limits, report).await?;
+            deletion::forget_rounds(&objects, &scene.branches).await?;
         }
         report.lookup_fetches = objects.fetched;
         report.lookups = objects.lookups;

@@ -27,12 +27,15 @@
 //!               24  protected_until_ms i64
 //!               32  inode_map_level u8 | orphans_level u8 | reserved [6]
 //!
+//! behind them   the part of the manifest (`manifest.rs`), if bit 0 of the features is set
+//!
 //! children      slot 0: inode map   1: orphans   2: usage   3 + 2k, 4 + 2k: inode map and orphans of snapshot k
+//!               65535: the manifest
 //! ```
 
 use crate::{
-    Child, FamilyId, Features, FormatError, Kind, MAX_LEVEL, OwnershipEpoch, Place, Pointer, Uid,
-    VerifiedObject, Version, VolumeId, What, WriterId, cursor::Cursor, place::CHECKPOINTS,
+    Child, FamilyId, Features, FormatError, Kind, MAX_LEVEL, ManifestPart, OwnershipEpoch, Place, Pointer,
+    Uid, VerifiedObject, Version, VolumeId, What, WriterId, cursor::Cursor, place::CHECKPOINTS,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -48,9 +51,11 @@ const INODE_MAP_SLOT: u16 = 0;
 const ORPHANS_SLOT: u16 = 1;
 const USAGE_SLOT: u16 = 2;
 const FIRST_SNAPSHOT_SLOT: u16 = 3;
+/// Beyond those of the most snapshots.
+const MANIFEST_SLOT: u16 = u16::MAX;
 
 /// The most snapshots of one volume: their roots must fit among the children of one object.
-pub const MAX_SNAPSHOTS: usize = (crate::MAX_CHILDREN - FIRST_SNAPSHOT_SLOT as usize) / 2;
+pub const MAX_SNAPSHOTS: usize = (crate::MAX_CHILDREN - FIRST_SNAPSHOT_SLOT as usize - 1) / 2;
 
 const HAS_PREVIOUS: u8 = 1;
 const HAS_FORK: u8 = 2;
@@ -130,6 +135,8 @@ pub struct Checkpoint {
     pub cleaner_sequence: u64,
     /// When it was committed, by the writer's clock.
     pub committed_at_ms: i64,
+    /// Which segments must exist; volumes that were made before there were manifests have none.
+    pub manifest: Option<ManifestPart>,
 }
 
 impl Checkpoint {
@@ -148,7 +155,10 @@ impl Checkpoint {
         let mut children = Vec::with_capacity(3 + 2 * self.snapshots.len());
         plain.put_u8(CHECKPOINT_VERSION);
         plain.put_u8(0);
-        plain.put_u16_le(Features::NONE.0);
+        plain.put_u16_le(match self.manifest {
+            Some(_) => Features::MANIFEST.0,
+            None => Features::NONE.0,
+        });
         plain.put_u32_le(self.snapshots.len() as u32);
         plain.put_slice(&self.family.0);
         plain.put_slice(&self.volume.0);
@@ -179,6 +189,10 @@ impl Checkpoint {
             put_root(&mut plain, &mut children, slot, Some(snapshot.inode_map));
             put_root(&mut plain, &mut children, slot + 1, snapshot.orphans);
             plain.put_bytes(0, 6);
+        }
+        if let Some(manifest) = &self.manifest {
+            put_root(&mut plain, &mut children, MANIFEST_SLOT, manifest.root);
+            manifest.put_after_level(&mut plain);
         }
         (plain.freeze(), children)
     }
@@ -218,7 +232,7 @@ impl Checkpoint {
         let mut cursor = Cursor::new(What::Checkpoint, plain);
         cursor.version(OLDEST_VERSION, CHECKPOINT_VERSION)?;
         cursor.reserved::<1>()?;
-        cursor.features()?;
+        let features = cursor.features_but(Features::MANIFEST)?;
         let snapshot_count = cursor.u32()? as usize;
         if snapshot_count > MAX_SNAPSHOTS {
             return Err(cursor.invalid("snapshot_count", 4, snapshot_count as u64, "at most 4094"));
@@ -255,7 +269,8 @@ impl Checkpoint {
             })
         };
         cursor.require(snapshot_count * SNAPSHOT_BYTES)?;
-        let mut snapshots = Vec::with_capacity(snapshot_count);
+        // Grown as they are found: in memory each is four times its bytes, and the bytes of a manifest might pass for some.
+        let mut snapshots = Vec::new();
         for ordinal in 0..snapshot_count {
             let slot = FIRST_SNAPSHOT_SLOT + 2 * ordinal as u16;
             snapshots.push(SnapshotRoot {
@@ -270,6 +285,12 @@ impl Checkpoint {
             });
             cursor.reserved::<6>()?;
         }
+        let manifest = if features.has(Features::MANIFEST) {
+            let root = roots.take(&mut cursor, MANIFEST_SLOT)?;
+            Some(ManifestPart::take_after_level(&mut cursor, root)?)
+        } else {
+            None
+        };
         cursor.end()?;
         if let Some(slot) = roots.unused() {
             return Err(cursor.invalid(
@@ -293,6 +314,7 @@ impl Checkpoint {
             snapshots,
             cleaner_sequence,
             committed_at_ms,
+            manifest,
         })
     }
 }

@@ -97,8 +97,16 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// If a required one is unknown.
     pub fn features(&mut self) -> Result<Features, FormatError> {
+        self.features_but(Features::NONE)
+    }
+
+    /// The same where this build knows some.
+    ///
+    /// # Errors
+    /// If another required one is set.
+    pub fn features_but(&mut self, known: Features) -> Result<Features, FormatError> {
         let features = Features(self.u16()?);
-        match features.unknown_required() {
+        match features.without(known).unknown_required() {
             0 => Ok(features),
             flags => Err(FormatError::UnknownFeatures {
                 what: *self.codec(),

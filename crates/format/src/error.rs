@@ -20,6 +20,8 @@ pub enum What {
     Checkpoint,
     /// A leaf of the usage map.
     UsageLeaf,
+    /// A part of the manifest.
+    Manifest,
     /// A forwarding record.
     Forwarding,
     /// A journal file's header.
@@ -40,6 +42,7 @@ impl fmt::Display for What {
             Self::SegmentIndex => "segment index",
             Self::Checkpoint => "checkpoint",
             Self::UsageLeaf => "usage leaf",
+            Self::Manifest => "manifest",
             Self::Forwarding => "forwarding record",
             Self::JournalHeader => "journal header",
             Self::KeyRing => "key ring",

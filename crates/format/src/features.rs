@@ -5,15 +5,29 @@
 //! bits 8–15  optional: a reader that does not know a set bit may ignore it, and keeps it when it copies
 //! ```
 //!
-//! No bit is assigned in version 1 of any format, so writers set none.
+//! One bit is assigned: 0 of a checkpoint's plain section ([`Features::MANIFEST`]). In all else writers set none.
 
 /// The feature flags of one encoded thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Features(pub u16);
 
 impl Features {
-    /// What this build writes.
+    /// What this build writes where no bit is assigned.
     pub const NONE: Self = Self(0);
+
+    /// Of a checkpoint: it has a manifest. Required, since the manifest's tree hangs on it: who does not know it would take the tree for
+    /// garbage.
+    pub const MANIFEST: Self = Self(1);
+
+    /// Whether all flags of `other` are set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The flags that are not among `known`.
+    pub const fn without(self, known: Self) -> Self {
+        Self(self.0 & !known.0)
+    }
 
     /// Flags a reader must know.
     const REQUIRED: u16 = 0x00ff;

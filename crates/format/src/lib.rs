@@ -16,6 +16,7 @@ mod features;
 mod forwarding;
 mod ids;
 mod journal;
+mod manifest;
 mod object;
 mod place;
 mod pointer;
@@ -40,6 +41,9 @@ pub use journal::{
     Framing, JOURNAL_HEADER_BYTES, JOURNAL_VERSION, JournalFileHeader, JournalUse, MAX_RECORD_BYTES,
     RECORD_HEAD_BYTES, RECORD_OVERHEAD_BYTES, RECORD_TAIL_BYTES, RecordFrame, RecordScan,
 };
+pub use manifest::{
+    ListedSegment, MANIFEST_VERSION, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestLeaf, ManifestPart,
+};
 pub use object::{
     Codec, EncodedObject, FetchedObject, Kind, MAX_CHILDREN, MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES,
     MAX_PLAIN_BYTES, MAX_SEALED_BYTES, MIN_OBJECT_BYTES, OBJECT_VERSION, ObjectDraft, ObjectHeader,
@@ -47,7 +51,8 @@ pub use object::{
     encode_object, relocate_children,
 };
 pub use place::{
-    CHECKPOINTS, FIRST_FREE_INODE, INODE_MAP, MAX_LEVEL, ORPHAN_MAP, Place, ROOT_DIRECTORY, USAGE_MAP,
+    CHECKPOINTS, FIRST_FREE_INODE, INODE_MAP, MANIFEST, MAX_LEVEL, ORPHAN_MAP, Place, ROOT_DIRECTORY,
+    USAGE_MAP,
 };
 pub use pointer::{Child, Location, Pointer};
 pub use segment::{

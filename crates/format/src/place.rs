@@ -8,6 +8,7 @@
 //! inode 1   the orphan map: inodes unlinked but still open
 //! inode 2   the usage map: live bytes per segment, a hint for the cleaner
 //! inode 3   checkpoints: leaf v is the checkpoint of version v (in no map; the anchor points to it)
+//! inode 4   the manifest: segments that must exist
 //! inode 16  the root directory; user inodes follow
 //! ```
 
@@ -21,6 +22,8 @@ pub const ORPHAN_MAP: u64 = 1;
 pub const USAGE_MAP: u64 = 2;
 /// The inode number under which checkpoints stand, at the index of their version.
 pub const CHECKPOINTS: u64 = 3;
+/// The inode number under which the manifest of segments stands.
+pub const MANIFEST: u64 = 4;
 /// The inode of every volume's root directory. Numbers below it that are not named above are reserved.
 pub const ROOT_DIRECTORY: u64 = 16;
 /// The first inode number given to a user's file.
@@ -59,6 +62,7 @@ impl fmt::Display for Place {
             (INODE_MAP, _) => write!(formatter, "inode map, level {level}, node {index}"),
             (ORPHAN_MAP, _) => write!(formatter, "orphan map, level {level}, index {index}"),
             (USAGE_MAP, _) => write!(formatter, "usage map, level {level}, index {index}"),
+            (MANIFEST, _) => write!(formatter, "manifest, level {level}, index {index}"),
             (CHECKPOINTS, _) => write!(formatter, "checkpoint of version {index}"),
             (_, 0) => write!(formatter, "inode {inode}, block {index}"),
             (_, _) => write!(formatter, "inode {inode}, level {level}, node {index}"),

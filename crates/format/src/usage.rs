@@ -12,13 +12,13 @@
 //! ```
 //!
 //! The figure is a hint: an error in it costs the cleaner work, never anybody data. It counts what the head points to and
-//! nothing that only a snapshot needs; not checkpoints, the usage map itself and the nodes of the orphan map, which every
-//! commit writes anew ([`UsageLeaf::counts`]). A leaf that is missing stands for 128 zeros, so a segment nobody needs costs nothing.
+//! nothing that only a snapshot needs; not checkpoints, the usage map itself, the manifest and the nodes of the orphan map, which (but
+//! for the manifest, written after the usage map) every commit writes anew ([`UsageLeaf::counts`]). A leaf that is missing stands for 128 zeros, so a segment nobody needs costs nothing.
 //! Segments beyond the two bounds have no place in the map; the cleaner then looks for itself.
 
 use crate::{
-    CHECKPOINTS, Features, FormatError, Kind, ORPHAN_MAP, Place, SegmentId, USAGE_MAP, VerifiedObject, What,
-    WriterId, cursor::Cursor,
+    CHECKPOINTS, Features, FormatError, Kind, MANIFEST, ORPHAN_MAP, Place, SegmentId, USAGE_MAP,
+    VerifiedObject, What, WriterId, cursor::Cursor,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -84,7 +84,7 @@ impl UsageLeaf {
     /// later, and counting it would change the map that counts it.
     pub const fn counts(place: Place) -> bool {
         match place.inode {
-            USAGE_MAP | CHECKPOINTS => false,
+            USAGE_MAP | CHECKPOINTS | MANIFEST => false,
             ORPHAN_MAP => place.level == 0,
             _ => true,
         }

@@ -24,7 +24,8 @@ impl FormatVersions {
     }
 }
 
-/// Those of this crate.
+/// Those of this crate. Not the manifest's: a build that does not know it refuses the checkpoint that has one, and in all other volumes nobody
+/// writes one.
 pub const FORMATS: [FormatVersions; 6] = [
     FormatVersions::new(
         "object",

@@ -35,6 +35,12 @@ fn check(bytes: &Bytes) {
         "forwarding record of {} bytes",
         bytes.len()
     );
+    let manifest = || (ManifestLeaf::from_plain(bytes), ListedSegment::from_bytes(bytes));
+    assert!(
+        allocated_by(manifest) <= limit,
+        "manifest leaf of {} bytes",
+        bytes.len()
+    );
     let record = || (JournalFileHeader::decode(bytes), framing().next(bytes, 0));
     assert!(allocated_by(record) <= limit, "record of {} bytes", bytes.len());
 }

@@ -114,6 +114,10 @@ fn as_many_snapshots_as_promised_fit() {
         snapshots: (0..MAX_SNAPSHOTS as u64).map(snapshot).collect(),
         cleaner_sequence: 0,
         committed_at_ms: 0,
+        manifest: Some(ManifestPart {
+            root: Some(root),
+            ..ManifestPart::default()
+        }),
     };
     let object = checkpoint_object(&checkpoint);
     let verified = decode_object(object.bytes)

@@ -100,6 +100,7 @@ fn two_objects() -> Vec<EncodedObject> {
             snapshots: Vec::new(),
             cleaner_sequence: 0,
             committed_at_ms: 0,
+            manifest: None,
         })
     };
     vec![checkpoint(1), checkpoint(2)]

@@ -121,7 +121,47 @@ fn checkpoint() -> Checkpoint {
         }],
         cleaner_sequence: 6,
         committed_at_ms: 1_700_000_001_000,
+        manifest: None,
     }
+}
+
+fn manifest_entry(byte: u8) -> ManifestEntry {
+    ManifestEntry {
+        length: 0x0012_3400 + u32::from(byte),
+        segment_hash: [byte; 32],
+        index_hash: [byte ^ 0xff; 32],
+        birth: Version(0x0607),
+    }
+}
+
+fn checkpoint_with_manifest() -> Checkpoint {
+    let listed = |sequence, entry| ListedSegment {
+        segment: SegmentId { sequence, ..SEGMENT },
+        entry,
+    };
+    Checkpoint {
+        manifest: Some(ManifestPart {
+            root: Some(root(5, 4)),
+            newest_round: 0x0102_0304,
+            listed: vec![
+                listed(3, manifest_entry(0x31)),
+                listed(0x0405, ManifestEntry::unread(Version(8))),
+            ],
+        }),
+        ..checkpoint()
+    }
+}
+
+fn manifest_leaf() -> ManifestLeaf {
+    let mut leaf = ManifestLeaf::default();
+    for (slot, entry) in [
+        (127, manifest_entry(2)),
+        (0, manifest_entry(1)),
+        (9, ManifestEntry::unread(Version(2))),
+    ] {
+        leaf.insert(slot, entry);
+    }
+    leaf
 }
 
 fn checkpoint_object() -> EncodedObject {
@@ -234,6 +274,16 @@ fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "The plain section of a leaf of the usage map",
             usage_leaf().to_plain().to_vec(),
         ),
+        (
+            "manifest-leaf",
+            "The plain section of a leaf of the manifest",
+            manifest_leaf().to_plain().to_vec(),
+        ),
+        (
+            "checkpoint-with-manifest",
+            "The plain section of a checkpoint with a manifest",
+            checkpoint_with_manifest().to_plain_and_children().0.to_vec(),
+        ),
     ]
 }
 
@@ -327,4 +377,13 @@ fn forwarding_records_of_version_1_are_read() {
 #[test]
 fn usage_leaves_of_version_1_are_read() {
     assert_eq!(UsageLeaf::from_plain(&vector("usage-leaf")), Ok(usage_leaf()));
+    assert_eq!(
+        ManifestLeaf::from_plain(&vector("manifest-leaf")),
+        Ok(manifest_leaf())
+    );
+    let (_, children) = checkpoint_with_manifest().to_plain_and_children();
+    assert_eq!(
+        Checkpoint::from_plain_and_children(&vector("checkpoint-with-manifest"), &children),
+        Ok(checkpoint_with_manifest())
+    );
 }

@@ -119,6 +119,7 @@ impl World {
             mover: (mover, registered),
             segments: vec![(id(sequence), retired)],
             proposals: Vec::new(),
+            written: None,
         };
         let outcome = self.anchor.retire(retirement).await.unwrap();
         assert_eq!(outcome, RetirementOutcome::Done);

@@ -4,6 +4,7 @@ use crate::{
     checkpoint::{CheckpointPayload, Packer, build, pack_checkpoint},
     error::VolumeError,
     journal::Journal,
+    manifest::Manifest,
     ownership_statement::{OwnershipStatement, RootSigner, StatementKind},
     parts::Parts,
     rekey::RekeyState,
@@ -21,6 +22,9 @@ pub(crate) struct NewBranch {
     pub previous: Option<firn_format::Uid>,
     pub fork: Option<firn_format::ForkPoint>,
     pub block_bytes: u32,
+    /// Which segments must exist, if the branch is to say so. What a salvage clone began with its origin's owner may have written anew
+    /// since, so it has none.
+    pub manifest: Manifest,
 }
 
 /// The first version of a branch that leaves another at `fork`. Births are compared with versions to find the one snapshot in
@@ -60,7 +64,7 @@ pub(crate) async fn commit_branch(
     mut packer: Packer,
     state: &mut State,
     mut orphans: BTreeMap<u64, Pointer>,
-    branch: NewBranch,
+    mut branch: NewBranch,
 ) -> Result<Root, VolumeError> {
     let orphan_map = pack_dirty(&mut packer, None, state, &mut orphans, branch.block_bytes).await?;
     let mut usage = match branch.previous {
@@ -69,6 +73,7 @@ pub(crate) async fn commit_branch(
         Some(_) => UsageMap::default(),
     };
     let usage = usage.write(&mut packer, None).await?;
+    let manifest = branch.manifest.write(&mut packer, &[]).await?;
     let committed_at_ms = parts.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: parts.family(),
@@ -84,6 +89,7 @@ pub(crate) async fn commit_branch(
         snapshots: Vec::new(),
         cleaner_sequence: 0,
         committed_at_ms,
+        manifest,
     };
     // `pack_dirty` has installed what it built, so the state's sum is exact.
     let payload = CheckpointPayload {

@@ -7,7 +7,7 @@
 
 mod build;
 mod compressibility;
-mod confirm;
+pub(crate) mod confirm;
 mod error;
 mod packer;
 mod payload;

@@ -14,6 +14,7 @@ use crate::{
     error::{DETACHED, FOLLOWS, VolumeError},
     journal::Sequence,
     local::LocalState,
+    manifest::Manifest,
     merge::state::{MergeState, MergeStatus},
     owner_signer::OwnerSigner,
     ownership_statement::RootSigner,
@@ -49,6 +50,8 @@ pub(crate) struct CheckpointerState {
     pub merge: MergeState,
     /// Live bytes of segments.
     pub usage: UsageMap,
+    /// Segments that must exist.
+    pub manifest: Manifest,
 }
 
 impl CheckpointerState {

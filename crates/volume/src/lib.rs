@@ -28,6 +28,7 @@ pub mod journal;
 mod kept_checkpoint;
 mod load;
 mod local;
+mod manifest;
 mod member;
 mod merge;
 pub mod objects;

@@ -3,6 +3,7 @@
 use crate::{
     checkpoint::{CheckpointPayload, HISTORY_MAX, SealedSnapshot},
     error::VolumeError,
+    manifest::Manifest,
     objects::{Object, Objects, ReadError},
     parts::file_system_id,
     read_view::decode_inode,
@@ -29,6 +30,8 @@ pub(crate) struct LoadedRoot {
     pub cleaner_sequence: u64,
     /// The usage map.
     pub usage: Option<TreeRoot>,
+    /// The manifest.
+    pub manifest: Manifest,
 }
 
 /// A checkpoint that was read, without its orphans.
@@ -65,7 +68,9 @@ pub(crate) async fn load_root(
         location: root.location,
     };
     let object = read_checkpoint(objects, family, root.version, pointer).await?;
-    load_checkpoint(objects, volume, (root.version, root.uid), &object).await
+    let mut loaded = load_checkpoint(objects, volume, (root.version, root.uid), &object).await?;
+    loaded.manifest.lies_in(root.location.segment, root.version);
+    Ok(loaded)
 }
 
 /// What a checkpoint object says, and its orphans.
@@ -116,6 +121,7 @@ pub(crate) async fn load_checkpoint(
         history,
         cleaner_sequence: checkpoint.cleaner_sequence,
         usage: checkpoint.usage,
+        manifest: Manifest::found(checkpoint.manifest),
     })
 }
 

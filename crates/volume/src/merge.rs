@@ -27,6 +27,7 @@ pub(crate) mod state;
 use crate::{
     checkpoint::{BuiltCheckpoint, CheckpointError, Packer, ToPack},
     checkpointer::CheckpointerState,
+    manifest::Manifest,
     objects::{Objects, ReadError},
     state::{Retained, Snapshot},
     tree::{self, Update},
@@ -35,8 +36,8 @@ use crate::{
 };
 use bytes::Bytes;
 use firn_format::{
-    Checkpoint, Child, INODE_MAP, Kind, Location, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, UsageLeaf,
-    checkpoint_place, radix,
+    Checkpoint, Child, INODE_MAP, Kind, Location, MANIFEST, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP,
+    UsageLeaf, checkpoint_place, radix,
 };
 use futures::{FutureExt, future::BoxFuture};
 pub(crate) use memory::forget_old_places;
@@ -111,7 +112,8 @@ pub(crate) async fn step(
     // What was just built is read again by the walk.
     packer.finish().await?;
     let under_way = own.merge.under_way.as_mut().expect("just begun");
-    match walk(inner, packer, built, snapshots, under_way, &mut own.usage.root).await {
+    let maps = (&mut own.usage.root, &mut own.manifest);
+    match walk(inner, packer, built, snapshots, under_way, maps).await {
         Ok(next_inode) => Ok(Some(Step { sequence, next_inode })),
         Err(NotMerged::Refused(why)) => {
             note_refusal(own, sequence, why);
@@ -183,7 +185,7 @@ async fn walk(
     built: &mut BuiltCheckpoint,
     snapshots: &mut [Snapshot],
     under_way: &mut UnderWay,
-    usage: &mut Option<TreeRoot>,
+    (usage, manifest): (&mut Option<TreeRoot>, &mut Manifest),
 ) -> Result<Option<u64>, NotMerged> {
     let theirs = &under_way.theirs;
     let mut walk = Walk {
@@ -204,10 +206,14 @@ async fn walk(
     }
     let (mut orphans, mut orphan_pointers) = (built.orphans, built.orphan_pointers.clone());
     let mut roots: Vec<(usize, Retained)> = Vec::new();
-    let mut usage_map = *usage;
+    let (mut usage_map, mut manifest_root) = (*usage, manifest.root());
     if walk.stopped_at.is_none() {
         if let (Some(own), Some(other)) = (usage_map, theirs.usage) {
             usage_map = Some(walk.tree(USAGE_MAP, own, other).await?);
+        }
+        let of_theirs = theirs.manifest.as_ref().and_then(|manifest| manifest.root);
+        if let (Some(own), Some(other)) = (manifest_root, of_theirs) {
+            manifest_root = Some(walk.tree(MANIFEST, own, other).await?);
         }
         if let Some(other) = theirs.orphans {
             walk.orphans(&mut orphan_pointers, &other).await?;
@@ -231,6 +237,9 @@ async fn walk(
     // Nothing of it was kept before this line.
     let (stopped_at, adopted, rewritten) = (walk.stopped_at, walk.adopted, walk.rewritten);
     *usage = usage_map;
+    if let Some(root) = manifest_root {
+        manifest.set_root(root);
+    }
     (built.inode_map, built.orphans, built.orphan_pointers) = (inode_map, orphans, orphan_pointers);
     for (at, retained) in roots {
         snapshots[at].retained = Some(retained);
@@ -348,7 +357,7 @@ impl Walk<'_> {
             let mut children = node.header.children.clone();
             if place.level == 1
                 && !in_a_map_of_inodes
-                && place.inode != USAGE_MAP
+                && !matches!(place.inode, USAGE_MAP | MANIFEST)
                 && let Some(moved) = self.moves.of_leaves(&self.objects, &children).await?
             {
                 return self.leaves_moved(place, own, children, moved).await;

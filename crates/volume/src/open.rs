@@ -12,6 +12,7 @@ use crate::{
     kept_checkpoint,
     load::load_root,
     local::LocalState,
+    manifest::Manifest,
     objects::Objects,
     ownership_statement::{OwnershipStatement, RootSigner, StatementKind},
     parts::{Parts, file_system_id},
@@ -35,6 +36,9 @@ pub struct FormatOptions {
     pub root_mode: u32,
     /// Whose it is: uid and gid.
     pub root_owner: (u32, u32),
+    /// Whether it says which segments must exist (decision 0171). Not by default: cleaners and edges of the release before stop at such a
+    /// volume.
+    pub manifest: bool,
 }
 
 impl Default for FormatOptions {
@@ -43,6 +47,7 @@ impl Default for FormatOptions {
             block_bytes: 32 << 10,
             root_mode: 0o755,
             root_owner: (0, 0),
+            manifest: false,
         }
     }
 }
@@ -82,11 +87,16 @@ impl Volume {
         let root = root_inode(ROOT_DIRECTORY, options.root_mode, options.root_owner, now);
         state.create_root(&root, now);
         let block_bytes = options.block_bytes;
+        let manifest = match options.manifest {
+            true => Manifest::of_new_volume(parts.anchor.cleaner_round().await?.0.round),
+            false => Manifest::default(),
+        };
         let base = NewBranch {
             version: Version(1),
             previous: None,
             fork: None,
             block_bytes,
+            manifest,
         };
         let objects = parts.objects(config).await?;
         let tenure = WriterTenure::Owner {
@@ -94,7 +104,11 @@ impl Volume {
             epoch: ownership.epoch(),
         };
         let writer = parts.anchor.next_writer_for(tenure).await?;
-        let packer = Packer::new(parts.packer(config, &objects, writer), base.version);
+        let context = parts.packer(config, &objects, writer);
+        if options.manifest {
+            context.finished.want();
+        }
+        let packer = Packer::new(context, base.version);
         commit_branch(parts, ownership, packer, &mut state, BTreeMap::new(), base).await?;
         Ok(())
     }

@@ -4,6 +4,7 @@ use crate::{
     checkpoint::{PackerContext, UploadProgress},
     config::VolumeConfig,
     error::VolumeError,
+    manifest::FinishedSegments,
     objects::{Objects, ObjectsConfig},
 };
 use firn_anchor::Anchor;
@@ -74,6 +75,7 @@ impl Parts {
             compression: config.compression,
             compressibility: Arc::default(),
             progress: Arc::new(UploadProgress::default()),
+            finished: FinishedSegments::default(),
         }
     }
 }

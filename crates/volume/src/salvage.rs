@@ -16,6 +16,7 @@ use crate::{
     kept_checkpoint,
     load::{load_root, read_checkpoint},
     local::{LocalState, journal_directory},
+    manifest::Manifest,
     objects::{Objects, ReadError},
     ownership_statement::StatementKind,
     parts::Parts,
@@ -299,6 +300,7 @@ async fn salvage_onto(
                 uid: root.uid,
             }),
             block_bytes,
+            manifest: Manifest::default(),
         };
         let (state, orphans) = (&mut loaded.state, loaded.orphan_pointers);
         commit_branch(&clone, ownership, packer, state, orphans, branch).await?;

@@ -121,6 +121,9 @@ impl Start {
         self.loaded.state.forgets_truncation = firn_env::planted!("volume.forget_truncation");
         env.fault_point("recover.before_replay").await;
         let packer = self.parts.packer(&self.config, &self.objects, self.writer);
+        if self.loaded.manifest.is_kept() && self.ownership.is_some() {
+            packer.finished.want();
+        }
         let mut replaying = Replaying {
             state: &mut self.loaded.state,
             objects: &self.objects,
@@ -153,6 +156,7 @@ impl Start {
             history: loaded.history,
             merge: MergeState::new(loaded.cleaner_sequence),
             usage: UsageMap::found(loaded.usage, replayed_usage),
+            manifest: loaded.manifest,
         });
         let times = CheckpointTimes {
             dirty_since,

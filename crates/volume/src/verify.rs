@@ -20,7 +20,7 @@ use crate::{
     volume::Volume,
 };
 use firn_format::{
-    INODE_MAP, KeyEpoch, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, SegmentId, TreeRoot, USAGE_MAP,
+    INODE_MAP, KeyEpoch, MANIFEST, ORPHAN_MAP, Place, Pointer, ROOT_DIRECTORY, SegmentId, TreeRoot, USAGE_MAP,
 };
 use leaves::{Leaves, Step, readable};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,7 +131,7 @@ impl Volume {
         progress: Progress<'_>,
     ) -> Result<VerifyReport, VolumeError> {
         let checkpointer = self.inner.checkpointer.owned()?;
-        let (inode_map, orphans, files, snapshots, usage) = {
+        let (inode_map, orphans, files, snapshots, usage, manifest) = {
             // Held by a checkpoint from freeze to install: what is read here belongs to one commit.
             let checkpointer = checkpointer.lock().await;
             let state = self.inner.lock();
@@ -146,6 +146,7 @@ impl Volume {
                 checkpointer.files,
                 snapshots,
                 checkpointer.usage.root,
+                checkpointer.manifest.root(),
             )
         };
         let mut walk = Walk {
@@ -168,7 +169,10 @@ impl Volume {
             walk.inode(place, &pointer, None).await?;
         }
         if let Some(usage) = &usage {
-            walk.usage(usage).await?;
+            walk.map(USAGE_MAP, usage).await?;
+        }
+        if let Some(manifest) = &manifest {
+            walk.map(MANIFEST, manifest).await?;
         }
         if only.is_none() {
             walk.check_links();
@@ -248,12 +252,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The usage map, of which only the keys are of interest: it is a hint, and what is lost of it is counted anew.
-    async fn usage(&mut self, root: &TreeRoot) -> Result<(), ReadError> {
-        let mut leaves = Leaves::of(self.objects, USAGE_MAP, root, None).await?;
+    /// The usage map or the manifest, of which only the keys are of interest: what is lost of the one is counted anew, and the other is an
+    /// auditor's.
+    async fn map(&mut self, inode: u64, root: &TreeRoot) -> Result<(), ReadError> {
+        let mut leaves = Leaves::of(self.objects, inode, root, None).await?;
         while let Some(step) = leaves.next().await? {
             if let Step::Leaf { index, pointer, .. } = step {
-                let leaf = self.objects.get(&pointer, leaf_of(USAGE_MAP, index)).await;
+                let leaf = self.objects.get(&pointer, leaf_of(inode, index)).await;
                 if let Some(leaf) = readable(leaf)? {
                     self.count_epochs([(leaf.header.seal.key_epoch, 1)]);
                 }

@@ -73,8 +73,14 @@ fn damage(report: &AuditReport) -> String {
     let volumes = &report.volumes;
     let sum = |of: fn(&firn_cleaner::VolumeAudit) -> u64| volumes.iter().map(of).sum::<u64>();
     let first = volumes.iter().flat_map(|volume| &volume.damaged).next();
+    let manifests = volumes.iter().filter_map(|volume| volume.manifest.as_ref());
+    let segments: u64 = manifests.map(|manifest| manifest.lost + manifest.altered).sum();
+    let of_manifests = match segments {
+        0 => String::new(),
+        segments => format!(", {segments} segments of the manifest lost or altered"),
+    };
     format!(
-        "{} nodes and {} draws of data lost or damaged{}",
+        "{} nodes and {} draws of data lost or damaged{}{of_manifests}",
         sum(|volume| volume.damaged_nodes),
         sum(|volume| volume.damaged_draws),
         first.map_or_else(String::new, |file| format!(", the first of inode {}", file.inode))

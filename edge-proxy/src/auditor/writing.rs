@@ -54,6 +54,15 @@ fn cost(report: Option<&AuditReport>, prices: &str) -> Cost {
 }
 
 fn audited(volume: &VolumeAudit) -> Audited {
+    // They are of no file: told as the manifest's.
+    let altered = volume
+        .manifest
+        .iter()
+        .flat_map(|manifest| &manifest.altered_segments);
+    let altered = altered.map(|segment| DamageNamed {
+        inode: firn_format::MANIFEST,
+        detail: format!("segment {segment} is not as it was put"),
+    });
     let digits = |text: &str| parse_hex(text).expect("this build's audits have their hashes in hex");
     Audited {
         root: AuditedRoot {
@@ -84,6 +93,7 @@ fn audited(volume: &VolumeAudit) -> Audited {
                 inode: file.inode,
                 detail: file.detail.clone(),
             })
+            .chain(altered)
             .collect(),
         detections: volume
             .detections

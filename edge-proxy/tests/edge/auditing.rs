@@ -86,6 +86,83 @@ async fn an_administrator_is_told_what_the_store_lost_and_what_would_have_been_f
     edge.stop();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_has_an_audit_name_what_was_lost_or_altered_although_no_file_needs_it() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format_with(&["--manifest"]);
+    edge.start(&[]);
+    let files = edge.client().await;
+    files.write("replaced", &noise(1, 300_000)).await;
+    edge.succeed(&["sync"]);
+    let first = cloud.segments();
+    files.write("replaced", &noise(2, 300_000)).await;
+    edge.succeed(&["sync"]);
+    let mut replaced = cloud.segments();
+    replaced.retain(|segment| !first.contains(segment));
+    for number in 0..20 {
+        files.write("replaced", &noise(100 + number, 300_000)).await;
+        edge.succeed(&["sync"]);
+    }
+    let told = edge.succeed(&["audit"]);
+    println!("{told}");
+    assert!(
+        told.contains("  manifest: ") && told.contains("0 are lost, 0 altered"),
+        "{told}"
+    );
+
+    // What was written to the file then was written anew since: a walk over the trees does not miss it.
+    let size = |path: &PathBuf| path.metadata().expect("a segment").len();
+    let victim = replaced.into_iter().max_by_key(size).expect("a segment");
+    // As people are told of it: without the zeros before it.
+    let name = victim.file_name().and_then(|name| name.to_str()).expect("a name");
+    let name = format!("/{}", name.trim_start_matches('0'));
+    let whole = std::fs::read(&victim).expect("a segment");
+    std::fs::remove_file(&victim).expect("removed");
+    edge.succeed(&["verify"]);
+    let told = edge.fail(6, &["audit"]);
+    assert!(
+        told.contains("  lost: segment ") && told.contains(&name),
+        "{name}: {told}"
+    );
+    assert!(told.contains("1 are lost, 0 altered"), "{told}");
+    assert!(!told.contains("  damaged: inode"), "{told}");
+
+    // As long as it was, and another.
+    let mut altered = whole.clone();
+    altered
+        .iter_mut()
+        .skip(52)
+        .step_by(1000)
+        .for_each(|byte| *byte ^= 1);
+    std::fs::write(&victim, &altered).expect("altered");
+    edge.succeed(&["verify"]);
+    let told = edge.fail(6, &["audit", "--challenges", "5000"]);
+    assert!(
+        told.contains("  altered: segment ") && told.contains(&name),
+        "{name}: {told}"
+    );
+    std::fs::write(&victim, &whole[..whole.len() - 1]).expect("cut");
+    let told = edge.fail(6, &["audit"]);
+    assert!(
+        told.contains("  altered: segment ") && told.contains(&name),
+        "{name}: {told}"
+    );
+    std::fs::write(&victim, &whole).expect("brought back");
+    edge.succeed(&["audit"]);
+
+    // What is lost while the edge is off is found after a start, too.
+    edge.stop();
+    std::fs::remove_file(&victim).expect("removed");
+    edge.start(&[]);
+    let told = edge.fail(6, &["audit"]);
+    assert!(
+        told.contains("  lost: segment ") && told.contains(&name),
+        "{name}: {told}"
+    );
+    edge.stop();
+}
+
 /// What is kept of audits on this machine.
 fn kept(edge: &Machine) -> Vec<serde_json::Value> {
     let listed = edge.succeed(&["audit", "list", "--output", "json"]);

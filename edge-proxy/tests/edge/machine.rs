@@ -215,8 +215,14 @@ level = "warn"
     }
 
     pub fn format(&self) {
+        self.format_with(&[]);
+    }
+
+    /// The same with more arguments.
+    pub fn format_with(&self, more: &[&str]) {
         let phrase = self.config.with_file_name("phrase");
-        self.succeed(&["format", "--phrase-file", phrase.to_str().expect("a path")]);
+        let arguments = ["format", "--phrase-file", phrase.to_str().expect("a path")];
+        self.succeed(&[&arguments, more].concat());
     }
 
     /// Starts `run` and waits until it serves.

@@ -16,7 +16,10 @@ impl Tally {
     pub(crate) fn count(&self, call: &AnchorCall, answer: &Result<AnchorAnswer, TableError>) {
         let mut usage = self.0.lock().expect("no panic under this lock");
         match call {
-            AnchorCall::Volumes { .. } | AnchorCall::ListRetired { .. } | AnchorCall::ListDoomed { .. } => {
+            AnchorCall::Volumes { .. }
+            | AnchorCall::ListRetired { .. }
+            | AnchorCall::ListDoomed { .. }
+            | AnchorCall::ListRounds { .. } => {
                 usage.queries += 1;
             }
             call if call.is_read() => usage.gets += 1,

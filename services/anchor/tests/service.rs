@@ -151,6 +151,7 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
             limit: 1,
         },
         AnchorCall::Doomed { segment },
+        AnchorCall::ListRounds { after: 0, limit: 1 },
         AnchorCall::CleanerCursor { sweep: Sweep::Log },
         AnchorCall::CleaningAccount {},
     ];
@@ -194,7 +195,12 @@ fn calls() -> Vec<(AnchorCall, Option<AnchorRole>)> {
             mover_seen: ItemVersion(1),
             segments: Vec::new(),
             proposals: Vec::new(),
+            round: None,
             change_id: [0; 16],
+        },
+        AnchorCall::ForgetRound {
+            round: 1,
+            seen: ItemVersion(1),
         },
         AnchorCall::SeeDoomed {
             segments: vec![seen.clone()],

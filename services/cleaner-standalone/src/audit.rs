@@ -81,12 +81,18 @@ fn damaged(message: String) -> Failure {
 }
 
 fn verdict(report: &AuditReport) -> Result<(), Failure> {
-    let damage: Vec<&str> = report
-        .volumes
-        .iter()
+    let volumes = || report.volumes.iter();
+    let manifests = || volumes().filter_map(|volume| volume.manifest.as_ref());
+    let lost = volumes()
+        .flat_map(|volume| &volume.lost_segments)
+        .map(|segment| format!("segment {segment} is lost"));
+    let altered = manifests()
+        .flat_map(|manifest| &manifest.altered_segments)
+        .map(|segment| format!("segment {segment} is not as it was put"));
+    let files = volumes()
         .flat_map(|volume| &volume.damaged)
-        .map(|file| file.detail.as_str())
-        .collect();
+        .map(|file| file.detail.clone());
+    let damage: Vec<String> = files.chain(lost).chain(altered).collect();
     if !report.is_intact() {
         return Err(damaged(format!("lost or damaged: {}", damage.join("; "))));
     }

@@ -59,6 +59,7 @@ impl History {
             Err(TaskEnded) => return self.after_crash_unplanned(&machine, "verify"),
         }
         machine.crash();
+        self.check_manifests(true).await;
         self.system.spoil_cache(home.edge, true);
         let mut cold = Home {
             edge: home.edge,
@@ -81,6 +82,23 @@ impl History {
         }
         self.open(&mut cold, random).await;
         self.collect(&home.oracle);
+    }
+
+    /// Nobody serves: manifests are right. At the end nothing else is needed, either.
+    pub(crate) async fn check_manifests(&self, is_end: bool) {
+        self.system.pause_cleaners(true);
+        for wrong in self.system.check_manifests().await {
+            self.fail(wrong);
+        }
+        self.count("manifests checked");
+        if is_end && !self.has_failed() {
+            match self.system.delete_unlisted().await {
+                Ok(0) => {}
+                Ok(_) => self.count("unlisted segments deleted"),
+                Err(error) => self.fail(format!("what no manifest has cannot be deleted: {error}")),
+            }
+        }
+        self.system.pause_cleaners(false);
     }
 
     fn after_crash_unplanned(&self, machine: &Machine, when: &str) {

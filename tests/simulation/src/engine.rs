@@ -6,6 +6,7 @@
 use crate::{
     bad_line::{fair_store, fair_table, rough_store, rough_table},
     cleaners::Cleaners,
+    manifests::Manifests,
     oracle::is_trouble,
     rekeying::{self, Ring},
     system::{Branch, Running, SnapshotRefusal, StartError, System, Weather},
@@ -90,6 +91,7 @@ pub struct Engine {
     ring: Ring,
     config: VolumeConfig,
     format: FormatOptions,
+    manifests: Manifests,
 }
 
 impl Engine {
@@ -131,7 +133,9 @@ impl Engine {
         let cleaners = random
             .chance(3, 4)
             .then(|| Cleaners::start(simulation, &bucket, &table, FAMILY, random));
+        let anchor = Anchor::new(table.connect(&world), world.clone(), FAMILY);
         Self {
+            manifests: Manifests::new(&world, &bucket, anchor, FAMILY),
             edges,
             cleaners,
             table,
@@ -139,6 +143,8 @@ impl Engine {
             config,
             format: FormatOptions {
                 block_bytes: *random.pick(&[4 << 10, 8 << 10, 32 << 10]),
+                // Not drawn, so that a seed goes on to be the history that it was.
+                manifest: !simulation.seed().is_multiple_of(4),
                 ..FormatOptions::default()
             },
         }
@@ -389,6 +395,14 @@ impl System for Engine {
 
     fn has_snapshots(&self) -> bool {
         true
+    }
+
+    async fn check_manifests(&self) -> Vec<String> {
+        self.manifests.check().await
+    }
+
+    async fn delete_unlisted(&self) -> Result<u64, String> {
+        self.manifests.delete_others().await
     }
 
     fn pause_cleaners(&self, paused: bool) {

@@ -183,7 +183,7 @@ impl History {
         }
     }
 
-    fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         !self.lock().failures.is_empty()
     }
 
@@ -254,6 +254,10 @@ impl History {
                 LifeEnd::GaveUp => return,
             }
             self.between_lives(&branch, &mut random);
+            self.check_manifests(false).await;
+            if self.has_failed() {
+                return;
+            }
             if !self.clones.is_empty() && random.chance(2, 3) {
                 clones::visit(&self, &workload, &mut random).await;
                 if self.has_failed() {

@@ -17,6 +17,7 @@ pub mod engine;
 pub mod history;
 mod judged;
 mod life;
+mod manifests;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod operation;

@@ -12,7 +12,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 35] = [
+pub const MUTANTS: [&str; 42] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // A start writes over the last journal file it found instead of opening a new one (I6). Going on in it with the same
@@ -82,6 +82,20 @@ pub const MUTANTS: [&str; 35] = [
     "cleaner.orphans_by_age",
     // A forwarding record goes as soon as its segment is deleted.
     "cleaner.prune_at_once",
+    // An entry is forgotten when the tree takes over what waits in the checkpoint.
+    "volume.manifest_forgets_at_merge",
+    // A segment leaves the manifest that no round retired.
+    "volume.manifest_drops_unretired",
+    // The hash in a manifest is not that of all bytes that were put.
+    "volume.manifest_hashes_other_bytes",
+    // After a start the segment of the root's checkpoint is not entered.
+    "volume.manifest_forgets_tail",
+    // What a round wrote is not taken in.
+    "volume.manifest_ignores_written",
+    // A retirement leaves no round.
+    "cleaner.retire_untold",
+    // A round is forgotten before every manifest has it.
+    "cleaner.forget_rounds_at_once",
     // Objects newer than the head are judged like the others.
     "cleaner.judge_uncommitted",
 ];

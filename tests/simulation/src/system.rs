@@ -57,6 +57,14 @@ pub trait System: Send + Sync {
     }
     /// Stops whoever cleans the bucket, or lets them go on.
     fn pause_cleaners(&self, _paused: bool) {}
+    /// What is wrong with the manifests of segments while nobody serves and nobody cleans.
+    async fn check_manifests(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Deletes what no manifest says must exist, and tells how much that was.
+    async fn delete_unlisted(&self) -> Result<u64, String> {
+        Ok(0)
+    }
     /// What cleaners did, and what they found wrong, since the last call.
     fn take_cleaners_findings(&self) -> (BTreeMap<&'static str, u64>, Vec<String>) {
         Default::default()

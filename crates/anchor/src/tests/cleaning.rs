@@ -5,7 +5,10 @@ use crate::{
     Anchor, AnchorError, AnchorRole, CleanerRound, Overtaken, OwnerId, Proposal, RetiredSegment, Retirement,
     RetirementOutcome, Sweep, TupleVersion, WriterTenure, retirement_segments,
 };
-use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_format::{
+    FamilyId, ListedSegment, Location, ManifestEntry, OwnershipEpoch, SegmentId, Uid, Version, VolumeId,
+    WriterId,
+};
 use firn_table::{Fault, MemoryTable, MemoryTableClient, TableError};
 use std::sync::Arc;
 
@@ -76,6 +79,7 @@ impl Family {
                 .map(|sequence| (segment(*sequence), retired(mover.0)))
                 .collect(),
             proposals: Vec::new(),
+            written: None,
         }
     }
 }
@@ -297,4 +301,75 @@ fn within_a_services_table_a_cleaner_does_its_work_and_touches_neither_roots_nor
         run(neighbour.undrawn_writer()).unwrap_err(),
         AnchorError::NoSuchFamily { .. }
     ));
+}
+
+#[test]
+fn a_retirement_leaves_its_round_if_it_is_told_what_was_written_and_none_otherwise() {
+    let family = family();
+    let mover = family.cleaner();
+    let listed = |sequence| ListedSegment {
+        segment: segment(sequence),
+        entry: ManifestEntry::unread(Version(0)),
+    };
+    let with = |written, sequences: &[u64]| Retirement {
+        written,
+        ..family.retirement(mover, sequences)
+    };
+    let retire = |retirement| run(family.anchor.retire(retirement)).unwrap();
+    assert_eq!(retire(with(None, &[1])), RetirementOutcome::Done);
+    let stalled = with(Some(vec![listed(90)]), &[2]);
+    assert_eq!(
+        retire(with(Some(vec![listed(100), listed(101)]), &[3, 4])),
+        RetirementOutcome::Done
+    );
+    assert_eq!(retire(stalled), RetirementOutcome::Overtaken);
+    assert_eq!(retire(with(Some(Vec::new()), &[5])), RetirementOutcome::Done);
+
+    let rounds = |after, limit| run(family.anchor.list_rounds(after, limit)).unwrap();
+    let all = rounds(0, 10);
+    let told: Vec<_> = all
+        .iter()
+        .map(|stored| {
+            (
+                stored.number,
+                stored.round.retired.clone(),
+                stored.round.written.clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (2, vec![segment(3), segment(4)], vec![listed(100), listed(101)]),
+            (3, vec![segment(5)], Vec::new()),
+        ],
+        "that of the one that was overtaken is not there, nor one of who told nothing"
+    );
+    assert_eq!(rounds(2, 10), all[1..]);
+    assert_eq!(rounds(0, 1), all[..1]);
+    run(family.anchor.forget_round(&all[0])).unwrap();
+    run(family.anchor.forget_round(&all[0])).unwrap();
+    assert_eq!(rounds(0, 10), all[1..]);
+}
+
+#[test]
+fn the_largest_retirement_fits_into_one_transaction_with_its_round() {
+    let family = family();
+    let mover = family.cleaner();
+    let sequences: Vec<u64> = (0..retirement_segments(0) as u64).collect();
+    let largest = Retirement {
+        written: Some(Vec::new()),
+        ..family.retirement(mover, &sequences)
+    };
+    assert_eq!(
+        run(family.anchor.retire(largest)).unwrap(),
+        RetirementOutcome::Done
+    );
+    assert_eq!(
+        run(family.anchor.list_rounds(0, 9)).unwrap()[0]
+            .round
+            .retired
+            .len(),
+        sequences.len()
+    );
 }

@@ -3,11 +3,14 @@
 use super::support::Dice;
 use crate::{
     AnchorAnswer, AnchorCall, CleanerRound, Cover, FamilyTuple, HandoverRecord, Heartbeat, Owner, OwnerId,
-    Proposal, RememberedRoot, RetainedRoot, RetiredSegment, Root, TupleError, UsageChange, VolumeChange,
-    VolumeTuple, Want, WriterTenure, WriterTuple,
+    Proposal, RememberedRoot, RetainedRoot, RetiredSegment, RetirementRound, Root, TupleError, UsageChange,
+    VolumeChange, VolumeTuple, Want, WriterTenure, WriterTuple,
 };
 use firn_env::Random;
-use firn_format::{FamilyId, Location, OwnershipEpoch, SegmentId, Uid, Version, VolumeId, WriterId};
+use firn_format::{
+    FamilyId, ListedSegment, Location, ManifestEntry, OwnershipEpoch, SegmentId, Uid, Version, VolumeId,
+    WriterId,
+};
 
 fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
@@ -415,6 +418,53 @@ fn retired() -> RetiredSegment {
     }
 }
 
+fn round() -> RetirementRound {
+    let segment = |sequence| SegmentId {
+        writer: WriterId(7),
+        sequence,
+    };
+    RetirementRound {
+        retired_at_ms: 2,
+        retired: vec![segment(3), segment(1)],
+        written: vec![ListedSegment {
+            segment: segment(9),
+            entry: ManifestEntry {
+                length: 0x0001_0203,
+                segment_hash: [0xaa; 32],
+                index_hash: [0xbb; 32],
+                birth: Version(0),
+            },
+        }],
+    }
+}
+
+#[test]
+fn a_round_of_retirement_is_these_bytes() {
+    let expected = [
+        "014e00",
+        "0200000000000000",
+        "0200",
+        "07000000000000000300000000000000",
+        "07000000000000000100000000000000",
+        "0100",
+        "07000000000000000900000000000000",
+        "03020100",
+        &"aa".repeat(32),
+        &"bb".repeat(32),
+        "0000000000000000",
+    ]
+    .concat();
+    assert_eq!(hex(&round().to_bytes()), expected);
+    assert_eq!(RetirementRound::from_bytes(&round().to_bytes()), Ok(round()));
+    let mut talkative = round().to_bytes().to_vec();
+    talkative[11..13].copy_from_slice(&2000u16.to_le_bytes());
+    talkative.resize(13 + 2000 * 16 + 2, 0);
+    assert!(
+        RetirementRound::from_bytes(&talkative).is_err(),
+        "more segments than a round tells of"
+    );
+}
+
 /// Every cut and every flag byte of a tuple is refused with an error, never a panic.
 #[test]
 fn shared_tuples_that_are_cut_or_flagged_are_refused() {
@@ -433,6 +483,7 @@ fn shared_tuples_that_are_cut_or_flagged_are_refused() {
     }
     check(&proposal().to_bytes(), Proposal::from_bytes);
     check(&retired().to_bytes(), RetiredSegment::from_bytes);
+    check(&round().to_bytes(), RetirementRound::from_bytes);
     check(&CleanerRound::default().to_bytes(), CleanerRound::from_bytes);
     let mut backwards = proposal();
     backwards.chained_from = 6;

@@ -193,10 +193,13 @@ async fn report_damages(
         }
     }
     report.add_more(more_drawn, more);
-    report.damaged_segments.clone_from(&segments);
+    report.damaged_segments.extend(&segments);
     for segment in segments {
         if is_lost(objects, segment).await? {
-            report.lost_segments.push(segment.to_string());
+            let name = segment.to_string();
+            if !report.lost_segments.contains(&name) {
+                report.lost_segments.push(name);
+            }
         }
     }
     Ok(())

@@ -89,6 +89,58 @@ pub struct VolumeAudit {
     pub is_complete: bool,
     /// How likely damage of some extents would have been found, by the draws that were answered.
     pub detections: Vec<Detection>,
+    /// What the manifest of segments says and the bucket has; `None` of a volume without one, and in reports of old builds.
+    #[serde(default)]
+    pub manifest: Option<ManifestAudit>,
+}
+
+/// A manifest held against the bucket.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ManifestAudit {
+    /// Segments that must exist.
+    pub segments: u64,
+    /// Their bytes, live or not: those of which the draws are.
+    pub bytes: u64,
+    /// Those that a listing shows, with their length.
+    pub shown: u64,
+    /// Bytes that were to be drawn.
+    pub asked: u64,
+    /// Draws whose segment was there and right, as far as it was read.
+    pub intact: u64,
+    /// Segments that are not there.
+    pub lost: u64,
+    /// Segments that are there and not as they were put.
+    pub altered: u64,
+    /// Segments that were found wrong and are not looked at one by one, since there are so many.
+    pub more: u64,
+    /// Segments that were found missing, and had been retired meanwhile.
+    pub released: u64,
+    /// Those that are not as they were put, the first few; the lost ones are among the volume's lost segments.
+    pub altered_segments: Vec<String>,
+    /// Whether all of it was read and each draw was answered.
+    pub is_complete: bool,
+}
+
+impl ManifestAudit {
+    /// Whether nothing that was found is wrong.
+    pub fn is_intact(&self) -> bool {
+        self.lost == 0 && self.altered == 0
+    }
+
+    pub(super) fn add(&mut self, segment: SegmentId, is_lost: bool, report: &mut VolumeAudit) {
+        let (count, named) = match is_lost {
+            true => (&mut self.lost, &mut report.lost_segments),
+            false => (&mut self.altered, &mut self.altered_segments),
+        };
+        *count += 1;
+        let name = segment.to_string();
+        if named.len() < NAMED && !named.contains(&name) {
+            named.push(name);
+        }
+        if report.damaged_segments.len() < NAMED {
+            report.damaged_segments.insert(segment);
+        }
+    }
 }
 
 impl AuditReport {
@@ -106,7 +158,8 @@ impl AuditReport {
 impl VolumeAudit {
     /// Whether nothing that was found is wrong.
     pub fn is_intact(&self) -> bool {
-        self.damaged_draws == 0 && self.damaged_nodes == 0
+        let manifest = self.manifest.as_ref().is_none_or(ManifestAudit::is_intact);
+        self.damaged_draws == 0 && self.damaged_nodes == 0 && manifest
     }
 
     /// Draws that were answered.

@@ -5,7 +5,8 @@
 //!              ├ its writer may still commit it, or a proposal
 //!              │ that nobody merged leads to it ───────────────→ waits for the next repair
 //!              ├ no index in either store ─────────────────────→ beyond repair
-//!              ├ no root needs anything of it, and it is gone ─→ unneeded
+//!              ├ no root needs anything of it, it is gone, and no
+//!              │ manifest has it ──────────────────────────────→ unneeded
 //!              ├ what is needed is right in one store or other → moved into the repairer's own log, retired with a record
 //!              └ something needed is right in neither ─────────→ beyond repair; it stays, and what is right is read as before
 //! ```
@@ -16,7 +17,7 @@
 use super::{Cleaner, Scene};
 use crate::{
     CleanError, Report,
-    branches::Branch,
+    branches::{self, Branch},
     deletion,
     judge::{Fate, Judged, Verdict, judge},
     objects::Objects,
@@ -166,7 +167,7 @@ impl Cleaner {
                 continue;
             }
             let sizes = sizes(objects, segment).await?;
-            let (branches, states) = (&scene.branches, &mut scene.writer_states);
+            let (all, states) = (&scene.branches, &mut scene.writer_states);
             let mut verdict = Verdict::Gone;
             for size_bytes in sizes.values() {
                 let candidate = Candidate {
@@ -175,7 +176,7 @@ impl Cleaner {
                     modified_ms: 0,
                     hint: Hint::default(),
                 };
-                verdict = judge(objects, &self.limits, branches, states, candidate).await?;
+                verdict = judge(objects, &self.limits, all, states, candidate).await?;
                 if !matches!(verdict, Verdict::Unreadable(_) | Verdict::Gone) {
                     break;
                 }
@@ -184,7 +185,8 @@ impl Cleaner {
             match verdict {
                 Verdict::Judged(victim) => {
                     let needed = victim.objects.iter().any(|(_, fate)| *fate != Fate::Dead);
-                    if !needed && !sizes.contains_key("first") {
+                    // A manifest has it until it is retired.
+                    if !needed && !sizes.contains_key("first") && !branches::tell_manifests(all) {
                         repair.unneeded.insert(segment);
                         continue;
                     }

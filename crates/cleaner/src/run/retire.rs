@@ -2,7 +2,7 @@
 
 use super::{Cleaner, MAX_PROPOSALS, Scene};
 use crate::{
-    CleanError, Report,
+    CleanError, Report, branches,
     judge::{Fate, Judged},
     objects::Objects,
     own_log::OwnLog,
@@ -23,6 +23,8 @@ impl Cleaner {
         mut batch: Vec<Judged>,
         report: &mut Report,
     ) -> Result<bool, CleanError> {
+        // What an earlier batch put and did not come to retire anything for is garbage.
+        log.take_written();
         let plans = self.proposals(scene);
         let proposable = plans.keys().copied().collect();
         let relocated = relocate(objects, log, &scene.branches, &proposable, &mut batch).await?;
@@ -101,6 +103,7 @@ impl Cleaner {
             mover: (mover, registered),
             segments,
             proposals,
+            written: branches::tell_manifests(&scene.branches).then(|| log.take_written()),
         };
         let outcome = self.anchor.retire(retirement).await?;
         self.env.fault_point("cleaner.after_retire").await;

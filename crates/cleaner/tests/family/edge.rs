@@ -310,6 +310,7 @@ impl Edge {
             snapshots: snapshots.clone(),
             cleaner_sequence,
             committed_at_ms: world.env.wall().as_millis(),
+            manifest: None,
         };
         let (plain, children) = checkpoint.to_plain_and_children();
         let place = checkpoint_place(version);

@@ -125,6 +125,31 @@ pub fn fork() -> impl Strategy<Value = ForkPoint> {
     })
 }
 
+pub fn manifest_entry() -> impl Strategy<Value = ManifestEntry> {
+    let read = (1..=MAX_SEGMENT_BYTES as u32, any::<([u8; 32], [u8; 32], u64)>());
+    prop_oneof![
+        4 => read.prop_map(|(length, (segment_hash, index_hash, birth))| ManifestEntry {
+            length,
+            segment_hash,
+            index_hash,
+            birth: Version(birth),
+        }),
+        1 => any::<u64>().prop_map(|birth| ManifestEntry::unread(Version(birth))),
+    ]
+}
+
+pub fn manifest_part() -> impl Strategy<Value = ManifestPart> {
+    let listed = proptest::collection::btree_map(segment_id(), manifest_entry(), 0..=MAX_LISTED_SEGMENTS);
+    (option::of(tree_root()), any::<u64>(), listed).prop_map(|(root, newest_round, listed)| ManifestPart {
+        root,
+        newest_round,
+        listed: listed
+            .into_iter()
+            .map(|(segment, entry)| ListedSegment { segment, entry })
+            .collect(),
+    })
+}
+
 pub fn checkpoint() -> impl Strategy<Value = Checkpoint> {
     let ids = any::<([u8; 16], [u8; 16], u64, u64, u64, u64, i64)>();
     let roots = (
@@ -132,12 +157,12 @@ pub fn checkpoint() -> impl Strategy<Value = Checkpoint> {
         option::of(tree_root()),
         option::of(tree_root()),
     );
-    let links = (option::of(uid()), option::of(fork()));
+    let links = (option::of(uid()), option::of(fork()), option::of(manifest_part()));
     (ids, roots, links, vec(snapshot(), 0..5)).prop_map(
         |(
             (family, volume, version, epoch, writer, cleaner_sequence, committed_at_ms),
             (inode_map, orphans, usage),
-            (previous, fork),
+            (previous, fork, manifest),
             snapshots,
         )| Checkpoint {
             family: FamilyId(family),
@@ -153,6 +178,7 @@ pub fn checkpoint() -> impl Strategy<Value = Checkpoint> {
             snapshots,
             cleaner_sequence,
             committed_at_ms,
+            manifest,
         },
     )
 }

@@ -180,7 +180,7 @@ pub(crate) async fn unlisted_up_to(
 }
 
 /// Whether nobody needs it under its name any more.
-pub(super) async fn is_retired(
+pub(crate) async fn is_retired(
     store: &dyn Store,
     anchor: &Anchor,
     family: FamilyId,

@@ -10,6 +10,7 @@ use super::{
     read_back::{Found, compare, tail_of, wait_for_room},
 };
 use crate::{
+    manifest::FinishedSegments,
     objects::{Object, Objects, ReadError},
     usage::UsageChanges,
 };
@@ -17,8 +18,8 @@ use bytes::Bytes;
 use firn_anchor::Anchor;
 use firn_env::{Backoff, Env, Task};
 use firn_format::{
-    Child, Codec, EncodedObject, FamilyId, Kind, Place, Pointer, SegmentBuilder, SegmentId, USAGE_MAP,
-    Version, WriterId,
+    Child, Codec, EncodedObject, FamilyId, Kind, ListedSegment, MANIFEST, ManifestEntry, Place, Pointer,
+    SegmentBuilder, SegmentId, USAGE_MAP, Version, WriterId,
 };
 use firn_seal::{Compression, Keys, ObjectSealer};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
@@ -54,6 +55,8 @@ pub struct PackerContext {
     /// Which files are worth trying it on; shared by all checkpoints.
     pub compressibility: Arc<Compressibility>,
     pub progress: Arc<UploadProgress>,
+    /// Segments for the manifest; shared by all checkpoints.
+    pub finished: FinishedSegments,
 }
 
 /// What the uploads are doing, for `status`.
@@ -76,8 +79,8 @@ pub struct Packer {
     uploads: VecDeque<Task<()>>,
     /// What packing changed of the live bytes of segments.
     usage: UsageChanges,
-    /// Whether what is not in the store yet has objects of the usage map.
-    has_usage_map: bool,
+    /// Whether what is not in the store yet has objects of the usage map or the manifest.
+    has_maps: bool,
 }
 
 /// One object to seal.
@@ -97,7 +100,7 @@ impl Packer {
             open: None,
             uploads: VecDeque::new(),
             usage: UsageChanges::default(),
-            has_usage_map: false,
+            has_maps: false,
         }
     }
 
@@ -256,7 +259,7 @@ impl Packer {
         let (builder, _) = self.open.as_mut().expect("just opened");
         let location = builder.push(&encoded);
         self.usage.add(encoded.header.place, location);
-        self.has_usage_map |= encoded.header.place.inode == USAGE_MAP;
+        self.has_maps |= matches!(encoded.header.place.inode, USAGE_MAP | MANIFEST);
         let full = builder.bytes_used() as u64 >= self.context.segment_bytes;
         let pointer = Pointer {
             uid: encoded.uid,
@@ -286,6 +289,7 @@ impl Packer {
         }
         let id = builder.id();
         let parts = builder.finish();
+        self.note_finished(id, &parts).await;
         wait_for_room(&self.context, parts.iter().map(|part| part.len() as u64).sum()).await;
         let context = self.context.clone();
         self.uploads.push_back(
@@ -296,13 +300,32 @@ impl Packer {
         Ok(())
     }
 
-    /// Makes objects of the usage map readable that were packed a moment ago, by a merge or a rekey: whoever asks the store for what
+    /// Has the manifest know what is in a segment: what is put, whatever the store makes of it.
+    async fn note_finished(&self, segment: SegmentId, parts: &[Bytes]) {
+        let finished = &self.context.finished;
+        if !finished.is_wanted() {
+            return;
+        }
+        let mut hashed = parts.to_vec();
+        if firn_env::planted!("volume.manifest_hashes_other_bytes") {
+            hashed.remove(0);
+        }
+        let birth = self.birth;
+        let entry = self
+            .context
+            .env
+            .compute(move || ManifestEntry::of_parts(&hashed, birth));
+        let entry = entry.await;
+        finished.note(ListedSegment { segment, entry });
+    }
+
+    /// Makes objects of the usage map and the manifest readable that were packed a moment ago, by a merge or a rekey: whoever asks the store for what
     /// is not uploaded yet waits as for what the store shows late, and takes it for lost.
     ///
     /// # Errors
     /// If an upload task died.
-    pub async fn finish_usage_map(&mut self) -> Result<(), CheckpointError> {
-        match self.has_usage_map {
+    pub async fn finish_maps(&mut self) -> Result<(), CheckpointError> {
+        match self.has_maps {
             true => self.finish().await,
             false => Ok(()),
         }
@@ -317,7 +340,7 @@ impl Packer {
         while let Some(upload) = self.uploads.pop_front() {
             upload.await?;
         }
-        self.has_usage_map = false;
+        self.has_maps = false;
         self.context.objects.sync_pins().await;
         Ok(())
     }

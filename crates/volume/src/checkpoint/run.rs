@@ -14,7 +14,9 @@
 use super::{CheckpointError, CheckpointPayload, Packer, build, pack_checkpoint, sealed_snapshots};
 use crate::{
     checkpointer::CheckpointerState,
-    kept_checkpoint, merge, rekey,
+    kept_checkpoint,
+    manifest::newer_rounds,
+    merge, rekey,
     serving::ServingState,
     state::{Retained, Snapshot},
     volume::Inner,
@@ -180,6 +182,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     }
     let proposed = own.merge.proposed_usage(merged.as_ref());
     let usage = own.usage.write(&mut packer, proposed).await?;
+    let rounds = newer_rounds(inner, &mut own.manifest).await;
+    let manifest = own.manifest.write(&mut packer, &rounds).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.checkpointer.packer.family,
@@ -197,6 +201,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
             .as_ref()
             .map_or(own.merge.merged, |step| step.merged(own.merge.merged)),
         committed_at_ms,
+        manifest,
     };
     // The sum was an upper bound until the blocks were built.
     counters.used_bytes = counters.used_bytes.saturating_add_signed(built.used_correction);
@@ -231,6 +236,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     if firn_env::planted!("volume.commit_before_upload") {
         packer.finish().await?;
     }
+    own.manifest.committed(&packer);
     own.version = version;
     own.root = root.uid;
     own.files = payload.counters.files;

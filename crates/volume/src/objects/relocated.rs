@@ -15,7 +15,7 @@
 //! Nodes further up and inodes lead to nodes that the cleaner wrote anew; of those no record tells, and they are small.
 
 use super::{Inner, Object};
-use firn_format::{CHECKPOINTS, Child, INODE_MAP, ORPHAN_MAP, Place, Pointer, USAGE_MAP};
+use firn_format::{CHECKPOINTS, Child, INODE_MAP, MANIFEST, ORPHAN_MAP, Place, Pointer, USAGE_MAP};
 use std::sync::Arc;
 
 /// Moves of one object that are followed: more often than this nothing is moved between two merges that are remembered.
@@ -25,7 +25,10 @@ const RECORDS_FETCHED: usize = 2;
 
 /// Whether the place is in the map of a file, where leaves are moved and never written anew by a cleaner.
 fn is_of_a_file(place: Place) -> bool {
-    !matches!(place.inode, INODE_MAP | ORPHAN_MAP | USAGE_MAP | CHECKPOINTS)
+    !matches!(
+        place.inode,
+        INODE_MAP | ORPHAN_MAP | USAGE_MAP | CHECKPOINTS | MANIFEST
+    )
 }
 
 impl Inner {

@@ -61,6 +61,8 @@ pub(crate) enum Tree {
     Inodes = 0,
     Orphans = 1,
     Usage = 2,
+    /// Of volumes that have a manifest.
+    Manifest = 3,
 }
 
 /// How a rekey ended.
@@ -207,6 +209,7 @@ impl RekeyState {
                         0 => Tree::Inodes,
                         1 => Tree::Orphans,
                         2 => Tree::Usage,
+                        3 => Tree::Manifest,
                         _ => return Err(input.error()),
                     },
                     leaf: input.u64()?,

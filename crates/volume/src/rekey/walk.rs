@@ -21,7 +21,9 @@ use crate::{
     volume::Inner,
 };
 use bytes::Bytes;
-use firn_format::{Child, INODE_MAP, KeyEpoch, Kind, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, radix};
+use firn_format::{
+    Child, INODE_MAP, KeyEpoch, Kind, MANIFEST, ORPHAN_MAP, Place, Pointer, TreeRoot, USAGE_MAP, radix,
+};
 use futures::{FutureExt, future::BoxFuture};
 use std::sync::Arc;
 
@@ -86,6 +88,11 @@ pub(crate) async fn step(
                     *root = walk.tree(USAGE_MAP, *root).await?;
                 }
             }
+            Tree::Manifest => {
+                if let Some(root) = own.manifest.root() {
+                    own.manifest.set_root(walk.tree(MANIFEST, root).await?);
+                }
+            }
         }
         let next = match (walk.stopped_at, cursor.tree) {
             (Some((leaf, block)), tree) => {
@@ -94,8 +101,9 @@ pub(crate) async fn step(
             }
             (None, Tree::Inodes) => Tree::Orphans,
             (None, Tree::Orphans) => Tree::Usage,
-            (None, Tree::Usage) => {
-                cursor.tree = Tree::Usage;
+            (None, Tree::Usage) if own.manifest.root().is_some() => Tree::Manifest,
+            (None, tree @ (Tree::Usage | Tree::Manifest)) => {
+                cursor.tree = tree;
                 break;
             }
         };
@@ -321,7 +329,7 @@ impl Walk<'_> {
                     (child.pointer, place)
                 })
                 .collect();
-            let is_cached = node.inode == USAGE_MAP
+            let is_cached = matches!(node.inode, USAGE_MAP | MANIFEST)
                 || wanted
                     .iter()
                     .any(|(pointer, _)| self.objects.may_have_cached(pointer));

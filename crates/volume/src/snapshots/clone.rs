@@ -14,6 +14,7 @@ use crate::{
     checkpoint::{CheckpointPayload, Packer, PackerContext},
     error::VolumeError,
     journal::Sequence,
+    manifest::FinishedSegments,
     rekey::RekeyState,
     state::VolumeCounters,
     volume::Volume,
@@ -97,8 +98,8 @@ impl Volume {
             }
             Err(error) => return Err(error.into()),
         }
-        let (owner, fork) = {
-            let checkpointer = checkpointer.lock().await;
+        let checkpointer = checkpointer.lock().await;
+        let (owner, fork, mut manifest) = {
             // Still ours: whoever took the volume over may have deleted the snapshot.
             inner.anchor.check(&checkpointer.ownership).await?;
             let root = checkpointer.ownership.root().ok_or(VolumeError::NotFormatted)?;
@@ -114,8 +115,12 @@ impl Volume {
                 version: root.version,
                 uid: root.uid,
             };
-            (inner.checkpointer.local.lock().await.owner, fork)
+            let owner = inner.checkpointer.local.lock().await.owner;
+            (owner, fork, checkpointer.manifest.clone())
         };
+        // Until the clone is committed, the head stays this one: the manifest that the clone begins with is in no snapshot, and a cleaner may take
+        // away what no head has any more.
+        let head_stays = manifest.is_kept().then_some(checkpointer);
         let ownership = inner
             .anchor
             .acquire(volume, owner, &inner.config.owner_name)
@@ -127,9 +132,17 @@ impl Volume {
                 .next_writer_for(WriterTenure::FirstRoot { volume })
                 .await?,
             next_segment: Arc::new(AtomicU64::new(0)),
+            finished: FinishedSegments::default(),
             ..inner.checkpointer.packer.clone()
         };
-        let packer = Packer::new(context, version);
+        if manifest.is_kept() {
+            context.finished.want();
+        }
+        let mut packer = Packer::new(context, version);
+        let manifest = manifest
+            .write(&mut packer, &[])
+            .await
+            .map_err(VolumeError::from)?;
         let checkpoint = Checkpoint {
             family: inner.checkpointer.packer.family,
             volume,
@@ -144,6 +157,7 @@ impl Volume {
             snapshots: Vec::new(),
             cleaner_sequence: 0,
             committed_at_ms: inner.env.wall().as_millis(),
+            manifest,
         };
         let files = counters.files;
         let payload = CheckpointPayload {
@@ -168,6 +182,7 @@ impl Volume {
             &payload,
         )
         .await?;
+        drop(head_stays);
         inner.env.fault_point("clone.after_commit").await;
         Ok(CloneReport {
             volume,

@@ -1,7 +1,7 @@
 //! Usage changes of one checkpoint: live bytes that it adds to segments and takes from them.
 
 use firn_format::{
-    INODE_MAP, Location, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP, UsageLeaf,
+    INODE_MAP, Location, MANIFEST, ORPHAN_MAP, Place, Pointer, SegmentId, TreeRoot, USAGE_MAP, UsageLeaf,
 };
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl UsageChanges {
 
     /// The head no longer has this node (or inode) nor anything below it.
     pub fn release_below(&mut self, place: Place, pointer: Pointer) {
-        if place.inode == USAGE_MAP {
+        if matches!(place.inode, USAGE_MAP | MANIFEST) {
             return;
         }
         if place.level == 0 && !matches!(place.inode, INODE_MAP | ORPHAN_MAP) {

@@ -12,6 +12,8 @@ mod holes;
 mod late;
 mod level_two;
 mod level_zero;
+mod manifest;
+mod manifest_audit;
 mod quota;
 mod reading_back;
 mod rekeying;

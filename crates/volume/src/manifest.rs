@@ -1,0 +1,264 @@
+//! The manifest of segments, as the checkpointer keeps it: which segments must exist in the bucket, under the root (decision 0171).
+//!
+//! ```text
+//! packer closes a segment ─ hash ─▶ Finished ─┐
+//! the newest checkpoint's own segment, tail ──┼─▶ listed in the checkpoint, at most 16 ─▶ the tree, once there are more
+//! what cleaners wrote, by their rounds ───────┘        what they retired ─▶ taken out of either
+//! ```
+//!
+//! A segment enters with the commit that packed it; only that in which the checkpoint itself lies cannot have its own hash, and enters with
+//! the next. So after a start one segment is read, the tail of the root that was found, and nothing else was lost with the process.
+//!
+//! **What leaves.** Only what the table says was retired, in the order of its rounds: never what no tree of this volume needs. A round that is not
+//! there any more, or a part of the tree that cannot be read, ends the manifest: from then on the volume is one without, which audits say. No data
+//! is concerned.
+//!
+//! The tree is written after the usage map and counted in none: it belongs to the head alone, and snapshots need none.
+
+mod finished;
+mod leaves;
+mod rounds;
+
+pub use finished::FinishedSegments;
+pub(crate) use rounds::newer_rounds;
+
+use crate::{
+    checkpoint::{CheckpointError, Packer, confirm::is_retired},
+    objects::ReadError,
+};
+use firn_anchor::StoredRound;
+use firn_env::Monotonic;
+use firn_format::{
+    ListedSegment, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestPart, SegmentId, TreeRoot, Version,
+    decode_segment, usage_slot,
+};
+use firn_store::{ObjectKey, StoreError};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Between two tries to read a segment while the store does not answer; the journal keeps everything meanwhile.
+const READ_AGAIN: Duration = Duration::from_secs(2);
+
+/// The manifest of a branch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Manifest {
+    /// As it was committed, with the cleaner's places once a merge took them over. `None`: the volume has none.
+    part: Option<ManifestPart>,
+    /// The segment in which the newest checkpoint lies.
+    tail: Tail,
+    /// When rounds were asked for.
+    looked: Option<Monotonic>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Tail {
+    /// It was entered, or there is none.
+    #[default]
+    Entered,
+    /// This process packed it.
+    Known(ListedSegment),
+    /// Another did, which packed this version in it.
+    Unread(SegmentId, Version),
+}
+
+/// Why the manifest ends.
+enum End {
+    Read(ReadError),
+    Undecodable(firn_format::FormatError),
+    Checkpoint(CheckpointError),
+}
+
+impl Manifest {
+    /// Of a new, empty volume, in a family that has had so many rounds.
+    pub fn of_new_volume(newest_round: u64) -> Self {
+        Self {
+            part: Some(ManifestPart {
+                newest_round,
+                ..ManifestPart::default()
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// That of a checkpoint.
+    pub fn found(part: Option<ManifestPart>) -> Self {
+        Self {
+            part,
+            ..Self::default()
+        }
+    }
+
+    /// The checkpoint that it was found in is this version's, and lies in this segment.
+    pub fn lies_in(&mut self, segment: SegmentId, version: Version) {
+        if self.is_kept() && !firn_env::planted!("volume.manifest_forgets_tail") {
+            self.tail = Tail::Unread(segment, version);
+        }
+    }
+
+    /// Whether the volume has one.
+    pub fn is_kept(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// The tree's root, for who moves trees.
+    pub fn root(&self) -> Option<TreeRoot> {
+        self.part.as_ref()?.root
+    }
+
+    /// The same tree at other places, or sealed anew.
+    pub fn set_root(&mut self, root: TreeRoot) {
+        if let Some(part) = &mut self.part {
+            part.root = Some(root);
+        }
+    }
+
+    /// Enters what was packed so far, takes in `rounds`, and returns the checkpoint's part. After everything else but the checkpoint itself.
+    ///
+    /// # Errors
+    /// Only what ends the checkpoint.
+    pub async fn write(
+        &mut self,
+        packer: &mut Packer,
+        rounds: &[StoredRound],
+    ) -> Result<Option<ManifestPart>, CheckpointError> {
+        let Some(before) = self.part.clone() else {
+            return Ok(None);
+        };
+        packer.finish_maps().await?;
+        let tail = match std::mem::take(&mut self.tail) {
+            Tail::Entered => None,
+            Tail::Known(listed) => Some(listed),
+            Tail::Unread(segment, version) => read_tail(packer, segment, version).await?,
+        };
+        match next(packer, before, tail, rounds).await {
+            Ok(part) => self.part = Some(part),
+            Err(End::Checkpoint(error)) => return Err(error),
+            Err(End::Read(error)) => self.give_up(packer, &error.to_string()),
+            Err(End::Undecodable(error)) => self.give_up(packer, &error.to_string()),
+        }
+        Ok(self.part.clone())
+    }
+
+    /// The checkpoint that was packed last is committed.
+    pub fn committed(&mut self, packer: &Packer) {
+        if self.part.is_none() {
+            return;
+        }
+        let mut finished = packer.context().finished.take();
+        debug_assert!(
+            finished.len() <= 1,
+            "the checkpoint's own segment is the last one"
+        );
+        if let Some(listed) = finished.pop() {
+            self.tail = Tail::Known(listed);
+        }
+    }
+
+    /// From now on the volume has no manifest.
+    fn give_up(&mut self, packer: &Packer, why: &str) {
+        tracing::error!(
+            why,
+            "the manifest of segments ends here: audits go by the trees alone from now on. No data is concerned"
+        );
+        packer.context().finished.unwant();
+        *self = Self::default();
+    }
+}
+
+/// The part of the next checkpoint.
+async fn next(
+    packer: &mut Packer,
+    mut part: ManifestPart,
+    tail: Option<ListedSegment>,
+    rounds: &[StoredRound],
+) -> Result<ManifestPart, End> {
+    let mut entries: BTreeMap<SegmentId, ManifestEntry> = BTreeMap::new();
+    let listed = std::mem::take(&mut part.listed);
+    let finished = packer.context().finished.take();
+    for listed in listed.into_iter().chain(tail).chain(finished) {
+        enter(&mut entries, listed);
+    }
+    let mut retired = Vec::new();
+    for StoredRound { number, round, .. } in rounds {
+        let written = match firn_env::planted!("volume.manifest_ignores_written") {
+            true => &[][..],
+            false => &round.written,
+        };
+        for listed in written {
+            enter(&mut entries, *listed);
+        }
+        for segment in &round.retired {
+            if entries.remove(segment).is_none() {
+                retired.push(*segment);
+            }
+        }
+        part.newest_round = *number;
+    }
+    loop {
+        let has_room = entries.len() <= MAX_LISTED_SEGMENTS;
+        part.root = leaves::update(packer, part.root, &mut entries, &retired, has_room).await?;
+        retired.clear();
+        // What the tree itself filled.
+        for listed in packer.context().finished.take() {
+            enter(&mut entries, listed);
+        }
+        if entries.len() <= MAX_LISTED_SEGMENTS {
+            break;
+        }
+        // What was just packed is read again.
+        packer.finish().await.map_err(End::Checkpoint)?;
+    }
+    let listed = entries.into_iter();
+    part.listed = listed
+        .map(|(segment, entry)| ListedSegment { segment, entry })
+        .collect();
+    Ok(part)
+}
+
+fn enter(entries: &mut BTreeMap<SegmentId, ManifestEntry>, listed: ListedSegment) {
+    // Beyond what the map can name there is nothing: 2^39 starts.
+    if usage_slot(listed.segment).is_some() {
+        entries.insert(listed.segment, listed.entry);
+    }
+}
+
+/// The entry of a segment that an earlier process packed; `None` if it was retired since.
+async fn read_tail(
+    packer: &Packer,
+    segment: SegmentId,
+    version: Version,
+) -> Result<Option<ListedSegment>, CheckpointError> {
+    let context = packer.context();
+    let key = ObjectKey::new(&segment.key(&context.family));
+    let is_it = |bytes: &bytes::Bytes| {
+        decode_segment(bytes.clone()).is_ok_and(|found| (found.id, found.family) == (segment, context.family))
+    };
+    let listed = |entry| Some(ListedSegment { segment, entry });
+    let entry_of = async |bytes: bytes::Bytes| {
+        let hashed = context
+            .env
+            .compute(move || ManifestEntry::of_bytes(&bytes, version));
+        hashed.await
+    };
+    if let Some(pinned) = context.objects.pinned_segment(segment).await
+        && is_it(&pinned)
+    {
+        return Ok(entry_of(pinned).await.and_then(listed));
+    }
+    loop {
+        match context.store.get(&key).await {
+            Ok(bytes) if is_it(&bytes) => return Ok(entry_of(bytes).await.and_then(listed)),
+            Ok(_) | Err(StoreError::NotFound { .. }) => {
+                match is_retired(&*context.store, &context.anchor, context.family, segment).await {
+                    Ok(true) => return Ok(None),
+                    Ok(false) => {
+                        tracing::error!(%key, "the segment of the newest checkpoint is not there as it was put");
+                        return Ok(listed(ManifestEntry::unread(version)));
+                    }
+                    Err(_) => {}
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the segment of the newest checkpoint cannot be read now"),
+        }
+        context.env.sleep(READ_AGAIN).await;
+    }
+}
