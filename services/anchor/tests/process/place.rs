@@ -130,7 +130,9 @@ impl Place {
         let listen = self
             .address
             .map_or("127.0.0.1:0".to_owned(), |address| address.to_string());
-        let child = Command::new(env!("CARGO_BIN_EXE_firn-anchor"))
+        // Another build may be tried by the same tests.
+        let other = std::env::var_os("FIRN_ANCHOR");
+        let child = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_firn-anchor").into()))
             .args(["--listen", &listen, "--table"])
             .arg(&self.table)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
