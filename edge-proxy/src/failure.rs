@@ -1,6 +1,6 @@
 //! Failure of a command: one message for a person, one code for a program.
 
-use firn_anchor::AnchorError;
+use firn_anchor::{AnchorError, TupleError};
 use firn_volume::{VolumeError, objects::ReadError};
 use std::fmt;
 
@@ -103,6 +103,12 @@ fn is_passing(error: &VolumeError) -> bool {
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Self {
         let code = match &error {
+            // What a newer build wrote is as unreadable the next time.
+            VolumeError::NewerLocalState { .. } | VolumeError::NewerCheckpoint { .. } => 2,
+            VolumeError::Anchor(AnchorError::Damaged {
+                why: TupleError::UnknownVersion { .. } | TupleError::UnknownFlags { .. },
+                ..
+            }) => 2,
             VolumeError::Anchor(AnchorError::OwnedByOther { .. }) => 3,
             VolumeError::CheckpointLost { .. } | VolumeError::LevelTwoLost(_) => 6,
             VolumeError::Anchor(AnchorError::Fenced(_)) | VolumeError::SalvageFirst { .. } => 4,

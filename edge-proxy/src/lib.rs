@@ -46,6 +46,7 @@ mod parts;
 mod periodic;
 mod port_holders;
 mod program;
+mod readable;
 mod recover;
 mod rekey;
 mod repair;

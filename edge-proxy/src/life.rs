@@ -13,6 +13,7 @@ use crate::{
     joined::is_joined,
     opened::{self, MemberTerm, Mode, Opened},
     parts::{Common, Outside},
+    readable,
     repair::keep_repaired,
     reporting::{Reporters, Reporting},
     second::Second,
@@ -132,6 +133,7 @@ impl Life {
 
     /// Opens and serves it once. `lock` is that of its directory, once it was taken.
     async fn attempt(&mut self, lock: &mut Option<Box<dyn DiskLock>>) -> Result<Ended, Failure> {
+        readable::volume(&self.config.volume.state_directory)?;
         let identity = Identity::load(&self.config.volume.state_directory)?;
         let outside = match &self.outside {
             Some(outside) => outside.clone(),

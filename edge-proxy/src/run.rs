@@ -15,6 +15,7 @@ use crate::{
     metrics,
     nfs::NfsServer,
     parts::{Common, Outside, environment},
+    readable,
     volumes::Volumes,
 };
 use firn_env::{Env, Task, println};
@@ -51,6 +52,7 @@ pub async fn run_until(
     let traces = start_log(edge.common())?;
     bounds::raise_descriptors(edge.common().nfs.connections);
     if let [only] = &edge.volumes[..] {
+        readable::volume(&only.volume.state_directory)?;
         Identity::load(&only.volume.state_directory)?;
     }
     let served = serve_edge(edge, None, fault, told, ready).await;
@@ -88,6 +90,10 @@ async fn serve_edge(
 ) -> Result<(), Failure> {
     let env = environment(edge.directory())?;
     let _lock = lock_of(&env).await?;
+    readable::edge(edge.directory())?;
+    if let [only] = &edge.volumes[..] {
+        readable::volume(&only.volume.state_directory)?;
+    }
     formats::start(edge.directory())?;
     let access_log = access_log::start(&env, edge)?;
     let nfs = Arc::new(NfsServer::prepare(&env, edge, access_log.as_ref()).await?);

@@ -15,6 +15,7 @@ use crate::{
     formats::{self, FormatSet, ServedBy},
     identity::Identity,
     parts::Outside,
+    readable,
     report::size,
 };
 use firn_env::println;
@@ -181,6 +182,10 @@ fn state(config: &Config) -> Vec<Finding> {
             SUBJECT,
             format!("{shown}: no volume was set up here"),
         )];
+    }
+    if let Err(failure) = readable::volume(directory).and_then(|()| readable::edge(directory)) {
+        let cure = "serve with the version that wrote it, firn-edge drain, then upgrade";
+        return vec![Finding::fails(SUBJECT, failure, cure)];
     }
     if let Err(failure) = Identity::load(directory) {
         return vec![Finding::fails(SUBJECT, failure, "")];

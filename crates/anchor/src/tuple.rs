@@ -156,13 +156,18 @@ pub struct FamilyTuple {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TupleError {
     /// Written by a newer build.
-    #[error("layout {found} is unknown; this build reads layouts up to {VOLUME_VERSION}")]
+    #[error(
+        "layout {found} is unknown; this build reads layouts up to {VOLUME_VERSION}: a newer build wrote it. Nothing was changed: install \
+         that version or a newer one"
+    )]
     UnknownVersion {
         /// What its first byte says.
         found: u8,
     },
     /// A flag this build does not know, so it cannot know what it would lose by rewriting the tuple.
-    #[error("flags {found:#04x} are unknown")]
+    #[error(
+        "flags {found:#04x} are unknown: a newer build wrote it. Nothing was changed: install that version or a newer one"
+    )]
     UnknownFlags {
         /// All flags.
         found: u8,

@@ -240,9 +240,9 @@ async fn challenge(
         for (sample, outcome) in group.iter().zip(read) {
             let mut is_intact = match outcome? {
                 Ok(_) => true,
-                Err(detail) => {
+                Err(misread) => {
                     firn_env::planted!("cleaner.audit_believes_presence")
-                        && !detail.starts_with("there is no")
+                        && !misread.to_string().starts_with("there is no")
                 }
             };
             if !is_intact {

@@ -26,9 +26,7 @@ pub enum CleanError {
 
 /// An object that roots lead to and that is not there, or not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{place} ({uid:?}) is lost or damaged: {detail}; it needs to be repaired or restored, and what it lies in is kept"
-)]
+#[error("{place} ({uid:?}) {}", self.story())]
 pub struct Damage {
     /// Where it stands: which file.
     pub place: Place,
@@ -36,6 +34,28 @@ pub struct Damage {
     pub uid: Uid,
     /// What was found instead.
     pub detail: String,
+    /// It is of a version that this build does not read.
+    pub is_newer: bool,
+}
+
+/// Why bytes are not the object that they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misread {
+    /// They are others, or none.
+    #[error("{0}")]
+    Other(String),
+    /// They may be it: of a version, or with features, that this build does not know.
+    #[error(transparent)]
+    Newer(FormatError),
+}
+
+impl From<FormatError> for Misread {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::UnknownVersion { .. } | FormatError::UnknownFeatures { .. } => Self::Newer(error),
+            other => Self::Other(other.to_string()),
+        }
+    }
 }
 
 impl Damage {
@@ -44,6 +64,27 @@ impl Damage {
             place,
             uid,
             detail: detail.to_string(),
+            is_newer: false,
+        }
+    }
+
+    pub(crate) fn misread(place: Place, uid: Uid, misread: &Misread) -> Self {
+        Self {
+            is_newer: matches!(misread, Misread::Newer(_)),
+            ..Self::new(place, uid, misread)
+        }
+    }
+
+    fn story(&self) -> String {
+        let detail = &self.detail;
+        match self.is_newer {
+            true => format!(
+                "was written by a newer build: {detail}. Nothing was cleaned that it could need: install the version that wrote it, or a \
+                 newer one"
+            ),
+            false => format!(
+                "is lost or damaged: {detail}; it needs to be repaired or restored, and what it lies in is kept"
+            ),
         }
     }
 
@@ -58,6 +99,6 @@ impl Damage {
 
 impl CleanError {
     pub(crate) fn format(place: Place, uid: Uid, error: &FormatError) -> Self {
-        Self::Damaged(Damage::new(place, uid, error))
+        Self::Damaged(Damage::misread(place, uid, &(*error).into()))
     }
 }

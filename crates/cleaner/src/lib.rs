@@ -43,7 +43,7 @@ pub use audit::{
     MustExist, VolumeAudit, audit, must_exist,
 };
 pub use branches::has_head;
-pub use error::{CleanError, Damage};
+pub use error::{CleanError, Damage, Misread};
 pub use limits::Limits;
 pub use notes::CleaningNotes;
 pub use report::{DamagedFile, Named, Plan, Report};

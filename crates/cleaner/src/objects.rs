@@ -10,7 +10,7 @@
 //!
 //! A repair has a second store, where objects and records are looked for last, and segments that the first is known to have lost, first.
 
-use crate::{CleanError, Damage};
+use crate::{CleanError, Damage, Misread};
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{
@@ -241,7 +241,7 @@ impl Objects {
         if let Some(object) = self.fetch_second(pointer, settled, place).await? {
             return Ok(object);
         }
-        Err(Damage::new(place, pointer.uid, detail).into())
+        Err(Damage::misread(place, pointer.uid, &detail).into())
     }
 
     /// From the second store, if there is one: where the pointer leads, and where that was moved.
@@ -268,7 +268,7 @@ impl Objects {
         &self,
         pointer: &Pointer,
         place: Place,
-    ) -> Result<Result<VerifiedObject, String>, CleanError> {
+    ) -> Result<Result<VerifiedObject, Misread>, CleanError> {
         self.read_from(&*self.store, pointer, place).await
     }
 
@@ -277,10 +277,10 @@ impl Objects {
         store: &dyn Store,
         pointer: &Pointer,
         place: Place,
-    ) -> Result<Result<VerifiedObject, String>, CleanError> {
+    ) -> Result<Result<VerifiedObject, Misread>, CleanError> {
         let location = pointer.location;
         if location.length as usize > MAX_OBJECT_BYTES || location == Location::UNKNOWN {
-            return Ok(Err("its pointer leads nowhere".into()));
+            return Ok(Err(Misread::Other("its pointer leads nowhere".into())));
         }
         let key = ObjectKey::new(&location.segment.key(&self.anchor.family()));
         let read = store
@@ -288,11 +288,13 @@ impl Objects {
             .await;
         let bytes = match read {
             Ok(bytes) => bytes,
-            Err(StoreError::NotFound { .. }) => return Ok(Err(format!("there is no segment {key}"))),
+            Err(StoreError::NotFound { .. }) => {
+                return Ok(Err(Misread::Other(format!("there is no segment {key}"))));
+            }
             Err(error) => return Err(error.into()),
         };
         let verified = decode_object(bytes).and_then(|fetched| fetched.verify(&pointer.uid, Some(place)));
-        Ok(verified.map_err(|error| error.to_string()))
+        Ok(verified.map_err(Misread::from))
     }
 
     /// Where the object at `location` is since all retirements so far: `location` itself unless its segment is retired.

@@ -103,7 +103,8 @@ impl TenantSigningKey {
         TenantPublic(public)
     }
 
-    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
+    /// Signs; what is signed begins with a label of its purpose.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         let mut signature = [0; 64];
         signature.copy_from_slice(self.key_pair().sign(message).as_ref());
         signature

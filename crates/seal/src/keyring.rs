@@ -25,7 +25,7 @@ use bytes::Bytes;
 pub use encoding::FORMATS;
 use envelope::Envelope;
 pub use error::KeyRingError;
-use firn_format::{FamilyId, KeyEpoch, VolumeId};
+use firn_format::{FamilyId, FormatError, KeyEpoch, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most recipients of a ring: a large customer has some hundred offices.
@@ -126,6 +126,21 @@ impl KeyRing {
     /// If the bytes are no ring that this build can read.
     pub fn decode(bytes: Bytes) -> Result<Self, KeyRingError> {
         encoding::decode(bytes)
+    }
+
+    /// What this build does not know of a ring that the tenant signed: its version, or a feature. `None` of anything else, that is of rings
+    /// that this build reads and of what nobody vouches for. In every version a ring ends with the signature over all before it.
+    pub fn newer(bytes: &Bytes, tenant: &TenantPublic) -> Option<FormatError> {
+        let error = match encoding::decode(bytes.clone()) {
+            Err(KeyRingError::Format(
+                error @ (FormatError::UnknownVersion { .. } | FormatError::UnknownFeatures { .. }),
+            )) => error,
+            Ok(_) | Err(_) => return None,
+        };
+        let (body, signature) = bytes.split_last_chunk::<{ encoding::SIGNATURE_BYTES }>()?;
+        tenant
+            .verifies(&encoding::signed_message(body), signature)
+            .then_some(error)
     }
 
     /// The bytes that go into the bucket and to the service.

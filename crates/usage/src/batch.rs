@@ -26,7 +26,7 @@ pub const BATCH_MAX_RECORDS: usize = 4096;
 pub const BATCH_MAX_BYTES: usize = 256 << 10;
 
 const MAGIC: &[u8; 4] = b"FUSG";
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 /// Bytes of the smallest record: six numbers.
 const RECORD_MIN_BYTES: usize = 6;
 /// Bytes of the largest record with names of its own: bounds what one more record can add.

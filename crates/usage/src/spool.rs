@@ -11,6 +11,7 @@
 //! | a torn last frame         | an append that was never answered          | dropped: its numbers are given to what comes next |
 //! | a last file without head  | a file that was never used                 | removed                                           |
 //! | another source, or damage | a mistake of configuration, a failing disk | an error that says which file                     |
+//! | a newer version           | an older build was installed               | an error; the file is as it was                   |
 //!
 //! Two rules keep a number from being given twice. Nothing is sent before it is durable. And what is found at the start is
 //! synced before it is believed: after a kill it may lie in the page cache only, be sent, and be lost to a power cut.
@@ -107,6 +108,17 @@ pub enum SpoolError {
         path: String,
         /// How.
         what: &'static str,
+    },
+    /// A newer build wrote it, and what it holds was not received yet.
+    #[error(
+        "{path} was written by a newer build (version {found}, which this build does not read). Nothing was changed, and no record is \
+         lost: install that version or a newer one"
+    )]
+    Newer {
+        /// Which.
+        path: String,
+        /// Its version.
+        found: u8,
     },
     /// A write or a sync failed: memory and disk can no longer be told apart. Open the spool again; what was answered is
     /// kept, what was not may or may not be.

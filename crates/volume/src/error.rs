@@ -21,6 +21,17 @@ pub enum VolumeError {
         "the local state file is damaged ({0}); nothing was changed. Restore it from a backup, or take the volume over with an empty state directory: what is only in this journal would be lost"
     )]
     LocalState(DecodeError),
+    /// A newer build wrote the local state file.
+    #[error(
+        "the local state file has version {found}, and this build reads up to {read}: a newer build wrote it. Nothing was changed, and \
+         everything acknowledged is safe. Install that version or a newer one"
+    )]
+    NewerLocalState {
+        /// Its version.
+        found: u8,
+        /// The newest that is read.
+        read: u8,
+    },
     /// The anchor refused or is out of reach.
     #[error("{0}")]
     Anchor(#[from] AnchorError),
@@ -78,6 +89,20 @@ pub enum VolumeError {
         /// The object that holds it.
         key: String,
         /// Why it cannot be read.
+        detail: String,
+    },
+    /// The checkpoint that the table names as the newest is of a version that this build does not read.
+    #[error(
+        "the newest checkpoint of the volume (version {version}, in the object {key}) was written by a newer build: {detail}. Nothing was \
+         changed, and everything is where it was: install the version that served the volume last, or a newer one. (If none newer than \
+         this one ever did, the store altered it: bring {key} back from the bucket's versions or a copy)"
+    )]
+    NewerCheckpoint {
+        /// Which.
+        version: u64,
+        /// The object that holds it.
+        key: String,
+        /// What is unknown.
         detail: String,
     },
     /// The newest checkpoint is sealed under a key that this edge's key ring does not have.

@@ -12,7 +12,8 @@ use crate::{
 };
 use firn_anchor::Root;
 use firn_format::{
-    Checkpoint, FamilyId, ORPHAN_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId, checkpoint_place,
+    Checkpoint, FamilyId, FormatError, ORPHAN_MAP, Place, Pointer, TreeRoot, Uid, Version, VolumeId,
+    checkpoint_place, decode_object,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -157,6 +158,7 @@ fn opened_checkpoint(
 ///
 /// # Errors
 /// [`VolumeError::CheckpointLost`] if the store has lost or altered it: without it there is nothing to serve.
+/// [`VolumeError::NewerCheckpoint`] if it is of a version that this build does not read.
 pub(crate) async fn read_checkpoint(
     objects: &Objects,
     family: FamilyId,
@@ -170,13 +172,32 @@ pub(crate) async fn read_checkpoint(
             Err(VolumeError::KeyNotAtHand { epoch, newest })
         }
         Err(error @ (ReadError::Corrupt { .. } | ReadError::Missing { .. })) => {
-            Err(VolumeError::CheckpointLost {
-                version: version.0,
-                key: pointer.location.segment.key(&family),
-                detail: error.to_string(),
+            let key = pointer.location.segment.key(&family);
+            Err(match newer_version(objects, &pointer).await {
+                Some(detail) => VolumeError::NewerCheckpoint {
+                    version: version.0,
+                    key,
+                    detail,
+                },
+                None => VolumeError::CheckpointLost {
+                    version: version.0,
+                    key,
+                    detail: error.to_string(),
+                },
             })
         }
     }
+}
+
+/// What this build does not know of an object that lies where the pointer says.
+async fn newer_version(objects: &Objects, pointer: &Pointer) -> Option<String> {
+    let bytes = objects.sealed(&pointer.location).await?;
+    let error = decode_object(bytes).err()?;
+    let is_newer = matches!(
+        error,
+        FormatError::UnknownVersion { .. } | FormatError::UnknownFeatures { .. }
+    );
+    is_newer.then(|| error.to_string())
 }
 
 /// What was removed while it was open has no name and no reader after a start: if the store lost it, only its space is not

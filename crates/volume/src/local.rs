@@ -47,7 +47,10 @@ impl LocalState {
         match env.disk().open(FILE, OpenMode::Read).await {
             Ok(file) => {
                 let bytes = file.read_at(0, 4096).await?;
-                Self::decode(bytes).map(Some).map_err(VolumeError::LocalState)
+                match newer_version(&bytes) {
+                    Some(found) => Err(VolumeError::NewerLocalState { found, read: VERSION }),
+                    None => Self::decode(bytes).map(Some).map_err(VolumeError::LocalState),
+                }
             }
             Err(DiskError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -170,6 +173,15 @@ impl LocalState {
     }
 }
 
+/// The version of a file that is whole and that a newer build wrote.
+fn newer_version(bytes: &[u8]) -> Option<u8> {
+    let (body, checksum) = bytes.split_last_chunk::<8>()?;
+    let is_whole = blake3::hash(body).as_bytes()[..8] == checksum[..];
+    body.first()
+        .copied()
+        .filter(|version| is_whole && *version > VERSION)
+}
+
 /// Where the journal of a tenure is.
 pub fn journal_directory(tenure: OwnershipEpoch) -> String {
     format!("journal/{:016x}", tenure.0)
@@ -178,6 +190,18 @@ pub fn journal_directory(tenure: OwnershipEpoch) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_later_version_is_told_from_damage() {
+        let mut out = Encoder::new(VERSION + 1);
+        out.raw(b"whatever a later build keeps");
+        let checksum = blake3::hash(out.as_slice());
+        out.raw(&checksum.as_bytes()[..8]);
+        let mut bytes = out.finish().to_vec();
+        assert_eq!(newer_version(&bytes), Some(VERSION + 1));
+        bytes[3] ^= 1;
+        assert_eq!(newer_version(&bytes), None, "damaged");
+    }
 
     #[test]
     fn what_an_earlier_build_wrote_is_read_and_has_no_writer() {

@@ -10,7 +10,7 @@ use crate::{
     error::VolumeError,
     freshness::{self, Doubt},
     kept_checkpoint,
-    load::load_root,
+    load::{LoadedRoot, load_root},
     local::LocalState,
     manifest::Manifest,
     objects::Objects,
@@ -22,7 +22,7 @@ use crate::{
     state::{State, VolumeCounters, root_inode},
     volume::Volume,
 };
-use firn_anchor::{AnchorError, Ownership, RememberedRoot, WriterTenure};
+use firn_anchor::{AnchorError, Ownership, RememberedRoot, Root, WriterTenure};
 use firn_format::{ROOT_DIRECTORY, Version, WriterId, checkpoint_place};
 use firn_vfs::Timestamp;
 use std::collections::BTreeMap;
@@ -117,7 +117,8 @@ impl Volume {
     ///
     /// # Errors
     /// `OwnedByOther` if another edge has it; `SalvageFirst` if this edge was fenced with writes in its journal; whatever
-    /// keeps root or journal from being read. Nothing was changed then.
+    /// keeps root or journal from being read. Nothing was changed then, but if it is a record of the journal that cannot be read: then
+    /// the volume is this edge's.
     pub async fn open(parts: Parts, config: VolumeConfig) -> Result<(Self, RecoveryReport), VolumeError> {
         Self::open_with(parts, config, None, Doubt::Refuse).await
     }
@@ -137,6 +138,18 @@ impl Volume {
         let checked = match is_others || firn_env::planted!("volume.trust_the_table") {
             true => tuple,
             false => freshness::check_with(&parts, &config, Some(&local), doubt).await?,
+        };
+        // Before anything is taken: a root that this build cannot read is left to whoever can.
+        let (objects, read) = match checked.root.as_ref().filter(|_| !is_others) {
+            Some(root) => {
+                let objects = match objects {
+                    Some(objects) => objects,
+                    None => parts.objects(&config).await?,
+                };
+                let loaded = load_root(&objects, (parts.family(), parts.volume), root).await?;
+                (Some(objects), Some((root.clone(), loaded)))
+            }
+            None => (objects, None),
         };
         let acquired = if skips_acquire(&local) {
             let taken = parts
@@ -171,13 +184,13 @@ impl Volume {
             }
             .into());
         }
-        Self::open_owned(parts, config, objects, &mut local, ownership).await
+        Self::open_owned(parts, config, (objects, read), &mut local, ownership).await
     }
 
     async fn open_owned(
         parts: Parts,
         config: VolumeConfig,
-        objects: Option<Objects>,
+        (objects, read): (Option<Objects>, Option<(Root, LoadedRoot)>),
         local: &mut LocalState,
         ownership: Ownership,
     ) -> Result<(Self, RecoveryReport), VolumeError> {
@@ -204,7 +217,10 @@ impl Volume {
             Some(objects) => objects,
             None => parts.objects(&config).await?,
         };
-        let loaded = load_root(&objects, (parts.family(), parts.volume), &root).await?;
+        let loaded = match read {
+            Some((of, loaded)) if of == root => loaded,
+            Some(_) | None => load_root(&objects, (parts.family(), parts.volume), &root).await?,
+        };
         let registered = WriterTenure::Owner {
             volume: parts.volume,
             epoch: ownership.epoch(),

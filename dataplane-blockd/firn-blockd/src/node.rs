@@ -52,19 +52,25 @@ pub fn geometry(bytes: u64) -> Result<Geometry, Failure> {
     })
 }
 
+/// Why a store that is there is not used.
+fn refused(section: &NodeSection, error: OpenError) -> Failure {
+    let directory = section.directory.display();
+    match error {
+        OpenError::Newer { .. } => Failure::usage(format!("{directory}: {error}")),
+        error => Failure::new(format!(
+            "{error}. This node does not start, so that nobody takes what it lost for empty; if its disk is lost, empty {directory} \
+             and the others will fill it again"
+        )),
+    }
+}
+
 /// Opens a node's store, which is formatted if the directory has none.
 pub async fn open_store(env: &Env, section: &NodeSection) -> Result<Store, Failure> {
     let modelled = section.model.map_or_else(|| env.clone(), |model| model.over(env));
     match Store::open(&modelled, StoreOptions::default()).await {
         Ok(store) => return Ok(store),
         Err(OpenError::Empty) => {}
-        Err(error) => {
-            return Err(Failure::new(format!(
-                "{error}. This node does not start, so that nobody takes what it lost for empty; if its disk is lost, \
-                 empty {} and the others will fill it again",
-                section.directory.display()
-            )));
-        }
+        Err(error) => return Err(refused(section, error)),
     }
     tracing::info!(directory = %section.directory.display(), "formatting a new node");
     Store::format(env, geometry(section.size.0)?)
@@ -140,7 +146,7 @@ async fn start_joined(
     let id = joined.node();
     match Store::format_as(env, geometry, id).await {
         Ok(()) | Err(OpenError::Exists(_)) => {}
-        Err(error) => return Err(Failure::new(error)),
+        Err(error) => return Err(refused(section, error)),
     }
     let node = start(env, placement, section, |stored| {
         if stored == id {

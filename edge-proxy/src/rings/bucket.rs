@@ -31,7 +31,8 @@ pub struct Passed {
 /// The newest ring of `owner` in the bucket whose generation is `least` or higher, and what was passed over on the way.
 ///
 /// # Errors
-/// If the store does not answer.
+/// If the store does not answer; with the exit code of a refusal if a newer build made a ring that the tenant signed: it may have keys without
+/// which this edge reads nothing, and may lack one that this edge would go on sealing with.
 pub async fn newest_in(
     store: &dyn Store,
     owner: &Owner,
@@ -108,6 +109,13 @@ async fn read(
         Err(error @ StoreError::NotFound { .. }) => return passed(error.to_string()),
         Err(error) => return Err(Failure::new(error)),
     };
+    if let Some(error) = KeyRing::newer(&bytes, &owner.tenant) {
+        return Err(Failure::usage(format!(
+            "{}: {error}; a newer build of firn made this key ring, and the tenant signed it. Nothing was changed, and everything acknowledged \
+             is safe. Install the version that made it, or a newer one",
+            object.key
+        )));
+    }
     let ring = match KeyRing::decode(bytes).and_then(|ring| ring.verify(&owner.tenant)) {
         Ok(ring) => ring,
         Err(error) => return passed(error.to_string()),

@@ -117,11 +117,11 @@ impl KeyRings {
                 found
             }
             Err(error) => match &self.kept {
-                Some(kept) => {
+                Some(kept) if error.exit_code() == 1 => {
                     tracing::warn!(%error, "the bucket did not answer; the key ring that this edge has seen last is used");
                     return Ok(kept.clone());
                 }
-                None => return Err(error),
+                Some(_) | None => return Err(error),
             },
         };
         // Somebody else's bucket, or an empty one, is not to get this family's keys.

@@ -21,6 +21,7 @@ mod locks;
 mod machine;
 mod messages;
 mod mounts;
+mod newer_data;
 mod noise;
 mod outage;
 mod refusals;

@@ -6,6 +6,7 @@
 
 use firn_integration::Tree;
 use firn_rig::{Client, EXPORT, Edge};
+use firn_table::{Condition, RedbTable, Table as _, Write as TableWrite};
 use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -150,6 +151,94 @@ async fn space_shrinks_while_every_edge_is_off_and_everything_is_there_afterward
     assert!(said.starts_with("whole"), "{said}");
     drop(client);
     edge.stop().await.expect("a clean end");
+}
+
+/// Bytes of a log's files by their paths.
+fn contents(store: &Path, family: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let segments = segments(store, family).into_iter();
+    segments
+        .map(|path| (path.clone(), std::fs::read(path).expect("a segment")))
+        .collect()
+}
+
+async fn table(place: &Path) -> RedbTable {
+    let env = firn_env::real(place).expect("an environment");
+    RedbTable::open(&env, &place.join("table.redb"))
+        .await
+        .expect("the table")
+}
+
+/// A cleaner of an older build: what it does not know of the volume might need any segment, so it cleans nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_newer_edge_wrote_is_left_alone() {
+    let written = Written::new(3, "[limits]\ngrace_seconds = 0\n").await;
+    let (store, place) = (written.store(), written.place.path());
+    let partition = format!("family/{}", written.family);
+    let items = table(place)
+        .await
+        .query(&partition, "", None, 1000)
+        .await
+        .expect("items")
+        .items;
+    let volume = items
+        .iter()
+        .find(|item| item.key.sort.starts_with("volume/"))
+        .expect("a volume");
+    let put = async |value: Vec<u8>| {
+        let table = table(place).await;
+        let current = table
+            .get(&volume.key)
+            .await
+            .expect("an answer")
+            .expect("it is there");
+        let write = TableWrite::Put {
+            key: volume.key.clone(),
+            value: value.into(),
+            condition: Condition::Version(current.version),
+        };
+        table.transact(vec![write]).await.expect("it is put");
+    };
+    let refused = |about: &str, before: &BTreeMap<PathBuf, Vec<u8>>| {
+        for _ in 0..2 {
+            let (code, _, said) = answer(&written.config, &["run"]);
+            assert!(
+                code != Some(0) && said.trim().lines().count() == 1,
+                "{about}: {code:?} {said}"
+            );
+            for part in [about, "newer", "Nothing was", "nstall "] {
+                assert!(said.contains(part), "{about}: {part}: {said}");
+            }
+        }
+        assert!(
+            contents(&store, &written.family) == *before,
+            "{about}: the log was changed"
+        );
+    };
+
+    let before = contents(&store, &written.family);
+    let mut newer = volume.value.to_vec();
+    newer[0] = 9;
+    put(newer).await;
+    refused("layout 9 is unknown", &before);
+    put(volume.value.to_vec()).await;
+
+    // The root, which is the last object of the newest segment.
+    let (path, whole) = before.last_key_value().expect("a segment");
+    let root = whole
+        .windows(4)
+        .rposition(|four| four == b"FOBJ")
+        .expect("an object");
+    let mut newer = whole.clone();
+    newer[root + 8] = 9;
+    std::fs::write(path, newer).expect("written");
+    refused("object has format version 9", &contents(&store, &written.family));
+    std::fs::write(path, whole).expect("written");
+
+    let freed = run(&written.config, "plan");
+    assert!(
+        freed["plan"]["freed_bytes"].as_u64() > Some(0),
+        "as it was, there is something to clean: {freed}"
+    );
 }
 
 /// What is left of a child when the test ends.

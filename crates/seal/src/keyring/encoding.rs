@@ -42,7 +42,7 @@ const BOUND_VERSION: u8 = 2;
 const MAGIC: &[u8; 8] = b"FIRNKEYS";
 /// No volume has it: ids are drawn.
 pub(super) const UNBOUND: VolumeId = VolumeId([0; 16]);
-const SIGNATURE_BYTES: usize = 64;
+pub(super) const SIGNATURE_BYTES: usize = 64;
 const SIGNATURE_LABEL: &[u8] = b"firn 1 key ring signature";
 const FIXED_RECIPIENT_BYTES: usize = 34;
 const FIXED_EPOCH_BYTES: usize = 36;

@@ -11,6 +11,7 @@
 
 use crate::{
     BATCH_MAX_BYTES, Incarnation, SourceId, UsageBatch,
+    batch::VERSION as BATCH_VERSION,
     codec::{Malformed, Reader, Usage, Writer},
 };
 
@@ -106,6 +107,19 @@ pub(super) fn scan(bytes: &[u8]) -> Option<Scan> {
         whole_bytes: offset as u64,
         has_records: offset > start,
     })
+}
+
+/// The version of a file's head, or of the batch where its scan ends, if a newer build wrote it: not damage, and not never used.
+pub(super) fn newer_version(bytes: &[u8]) -> Option<u8> {
+    match bytes {
+        [b'F', b'S', b'P', b'L', version, ..] if *version > VERSION => return Some(*version),
+        _ => {}
+    }
+    let end = usize::try_from(scan(bytes)?.whole_bytes).ok()?;
+    match bytes.get(end + LENGTH_BYTES..)? {
+        [b'F', b'U', b'S', b'G', version, ..] if *version > BATCH_VERSION => Some(*version),
+        _ => None,
+    }
 }
 
 /// Where the first frame begins.

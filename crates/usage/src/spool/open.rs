@@ -48,6 +48,9 @@ pub(super) async fn open(
         }
         let length = opened.length().await?.min(FILE_MAX_BYTES);
         let bytes = opened.read_at(0, length as usize).await?;
+        if let Some(found) = file::newer_version(&bytes) {
+            return Err(SpoolError::Newer { path, found });
+        }
         let Some(scan) = file::scan(&bytes) else {
             if !is_last {
                 let what = "it has no header, and there are later ones";

@@ -196,3 +196,55 @@ fn a_failed_sync_stops_the_spool_until_it_is_opened_again() {
         })
         .unwrap();
 }
+
+/// The spool's only file, whichever number it has.
+async fn only_file(env: &firn_env::Env) -> (String, Vec<u8>) {
+    let names = env.disk().list("usage").await.unwrap();
+    let mut spools = names.iter().filter(|name| name.ends_with(".spool"));
+    let path = format!("usage/{}", spools.next_back().unwrap());
+    let file = env.disk().open(&path, firn_env::OpenMode::Read).await.unwrap();
+    let length = file.length().await.unwrap();
+    (path, file.read_at(0, length as usize).await.unwrap().to_vec())
+}
+
+#[test]
+fn a_file_of_a_newer_build_is_refused_and_neither_removed_nor_cut() {
+    // Its head; the batch in its first frame.
+    for is_batch in [false, true] {
+        let simulation = Simulation::new(3);
+        let env = simulation.machine("api").env();
+        simulation
+            .run(async move {
+                let spool = Spool::open(&env, "usage", source(), SpoolConfig::default())
+                    .await
+                    .unwrap();
+                spool.append(vec![observation(7)]).await.unwrap();
+                drop(spool);
+                env.sleep(std::time::Duration::from_secs(1)).await;
+                let (path, whole) = only_file(&env).await;
+                let at = match is_batch {
+                    false => 0,
+                    true => whole.windows(4).position(|four| four == b"FUSG").unwrap(),
+                };
+                let mut newer = whole.clone();
+                newer[at + 4] = 2;
+                let file = env
+                    .disk()
+                    .open(&path, firn_env::OpenMode::ReadWrite)
+                    .await
+                    .unwrap();
+                file.write_and_sync(0, vec![newer.clone().into()]).await.unwrap();
+
+                let opened = Spool::open(&env, "usage", source(), SpoolConfig::default()).await;
+                let error = opened.err().expect("refused");
+                assert!(matches!(error, SpoolError::Newer { found: 2, .. }), "{error}");
+                let said = error.to_string();
+                assert!(
+                    said.contains("Nothing was changed") && said.contains("install that version"),
+                    "{said}"
+                );
+                assert_eq!(only_file(&env).await, (path, newer));
+            })
+            .unwrap();
+    }
+}

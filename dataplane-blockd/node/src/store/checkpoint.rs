@@ -11,7 +11,7 @@
 
 use super::{
     Shared,
-    fields::fields,
+    fields::{Unfit, checked},
     index,
     layout::{Frame, LAYOUT_VERSION},
     state::DiskFacts,
@@ -119,8 +119,8 @@ impl Contents {
         disk.sync_directory("").await.map_err(DiskError::into_io)
     }
 
-    /// The state file; a reason if it cannot be believed.
-    pub(super) async fn read(env: &Env) -> Result<Result<Self, &'static str>, DiskError> {
+    /// The state file; why, if it cannot be used.
+    pub(super) async fn read(env: &Env) -> Result<Result<Self, Unfit>, DiskError> {
         let file = env.disk().open(STATE, OpenMode::Read).await?;
         let length = file.length().await?;
         let bytes = file
@@ -148,17 +148,8 @@ impl Contents {
         fields.finish().into()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let Some((covered, checksum)) = bytes.split_last_chunk::<4>() else {
-            return Err("it is too short");
-        };
-        if fields(checksum).u32()? != crc32c::crc32c(covered) {
-            return Err("its checksum does not match");
-        }
-        let mut fields = fields(covered);
-        if fields.array()? != MAGIC || fields.u16()? != LAYOUT_VERSION {
-            return Err("it is of another build");
-        }
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unfit> {
+        let mut fields = checked(bytes, MAGIC, "it is not a node's")?;
         let first_needed = fields.u64()?;
         let count = fields.u32()?;
         let mut disks = BTreeMap::new();
@@ -170,7 +161,7 @@ impl Contents {
         }
         let count = fields.u32()? as usize;
         if fields.remaining() != count * 8 {
-            return Err("its length is wrong");
+            return Err(Unfit::Damaged("its length is wrong"));
         }
         let region_versions = (0..count).map(|_| fields.u64()).collect::<Result<_, _>>()?;
         Ok(Self {

@@ -1,5 +1,6 @@
 //! Errors of the store.
 
+use super::layout::LAYOUT_VERSION;
 use firn_blockd_protocol::{NodeId, TractId};
 use firn_env::DiskError;
 
@@ -49,6 +50,17 @@ pub enum OpenError {
     /// The sizes are impossible, or the disk is too small for one group.
     #[error("a store of these sizes is impossible")]
     Geometry,
+    /// A newer build served this store. All blocks are where they were.
+    #[error(
+        "{what} was written by a newer firn-blockd ({found}, and this build reads layout {LAYOUT_VERSION}). Nothing was changed, and \
+         every block is where it was: install that version or a newer one, and do not format this disk"
+    )]
+    Newer {
+        /// Which file.
+        what: String,
+        /// What is unknown.
+        found: String,
+    },
     /// What must be there is not, or does not match its checksum. What this node holds cannot be trusted to be complete:
     /// give the node a new, empty store; the cluster copies to it what is needed.
     #[error("{what} is damaged: {reason}; format this disk anew and let the cluster copy to it")]

@@ -78,6 +78,17 @@ fn checksum(header: &[u8], entries: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(header), entries)
 }
 
+/// The layout of a region that is whole, if this build does not know it.
+pub(crate) fn newer_layout(bytes: &[u8]) -> Option<u16> {
+    let bytes = bytes.get(..REGION_BYTES)?;
+    let (covered, entries) = (&bytes[..CHECKSUM_AT], &bytes[REGION_HEADER_BYTES..]);
+    let is_whole = fields(&bytes[CHECKSUM_AT..]).u32().ok()? == checksum(covered, entries);
+    let mut fields = fields(covered);
+    let is_region = fields.array().ok()? == MAGIC;
+    let layout = fields.u16().ok()?;
+    (is_whole && is_region && layout != LAYOUT_VERSION).then_some(layout)
+}
+
 /// A region; `None` if these bytes are not one (torn, rotten, or never written).
 pub(crate) fn decode(frame: Frame, bytes: &[u8]) -> Option<Region> {
     let bytes = bytes.get(..REGION_BYTES)?;

@@ -39,6 +39,8 @@ pub(crate) struct Found {
 pub(crate) enum JournalDamage {
     Disk(DiskError),
     Rotten(String),
+    /// A whole batch holds a record that this build does not know.
+    Newer(String),
 }
 
 impl From<DiskError> for JournalDamage {
@@ -179,9 +181,7 @@ fn read_file(slot: u64, first: u64, bytes: &[u8]) -> Result<Option<Found>, Journ
         let mut fields = fields(payload);
         while fields.remaining() > 0 {
             let record = Record::decode(&mut fields).map_err(|_| {
-                JournalDamage::Rotten(format!(
-                    "a record in batch {batch} of journal file {number} is unknown"
-                ))
+                JournalDamage::Newer(format!("a record in batch {batch} of journal file {number}"))
             })?;
             records.push(record);
         }

@@ -15,7 +15,10 @@
 //!
 //! A group of 1 GiB with an eighth of scratch: as many files as gibibytes, and a seek from home to scratch stays short.
 
-use super::{entry::ENTRY_BYTES, fields::fields};
+use super::{
+    entry::ENTRY_BYTES,
+    fields::{Unfit, checked},
+};
 use firn_blockd_protocol::{NodeId, TRACT_BLOCKS};
 use firn_codec::Writer;
 
@@ -138,21 +141,11 @@ pub(crate) fn encode_superblock(node: NodeId, geometry: &Geometry) -> Vec<u8> {
     fields.finish()
 }
 
-/// What a superblock says; a reason if it is none.
-pub(crate) fn decode_superblock(bytes: &[u8]) -> Result<(NodeId, Geometry), &'static str> {
+/// What a superblock says; why, if this build cannot use it.
+pub(crate) fn decode_superblock(bytes: &[u8]) -> Result<(NodeId, Geometry), Unfit> {
+    let mut fields = checked(bytes, SUPERBLOCK_MAGIC, "it is not one of a disk node")?;
     if bytes.len() != SUPERBLOCK_BYTES {
-        return Err("it has another length");
-    }
-    let (covered, checksum) = bytes.split_at(SUPERBLOCK_BYTES - 4);
-    if fields(checksum).u32()? != crc32c::crc32c(covered) {
-        return Err("its checksum does not match");
-    }
-    let mut fields = fields(covered);
-    if fields.array()? != SUPERBLOCK_MAGIC {
-        return Err("it is not one of a disk node");
-    }
-    if fields.u16()? != LAYOUT_VERSION {
-        return Err("its version is of another build");
+        return Err(Unfit::Damaged("it has another length"));
     }
     let node = NodeId(fields.array()?);
     let geometry = Geometry {
@@ -162,7 +155,7 @@ pub(crate) fn decode_superblock(bytes: &[u8]) -> Result<(NodeId, Geometry), &'st
         journal_bytes: fields.u64()?,
     };
     if !geometry.is_sound() {
-        return Err("its sizes are impossible");
+        return Err(Unfit::Damaged("its sizes are impossible"));
     }
     Ok((node, geometry))
 }

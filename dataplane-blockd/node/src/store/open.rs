@@ -11,7 +11,9 @@
 use super::{
     OpenError, Shared, Store, StoreCounts, StoreOptions,
     checkpoint::{self, Contents},
-    commit, index,
+    commit,
+    fields::Unfit,
+    index,
     journal::{Journal, JournalDamage},
     layout::{self, Frame, Geometry},
     room::Room,
@@ -47,8 +49,11 @@ impl Store {
             return Err(OpenError::Geometry);
         }
         let disk = env.disk();
-        if let Ok(node) = read_superblock(env).await {
-            return Err(OpenError::Exists(node.0));
+        match read_superblock(env).await {
+            Err(OpenError::Empty) => {}
+            Ok((node, _)) => return Err(OpenError::Exists(node)),
+            // Whatever it is, it is somebody's: a newer build's, or a damaged one that others may still be repaired from.
+            Err(error) => return Err(error),
         }
         for directory in ["data", "index", "journal"] {
             disk.create_directory(directory).await?;
@@ -106,7 +111,7 @@ impl Store {
         let damaged = |what, reason: String| OpenError::Damaged { what, reason };
         let contents = Contents::read(env)
             .await?
-            .map_err(|reason| damaged("the state file", reason.into()))?;
+            .map_err(|unfit| unusable("the state file", unfit))?;
         let mut state = State::empty(geometry);
         if contents.region_versions.len() != state.region_versions.len() {
             return Err(damaged("the state file", "it is of another store".into()));
@@ -118,6 +123,10 @@ impl Store {
             .map_err(|damage| match damage {
                 JournalDamage::Disk(error) => OpenError::Disk(error),
                 JournalDamage::Rotten(reason) => damaged("the journal", reason),
+                JournalDamage::Newer(what) => OpenError::Newer {
+                    what,
+                    found: "a kind of record that is new".into(),
+                },
             })?;
         let mut newest = contents.first_needed;
         for (expected, file) in (contents.first_needed..).zip(&found) {
@@ -195,10 +204,20 @@ async fn read_superblock(env: &Env) -> Result<(NodeId, Geometry), OpenError> {
         opened => opened?,
     };
     let bytes = file.read_at(0, 4096).await?;
-    layout::decode_superblock(&bytes).map_err(|reason| OpenError::Damaged {
-        what: "the superblock",
-        reason: reason.into(),
-    })
+    layout::decode_superblock(&bytes).map_err(|unfit| unusable("the superblock", unfit))
+}
+
+fn unusable(what: &'static str, unfit: Unfit) -> OpenError {
+    match unfit {
+        Unfit::Damaged(reason) => OpenError::Damaged {
+            what,
+            reason: reason.into(),
+        },
+        Unfit::Newer { found } => OpenError::Newer {
+            what: what.into(),
+            found: format!("layout {found}"),
+        },
+    }
 }
 
 async fn read_regions(
@@ -214,6 +233,12 @@ async fn read_regions(
         let mut newest: Option<index::Region> = None;
         for copy in 0..2 {
             let bytes = file.read_at(index::offset(geometry, frame, copy), stride).await?;
+            if let Some(layout) = index::newer_layout(&bytes) {
+                return Err(OpenError::Newer {
+                    what: format!("the index of frame {}", frame.0),
+                    found: format!("layout {layout}"),
+                });
+            }
             if let Some(region) = index::decode(frame, &bytes)
                 && newest
                     .as_ref()

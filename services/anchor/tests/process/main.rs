@@ -9,6 +9,7 @@ mod following;
 mod handover;
 mod locking;
 mod mounted;
+mod newer_data;
 mod offices;
 mod place;
 mod shares;
