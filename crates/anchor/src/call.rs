@@ -25,6 +25,9 @@ use serde::{Deserialize, Serialize};
 /// Tuples in one answer, at most.
 pub const MAX_LISTED: u16 = 1000;
 
+/// The text of a call that an edge makes, at most: its locks, all that a record takes, beside a long name. A root takes some 400.
+pub const EDGE_CALL_BYTES_MAX: usize = 16 << 10;
+
 /// Answers the anchor's calls for one family.
 #[async_trait]
 pub trait AnchorBackend: Send + Sync {

@@ -44,8 +44,8 @@ mod writer;
 pub use account::{CleaningAccount, CleaningNote, LISTING_GAP_MAX, Listing};
 pub use anchor::{Anchor, VolumeEntry};
 pub use call::{
-    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, MAX_LISTED, Obstacle, RetireProposal, RetireSegment,
-    SeenSegment, StoredTuple,
+    AnchorAnswer, AnchorBackend, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX, MAX_LISTED, Obstacle,
+    RetireProposal, RetireSegment, SeenSegment, StoredTuple,
 };
 pub use cleaning::{
     CleanerRound, Cover, DoomedSegment, MAX_COVERS, RetiredSegment, Retirement, RetirementOutcome, Sweep,

@@ -4,13 +4,11 @@ use crate::{
     Admitted, AnchorService,
     grants::{CallerName, Grants},
 };
-use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole};
+use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX};
 use firn_identity::{TenantId, TenantVolume, VolumeId};
 use firn_table::TableError;
 use serde_json::json;
 
-/// The largest call of an edge is a root.
-const EDGE_CALL_BYTES: usize = 8 << 10;
 /// The largest call of a cleaner retires some fifty segments and proposes heads, each with up to 34 KiB of text.
 const CLEANER_CALL_BYTES: usize = 2 << 20;
 
@@ -70,7 +68,7 @@ impl Visit {
     pub fn call_bytes(&self) -> usize {
         match self.role {
             AnchorRole::Cleaner => CLEANER_CALL_BYTES,
-            AnchorRole::Edge | AnchorRole::Observer => EDGE_CALL_BYTES,
+            AnchorRole::Edge | AnchorRole::Observer => EDGE_CALL_BYTES_MAX,
         }
     }
 

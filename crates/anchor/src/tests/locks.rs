@@ -1,7 +1,8 @@
 //! Locks in the handover record: their bytes, and what covers what.
 
 use crate::{
-    HandoverRecord, Heartbeat, MAX_LOCKING, MAX_LOCKS, MemberLocks, OwnerId, RecordedLock, TupleError,
+    EDGE_CALL_BYTES_MAX, HandoverChange, HandoverRecord, Heartbeat, MAX_LOCKING, MAX_LOCKS, MAX_NAME_BYTES,
+    MemberLocks, OwnerId, RecordedLock, TupleError,
 };
 use firn_format::OwnershipEpoch;
 
@@ -133,5 +134,29 @@ fn a_lock_is_covered_by_what_covers_each_of_its_bytes_for_what_it_is() {
     ] {
         let asked = lock(1, first, last, exclusive, false);
         assert_eq!(asked.is_covered_by(&held), is_covered, "{asked:?}");
+    }
+}
+
+#[test]
+fn the_largest_record_of_locks_fits_into_an_edges_call() {
+    let locks = vec![lock(u64::MAX, u64::MAX, u64::MAX, true, true); MAX_LOCKS];
+    let name = "\u{1f3d4}".repeat(MAX_NAME_BYTES / 4);
+    for change in [
+        HandoverChange::RecordLocks {
+            owner: OwnerId([255; 16]),
+            epoch: OwnershipEpoch(u64::MAX),
+            grant: [255; 16],
+            name: name.clone(),
+            locks: locks.clone(),
+        },
+        HandoverChange::KeepLocks {
+            member: OwnerId([255; 16]),
+            name,
+            locks,
+        },
+    ] {
+        let text = serde_json::to_string(&change).expect("a change is text");
+        // What stands around it: the kind of call and the version it was decided on.
+        assert!(text.len() + 1024 < EDGE_CALL_BYTES_MAX, "{} bytes", text.len());
     }
 }

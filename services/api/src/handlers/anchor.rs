@@ -20,13 +20,10 @@ use crate::{
     store::Loaded,
 };
 use axum::http::{Method, StatusCode};
-use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole};
+use firn_anchor::{AnchorAnswer, AnchorCall, AnchorRole, EDGE_CALL_BYTES_MAX};
 use firn_anchor_service::Admitted;
 use firn_identity::{EdgeId, TenantVolume, VolumeId};
 use firn_table::{Condition, TableError, Write};
-
-/// The largest call that an edge makes is a root, in some 400 bytes of text; a cleaner's would be larger, and is refused here.
-const CALL_BODY_BYTES: usize = 8 << 10;
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -38,7 +35,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             call,
         )
         .takes::<AnchorCall>()
-        .up_to(CALL_BODY_BYTES)
+        // A cleaner's would be larger, and is refused here.
+        .up_to(EDGE_CALL_BYTES_MAX)
         .gives::<AnchorAnswer>(StatusCode::OK),
     ]
 }
