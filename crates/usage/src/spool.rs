@@ -112,7 +112,8 @@ pub enum SpoolError {
     /// A newer build wrote it, and what it holds was not received yet.
     #[error(
         "{path} was written by a newer build (version {found}, which this build does not read). Nothing was changed, and no record is \
-         lost: install that version or a newer one"
+         lost: install that version or a newer one. If none ever ran here, the file is damaged: move the directory away, and the \
+         receiver will report what is missing"
     )]
     Newer {
         /// Which.

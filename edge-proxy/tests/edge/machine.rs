@@ -22,6 +22,9 @@ use std::{
 
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What any command may take on a loaded machine.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// A store and a table that machines share.
 pub struct Cloud {
     pub directory: tempfile::TempDir,
@@ -179,8 +182,22 @@ level = "warn"
         std::fs::write(&self.config, text).expect("the configuration");
     }
 
+    /// Runs a command to its end. One that has none, as a start that was to be refused and was not, is killed.
     pub fn command(&self, arguments: &[&str]) -> Output {
-        self.prepared(arguments).output().expect("firn-edge runs")
+        let mut command = self.prepared(arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.expect("firn-edge runs");
+        let pid = rustix::process::Pid::from_child(&child);
+        let (ended, waiting) = mpsc::channel::<()>();
+        let guard = std::thread::spawn(move || {
+            if waiting.recv_timeout(COMMAND_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        });
+        let output = child.wait_with_output().expect("its end");
+        drop(ended);
+        guard.join().expect("no panic");
+        output
     }
 
     /// A command of this machine, to be started by the test.
