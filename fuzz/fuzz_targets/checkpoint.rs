@@ -20,9 +20,9 @@ fuzz_target!(|data: &[u8]| {
     let (slots, plain) = rest.split_at(usize::from(count).min(rest.len()));
     let mut slots: Vec<u16> = slots
         .iter()
-        .map(|slot| match slot {
+        .map(|slot| match *slot {
             u8::MAX => u16::MAX,
-            slot => u16::from(*slot),
+            slot => u16::from(slot),
         })
         .collect();
     slots.sort_unstable();
