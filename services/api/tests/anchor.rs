@@ -288,7 +288,7 @@ async fn what_is_no_call_is_refused_with_a_word() {
             "malformed_body",
         ),
         (
-            json!({ "volume_named": { "name": "x".repeat(9_000) } }),
+            json!({ "volume_named": { "name": "x".repeat(firn_anchor::EDGE_CALL_BYTES_MAX) } }),
             "body_too_large",
         ),
     ] {

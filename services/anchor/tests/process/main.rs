@@ -95,7 +95,7 @@ async fn a_process_conforms_and_lets_nobody_in_but_whom_the_grants_name() {
     };
     assert!(refused(cleaners.call(create).await));
     let long = AnchorCall::VolumeNamed {
-        name: "x".repeat(9_000),
+        name: "x".repeat(firn_anchor::EDGE_CALL_BYTES_MAX),
     };
     assert!(matches!(anchor.call(long).await, Err(TableError::Limit(_))));
     // As Prometheus sees it: each refusal above, and what the conformance asked.
