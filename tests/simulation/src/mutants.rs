@@ -12,7 +12,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 42] = [
+pub const MUTANTS: [&str; 41] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // A start writes over the last journal file it found instead of opening a new one (I6). Going on in it with the same
@@ -70,8 +70,6 @@ pub const MUTANTS: [&str; 42] = [
     "anchor.commit_without_fence",
     // The root is not retained at a takeover.
     "anchor.takeover_drops_root",
-    // A segment is deleted as soon as it is retired.
-    "cleaner.delete_without_grace",
     // Objects are moved and nobody is told where to.
     "cleaner.no_forwarding_record",
     // What only a snapshot needs is taken for dead.
