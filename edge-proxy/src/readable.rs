@@ -73,8 +73,9 @@ const STATE: Kind = Kind::new("local state", b"", 0);
 const JOURNAL: Kind = Kind::new("journal file", b"FIRNJRNL", 8).with_features();
 const CHECKPOINT: Kind = Kind::new("object", b"FOBJ", 8).with_features();
 const SEGMENT: Kind = Kind::new("segment", b"FIRNSEGM", 8).with_features();
-const SPOOL: Kind = Kind::new("usage spool", b"FSPL", 4).up_to(1);
-const LOCK_CLIENTS: Kind = Kind::new("list of lock clients", b"FIRNNSM", 7).up_to(b'1');
+const SPOOL: Kind = Kind::new("usage spool", b"FSPL", 4).up_to(firn_usage::SPOOL_VERSION);
+const LOCK_CLIENTS: Kind =
+    Kind::new("list of lock clients", b"FIRNNSM", 7).up_to(firn_nfs::nsm::LIST_VERSION);
 
 /// What is in the directory of a volume.
 ///
@@ -158,7 +159,7 @@ fn judge(ours: &FormatSet, kind: &Kind, path: &Path) -> Result<(), Failure> {
 fn refusal(path: &Path, kind: &Kind, unknown: &str) -> Failure {
     Failure::usage(format!(
         "{}: this {} {unknown}: a newer firn-edge wrote it. Nothing was changed, and everything acknowledged is safe. Install that version \
-         or a newer one",
+         or a newer one. If none ever ran here, the file is damaged",
         path.display(),
         kind.name
     ))

@@ -28,7 +28,7 @@ mod tests;
 
 pub use list::{ListError, Presence};
 pub use program::{NsmProgram, StatusChange};
-pub use record::DamagedRecord;
+pub use record::{DamagedRecord, LIST_VERSION};
 
 use crate::{
     remote,

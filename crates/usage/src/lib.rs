@@ -36,4 +36,4 @@ pub use meter::Meter;
 pub use name::{NameError, ResourceName, SourceId, TenantName};
 pub use record::{Incarnation, LATEST_MS, Observation, ObservationError, UsageRecord};
 pub use sink::{SinkError, UsageSink};
-pub use spool::{APPEND_MAX, Spool, SpoolConfig, SpoolError, SpoolStatus};
+pub use spool::{APPEND_MAX, SPOOL_VERSION, Spool, SpoolConfig, SpoolError, SpoolStatus};

@@ -25,6 +25,8 @@ mod open;
 mod reading;
 mod writer;
 
+pub use file::VERSION as SPOOL_VERSION;
+
 use crate::{Incarnation, Observation, SourceId, record::ObservationError};
 use bytes::Bytes;
 use firn_env::{DiskError, DiskFile, Env};

@@ -76,6 +76,16 @@ fn of_member(out: &mut Families, shared: &SharedPart) {
         shared.broken,
     );
     out.counter(
+        "shared_lock_breaks_total",
+        "Times that this edge broke the locks of an office that gave no sign of life.",
+        shared.lock_breaks,
+    );
+    out.counter(
+        "shared_locks_lost_total",
+        "Locks of clients here that another office broke.",
+        shared.locks_lost,
+    );
+    out.counter(
         "shared_wait_seconds_total",
         "From clients' wishes to change something to the volume at hand, all together.",
         shared.waits_ms as f64 / 1e3,

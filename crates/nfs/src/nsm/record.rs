@@ -11,6 +11,8 @@ use firn_codec::{ByteOrder, Codec, Reader, Writer};
 use std::{collections::BTreeMap, net::IpAddr};
 
 const MAGIC: &[u8; 8] = b"FIRNNSM1";
+/// The version, a digit, with which the list begins: the newest that this build reads, and the one it writes.
+pub const LIST_VERSION: u8 = MAGIC[7];
 const HASH_BYTES: usize = 32;
 
 /// Clients that hold locks, or may: host → the state number of its last restart notice, 0 if there was none.

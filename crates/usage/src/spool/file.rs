@@ -16,7 +16,8 @@ use crate::{
 };
 
 const MAGIC: &[u8; 4] = b"FSPL";
-const VERSION: u8 = 1;
+/// Of a spool's files, in the byte behind the magic: the newest that this build reads, and the one it writes.
+pub const VERSION: u8 = 1;
 const SUFFIX: &str = ".spool";
 const NUMBER_DIGITS: usize = 20;
 

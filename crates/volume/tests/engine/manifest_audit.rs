@@ -34,6 +34,12 @@ async fn audited(parts: &Parts, budget: &str) -> VolumeAudit {
     report.expect("a report").volumes.remove(0)
 }
 
+/// A segment all of whose contents `churn` wrote anew twice: no tree needs it.
+async fn one_of_the_first(parts: &Parts) -> SegmentId {
+    let manifest = told(parts).await.expect("a manifest");
+    *manifest.segments.keys().nth(5).expect("some")
+}
+
 async fn replace(parts: &Parts, segment: SegmentId, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let key = ObjectKey::new(&segment.key(&parts.anchor.family()));
     let whole = parts.store.get(&key).await.expect("it is there").to_vec();
@@ -91,13 +97,7 @@ fn what_no_tree_needs_and_is_lost_or_altered_is_named() {
             assert_eq!((manifest.shown, manifest.intact), (manifest.segments, 688));
 
             // All that was written in it was written anew twice.
-            let segment = *told(&parts)
-                .await
-                .expect("a manifest")
-                .segments
-                .keys()
-                .nth(5)
-                .expect("some");
+            let segment = one_of_the_first(&parts).await;
             let bytes = replace(&parts, segment, |bytes| bytes[100] ^= 1).await;
             names(&audited(&parts, "1").await, segment, false);
             put(&parts, segment, bytes[..bytes.len() - 1].to_vec()).await;
@@ -122,13 +122,7 @@ fn an_audit_that_believes_the_listing_does_not_find_what_was_altered() {
         simulation.run(async move {
             let volume = format_and_open(parts.clone(), WITH, config()).await;
             churn(&volume, &parts).await;
-            let segment = *told(&parts)
-                .await
-                .expect("a manifest")
-                .segments
-                .keys()
-                .nth(5)
-                .expect("some");
+            let segment = one_of_the_first(&parts).await;
             replace(&parts, segment, |bytes| bytes[100] ^= 1).await;
             audited(&parts, "1").await
         })

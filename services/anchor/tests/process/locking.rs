@@ -118,6 +118,15 @@ impl Drop for Program {
     }
 }
 
+/// Two offices, and a program in each that has the same new file open.
+async fn with_file_open(here: &Path, name: &str) -> (Offices, [Program; 2]) {
+    let offices = Offices::shared(here, "0 s").await;
+    fs::write(offices.at[0].join(name), "").unwrap();
+    offices.one.sync().await.unwrap();
+    let programs = [0, 1].map(|office| Program::open(&offices.at[office].join(name)));
+    (offices, programs)
+}
+
 async fn listed(edge: &Edge) -> Value {
     let text = edge.command("locks", &["--output", "json"]).await.unwrap();
     serde_json::from_str::<Value>(&text).unwrap()["locks"].clone()
@@ -137,10 +146,7 @@ async fn a_lock_of_one_office_excludes_the_other_and_goes_over_with_what_was_wri
         return;
     }
     let here = tempfile::tempdir().unwrap();
-    let offices = Offices::shared(here.path(), "0 s").await;
-    fs::write(offices.at[0].join("plan"), "").unwrap();
-    offices.one.sync().await.unwrap();
-    let [mut of_one, mut of_two] = [0, 1].map(|office| Program::open(&offices.at[office].join("plan")));
+    let (offices, [mut of_one, mut of_two]) = with_file_open(here.path(), "plan").await;
     assert_eq!(of_one.does("lock"), " done");
     assert_eq!(of_two.does("try"), " EAGAIN");
     assert_eq!(of_two.does("flock"), " EAGAIN", "of the whole file");
@@ -188,10 +194,7 @@ async fn a_counter_that_two_offices_raise_under_a_lock_loses_nothing() {
         return;
     }
     let here = tempfile::tempdir().unwrap();
-    let offices = Offices::shared(here.path(), "0 s").await;
-    fs::write(offices.at[0].join("counter"), "").unwrap();
-    offices.one.sync().await.unwrap();
-    let mut programs = [0, 1].map(|office| Program::open(&offices.at[office].join("counter")));
+    let (offices, mut programs) = with_file_open(here.path(), "counter").await;
     let began = Instant::now();
     for program in &mut programs {
         program.begin("raise 8");
@@ -290,10 +293,7 @@ async fn an_office_that_was_cut_off_hears_what_it_lost() {
         return;
     }
     let here = tempfile::tempdir().unwrap();
-    let offices = Offices::shared(here.path(), "0 s").await;
-    fs::write(offices.at[0].join("plan"), "").unwrap();
-    offices.one.sync().await.unwrap();
-    let [mut of_one, mut of_two] = [0, 1].map(|office| Program::open(&offices.at[office].join("plan")));
+    let (offices, [mut of_one, mut of_two]) = with_file_open(here.path(), "plan").await;
     assert_eq!(of_one.does("lock"), " done");
     assert_eq!(of_two.does("try"), " EAGAIN");
     offices.cut_one_off(true);
@@ -331,10 +331,7 @@ async fn an_administrator_breaks_locks_of_the_other_office() {
         return;
     }
     let here = tempfile::tempdir().unwrap();
-    let offices = Offices::shared(here.path(), "0 s").await;
-    fs::write(offices.at[0].join("plan"), "").unwrap();
-    offices.one.sync().await.unwrap();
-    let [mut of_one, mut of_two] = [0, 1].map(|office| Program::open(&offices.at[office].join("plan")));
+    let (offices, [mut of_one, mut of_two]) = with_file_open(here.path(), "plan").await;
     assert_eq!(of_one.does("lock"), " done");
     assert_eq!(of_two.does("try"), " EAGAIN");
     let arguments = ["/plan", "--break", "--client", "one"];
