@@ -3,7 +3,11 @@
 use crate::machine::{Machine, mount, program};
 use firn_integration::Tree;
 use firn_rig::{EXPORT, Edge, Settings};
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Runs the cleaner with one configuration; its exit code, and all that it said.
 fn clean(config: &Path, text: &str, command: &str) -> (Option<i32>, String) {
@@ -18,12 +22,33 @@ fn clean(config: &Path, text: &str, command: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
-fn segment_bytes(log: &Path) -> u64 {
+fn segments(log: &Path) -> impl Iterator<Item = PathBuf> {
     let writers = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
     writers
         .flat_map(|writer| fs::read_dir(writer).unwrap())
-        .map(|entry| entry.unwrap().metadata().unwrap().len())
-        .sum()
+        .map(|entry| entry.unwrap().path())
+}
+
+fn segment_bytes(log: &Path) -> u64 {
+    segments(log).map(|path| path.metadata().unwrap().len()).sum()
+}
+
+/// What an audit found of the volume's manifest: its exit code, what is lost, what is altered.
+fn audited(config: &Path, text: &str) -> (Option<i32>, u64, u64) {
+    let (code, said) = clean(config, text, "audit");
+    // What it tells beside stands behind it.
+    let report = serde_json::Deserializer::from_str(&said).into_iter().next();
+    let report: serde_json::Value = report
+        .and_then(Result::ok)
+        .unwrap_or_else(|| panic!("no report: {said}"));
+    let manifest = &report["audit"]["volumes"][0]["manifest"];
+    let count = |what: &str| {
+        manifest[what]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no manifest: {said}"))
+    };
+    assert!(count("segments") > 1, "{said}");
+    (code, count("lost"), count("altered"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,7 +65,7 @@ async fn a_volume_whose_roots_the_service_keeps_is_cleaned_and_its_edge_reads_ev
 
     machine.start();
     crate::story::from_nothing_to_an_edge(&machine, &edge.state.display().to_string());
-    edge.command("enrol", &[]).await.unwrap();
+    edge.command("enrol", &["--manifest"]).await.unwrap();
     edge.start().await.unwrap();
     let mut client = mount(edge.address, EXPORT).await;
     let mut tree = Tree::default();
@@ -87,6 +112,16 @@ async fn a_volume_whose_roots_the_service_keeps_is_cleaned_and_its_edge_reads_ev
     }
     let after = segment_bytes(&log);
     assert!(after < before * 2 / 3, "{after} of {before} bytes are left");
+    // What was retired is no loss; of what is left the volume itself says that it must be there, and as what.
+    assert_eq!(audited(&config, &ours), (Some(0), 0, 0));
+    // The newest has the root, without which nobody can audit anything.
+    let segment = segments(&log).min().unwrap();
+    let whole = fs::read(&segment).unwrap();
+    fs::remove_file(&segment).unwrap();
+    let (code, lost, _) = audited(&config, &ours);
+    assert_eq!((code, lost), (Some(6), 1), "{segment:?}");
+    fs::write(&segment, &whole).unwrap();
+    assert_eq!(audited(&config, &ours), (Some(0), 0, 0));
 
     machine.start();
     edge.wipe_cache().unwrap();
@@ -98,6 +133,8 @@ async fn a_volume_whose_roots_the_service_keeps_is_cleaned_and_its_edge_reads_ev
     edge.sync().await.unwrap();
     let said = edge.command("verify", &[]).await.unwrap();
     assert!(said.starts_with("whole"), "{said}");
+    let said = edge.command("audit", &[]).await.unwrap();
+    assert!(said.contains("0 are lost, 0 altered"), "{said}");
     drop(client);
     edge.stop().await.unwrap();
     machine.stop();
