@@ -21,7 +21,7 @@ pub use announcing::AnnouncingVfs;
 pub use changes::{Change, ChangeKind, Changes, Delivery, Origin, WatchCounts, Watcher};
 pub use locks::{
     BrokenLock, ByteRange, HeldLock, LockClient, LockCounts, LockError, LockHolder, LockLimits, LockOwner,
-    LockProtocol, LockRequest, LockTable, LockWaiter, Locked, Office, OfficeLock, OfficeLocks, Reclaims,
-    ShareMode,
+    LockProtocol, LockRequest, LockTable, LockWaiter, Locked, OFFICE_LOCKS, OFFICES, Office, OfficeLock,
+    OfficeLocks, Reclaims, ShareMode,
 };
 pub use open_files::{OpenAccess, OpenCounts, OpenError, OpenFile, OpenFiles, OpenId, OpenLimits};

@@ -22,7 +22,7 @@ mod offices;
 mod segments;
 mod table;
 
-pub use offices::{BrokenLock, Office, OfficeLock, OfficeLocks, Reclaims};
+pub use offices::{BrokenLock, OFFICE_LOCKS, OFFICES, Office, OfficeLock, OfficeLocks, Reclaims};
 
 use bytes::Bytes;
 use firn_vfs::FileHandle;

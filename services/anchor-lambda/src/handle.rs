@@ -67,6 +67,7 @@ mod tests {
             PLACE.replace("vol_02", "vol_03"),
             OFFICE.replace("000000000000", "000000000001"),
         );
+        let too_large = " ".repeat(firn_anchor::EDGE_CALL_BYTES_MAX + 1);
         for (arn, place, body, status, said) in [
             (Some(OFFICE), PLACE, create, 200, "changed"),
             (Some(OFFICE), PLACE, r#"{"family":{}}"#, 200, "tuple"),
@@ -90,7 +91,7 @@ mod tests {
                 400,
                 "unknown variant",
             ),
-            (Some(OFFICE), PLACE, &" ".repeat(9000), 413, "bytes at most"),
+            (Some(OFFICE), PLACE, &too_large, 413, "bytes at most"),
             (Some(OFFICE), "", create, 404, "by POST"),
         ] {
             let answer = handle(&service, &grants, event(arn, place, body)).await;

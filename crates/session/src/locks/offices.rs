@@ -27,9 +27,9 @@ use std::{
 use tokio::sync::Notify;
 
 /// Locks and waits of one office in a shared file system.
-const OFFICE_LOCKS: usize = 256;
+pub const OFFICE_LOCKS: usize = 256;
 /// Offices that have some, besides this one.
-const OFFICES: usize = 15;
+pub const OFFICES: usize = 15;
 /// Of an office's identity.
 const ID_BYTES: usize = 16;
 

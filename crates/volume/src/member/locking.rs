@@ -13,15 +13,20 @@
 
 use super::{Inner, gate::Served, lease::Lease};
 use crate::error::VolumeError;
-use firn_anchor::{AnchorError, Beating, HandoverRecord, MemberLocks, OwnerId, RecordedLock};
+use firn_anchor::{
+    AnchorError, Beating, HandoverRecord, MAX_LOCKING, MAX_LOCKS, MemberLocks, OwnerId, RecordedLock,
+};
 use firn_env::Monotonic;
-use firn_session::{BrokenLock, ByteRange, Office, OfficeLock, OfficeLocks, Reclaims};
+use firn_session::{BrokenLock, ByteRange, OFFICE_LOCKS, OFFICES, Office, OfficeLock, OfficeLocks, Reclaims};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::sync::Notify;
+
+// What the table lets clients have fits into the record, this office beside the others.
+const _: () = assert!(OFFICE_LOCKS == MAX_LOCKS && OFFICES + 1 == MAX_LOCKING);
 
 /// How long one call may take before it is tried again.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
