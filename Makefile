@@ -2,6 +2,7 @@
 #
 #   make demo            build, run and check an edge on this machine's disk, from set-up to a table of figures
 #   make story           the whole story of a customer through firn dev: sign-up, share, crash, snapshot, cleaning, disk, bill
+#   make scenarios       the whole product as customers run it, one scenario after the other; NAME=customer runs one, ARGUMENTS=--list tells all
 #   make test            everything that must hold before a change is merged
 #   make test-all        that, lint and every check that takes too long for each change; at least every week
 #   make lint            formatting, clippy, licences and advisories, forbidden dependencies
@@ -51,7 +52,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -63,6 +64,12 @@ story:
 	@scripts/setup test
 	@cargo build --locked --release -p firn-cli -p firn-edge -p firn-dev -p firn-blockd
 	@cargo test --locked --quiet --release -p firn-dev --test dev -- --include-ignored --nocapture story::
+
+# A debug build, whose dependencies the tests have built; NAME may be several names.
+scenarios:
+	@scripts/setup test
+	@cargo build --locked --quiet --workspace $(addprefix --bin ,firn firn-anchor firn-anchor-lambda firn-api firn-blockd firn-cleaner firn-dev firn-edge bootstrap)
+	@tests/integration/run $(ARGUMENTS) $(NAME)
 
 test:
 	@scripts/setup test

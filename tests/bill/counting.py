@@ -104,7 +104,7 @@ class CountingProxy:
         near_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         near = Stream(near_socket)
         while True:
-            head, raw, _ = near.message()
+            head, raw, asked = near.message()
             method, target = head.split(b" ", 2)[:2]
             if b"\r\nexpect:" in head.lower():
                 raise ConnectionError("who waits to be asked on is not expected here")
@@ -113,6 +113,7 @@ class CountingProxy:
             request = Seen(method.decode(), url.path, query, time.time())
             with self.lock:
                 self.seen.append(request)
+            head, raw = self.forwards(head, raw)
             # One connection a request: none that the store has closed meanwhile.
             with socket.create_connection(self.target) as far_socket:
                 far_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -122,9 +123,17 @@ class CountingProxy:
             request.at = time.time()
             if method == b"GET" and "list-type" in query and "/log/" in query.get("prefix", "") + "/":
                 request.listed = sum(int(size) for size in re.findall(rb"<Size>(\d+)</Size>", body))
+            self.answered(request, head, asked, body)
             near_socket.sendall(answer + raw)
             if b"connection: close" in answer.lower():
                 return
+
+    def forwards(self, head, raw):
+        """What is sent on of a request; others may ask for more."""
+        return head, raw
+
+    def answered(self, request, head, asked, body):
+        """Of a request with what it asked, and what was answered."""
 
     def requests(self):
         with self.lock:

@@ -100,6 +100,10 @@ class Person:
         said, _ = child.communicate(code + "\n", timeout=READY_S)
         if child.returncode != 0:
             raise LabError(f"{self.name} is not signed up: {said}")
+        return self.knows_itself()
+
+    def knows_itself(self):
+        """From the profile that signing up or a recovery has left."""
         profile = json.loads((self.place / "profile.json").read_text())
         self.tenant, self.key = profile["tenant"], profile["api_key"]
         return self.tenant
@@ -138,7 +142,7 @@ def id_of(made):
     return made["id"] if "id" in made else made["node"]["id"] if isinstance(made["node"], dict) else made["node"]
 
 
-def wait_for(what, ask, limit_s=READY_S):
+def wait_for(what, ask, limit_s=READY_S, pause_s=0.2):
     deadline = time.monotonic() + limit_s
     while True:
         found = ask()
@@ -146,13 +150,14 @@ def wait_for(what, ask, limit_s=READY_S):
             return found
         if time.monotonic() > deadline:
             raise LabError(f"{what}: not in {limit_s} s")
-        time.sleep(0.2)
+        time.sleep(pause_s)
 
 
 class World:
-    def __init__(self, directory, programs):
-        self.directory, self.programs = directory, programs
-        self.processes = {}
+    def __init__(self, directory, programs, names=VOLUMES):
+        """`names`: of the customer's volumes, which `volumes` gives ids once they are made."""
+        self.directory, self.programs, self.names = directory, programs, names
+        self.processes, self.volumes = {}, {}
         self.lab = dict(os.environ, FIRN_LAB_RUN=str(directory / "lab"))
 
     # The cloud.
@@ -164,7 +169,7 @@ class World:
         self.bucket = self.directory / "lab/cloud/versitygw/data/buckets/firn"
         self.bucket.mkdir()
         proxy = lambda: CountingProxy(self.cloud["FIRN_TEST_VERSITYGW"])
-        self.of_edge, self.of_cleaner = proxy(), {volume: proxy() for volume in VOLUMES}
+        self.of_edge, self.of_cleaner = proxy(), {volume: proxy() for volume in self.names}
 
     def end(self):
         for process in self.processes.values():
@@ -202,7 +207,8 @@ class World:
     def server(self):
         return ["--server", f"https://localhost:{API}", "--authority", self.authority]
 
-    def begin_service(self):
+    def begin_service(self, nodes=NODES, options=()):
+        """With so many disk nodes, and with these options of `firn-api serve` besides."""
         place = self.directory
         self.run("firn-api", "new-secret", place / "secret")
         self.run("firn-api", "certify", "anchor", "--directory", place / "certified", "--secret", place / "secret")
@@ -210,7 +216,7 @@ class World:
         serve = [
             self.programs / "firn-api", "serve", "--listen", f"127.0.0.1:{API}", "--table", self.table("control"), "--anchor-table", self.table("roots"),
             "--state", place / "state", "--secret", place / "secret", "--issuer", f"https://localhost:{API}",
-            "--listen-metrics", f"127.0.0.1:{API_METRICS}", "--tenant-rate", "1000", "--tenant-burst", "5000", "--stranger-rate", "1000", "--stranger-burst", "5000",
+            "--listen-metrics", f"127.0.0.1:{API_METRICS}", "--tenant-rate", "1000", "--tenant-burst", "5000", "--stranger-rate", "1000", "--stranger-burst", "5000", *options,
         ]
         self.add("api", serve, "listening on")
         self.operator = Person(self, "operator")
@@ -224,8 +230,10 @@ class World:
         self.run("firn-blockd", "--config", cluster, "init", "--rows", "16")
         self.processes["api"].stop()
         self.add("api", [*serve, "--cluster", "main", "--cluster-table", self.table("disks"), "--fleet-tenant", fleet], "listening on")
-        for number in range(1, NODES + 1):
+        for number in range(1, nodes + 1):
             self.begin_node(f"node-{number}", fleet, 7500 + number)
+
+    def sign_up_customer(self):
         self.customer = Person(self, "customer")
         self.customer.signs_up()
 
@@ -275,7 +283,7 @@ class World:
             openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
                     "-extfile", f"{name}.cnf", "-out", f"{name}.crt")
             (place / f"{name}.pem").write_text((place / f"{name}.key").read_text() + (place / f"{name}.crt").read_text())
-        grants = [f'[[grant]]\nname = "spiffe://{DOMAIN}/service/cleaner"\nvolume = "{self.place_of(volume)}"\nrole = "cleaner"\n' for volume in VOLUMES]
+        grants = [f'[[grant]]\nname = "spiffe://{DOMAIN}/service/cleaner"\nvolume = "{self.place_of(volume)}"\nrole = "cleaner"\n' for volume in self.names]
         (place / "grants.toml").write_text("".join(grants))
         self.add("anchor", [
             self.programs / "firn-anchor", "--listen", f"127.0.0.1:{ANCHOR}", "--table", self.table("roots").replace("&create=true", ""),
@@ -283,7 +291,7 @@ class World:
         ], "listens on")
 
     def begin_cleaners(self):
-        for volume in VOLUMES:
+        for volume in self.names:
             config = self.directory / f"cleaner-{volume}.toml"
             family = next((self.bucket / volume).iterdir()).name
             config.write_text(
@@ -301,9 +309,9 @@ class World:
     def begin_edge(self):
         ada, place = self.customer, self.directory / "edge"
         place.mkdir()
-        phrase, self.volumes = ada.place / "phrase", {}
+        phrase = ada.place / "phrase"
         text = f'[edge]\nstate_directory = "{place}"\n'
-        for volume in VOLUMES:
+        for volume in self.names:
             made = ada.types("volume", "create", volume, "--region", "eu", "--phrase-file", phrase)
             self.volumes[volume] = made["id"]
             secret, state = ada.place / f"join-{volume}", place / volume
@@ -336,7 +344,7 @@ grace_seconds = 1
 [log]
 level = "warn"
 """)
-        for volume in VOLUMES:
+        for volume in self.names:
             self.edge("enrol", "--volume", volume)
         self.add("edge", [self.programs / "firn-edge", "--config", self.config, "run"], "serving on")
 
@@ -386,12 +394,14 @@ level = "warn"
     # What the tables hold.
 
     def items(self, table, partition):
-        body = {
-            "TableName": table, "ConsistentRead": True, "KeyConditionExpression": "#p = :p",
-            "ExpressionAttributeNames": {"#p": "partition"}, "ExpressionAttributeValues": {":p": {"S": partition}},
-        }
+        return self.ask_table(
+            "Query", TableName=table, ConsistentRead=True, KeyConditionExpression="#p = :p",
+            ExpressionAttributeNames={"#p": "partition"}, ExpressionAttributeValues={":p": {"S": partition}},
+        )["Items"]
+
+    def ask_table(self, action, **body):
         request = urllib.request.Request(self.cloud["FIRN_TEST_DYNAMODB"], data=json.dumps(body).encode(), headers={
-            "Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "DynamoDB_20120810.Query",
+            "Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"DynamoDB_20120810.{action}",
             "Authorization": "AWS4-HMAC-SHA256 Credential=firntest/20260101/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
         })
-        return json.loads(urllib.request.urlopen(request, timeout=60).read())["Items"]
+        return json.loads(urllib.request.urlopen(request, timeout=60).read())
