@@ -1,4 +1,4 @@
-"""Two offices of one shared volume: two edges, a bucket and a table, and the lines of each office to them."""
+"""Three offices of one shared volume: an edge each, a bucket and a table, and the lines of each office to them."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from . import HOST_ADDRESS, LAB, BRIDGE, LabError, namespace
 from .lines import Lines
 from .servers import READY_S, Server, wait_for_port
 
-OFFICES = {"one": HOST_ADDRESS, "two": "192.168.77.100"}
+OFFICES = {"one": HOST_ADDRESS, "two": "192.168.77.100", "three": "192.168.77.101"}
 KEY, SECRET = "firntest", "firntestsecret"
 
 
@@ -19,7 +19,7 @@ class Offices(Server):
     """The edges, each at an address of its own; the bucket is versitygw's, the table DynamoDB Local's."""
 
     name = "offices"
-    variables = {"ONE": OFFICES["one"], "TWO": OFFICES["two"]}
+    variables = {"OFFICES": " ".join(f"{name}={address}" for name, address in OFFICES.items())}
 
     def __init__(self, directory, binary):
         super().__init__(directory)
@@ -40,8 +40,9 @@ class Offices(Server):
             "-H", f"x-amz-content-sha256: {hashlib.sha256().hexdigest()}",
             f"http://127.0.0.1:{ports['VERSITYGW']}/offices",
         ])
-        namespace.run("ip", "address", "add", f"{OFFICES['two']}/24", "dev", BRIDGE)
         for name, address in OFFICES.items():
+            if address != HOST_ADDRESS:
+                namespace.run("ip", "address", "add", f"{address}/24", "dev", BRIDGE)
             lines = self.lines[name] = Lines()
             store, table = (lines.add(ports[server]) for server in ("VERSITYGW", "DYNAMODB"))
             exports = "".join(
@@ -65,7 +66,8 @@ mount_port = 20048
 grace_seconds = 1
 {exports}""")
         self._edge("one", "format", "--phrase-file", self.directory / "phrase")
-        self._edge("two", "join", "--identity", self.directory / "one/identity")
+        for name in list(OFFICES)[1:]:
+            self._edge(name, "join", "--identity", self.directory / "one/identity")
 
     def start(self):
         for name in OFFICES:

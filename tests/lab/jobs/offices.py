@@ -1,4 +1,4 @@
-"""offices.py: what people do in two offices with one file system, by the mounts of a kernel on two edges.
+"""offices.py: what people do in three offices with one file system, by the mounts of a kernel on three edges.
 
 /mnt/OFFICE-contracts answers at level 2 (cloud), /mnt/OFFICE-export at level 1 (journal); both are one volume. Prints how many turns a second two offices
 make, and how long a handover takes, at each latency to the cloud.
@@ -7,6 +7,7 @@ make, and how long a handover takes, at each latency to the cloud.
 import hashlib
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import threading
@@ -15,8 +16,13 @@ import time
 from control import Control
 
 LATENCIES = [int(word) for word in os.environ.get("LATENCIES", "0 30 100").split()]
-PHASES = os.environ.get("PHASES", "turns git build kill cut").split()
+PHASES = os.environ.get("PHASES", "turns git build sqlite kill cut").split()
 TURNS = int(os.environ.get("TURNS", "12"))
+# Of SQLite: those by turns, and those of each of the four writers at once.
+TRANSACTIONS = int(os.environ.get("TRANSACTIONS", "9"))
+OFFICES = [office.split("=")[0] for office in os.environ["OFFICES"].split()]
+# Whose edges are killed, one after the other.
+KILLED = os.environ.get("KILLED", "one two three").split()
 # What may be waited for whatever the machine does: a takeover takes a minute by itself.
 TIMEOUT_S = 240
 
@@ -163,12 +169,60 @@ def build(latency):
     check(f"what it made runs in the other office at {latency} ms", same is not None and run(f"{two}/program") == "276\n")
 
 
-class Writer(threading.Thread):
-    """Saves one small file after the other in office one, in both exports, and notes what it was told. `stop` ends it after the file under way."""
+def sqlite(latency):
+    """The mounts have locks: SQLite's are decided by the edges, and a transaction of one office is complete when another office's begins."""
+    name = f"ledger-{latency}.db"
+    paths = {office: f"/mnt/{office}-export/{name}" for office in OFFICES}
+    # Connections stay open, and have pages of the file in memory, while others write.
+    offices = {}
+    took = []
+    for turn in range(TRANSACTIONS):
+        office = OFFICES[turn % len(OFFICES)]
+        if office not in offices:
+            offices[office] = sqlite3.connect(paths[office], timeout=TIMEOUT_S, isolation_level=None)
+            offices[office].execute("pragma synchronous=full")
+        ledger, asked = offices[office], time.monotonic()
+        ledger.execute("begin immediate")
+        if not turn:
+            ledger.execute("create table entries(number integer primary key, office text)")
+        (entries,) = ledger.execute("select count(*) from entries").fetchone()
+        if entries != turn:
+            check(f"transaction {turn} at {latency} ms sees all before it", False, f"{entries} of {turn}, in office {office}")
+        ledger.execute("insert into entries values (?, ?)", (turn, office))
+        ledger.execute("commit")
+        took.append(time.monotonic() - asked)
+    whole = {office: ledger.execute("pragma integrity_check").fetchone()[0] for office, ledger in offices.items()}
+    entries = {office: ledger.execute("select count(*) from entries").fetchone()[0] for office, ledger in offices.items()}
+    for ledger in offices.values():
+        ledger.close()
+    check(f"none of {TRANSACTIONS} SQLite transactions that {len(OFFICES)} offices make by turns at {latency} ms is lost", set(entries.values()) == {TRANSACTIONS}, entries)
+    check(f"the database is whole in every office at {latency} ms", set(whole.values()) == {"ok"}, whole)
 
-    def __init__(self, name):
+    handed_over = lambda: sum(status(office)["shared"]["taken"] for office in OFFICES)
+    before, began = handed_over(), time.monotonic()
+    paths = [f"/mnt/{office}-export/counter-{latency}.db" for office in OFFICES[:2]]
+    writers = subprocess.run(
+        ["python3", "./sqlite_writers.py", *paths], env={**os.environ, "TRANSACTIONS": str(TRANSACTIONS), "PAUSE_S": "1"}, capture_output=True, text=True,
+        timeout=2 * TIMEOUT_S,
+    )
+    check(f"no update of two writers in each of two offices, all at once at {latency} ms, is lost", writers.returncode == 0, writers.stdout + writers.stderr)
+    together, handovers = time.monotonic() - began, handed_over() - before
+    # Else they did not meet.
+    check(f"the volume went to and fro meanwhile at {latency} ms", handovers >= 4, handovers)
+    check(f"and that database is whole in both offices at {latency} ms", [run("sqlite3", path, "pragma integrity_check") for path in paths] == ["ok\n"] * 2)
+    print(
+        f"   at {latency} ms: an SQLite transaction by turns {statistics.median(took):.2f} s, the longest {max(took):.2f} s; "
+        f"{4 * TRANSACTIONS} of four writers at once {together:.0f} s, {handovers} handovers",
+        flush=True,
+    )
+
+
+class Writer(threading.Thread):
+    """Saves one small file after the other in an office, in both exports, and notes what it was told. `ended` ends it after the file under way."""
+
+    def __init__(self, office, name):
         super().__init__(daemon=True)
-        self.label, self.ended, self.error = name, threading.Event(), None
+        self.office, self.label, self.ended, self.error = office, name, threading.Event(), None
         self.acknowledged = {"contracts": [], "export": []}
 
     def run(self):
@@ -178,38 +232,47 @@ class Writer(threading.Thread):
                 number += 1
                 for export, names in self.acknowledged.items():
                     name = f"{self.label}-{export}-{number}"
-                    write(f"/mnt/one-{export}/{name}", f"content of {name}\n")
+                    write(f"/mnt/{self.office}-{export}/{name}", f"content of {name}\n")
                     names.append(name)
                 time.sleep(0.02)
         except OSError as error:
             self.error = error
 
 
+def others(lost):
+    """The offices that go on, the one first that takes the volume over."""
+    at = OFFICES.index(lost)
+    return OFFICES[at + 1 :] + OFFICES[:at]
+
+
 def judge(writer, when, acknowledged):
-    """What was acknowledged before the edge of office one was lost is in office two; what was at level 1 only there or in a salvage clone."""
-    missing = [
-        name for name in acknowledged["contracts"]
-        if until(lambda: read(f"/mnt/two-contracts/{name}") == f"content of {name}\n", 5) is None
-    ]
-    check(f"{when}: all {len(acknowledged['contracts'])} files that were answered at level 2 are in office two", not missing, missing)
-    there = set(os.listdir("/mnt/two-export"))
+    """What was acknowledged at level 2 before the edge of the writer's office was lost is in all others; what was at level 1 only there or in a salvage clone."""
+    lost = writer.office
+    for office in others(lost):
+        missing = [
+            name for name in acknowledged["contracts"]
+            if until(lambda: read(f"/mnt/{office}-contracts/{name}") == f"content of {name}\n", 5) is None
+        ]
+        check(f"{when}: all {len(acknowledged['contracts'])} files that were answered at level 2 are in office {office}", not missing, missing)
+    there = set(os.listdir(f"/mnt/{others(lost)[0]}-export"))
     put_aside = [name for name in acknowledged["export"] if name not in there]
-    salvaged = until(lambda: not put_aside or status("one")["shared"]["salvaged"])
-    paths = {path for clone in status("one")["shared"]["salvaged"] for path in clone["paths"]}
-    lost = [name for name in put_aside if f"/{name}" not in paths]
+    salvaged = until(lambda: not put_aside or status(lost)["shared"]["salvaged"])
+    paths = {path for clone in status(lost)["shared"]["salvaged"] for path in clone["paths"]}
+    gone = [name for name in put_aside if f"/{name}" not in paths]
     check(
-        f"{when}: of {len(acknowledged['export'])} files at level 1 {len(put_aside)} were put aside, with their paths", salvaged is not None and not lost, lost
+        f"{when}: of {len(acknowledged['export'])} files at level 1 {len(put_aside)} were put aside, with their paths", salvaged is not None and not gone, gone
     )
     writer.ended.set()
     writer.join(TIMEOUT_S)
-    check(f"{when}: the clients of office one go on", not writer.is_alive() and writer.error is None, writer.error)
-    again = [name for name in writer.acknowledged["contracts"] if until(lambda: os.path.exists(f"/mnt/two-contracts/{name}"), 60) is None]
-    check(f"{when}: and what they are told later is in office two as well", not again, again)
+    check(f"{when}: the clients of office {lost} go on", not writer.is_alive() and writer.error is None, writer.error)
+    for office in others(lost):
+        again = [name for name in writer.acknowledged["contracts"] if until(lambda: os.path.exists(f"/mnt/{office}-contracts/{name}"), 60) is None]
+        check(f"{when}: and what they are told later is in office {office} as well", not again, again)
 
 
-def owned_by_one(name):
-    """Office one has the volume, and a writer works there."""
-    writer = Writer(name)
+def owned_by(office, name):
+    """That office has the volume, and a writer works there."""
+    writer = Writer(office, name)
     writer.start()
     until(lambda: len(writer.acknowledged["contracts"]) >= 10)
     return writer
@@ -218,21 +281,22 @@ def owned_by_one(name):
 def taken_over(writer, name):
     acknowledged = {export: list(names) for export, names in writer.acknowledged.items()}
     asked = time.monotonic()
-    write(f"/mnt/two-contracts/{name}-of-two", "meanwhile\n")
+    write(f"/mnt/{others(writer.office)[0]}-contracts/{name}-goes-on", "meanwhile\n")
     return acknowledged, time.monotonic() - asked
 
 
 def kill():
-    writer = owned_by_one("kill")
-    admin("kill", "one")
-    acknowledged, took = taken_over(writer, "kill")
-    print(f"   office two wrote {took:.0f} s after the edge of office one was killed", flush=True)
-    admin("start", "one")
-    judge(writer, "an edge that is killed", acknowledged)
+    for office in KILLED:
+        writer = owned_by(office, f"kill-{office}")
+        admin("kill", office)
+        acknowledged, took = taken_over(writer, f"kill-{office}")
+        print(f"   office {others(office)[0]} wrote {took:.0f} s after the edge of office {office} was killed", flush=True)
+        admin("start", office)
+        judge(writer, f"the edge of office {office} is killed", acknowledged)
 
 
 def cut():
-    writer = owned_by_one("cut")
+    writer = owned_by("one", "cut")
     began = time.monotonic()
     admin("cut", "one")
     acknowledged, took = taken_over(writer, "cut")
@@ -246,7 +310,7 @@ def cut():
 
 for latency in LATENCIES:
     admin("latency", str(latency))
-    for phase in (turns, git, build):
+    for phase in (turns, git, build, sqlite):
         if phase.__name__ in PHASES:
             phase(latency)
 for phase in (kill, cut):

@@ -1,14 +1,17 @@
-"""sqlite_writers.py PATH…: two writers a path, each adding 1 to the same row 40 times; the sum must come out.
+"""sqlite_writers.py PATH…: two writers a path, each adding 1 to the same row 40 times (or TRANSACTIONS); the sum must come out.
 
-SQLITE_VFS names how SQLite locks, if not by byte ranges: `unix-dotfile` by a directory that only one can make.
+PAUSE_S are the seconds of which up to so many lie between two of a writer's transactions. SQLITE_VFS names how SQLite locks, if not by byte ranges: `unix-dotfile` by a directory that only one can make.
 """
 
 import multiprocessing
 import os
+import random
 import sqlite3
 import sys
+import time
 
-TRANSACTIONS = 40
+TRANSACTIONS = int(os.environ.get("TRANSACTIONS", "40"))
+PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
 
 
 def connect(path):
@@ -26,6 +29,7 @@ def writer(path, name):
         connection.execute("update counter set value = ?", (value + 1,))
         connection.execute("insert into history values (?, ?, ?)", (name, number, value + 1))
         connection.execute("commit")
+        time.sleep(random.uniform(0, PAUSE_S))
 
 
 connection = connect(sys.argv[1])
