@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! request = {"version": 1, "volume": NAME if there are several, "command": "status" | "sync" | "drain" | "verify" |
-//!            {"audit" | "clean" | "id" | "locks" | "rekey" | "repair" | "snapshot" | "restore" | "clone": {…}}}
+//!            {"audit" | "clean" | "id" | "locks" | "manifest" | "rekey" | "repair" | "snapshot" | "restore" | "clone": {…}}}
 //! reply   = {"reply": "progress", …}* then one of {"reply": "status" | "done" | "verified" | "audited" | "snapshots" | "id" | "locks" |
-//!            "rekey" | "repaired" | "error", …}
+//!            "manifest" | "rekey" | "repaired" | "error", …}
 //! ```
 //!
 //! Lines, connections and waits are bounded, so that a stuck client costs the edge nothing. What is not understood is
@@ -16,6 +16,7 @@ mod audit;
 mod client;
 mod id;
 mod locks;
+mod manifest;
 mod rekey;
 mod repair;
 mod server;
@@ -27,6 +28,7 @@ pub use server::{Admin, DrainRequest, serve};
 use crate::{
     id::{Answer, Question},
     locks::{LockCommand, LockLine},
+    manifest::{ManifestCommand, ManifestPart},
     rekey::{RekeyCommand, RekeyPart},
     repair::RepairReport,
     snapshot::{Snapshot, VolumeState},
@@ -80,6 +82,8 @@ pub enum Command {
     Locks { what: LockCommand },
     /// Something about keys.
     Rekey { what: RekeyCommand },
+    /// Something about the manifest of segments.
+    Manifest { what: ManifestCommand },
     /// Copy from a snapshot.
     Restore {
         snapshot: String,
@@ -164,6 +168,8 @@ pub enum Reply {
     },
     /// Which keys the volume needs.
     Rekey { rekey: Box<RekeyPart> },
+    /// Whether the volume has a manifest.
+    Manifest { manifest: Box<ManifestPart> },
     /// Done.
     Done {
         /// For people.

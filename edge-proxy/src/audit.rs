@@ -269,7 +269,8 @@ fn volume_lines(text: &mut String, volume: &VolumeAudit) {
     }
     match &volume.manifest {
         Some(manifest) => manifest_lines(text, manifest),
-        None => text.push_str("  manifest: none, so what no tree needs was not audited\n"),
+        None => text
+            .push_str("  manifest: none, so what no tree needs was not audited (firn-edge manifest begin)\n"),
     }
     for segment in &volume.lost_segments {
         let _ = writeln!(text, "  lost: segment {segment}");
@@ -296,6 +297,7 @@ fn manifest_lines(text: &mut String, manifest: &ManifestAudit) {
             false => "; not all of it was gone through",
         }
     );
+    let _ = writeln!(text, "  coverage: the manifest {}", manifest.coverage_text());
     for segment in &manifest.altered_segments {
         let _ = writeln!(text, "  altered: segment {segment}");
     }

@@ -36,6 +36,7 @@ mod joined;
 mod later;
 mod life;
 mod locks;
+mod manifest;
 mod metrics;
 mod mount;
 mod nfs;

@@ -11,6 +11,7 @@ mod audits;
 mod families;
 mod figures;
 mod level_two;
+mod manifest;
 mod protocols;
 mod second;
 

@@ -2,7 +2,7 @@
 
 use crate::{
     accept_rollback, admin, allocator, audit, check, commands, config, enrol, failure::Failure, format, id,
-    join, locks, mount, parts::Outside, recover, rekey, repair, run, smb, snapshots, upgrade,
+    join, locks, manifest, mount, parts::Outside, recover, rekey, repair, run, smb, snapshots, upgrade,
 };
 use clap::{CommandFactory as _, Parser, Subcommand};
 use firn_env::{eprintln, println};
@@ -166,6 +166,11 @@ enum Command {
     Rekey {
         #[command(subcommand)]
         what: rekey::RekeyCommand,
+    },
+    /// Gives a volume that was made without a manifest of segments one, for audits.
+    Manifest {
+        #[command(subcommand)]
+        what: manifest::ManifestCommand,
     },
     /// Says who may log in over SMB.
     Smb {
@@ -380,6 +385,7 @@ async fn execute(arguments: Arguments) -> Result<(), Failure> {
         } => locks::take_away(&config, path, client, yes).await,
         Command::Locks { path, output, .. } => locks::show(&config, path, output).await,
         Command::Rekey { what } => rekey::rekey(&config, what).await,
+        Command::Manifest { what } => manifest::manifest(&config, what).await,
         Command::Clean { plan } => {
             commands::until_done(&config, admin::Command::Clean { plan }, "cleaning").await
         }

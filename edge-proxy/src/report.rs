@@ -356,6 +356,9 @@ pub fn status(snapshot: &Snapshot) -> String {
     if let Some(text) = audit::line(&snapshot.audit) {
         row("Audits", text);
     }
+    if !matches!(snapshot.manifest.state.as_str(), "" | "without") {
+        row("Manifest", snapshot.manifest.line());
+    }
     let lines = snapshot.second.iter().flat_map(SecondPart::lines);
     for (number, line) in lines.enumerate() {
         row(if number == 0 { "Second store" } else { "" }, line);

@@ -19,6 +19,7 @@ use crate::{
     detached::{Detached, DetachedPart},
     durability::{LevelTwoPart, millis},
     following::FollowingPart,
+    manifest::ManifestPart,
     nfs::NfsServer,
     reporting::{DesiredPart, Reporting},
     second::{Second, SecondPart},
@@ -62,6 +63,8 @@ pub struct Snapshot {
     pub cleaner: CleanerPart,
     #[serde(default)]
     pub audit: AuditPart,
+    #[serde(default)]
+    pub manifest: ManifestPart,
     /// The mirror of the store; absent without one.
     #[serde(default)]
     pub second: Option<SecondPart>,
@@ -534,6 +537,7 @@ impl Observed {
             smb,
             cleaner: self.cleaner.part(),
             audit: self.auditor.part(),
+            manifest: ManifestPart::of(self.volume.manifest_status(), status.used_bytes),
             second: self.second.as_ref().map(|second| second.part()),
             merging: MergingPart {
                 proposals: status.merging.merged,

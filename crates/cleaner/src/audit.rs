@@ -26,7 +26,7 @@ mod reading;
 mod report;
 
 pub use must_exist::{MustExist, must_exist};
-pub use report::{AuditReport, Detection, ManifestAudit, VolumeAudit};
+pub use report::{AuditReport, Detection, GatheringAudit, ManifestAudit, VolumeAudit};
 
 use crate::{CleanError, branches::Branch, objects::Objects};
 use budget::Budget;
@@ -34,7 +34,7 @@ use census::{Census, Failure, Sample};
 use draws::Draws;
 use firn_anchor::Anchor;
 use firn_env::Env;
-use firn_format::{Pointer, VolumeId};
+use firn_format::{Pointer, SegmentId, VolumeId};
 use firn_ids::Hex;
 use firn_quantity::Money;
 use firn_store::{Metered, ProviderPrices, Route, Store, Usage};
@@ -162,6 +162,11 @@ async fn audit_volume(
         ..VolumeAudit::default()
     };
     let mut failures = counted.failures;
+    let drawn_segments: Vec<SegmentId> = counted
+        .drawn
+        .iter()
+        .map(|sample| sample.pointer.location.segment)
+        .collect();
     let answered = challenge(
         objects,
         counted.drawn,
@@ -177,7 +182,7 @@ async fn audit_volume(
         manifest::check(
             objects,
             branch,
-            (&seed, challenges),
+            (&seed, challenges, &drawn_segments),
             budget,
             &mut failures,
             &mut report,

@@ -39,8 +39,8 @@ mod tenure;
 mod victims;
 
 pub use audit::{
-    AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, Detection, MAX_CHALLENGES, ManifestAudit,
-    MustExist, VolumeAudit, audit, must_exist,
+    AuditProgress, AuditReport, AuditRequest, DEFAULT_CHALLENGES, Detection, GatheringAudit, MAX_CHALLENGES,
+    ManifestAudit, MustExist, VolumeAudit, audit, must_exist,
 };
 pub use branches::has_head;
 pub use error::{CleanError, Damage, Misread};

@@ -27,7 +27,7 @@
 //!               24  protected_until_ms i64
 //!               32  inode_map_level u8 | orphans_level u8 | reserved [6]
 //!
-//! behind them   the part of the manifest (`manifest.rs`), if bit 0 of the features is set
+//! behind them   the part of the manifest (`manifest.rs`), if bit 0 of the features is set; with bit 1, how far it is gathered
 //!
 //! children      slot 0: inode map   1: orphans   2: usage   3 + 2k, 4 + 2k: inode map and orphans of snapshot k
 //!               65535: the manifest
@@ -155,7 +155,8 @@ impl Checkpoint {
         let mut children = Vec::with_capacity(3 + 2 * self.snapshots.len());
         plain.put_u8(CHECKPOINT_VERSION);
         plain.put_u8(0);
-        plain.put_u16_le(match self.manifest {
+        plain.put_u16_le(match &self.manifest {
+            Some(manifest) if manifest.gathering.is_some() => Features::MANIFEST.0 | Features::GATHERING.0,
             Some(_) => Features::MANIFEST.0,
             None => Features::NONE.0,
         });
@@ -232,7 +233,10 @@ impl Checkpoint {
         let mut cursor = Cursor::new(What::Checkpoint, plain);
         cursor.version(OLDEST_VERSION, CHECKPOINT_VERSION)?;
         cursor.reserved::<1>()?;
-        let features = cursor.features_but(Features::MANIFEST)?;
+        let features = cursor.features_but(Features::MANIFEST.and(Features::GATHERING))?;
+        if features.has(Features::GATHERING) && !features.has(Features::MANIFEST) {
+            return Err(cursor.invalid("features", 2, u64::from(features.0), "bit 1 with bit 0 only"));
+        }
         let snapshot_count = cursor.u32()? as usize;
         if snapshot_count > MAX_SNAPSHOTS {
             return Err(cursor.invalid("snapshot_count", 4, snapshot_count as u64, "at most 4094"));
@@ -287,7 +291,7 @@ impl Checkpoint {
         }
         let manifest = if features.has(Features::MANIFEST) {
             let root = roots.take(&mut cursor, MANIFEST_SLOT)?;
-            Some(ManifestPart::take_after_level(&mut cursor, root)?)
+            Some(ManifestPart::take_after_level(&mut cursor, root, features)?)
         } else {
             None
         };

@@ -5,7 +5,8 @@
 //! bits 8–15  optional: a reader that does not know a set bit may ignore it, and keeps it when it copies
 //! ```
 //!
-//! One bit is assigned: 0 of a checkpoint's plain section ([`Features::MANIFEST`]). In all else writers set none.
+//! Two bits are assigned, of a checkpoint's plain section: 0 ([`Features::MANIFEST`]) and 1 ([`Features::GATHERING`]). In all else writers set
+//! none.
 
 /// The feature flags of one encoded thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -18,6 +19,16 @@ impl Features {
     /// Of a checkpoint: it has a manifest. Required, since the manifest's tree hangs on it: who does not know it would take the tree for
     /// garbage.
     pub const MANIFEST: Self = Self(1);
+
+    /// Of a checkpoint with a manifest: it does not have all segments yet. Required, since who does not know it would take it for whole. Only with
+    /// [`Features::MANIFEST`].
+    pub const GATHERING: Self = Self(2);
+
+    /// These flags and those.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
 
     /// Whether all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {

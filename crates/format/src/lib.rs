@@ -14,6 +14,7 @@ mod cursor;
 mod error;
 mod features;
 mod forwarding;
+mod gathering;
 mod ids;
 mod journal;
 mod manifest;
@@ -34,6 +35,7 @@ pub use features::Features;
 pub use forwarding::{
     FORWARDING_VERSION, ForwardingEntry, ForwardingRecord, MAX_FORWARDING_BYTES, MAX_FORWARDING_ENTRIES,
 };
+pub use gathering::{Gathering, GatheringStage};
 pub use ids::{
     FamilyId, KeyEpoch, OwnershipEpoch, ParseIdError, SegmentId, Uid, Version, VolumeId, WriterId,
 };
@@ -43,6 +45,7 @@ pub use journal::{
 };
 pub use manifest::{
     ListedSegment, MANIFEST_VERSION, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestLeaf, ManifestPart,
+    WHOLE_SEGMENT_BYTES,
 };
 pub use object::{
     Codec, EncodedObject, FetchedObject, Kind, MAX_CHILDREN, MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES,

@@ -22,15 +22,19 @@
 //! checkpoint        2  reserved [6]
 //!                   8  newest_round u64                          the newest retirement that was taken in
 //!                  16  listed (92) × listed_count                in order of their names
+//!                   …  how far it is gathered (96)               with bit 1 of the checkpoint's features (`gathering.rs`)
 //! ```
+//!
+//! A hash of the whole segment of zeros beside a length is not known: such an entry was gathered from the trees, of a segment that is
+//! longer than [`WHOLE_SEGMENT_BYTES`], which audits read by its index. Its birth is 0, too.
 //!
 //! An entry of no bytes and hashes of zeros is of a segment that must exist and that nobody could read when it was entered. The one
 //! segment that is in neither tree nor list is that in which the newest checkpoint itself lies: it cannot have its own hash, and
 //! whoever has the root knows its name.
 
 use crate::{
-    FOOTER_BYTES, Features, FormatError, Kind, MANIFEST, MAX_SEGMENT_BYTES, Place, SegmentId, TreeRoot,
-    USAGE_SEGMENTS, VerifiedObject, Version, What, WriterId, cursor::Cursor, decode_footer,
+    FOOTER_BYTES, Features, FormatError, Gathering, Kind, MANIFEST, MAX_SEGMENT_BYTES, Place, SegmentId,
+    TreeRoot, USAGE_SEGMENTS, VerifiedObject, Version, What, WriterId, cursor::Cursor, decode_footer,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -40,6 +44,9 @@ pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Entries that wait in a checkpoint at most: 1,472 bytes.
 pub const MAX_LISTED_SEGMENTS: usize = 16;
+
+/// Up to here a segment is read whole, by who gathers a manifest and by who audits one: it costs what an index and an object cost.
+pub const WHOLE_SEGMENT_BYTES: u32 = 256 << 10;
 
 const ENTRY_BYTES: usize = 76;
 pub(crate) const LISTED_BYTES: usize = 16 + ENTRY_BYTES;
@@ -76,6 +83,8 @@ pub struct ManifestPart {
     pub newest_round: u64,
     /// What is not in the tree yet, in order of the names; at most [`MAX_LISTED_SEGMENTS`].
     pub listed: Vec<ListedSegment>,
+    /// How far it is gathered; `None`: it has every segment that must exist.
+    pub gathering: Option<Gathering>,
 }
 
 impl ManifestEntry {
@@ -108,6 +117,21 @@ impl ManifestEntry {
             index_hash: [0; 32],
             birth,
         }
+    }
+
+    /// Of a segment of which only the index was read.
+    pub fn of_index(length: u32, index_and_footer: &[u8]) -> Self {
+        Self {
+            length,
+            segment_hash: [0; 32],
+            index_hash: *blake3::hash(index_and_footer).as_bytes(),
+            birth: Version(0),
+        }
+    }
+
+    /// Whether it has the hash of all of the segment's bytes.
+    pub fn has_segment_hash(&self) -> bool {
+        self.segment_hash != [0; 32]
     }
 
     /// Whether it says what is in the segment.
@@ -193,11 +217,15 @@ impl ManifestPart {
         for listed in &self.listed {
             listed.put(out);
         }
+        if let Some(gathering) = &self.gathering {
+            gathering.put(out);
+        }
     }
 
     pub(crate) fn take_after_level(
         cursor: &mut Cursor<'_>,
         root: Option<TreeRoot>,
+        features: Features,
     ) -> Result<Self, FormatError> {
         let count = cursor.u8()?;
         if usize::from(count) > MAX_LISTED_SEGMENTS {
@@ -220,10 +248,15 @@ impl ManifestPart {
             }
             listed.push(next);
         }
+        let gathering = match features.has(Features::GATHERING) {
+            true => Some(Gathering::take(cursor)?),
+            false => None,
+        };
         Ok(Self {
             root,
             newest_round,
             listed,
+            gathering,
         })
     }
 }

@@ -70,13 +70,17 @@ proptest! {
 
     #[test]
     fn without_its_bit_a_checkpoint_has_no_manifest_and_with_an_unknown_one_it_is_refused(
-        checkpoint in checkpoint(), bit in 1_u32..8,
+        checkpoint in checkpoint(), bit in 2_u32..8,
     ) {
         let (plain, children) = checkpoint.to_plain_and_children();
-        prop_assert_eq!(plain[2], u8::from(checkpoint.manifest.is_some()));
+        let bits = checkpoint.manifest.as_ref().map_or(0, |part| 1 + 2 * u8::from(part.gathering.is_some()));
+        prop_assert_eq!(plain[2], bits);
         let mut turned = plain.to_vec();
         turned[2] ^= 1;
         prop_assert!(Checkpoint::from_plain_and_children(&turned, &children).is_err());
+        let mut alone = plain.to_vec();
+        alone[2] = 2;
+        prop_assert!(Checkpoint::from_plain_and_children(&alone, &children).is_err());
         // What a build of before says of a checkpoint with a manifest, this one says of the next bit.
         let mut unknown = plain.to_vec();
         unknown[2] |= 1 << bit;
@@ -148,6 +152,7 @@ fn what_is_listed_stands_in_order_and_is_bounded() {
         root: None,
         newest_round: 3,
         listed: vec![listed(4), listed(5)],
+        gathering: None,
     });
     let (plain, children) = checkpoint.to_plain_and_children();
     let read = |plain: &[u8]| Checkpoint::from_plain_and_children(plain, &children);
@@ -165,4 +170,28 @@ fn what_is_listed_stands_in_order_and_is_bounded() {
             ..
         })
     ));
+}
+
+#[test]
+fn a_manifest_that_does_not_have_all_is_refused_by_who_does_not_know_that_there_are_such() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut checkpoint = proptest::strategy::ValueTree::current(&checkpoint().new_tree(&mut runner).unwrap());
+    checkpoint.manifest = Some(ManifestPart {
+        gathering: Some(Gathering::default()),
+        ..ManifestPart::default()
+    });
+    let (plain, children) = checkpoint.to_plain_and_children();
+    assert_eq!(plain[2..4], [3, 0], "both are required");
+    let read = |plain: &[u8]| Checkpoint::from_plain_and_children(plain, &children);
+    assert_eq!(read(&plain), Ok(checkpoint));
+    let at = plain.len() - 96;
+    let mut unknown = plain.to_vec();
+    unknown[at] = 4;
+    assert!(read(&unknown).is_err(), "no such stage");
+    let mut unknown = plain.to_vec();
+    unknown[at + 2] = 1;
+    assert!(read(&unknown).is_err(), "reserved");
+    let mut whole = plain.to_vec();
+    whole[2] = 1;
+    assert!(read(&whole).is_err(), "bytes behind a manifest that is whole");
 }

@@ -147,9 +147,31 @@ fn checkpoint_with_manifest() -> Checkpoint {
                 listed(3, manifest_entry(0x31)),
                 listed(0x0405, ManifestEntry::unread(Version(8))),
             ],
+            gathering: None,
         }),
         ..checkpoint()
     }
+}
+
+fn checkpoint_with_gathering() -> Checkpoint {
+    let mut checkpoint = checkpoint_with_manifest();
+    let part = checkpoint.manifest.as_mut().unwrap();
+    part.gathering = Some(Gathering {
+        stage: GatheringStage::Retained,
+        tree: 1,
+        root: 0x11,
+        inode: 0x12,
+        block: 0x13,
+        proposal: 0x14,
+        begun_at_ms: 0x15,
+        bytes_per_second: 0x16,
+        segments: 0x17,
+        lost: 0x18,
+        unreadable: 0x19,
+        data_bytes: 0x1a,
+        run: 0x1b,
+    });
+    checkpoint
 }
 
 fn manifest_leaf() -> ManifestLeaf {
@@ -284,6 +306,11 @@ fn current() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "The plain section of a checkpoint with a manifest",
             checkpoint_with_manifest().to_plain_and_children().0.to_vec(),
         ),
+        (
+            "checkpoint-with-gathering",
+            "The plain section of a checkpoint whose manifest is being gathered",
+            checkpoint_with_gathering().to_plain_and_children().0.to_vec(),
+        ),
     ]
 }
 
@@ -385,5 +412,9 @@ fn usage_leaves_of_version_1_are_read() {
     assert_eq!(
         Checkpoint::from_plain_and_children(&vector("checkpoint-with-manifest"), &children),
         Ok(checkpoint_with_manifest())
+    );
+    assert_eq!(
+        Checkpoint::from_plain_and_children(&vector("checkpoint-with-gathering"), &children),
+        Ok(checkpoint_with_gathering())
     );
 }

@@ -73,7 +73,7 @@ pub(crate) async fn commit_branch(
         Some(_) => UsageMap::default(),
     };
     let usage = usage.write(&mut packer, None).await?;
-    let manifest = branch.manifest.write(&mut packer, &[]).await?;
+    let manifest = branch.manifest.write(&mut packer, &[], None).await?;
     let committed_at_ms = parts.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: parts.family(),

@@ -22,6 +22,7 @@ mod filesystem;
 mod follower;
 mod formats;
 mod freshness;
+mod gathering;
 mod holes;
 mod inode;
 pub mod journal;
@@ -67,9 +68,11 @@ pub use config::{Cadence, VolumeConfig};
 pub use detached::DetachedReport;
 pub use elsewhere::{ChangedElsewhere, Elsewhere};
 pub use error::{NotDetachable, VolumeError};
+pub use firn_format::{Gathering, GatheringStage};
 pub use follower::{FollowOptions, FollowStatus, FollowerVfs, StaleReads};
 pub use formats::FORMATS;
 pub use freshness::{Contradiction, RootSight, StaleTable};
+pub use gathering::{GATHERING_BYTES_PER_SECOND, ManifestStatus};
 pub use member::{
     HandoverTimes, LostLocks, Member, MemberOptions, MemberRole, MemberStatus, MemberVfs, Salvaged, Term,
     TermEnd,

@@ -24,13 +24,14 @@ pub(crate) use rounds::newer_rounds;
 
 use crate::{
     checkpoint::{CheckpointError, Packer, confirm::is_retired},
-    objects::ReadError,
+    gathering::{Gathered, ManifestStatus},
+    objects::{Objects, ReadError},
 };
 use firn_anchor::StoredRound;
 use firn_env::Monotonic;
 use firn_format::{
-    ListedSegment, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestPart, SegmentId, TreeRoot, Version,
-    decode_segment, usage_slot,
+    Gathering, GatheringStage, ListedSegment, MAX_LISTED_SEGMENTS, ManifestEntry, ManifestPart, SegmentId,
+    TreeRoot, Version, decode_segment, usage_slot,
 };
 use firn_store::{ObjectKey, StoreError};
 use std::{collections::BTreeMap, time::Duration};
@@ -79,6 +80,87 @@ impl Manifest {
         }
     }
 
+    /// Begins to gather one in a volume that has none, which has taken in so many rounds; whether one was begun. If one is under way it only
+    /// takes over the rate; one that ended with gaps is gone through again.
+    pub fn begin(&mut self, newest_round: u64, begun: Gathering) -> bool {
+        let Some(part) = &mut self.part else {
+            *self = Self::found(Some(ManifestPart {
+                newest_round,
+                gathering: Some(begun),
+                ..ManifestPart::default()
+            }));
+            return true;
+        };
+        if let Some(gathering) = &mut part.gathering {
+            gathering.bytes_per_second = begun.bytes_per_second;
+            if gathering.stage == GatheringStage::Gaps {
+                *gathering = Gathering {
+                    run: gathering.run + 1,
+                    segments: gathering.segments,
+                    ..begun
+                };
+            }
+        }
+        false
+    }
+
+    /// The same from nothing, whatever there was. What was packed meanwhile and is in no root yet stays to be entered.
+    pub fn begin_anew(&mut self, newest_round: u64, begun: Gathering) {
+        *self = Self {
+            looked: self.looked,
+            ..Self::found(Some(ManifestPart {
+                newest_round,
+                gathering: Some(begun),
+                ..ManifestPart::default()
+            }))
+        };
+    }
+
+    /// A clone begins with it: if it is not whole, the clone's own trees are gone through.
+    pub fn of_clone(&mut self, now_ms: i64) {
+        let gathering = self.part.as_mut().and_then(|part| part.gathering.as_mut());
+        if let Some(gathering) = gathering {
+            *gathering = Gathering {
+                bytes_per_second: gathering.bytes_per_second,
+                begun_at_ms: now_ms,
+                ..Gathering::default()
+            };
+        }
+    }
+
+    /// How far it is gathered; `None`: there is none, or it has all.
+    pub fn gathering(&self) -> Option<Gathering> {
+        self.part.as_ref()?.gathering
+    }
+
+    /// Whether the volume has one.
+    pub fn status(&self) -> ManifestStatus {
+        match &self.part {
+            None => ManifestStatus::Without,
+            Some(part) => part
+                .gathering
+                .map_or(ManifestStatus::Whole, ManifestStatus::Gathering),
+        }
+    }
+
+    /// Whether it says of this segment.
+    ///
+    /// # Errors
+    /// If a part of it cannot be read.
+    pub async fn has(&self, objects: &Objects, segment: SegmentId) -> Result<bool, ReadError> {
+        let Some(part) = &self.part else { return Ok(false) };
+        let is_tail = match &self.tail {
+            Tail::Entered => false,
+            Tail::Known(listed) => listed.segment == segment,
+            Tail::Unread(tail, _) => *tail == segment,
+        };
+        let is_listed = part.listed.iter().any(|listed| listed.segment == segment);
+        if is_tail || is_listed {
+            return Ok(true);
+        }
+        leaves::has(objects, part.root, segment).await
+    }
+
     /// That of a checkpoint.
     pub fn found(part: Option<ManifestPart>) -> Self {
         Self {
@@ -119,17 +201,19 @@ impl Manifest {
         &mut self,
         packer: &mut Packer,
         rounds: &[StoredRound],
+        gathered: Option<Gathered>,
     ) -> Result<Option<ManifestPart>, CheckpointError> {
-        let Some(before) = self.part.clone() else {
+        let Some(mut before) = self.part.clone() else {
             return Ok(None);
         };
         packer.finish_maps().await?;
+        let gathered = take_in(&mut before, gathered);
         let tail = match std::mem::take(&mut self.tail) {
             Tail::Entered => None,
             Tail::Known(listed) => Some(listed),
             Tail::Unread(segment, version) => read_tail(packer, segment, version).await?,
         };
-        match next(packer, before, tail, rounds).await {
+        match next(packer, before, tail, rounds, gathered).await {
             Ok(part) => self.part = Some(part),
             Err(End::Checkpoint(error)) => return Err(error),
             Err(End::Read(error)) => self.give_up(packer, &error.to_string()),
@@ -170,8 +254,14 @@ async fn next(
     mut part: ManifestPart,
     tail: Option<ListedSegment>,
     rounds: &[StoredRound],
+    gathered: Vec<ListedSegment>,
 ) -> Result<ManifestPart, End> {
     let mut entries: BTreeMap<SegmentId, ManifestEntry> = BTreeMap::new();
+    let is_gathered = !gathered.is_empty();
+    // First: what else is told of the same segment tells more.
+    for listed in gathered {
+        enter(&mut entries, listed);
+    }
     let listed = std::mem::take(&mut part.listed);
     let finished = packer.context().finished.take();
     for listed in listed.into_iter().chain(tail).chain(finished) {
@@ -187,7 +277,8 @@ async fn next(
             enter(&mut entries, *listed);
         }
         for segment in &round.retired {
-            if entries.remove(segment).is_none() {
+            // What was gathered may stand in the tree, too.
+            if entries.remove(segment).is_none() || is_gathered {
                 retired.push(*segment);
             }
         }
@@ -212,6 +303,24 @@ async fn next(
         .map(|(segment, entry)| ListedSegment { segment, entry })
         .collect();
     Ok(part)
+}
+
+/// What a step of gathering found, if it is of this run and no round was taken in since.
+fn take_in(part: &mut ManifestPart, gathered: Option<Gathered>) -> Vec<ListedSegment> {
+    let (Some(now), Some(gathered)) = (part.gathering, gathered) else {
+        return Vec::new();
+    };
+    let is_of_now = part.newest_round <= gathered.as_of_round
+        || firn_env::planted!("volume.gathering_ignores_rounds_meanwhile");
+    if now.run != gathered.run || !is_of_now {
+        return Vec::new();
+    }
+    // Whoever began it again meanwhile set the rate.
+    part.gathering = gathered.next.map(|next| Gathering {
+        bytes_per_second: now.bytes_per_second,
+        ..next
+    });
+    gathered.entries
 }
 
 fn enter(entries: &mut BTreeMap<SegmentId, ManifestEntry>, listed: ListedSegment) {

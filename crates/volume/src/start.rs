@@ -19,6 +19,7 @@ use crate::{
     cloud_durability::CloudWaits,
     config::VolumeConfig,
     error::{NotDetachable, VolumeError},
+    gathering::{self, ManifestGathering},
     journal::{Journal, JournalConfig, Replay, ReserveClass},
     load::LoadedRoot,
     local::{LocalState, journal_directory},
@@ -146,6 +147,7 @@ impl Start {
         let replayed = self.loaded.state.completed();
         let dirty_since = self.loaded.state.is_dirty().then(|| env.now());
         let loaded = self.loaded;
+        let gathering = ManifestGathering::new(&loaded.manifest);
         let checkpointer = self.ownership.map(|(ownership, signer)| CheckpointerState {
             ownership,
             signer,
@@ -177,6 +179,7 @@ impl Start {
             checkpointer: Checkpointer::new(checkpointer, packer, self.local, times),
             snapshots: Snapshots::new(self.parts.volume),
             rekey: Rekey::new(loaded.payload.rekey),
+            gathering,
             cloud_waits: CloudWaits::default(),
             verifier,
             replayed,
@@ -191,6 +194,9 @@ impl Start {
             inner
                 .env
                 .spawn("read-back", checkpoint::read_back::run(inner.clone()));
+            inner
+                .env
+                .spawn("manifest gathering", gathering::run(inner.clone()));
         }
         inner.env.spawn("damage namer", name_damages(inner.clone()));
         Ok((Volume::new(inner), report))

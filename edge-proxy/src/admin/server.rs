@@ -2,8 +2,8 @@
 
 use super::{Command, REQUEST_BYTES_MAX, Reply, Request, VERSION, socket};
 use crate::{
-    auditor::Asked, failure::Failure, rekey::RekeyCommand, report, snapshot::Observed,
-    snapshots::SnapshotCommand, volumes::Volumes,
+    auditor::Asked, failure::Failure, manifest::ManifestCommand, rekey::RekeyCommand, report,
+    snapshot::Observed, snapshots::SnapshotCommand, volumes::Volumes,
 };
 use firn_audit_report::AskedBy;
 use firn_env::{ConnectionTable, Env, LogLimiter, Place, Task};
@@ -226,6 +226,7 @@ impl Admin {
             Command::Id { .. } => unreachable!("answered at the door"),
             Command::Locks { what } => self.locks(client, what).await,
             Command::Rekey { what } => self.rekey(client, what).await,
+            Command::Manifest { what } => self.manifest(client, what).await,
             Command::Restore {
                 snapshot,
                 path,
@@ -247,6 +248,9 @@ impl Admin {
             Command::Status
             | Command::Id { .. }
             | Command::Locks { .. }
+            | Command::Manifest {
+                what: ManifestCommand::Status { .. },
+            }
             | Command::Rekey {
                 what: RekeyCommand::Status { .. },
             } => None,
@@ -258,6 +262,7 @@ impl Admin {
             | Command::Clean { .. }
             | Command::Repair { .. }
             | Command::Rekey { .. }
+            | Command::Manifest { .. }
             | Command::Snapshot { .. }
             | Command::Restore { .. }
             | Command::Clone { .. } => Some(detached.map_or(VolumeError::Follows.to_string(), |detached| format!(

@@ -402,6 +402,7 @@ fn of_volume(out: &mut Families, snapshot: &Snapshot) {
     super::protocols::of_volume(out, snapshot);
     cleaning(out, snapshot);
     super::audits::expose(out, &snapshot.audit);
+    super::manifest::expose(out, &snapshot.manifest);
     super::second::expose(out, snapshot.second.as_ref());
 }
 

@@ -87,6 +87,64 @@ async fn an_administrator_is_told_what_the_store_lost_and_what_would_have_been_f
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_today_gains_its_manifest_beside_clients_and_a_cleaner_and_audits_say_the_coverage() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    for number in 0..40 {
+        files
+            .write(&format!("file{number}"), &noise(number, 300_000))
+            .await;
+    }
+    edge.succeed(&["snapshot", "create", "before"]);
+    files.write("file0", &noise(100, 300_000)).await;
+    edge.succeed(&["sync"]);
+    let told = edge.succeed(&["audit"]);
+    assert!(told.contains("manifest: none"), "{told}");
+    assert!(edge.succeed(&["manifest", "status"]).contains("none"));
+    assert!(
+        edge.fail(2, &["manifest", "begin", "--rate", "1"])
+            .contains("rate")
+    );
+
+    // Slowly, so that it is under way over a kill, and is looked at.
+    edge.succeed(&["manifest", "begin", "--rate", "16 KiB"]);
+    let told = edge.succeed(&["audit"]);
+    println!("{told}");
+    assert!(told.contains("  coverage: the manifest not whole"), "{told}");
+    assert!(edge.succeed(&["status"]).contains("Manifest"));
+    edge.kill();
+    edge.start(&[]);
+    let told = edge.succeed(&["manifest", "status"]);
+    assert!(told.contains("is gathered"), "{told}");
+    let files = edge.client().await;
+    files.write("file1", &noise(101, 300_000)).await;
+    edge.succeed(&["clean"]);
+    let told = edge.succeed(&["manifest", "begin", "--rate", "1 GiB", "--wait"]);
+    assert!(told.contains("manifest: whole"), "{told}");
+    let told = edge.succeed(&["audit"]);
+    println!("{told}");
+    assert!(told.contains("0 are lost, 0 altered"), "{told}");
+    assert!(
+        told.contains("covers all") && told.contains("100.00 % of the data"),
+        "{told}"
+    );
+
+    // What nobody but a snapshot needs is lost: named as a segment that must exist.
+    let size = |path: &PathBuf| path.metadata().expect("a segment").len();
+    let victim = cloud.segments().into_iter().max_by_key(size).expect("a segment");
+    let whole = std::fs::read(&victim).expect("a segment");
+    std::fs::remove_file(&victim).expect("removed");
+    let told = edge.fail(6, &["audit"]);
+    assert!(told.contains("1 are lost, 0 altered"), "{told}");
+    std::fs::write(&victim, &whole).expect("brought back");
+    edge.succeed(&["audit"]);
+    edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_has_an_audit_name_what_was_lost_or_altered_although_no_file_needs_it() {
     let cloud = Cloud::new();
     let mut edge = Machine::new(&cloud, "a", "main");

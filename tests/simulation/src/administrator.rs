@@ -50,6 +50,9 @@ pub(crate) async fn administer(
                 return;
             }
         }
+        if begins_manifest(&history, &home, &running).await.is_err() {
+            return;
+        }
         let there = running.snapshots();
         let chosen = if there.is_empty() { 0 } else { random.below(8) };
         let done = match chosen {
@@ -88,6 +91,27 @@ pub(crate) async fn administer(
             return;
         }
     }
+}
+
+/// Of a volume of today, if it has none yet: asked for again whenever something is administered, as who is not sure does.
+async fn begins_manifest(
+    history: &Arc<History>,
+    home: &Home,
+    running: &Arc<dyn Running>,
+) -> Result<(), TaskEnded> {
+    let machine = history.system.edge(home.edge);
+    let serving = running.clone();
+    let begun = on(
+        &machine,
+        "manifest",
+        async move { serving.begin_manifest().await },
+    )
+    .await?;
+    match begun {
+        Ok(()) => {}
+        Err(reason) => history.say(|| format!("no manifest: {reason}")),
+    }
+    Ok(())
 }
 
 async fn rekey(

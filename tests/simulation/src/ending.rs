@@ -49,6 +49,18 @@ impl History {
             Ok(wrong) => return self.fail(format!("keys: {}", wrong.join("; "))),
             Err(TaskEnded) => return self.after_crash_unplanned(&machine, "the last rekey"),
         }
+        let serving = running.clone();
+        match on(
+            &machine,
+            "manifest",
+            async move { serving.finish_manifest().await },
+        )
+        .await
+        {
+            Ok(wrong) if wrong.is_empty() => {}
+            Ok(wrong) => return self.fail(format!("manifest: {}", wrong.join("; "))),
+            Err(TaskEnded) => return self.after_crash_unplanned(&machine, "the end of a manifest"),
+        }
         if random.chance(1, 2) {
             self.check_idle(&machine).await;
         }

@@ -6,6 +6,7 @@
 use crate::{
     bad_line::{fair_store, fair_table, rough_store, rough_table},
     cleaners::Cleaners,
+    gathering,
     manifests::Manifests,
     oracle::is_trouble,
     rekeying::{self, Ring},
@@ -54,6 +55,7 @@ pub const FAULT_POINTS: &[&str] = &[
     "checkpoint.before_upload",
     "drain.after_release",
     "drain.before_release",
+    "gathering.after_walk",
     "journal.after_file_create",
     "journal.after_fsync",
     "journal.after_trim_remove",
@@ -92,6 +94,8 @@ pub struct Engine {
     config: VolumeConfig,
     format: FormatOptions,
     manifests: Manifests,
+    /// A volume of today, whose manifest is begun in the middle of the history.
+    begins_manifest: bool,
 }
 
 impl Engine {
@@ -136,6 +140,7 @@ impl Engine {
         let anchor = Anchor::new(table.connect(&world), world.clone(), FAMILY);
         Self {
             manifests: Manifests::new(&world, &bucket, anchor, FAMILY),
+            begins_manifest: simulation.seed().is_multiple_of(4) && !simulation.seed().is_multiple_of(16),
             edges,
             cleaners,
             table,
@@ -197,7 +202,7 @@ impl Engine {
 
 impl Engine {
     fn running(&self, volume: Volume, keys: Keys, env: Env) -> RunningVolume {
-        RunningVolume(volume, keys, env, self.ring.clone())
+        RunningVolume(volume, keys, env, self.ring.clone(), self.begins_manifest)
     }
 }
 
@@ -427,8 +432,8 @@ fn refusal(error: SnapshotError) -> SnapshotRefusal {
     }
 }
 
-/// A volume that serves, the keys it was opened with, and the ring that these may be renewed from.
-struct RunningVolume(Volume, Keys, Env, Ring);
+/// A volume that serves, the keys it was opened with, the ring that these may be renewed from, and whether its manifest is begun in the middle.
+struct RunningVolume(Volume, Keys, Env, Ring, bool);
 
 #[async_trait]
 impl Running for RunningVolume {
@@ -536,6 +541,17 @@ impl Running for RunningVolume {
 
     async fn rekey(&self, rotates: bool, bytes_per_second: u64) -> Result<(), String> {
         rekeying::rekey(&self.0, (&self.3, &self.1), rotates, bytes_per_second).await
+    }
+
+    async fn begin_manifest(&self) -> Result<(), String> {
+        if !self.4 {
+            return Ok(());
+        }
+        gathering::begin(&self.2, &self.0).await
+    }
+
+    async fn finish_manifest(&self) -> Vec<String> {
+        gathering::finish(&self.2, &self.0).await
     }
 
     async fn finish_rekey(&self) -> Vec<String> {

@@ -14,6 +14,7 @@ mod client;
 mod clones;
 mod ending;
 pub mod engine;
+mod gathering;
 pub mod history;
 mod judged;
 mod life;

@@ -94,6 +94,11 @@ impl Manifests {
             .map(|(_, name)| format!("volume {name} has no manifest any more"))
             .collect();
         for (volume, found) in &moment.by_volume {
+            if !found.is_whole {
+                // A retirement that nobody told of may have it begun anew; it is judged once it is whole.
+                self.seen.lock().expect("no panic under this lock").remove(volume);
+                continue;
+            }
             for (segment, entry) in &found.segments {
                 if let Some(why) = self.compare(*segment, entry).await {
                     wrong.push(format!("segment {segment} of a manifest: {why}"));
@@ -121,7 +126,7 @@ impl Manifests {
 
     async fn compare(&self, segment: SegmentId, entry: &ManifestEntry) -> Option<String> {
         match self.bucket.get(&self.key(segment)).await {
-            Ok(bytes) if ManifestEntry::of_bytes(&bytes, entry.birth) == Some(*entry) => None,
+            Ok(bytes) if is_entry_of(&bytes, entry) => None,
             Ok(bytes) => Some(format!("{} bytes there are not those of {entry:?}", bytes.len())),
             Err(error) => Some(error.to_string()),
         }
@@ -144,7 +149,8 @@ impl Manifests {
     /// Deletes every segment that no manifest has: whoever reads cold then finds out whether one was needed. Not if a volume has none.
     pub async fn delete_others(&self) -> Result<u64, String> {
         let moment = self.now().await?;
-        if !moment.without.is_empty() {
+        let are_whole = moment.by_volume.values().all(|found| found.is_whole);
+        if !moment.without.is_empty() || !are_whole {
             return Ok(0);
         }
         let mut kept: BTreeSet<SegmentId> = BTreeSet::new();
@@ -181,6 +187,14 @@ impl Manifests {
             }
         }
     }
+}
+
+/// Whether it says what is in these bytes: of a long segment that was gathered, the index.
+fn is_entry_of(bytes: &bytes::Bytes, entry: &ManifestEntry) -> bool {
+    ManifestEntry::of_bytes(bytes, entry.birth).is_some_and(|found| match entry.has_segment_hash() {
+        true => found == *entry,
+        false => (found.length, found.index_hash) == (entry.length, entry.index_hash),
+    })
 }
 
 fn said(error: impl std::fmt::Display) -> String {

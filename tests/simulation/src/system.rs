@@ -137,6 +137,14 @@ pub trait Running: Send + Sync {
     async fn finish_rekey(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Begins to gather a manifest if the volume is one of today.
+    async fn begin_manifest(&self) -> Result<(), String> {
+        Err("there are no manifests here".into())
+    }
+    /// Gathers it to the end, if one was begun; what is wrong with that, in words.
+    async fn finish_manifest(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// What is wrong with what is stored, in words; empty if nothing.
     async fn verify(&self) -> Vec<String>;
     /// Whether another owner shut it out.

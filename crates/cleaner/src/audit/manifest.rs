@@ -16,20 +16,20 @@ use super::{
     draws::Draws,
     must_exist::Reader,
     newest::{Failures, branches_now},
-    report::{ManifestAudit, VolumeAudit},
+    report::{GatheringAudit, ManifestAudit, VolumeAudit},
 };
 use crate::{CleanError, branches::Branch, objects::Objects};
 use bytes::Bytes;
 use firn_format::{
-    FOOTER_BYTES, ListedSegment, ManifestEntry, SegmentId, SegmentIndexEntry, VolumeId, WriterId,
-    decode_footer, decode_object,
+    FOOTER_BYTES, GatheringStage, ListedSegment, ManifestEntry, SegmentId, SegmentIndexEntry, VolumeId,
+    WHOLE_SEGMENT_BYTES, WriterId, decode_footer, decode_object,
 };
 use firn_store::{ObjectKey, StoreError, Usage};
 use futures::future::join_all;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Up to here a segment is read whole: it costs what an index and an object cost.
-const WHOLE_BYTES: u32 = 256 << 10;
+const WHOLE_BYTES: u32 = WHOLE_SEGMENT_BYTES;
 /// Read for an index: of 239 objects at least. One that is longer takes another request.
 const INDEX_BYTES: u32 = 16 << 10;
 /// Challenges under way at a time.
@@ -61,7 +61,7 @@ enum Doubt {
 pub(super) async fn check(
     objects: &mut Objects,
     branch: &Branch,
-    (seed, challenges): (&[u8; 32], usize),
+    (seed, challenges, drawn): (&[u8; 32], usize, &[SegmentId]),
     budget: &Budget,
     failures: &mut Failures,
     report: &mut VolumeAudit,
@@ -71,8 +71,15 @@ pub(super) async fn check(
     };
     let mut audit = ManifestAudit {
         asked: challenges as u64,
+        gathering: reader.gathering.map(|gathering| GatheringAudit {
+            segments: gathering.segments,
+            lost: gathering.lost,
+            unreadable: gathering.unreadable,
+            has_gaps: gathering.stage == GatheringStage::Gaps,
+        }),
         ..ManifestAudit::default()
     };
+    let mut coverage = Coverage::new(drawn);
     let stream = [b"manifest", &branch.volume.0[..]].concat();
     let mut draws: Draws<ListedSegment> = Draws::new(seed, &stream, challenges);
     let mut listing = Listing::default();
@@ -88,6 +95,7 @@ pub(super) async fn check(
         };
         for listed in group {
             audit.segments += 1;
+            coverage.meet(listed.segment);
             audit.bytes += u64::from(listed.entry.length);
             draws.meet(listed, listed.entry.length.max(1));
             let doubt = match listing.size_of(objects, listed.segment).await? {
@@ -103,6 +111,9 @@ pub(super) async fn check(
                 None => audit.shown += 1,
             }
         }
+    }
+    if is_whole {
+        coverage.end(objects, branch, &mut audit).await?;
     }
     is_whole &= reader.lost.is_empty();
     for failure in std::mem::take(&mut reader.lost) {
@@ -149,7 +160,7 @@ async fn challenge(
         }
         let reads = asked.values().flat_map(|of_one| {
             // A segment that is read whole is read once.
-            let is_whole = of_one[0].1.entry.length <= WHOLE_BYTES;
+            let is_whole = is_read_whole(&of_one[0].1.entry);
             of_one[..if is_whole { 1 } else { of_one.len() }]
                 .iter()
                 .map(|(slot, listed)| ask(objects, listed, position(seed, *slot)))
@@ -157,7 +168,7 @@ async fn challenge(
         let read = join_all(reads).await;
         let mut read = read.into_iter();
         for (segment, of_one) in asked {
-            let is_whole = of_one[0].1.entry.length <= WHOLE_BYTES;
+            let is_whole = is_read_whole(&of_one[0].1.entry);
             let count = if is_whole { 1 } else { of_one.len() };
             let mut doubt = None;
             for answer in read.by_ref().take(count) {
@@ -177,6 +188,53 @@ async fn challenge(
     Ok(true)
 }
 
+/// How much of what the trees need the manifest says: the draws of data, each looked for by its segment.
+struct Coverage {
+    draws: BTreeMap<SegmentId, u64>,
+    covered: u64,
+}
+
+impl Coverage {
+    fn new(drawn: &[SegmentId]) -> Self {
+        let mut draws = BTreeMap::new();
+        for segment in drawn {
+            *draws.entry(*segment).or_default() += 1;
+        }
+        Self { draws, covered: 0 }
+    }
+
+    /// The manifest has it.
+    fn meet(&mut self, segment: SegmentId) {
+        self.covered += self.draws.remove(&segment).unwrap_or(0);
+    }
+
+    async fn end(
+        mut self,
+        objects: &mut Objects,
+        branch: &Branch,
+        audit: &mut ManifestAudit,
+    ) -> Result<(), CleanError> {
+        if let Some(root) = &branch.tuple.root {
+            // That of the root's own checkpoint is in no manifest: whoever has the root knows its name.
+            self.meet(root.location.segment);
+        }
+        let mut missed = 0;
+        for (segment, draws) in self.draws {
+            // What was moved is elsewhere, which its forwarding record says, and is no draw of this.
+            if !objects.is_retired(segment).await? {
+                missed += draws;
+            }
+        }
+        (audit.covered, audit.looked_for) = (self.covered, self.covered + missed);
+        Ok(())
+    }
+}
+
+/// Whether a challenge reads all of a segment. One that was gathered by its index is asked for by it.
+fn is_read_whole(entry: &ManifestEntry) -> bool {
+    entry.length <= WHOLE_BYTES && entry.has_segment_hash()
+}
+
 /// Which byte of a segment's objects a slot asks for, as a fraction of 2^64.
 fn position(seed: &[u8; 32], slot: usize) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("firn 1 audit manifest objects");
@@ -193,7 +251,7 @@ async fn ask(objects: &Objects, listed: &ListedSegment, position: u64) -> Result
         let read = objects.store.head(&key(objects, *segment)).await;
         return there(read.map(drop)).map(|there| there.is_none().then_some(Doubt::Missing));
     }
-    if entry.length <= WHOLE_BYTES {
+    if is_read_whole(entry) {
         // One byte more, to see that there is none.
         let Some(bytes) = range(objects, *segment, 0, entry.length + 1).await? else {
             return Ok(Some(Doubt::Missing));

@@ -16,8 +16,8 @@ use crate::{CleanError, branches::Branch, objects::Objects};
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{
-    ListedSegment, MANIFEST, ManifestEntry, ManifestLeaf, Place, Pointer, SegmentId, Version, VolumeId,
-    radix, usage_segment, usage_slot,
+    Gathering, ListedSegment, MANIFEST, ManifestEntry, ManifestLeaf, Place, Pointer, SegmentId, Version,
+    VolumeId, radix, usage_segment, usage_slot,
 };
 use firn_store::Store;
 use std::{
@@ -41,6 +41,8 @@ pub(super) struct Reader {
     retired: BTreeSet<SegmentId>,
     /// Parts of the tree that cannot be read.
     pub lost: Vec<Failure>,
+    /// How far the manifest is gathered; `None`: it has all.
+    pub gathering: Option<Gathering>,
     /// Whether the table has every round since the manifest's newest.
     pub has_all_rounds: bool,
 }
@@ -63,6 +65,7 @@ impl Reader {
                 .collect(),
             retired: BTreeSet::new(),
             lost: Vec::new(),
+            gathering: part.gathering,
             has_all_rounds: now.round >= part.newest_round,
         };
         let mut newest = part.newest_round;
@@ -213,6 +216,8 @@ pub struct MustExist {
     pub tail: SegmentId,
     /// The newest round that the manifest itself has taken in.
     pub newest_round: u64,
+    /// Whether that is all: a manifest that is being gathered has not yet what no step has met.
+    pub is_whole: bool,
 }
 
 /// Reads the manifest of a volume whole; `None` if it has none. For tests and for who holds a small bucket against it.
@@ -245,6 +250,7 @@ pub async fn must_exist(
             segments: BTreeMap::new(),
             tail: root.location.segment,
             newest_round: part.map_or(0, |part| part.newest_round),
+            is_whole: reader.gathering.is_none(),
         };
         while let Some(some) = reader.next(&mut objects).await? {
             found
@@ -261,7 +267,8 @@ pub async fn must_exist(
                 let detail = "a part of the manifest is lost";
                 Err(crate::Damage::new(sample.place, sample.pointer.uid, detail).into())
             }
-            None if !reader.has_all_rounds => {
+            // One that is not whole is gathered anew then.
+            None if !reader.has_all_rounds && found.is_whole => {
                 let place = ManifestLeaf::place(0);
                 let detail = "rounds of retirement are missing that the manifest has not taken in";
                 Err(crate::Damage::new(place, root.uid, detail).into())

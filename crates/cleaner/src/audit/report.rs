@@ -119,9 +119,62 @@ pub struct ManifestAudit {
     pub altered_segments: Vec<String>,
     /// Whether all of it was read and each draw was answered.
     pub is_complete: bool,
+    /// Draws of the trees' data whose segment was looked for in the manifest; 0 in reports of old builds.
+    #[serde(default)]
+    pub looked_for: u64,
+    /// Those of them that the manifest has.
+    #[serde(default)]
+    pub covered: u64,
+    /// Of a manifest that does not have all yet.
+    #[serde(default)]
+    pub gathering: Option<GatheringAudit>,
+}
+
+/// How far a manifest is gathered from the trees, as its root says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GatheringAudit {
+    /// Segments entered from the trees.
+    pub segments: u64,
+    /// Those of them that were lost or altered when they were met.
+    pub lost: u64,
+    /// Nodes and inodes that could not be read, so that what only they lead to is not entered.
+    pub unreadable: u64,
+    /// Nothing is gathered any more, since there are such.
+    pub has_gaps: bool,
 }
 
 impl ManifestAudit {
+    /// Which share of the trees' data the manifest has the segments of, by the draws; `None`: nothing was looked for.
+    pub fn coverage(&self) -> Option<f64> {
+        (self.looked_for > 0).then(|| self.covered as f64 / self.looked_for as f64)
+    }
+
+    /// How much of what must exist it says, for people.
+    pub fn coverage_text(&self) -> String {
+        let measured = match self.coverage() {
+            None => "no draw tells how much".to_owned(),
+            Some(share) => format!(
+                "{:.2} % of the data, by {} of {} draws",
+                share * 100.0,
+                self.covered,
+                self.looked_for
+            ),
+        };
+        match &self.gathering {
+            None => format!("covers all that was ever put or needed: {measured}"),
+            Some(gathering) => {
+                let state = match gathering.has_gaps {
+                    true => format!("ended with {} gaps", gathering.unreadable),
+                    false => "being gathered".to_owned(),
+                };
+                format!(
+                    "not whole, {state}: covers {measured}; {} segments from the trees, {} of them lost or altered",
+                    gathering.segments, gathering.lost
+                )
+            }
+        }
+    }
+
     /// Whether nothing that was found is wrong.
     pub fn is_intact(&self) -> bool {
         self.lost == 0 && self.altered == 0

@@ -138,9 +138,41 @@ pub fn manifest_entry() -> impl Strategy<Value = ManifestEntry> {
     ]
 }
 
+fn gathering() -> impl Strategy<Value = Gathering> {
+    let stage = prop_oneof![
+        Just(GatheringStage::Waiting),
+        Just(GatheringStage::Head),
+        Just(GatheringStage::Retained),
+        Just(GatheringStage::Gaps),
+    ];
+    let numbers = any::<(u8, [u64; 5], i64, [u64; 5])>();
+    (stage, numbers).prop_map(|(stage, (tree, at, begun_at_ms, counts))| Gathering {
+        stage,
+        tree,
+        root: at[0],
+        inode: at[1],
+        block: at[2],
+        proposal: at[3],
+        begun_at_ms,
+        bytes_per_second: at[4],
+        segments: counts[0],
+        lost: counts[1],
+        unreadable: counts[2],
+        data_bytes: counts[3],
+        run: counts[4],
+    })
+}
+
 pub fn manifest_part() -> impl Strategy<Value = ManifestPart> {
     let listed = proptest::collection::btree_map(segment_id(), manifest_entry(), 0..=MAX_LISTED_SEGMENTS);
-    (option::of(tree_root()), any::<u64>(), listed).prop_map(|(root, newest_round, listed)| ManifestPart {
+    let parts = (
+        option::of(tree_root()),
+        any::<u64>(),
+        listed,
+        option::of(gathering()),
+    );
+    parts.prop_map(|(root, newest_round, listed, gathering)| ManifestPart {
+        gathering,
         root,
         newest_round,
         listed: listed

@@ -14,7 +14,7 @@
 use super::{CheckpointError, CheckpointPayload, Packer, build, pack_checkpoint, sealed_snapshots};
 use crate::{
     checkpointer::CheckpointerState,
-    kept_checkpoint,
+    gathering, kept_checkpoint,
     manifest::newer_rounds,
     merge, rekey,
     serving::ServingState,
@@ -37,7 +37,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if !serving(&inner) {
             return;
         }
-        if inner.lock().is_dirty() || inner.snapshots.are_waited_for() {
+        let is_asked_for = inner.snapshots.are_waited_for() || inner.gathering.is_waited_for();
+        if is_asked_for || inner.lock().is_dirty() {
             wait_until_due(&inner).await;
         } else {
             let rekey = inner.rekey.due(inner.env.now());
@@ -125,6 +126,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     inner.env.fault_point("checkpoint.before_freeze").await;
     // Before anything is packed: what is packed from here on is sealed under this epoch or a newer one.
     let mut rekeying = rekey::begin(inner);
+    let mut gathering = gathering::take(inner, own);
     let (begun, snapshots, covered, frozen, mut counters, completed, inode_map) = {
         let mut state = inner.lock();
         // In one instant: a snapshot is what is frozen with its record.
@@ -183,7 +185,8 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
     let proposed = own.merge.proposed_usage(merged.as_ref());
     let usage = own.usage.write(&mut packer, proposed).await?;
     let rounds = newer_rounds(inner, &mut own.manifest).await;
-    let manifest = own.manifest.write(&mut packer, &rounds).await?;
+    let gathered = gathering.gathered.take();
+    let manifest = own.manifest.write(&mut packer, &rounds, gathered).await?;
     let committed_at_ms = inner.env.wall().as_millis();
     let checkpoint = Checkpoint {
         family: inner.checkpointer.packer.family,
@@ -255,6 +258,7 @@ async fn checkpoint(inner: &Inner, own: &mut CheckpointerState) -> Result<(), Ch
         }
     }
     inner.rekey.committed(rekeying, inner.env.now());
+    inner.gathering.commit(&gathering, &own.manifest);
     if let Some(step) = &merged {
         merge::committed(inner, own, step);
         merge::forget_old_places(inner, &packer, own).await;

@@ -3,6 +3,7 @@
 use super::End;
 use crate::{
     checkpoint::{Packer, ToPack},
+    objects::{Objects, ReadError},
     tree::{self, Update},
 };
 use bytes::Bytes;
@@ -78,6 +79,23 @@ pub(super) async fn update(
     };
     let updated = tree::update(packer, MANIFEST, root, change).await;
     Ok(updated.map_err(End::Checkpoint)?.root)
+}
+
+/// Whether the tree has an entry of a segment.
+pub(super) async fn has(
+    objects: &Objects,
+    root: Option<TreeRoot>,
+    segment: SegmentId,
+) -> Result<bool, ReadError> {
+    let (Some(root), Some((index, slot))) = (root, usage_slot(segment)) else {
+        return Ok(false);
+    };
+    let Some(pointer) = tree::lookup(objects, MANIFEST, &root, index).await? else {
+        return Ok(false);
+    };
+    let object = objects.get(&pointer, ManifestLeaf::place(index)).await?;
+    let leaf = ManifestLeaf::from_plain(&object.header.plain).unwrap_or_default();
+    Ok(leaf.entries().iter().any(|(at, _)| usize::from(*at) == slot))
 }
 
 /// The leaf as it is in the tree.

@@ -1,7 +1,7 @@
 //! Rounds of retirement that a manifest has not taken in yet.
 
 use super::Manifest;
-use crate::volume::Inner;
+use crate::{gathering, volume::Inner};
 use firn_anchor::{AnchorError, StoredRound};
 
 /// Taken in by one checkpoint at most: some thousand segments. An edge that was away for long does the rest with the next ones.
@@ -22,6 +22,12 @@ pub(crate) async fn newer_rounds(inner: &Inner, manifest: &mut Manifest) -> Vec<
     manifest.looked = Some(now);
     match look(inner, newest).await {
         Ok(Some(rounds)) => rounds,
+        Ok(None) if manifest.gathering().is_some() => {
+            if let Err(error) = gathering::begin_anew(inner, manifest).await {
+                tracing::debug!(%error, "the table does not say now what was retired");
+            }
+            Vec::new()
+        }
         Ok(None) => {
             tracing::error!(
                 round = newest,

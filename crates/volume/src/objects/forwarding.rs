@@ -11,7 +11,7 @@ use bytes::Bytes;
 use firn_format::{FamilyId, ForwardingRecord, Location, MAX_FORWARDING_BYTES, SegmentId, WriterId};
 use firn_store::{ObjectKey, Store, StoreError};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -79,6 +79,16 @@ impl Forwarding {
     /// If the store does not answer.
     pub(super) async fn find(&self, location: &Location) -> Result<Vec<Location>, StoreError> {
         Ok(places(&self.read(location.segment).await?, location))
+    }
+
+    /// The segments in which the objects of a retired one may be now.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(super) async fn targets(&self, segment: SegmentId) -> Result<BTreeSet<SegmentId>, StoreError> {
+        let records = self.read(segment).await?;
+        let entries = records.iter().flat_map(|record| &record.entries);
+        Ok(entries.map(|entry| entry.new.segment).collect())
     }
 
     /// What one mover left of a segment.

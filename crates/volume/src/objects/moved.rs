@@ -1,14 +1,25 @@
 //! Following moved objects: from a segment that is gone, or damaged, to where forwarding records say that its objects went.
 
 use super::{
-    Inner, Misfit, Object, ReadError, fetch::Refusal, forwarding::HOPS_MAX, object::trusting, read_error,
+    Inner, Misfit, Object, Objects, ReadError, fetch::Refusal, forwarding::HOPS_MAX, object::trusting,
+    read_error,
 };
-use firn_format::{Location, Place, Pointer};
+use firn_format::{Location, Place, Pointer, SegmentId};
 use firn_store::StoreError;
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
+
+impl Objects {
+    /// Where the objects of a retired segment went, by its forwarding records; none: nothing of it was needed, or nothing is known.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(crate) async fn forwarded_to(&self, segment: SegmentId) -> Result<BTreeSet<SegmentId>, StoreError> {
+        self.inner.fetcher.forwarding().targets(segment).await
+    }
+}
 
 impl Inner {
     /// The object of a segment that is not there: looked for where the cleaner says it went (`places`: as far as that is known).

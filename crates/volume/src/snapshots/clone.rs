@@ -136,11 +136,13 @@ impl Volume {
             ..inner.checkpointer.packer.clone()
         };
         if manifest.is_kept() {
+            // What its origin's trees have and its own have not is no harm; its own are gone through from the beginning.
+            manifest.of_clone(inner.env.wall().as_millis());
             context.finished.want();
         }
         let mut packer = Packer::new(context, version);
         let manifest = manifest
-            .write(&mut packer, &[])
+            .write(&mut packer, &[], None)
             .await
             .map_err(VolumeError::from)?;
         let checkpoint = Checkpoint {

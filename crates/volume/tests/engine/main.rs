@@ -14,6 +14,7 @@ mod level_two;
 mod level_zero;
 mod manifest;
 mod manifest_audit;
+mod manifest_gathering;
 mod quota;
 mod reading_back;
 mod rekeying;

@@ -177,7 +177,7 @@ fn a_clone_begins_with_what_its_origin_says() {
         .expect("the run ends");
 }
 
-fn limits() -> Limits {
+pub fn limits() -> Limits {
     Limits {
         grace: Duration::ZERO,
         free_per_mille: 0,

@@ -13,7 +13,7 @@ use firn_store::{ObjectKey, ProviderPrices, PutMode, Route};
 use firn_vfs::Vfs;
 use firn_volume::{FormatOptions, Parts, VolumeConfig};
 
-async fn audited(parts: &Parts, budget: &str) -> VolumeAudit {
+pub async fn audited(parts: &Parts, budget: &str) -> VolumeAudit {
     let request = AuditRequest {
         volume: None,
         challenges: 688,
