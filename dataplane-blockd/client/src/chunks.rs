@@ -2,24 +2,45 @@
 
 use crate::layout::{Chunk, LENGTH_BYTES, Layout, LayoutError};
 use bytes::{BufMut, Bytes, BytesMut};
-use firn_blockd_disk::{Sealed, Unit};
+use firn_blockd_disk::{Sealed, Sealer, Unit};
 use firn_blockd_protocol::{
-    BLOCK_BYTES, BlockRange, BlockState, VersionedBlocks, limits::MAX_REQUEST_BLOCKS,
+    BLOCK_BYTES, BlockRange, BlockState, TractId, VersionedBlocks, WriteBlocks, block_checksum,
+    limits::MAX_REQUEST_BLOCKS,
 };
 
-/// What is to be stored in one chunk; nothing: it is trimmed.
+/// What one request makes of a chunk; nothing: it is trimmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) chunk: Chunk,
-    pub(crate) data: Option<Bytes>,
+    pub(crate) blocks: Option<WriteBlocks>,
+}
+
+/// What a part of a request is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Trimmed,
+    /// As a node gets it.
+    Sealed(Bytes),
+    /// Blocks of the disk from `first` on, which are sealed where they are sent from.
+    Blocks {
+        first: u64,
+        data: Bytes,
+    },
+}
+
+/// A part of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) chunk: Chunk,
+    pub(crate) content: Content,
 }
 
 /// Cuts a sealed unit into what its chunks hold. The last chunk is as short as what it holds.
-pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Piece>, LayoutError> {
+pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Part>, LayoutError> {
     let bytes = match (unit, sealed) {
         (_, Sealed::Tombstone) => {
-            let chunk = layout.chunk(unit, 0)?;
-            return Ok(vec![Piece { chunk, data: None }]);
+            let (chunk, content) = (layout.chunk(unit, 0)?, Content::Trimmed);
+            return Ok(vec![Part { chunk, content }]);
         }
         (Unit::Block(_), Sealed::Bytes(bytes)) => bytes.clone(),
         (Unit::Intent(_) | Unit::Log(_) | Unit::Checkpoint(_), Sealed::Bytes(bytes)) => {
@@ -31,7 +52,7 @@ pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Pi
             framed.freeze()
         }
     };
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     let (mut at, mut part) = (0, 0);
     while at < bytes.len() {
         let mut chunk = layout.chunk(unit, part)?;
@@ -40,14 +61,14 @@ pub(crate) fn cut(layout: &Layout, unit: Unit, sealed: &Sealed) -> Result<Vec<Pi
         if let Some(range) = BlockRange::new(chunk.range.first(), blocks) {
             chunk.range = range;
         }
-        pieces.push(Piece {
+        parts.push(Part {
             chunk,
-            data: Some(bytes.slice(at..at + length)),
+            content: Content::Sealed(bytes.slice(at..at + length)),
         });
         at += length;
         part += 1;
     }
-    Ok(pieces)
+    Ok(parts)
 }
 
 /// The range of a run that goes on with a chunk, if the chunk follows it on its tract and one request can carry both.
@@ -75,59 +96,71 @@ pub(crate) fn runs(places: &[(Chunk, usize)]) -> Vec<(Chunk, Vec<usize>)> {
     runs
 }
 
-/// Pieces that follow each other on a tract, joined into pieces that one request each carries. They come in the order of their
-/// places.
-pub(crate) struct Joined {
-    pieces: Vec<(Chunk, Option<BytesMut>)>,
-    /// Room made at once for the data of a piece.
-    room_bytes: usize,
+/// Joins parts into requests: with each chunk its parts, in order of their places.
+pub(crate) fn join(mut parts: Vec<Part>) -> Vec<(Chunk, Vec<Part>)> {
+    parts.sort_by_key(|part| (part.chunk.tract, part.chunk.range.first()));
+    let is_trimmed = |part: &Part| part.content == Content::Trimmed;
+    let mut joined: Vec<(Chunk, Vec<Part>)> = Vec::new();
+    for part in parts {
+        if let Some((chunk, before)) = joined.last_mut()
+            && before
+                .first()
+                .is_some_and(|first| is_trimmed(first) == is_trimmed(&part))
+            && let Some(longer) = extended(*chunk, part.chunk)
+        {
+            chunk.range = longer;
+            before.push(part);
+            continue;
+        }
+        joined.push((part.chunk, vec![part]));
+    }
+    joined
 }
 
-impl Joined {
-    /// Of pieces with so many bytes in all.
-    pub(crate) fn with_room(room_bytes: usize) -> Self {
-        Self {
-            pieces: Vec::new(),
-            room_bytes: room_bytes.min(MAX_REQUEST_BLOCKS * BLOCK_BYTES),
+/// What a request carries: each block is sealed, and its checksum computed, while it is at hand.
+pub(crate) fn sealed(sealer: &Sealer, tract: TractId, chunk: Chunk, parts: Vec<Part>) -> Piece {
+    let none = Piece { chunk, blocks: None };
+    let (mut data, mut checksums) = match &parts[..] {
+        [] => return none,
+        // It goes as it is.
+        [part] if let Content::Sealed(bytes) = &part.content => {
+            let blocks = WriteBlocks::new(tract, chunk.range, bytes.clone());
+            assert!(blocks.is_some(), "a part is as long as its chunk");
+            return Piece { chunk, blocks };
         }
-    }
-
-    /// Adds a chunk whose data `write` appends.
-    pub(crate) fn put(&mut self, chunk: Chunk, write: impl FnOnce(&mut BytesMut)) {
-        let room_bytes = self.room_bytes;
-        let data = self.place(chunk, true);
-        write(data.get_or_insert_with(|| BytesMut::with_capacity(room_bytes)));
-    }
-
-    /// Adds a piece.
-    pub(crate) fn push(&mut self, piece: Piece) {
-        match piece.data {
-            Some(data) => self.put(piece.chunk, |joined| joined.put_slice(&data)),
-            None => {
-                self.place(piece.chunk, false);
+        [first, ..] if first.content == Content::Trimmed => return none,
+        _ => (
+            BytesMut::with_capacity(chunk.range.bytes()),
+            Vec::with_capacity(chunk.range.count()),
+        ),
+    };
+    for part in parts {
+        let places = part.chunk.range.blocks();
+        match part.content {
+            Content::Blocks { first, data: content } => {
+                for ((place, number), content) in places.zip(first..).zip(content.chunks_exact(BLOCK_BYTES)) {
+                    let start = data.len();
+                    sealer.seal_block(number, content, &mut data);
+                    checksums.push(block_checksum(tract, place, &data[start..]));
+                }
             }
+            Content::Sealed(content) => {
+                for (place, content) in places.zip(content.chunks_exact(BLOCK_BYTES)) {
+                    data.put_slice(content);
+                    checksums.push(block_checksum(tract, place, content));
+                }
+            }
+            Content::Trimmed => {}
         }
     }
-
-    /// Where the data of a chunk go.
-    fn place(&mut self, chunk: Chunk, has_data: bool) -> &mut Option<BytesMut> {
-        let alike = self.pieces.last().filter(|(_, data)| data.is_some() == has_data);
-        let longer = alike.and_then(|(run, _)| extended(*run, chunk));
-        match (longer, self.pieces.last_mut()) {
-            (Some(longer), Some((run, _))) => run.range = longer,
-            _ => self.pieces.push((chunk, None)),
-        }
-        &mut self.pieces.last_mut().expect("one is there now").1
-    }
-
-    /// All of them.
-    pub(crate) fn into_pieces(self) -> Vec<Piece> {
-        let whole = |(chunk, data): (Chunk, Option<BytesMut>)| Piece {
-            chunk,
-            data: data.map(BytesMut::freeze),
-        };
-        self.pieces.into_iter().map(whole).collect()
-    }
+    assert_eq!(
+        data.len(),
+        chunk.range.bytes(),
+        "parts are as long as their chunks"
+    );
+    let data = data.freeze();
+    let blocks = Some(WriteBlocks { checksums, data });
+    Piece { chunk, blocks }
 }
 
 /// What a chunk was found to hold: its blocks in order, nothing where there is no content. Fails if the node says what it
@@ -172,6 +205,7 @@ pub(crate) fn framed_bytes(length: usize, chunks: &[Found]) -> Option<Bytes> {
 mod tests {
     use super::*;
     use crate::settings::Shape;
+    use firn_blockd_protocol::DiskId;
     use proptest::prelude::*;
 
     fn layout() -> Layout {
@@ -182,17 +216,24 @@ mod tests {
         .expect("it can be")
     }
 
-    fn join(pieces: Vec<Piece>) -> Vec<Piece> {
-        let mut joined = Joined::with_room(0);
-        pieces.into_iter().for_each(|piece| joined.push(piece));
-        joined.into_pieces()
+    const TRACT: TractId = TractId {
+        disk: DiskId([3; 16]),
+        index: 1,
+    };
+
+    fn requests(parts: Vec<Part>) -> Vec<Piece> {
+        let sealer = Sealer::new([7; 32]);
+        let whole = |(chunk, parts)| sealed(&sealer, TRACT, chunk, parts);
+        join(parts).into_iter().map(whole).collect()
     }
 
-    fn found(pieces: &[Piece]) -> Vec<Found> {
-        pieces
+    fn found(parts: &[Part]) -> Vec<Found> {
+        parts
             .iter()
-            .map(|piece| {
-                let data = piece.data.as_ref().expect("no tombstone");
+            .map(|part| {
+                let Content::Sealed(data) = &part.content else {
+                    panic!("no tombstone");
+                };
                 Found {
                     blocks: (0..data.len())
                         .step_by(BLOCK_BYTES)
@@ -251,37 +292,70 @@ mod tests {
             let pieces = members
                 .iter()
                 .flat_map(|at| cut(&layout, units[*at], &sealed).expect("it fits"));
-            let joined = join(pieces.collect());
+            let joined = requests(pieces.collect());
             let chunks: Vec<Chunk> = joined.iter().map(|piece| piece.chunk).collect();
             assert_eq!(chunks, [run]);
         }
     }
 
     #[test]
-    fn neighbouring_pieces_become_one_and_keep_their_bytes() {
-        let piece = |tract, block: u16, data: Option<u8>| Piece {
+    fn neighbouring_parts_become_one_request_and_keep_their_bytes() {
+        let part = |tract, block: u16, byte: Option<u8>| Part {
             chunk: Chunk {
                 tract,
                 range: BlockRange::new(block, 1).expect("within the tract"),
             },
-            data: data.map(|byte| vec![byte; BLOCK_BYTES].into()),
+            content: byte.map_or(Content::Trimmed, |byte| {
+                Content::Sealed(vec![byte; BLOCK_BYTES].into())
+            }),
         };
-        let mut pieces: Vec<Piece> = (0..300).map(|at| piece(1, at, Some(at as u8))).collect();
-        pieces.extend([
-            piece(1, 300, None),
-            piece(1, 301, None),
-            piece(1, 400, None),
-            piece(2, 401, Some(7)),
+        let mut parts: Vec<Part> = (0..300).map(|at| part(1, at, Some(at as u8))).collect();
+        parts.extend([
+            part(1, 300, None),
+            part(1, 301, None),
+            part(1, 400, None),
+            part(2, 401, Some(7)),
         ]);
-        let joined = join(pieces);
+        // They may come in any order.
+        parts.reverse();
+        let joined = requests(parts);
         let lengths: Vec<usize> = joined.iter().map(|piece| piece.chunk.range.count()).collect();
         assert_eq!(lengths, [256, 44, 2, 1, 1]);
+        let whole = |piece: &Piece| {
+            let blocks = piece.blocks.clone()?;
+            assert_eq!(blocks.first_damaged(TRACT, piece.chunk.range), None);
+            Some(blocks.data)
+        };
         let bytes: Vec<u8> = joined
             .iter()
-            .flat_map(|piece| piece.data.iter().flatten().copied().step_by(BLOCK_BYTES))
+            .filter_map(whole)
+            .flat_map(|data| data.iter().copied().step_by(BLOCK_BYTES).collect::<Vec<_>>())
             .collect();
         let expected: Vec<u8> = (0..300).map(|at| at as u8).chain([7]).collect();
         assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn a_run_is_sealed_as_its_blocks_are_one_by_one() {
+        let (sealer, first, count) = (Sealer::new([7; 32]), 1000_u64, 40_usize);
+        let data: Bytes = (0..count * BLOCK_BYTES)
+            .map(|at| (at / 9) as u8)
+            .collect::<Vec<_>>()
+            .into();
+        let chunk = Chunk {
+            tract: 1,
+            range: BlockRange::new(30, count as u16).expect("within the tract"),
+        };
+        let content = Content::Blocks {
+            first,
+            data: data.clone(),
+        };
+        let piece = sealed(&sealer, TRACT, chunk, vec![Part { chunk, content }]);
+        let mut alone = BytesMut::new();
+        for (number, content) in (first..).zip(data.chunks_exact(BLOCK_BYTES)) {
+            sealer.seal_block(number, content, &mut alone);
+        }
+        assert_eq!(piece.blocks, WriteBlocks::new(TRACT, chunk.range, alone.freeze()));
     }
 
     #[test]

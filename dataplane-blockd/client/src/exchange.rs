@@ -3,7 +3,7 @@
 use crate::{chunks::Piece, layout::Chunk, pool::Speaker, replicas::ClusterReplicas, retry::RetryState};
 use firn_blockd_disk::{Incarnation, ReplicaError};
 use firn_blockd_protocol::{
-    CallError, Generation, Refusal, Replica, Reply, Request, Row, RowVersion, VersionedBlocks, WriteBlocks,
+    CallError, Generation, Refusal, Replica, Reply, Request, Row, RowVersion, VersionedBlocks,
 };
 use futures::future::join_all;
 use std::{collections::BTreeSet, sync::atomic::Ordering::Relaxed};
@@ -87,10 +87,7 @@ impl ClusterReplicas {
     pub(crate) async fn put(&self, piece: &Piece, generation: Generation) -> Result<(), ReplicaError> {
         let tract = self.tract(piece.chunk.tract);
         let range = piece.chunk.range;
-        let blocks = piece
-            .data
-            .clone()
-            .map(|data| WriteBlocks::new(tract, range, data).expect("pieces are cut to their chunks"));
+        let blocks = &piece.blocks;
         let mut retry = RetryState::new(&self.env);
         // Those who have it, under the version of the row at which they said so.
         let (mut version, mut have) = (RowVersion(0), BTreeSet::new());
@@ -100,7 +97,7 @@ impl ClusterReplicas {
                 version = row.version;
                 have.clear();
             }
-            let request = match &blocks {
+            let request = match blocks {
                 Some(blocks) => Request::Write {
                     tract,
                     row: row.version,
@@ -120,7 +117,9 @@ impl ClusterReplicas {
                 .iter()
                 .filter(|replica| !have.contains(&replica.node))
                 .collect();
-            let sent = piece.data.as_ref().map_or(0, |data| data.len() * missing.len());
+            let sent = blocks
+                .as_ref()
+                .map_or(0, |blocks| blocks.data.len() * missing.len());
             self.counters.sent_bytes.fetch_add(sent as u64, Relaxed);
             self.counters
                 .store_requests

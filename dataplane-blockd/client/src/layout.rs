@@ -165,6 +165,31 @@ impl Layout {
         runs.map(|run| chunk(run).ok_or(LayoutError::TooFar(unit)))
             .collect()
     }
+
+    /// A run of blocks in place, cut where it lies on different tracts: each part's chunk, which one request can carry, and its first
+    /// block, in the order of blocks.
+    ///
+    /// # Errors
+    /// [`LayoutError`].
+    pub fn parts(&self, blocks: Range<u64>) -> Result<Vec<(Chunk, u64)>, LayoutError> {
+        let Self::InPlace(stripe) = self else {
+            return Err(LayoutError::Foreign(Unit::Block(blocks.start)));
+        };
+        let mut parts = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let count = (blocks.end - at).min(stripe.left_in_unit(at));
+            let mut chunk = self.chunk(Unit::Block(at), 0)?;
+            let first = chunk.range.first();
+            let range = u16::try_from(count)
+                .ok()
+                .and_then(|count| BlockRange::new(first, count));
+            chunk.range = range.ok_or(LayoutError::TooFar(Unit::Block(at)))?;
+            parts.push((chunk, at));
+            at += count;
+        }
+        Ok(parts)
+    }
 }
 
 const CHUNKS_IN_TRACT: u64 = TRACT_BLOCKS as u64 / MAX_REQUEST_BLOCKS as u64;
@@ -215,6 +240,29 @@ mod tests {
             take(&mut taken, layout.chunk(Unit::Intent(page), 0).unwrap());
         }
         assert!(u64::from(taken.last().unwrap().0) < layout.tracts(20_000));
+    }
+
+    #[test]
+    fn a_run_is_cut_where_its_tract_changes_and_nowhere_else_within_a_unit() {
+        let layout = Layout::new(Shape::InPlace {
+            segment_tracts: 3,
+            unit_blocks: 32,
+        })
+        .unwrap();
+        let blocks = 20..2_000_u64;
+        let parts = layout.parts(blocks.clone()).unwrap();
+        let mut at = blocks.start;
+        for (chunk, first) in parts {
+            assert_eq!(first, at);
+            assert!(chunk.range.count() <= 32 && (at + chunk.range.count() as u64) <= blocks.end);
+            for block in chunk.range.blocks() {
+                let own = layout.chunk(Unit::Block(at), 0).unwrap();
+                assert_eq!((own.tract, own.range.first()), (chunk.tract, block));
+                at += 1;
+            }
+            assert!(at == blocks.end || at.is_multiple_of(32));
+        }
+        assert_eq!(at, blocks.end);
     }
 
     #[test]

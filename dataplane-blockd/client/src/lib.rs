@@ -24,6 +24,7 @@ mod pool;
 mod replicas;
 mod retry;
 mod rows;
+mod runs;
 mod settings;
 mod takeover;
 mod waits;

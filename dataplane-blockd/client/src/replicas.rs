@@ -14,15 +14,17 @@
 
 use crate::{
     access::Access,
-    chunks::{self, Found, Joined, Piece},
-    layout::{Chunk, Layout, LayoutError},
+    chunks::{self, Found, Piece},
+    layout::{Layout, LayoutError},
     pool::{Pool, Speaker},
     retry::RetryState,
     rows::Rows,
     waits::{Waiting, Waits},
 };
 use async_trait::async_trait;
-use firn_blockd_disk::{Body, Copy, Incarnation, ReplicaError, Replicas, Sealer, Stored, Unit, Version};
+use firn_blockd_disk::{
+    Body, Copy, Incarnation, LoadedPart, ReplicaError, Replicas, Sealer, Store, Stored, Unit, Version,
+};
 use firn_blockd_placement::{DiskTable, PlacementError};
 use firn_blockd_protocol::{
     CallError, ConnectionOptions, DiskId, Fence, Generation, NodeId, Refusal, Replica, ReplicaState,
@@ -47,7 +49,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// Parts of a checkpoint under way at once: 4 MiB.
 const PARTS_AT_ONCE: usize = 4;
 /// Runs of blocks of one read that are fetched at once: as many as a segment has tracts.
-const RUNS_AT_ONCE: usize = 128;
+pub(crate) const RUNS_AT_ONCE: usize = 128;
 
 /// Tracts of one range that are zeroed at once: enough to keep a small cluster busy, and few enough to leave it to others too.
 const ZEROED_AT_ONCE: usize = 16;
@@ -99,7 +101,7 @@ pub struct ReplicaUsage {
 pub(crate) struct Counters {
     stores: AtomicU64,
     pub(crate) store_requests: AtomicU64,
-    loads: AtomicU64,
+    pub(crate) loads: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) sent_bytes: AtomicU64,
     pub(crate) received_bytes: AtomicU64,
@@ -118,7 +120,7 @@ pub struct ClusterReplicas {
     pub(crate) deadline_after: Duration,
     next_sequence: AtomicU64,
     stores: Semaphore,
-    loads: Semaphore,
+    pub(crate) loads: Semaphore,
     budget: usize,
     pub(crate) counters: Counters,
     pub(crate) waits: Waits,
@@ -237,7 +239,7 @@ impl ClusterReplicas {
         u32::try_from(self.tracts.load(Relaxed)).unwrap_or(u32::MAX)
     }
 
-    fn budgeted(&self, bytes: usize) -> u32 {
+    pub(crate) fn budgeted(&self, bytes: usize) -> u32 {
         u32::try_from((bytes + MESSAGE_OVERHEAD_BYTES).min(self.budget)).unwrap_or(u32::MAX)
     }
 
@@ -255,14 +257,16 @@ impl ClusterReplicas {
     }
 
     /// Makes pieces durable, some at once.
-    async fn put_all(
+    pub(crate) async fn put_all(
         &self,
-        pieces: Vec<Piece>,
+        mut pieces: impl ExactSizeIterator<Item = Piece> + Send,
         at_once: usize,
         generation: Generation,
     ) -> Result<(), ReplicaError> {
-        if let [piece] = &pieces[..] {
-            self.put(piece, generation).await?;
+        if pieces.len() == 1
+            && let Some(piece) = pieces.next()
+        {
+            self.put(&piece, generation).await?;
         } else {
             stream::iter(pieces)
                 .map(|piece| async move { self.put(&piece, generation).await })
@@ -272,20 +276,6 @@ impl ClusterReplicas {
         }
         self.counters.stores.fetch_add(1, Relaxed);
         Ok(())
-    }
-
-    /// The places of units that travel with their neighbours, in their order on tracts, with their positions in `units`; and each
-    /// other unit's position, which goes by itself.
-    fn places(&self, units: &[Unit], together: fn(&Unit) -> bool) -> (Vec<(Chunk, usize)>, Vec<Vec<usize>>) {
-        let (mut places, mut others) = (Vec::new(), Vec::new());
-        for (at, unit) in units.iter().enumerate() {
-            match self.layout.chunk(*unit, 0) {
-                Ok(chunk) if together(unit) => places.push((chunk, at)),
-                Ok(_) | Err(_) => others.push(vec![at]),
-            }
-        }
-        places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
-        (places, others)
     }
 }
 
@@ -385,8 +375,8 @@ impl Replicas for ClusterReplicas {
         let generation = self.next_generation();
         let _permit = self.permit_stores(body_bytes(&body)).await;
         let sealed = self.sealer.seal(unit, version, &body);
-        let pieces = chunks::cut(&self.layout, unit, &sealed).map_err(foreign)?;
-        self.put_all(pieces, PARTS_AT_ONCE, generation).await
+        let parts = chunks::cut(&self.layout, unit, &sealed).map_err(foreign)?;
+        self.put_parts(parts, PARTS_AT_ONCE, generation).await
     }
 
     async fn zero(&self, _path: usize, blocks: Range<u64>, _version: Version) -> Result<(), ReplicaError> {
@@ -397,35 +387,23 @@ impl Replicas for ClusterReplicas {
         }
         let at_once = runs.len().min(ZEROED_AT_ONCE);
         let _permit = self.permit_stores(at_once * MESSAGE_OVERHEAD_BYTES).await;
-        let pieces = runs.into_iter().map(|chunk| Piece { chunk, data: None });
-        self.put_all(pieces.collect(), ZEROED_AT_ONCE, generation).await
+        let pieces = runs.into_iter().map(|chunk| Piece { chunk, blocks: None });
+        self.put_all(pieces, ZEROED_AT_ONCE, generation).await
     }
 
-    fn groups(&self, units: &[Unit]) -> Vec<Vec<usize>> {
-        let (places, mut groups) = self.places(units, |unit| matches!(unit, Unit::Block(_) | Unit::Log(_)));
-        groups.extend(chunks::runs(&places).into_iter().map(|(_, members)| members));
-        groups
+    fn groups(&self, stores: &[&Store]) -> Vec<Vec<usize>> {
+        self.neighbours(stores)
     }
 
-    async fn store_group(&self, _path: usize, group: Vec<(Unit, Version, Body)>) -> Result<(), ReplicaError> {
+    async fn store_group(&self, _path: usize, group: &[Store]) -> Result<(), ReplicaError> {
         let generation = self.next_generation();
-        let bytes: usize = group.iter().map(|(_, _, body)| body_bytes(body)).sum();
+        let bytes: usize = group.iter().map(|store| body_bytes(&store.body)).sum();
         let _permit = self.permit_stores(bytes).await;
-        let mut joined = Joined::with_room(bytes);
-        for (unit, version, body) in group {
-            if let (Unit::Block(number), Body::Data(data)) = (unit, &body) {
-                // Sealed where it is sent from.
-                let chunk = self.layout.chunk(unit, 0).map_err(foreign)?;
-                joined.put(chunk, |room| self.sealer.seal_block(number, data, room));
-                continue;
-            }
-            let sealed = self.sealer.seal(unit, version, &body);
-            for piece in chunks::cut(&self.layout, unit, &sealed).map_err(foreign)? {
-                joined.push(piece);
-            }
+        let mut parts = Vec::with_capacity(group.len());
+        for store in group {
+            parts.extend(self.parts(store).map_err(foreign)?);
         }
-        self.put_all(joined.into_pieces(), PARTS_AT_ONCE, generation)
-            .await
+        self.put_parts(parts, RUNS_AT_ONCE, generation).await
     }
 
     async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError> {
@@ -451,27 +429,8 @@ impl Replicas for ClusterReplicas {
         }
     }
 
-    async fn load_many(&self, copy: usize, units: &[Unit]) -> Vec<Option<Copy>> {
-        let runs = chunks::runs(&self.places(units, |unit| matches!(unit, Unit::Block(_))).0);
-        let loaded: Vec<_> = stream::iter(runs)
-            .map(|(run, members)| async move {
-                let bytes = self.budgeted(run.range.bytes());
-                let _permit = self.loads.acquire_many(bytes).await.ok()?;
-                let found = self.fetch_from(copy, run).await.ok()??;
-                self.counters.loads.fetch_add(1, Relaxed);
-                let contents = found.contents().zip(members);
-                let opened = contents
-                    .map(|((_, version, data), at)| (at, self.open_content(units[at], version, data)));
-                Some(opened.collect::<Vec<_>>())
-            })
-            .buffer_unordered(RUNS_AT_ONCE)
-            .collect()
-            .await;
-        let mut found = vec![None; units.len()];
-        for (at, copy) in loaded.into_iter().flatten().flatten() {
-            found[at] = Some(copy);
-        }
-        found
+    async fn load_run(&self, copy: usize, blocks: Range<u64>) -> Vec<LoadedPart> {
+        self.fetch_run(copy, blocks).await
     }
 
     async fn load_all(&self, unit: Unit) -> Result<Vec<Copy>, ReplicaError> {
@@ -493,7 +452,14 @@ impl Replicas for ClusterReplicas {
 
     async fn load_all_many(&self, units: &[Unit]) -> Result<Vec<Vec<Copy>>, ReplicaError> {
         let mut found = vec![Vec::new(); units.len()];
-        let (places, mut alone) = self.places(units, |unit| matches!(unit, Unit::Block(_)));
+        let (mut places, mut alone) = (Vec::new(), Vec::new());
+        for (at, unit) in units.iter().enumerate() {
+            match self.layout.chunk(*unit, 0) {
+                Ok(chunk) if matches!(unit, Unit::Block(_)) => places.push((chunk, at)),
+                Ok(_) | Err(_) => alone.push(vec![at]),
+            }
+        }
+        places.sort_by_key(|(chunk, _)| (chunk.tract, chunk.range.first()));
         let loads = chunks::runs(&places)
             .into_iter()
             .map(|(run, members)| async move {

@@ -33,7 +33,7 @@ pub use log::{LogConfig, LogEngine};
 #[cfg(feature = "testing")]
 pub use memory::{MemoryNodes, MemoryReplicas};
 pub use mode::{FlushPolicy, WritePolicy};
-pub use replicas::{AttachError, Copy, ReplicaError, Replicas, Stored};
+pub use replicas::{AttachError, Copy, LoadedPart, ReplicaError, Replicas, Stored};
 pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer, derive_key};
 pub use stripe::{BadStripe, Place, Run, SEGMENT_TRACTS_MAX, Stripe, UNIT_BLOCKS_MAX};
 pub use striped::{Regions, StripedConfig, StripedEngine};

@@ -1,6 +1,6 @@
 //! The seam between a virtual disk and the nodes that hold it.
 
-use crate::types::{Body, Incarnation, Unit, Version};
+use crate::types::{Body, Incarnation, Store, Unit, Version};
 use async_trait::async_trait;
 use std::ops::Range;
 
@@ -78,18 +78,20 @@ pub trait Replicas: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Which of these units, stored at one moment, travel together: positions in `units`, each once.
-    fn groups(&self, units: &[Unit]) -> Vec<Vec<usize>> {
-        (0..units.len()).map(|at| vec![at]).collect()
+    /// Which of these stores, made at one moment, travel together: positions in `stores`, each once.
+    fn groups(&self, stores: &[&Store]) -> Vec<Vec<usize>> {
+        (0..stores.len()).map(|at| vec![at]).collect()
     }
 
-    /// Makes the units of a group durable, each as [`Replicas::store`] does.
+    /// Makes the stores of a group durable, each unit as [`Replicas::store`] does. A run is one store of many blocks.
     ///
     /// # Errors
-    /// As of `store`; it may then be done for any of them.
-    async fn store_group(&self, path: usize, group: Vec<(Unit, Version, Body)>) -> Result<(), ReplicaError> {
-        for (unit, version, body) in group {
-            self.store(path, unit, version, body).await?;
+    /// As of `store`; it may then be done for any unit of them.
+    async fn store_group(&self, path: usize, group: &[Store]) -> Result<(), ReplicaError> {
+        for store in group {
+            for unit in store.units() {
+                self.store(path, unit, store.version, store.body_of(unit)).await?;
+            }
         }
         Ok(())
     }
@@ -100,18 +102,19 @@ pub trait Replicas: Send + Sync + 'static {
     /// If it is damaged, cannot be reached, or is fenced.
     async fn load(&self, copy: usize, unit: Unit) -> Result<Option<Stored>, ReplicaError>;
 
-    /// What a copy of each of these units holds, in their order; nothing in the place of one that must be loaded by itself, for
-    /// whatever reason. Where neighbours lie together, one request serves many.
-    async fn load_many(&self, copy: usize, units: &[Unit]) -> Vec<Option<Copy>> {
-        let mut found = Vec::with_capacity(units.len());
-        for unit in units {
-            found.push(match self.load(copy, *unit).await {
-                Ok(None) => Some(Copy::Empty),
-                Ok(Some(stored)) => Some(Copy::Holds(stored)),
+    /// What a copy of a run of blocks in place holds, in parts that follow each other and cover it. Where neighbours lie together, one
+    /// request serves many.
+    async fn load_run(&self, copy: usize, blocks: Range<u64>) -> Vec<LoadedPart> {
+        let mut parts = Vec::new();
+        for block in blocks {
+            let body = match self.load(copy, Unit::Block(block)).await {
+                Ok(None) => Some(Body::Zero),
+                Ok(Some(stored)) => Some(stored.body),
                 Err(_) => None,
-            });
+            };
+            parts.push(LoadedPart { blocks: 1, body });
         }
-        found
+        parts
     }
 
     /// What every copy holds; a copy that is damaged or joins says so in its place, joining ones at the end. Recovery asks for it, and must miss none: where a
@@ -143,6 +146,15 @@ pub trait Replicas: Send + Sync + 'static {
         }
         Ok(found)
     }
+}
+
+/// Consecutive blocks of a run as they were loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedPart {
+    /// How many.
+    pub blocks: u64,
+    /// Their content, one behind the other; nothing if each must be loaded by itself, for whatever reason.
+    pub body: Option<Body>,
 }
 
 /// What a copy of a unit turned out to be.

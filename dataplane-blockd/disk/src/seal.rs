@@ -138,6 +138,13 @@ impl Sealer {
         self.blocks.encrypt(number, &mut sealed[start..]);
     }
 
+    /// Appends the content of a block in place, opened.
+    pub fn open_block(&self, number: u64, sealed: &[u8], content: &mut BytesMut) {
+        let start = content.len();
+        content.extend_from_slice(sealed);
+        self.blocks.decrypt(number, &mut content[start..]);
+    }
+
     /// Opens what a node returned. `kept` is the version by which the node knows it; only for blocks in place does it count.
     ///
     /// # Errors

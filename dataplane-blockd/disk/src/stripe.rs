@@ -91,14 +91,19 @@ impl Stripe {
         }
     }
 
+    /// How many blocks from this one on lie side by side whatever comes behind: the rest of its unit.
+    pub fn left_in_unit(&self, block: u64) -> u64 {
+        let unit_blocks = u64::from(self.unit_blocks);
+        unit_blocks - block % unit_blocks
+    }
+
     /// The places of a range of blocks, as runs of neighbours within a tract: in the order of tracts, at most as many as the range
     /// has units. Of whole segments it is one run for each tract.
     pub fn runs(&self, blocks: Range<u64>) -> Vec<Run> {
         let mut runs: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
-        let unit_blocks = u64::from(self.unit_blocks);
         let mut at = blocks.start;
         while at < blocks.end {
-            let count = (blocks.end - at).min(unit_blocks - at % unit_blocks);
+            let count = (blocks.end - at).min(self.left_in_unit(at));
             let place = self.place(at);
             let of_tract = runs.entry(place.tract).or_default();
             match of_tract.last_mut() {

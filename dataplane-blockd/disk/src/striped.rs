@@ -11,12 +11,12 @@
 //! | `flush-epoch`   | from memory         | `durable`: as above; `ordered`: at once |
 //!
 //! One write of a block is under way at a time, so replicas apply overlapping writes in one order; a write that still waits
-//! is replaced by a later one of the same block and epoch.
+//! is replaced by a later one of the same blocks and epoch.
 //!
-//! *Ranges.* What is zeroed is one piece from the request to the nodes, however long (to
-//! [`ZEROES_AT_ONCE_BYTES`](firn_blockd_nbd::ZEROES_AT_ONCE_BYTES)): it waits for what overlaps it and is older, goes out when all its
+//! *Runs.* What one request writes or zeroes is one run from the request to the nodes, however long (zeroes to
+//! [`ZEROES_AT_ONCE_BYTES`](firn_blockd_nbd::ZEROES_AT_ONCE_BYTES)), and only the layout splits it: it waits for what overlaps it and is older, goes out when all its
 //! regions are marked, and what overlaps it and is younger waits for it. The nodes of its tracts take it each by itself, so a
-//! crash may leave any of its blocks zeroed and others not, as with writes of one epoch.
+//! crash may leave any of its blocks changed and others not, as with writes of one epoch.
 //!
 //! *Replicas that differ.* A write that was under way at a crash may be on one replica and not on another. So a region is
 //! marked, durably, before anything in it is written; an attach after a crash goes through the marked regions, picks each

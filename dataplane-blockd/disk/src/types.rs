@@ -62,6 +62,20 @@ pub enum Body {
     Zero,
 }
 
+impl Body {
+    /// What it makes of one of the `count` units of equal length whose content it is, one behind the other.
+    pub(crate) fn part(&self, at: u64, count: u64) -> Self {
+        match self {
+            Self::Data(data) if count > 1 => {
+                let unit_bytes = data.len() / count as usize;
+                let from = at as usize * unit_bytes;
+                Self::Data(data.slice(from..from + unit_bytes))
+            }
+            Self::Data(_) | Self::Zero => self.clone(),
+        }
+    }
+}
+
 /// A request of the disk's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -69,7 +83,7 @@ pub struct RequestId(pub u64);
 /// Names a store in an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ticket {
-    /// A piece of a write, in place.
+    /// A run that is written in place.
     Piece(u64),
     /// A version of a page of the dirty-region log.
     DirtyRegionLog {
@@ -84,7 +98,7 @@ pub enum Ticket {
     Checkpoint(u64),
 }
 
-/// Makes a unit, or a range of blocks that become zeroes, durable on one replica; answered by `stored` of the engine with the ticket and replica.
+/// Makes a unit, or a run of blocks, durable on one replica; answered by `stored` of the engine with the ticket and replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Store {
     /// For the answer.
@@ -93,12 +107,12 @@ pub struct Store {
     pub replica: usize,
     /// Where; the first of them.
     pub unit: Unit,
-    /// How many consecutive units: more than one only of blocks in place that become zeroes, which may be done for some and not
-    /// for others until the store is answered.
+    /// How many consecutive units: more than one only of blocks in place, a run, which may be done for some and not for others
+    /// until the store is answered.
     pub count: u64,
     /// As what.
     pub version: Version,
-    /// What.
+    /// What: of a run with data, its blocks one behind the other.
     pub body: Body,
     /// The epoch that it belongs to, for checkers.
     pub epoch: u64,
@@ -112,6 +126,14 @@ impl Store {
             Unit::Block(block) => Unit::Block(block + at),
             Unit::Intent(_) | Unit::Log(_) | Unit::Checkpoint(_) => first,
         })
+    }
+
+    /// What it makes of one of its units.
+    pub fn body_of(&self, unit: Unit) -> Body {
+        match (self.unit, unit) {
+            (Unit::Block(first), Unit::Block(block)) => self.body.part(block - first, self.count),
+            _ => self.body.clone(),
+        }
     }
 }
 

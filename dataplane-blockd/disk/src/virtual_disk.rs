@@ -11,15 +11,15 @@ use crate::{
     log::{LogEngine, SLACK_BLOCKS_MIN},
     replicas::{ReplicaError, Replicas},
     striped::StripedEngine,
-    types::{Change, Effect, Incarnation, Lookup, RequestId, Store, Unit},
+    types::{Body, Change, Effect, Incarnation, Lookup, RequestId, Store, Unit},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, Piece, ZEROES_AT_ONCE_BYTES};
 use firn_env::{Backoff, Env};
-use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -55,6 +55,14 @@ impl Engine {
             Self::Log(engine) => engine.lookup(block),
         }
     }
+
+    /// Whether all of these blocks lie in place and nothing of them is under way.
+    fn is_idle(&self, blocks: Range<u64>) -> bool {
+        match self {
+            Self::Striped(engine) => engine.is_idle(blocks),
+            Self::Log(_) => false,
+        }
+    }
 }
 
 /// Why a disk did not grow; nothing was changed, unless the disk itself failed.
@@ -85,8 +93,6 @@ pub enum GrowError {
 }
 
 mod reads;
-
-use reads::merge_zeroes;
 
 struct State {
     engine: Engine,
@@ -366,12 +372,16 @@ impl Inner {
         }
     }
 
-    /// What is stored at one moment by what travels together: a range by itself, neighbouring blocks in one request.
+    /// What is stored at one moment by what travels together: neighbours in one request, a zeroed range by itself.
     fn groups(&self, stores: Vec<Store>) -> Vec<Vec<Store>> {
         let mut groups = Vec::new();
+        if stores.len() < 2 {
+            groups.extend((!stores.is_empty()).then_some(stores));
+            return groups;
+        }
         let mut by_path: BTreeMap<usize, Vec<Store>> = BTreeMap::new();
         for store in stores {
-            if store.count > 1 {
+            if store.count > 1 && store.body == Body::Zero {
                 groups.push(vec![store]);
             } else {
                 by_path.entry(store.replica).or_default().push(store);
@@ -382,8 +392,7 @@ impl Inner {
                 groups.push(stores);
                 continue;
             }
-            let units: Vec<Unit> = stores.iter().map(|store| store.unit).collect();
-            let together = self.replicas.groups(&units);
+            let together = self.replicas.groups(&stores.iter().collect::<Vec<_>>());
             let mut left: Vec<Option<Store>> = stores.drain(..).map(Some).collect();
             let group =
                 |positions: Vec<usize>| positions.into_iter().filter_map(|at| left[at].take()).collect();
@@ -395,26 +404,20 @@ impl Inner {
 
     async fn try_to_store(&self, group: &[Store]) -> Result<(), ReplicaError> {
         match group {
-            [store] if store.count > 1 => {
+            [store] if store.count > 1 && store.body == Body::Zero => {
                 let Unit::Block(first) = store.unit else {
                     unreachable!("only blocks in place are zeroed by ranges");
                 };
                 let blocks = first..first + store.count;
                 self.replicas.zero(store.replica, blocks, store.version).await
             }
-            [store] => {
+            [store] if store.count == 1 => {
                 let body = store.body.clone();
                 self.replicas
                     .store(store.replica, store.unit, store.version, body)
                     .await
             }
-            stores => {
-                let path = stores[0].replica;
-                let units = stores
-                    .iter()
-                    .map(|store| (store.unit, store.version, store.body.clone()));
-                self.replicas.store_group(path, units.collect()).await
-            }
+            stores => self.replicas.store_group(stores[0].replica, stores).await,
         }
     }
 
@@ -476,37 +479,17 @@ impl BlockDevice for VirtualDisk {
         let block_bytes = u64::from(self.inner.block_bytes);
         let first = offset / block_bytes;
         let blocks = first..first + u64::from(length) / block_bytes;
-        let together = self.inner.load_in_place(blocks.clone()).await?;
-        if together.iter().all(Option::is_some) {
-            return Ok(merge_zeroes(together.into_iter().flatten().collect()));
-        }
-        let pieces: Vec<Piece> = stream::iter(blocks.zip(together))
-            .map(|(block, found)| {
-                let inner = self.inner.clone();
-                async move {
-                    match found {
-                        Some(piece) => Ok(piece),
-                        None => inner.read_block(block).await,
-                    }
-                }
-            })
-            .buffered(LOADS_AT_ONCE)
-            .try_collect()
-            .await?;
-        Ok(merge_zeroes(pieces))
+        self.inner.read_run(blocks).await
     }
 
     async fn write(&self, offset: u64, data: Bytes, durability: Durability) -> Result<(), DeviceError> {
-        let block_bytes = self.inner.block_bytes as usize;
-        let first = offset / block_bytes as u64;
-        let blocks: Vec<Bytes> = (0..data.len())
-            .step_by(block_bytes)
-            .map(|at| data.slice(at..at + block_bytes))
-            .collect();
+        let block_bytes = u64::from(self.inner.block_bytes);
+        let first = offset / block_bytes;
+        let blocks = first..first + data.len() as u64 / block_bytes;
         let durable = durability == Durability::Durable;
         self.submit(|engine, now_ms, id| match engine {
-            Engine::Striped(engine) => engine.write(now_ms, id, first, blocks, durable),
-            Engine::Log(engine) => engine.write(now_ms, id, first, blocks, durable),
+            Engine::Striped(engine) => engine.write(now_ms, id, blocks, data, durable),
+            Engine::Log(engine) => engine.write(now_ms, id, blocks, data, durable),
         })
         .await
     }

@@ -60,7 +60,7 @@ fn writers_are_held_back_at_the_bound_and_let_go_in_order() {
     let mut disk = striped(FlushPolicy::Durable, 1024);
     let mut stores = Vec::new();
     for number in 1..=4 {
-        let effects = disk.write(0, RequestId(number), number, vec![block(1)], false);
+        let effects = disk.write(0, RequestId(number), number..number + 1, block(1), false);
         let (answers, more) = split(effects);
         stores.extend(more);
         let expected: &[RequestId] = if number <= 2 { &[RequestId(number)] } else { &[] };
@@ -80,7 +80,7 @@ fn writers_are_held_back_at_the_bound_and_let_go_in_order() {
 #[test]
 fn an_ordered_flush_is_answered_at_once_until_the_oldest_write_is_too_old() {
     let mut disk = striped(ORDERED, 1 << 20);
-    let (answers, stores) = split(disk.write(0, RequestId(1), 0, vec![block(1)], false));
+    let (answers, stores) = split(disk.write(0, RequestId(1), 0..1, block(1), false));
     assert_eq!(answers, [RequestId(1)]);
     assert_eq!(split(disk.flush(50, RequestId(2))).0, [RequestId(2)]);
     assert_eq!(split(disk.flush(101, RequestId(3))).0, []);
@@ -99,7 +99,7 @@ fn an_ordered_flush_is_answered_at_once_until_the_oldest_write_is_too_old() {
 #[test]
 fn a_log_bounds_the_lag_as_well() {
     let mut disk = a_log(ORDERED, 8, 8);
-    let (answers, stores) = split(disk.write(0, RequestId(1), 0, vec![block(1)], false));
+    let (answers, stores) = split(disk.write(0, RequestId(1), 0..1, block(1), false));
     assert_eq!(answers, [RequestId(1)]);
     assert_eq!(split(disk.flush(101, RequestId(2))).0, []);
     assert_eq!(split(disk.stored(102, stores[0].ticket, 0)).0, [RequestId(2)]);
@@ -111,7 +111,8 @@ fn a_full_disk_in_a_log_with_the_least_slack_can_be_overwritten_for_ever() {
     let mut stores = Vec::new();
     for round in 0..500_u64 {
         let id = RequestId(round + 1);
-        let (mut answers, more) = split(disk.write(0, id, round % 8, vec![block(round as u8)], true));
+        let at = round % 8;
+        let (mut answers, more) = split(disk.write(0, id, at..at + 1, block(round as u8), true));
         stores.extend(more);
         while let Some(store) = stores.pop() {
             let (now, more) = split(disk.stored(0, store.ticket, store.replica));

@@ -47,7 +47,7 @@ const BUFFERS_AT_ONCE: usize = 64;
 
 /// One reply on its way out, with the room that it holds.
 struct Reply {
-    buffers: Vec<Bytes>,
+    buffers: VecDeque<Bytes>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -67,7 +67,10 @@ impl Answer {
     fn put(&mut self, outcome: Outcome) {
         if let Some((place, room)) = self.duty.take() {
             let buffers = encode(self.style, self.request.cookie, self.request.offset, outcome);
-            place.send(Reply { buffers, _room: room });
+            place.send(Reply {
+                buffers: buffers.into(),
+                _room: room,
+            });
         }
     }
 }
@@ -268,14 +271,14 @@ async fn write_all(writer: &mut (impl AsyncWrite + Unpin), waiting: &mut VecDequ
             }
         };
         while let Some(reply) = waiting.front_mut() {
-            while let Some(buffer) = reply.buffers.first_mut() {
+            while let Some(buffer) = reply.buffers.front_mut() {
                 let now = written.min(buffer.len());
                 buffer.advance(now);
                 written -= now;
                 if !buffer.is_empty() {
                     break;
                 }
-                reply.buffers.remove(0);
+                reply.buffers.pop_front();
             }
             if !reply.buffers.is_empty() {
                 break;

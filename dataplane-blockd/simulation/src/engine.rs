@@ -1,7 +1,6 @@
 //! Either engine, with contents that are numbers: each write writes a number of its own, and 0 is zeroes.
 
 use crate::replicas::World;
-use bytes::Bytes;
 use firn_blockd_disk::{
     AttachError, Body, Effect, FlushPolicy, Incarnation, LogConfig, LogEngine, Lookup, Replicas, RequestId,
     StripedConfig, StripedEngine, Ticket, WritePolicy, log, striped,
@@ -80,11 +79,6 @@ pub enum Engine {
     Log(Box<LogEngine>),
 }
 
-/// The content of a number.
-fn data(number: u64) -> Bytes {
-    Bytes::copy_from_slice(&number.to_le_bytes())
-}
-
 /// The number of a content.
 pub fn number(body: &Body) -> Option<u64> {
     match body {
@@ -119,10 +113,11 @@ impl Engine {
         numbers: &[u64],
         durable: bool,
     ) -> Vec<Effect> {
-        let blocks = numbers.iter().map(|number| data(*number)).collect();
+        let blocks = first..first + numbers.len() as u64;
+        let data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         match self {
-            Self::Striped(engine) => engine.write(now_ms, request, first, blocks, durable),
-            Self::Log(engine) => engine.write(now_ms, request, first, blocks, durable),
+            Self::Striped(engine) => engine.write(now_ms, request, blocks, data, durable),
+            Self::Log(engine) => engine.write(now_ms, request, blocks, data, durable),
         }
     }
 

@@ -253,7 +253,14 @@ impl Moment {
     /// A unit of a store becomes durable.
     fn apply(&self, world: &mut World, store: &Store, unit: Unit) {
         let (by, replica) = (self.engine.incarnation(), store.replica);
-        world.apply(by, replica, unit, store.version, &store.body, Fate::Applied);
+        world.apply(
+            by,
+            replica,
+            unit,
+            store.version,
+            &store.body_of(unit),
+            Fate::Applied,
+        );
     }
 
     fn acknowledge(&mut self, mode: Mode, at: usize) {

@@ -376,7 +376,7 @@ impl History {
                 store.replica,
                 *unit,
                 store.version,
-                &store.body,
+                &store.body_of(*unit),
                 Fate::Applied,
             );
             if !accepted {
@@ -446,7 +446,7 @@ impl History {
                     store.replica,
                     unit,
                     store.version,
-                    &store.body,
+                    &store.body_of(unit),
                     Fate::Applied,
                 );
                 self.note(|| format!("late: {unit:?} on replica {}: accepted {accepted}", store.replica));
@@ -493,7 +493,7 @@ impl History {
                 };
                 self.note(|| format!("{unit:?} on replica {}: {fate:?}", store.replica));
                 self.world()
-                    .apply(by, store.replica, unit, store.version, &store.body, fate);
+                    .apply(by, store.replica, unit, store.version, &store.body_of(unit), fate);
             }
         }
         self.requests.clear();

@@ -4,7 +4,7 @@ use crate::{full, history, on_nodes};
 use firn_env::mutants::planting;
 
 /// Those that histories of engines must catch. Each takes out one guard on which I10 or I11 rests.
-pub const OF_ENGINES: [&str; 24] = [
+pub const OF_ENGINES: [&str; 26] = [
     // Writes of an epoch are issued before the epoch before is durable.
     "disk.issue_next_epoch_early",
     // A flush is answered although earlier writes are not durable.
@@ -49,6 +49,10 @@ pub const OF_ENGINES: [&str; 24] = [
     "disk.zeroes_leave_the_overlay",
     // A read goes to the replicas although its block lies in a range that is being zeroed.
     "disk.read_past_zeroes",
+    // A block of a run that waits in memory is read as the run's first.
+    "disk.read_the_head_of_a_run",
+    // A run goes out although an older write of a block behind its first is under way.
+    "disk.order_runs_by_their_first_block",
     // A range is zeroed when its first region is marked.
     "disk.mark_first_region_only",
     // A region that is written again while its mark is about to be dropped loses it.
@@ -71,7 +75,7 @@ pub fn caught(bug: &str) -> Option<(u64, String)> {
 
 /// Those that histories on production nodes must catch, in clients and nodes. Other guards of nodes have scenarios of their own,
 /// in the tests of `firn-blockd-node`.
-pub const ON_NODES: [&str; 15] = [
+pub const ON_NODES: [&str; 16] = [
     "journal.answer_before_sync",
     "journal.forgets_flushes",
     "journal.repeats_everything",
@@ -82,6 +86,7 @@ pub const ON_NODES: [&str; 15] = [
     "journal.trusts_an_earlier_attach",
     "client.one_replica_suffices",
     "client.zeroes_one_tract_only",
+    "client.writes_one_tract_only",
     "store.acknowledge_before_sync",
     "snapshot.deletes_what_is_shared",
     "snapshot.writers_pass",

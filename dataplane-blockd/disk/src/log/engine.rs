@@ -137,16 +137,18 @@ impl LogEngine {
         self.dirty_bytes
     }
 
-    /// Writes whole blocks from `first` on.
+    /// Writes consecutive blocks, an entry for each. `data` has the same number of bytes for each.
     pub fn write(
         &mut self,
         now_ms: u64,
         request: RequestId,
-        first: u64,
-        blocks: Vec<Bytes>,
+        blocks: Range<u64>,
+        data: Bytes,
         durable: bool,
     ) -> Vec<Effect> {
-        for (block, data) in (first..).zip(blocks) {
+        let block_bytes = data.len() / (blocks.end - blocks.start) as usize;
+        for (at, block) in blocks.enumerate() {
+            let data = data.slice(at * block_bytes..(at + 1) * block_bytes);
             self.submit(now_ms, Record::Data { block, data });
         }
         self.accept(now_ms, request, durable)

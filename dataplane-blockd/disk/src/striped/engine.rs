@@ -32,10 +32,9 @@ pub struct StripedConfig {
     pub regions: Regions,
 }
 
-/// A block's new content, or a range's zeroes, on the way to the replicas.
+/// A run: consecutive blocks and their new content, or their zeroes, on the way to the replicas.
 #[derive(Clone, Debug, Hash)]
 struct Piece {
-    /// One, unless it is zeroed.
     blocks: Range<u64>,
     body: Body,
     epoch: u64,
@@ -68,8 +67,6 @@ pub struct StripedEngine {
     first_epoch: u64,
     next_piece: u64,
     next_sequence: u64,
-    /// Pieces that each request still waits for.
-    requests: BTreeMap<RequestId, u64>,
     dirty_regions: DirtyRegionLog,
     answers: Answers,
     dirty_bytes: u64,
@@ -92,7 +89,6 @@ impl StripedEngine {
             first_epoch: 0,
             next_piece: 0,
             next_sequence,
-            requests: BTreeMap::new(),
             dirty_regions: DirtyRegionLog::new(replicas, config.regions),
             answers: Answers::new(config.dirty_bytes_max, config.flush),
             dirty_bytes: 0,
@@ -119,19 +115,16 @@ impl StripedEngine {
         self.config.blocks = self.config.blocks.max(blocks);
     }
 
-    /// Writes whole blocks from `first` on.
+    /// Writes a run of blocks, as one piece. `data` has the same number of bytes for each.
     pub fn write(
         &mut self,
         now_ms: u64,
         request: RequestId,
-        first: u64,
-        blocks: Vec<Bytes>,
+        blocks: Range<u64>,
+        data: Bytes,
         durable: bool,
     ) -> Vec<Effect> {
-        let pieces = (first..)
-            .zip(blocks)
-            .map(|(block, data)| (block..block + 1, Body::Data(data)));
-        self.accept(now_ms, request, pieces.collect(), durable)
+        self.accept(now_ms, request, blocks, Body::Data(data), durable)
     }
 
     /// Makes a range of blocks read as zeroes, as one piece. The caller bounds its length.
@@ -142,32 +135,25 @@ impl StripedEngine {
         blocks: Range<u64>,
         durable: bool,
     ) -> Vec<Effect> {
-        self.accept(now_ms, request, vec![(blocks, Body::Zero)], durable)
+        self.accept(now_ms, request, blocks, Body::Zero, durable)
     }
 
     fn accept(
         &mut self,
         now_ms: u64,
         request: RequestId,
-        pieces: Vec<(Range<u64>, Body)>,
+        blocks: Range<u64>,
+        body: Body,
         durable: bool,
     ) -> Vec<Effect> {
         let durable = durable || self.config.write == WritePolicy::Durable;
-        let count = pieces.len() as u64;
         assert!(
-            pieces
-                .iter()
-                .all(|(blocks, _)| !blocks.is_empty() && blocks.end <= self.config.blocks)
-                && count > 0,
+            !blocks.is_empty() && blocks.end <= self.config.blocks,
             "the caller checks ranges"
         );
         let first = self.next_piece;
-        for (blocks, body) in pieces {
-            self.submit(now_ms, blocks, body, durable.then_some(request));
-        }
-        if durable {
-            self.requests.insert(request, count);
-        } else {
+        self.submit(now_ms, blocks, body, durable.then_some(request));
+        if !durable {
             self.answers.push(request);
         }
         let mut effects = Vec::new();
@@ -285,13 +271,24 @@ impl StripedEngine {
         });
         match newest {
             Some(newest) if !firn_env::planted!("disk.read_past_pending") => {
-                Lookup::Memory(self.pieces[&newest].body.clone())
+                let Piece { blocks, body, .. } = &self.pieces[&newest];
+                let at = if firn_env::planted!("disk.read_the_head_of_a_run") {
+                    0
+                } else {
+                    block - blocks.start
+                };
+                Lookup::Memory(body.part(at, blocks.end - blocks.start))
             }
             _ => Lookup::Stored {
                 unit: Unit::Block(block),
                 version: None,
             },
         }
+    }
+
+    /// Whether all of these blocks are to be read from their places.
+    pub fn is_idle(&self, blocks: Range<u64>) -> bool {
+        self.overlaps.newest(blocks).is_none()
     }
 
     fn current_epoch(&self) -> u64 {
@@ -369,7 +366,12 @@ impl StripedEngine {
                 continue;
             }
             let blocks = self.pieces[&number].blocks.clone();
-            if self.overlaps.is_behind(blocks.clone(), number) {
+            let ahead = if firn_env::planted!("disk.order_runs_by_their_first_block") {
+                blocks.start..blocks.start + 1
+            } else {
+                blocks.clone()
+            };
+            if self.overlaps.is_behind(ahead, number) {
                 continue;
             }
             let needed = if firn_env::planted!("disk.mark_first_region_only") {
@@ -453,15 +455,7 @@ impl StripedEngine {
         self.dirty_bytes -= self.cost_bytes(&piece.blocks, &piece.body);
         self.dirty_regions.end(&piece.blocks);
         self.overlaps.remove(&piece.blocks, number);
-        for request in piece.requests {
-            if let Some(left) = self.requests.get_mut(&request) {
-                *left -= 1;
-                if *left == 0 {
-                    self.requests.remove(&request);
-                    effects.push(Effect::Answer(request));
-                }
-            }
-        }
+        effects.extend(piece.requests.into_iter().map(Effect::Answer));
         let epoch = (piece.epoch - self.first_epoch) as usize;
         self.epochs[epoch].open -= 1;
         let mut behind: Vec<u64> = self.overlaps.of(piece.blocks).collect();

@@ -2,51 +2,93 @@
 
 use super::{BACKOFF, Inner, LOADS_AT_ONCE};
 use crate::{
-    replicas::{Copy, ReplicaError, Stored},
+    replicas::{LoadedPart, ReplicaError, Stored},
     types::{Body, Lookup, Unit, Version},
 };
 use firn_blockd_nbd::{DeviceError, Piece};
+use futures::{
+    future::join_all,
+    stream::{self, StreamExt, TryStreamExt},
+};
 use std::{ops::Range, sync::Arc};
 
 /// Times a block is looked up again because it moved while it was being read. Each time, some write has gone through.
 const LOOKUPS_MAX: usize = 16;
 
+/// A part of what is read, in order.
+enum Part {
+    Found(Piece),
+    /// Blocks that are looked up and loaded one by one.
+    Single(Range<u64>),
+}
+
 impl Inner {
-    /// Loads the blocks that lie in place and are idle, as many at once as the replicas can; nothing in the place of others
-    /// and of those that need another look.
-    pub(super) async fn load_in_place(&self, blocks: Range<u64>) -> Result<Vec<Option<Piece>>, DeviceError> {
-        let block_bytes = self.block_bytes as usize;
-        let units: Vec<Option<Unit>> = {
+    /// Reads consecutive blocks: a run that is idle as a whole with as few requests as the layout allows, all else block by block.
+    pub(super) async fn read_run(self: &Arc<Self>, blocks: Range<u64>) -> Result<Vec<Piece>, DeviceError> {
+        let mut pieces = Vec::new();
+        for part in self.load_idle(blocks).await? {
+            match part {
+                Part::Found(piece) => pieces.push(piece),
+                Part::Single(blocks) => {
+                    let singles = stream::iter(blocks).map(|block| self.clone().read_block(block));
+                    let singles: Vec<Piece> = singles.buffered(LOADS_AT_ONCE).try_collect().await?;
+                    pieces.extend(singles);
+                }
+            }
+        }
+        Ok(merge_zeroes(pieces))
+    }
+
+    /// Loads what lies in place and is idle, whole runs of it at once.
+    async fn load_idle(&self, blocks: Range<u64>) -> Result<Vec<Part>, DeviceError> {
+        if blocks.end - blocks.start < 2 {
+            return Ok(vec![Part::Single(blocks)]);
+        }
+        let runs: Vec<(Range<u64>, bool)> = {
             let state = self.state();
             if state.fenced.is_some() {
                 return Err(DeviceError::Fenced);
             }
-            let idle = |block| match state.engine.lookup(block) {
-                Lookup::Stored { unit, version: None } => Some(unit),
-                Lookup::Stored { .. } | Lookup::Memory(_) => None,
-            };
-            blocks.clone().map(idle).collect()
+            if state.engine.is_idle(blocks.clone()) {
+                vec![(blocks, true)]
+            } else {
+                let mut runs: Vec<(Range<u64>, bool)> = Vec::new();
+                for block in blocks {
+                    let idle = state.engine.is_idle(block..block + 1);
+                    match runs.last_mut() {
+                        Some((run, alike)) if *alike == idle => run.end += 1,
+                        _ => runs.push((block..block + 1, idle)),
+                    }
+                }
+                runs
+            }
         };
-        let wanted: Vec<Unit> = units.iter().flatten().copied().collect();
-        if wanted.len() < 2 {
-            return Ok(vec![None; units.len()]);
-        }
+        let loads = runs.into_iter().map(|(run, idle)| async move {
+            if idle {
+                self.load_run(run).await
+            } else {
+                vec![Part::Single(run)]
+            }
+        });
+        Ok(join_all(loads).await.into_iter().flatten().collect())
+    }
+
+    async fn load_run(&self, run: Range<u64>) -> Vec<Part> {
         // Neighbouring requests begin with different replicas, which shares the work.
-        let copy = (blocks.start / LOADS_AT_ONCE as u64) as usize % self.replicas.copies();
-        let mut found = self.replicas.load_many(copy, &wanted).await.into_iter();
-        let piece = |copy: Copy| match copy {
-            Copy::Empty => Some(Piece::Zeroes(block_bytes as u64)),
-            Copy::Holds(Stored { body: Body::Zero, .. }) => Some(Piece::Zeroes(block_bytes as u64)),
-            Copy::Holds(Stored {
-                body: Body::Data(data),
-                ..
-            }) if data.len() == block_bytes => Some(Piece::Data(data)),
-            Copy::Holds(_) | Copy::Damaged | Copy::Joining => None,
-        };
-        Ok(units
-            .into_iter()
-            .map(|unit| unit.and_then(|_| found.next().flatten()).and_then(piece))
-            .collect())
+        let copy = (run.start / LOADS_AT_ONCE as u64) as usize % self.replicas.copies();
+        let mut parts = Vec::new();
+        let mut at = run.start;
+        for LoadedPart { blocks, body } in self.replicas.load_run(copy, run.clone()).await {
+            let bytes = blocks * u64::from(self.block_bytes);
+            parts.push(match body {
+                Some(Body::Zero) => Part::Found(Piece::Zeroes(bytes)),
+                Some(Body::Data(data)) if data.len() as u64 == bytes => Part::Found(Piece::Data(data)),
+                Some(Body::Data(_)) | None => Part::Single(at..at + blocks),
+            });
+            at += blocks;
+        }
+        assert_eq!(at, run.end, "the parts of a run cover it");
+        parts
     }
 
     pub(super) async fn read_block(self: Arc<Self>, block: u64) -> Result<Piece, DeviceError> {
@@ -136,7 +178,7 @@ impl Inner {
 }
 
 /// Joins neighbouring zeroes.
-pub(super) fn merge_zeroes(pieces: Vec<Piece>) -> Vec<Piece> {
+fn merge_zeroes(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
     for piece in pieces {
         match (merged.last_mut(), piece) {
