@@ -17,7 +17,7 @@ use crate::{
 };
 use firn_blockd_disk::journal::{Journal, JournalError, JournalOptions, Journaled};
 use firn_blockd_disk::{
-    AttachError, Engine, FlushPolicy, GrowError, Incarnation, LogConfig, Regions, ReplicaError,
+    AttachError, DiskEngine, FlushPolicy, GrowError, Incarnation, LogConfig, Regions, ReplicaError,
     StripedConfig, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::DeviceError;
@@ -314,7 +314,7 @@ async fn recover(
     let incarnation = Incarnation::new(record.fence, u32::from_le_bytes(env.random_bytes()));
     let blocks = record.size_bytes / u64::from(settings.shape.block_bytes());
     let (flush, dirty_bytes_max) = (wanted.flush, wanted.dirty_bytes_max);
-    let (engine, reconciled_regions) = match settings.shape {
+    let (engine, reconciled_regions): (Box<dyn DiskEngine>, u64) = match settings.shape {
         Shape::InPlace { .. } => {
             let config = StripedConfig {
                 blocks,
@@ -328,7 +328,7 @@ async fn recover(
             };
             let attached = striped::attach(&*replicas, incarnation, config).await?;
             let reconciled = attached.reconciled_regions;
-            (Engine::Striped(Box::new(attached.engine)), reconciled)
+            (Box::new(attached.engine), reconciled)
         }
         Shape::Log { physical_blocks, .. } => {
             let config = LogConfig {
@@ -345,7 +345,7 @@ async fn recover(
                 }
                 other => other?,
             };
-            (Engine::Log(Box::new(engine)), 0)
+            (Box::new(engine), 0)
         }
     };
     let disk = VirtualDisk::new(

@@ -11,10 +11,11 @@
 //!   bring a disk back.
 //! - [`Replicas`] is the seam to the nodes; [`Stripe`] lays blocks out over tracts; [`Sealer`] seals what nodes store;
 //!   [`MemoryNodes`] are nodes without machines, for tests.
-//! - [`VirtualDisk`] runs an engine over replicas as a `BlockDevice`.
+//! - [`DiskEngine`] is what both are to whoever runs them; [`VirtualDisk`] runs one over replicas as a `BlockDevice`.
 //!
 //! What holds after a crash is said in [`striped`] and [`log`], and checked by `firn-blockd-simulation`.
 
+mod engine;
 mod fields;
 pub mod journal;
 pub mod log;
@@ -29,6 +30,7 @@ mod types;
 mod virtual_disk;
 mod xts;
 
+pub use engine::{DiskEngine, GrowError};
 pub use log::{LogConfig, LogEngine};
 #[cfg(feature = "testing")]
 pub use memory::{MemoryNodes, MemoryReplicas};
@@ -38,4 +40,4 @@ pub use seal::{NotAuthentic, OVERHEAD_BYTES, Sealed, Sealer, derive_key};
 pub use stripe::{BadStripe, Place, Run, SEGMENT_TRACTS_MAX, Stripe, UNIT_BLOCKS_MAX};
 pub use striped::{Regions, StripedConfig, StripedEngine};
 pub use types::{Body, Change, Effect, Incarnation, Lookup, RequestId, Store, Ticket, Unit, Version};
-pub use virtual_disk::{Engine, GrowError, VirtualDisk};
+pub use virtual_disk::VirtualDisk;

@@ -8,10 +8,9 @@
 //! bounds each connection).
 
 use crate::{
-    log::{LogEngine, SLACK_BLOCKS_MIN},
+    engine::{DiskEngine, GrowError},
     replicas::{ReplicaError, Replicas},
-    striped::StripedEngine,
-    types::{Body, Change, Effect, Incarnation, Lookup, RequestId, Store, Unit},
+    types::{Body, Change, Effect, Incarnation, RequestId, Store, Unit},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -32,70 +31,10 @@ const LOADS_AT_ONCE: usize = 64;
 /// The longest read or write.
 const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// Either engine.
-#[derive(Debug)]
-pub enum Engine {
-    /// Writes in place.
-    Striped(Box<StripedEngine>),
-    /// Writes a log.
-    Log(Box<LogEngine>),
-}
-
-impl Engine {
-    fn blocks(&self) -> u64 {
-        match self {
-            Self::Striped(engine) => engine.blocks(),
-            Self::Log(engine) => engine.blocks(),
-        }
-    }
-
-    fn lookup(&self, block: u64) -> Lookup {
-        match self {
-            Self::Striped(engine) => engine.lookup(block),
-            Self::Log(engine) => engine.lookup(block),
-        }
-    }
-
-    /// Whether all of these blocks lie in place and nothing of them is under way.
-    fn is_idle(&self, blocks: Range<u64>) -> bool {
-        match self {
-            Self::Striped(engine) => engine.is_idle(blocks),
-            Self::Log(_) => false,
-        }
-    }
-}
-
-/// Why a disk did not grow; nothing was changed, unless the disk itself failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrowError {
-    /// Disks only grow.
-    #[error("the disk has {has_blocks} blocks already; {blocks} is not more")]
-    NotLarger {
-        /// Its size.
-        has_blocks: u64,
-        /// What was asked.
-        blocks: u64,
-    },
-    /// A log needs more physical blocks than virtual ones, and more than it had.
-    #[error("{physical_blocks} physical blocks are too few; the least is {least_blocks}")]
-    TooFewPhysical {
-        /// What was asked.
-        physical_blocks: u64,
-        /// What would do.
-        least_blocks: u64,
-    },
-    /// One step at a time.
-    #[error("the disk is growing already; ask again when it has grown")]
-    Growing,
-    /// The disk failed. Whether it has grown shows at the next attach.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-}
-
 mod reads;
 
 struct State {
-    engine: Engine,
+    engine: Box<dyn DiskEngine>,
     next_request: u64,
     waiting: BTreeMap<RequestId, oneshot::Sender<()>>,
     fenced: Option<Incarnation>,
@@ -118,7 +57,7 @@ pub struct VirtualDisk {
 
 impl VirtualDisk {
     /// Runs an attached engine over the replicas it was attached to.
-    pub fn new(env: Env, replicas: Arc<dyn Replicas>, engine: Engine, block_bytes: u32) -> Self {
+    pub fn new(env: Env, replicas: Arc<dyn Replicas>, engine: Box<dyn DiskEngine>, block_bytes: u32) -> Self {
         assert!(block_bytes.is_power_of_two() && (512..=1 << 16).contains(&block_bytes));
         Self {
             inner: Arc::new(Inner {
@@ -139,10 +78,7 @@ impl VirtualDisk {
 
     /// Bytes that were answered, or wait to be, and are not durable.
     pub fn dirty_bytes(&self) -> u64 {
-        match &self.inner.state().engine {
-            Engine::Striped(engine) => engine.dirty_bytes(),
-            Engine::Log(engine) => engine.dirty_bytes(),
-        }
+        self.inner.state().engine.dirty_bytes()
     }
 
     /// Resolves when a replica, or whoever calls [`VirtualDisk::give_up`], has said that another attach has the disk.
@@ -170,33 +106,24 @@ impl VirtualDisk {
     pub fn waiting(&self) -> Option<Duration> {
         let now_ms = self.inner.now_ms();
         let state = self.inner.state();
-        let oldest_ms = match &state.engine {
-            Engine::Striped(engine) => engine.oldest_ms(),
-            Engine::Log(engine) => engine.oldest_ms(),
-        };
+        let oldest_ms = state.engine.oldest_ms();
         oldest_ms.map(|oldest_ms| Duration::from_millis(now_ms.saturating_sub(oldest_ms)))
     }
 
     /// What was written and is not durable, in order.
     pub fn pending(&self) -> Vec<Change> {
-        match &self.inner.state().engine {
-            Engine::Striped(engine) => engine.pending(),
-            Engine::Log(engine) => engine.pending(),
-        }
+        self.inner.state().engine.pending()
     }
 
     /// Whether a crash may leave any part of an epoch (in place), or exactly a first part of the writes (a log).
     pub fn is_log(&self) -> bool {
-        matches!(self.inner.state().engine, Engine::Log(_))
+        self.inner.state().engine.is_log()
     }
 
     /// Answers what is held back by the bounds of memory: the caller has made what it wrote safe in another way.
     pub fn answer_deferred(&self) {
         let mut state = self.inner.state();
-        let effects = match &mut state.engine {
-            Engine::Striped(engine) => engine.answer_deferred(),
-            Engine::Log(engine) => engine.answer_deferred(),
-        };
+        let effects = state.engine.answer_deferred();
         self.inner.perform(&mut state, effects);
     }
 
@@ -206,11 +133,7 @@ impl VirtualDisk {
     /// # Errors
     /// If the disk was taken over.
     pub async fn sync(&self) -> Result<(), DeviceError> {
-        self.submit(|engine, now_ms, id| match engine {
-            Engine::Striped(engine) => engine.sync(now_ms, id),
-            Engine::Log(engine) => engine.sync(now_ms, id),
-        })
-        .await
+        self.submit(|engine, now_ms, id| engine.sync(now_ms, id)).await
     }
 
     /// Makes everything durable, whatever the flush policy, and leaves nothing for the next attach to reconcile. Requests that
@@ -228,13 +151,9 @@ impl VirtualDisk {
                 if state.fenced.is_some() {
                     return Err(DeviceError::Fenced);
                 }
-                let Engine::Striped(engine) = &mut state.engine else {
+                let Some(effects) = state.engine.leave_clean() else {
                     return Ok(());
                 };
-                if engine.is_clean() {
-                    return Ok(());
-                }
-                let effects = engine.drop_idle_regions();
                 self.inner.perform(&mut state, effects);
             }
             progress.await;
@@ -256,29 +175,7 @@ impl VirtualDisk {
             if state.closing {
                 return Err(DeviceError::Closing.into());
             }
-            let has_blocks = state.engine.blocks();
-            if blocks <= has_blocks {
-                return Err(GrowError::NotLarger { has_blocks, blocks });
-            }
-            let effects = match &mut state.engine {
-                Engine::Striped(engine) => {
-                    engine.grow(blocks);
-                    Vec::new()
-                }
-                Engine::Log(engine) => {
-                    let least_blocks = (engine.physical_blocks() + 1).max(blocks + SLACK_BLOCKS_MIN);
-                    if physical_blocks < least_blocks {
-                        return Err(GrowError::TooFewPhysical {
-                            physical_blocks,
-                            least_blocks,
-                        });
-                    }
-                    if engine.is_growing() {
-                        return Err(GrowError::Growing);
-                    }
-                    engine.grow(now_ms, blocks, physical_blocks)
-                }
-            };
+            let effects = state.engine.begin_growth(now_ms, blocks, physical_blocks)?;
             self.inner.perform(&mut state, effects);
         }
         loop {
@@ -288,7 +185,7 @@ impl VirtualDisk {
                 if state.fenced.is_some() {
                     return Err(DeviceError::Fenced.into());
                 }
-                if !matches!(&state.engine, Engine::Log(engine) if engine.is_growing()) {
+                if !state.engine.is_growing() {
                     return Ok(());
                 }
             }
@@ -298,7 +195,7 @@ impl VirtualDisk {
 
     async fn submit(
         &self,
-        work: impl FnOnce(&mut Engine, u64, RequestId) -> Vec<Effect>,
+        work: impl FnOnce(&mut dyn DiskEngine, u64, RequestId) -> Vec<Effect>,
     ) -> Result<(), DeviceError> {
         let answer = {
             let now_ms = self.inner.now_ms();
@@ -313,7 +210,7 @@ impl VirtualDisk {
             let id = RequestId(state.next_request);
             let (sender, answer) = oneshot::channel();
             state.waiting.insert(id, sender);
-            let effects = work(&mut state.engine, now_ms, id);
+            let effects = work(&mut *state.engine, now_ms, id);
             self.inner.perform(&mut state, effects);
             answer
         };
@@ -329,11 +226,8 @@ impl VirtualDisk {
             // Whole segments: each of their tracts is zeroed by one request.
             let part_end = end.min((at / ZEROES_AT_ONCE_BYTES + 1) * ZEROES_AT_ONCE_BYTES);
             let blocks = at / block_bytes..part_end / block_bytes;
-            self.submit(|engine, now_ms, id| match engine {
-                Engine::Striped(engine) => engine.zero(now_ms, id, blocks, durable),
-                Engine::Log(engine) => engine.zero(now_ms, id, blocks, durable),
-            })
-            .await?;
+            self.submit(|engine, now_ms, id| engine.zero(now_ms, id, blocks, durable))
+                .await?;
             at = part_end;
         }
         Ok(())
@@ -441,10 +335,7 @@ impl Inner {
         let mut state = self.state();
         let mut effects = Vec::new();
         for store in group {
-            effects.extend(match &mut state.engine {
-                Engine::Striped(engine) => engine.stored(now_ms, store.ticket, store.replica),
-                Engine::Log(engine) => engine.stored(now_ms, store.ticket, store.replica),
-            });
+            effects.extend(state.engine.stored(now_ms, store.ticket, store.replica));
         }
         self.perform(&mut state, effects);
         drop(state);
@@ -487,19 +378,12 @@ impl BlockDevice for VirtualDisk {
         let first = offset / block_bytes;
         let blocks = first..first + data.len() as u64 / block_bytes;
         let durable = durability == Durability::Durable;
-        self.submit(|engine, now_ms, id| match engine {
-            Engine::Striped(engine) => engine.write(now_ms, id, blocks, data, durable),
-            Engine::Log(engine) => engine.write(now_ms, id, blocks, data, durable),
-        })
-        .await
+        self.submit(|engine, now_ms, id| engine.write(now_ms, id, blocks, data, durable))
+            .await
     }
 
     async fn flush(&self) -> Result<(), DeviceError> {
-        self.submit(|engine, now_ms, id| match engine {
-            Engine::Striped(engine) => engine.flush(now_ms, id),
-            Engine::Log(engine) => engine.flush(now_ms, id),
-        })
-        .await
+        self.submit(|engine, now_ms, id| engine.flush(now_ms, id)).await
     }
 
     async fn write_zeroes(

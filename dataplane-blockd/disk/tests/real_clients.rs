@@ -1,7 +1,7 @@
 //! Whole disks, sealed and replicated, under clients that are not ours.
 
 use firn_blockd_disk::{
-    Engine, FlushPolicy, Incarnation, LogConfig, MemoryNodes, Regions, StripedConfig, VirtualDisk,
+    DiskEngine, FlushPolicy, Incarnation, LogConfig, MemoryNodes, Regions, StripedConfig, VirtualDisk,
     WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{AnyAlignment, BlockDevice, Export, Exports, Limits, Server};
@@ -43,15 +43,13 @@ async fn attach(
         Mode::WriteThrough | Mode::WriteBack | Mode::Log => FlushPolicy::Durable,
     };
     let dirty_bytes_max = 32 << 20;
-    let engine = if let Mode::Log = mode {
+    let engine: Box<dyn DiskEngine> = if let Mode::Log = mode {
         let config = LogConfig {
             flush,
             dirty_bytes_max,
             checkpoint_entries: 4000,
         };
-        Engine::Log(Box::new(
-            log::recover(&*replicas, incarnation, config).await.unwrap(),
-        ))
+        Box::new(log::recover(&*replicas, incarnation, config).await.unwrap())
     } else {
         let config = StripedConfig {
             blocks: DISK_BYTES / u64::from(block_bytes),
@@ -64,7 +62,7 @@ async fn attach(
             regions: Regions::default(),
         };
         let attached = striped::attach(&*replicas, incarnation, config).await.unwrap();
-        Engine::Striped(Box::new(attached.engine))
+        Box::new(attached.engine)
     };
     VirtualDisk::new(env.clone(), replicas, engine, block_bytes)
 }

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use firn_blockd_disk::{
-    AttachError, Body, Engine, FlushPolicy, Incarnation, LogConfig, Regions, ReplicaError, Replicas, Stored,
-    StripedConfig, Unit, Version, VirtualDisk, WritePolicy, log, striped,
+    AttachError, Body, DiskEngine, FlushPolicy, Incarnation, LogConfig, Regions, ReplicaError, Replicas,
+    Stored, StripedConfig, Unit, Version, VirtualDisk, WritePolicy, log, striped,
 };
 use firn_blockd_nbd::{BlockDevice, Piece};
 use firn_env::Env;
@@ -160,7 +160,7 @@ pub async fn attach_as(
             };
             striped::attach(&*nodes, incarnation, config)
                 .await
-                .map(|attached| Engine::Striped(Box::new(attached.engine)))
+                .map(|attached| Box::new(attached.engine) as Box<dyn DiskEngine>)
         }
         Kind::Log => {
             let config = LogConfig {
@@ -170,7 +170,7 @@ pub async fn attach_as(
             };
             log::recover(&*nodes, incarnation, config)
                 .await
-                .map(|engine| Engine::Log(Box::new(engine)))
+                .map(|engine| Box::new(engine) as Box<dyn DiskEngine>)
         }
     };
     Ok(VirtualDisk::new(env.clone(), nodes, engine?, BLOCK_BYTES))
