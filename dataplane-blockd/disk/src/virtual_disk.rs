@@ -18,7 +18,6 @@ use firn_blockd_nbd::{BlockDevice, DeviceError, Durability, Geometry, Piece, ZER
 use firn_env::{Backoff, Env};
 use std::{
     collections::BTreeMap,
-    ops::Range,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
