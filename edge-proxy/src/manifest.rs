@@ -70,6 +70,7 @@ impl ManifestPart {
                 GatheringStage::Head => "head",
                 GatheringStage::Retained => "retained",
                 GatheringStage::Gaps => "gaps",
+                GatheringStage::Settled => "whole",
             },
         };
         Self {

@@ -4,7 +4,8 @@
 //! packed or moved since it was begun, and of older ones those that the walk over the trees has met so far.
 //!
 //! ```text
-//! gathering (96)    0  stage u8 | tree u8 | reserved [6]      0: it waits · 1: the head · 2: retained roots · 3: ended with gaps
+//! gathering (96)    0  stage u8 | tree u8 | told u8           0: it waits · 1: the head · 2: retained roots · 3: ended with gaps · 4: settled
+//!                   3  reserved [5]
 //!                   8  root u64                               the version of the retained root in which the walk is
 //!                  16  inode u64 | block u64                  where it goes on
 //!                  32  proposal u64                           the cleaner's newest when it was begun
@@ -33,6 +34,8 @@ pub enum GatheringStage {
     Retained = 2,
     /// Nothing any more: something could not be read.
     Gaps = 3,
+    /// Nothing any more: it has all. Until a round was told, a cleaner may still retire that does not know of it.
+    Settled = 4,
 }
 
 /// See the module.
@@ -42,6 +45,8 @@ pub struct Gathering {
     pub stage: GatheringStage,
     /// Which of its trees.
     pub tree: u8,
+    /// Whether a round was taken in since it was begun.
+    pub told: bool,
     /// Which retained root; those above are done.
     pub root: u64,
     /// The inode at which the walk goes on.
@@ -70,7 +75,8 @@ impl Gathering {
     pub(crate) fn put(&self, out: &mut BytesMut) {
         out.put_u8(self.stage as u8);
         out.put_u8(self.tree);
-        out.put_bytes(0, 6);
+        out.put_u8(u8::from(self.told));
+        out.put_bytes(0, 5);
         for number in [self.root, self.inode, self.block, self.proposal] {
             out.put_u64_le(number);
         }
@@ -93,13 +99,20 @@ impl Gathering {
             1 => GatheringStage::Head,
             2 => GatheringStage::Retained,
             3 => GatheringStage::Gaps,
-            other => return Err(cursor.invalid("stage", 1, u64::from(other), "0 to 3")),
+            4 => GatheringStage::Settled,
+            other => return Err(cursor.invalid("stage", 1, u64::from(other), "0 to 4")),
         };
         let tree = cursor.u8()?;
-        cursor.reserved::<6>()?;
+        let told = match cursor.u8()? {
+            0 => false,
+            1 => true,
+            other => return Err(cursor.invalid("told", 1, u64::from(other), "0 or 1")),
+        };
+        cursor.reserved::<5>()?;
         Ok(Self {
             stage,
             tree,
+            told,
             root: cursor.u64()?,
             inode: cursor.u64()?,
             block: cursor.u64()?,

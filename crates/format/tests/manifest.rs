@@ -186,10 +186,13 @@ fn a_manifest_that_does_not_have_all_is_refused_by_who_does_not_know_that_there_
     assert_eq!(read(&plain), Ok(checkpoint));
     let at = plain.len() - 96;
     let mut unknown = plain.to_vec();
-    unknown[at] = 4;
+    unknown[at] = 5;
     assert!(read(&unknown).is_err(), "no such stage");
     let mut unknown = plain.to_vec();
-    unknown[at + 2] = 1;
+    unknown[at + 2] = 2;
+    assert!(read(&unknown).is_err(), "neither told nor not");
+    let mut unknown = plain.to_vec();
+    unknown[at + 3] = 1;
     assert!(read(&unknown).is_err(), "reserved");
     let mut whole = plain.to_vec();
     whole[2] = 1;

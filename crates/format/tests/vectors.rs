@@ -159,6 +159,7 @@ fn checkpoint_with_gathering() -> Checkpoint {
     part.gathering = Some(Gathering {
         stage: GatheringStage::Retained,
         tree: 1,
+        told: true,
         root: 0x11,
         inode: 0x12,
         block: 0x13,

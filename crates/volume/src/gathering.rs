@@ -24,8 +24,9 @@
 //! | any stage | begin | the same, at the new rate |
 //! | waiting | proposal merged, or another chain begun | head |
 //! | head | last step committed | retained roots |
-//! | retained roots | last step committed | whole; with unreadable nodes: ended with gaps |
-//! | any stage | a round is missing | waiting, from the beginning |
+//! | retained roots | last step committed | settled; with unreadable nodes: ended with gaps |
+//! | settled | a round since the beginning | whole: cleaners of before are overtaken, whose retirements name the round that they saw |
+//! | any stage, settled | a round is missing | waiting, from the beginning |
 
 mod segments;
 mod walk;
@@ -76,8 +77,8 @@ pub(crate) struct Gathered {
     /// The run that it belongs to.
     pub run: u64,
     pub entries: Vec<ListedSegment>,
-    /// How far it then is; `None`: that was all.
-    pub next: Option<Gathering>,
+    /// How far it then is.
+    pub next: Gathering,
 }
 
 /// Whether a volume has a manifest.
@@ -325,7 +326,7 @@ async fn step(
             // A checkpoint takes it over.
             inner.env.sleep(inner.config.merge_every.max(TRY_AGAIN)).await;
         }
-        return Ok(Some((gathered(Vec::new(), Some(next)), 0)));
+        return Ok(Some((gathered(Vec::new(), next), 0)));
     }
     let allowed = next
         .bytes_per_second
@@ -350,15 +351,12 @@ async fn step(
     if walked.is_away && found.entries.is_empty() && next == before {
         return Ok(None);
     }
-    let is_over = walked.is_over;
-    let next = match is_over {
-        true if next.unreadable > 0 => Some(Gathering {
-            stage: GatheringStage::Gaps,
-            ..next
-        }),
-        true => None,
-        false => Some(next),
-    };
+    if walked.is_over {
+        next.stage = match next.unreadable {
+            0 => GatheringStage::Settled,
+            _ => GatheringStage::Gaps,
+        };
+    }
     Ok(Some((
         gathered(found.entries, next),
         walked.read_bytes + found.read_bytes,

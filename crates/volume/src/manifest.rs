@@ -95,6 +95,7 @@ impl Manifest {
             gathering.bytes_per_second = begun.bytes_per_second;
             if gathering.stage == GatheringStage::Gaps {
                 *gathering = Gathering {
+                    told: gathering.told,
                     run: gathering.run + 1,
                     segments: gathering.segments,
                     ..begun
@@ -119,8 +120,11 @@ impl Manifest {
     /// A clone begins with it: if it is not whole, the clone's own trees are gone through.
     pub fn of_clone(&mut self, now_ms: i64) {
         let gathering = self.part.as_mut().and_then(|part| part.gathering.as_mut());
-        if let Some(gathering) = gathering {
+        if let Some(gathering) = gathering
+            && gathering.stage != GatheringStage::Settled
+        {
             *gathering = Gathering {
+                told: gathering.told,
                 bytes_per_second: gathering.bytes_per_second,
                 begun_at_ms: now_ms,
                 ..Gathering::default()
@@ -137,9 +141,12 @@ impl Manifest {
     pub fn status(&self) -> ManifestStatus {
         match &self.part {
             None => ManifestStatus::Without,
-            Some(part) => part
-                .gathering
-                .map_or(ManifestStatus::Whole, ManifestStatus::Gathering),
+            Some(part) => match part.gathering {
+                Some(gathering) if gathering.stage != GatheringStage::Settled => {
+                    ManifestStatus::Gathering(gathering)
+                }
+                Some(_) | None => ManifestStatus::Whole,
+            },
         }
     }
 
@@ -284,6 +291,12 @@ async fn next(
         }
         part.newest_round = *number;
     }
+    if let Some(gathering) = &mut part.gathering {
+        gathering.told |= !rounds.is_empty();
+        if gathering.told && gathering.stage == GatheringStage::Settled {
+            part.gathering = None;
+        }
+    }
     loop {
         let has_room = entries.len() <= MAX_LISTED_SEGMENTS;
         part.root = leaves::update(packer, part.root, &mut entries, &retired, has_room).await?;
@@ -316,9 +329,10 @@ fn take_in(part: &mut ManifestPart, gathered: Option<Gathered>) -> Vec<ListedSeg
         return Vec::new();
     }
     // Whoever began it again meanwhile set the rate.
-    part.gathering = gathered.next.map(|next| Gathering {
+    part.gathering = Some(Gathering {
         bytes_per_second: now.bytes_per_second,
-        ..next
+        told: now.told,
+        ..gathered.next
     });
     gathered.entries
 }

@@ -113,7 +113,7 @@ async fn a_volume_of_today_gains_its_manifest_beside_clients_and_a_cleaner_and_a
     edge.succeed(&["manifest", "begin", "--rate", "16 KiB"]);
     let told = edge.succeed(&["audit"]);
     println!("{told}");
-    assert!(told.contains("  coverage: the manifest not whole"), "{told}");
+    assert!(told.contains("  coverage: the manifest is not whole"), "{told}");
     assert!(edge.succeed(&["status"]).contains("Manifest"));
     edge.kill();
     edge.start(&[]);
@@ -128,7 +128,7 @@ async fn a_volume_of_today_gains_its_manifest_beside_clients_and_a_cleaner_and_a
     println!("{told}");
     assert!(told.contains("0 are lost, 0 altered"), "{told}");
     assert!(
-        told.contains("covers all") && told.contains("100.00 % of the data"),
+        told.contains("the manifest is whole") && told.contains("100.00 % of the data"),
         "{told}"
     );
 

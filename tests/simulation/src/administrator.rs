@@ -108,7 +108,8 @@ async fn begins_manifest(
     )
     .await?;
     match begun {
-        Ok(()) => {}
+        Ok(true) => history.count("manifests begun"),
+        Ok(false) => {}
         Err(reason) => history.say(|| format!("no manifest: {reason}")),
     }
     Ok(())

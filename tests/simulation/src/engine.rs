@@ -140,7 +140,7 @@ impl Engine {
         let anchor = Anchor::new(table.connect(&world), world.clone(), FAMILY);
         Self {
             manifests: Manifests::new(&world, &bucket, anchor, FAMILY),
-            begins_manifest: simulation.seed().is_multiple_of(4) && !simulation.seed().is_multiple_of(16),
+            begins_manifest: simulation.seed().is_multiple_of(2) && !simulation.seed().is_multiple_of(16),
             edges,
             cleaners,
             table,
@@ -149,7 +149,7 @@ impl Engine {
             format: FormatOptions {
                 block_bytes: *random.pick(&[4 << 10, 8 << 10, 32 << 10]),
                 // Not drawn, so that a seed goes on to be the history that it was.
-                manifest: !simulation.seed().is_multiple_of(4),
+                manifest: !simulation.seed().is_multiple_of(2),
                 ..FormatOptions::default()
             },
         }
@@ -543,9 +543,9 @@ impl Running for RunningVolume {
         rekeying::rekey(&self.0, (&self.3, &self.1), rotates, bytes_per_second).await
     }
 
-    async fn begin_manifest(&self) -> Result<(), String> {
+    async fn begin_manifest(&self) -> Result<bool, String> {
         if !self.4 {
-            return Ok(());
+            return Ok(false);
         }
         gathering::begin(&self.2, &self.0).await
     }

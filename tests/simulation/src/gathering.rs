@@ -10,12 +10,13 @@ const RATES: [u64; 2] = [1 << 30, 64 << 10];
 /// The end of it may take as long as that.
 const LOOKS_MAX: u32 = 10_000;
 
-/// Begins one, if there is none.
-pub(crate) async fn begin(env: &Env, volume: &Volume) -> Result<(), String> {
+/// Begins one, if there is none; else only changes its rate.
+pub(crate) async fn begin(env: &Env, volume: &Volume) -> Result<bool, String> {
+    let is_new = volume.manifest_status() == ManifestStatus::Without;
     let drawn: [u8; 1] = env.random_bytes();
     let rate = RATES[usize::from(drawn[0]) % RATES.len()];
     let begun = volume.manifest_begin(rate).await;
-    begun.map(drop).map_err(|error| error.to_string())
+    begun.map(|_| is_new).map_err(|error| error.to_string())
 }
 
 /// Waits until one that was begun is whole. In fair weather nothing is lost, and nothing unreadable.

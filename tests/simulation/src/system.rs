@@ -137,8 +137,8 @@ pub trait Running: Send + Sync {
     async fn finish_rekey(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Begins to gather a manifest if the volume is one of today.
-    async fn begin_manifest(&self) -> Result<(), String> {
+    /// Begins to gather a manifest if the volume is one of today and has none; whether it did.
+    async fn begin_manifest(&self) -> Result<bool, String> {
         Err("there are no manifests here".into())
     }
     /// Gathers it to the end, if one was begun; what is wrong with that, in words.

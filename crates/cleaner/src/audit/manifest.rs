@@ -71,7 +71,7 @@ pub(super) async fn check(
     };
     let mut audit = ManifestAudit {
         asked: challenges as u64,
-        gathering: reader.gathering.map(|gathering| GatheringAudit {
+        gathering: reader.not_whole().map(|gathering| GatheringAudit {
             segments: gathering.segments,
             lost: gathering.lost,
             unreadable: gathering.unreadable,

@@ -16,8 +16,8 @@ use crate::{CleanError, branches::Branch, objects::Objects};
 use firn_anchor::Anchor;
 use firn_env::Env;
 use firn_format::{
-    Gathering, ListedSegment, MANIFEST, ManifestEntry, ManifestLeaf, Place, Pointer, SegmentId, Version,
-    VolumeId, radix, usage_segment, usage_slot,
+    Gathering, GatheringStage, ListedSegment, MANIFEST, ManifestEntry, ManifestLeaf, Place, Pointer,
+    SegmentId, Version, VolumeId, radix, usage_segment, usage_slot,
 };
 use firn_store::Store;
 use std::{
@@ -42,12 +42,23 @@ pub(super) struct Reader {
     /// Parts of the tree that cannot be read.
     pub lost: Vec<Failure>,
     /// How far the manifest is gathered; `None`: it has all.
-    pub gathering: Option<Gathering>,
+    gathering: Option<Gathering>,
     /// Whether the table has every round since the manifest's newest.
     pub has_all_rounds: bool,
 }
 
 impl Reader {
+    /// Whether the manifest has all.
+    fn is_whole(&self) -> bool {
+        self.not_whole().is_none()
+    }
+
+    /// How far it is gathered, if it does not have all yet.
+    pub fn not_whole(&self) -> Option<Gathering> {
+        self.gathering
+            .filter(|gathering| gathering.stage != GatheringStage::Settled)
+    }
+
     /// `None`: the volume has no manifest.
     pub async fn open(objects: &mut Objects, branch: &Branch) -> Result<Option<Self>, CleanError> {
         let Some(head) = &branch.head else { return Ok(None) };
@@ -250,7 +261,7 @@ pub async fn must_exist(
             segments: BTreeMap::new(),
             tail: root.location.segment,
             newest_round: part.map_or(0, |part| part.newest_round),
-            is_whole: reader.gathering.is_none(),
+            is_whole: reader.is_whole(),
         };
         while let Some(some) = reader.next(&mut objects).await? {
             found
@@ -268,12 +279,15 @@ pub async fn must_exist(
                 Err(crate::Damage::new(sample.place, sample.pointer.uid, detail).into())
             }
             // One that is not whole is gathered anew then.
-            None if !reader.has_all_rounds && found.is_whole => {
+            None if !reader.has_all_rounds && reader.gathering.is_none() => {
                 let place = ManifestLeaf::place(0);
                 let detail = "rounds of retirement are missing that the manifest has not taken in";
                 Err(crate::Damage::new(place, root.uid, detail).into())
             }
-            None => Ok(Some(found)),
+            None => {
+                found.is_whole &= reader.has_all_rounds;
+                Ok(Some(found))
+            }
         };
     }
 }

@@ -152,7 +152,7 @@ impl ManifestAudit {
     /// How much of what must exist it says, for people.
     pub fn coverage_text(&self) -> String {
         let measured = match self.coverage() {
-            None => "no draw tells how much".to_owned(),
+            None => "nobody knows how much".to_owned(),
             Some(share) => format!(
                 "{:.2} % of the data, by {} of {} draws",
                 share * 100.0,
@@ -161,14 +161,14 @@ impl ManifestAudit {
             ),
         };
         match &self.gathering {
-            None => format!("covers all that was ever put or needed: {measured}"),
+            None => format!("is whole: it has the segments of {measured}"),
             Some(gathering) => {
                 let state = match gathering.has_gaps {
                     true => format!("ended with {} gaps", gathering.unreadable),
                     false => "being gathered".to_owned(),
                 };
                 format!(
-                    "not whole, {state}: covers {measured}; {} segments from the trees, {} of them lost or altered",
+                    "is not whole, {state}: it has the segments of {measured}; {} were entered from the trees, {} of them lost or altered",
                     gathering.segments, gathering.lost
                 )
             }

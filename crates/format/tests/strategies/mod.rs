@@ -144,11 +144,13 @@ fn gathering() -> impl Strategy<Value = Gathering> {
         Just(GatheringStage::Head),
         Just(GatheringStage::Retained),
         Just(GatheringStage::Gaps),
+        Just(GatheringStage::Settled),
     ];
     let numbers = any::<(u8, [u64; 5], i64, [u64; 5])>();
     (stage, numbers).prop_map(|(stage, (tree, at, begun_at_ms, counts))| Gathering {
         stage,
         tree,
+        told: tree & 1 == 1,
         root: at[0],
         inode: at[1],
         block: at[2],

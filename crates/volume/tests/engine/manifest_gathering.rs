@@ -249,31 +249,35 @@ fn a_segment_that_was_retired_before_is_not_entered_but_where_its_objects_went()
 
 #[test]
 fn a_cleaner_that_began_before_and_tells_no_round_has_all_gathered_anew() {
-    let simulation = Simulation::new(94);
-    let world = World::new(&simulation);
-    let parts = world.own_parts();
-    let retired = planting(Some("cleaner.retire_untold"), || {
-        let parts = parts.clone();
-        simulation.run(async move {
-            let volume = of_today(&parts, config()).await;
-            volume.manifest_begin(SLOW).await.expect("begun");
-            parts.env.sleep(Duration::from_secs(20)).await;
-            (clean(&parts).await, volume)
-        })
-    });
-    let (retired, volume) = retired.expect("the run ends");
-    assert!(retired > 5);
-    simulation
-        .run(async move {
-            volume.manifest_begin(FAST).await.expect("a higher rate");
-            parts.env.sleep(Duration::from_secs(61)).await;
-            let handle = create(&volume, volume.root(), "more").await;
-            write(&volume, handle, 0, vec![1; 9000]).await;
-            volume.sync().await.expect("synced");
-            assert_eq!(until_over(&volume, &parts).await, ManifestStatus::Whole);
-            is_right(&volume, &parts).await;
-        })
-        .expect("the run ends");
+    // While it is gathered, and once all is entered and no round was told yet.
+    for rate in [SLOW, FAST] {
+        let simulation = Simulation::new(94);
+        let world = World::new(&simulation);
+        let parts = world.own_parts();
+        let retired = planting(Some("cleaner.retire_untold"), || {
+            let parts = parts.clone();
+            simulation.run(async move {
+                let volume = of_today(&parts, config()).await;
+                volume.manifest_begin(rate).await.expect("begun");
+                parts.env.sleep(Duration::from_secs(20)).await;
+                assert_eq!(volume.manifest_status() == ManifestStatus::Whole, rate == FAST);
+                (clean(&parts).await, volume)
+            })
+        });
+        let (retired, volume) = retired.expect("the run ends");
+        assert!(retired > 5);
+        simulation
+            .run(async move {
+                volume.manifest_begin(FAST).await.expect("a higher rate");
+                parts.env.sleep(Duration::from_secs(61)).await;
+                let handle = create(&volume, volume.root(), "more").await;
+                write(&volume, handle, 0, vec![1; 9000]).await;
+                volume.sync().await.expect("synced");
+                assert_eq!(until_over(&volume, &parts).await, ManifestStatus::Whole);
+                is_right(&volume, &parts).await;
+            })
+            .expect("the run ends");
+    }
 }
 
 #[test]
