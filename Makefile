@@ -33,6 +33,7 @@
 #   make check-infra     the Terraform modules: format, validity, tests, the current AWS provider's schema, policies, tflint, checkov
 #   make check-foreign   the command line tool for Windows and macOS, type-checked with all C code in it
 #   make load            load on the control plane behind Envoy and OPA, by k6; a report in target/load; --smoke by ARGUMENTS
+#   make load-tenants    load on the data plane: tenants with an edge each that works, counts of every request, and a model of a million of them held against it
 #   make packages        Debian packages of all programs, in target/packages
 #   make release         ARGUMENTS="--dry-run OUT": packages, images, functions, their section of the change log, a signed manifest; the tag (scripts/release)
 #   make images          OCI images of the programs that run in containers, with their bills of materials, in target/images
@@ -52,7 +53,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -192,6 +193,11 @@ check-foreign:
 load:
 	@cargo build --locked --release -p firn-api
 	@load/run $(ARGUMENTS)
+
+load-tenants:
+	@scripts/setup test
+	@cargo build --locked --release -p firn-api -p firn-cli -p firn-edge -p firn-blockd
+	@load/tenants $(ARGUMENTS) "$${CARGO_TARGET_DIR:-target}/release"
 
 packages:
 	@cargo build --locked --release -p firn-edge -p firn-cli -p firn-blockd -p firn-cleaner-standalone -p firn-anchor-service -p firn-api

@@ -95,9 +95,9 @@ class Person:
             self.command("signup", *self.world.server(), "--email", f"{self.name}@one.example", "--name", self.name, "--phrase-file", self.place / "phrase"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        letters = wait_for("a letter", lambda: sorted(set(mail.glob("*")) - before))
-        code = re.search(r"^Code: (.*)$", letters[-1].read_text(), re.M).group(1)
-        said, _ = child.communicate(code + "\n", timeout=READY_S)
+        # One that was just made may be empty still.
+        code = wait_for("a letter with a code", lambda: next((found for letter in set(mail.glob("*")) - before if (found := re.search(r"^Code: (.*)\n", letter.read_text(), re.M))), None))
+        said, _ = child.communicate(code.group(1) + "\n", timeout=READY_S)
         if child.returncode != 0:
             raise LabError(f"{self.name} is not signed up: {said}")
         return self.knows_itself()
@@ -220,7 +220,7 @@ class World:
         ]
         self.add("api", serve, "listening on")
         self.operator = Person(self, "operator")
-        fleet = self.operator.signs_up()
+        fleet = self.fleet = self.operator.signs_up()
         cluster = place / "cluster.toml"
         self.run("firn-blockd", "secret", place / "cluster.secret")
         cluster.write_text(
@@ -231,13 +231,14 @@ class World:
         self.processes["api"].stop()
         self.add("api", [*serve, "--cluster", "main", "--cluster-table", self.table("disks"), "--fleet-tenant", fleet], "listening on")
         for number in range(1, nodes + 1):
-            self.begin_node(f"node-{number}", fleet, 7500 + number)
+            self.begin_node(number)
 
     def sign_up_customer(self):
         self.customer = Person(self, "customer")
         self.customer.signs_up()
 
-    def begin_node(self, name, fleet, port):
+    def begin_node(self, number):
+        name, fleet, port = f"node-{number}", self.fleet, 7500 + number
         place = self.directory / name
         (place / "identity").mkdir(parents=True)
         made = self.operator.types("node", "create", name, "--failure-domain", name, "--secret-file", place / "identity/join-secret")

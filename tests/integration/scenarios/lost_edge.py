@@ -76,7 +76,7 @@ def let_in_again(world, paper):
         ada.command("recover", *world.server(), "--email", "customer@one.example", "--phrase-file", ada.place / "phrase"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
-    code = wait_for("a letter with a code", lambda: next((found for letter in set(mail.glob("*")) - before if (found := re.search(r"^Code: (.*)$", letter.read_text(), re.M))), None))
+    code = wait_for("a letter with a code", lambda: next((found for letter in set(mail.glob("*")) - before if (found := re.search(r"^Code: (.*)\n", letter.read_text(), re.M))), None))
     said, _ = child.communicate(code.group(1) + "\n", timeout=120)
     if child.returncode != 0:
         raise LabError(f"the owner is not let in: {said}")
