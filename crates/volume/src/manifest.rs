@@ -323,9 +323,7 @@ fn take_in(part: &mut ManifestPart, gathered: Option<Gathered>) -> Vec<ListedSeg
     let (Some(now), Some(gathered)) = (part.gathering, gathered) else {
         return Vec::new();
     };
-    let is_of_now = part.newest_round <= gathered.as_of_round
-        || firn_env::planted!("volume.gathering_ignores_rounds_meanwhile");
-    if now.run != gathered.run || !is_of_now {
+    if now.run != gathered.run || part.newest_round > gathered.as_of_round {
         return Vec::new();
     }
     // Whoever began it again meanwhile set the rate.
@@ -383,5 +381,61 @@ async fn read_tail(
             Err(error) => tracing::debug!(%error, "the segment of the newest checkpoint cannot be read now"),
         }
         context.env.sleep(READ_AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firn_format::WriterId;
+
+    #[test]
+    fn what_a_step_found_counts_only_in_its_run_and_if_no_round_was_taken_in_since() {
+        let segment = SegmentId {
+            writer: WriterId(1),
+            sequence: 2,
+        };
+        let entry = ManifestEntry::unread(Version(0));
+        let gathered = |as_of_round, run| Gathered {
+            as_of_round,
+            run,
+            entries: vec![ListedSegment { segment, entry }],
+            next: Gathering {
+                inode: 9,
+                run,
+                ..Gathering::default()
+            },
+        };
+        let taken = |newest_round, gathered| {
+            let mut part = ManifestPart {
+                newest_round,
+                gathering: Some(Gathering {
+                    bytes_per_second: 7,
+                    told: true,
+                    run: 1,
+                    ..Gathering::default()
+                }),
+                ..ManifestPart::default()
+            };
+            let entries = take_in(&mut part, gathered).len();
+            let now = part.gathering.expect("it is gathered");
+            assert_eq!((now.bytes_per_second, now.told, now.run), (7, true, 1));
+            (entries, now.inode)
+        };
+        assert_eq!(taken(4, Some(gathered(4, 1))), (1, 9));
+        assert_eq!(
+            taken(4, Some(gathered(5, 1))),
+            (1, 9),
+            "the round 5 takes it out again"
+        );
+        assert_eq!(
+            taken(5, Some(gathered(4, 1))),
+            (0, 0),
+            "the round 5 may have retired it"
+        );
+        assert_eq!(taken(4, Some(gathered(4, 0))), (0, 0), "it was begun anew");
+        assert_eq!(taken(4, None), (0, 0));
+        let mut whole = ManifestPart::default();
+        assert!(take_in(&mut whole, Some(gathered(4, 1))).is_empty() && whole.gathering.is_none());
     }
 }

@@ -12,7 +12,7 @@ pub const SEEDS_MAX: u64 = 500;
 
 /// All that histories of whole edges must catch. Others show only where a history is steered to them: the engine's are caught by
 /// the tests of `crates/volume`, the anchor's and the cleaner's by the histories of their crates.
-pub const MUTANTS: [&str; 44] = [
+pub const MUTANTS: [&str; 41] = [
     // The journal answers `durable` once the record is queued, before any fsync.
     "volume.acknowledge_before_fsync",
     // A start writes over the last journal file it found instead of opening a new one (I6). Going on in it with the same
@@ -94,12 +94,6 @@ pub const MUTANTS: [&str; 44] = [
     "cleaner.retire_untold",
     // A round is forgotten before every manifest has it.
     "cleaner.forget_rounds_at_once",
-    // A segment that was retired is entered in a manifest that is gathered.
-    "volume.gathering_keeps_retired",
-    // Snapshots are not gone through for it.
-    "volume.gathering_forgets_snapshots",
-    // What a step found counts although a round was taken in since.
-    "volume.gathering_ignores_rounds_meanwhile",
     // Objects newer than the head are judged like the others.
     "cleaner.judge_uncommitted",
 ];
