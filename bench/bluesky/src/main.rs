@@ -1,4 +1,4 @@
-//! The tables and figures of the BlueSky paper (FAST 2012, sections 6.3 to 6.7) over again.
+//! The tables and figures of the BlueSky paper (FAST 2012, sections 6.3 to 6.7) over again, and those of the SCFS paper (ATC 2014, section 4).
 //!
 //! What runs is the production engine behind the production NFS server; bucket, network and disks are simulated, in virtual
 //! time, because the paper's cold rows wait for hours and because this way the figures do not depend on how busy the machine
@@ -19,6 +19,7 @@ mod mount;
 mod office;
 mod plot;
 mod report;
+mod sharing;
 mod table1;
 mod table2;
 mod tree;
@@ -66,6 +67,9 @@ struct Arguments {
     /// Print the part of the page of cleaning that is Figure 11, with its charts into this directory, and nothing else.
     #[arg(long)]
     figure11: Option<PathBuf>,
+    /// Measure what of the SCFS paper was not measured yet, write that page here, and do nothing else.
+    #[arg(long)]
+    sharing: Option<PathBuf>,
     /// Write the page here, and its charts into `figures` beside it; without, it is printed.
     #[arg(long)]
     page: Option<PathBuf>,
@@ -140,6 +144,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<()> {
     let cells = Cells::open(&arguments.cells, &arguments.build, &arguments.redo, arguments.mix)?;
+    if let Some(page) = &arguments.sharing {
+        return sharing::write(&cells, page);
+    }
     let scale = if arguments.small {
         Scale::small()
     } else {

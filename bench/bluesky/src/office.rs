@@ -10,6 +10,10 @@
 //!                                                    └────────────────────── table
 //! ```
 
+mod site;
+
+pub use site::{Sharing, Site, SiteLines, Spent, price_list};
+
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use firn_anchor::{Anchor, WriterTenure};
@@ -28,8 +32,8 @@ use firn_seal::{EpochKey, Keys};
 use firn_store::{
     FaultConfig, Faults, Faulty, MemoryStore, ObjectKey, PutMode, Stack, StackConfig, Store, Usage,
 };
-use firn_table::{MemoryTable, MemoryTableImage};
-use firn_vfs::Vfs;
+use firn_table::{MemoryTable, MemoryTableImage, Table};
+use firn_vfs::{Durability, Vfs};
 use firn_volume::{FormatOptions, Parts, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -200,12 +204,16 @@ impl Office {
     }
 
     fn parts(&self, env: &Env, store: Arc<dyn Store>) -> Parts {
+        self.parts_over(env, store, self.table.connect(env))
+    }
+
+    fn parts_over(&self, env: &Env, store: Arc<dyn Store>, table: Arc<dyn Table>) -> Parts {
         let keys = BTreeMap::from([(KeyEpoch(1), EpochKey::from_bytes([3; 32]))]);
         Parts {
             env: env.clone(),
             store,
             second: None,
-            anchor: Anchor::new(self.table.connect(env), env.clone(), FAMILY),
+            anchor: Anchor::new(table, env.clone(), FAMILY),
             keys: Keys::new(FAMILY, keys),
             volume: VOLUME,
         }
@@ -299,25 +307,7 @@ impl Office {
         let serving = env.clone();
         let (volume, service) = self.run(async move {
             let (volume, _) = Volume::open(parts, config).await?;
-            let rule = ClientRule {
-                squash: Squash::None,
-                require_privileged_port: false,
-                ..ClientRule::read_write(ClientNetwork::Everyone)
-            };
-            let export = Export::new("/", Arc::new(volume.clone()) as Arc<dyn Vfs>, vec![rule])?;
-            let exports = Arc::new(Exports::new(HandleKey::new(&[7; 32]), [export])?);
-            let limits = ServerLimits {
-                record_bytes: (IO_BYTES_MAX + CALL_HEAD_BYTES) as usize,
-                ..ServerLimits::default()
-            };
-            // The service as firn-edge starts it wants datagrams too, which the simulated network has not.
-            let service = Server::new(&serving, limits);
-            let nfs = NfsProgram::new(&serving, exports.clone(), IO_BYTES_MAX);
-            let mount = MountProgram::new(&serving, exports);
-            let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
-            service
-                .listen("0.0.0.0:2049", Arc::new(Programs::new(programs)))
-                .await?;
+            let service = serve(&serving, Arc::new(volume.clone()), Durability::Journal).await?;
             Ok((volume, service))
         })?;
         Ok(Edge {
@@ -343,6 +333,30 @@ impl Office {
         edge.machine.disk().restore(&DiskImage::default());
         Ok(())
     }
+}
+
+/// Serves a file system as the export `/`.
+async fn serve(env: &Env, volume: Arc<dyn Vfs>, durability: Durability) -> Result<Arc<Server>> {
+    let rule = ClientRule {
+        squash: Squash::None,
+        require_privileged_port: false,
+        ..ClientRule::read_write(ClientNetwork::Everyone)
+    };
+    let export = Export::new("/", volume, vec![rule])?.with_durability(durability);
+    let exports = Arc::new(Exports::new(HandleKey::new(&[7; 32]), [export])?);
+    let limits = ServerLimits {
+        record_bytes: (IO_BYTES_MAX + CALL_HEAD_BYTES) as usize,
+        ..ServerLimits::default()
+    };
+    // The service as firn-edge starts it wants datagrams too, which the simulated network has not.
+    let service = Server::new(env, limits);
+    let nfs = NfsProgram::new(env, exports.clone(), IO_BYTES_MAX);
+    let mount = MountProgram::new(env, exports);
+    let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
+    service
+        .listen("0.0.0.0:2049", Arc::new(Programs::new(programs)))
+        .await?;
+    Ok(service)
 }
 
 impl Edge {
