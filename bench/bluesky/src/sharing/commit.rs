@@ -1,4 +1,4 @@
-//! What COMMIT waits for in blocking mode, beside the requests that it cannot do without: a PUT of a segment, and a write of the table.
+//! The wait of a COMMIT in blocking mode, beside the requests that it cannot do without: a PUT of a segment, and a write of the table.
 
 use super::{Mode, latency::percentile, lines, mount, seconds};
 use crate::{cells::Cells, office::Office};

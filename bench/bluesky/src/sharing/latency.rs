@@ -59,10 +59,10 @@ pub fn measure(cells: &Cells, slug: &str, way: Way, kib: u64, lines_ms: (u64, u6
         };
         let default = VolumeConfig::default();
         let config = VolumeConfig {
-            cadence: cadence.map_or(default.cadence.clone(), |every| Cadence {
+            cadence: cadence.map_or(default.cadence, |every| Cadence {
                 busy: every,
                 trickle: every,
-                ..default.cadence.clone()
+                ..default.cadence
             }),
             ..default
         };
