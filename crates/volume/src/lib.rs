@@ -97,6 +97,8 @@ pub use snapshots::{
 pub use status::VolumeStatus;
 pub use verify::{Damage, VerifyReport};
 pub use volume::Volume;
+// The table of locks that a member takes.
+pub use firn_session::{LockLimits, LockTable};
 
 /// Space is counted in units of this; no block is smaller.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 4096;

@@ -6,11 +6,10 @@ use super::{Line, Office, serve};
 use anyhow::{Context, Result};
 use firn_env::{Env, sim::Machine};
 use firn_nfs::rpc::Server;
-use firn_session::{LockLimits, LockTable};
 use firn_store::{FaultConfig, Faulty, Meter, ProviderPrices, Route, Stack, StackConfig, Store, Usage};
 use firn_table::{FaultRates, Metered, TablePrices, TableUsage};
 use firn_vfs::{Durability, Vfs};
-use firn_volume::{FollowOptions, Member, MemberOptions, Parts, Volume, VolumeConfig};
+use firn_volume::{FollowOptions, LockLimits, LockTable, Member, MemberOptions, Parts, Volume, VolumeConfig};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
