@@ -87,7 +87,10 @@ pub fn measure(cells: &Cells, slug: &str, way: Way, kib: u64, lines_ms: (u64, u6
             for run in 0..RUNS {
                 env.sleep(PAUSE + random.duration(Duration::ZERO, POLL_EVERY))
                     .await;
-                let content = Bytes::from(vec![run as u8 + 1; (kib << 10) as usize]);
+                // Nothing in it compresses or was there before.
+                let mut content = vec![0; (kib << 10) as usize];
+                random.fill(&mut content);
+                let content = Bytes::from(content);
                 let name = format!("file-{run}");
                 let (began, written, read) = match way {
                     Way::Polled => polled(&env, &a, &b, &name, content, &mut random).await?,
