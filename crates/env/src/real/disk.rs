@@ -1,5 +1,5 @@
 //! The real disk: plain files under one directory. Calls that may wait for the device go to tokio's blocking pool; a read
-//! that the page cache can answer, and a small write or sync on a device that has lately been fast, are made in place ([`pace`]).
+//! that the page cache can answer, and a write or sync of little on a device that has lately been fast, are made in place ([`pace`]).
 
 mod direct;
 mod pace;
@@ -18,7 +18,10 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     panic,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use direct::Direct;
@@ -39,6 +42,8 @@ struct Paces {
     /// At writes that only go to the page cache, but for those that the kernel holds up because too much in it is not written
     /// yet.
     writes: Pace,
+    /// At syncs alone, of what was written to the page cache before.
+    flushes: Pace,
     /// At reads of files whose file system cannot say whether it would have to wait, such as a tmpfs.
     reads: Pace,
 }
@@ -128,6 +133,8 @@ impl Disk for RealDisk {
             file: Arc::new(file),
             direct: Arc::default(),
             paces: self.paces.clone(),
+            unsynced_bytes: AtomicUsize::new(0),
+            is_cache_silent: AtomicBool::new(false),
         }))
     }
 
@@ -255,9 +262,25 @@ struct RealFile {
     file: Arc<File>,
     direct: Arc<Direct>,
     paces: Arc<Paces>,
+    /// Written since the last sync began, about: what the next one has to wait for.
+    unsynced_bytes: AtomicUsize,
+    /// The file system has said that it does not tell what its page cache holds: a buffer for the question costs as much as the read.
+    is_cache_silent: AtomicBool,
 }
 
 impl RealFile {
+    /// What the page cache has of a range.
+    fn cached(&self, offset: u64, lengths: &[usize]) -> Cached {
+        if self.is_cache_silent.load(Relaxed) {
+            return Cached::Unknown;
+        }
+        let cached = read::cached(&self.file, offset, lengths);
+        if matches!(cached, Cached::Unknown) {
+            self.is_cache_silent.store(true, Relaxed);
+        }
+        cached
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
@@ -290,7 +313,7 @@ impl RealFile {
 impl DiskFile for RealFile {
     async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
         let whole = move |file: &File| read::whole(file, offset, length);
-        match read::cached(&self.file, offset, &[length]) {
+        match self.cached(offset, &[length]) {
             Cached::Whole(mut parts) => Ok(parts.pop().unwrap_or_default()),
             Cached::No => self.run(whole).await,
             Cached::Unknown => self.paced(|paces| &paces.reads, length, whole).await,
@@ -301,7 +324,7 @@ impl DiskFile for RealFile {
         let owned = lengths.to_vec();
         let bytes = lengths.iter().sum();
         let whole = move |file: &File| read::parts(file, offset, &owned);
-        match read::cached(&self.file, offset, lengths) {
+        match self.cached(offset, lengths) {
             Cached::Whole(parts) => Ok(parts),
             Cached::No => self.run(whole).await,
             Cached::Unknown => self.paced(|paces| &paces.reads, bytes, whole).await,
@@ -310,6 +333,7 @@ impl DiskFile for RealFile {
 
     async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), DiskError> {
         let bytes = parts.iter().map(Bytes::len).sum();
+        self.unsynced_bytes.fetch_add(bytes, Relaxed);
         let write = move |file: &File| write_parts(file, offset, &parts);
         self.paced(|paces| &paces.writes, bytes, write).await
     }
@@ -319,6 +343,7 @@ impl DiskFile for RealFile {
         if bytes < direct::LEAST_BYTES {
             return self.write_at(offset, parts).await;
         }
+        self.unsynced_bytes.fetch_add(bytes, Relaxed);
         let direct = self.direct.clone();
         self.run(move |file| direct::write(file, &direct, offset, &parts))
             .await
@@ -346,10 +371,14 @@ impl DiskFile for RealFile {
     }
 
     async fn sync_data(&self) -> Result<(), DiskError> {
-        self.run(|file| file.sync_data()).await
+        let bytes = self.unsynced_bytes.swap(0, Relaxed);
+        self.paced(|paces| &paces.flushes, bytes, |file| file.sync_data())
+            .await
     }
 
     async fn allocate(&self, length: u64) -> Result<(), DiskError> {
+        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        self.unsynced_bytes.fetch_add(bytes, Relaxed);
         self.run(move |file| {
             match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
                 Ok(()) => Ok(()),

@@ -31,6 +31,7 @@ fn believe(disk: &RealDisk, short: bool) {
     tell(disk, short);
     assert_eq!(disk.paces.syncs.is_short(1), short);
     assert_eq!(disk.paces.writes.is_short(1), short);
+    assert_eq!(disk.paces.flushes.is_short(1), short);
 }
 
 fn tell(disk: &RealDisk, short: bool) {
@@ -43,6 +44,7 @@ fn tell(disk: &RealDisk, short: bool) {
         disk.paces.syncs.note(took);
         disk.paces.writes.note(took);
         disk.paces.reads.note(took);
+        disk.paces.flushes.note(took);
     }
 }
 
@@ -129,6 +131,30 @@ async fn written_by_turns_is_read() {
 async fn what_a_tmpfs_holds_is_read() {
     let directory = Directory::below("/dev/shm".into(), "tmpfs");
     written_is_read_in(directory, |disk, step| believe(disk, step % 5 < 2)).await;
+}
+
+/// A sync of much goes to a thread however fast the device has been; what it made durable the next one need not wait for.
+#[tokio::test]
+async fn a_sync_is_made_in_place_if_little_was_written_since_the_last() {
+    let directory = Directory::new("flushes");
+    let disk = RealDisk::open(&directory.0).unwrap();
+    let file = disk.open("file", OpenMode::CreateNew).await.unwrap();
+    for (bytes, in_place) in [(1000, true), (300_000, false), (1000, true), (0, true)] {
+        believe(&disk, true);
+        file.write_at(0, vec![Bytes::from(vec![7; bytes])]).await.unwrap();
+        believe(&disk, true);
+        let mut sync = file.sync_data();
+        let at_once = futures::poll!(&mut sync).is_ready();
+        assert_eq!(at_once, in_place, "{bytes} bytes");
+        if !at_once {
+            sync.await.unwrap();
+        }
+    }
+    believe(&disk, false);
+    file.write_at(0, vec![Bytes::from_static(&[7])]).await.unwrap();
+    let mut sync = file.sync_data();
+    assert!(futures::poll!(&mut sync).is_pending(), "the device is slow");
+    sync.await.unwrap();
 }
 
 #[tokio::test]
