@@ -12,7 +12,15 @@ use super::{Inner, TermEnd, end_of, gate::Served, lease::Lease};
 use crate::{error::VolumeError, serving::ServingState};
 use firn_anchor::AnchorError;
 use futures::future::{Either, select};
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 /// How long a look or a beat may take before it is tried again.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -24,9 +32,10 @@ const GIVE_AGAIN: Duration = Duration::from_secs(1);
 impl Inner {
     /// The term of an owner.
     pub(super) async fn own(&self, served: &Arc<Served>, lease: &Arc<Lease>) -> Result<TermEnd, VolumeError> {
+        let giving = AtomicBool::new(false);
         let ended = pin!(served.volume.ended());
-        let beats = pin!(self.beat_on(served, lease));
-        let given = pin!(self.until_given(served, lease));
+        let beats = pin!(self.beat_on(served, lease, &giving));
+        let given = pin!(self.until_given(served, lease, &giving));
         match select(ended, select(beats, given)).await {
             Either::Left((state, _)) => Ok(end_of(state)),
             Either::Right((Either::Left(((), _)), _)) => Ok(TermEnd::Fenced),
@@ -46,8 +55,9 @@ impl Inner {
         }
     }
 
-    /// Beats until a beat is refused.
-    async fn beat_on(&self, served: &Served, lease: &Lease) {
+    /// Beats until a beat is refused. While the volume is being given that may be the gift itself, whose answer is still under way: what
+    /// became of it whoever gives is told.
+    async fn beat_on(&self, served: &Served, lease: &Lease, giving: &AtomicBool) {
         let env = &self.parts.env;
         let mut failing = false;
         loop {
@@ -68,6 +78,7 @@ impl Inner {
                     failing = false;
                     continue;
                 }
+                Ok(Err(AnchorError::Fenced(_))) if giving.load(Ordering::Relaxed) => future::pending().await,
                 Ok(Err(AnchorError::Fenced(fenced))) => {
                     tracing::error!(%fenced, "another office took the volume over");
                     self.locking.locks.close();
@@ -88,7 +99,12 @@ impl Inner {
     }
 
     /// Waits until the volume is to be given, and gives it.
-    async fn until_given(&self, served: &Arc<Served>, lease: &Lease) -> Result<(), VolumeError> {
+    async fn until_given(
+        &self,
+        served: &Arc<Served>,
+        lease: &Lease,
+        giving: &AtomicBool,
+    ) -> Result<(), VolumeError> {
         let env = &self.parts.env;
         let (volume, me) = (self.parts.volume, lease.beating.owner);
         let began = env.now();
@@ -113,12 +129,17 @@ impl Inner {
             let is_idle = now.since(idle_since) >= self.options.idle_after;
             if may_give && (is_wanted || is_idle) {
                 self.figures().gives(now);
-                return self.give(served, lease).await;
+                return self.give(served, lease, giving).await;
             }
         }
     }
 
-    async fn give(&self, served: &Arc<Served>, lease: &Lease) -> Result<(), VolumeError> {
+    async fn give(
+        &self,
+        served: &Arc<Served>,
+        lease: &Lease,
+        giving: &AtomicBool,
+    ) -> Result<(), VolumeError> {
         let env = &self.parts.env;
         let volume = &served.volume;
         let published = volume.committed().await;
@@ -128,6 +149,7 @@ impl Inner {
         env.fault_point("member.gate_closed").await;
         self.hand_locks_over(lease).await?;
         env.fault_point("member.locks_recorded").await;
+        giving.store(true, Ordering::Relaxed);
         loop {
             match volume.drain().await {
                 Ok(()) => return Ok(()),
