@@ -1,6 +1,6 @@
 """Two or more builds of firn-blockd in one run: what each request of each job costs.
 
-The wall clock of a busy machine says little, and nothing across runs; builds that take turns, job by job, have the same neighbours. For each job and
+The wall clock of a busy machine says little, and nothing across runs; builds that are interleaved, job by job, have the same neighbours. For each job and
 build it prints the median of what the serving process (client and node in one) spends: CPU seconds a GiB, and for each request the hand-offs
 that the kernel sees (context switches: a thread that had to wait for another), system calls and page faults, counted by `perf stat`.
 """
