@@ -52,6 +52,7 @@ pub async fn start(
         trust_domain: TRUST_DOMAIN.into(),
         token_generation: 0,
         disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,
+        spread_ledger: false,
         limits: Limits::default(),
         env,
     })?;

@@ -60,24 +60,19 @@ impl Billing {
                 }
                 return Err(BillingError::Conflict(format!("credit {}", credit.id)));
             }
-            let (head, condition) = self.tenant_head(tenant).await?;
+            let (head, place) = self.tenant_head(tenant).await?;
             let current = Month::of_ms(self.now_ms());
             let month = head.first_open().map_or(current, |open| open.max(current));
             let granted = Granted {
                 credit: credit.clone(),
                 month,
             };
-            let writes = vec![
-                Write::Check {
-                    key: layout::tenant_key(tenant),
-                    condition,
-                },
-                Write::Put {
-                    key: key.clone(),
-                    value: items::encode(&granted)?,
-                    condition: Condition::Absent,
-                },
-            ];
+            let mut writes = self.check_tenant_head(tenant, &head, place)?;
+            writes.push(Write::Put {
+                key: key.clone(),
+                value: items::encode(&granted)?,
+                condition: Condition::Absent,
+            });
             match self.table.transact(writes).await {
                 Ok(_) => return Ok(month),
                 Err(TableError::ConditionFailed { .. }) => why = "others change the same tenant".into(),

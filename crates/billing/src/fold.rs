@@ -14,6 +14,7 @@
 
 use crate::{
     AuditEvent, Billing, BillingError, Finding, Hour, Month, PriceBook, ReporterRole, chunk,
+    heads::Place,
     hours::{Entries, EntryKey, Totals},
     items, layout,
     tenant::TenantHead,
@@ -23,7 +24,7 @@ use firn_usage::{Observation, SourceId, TenantName};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::LazyLock,
+    sync::{LazyLock, atomic::Ordering::Relaxed},
 };
 
 /// An observation that ends later than its receipt by more is reported: the sender's clock is wrong.
@@ -42,13 +43,13 @@ pub(crate) struct Progress {
 
 /// What one step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FoldStep {
+struct FoldStep {
     /// Chunks that are wholly in the hours now.
-    pub chunks: u64,
+    chunks: u64,
     /// Records added.
-    pub records: u64,
+    records: u64,
     /// Whether there is more to do.
-    pub more: bool,
+    more: bool,
 }
 
 /// A chunk and what is left of it.
@@ -69,27 +70,65 @@ struct Work {
 /// What a step adds.
 #[derive(Default)]
 struct Plan {
-    heads: BTreeMap<TenantName, (TenantHead, Condition)>,
+    heads: BTreeMap<TenantName, (TenantHead, Place)>,
     hours: BTreeMap<(TenantName, Hour), Entries>,
     events: Vec<AuditEvent>,
     late: BTreeMap<(TenantName, SourceId, Month), (u64, u64)>,
 }
 
 impl Billing {
-    /// Moves received records into the hours: one transaction. Call until there is no more.
+    /// Moves received records into the hours, by at most so many transactions; returns how many records. The next call goes on where this one ended.
     ///
     /// # Errors
     /// [`BillingError`]; whatever it is, nothing counts twice when it is called again.
-    pub async fn fold(&self) -> Result<FoldStep, BillingError> {
+    pub async fn fold(&self, transactions: usize) -> Result<u64, BillingError> {
+        let partitions = self.pending_partitions().await?;
+        let mut left = transactions;
+        let mut records = 0;
+        for _ in 0..partitions.len() {
+            let at = self.fold_next.load(Relaxed) % partitions.len();
+            loop {
+                if left == 0 {
+                    return Ok(records);
+                }
+                let step = self.fold_step(&partitions[at]).await?;
+                left -= usize::from(step != FoldStep::default());
+                records += step.records;
+                if !step.more {
+                    break;
+                }
+            }
+            self.fold_next.store(at + 1, Relaxed);
+        }
+        Ok(records)
+    }
+
+    /// Folds all that was received before; returns how many records were added.
+    ///
+    /// # Errors
+    /// As [`Self::fold`].
+    pub async fn fold_all(&self) -> Result<u64, BillingError> {
+        let mut records = 0;
+        for partition in self.pending_partitions().await? {
+            loop {
+                let step = self.fold_step(&partition).await?;
+                records += step.records;
+                if !step.more {
+                    break;
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// One transaction, of the oldest markers in one partition.
+    async fn fold_step(&self, partition: &str) -> Result<FoldStep, BillingError> {
         let mut why = BillingError::Unavailable("no try was made".into());
         // Halved when the hours turn out larger than a transaction.
         let mut room = layout::FOLD_ITEMS;
         for attempt in 0..crate::ATTEMPTS {
             self.pause(attempt).await;
-            let page = self
-                .table
-                .query(layout::PENDING, "", None, layout::FOLD_CHUNKS)
-                .await?;
+            let page = self.table.query(partition, "", None, layout::FOLD_CHUNKS).await?;
             if page.items.is_empty() {
                 return Ok(FoldStep::default());
             }
@@ -124,21 +163,6 @@ impl Billing {
             }
         }
         Err(why)
-    }
-
-    /// Folds until nothing is left; returns how many records were added.
-    ///
-    /// # Errors
-    /// As [`Self::fold`].
-    pub async fn fold_all(&self) -> Result<u64, BillingError> {
-        let mut records = 0;
-        loop {
-            let step = self.fold().await?;
-            records += step.records;
-            if !step.more {
-                return Ok(records);
-            }
-        }
     }
 
     async fn work(&self, marker: Item) -> Result<Work, BillingError> {
@@ -230,12 +254,12 @@ impl Billing {
             let Some(tenant) = tenants.first().copied().cloned() else {
                 return Ok(plan);
             };
-            // The tenant's own item, and one hour at least.
-            if items + 2 > room && !plan.heads.is_empty() {
+            // The tenant's own item, which may move, and one hour at least.
+            if items + 3 > room && !plan.heads.is_empty() {
                 return Ok(plan);
             }
             let head = self.tenant_head(&tenant).await?;
-            items += 1;
+            items += self.head_writes(head.1);
             let mut full = false;
             for work in works.iter_mut() {
                 let Some(observations) = work.left.remove(&tenant) else {
@@ -307,12 +331,9 @@ impl Billing {
                 condition: Condition::Version(work.marker.version),
             });
         }
-        for (tenant, (_, condition)) in &plan.heads {
+        for (tenant, (head, place)) in &plan.heads {
             if !firn_env::planted!("billing.close_is_not_checked") {
-                writes.push(Write::Check {
-                    key: layout::tenant_key(tenant),
-                    condition: *condition,
-                });
+                writes.extend(self.check_tenant_head(tenant, head, *place)?);
             }
         }
         for ((tenant, hour), entries) in &plan.hours {

@@ -67,15 +67,15 @@ impl Billing {
         receipt: &mut Receipt,
     ) -> Result<u64, BillingError> {
         let stream = layout::stream(batch.source(), batch.incarnation());
-        let key = layout::stream_key(&stream);
+        let key = layout::stream_key(batch.source(), batch.incarnation());
         let mut why = String::new();
         for attempt in 0..ATTEMPTS {
             self.pause(attempt).await;
             let now_ms = self.now_ms();
-            let item = self.table.get(&key).await?;
-            let (mut head, condition) = match &item {
-                Some(item) => (items::decode(item)?, Condition::Version(item.version)),
-                None => (StreamHead::new(), Condition::Absent),
+            let (item, place) = self.head(&key).await?;
+            let mut head = match &item {
+                Some(item) => items::decode(item)?,
+                None => StreamHead::new(),
             };
             let (known, mut new) = head.split((from, batch.next_sequence()));
             let mut until = batch.next_sequence();
@@ -101,7 +101,7 @@ impl Billing {
                     condition: Condition::Absent,
                 });
                 writes.push(Write::Put {
-                    key: layout::pending_key(now_ms, &stream, range.0),
+                    key: layout::pending_key(self.spreads, now_ms, &stream, range.0),
                     value: items::encode(&crate::fold::Progress::default())?,
                     condition: Condition::Absent,
                 });
@@ -113,11 +113,7 @@ impl Billing {
                 });
             }
             if !new.is_empty() {
-                writes.push(Write::Put {
-                    key: key.clone(),
-                    value: items::encode(&head)?,
-                    condition,
-                });
+                writes.extend(self.put_head(&key, place, items::encode(&head)?));
             }
             writes.extend(self.new_events(events).await?);
             if !writes.is_empty() {
@@ -196,6 +192,7 @@ impl Billing {
         now_ms: u64,
     ) -> Result<Option<AuditEvent>, BillingError> {
         let prefix = format!("{}|", batch.source());
+        // Those that are in their shard have left a record here as well.
         let page = self.table.query(layout::STREAMS, &prefix, None, 1000).await?;
         let before = page
             .items

@@ -8,6 +8,8 @@ use serde_json::Value;
 
 /// The version written. A later one that means something else gets another number and a way to read this one.
 const VERSION: u32 = 1;
+/// The version of a forwarding record: builds from before there were any refuse it as a later one.
+const FORWARDING: u32 = 2;
 
 #[derive(Serialize)]
 struct Versioned<'a, T> {
@@ -20,6 +22,15 @@ pub(crate) fn encode<T: Serialize>(content: &T) -> Result<Bytes, BillingError> {
     serde_json::to_vec(&Versioned { v: VERSION, content })
         .map(Bytes::from)
         .map_err(|error| BillingError::Invalid(error.to_string()))
+}
+
+/// The record that a head leaves where it was, when it moves to its shard.
+pub(crate) fn forwarding() -> Bytes {
+    Bytes::from(format!("{{\"v\":{FORWARDING}}}"))
+}
+
+pub(crate) fn is_forwarding(item: &Item) -> bool {
+    item.value == forwarding()
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(item: &Item) -> Result<T, BillingError> {

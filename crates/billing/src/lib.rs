@@ -27,6 +27,7 @@ mod explain;
 mod export;
 mod fold;
 mod gaps;
+mod heads;
 mod hours;
 mod ingest;
 mod invoice;
@@ -50,7 +51,7 @@ pub use error::BillingError;
 pub use explain::{Advice, Explanation, Share, explain};
 pub use export::{hours_csv, invoice_csv};
 pub use firn_quantity::{Money, Rate};
-pub use fold::{CLOCK_TOLERANCE_MS, FoldStep};
+pub use fold::CLOCK_TOLERANCE_MS;
 pub use gaps::GAP_GRACE;
 pub use hours::{Entries, EntryKey, Totals};
 pub use ingest::{BillingSink, Receipt};
@@ -62,7 +63,13 @@ pub use reporter::{Reporter, ReporterRole};
 
 use firn_env::{Backoff, Env};
 use firn_table::Table;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    time::Duration,
+};
 
 /// Tries of a transaction that others get in the way of. Above them stands whoever asked.
 pub(crate) const ATTEMPTS: u32 = 8;
@@ -73,6 +80,12 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_
 pub struct Billing {
     pub(crate) env: Env,
     pub(crate) table: Arc<dyn Table>,
+    /// Whether heads move to shards, and markers are put into them.
+    spreads: bool,
+    /// It is known of the table that something may lie in a shard.
+    spread_noted: AtomicBool,
+    /// The partition of markers with which the next fold begins.
+    fold_next: AtomicUsize,
 }
 
 impl Billing {
@@ -81,7 +94,19 @@ impl Billing {
         Self {
             env: env.clone(),
             table,
+            spreads: false,
+            spread_noted: AtomicBool::new(false),
+            fold_next: AtomicUsize::new(0),
         }
+    }
+
+    /// Spreads over many partitions what all tenants share: streams, markers of the fold, heads of tenants.
+    ///
+    /// Others that do not may work on the same table, if their build knows of it; older ones refuse what was spread.
+    #[must_use]
+    pub fn spread(mut self, spreads: bool) -> Self {
+        self.spreads = spreads;
+        self
     }
 
     /// The wall clock in milliseconds since 1970.

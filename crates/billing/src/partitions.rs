@@ -1,4 +1,5 @@
-//! Enumeration of billing's partitions of the table, for backups.
+//! Enumeration of billing's partitions of the table, for backups. Streams and tenants that lie in shards are named by the records that they left in the
+//! partition of all.
 
 use crate::{Billing, BillingError, layout};
 use firn_usage::TenantName;
@@ -23,9 +24,15 @@ impl Billing {
             layout::PENDING,
             layout::TENANTS,
             layout::BOOK_NAMES,
+            layout::LAYOUT,
         ]
         .map(str::to_owned)
         .to_vec();
+        if self.is_spread().await? {
+            for spread in [layout::STREAMS, layout::PENDING, layout::TENANTS] {
+                partitions.extend(layout::shards(spread));
+            }
+        }
         partitions.push(layout::audit(None));
         partitions.extend(
             self.names_in(layout::STREAMS)

@@ -1,7 +1,8 @@
 //! Billing head of a tenant: its closed months, and the price book that holds in each.
 
+use crate::heads::Place;
 use crate::{Billing, BillingError, Month, items, layout};
-use firn_table::{Condition, Write};
+use firn_table::Write;
 use firn_usage::TenantName;
 use serde::{Deserialize, Serialize};
 
@@ -38,26 +39,20 @@ impl TenantHead {
 }
 
 impl Billing {
-    pub(crate) async fn tenant_head(
-        &self,
-        tenant: &TenantName,
-    ) -> Result<(TenantHead, Condition), BillingError> {
-        match self.table.get(&layout::tenant_key(tenant)).await? {
-            Some(item) => Ok((items::decode(&item)?, Condition::Version(item.version))),
-            None => Ok((TenantHead::default(), Condition::Absent)),
-        }
+    pub(crate) async fn tenant_head(&self, tenant: &TenantName) -> Result<(TenantHead, Place), BillingError> {
+        let (item, place) = self.head(&layout::tenant_key(tenant)).await?;
+        let head = item.map_or(Ok(TenantHead::default()), |item| items::decode(&item))?;
+        Ok((head, place))
     }
 
-    pub(crate) fn put_tenant_head(
+    /// Nobody changed the head since it was found, or nothing of the transaction happens.
+    pub(crate) fn check_tenant_head(
+        &self,
         tenant: &TenantName,
         head: &TenantHead,
-        condition: Condition,
-    ) -> Result<Write, BillingError> {
-        Ok(Write::Put {
-            key: layout::tenant_key(tenant),
-            value: items::encode(head)?,
-            condition,
-        })
+        place: Place,
+    ) -> Result<Vec<Write>, BillingError> {
+        self.check_head(&layout::tenant_key(tenant), place, || items::encode(head))
     }
 
     /// Lets another price book hold for a tenant from a month on that has not begun, or, for a tenant of whom nothing is
@@ -105,14 +100,14 @@ impl Billing {
         let mut last = None;
         for attempt in 0..crate::ATTEMPTS {
             self.pause(attempt).await;
-            let (before, condition) = self.tenant_head(tenant).await?;
+            let (before, place) = self.tenant_head(tenant).await?;
             let mut head = before.clone();
-            change(&mut head, condition == Condition::Absent)?;
-            if head == before && condition != Condition::Absent {
+            change(&mut head, place == Place::Nowhere)?;
+            if head == before && place != Place::Nowhere {
                 return Ok(());
             }
-            let write = Self::put_tenant_head(tenant, &head, condition)?;
-            match self.table.transact(vec![write]).await {
+            let writes = self.put_head(&layout::tenant_key(tenant), place, items::encode(&head)?);
+            match self.table.transact(writes).await {
                 Ok(_) => return Ok(()),
                 Err(error) => match BillingError::from(error) {
                     unavailable @ BillingError::Unavailable(_) => last = Some(unavailable),

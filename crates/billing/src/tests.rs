@@ -7,4 +7,5 @@ mod independent;
 mod ingestion;
 mod meters;
 mod mutants;
+mod spreading;
 mod world;

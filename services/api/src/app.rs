@@ -86,6 +86,8 @@ pub struct Parts {
     /// For how many seconds a machine that has a disk may use it without a word of the service: [`DISK_CAPABILITY_SECONDS`], unless the
     /// operator wants another.
     pub disk_capability_seconds: u64,
+    /// Whether what all tenants' usage shares is spread over many partitions of the table: all instances must be of builds that know of it.
+    pub spread_ledger: bool,
     /// How often what may be asked for.
     pub limits: Limits,
 }
@@ -110,7 +112,7 @@ struct Inner {
     key_period: AtomicU64,
     /// The signed list: its number, when it was signed, and its text.
     signed: Mutex<(u64, UnixTime, Arc<str>)>,
-    billing: Billing,
+    billing: Arc<Billing>,
     anchor: AnchorService,
     counts: OperationCounts,
     served: RequestFigures,
@@ -147,7 +149,7 @@ impl App {
             audit_key: parts.master.audit_key(),
             verifier: RwLock::new(verifier),
             issuer,
-            billing: Billing::new(&parts.env, parts.table.clone()),
+            billing: Arc::new(Billing::new(&parts.env, parts.table.clone()).spread(parts.spread_ledger)),
             anchor: AnchorService::new(parts.table.clone()),
             counts: OperationCounts::default(),
             served: RequestFigures::default(),
@@ -198,7 +200,7 @@ impl App {
     }
 
     /// The ledger, over the same table.
-    pub fn billing(&self) -> &Billing {
+    pub fn billing(&self) -> &Arc<Billing> {
         &self.0.billing
     }
 
@@ -501,6 +503,7 @@ mod tests {
             trust_domain: "firn.example".into(),
             token_generation: 0,
             disk_capability_seconds: DISK_CAPABILITY_SECONDS,
+            spread_ledger: false,
             limits: Limits::default(),
         })
         .unwrap()

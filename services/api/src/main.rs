@@ -154,6 +154,10 @@ struct Serve {
     /// of it do not stop disks, and a disk that was detached by force is safe from its old machine after it at the latest.
     #[arg(long, default_value_t = firn_api::DISK_CAPABILITY_SECONDS, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(600..=86_400))]
     disk_capability_seconds: u64,
+    /// Spreads what the ledger writes for all tenants over 32 partitions of the table instead of one, which DynamoDB ends at some thousands of
+    /// offices. Give it once all instances run a build that has this option: older ones refuse what was moved.
+    #[arg(long)]
+    spread_ledger: bool,
 }
 
 /// Nodes that the service starts when a disk does not fit, and ends when they are not needed.
@@ -537,6 +541,7 @@ async fn serve(options: Serve) -> anyhow::Result<()> {
         trust_domain: options.trust_domain,
         token_generation: options.token_generation,
         disk_capability_seconds: options.disk_capability_seconds,
+        spread_ledger: options.spread_ledger,
         limits: options.limits.limits(),
         env,
     })?;

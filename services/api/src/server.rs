@@ -16,7 +16,7 @@ use crate::{
     upkeep,
 };
 use axum::Router;
-use firn_billing::{Billing, BillingSink, Reporter};
+use firn_billing::{BillingSink, Reporter};
 use firn_env::Task;
 use firn_identity::{
     CertificateDer, ClientCertificates, PeerIdentity, PeerKind, SigningKey, TlsIdentity, certificate_request,
@@ -257,8 +257,7 @@ async fn open_spool(app: &App, instance: &str) -> Result<(Spool, Delivery), Serv
     let spool = Spool::open(app.env(), "usage", source.clone(), SpoolConfig::default())
         .await
         .map_err(|error| failed(&error))?;
-    let ledger = Arc::new(Billing::new(app.env(), app.table().clone()));
-    let sink = Arc::new(BillingSink::new(ledger, Reporter::service(source)));
+    let sink = Arc::new(BillingSink::new(app.billing().clone(), Reporter::service(source)));
     let delivery = Delivery::new(&spool, sink, DeliveryPolicy::default());
     Ok((spool, delivery))
 }

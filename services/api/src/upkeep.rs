@@ -77,12 +77,7 @@ where
 /// # Errors
 /// If storage did not answer; nothing counts twice.
 pub async fn fold(app: &App) -> Result<(), Problem> {
-    for _ in 0..FOLD_STEPS {
-        if !app.billing().fold().await.map_err(refused)?.more {
-            break;
-        }
-    }
-    Ok(())
+    app.billing().fold(FOLD_STEPS).await.map(drop).map_err(refused)
 }
 
 /// Reports gaps, observes capacity, checks budgets, copies findings.

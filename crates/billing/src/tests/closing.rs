@@ -467,10 +467,10 @@ pub(super) fn late_fold() -> Result<(), String> {
         let some = batch("api/1", 1, 1, vec![commits(1_100_000, START_MS)]);
         folding.accept(&api, &some).await.unwrap();
         days(&env, 13).await;
-        // The marker, the chunk, the tenant, the hour; then the transaction; then nothing any more.
-        client.script([Fault::None; 4]);
+        // Whether there are shards, the marker, the chunk, the tenant, the hour; then the transaction; then nothing any more.
+        client.script([Fault::None; 5]);
         client.script([Fault::Late { requests: 1_000_000 }, Fault::Throttle]);
-        assert!(folding.fold().await.is_err());
+        assert!(folding.fold(1).await.is_err());
         let closing = Billing::new(&env, table.connect(&env));
         let close = |head: &mut crate::tenant::TenantHead, _| {
             head.closed.push(month(1));

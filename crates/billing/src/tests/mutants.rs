@@ -1,7 +1,7 @@
 //! The planted bugs that the histories must find; without them they prove nothing.
 
 /// Each by its name, with what it does.
-pub(super) const MUTANTS: [&str; 14] = [
+pub(super) const MUTANTS: [&str; 16] = [
     // A batch that partly overlaps what was received is taken as wholly new.
     "billing.overlap_is_new",
     // What was overtaken counts as received.
@@ -28,6 +28,10 @@ pub(super) const MUTANTS: [&str; 14] = [
     "billing.late_edits_the_past",
     // A credit that is granted twice counts twice.
     "billing.credits_repeat",
+    // A head moves to its shard and nothing says so where it was.
+    "billing.moves_without_a_trace",
+    // Markers in shards are not looked for.
+    "billing.shards_are_not_folded",
     // Each hour is priced and rounded by itself.
     "billing.round_each_hour",
 ];

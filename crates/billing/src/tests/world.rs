@@ -72,7 +72,9 @@ impl Api {
     fn boot(&self, env: Env) {
         let client = self.table.connect(&env);
         client.set_rates(self.rates.clone());
-        let billing = Arc::new(Billing::new(&env, client));
+        // Instances that spread the ledger beside those that do not yet, or no longer.
+        let spreads = env.random_below(2) == 0;
+        let billing = Arc::new(Billing::new(&env, client).spread(spreads));
         *self.running.lock().unwrap() = Some((env.clone(), billing.clone()));
         env.clone().spawn("fold", async move {
             loop {

@@ -105,6 +105,7 @@ pub fn app_with(
         trust_domain: DOMAIN.into(),
         token_generation: 0,
         disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,
+        spread_ledger: true,
         limits: Limits::default(),
     })
     .unwrap()
