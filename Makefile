@@ -201,7 +201,7 @@ load:
 load-tenants:
 	@scripts/setup test
 	@cargo build --locked --release -p firn-api -p firn-cli -p firn-edge -p firn-blockd
-	@load/tenants $(ARGUMENTS) "$${CARGO_TARGET_DIR:-target}/release"
+	@load/tenants --page $(ARGUMENTS) "$${CARGO_TARGET_DIR:-target}/release"
 
 packages:
 	@cargo build --locked --release -p firn-edge -p firn-cli -p firn-blockd -p firn-cleaner-standalone -p firn-anchor-service -p firn-api

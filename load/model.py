@@ -1,15 +1,23 @@
 #!/usr/bin/env python3
 """model UNITS.json - what N tenants and M disk nodes cost in requests, table capacity and money, and what breaks first.
 
-It is arithmetic on unit costs that load/tenants measured: `count(N) = service + N × tenant`, a second. What is one partition of the table for
-all tenants is held against what DynamoDB gives one partition; all else grows with tenants and is only money. It is a straight line, and above
-the truth where work is shared: the ledger's fold takes up to 24 chunks in a transaction, so that what it reads and removes of `billing/pending` and
-`billing/tenants` falls for each of many tenants. A first stage that is short counts too little of what is rare. Prices are the list prices of
-AWS in us-east-1 as of 2025, as crates/store and crates/table have them.
+    count = Σ unit cost × how often it was done
+
+What is done (DRIVERS) is counted in the run, so a machine that does half as much in a minute is no miss; what each costs is measured once, at a first stage:
+
+    the service alone               ─▶ per second; what the fold's queries take, per fold
+    tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute
+    tenants that work               ─▶ the rest: per commit, per batch of usage, per request to the API (DRIVER_OF)
+
+What one partition of the table is for all tenants is held against what DynamoDB gives a partition; of the ledger's shards the fullest counts, whose share
+follows from throwing streams at random into 32 of them. All else grows with tenants and is only money. The pass that settles accounts every ten
+minutes is in no window and in no figure. Prices are the list prices of AWS in us-east-1 as of 2025, as crates/store and crates/table have them.
 """
 
 import json
+import math
 import pathlib
+import re
 import sys
 
 SECONDS_A_MONTH = 30 * 24 * 3600
@@ -24,25 +32,141 @@ DOLLARS = {
 NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
+# What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
+DRIVERS = ("seconds", "folds", "visits", "commits", "metered", "reports", "batches", "requests")
+# By the beginning of a count's name: of what its rest is a multiple.
+DRIVER_OF = (
+    ("store ", "commits"),
+    ("api requests", "commits"),
+    (r"table \w+ anchor/\S+ counted", "metered"),
+    (r"table \w+ anchor/", "commits"),
+    ("table reads billing/pending", "folds"),
+    (r"table \w+ billing/", "batches"),
+    (r"table \w+ disks ", "seconds"),
+    ("table ", "requests"),
+)
+# Of an edge: a trickle is committed so long after its first change (crates/volume/src/config.rs). Of the service: between two folds, two visits.
+TRICKLE_S, FOLD_S, VISIT_S = 30, 2, 60
+SHARD = re.compile(r"^(table \w+ billing/\w+)/\d\d$")
+SHARDS = 32
+# The expected largest of 32 normal deviates.
+FULLEST = 2.07
+# Names thrown into shards, for each tenant: an edge and a volume report to the ledger, and each has a stream; a tenant has one head.
+NAMES = {"streams": 2, "pending": 2, "tenants": 1}
+# With fewer names in a shard the fullest is a matter of luck.
+NAMES_LEAST = 16
 
 
-def of_many(name):
-    """Whether a count is of a partition that each tenant, stream or volume has for itself."""
-    return "*" in name
+def driver_of(name):
+    return next(driver for pattern, driver in DRIVER_OF if re.match(pattern, name))
 
 
-def units(alone, measured, tenants, every_s):
-    """Unit costs from the service alone and from a first stage."""
-    names = {name for name in measured if not name.startswith("cpu proxies")}
-    # The cluster's table is its nodes' matter: no tenant has a disk here.
-    mine = {name for name in names if " disks " not in name}
-    per_tenant = {name: max(0.0, measured[name] - alone.get(name, 0)) / tenants if name in mine else 0.0 for name in names}
-    return {"service": {name: alone.get(name, 0) for name in names}, "tenant": per_tenant, "calibrated_with": tenants, "seconds_between_writes": every_s}
+def counted(name):
+    """Whether a count is a model's matter: processors are this machine's, the totals of actions are sums of others."""
+    return not name.startswith(("cpu ", "table requests ", "writes"))
 
 
-def predict(units, tenants, nodes):
-    counts = {name: units["service"][name] + tenants * cost for name, cost in units["tenant"].items()}
-    return counts | predict_nodes(units["node"], nodes)
+def with_sums(done):
+    return done | {"batches": done["metered"] + done["reports"]}
+
+
+def calibrated(alone, idle, working):
+    """Unit costs by name and driver, from three runs: each (counts, how often what was done)."""
+    units = {}
+    for name in sorted({name for counts, _ in (alone, idle, working) for name in counts if counted(name)}):
+        driver, costs = driver_of(name), {}
+
+        def rest(run):
+            counts, done = run
+            return max(0.0, counts.get(name, 0.0) - sum(cost * done.get(by, 0.0) for by, cost in costs.items()))
+
+        for run, by in ((alone, "folds" if driver == "folds" else "seconds"), (idle, "visits"), (working, driver)):
+            if name == "api requests" and run is working:
+                # Each report is one.
+                costs["reports"] = 1.0
+            if by not in costs and run[1].get(by):
+                costs[by] = rest(run) / run[1][by]
+        units[name] = {by: cost for by, cost in costs.items() if cost > 0}
+    return units
+
+
+def predict(units, done):
+    """Counts from how often what was done. Requests to the API are a count themselves, and what others depend on."""
+    done = with_sums(done)
+    done["requests"] = sum(cost * done.get(by, 0.0) for by, cost in units.get("api requests", {}).items())
+    return {name: sum(cost * done.get(by, 0.0) for by, cost in costs.items()) for name, costs in units.items()}
+
+
+def commit_period_s(every_s):
+    """A trickle is committed TRICKLE_S after its first change, and the next change is the first write after that."""
+    return every_s * (math.floor(TRICKLE_S / every_s) + 1)
+
+
+def to_be_done(cadence, tenants, seconds):
+    """How often what will be done, by the clock: the service's passes are quick, and no edge is late."""
+    commits = tenants * seconds / commit_period_s(cadence["seconds_between_writes"])
+    return {
+        "seconds": seconds, "folds": seconds / FOLD_S, "visits": tenants * seconds / VISIT_S, "commits": commits,
+        "metered": commits * cadence["metered_per_commit"], "reports": commits * cadence["reports_per_commit"],
+    }
+
+
+def cadence(done, every_s):
+    return {
+        "seconds_between_writes": every_s,
+        "metered_per_commit": done["metered"] / done["commits"], "reports_per_commit": done["reports"] / done["commits"],
+    }
+
+
+def fullest(names):
+    """The fullest of SHARDS shards against their mean, for so many names thrown at random: they spread by √mean."""
+    mean = max(names / SHARDS, 1e-9)
+    return 1 + FULLEST / math.sqrt(mean)
+
+
+def is_shared(name):
+    """Whether a partition is one for all tenants, streams or volumes."""
+    return "*" not in name and not SHARD.match(name)
+
+
+def summed(counts):
+    """The classes that a prediction is held to: requests to the store by kind and to the API, capacity of the table, partitions that all tenants share."""
+    sums = {name: count for name, count in counts.items() if name.startswith(("store ", "api "))}
+    for kind in ("writes", "reads"):
+        parts = {name: count for name, count in counts.items() if name.startswith(f"table {kind} ")}
+        sums[f"table {kind}"] = sum(parts.values())
+        sums |= {name: count for name, count in parts.items() if is_shared(name)}
+        for name, count in parts.items():
+            if shard := SHARD.match(name):
+                group = f"{shard.group(1)} in shards"
+                sums[group] = sums.get(group, 0.0) + count
+    return sums
+
+
+def fullest_shards(counts):
+    """Of what is written; all are read alike, by the fold that looks for markers."""
+    found = {}
+    for name, count in counts.items():
+        if (shard := SHARD.match(name)) and name.startswith("table writes "):
+            found[shard.group(1)] = max(found.get(shard.group(1), 0.0), count)
+    return found
+
+
+def rows(predicted, measured, tenants):
+    """(what, predicted, measured, whether it is missed; None: too few to say), of a window."""
+    predicted_sums, measured_sums = summed(predicted), summed(measured)
+    shards = fullest_shards(measured)
+    for group, found in shards.items():
+        names = tenants * NAMES[group.rsplit("/", 1)[1]]
+        name = f"{group}, fullest of {SHARDS} shards"
+        measured_sums[name] = found
+        predicted_sums[name] = predicted_sums.get(f"{group} in shards", 0.0) / SHARDS * fullest(names)
+    for name in sorted(measured_sums.keys() | predicted_sums.keys()):
+        expected, found = predicted_sums.get(name, 0.0), measured_sums.get(name, 0.0)
+        few = max(expected, found) < LEAST
+        if "fullest" in name and tenants * NAMES[re.search(r"billing/(\w+)", name).group(1)] < NAMES_LEAST * SHARDS:
+            few = True
+        yield name, expected, found, None if few else abs(found - expected) > WITHIN * expected
 
 
 def of_nodes(counts):
@@ -51,8 +175,8 @@ def of_nodes(counts):
 
 
 def node_units(measured):
-    """`count(M) = cluster + M × node`, from the two smallest numbers of nodes. The cluster's coordinator lists all nodes, and with thousands such a
-    list is many units; that is not in here."""
+    """`count(M) = cluster + M × node`, a second, from the two smallest numbers of nodes. The cluster's coordinator lists all nodes, and with thousands
+    such a list is many units; that is not in here."""
     (few, at_few), (more, at_more) = sorted(measured.items())[:2]
     found = {}
     for name in at_more:
@@ -65,81 +189,95 @@ def predict_nodes(units, nodes):
     return {name: cost["cluster"] + cost["node"] * nodes for name, cost in units.items()}
 
 
-def summed(counts):
-    """The classes that a prediction is held to: requests to the store by kind, capacity of the table, partitions that all tenants share."""
-    sums = {name: count for name, count in counts.items() if name.startswith("store ") or name == "writes"}
-    for kind in ("writes", "reads"):
-        parts = {name: count for name, count in counts.items() if name.startswith(f"table {kind} ")}
-        sums[f"table {kind}"] = sum(parts.values())
-        sums |= {name: count for name, count in parts.items() if not of_many(name)}
-    return sums
-
-
-def compare(predicted, measured, seconds):
-    """Prints each; how many were missed."""
-    predicted, measured, misses = summed(predicted), summed(measured), 0
-    for name in sorted(measured):
-        expected, found = predicted.get(name, 0.0), measured[name]
-        if max(expected, found) * seconds < LEAST:
-            continue
-        off = found / expected - 1 if expected else float("inf")
-        missed = abs(off) > WITHIN
-        misses += missed
-        print(f"{'MISS' if missed else 'ok  '} {name:44} predicted {expected:9.2f}/s, measured {found:9.2f}/s ({off:+.0%})")
-    return misses
-
-
-def print_measured(tenants, measured, slowest_s):
-    busy = sorted(((count, name[4:]) for name, count in measured.items() if name.startswith("cpu ")), reverse=True)
-    print(f"{tenants} tenants wrote {measured['writes']:.1f} times a second, the slowest in {slowest_s:.2f} s. Processors: " + ", ".join(f"{name} {count:.2f}" for count, name in busy[:6]))
-    print(f"busiest here: {busy[0][1]}")
-
-
-def dollars_a_month(counts):
+def dollars(counts):
     sums = summed(counts)
-    return {name: sums.get(name, 0) * price * SECONDS_A_MONTH for name, price in DOLLARS.items()}
+    return {name: sums.get(name, 0) * price for name, price in DOLLARS.items()}
 
 
-def limits(units):
-    """(How many until it is full, of what, which limit): partitions that all share, in the order in which they break."""
-    found = []
-    nodes = {name: (cost["cluster"], cost["node"]) for name, cost in units["node"].items()}
-    tenants = {name: (units["service"][name], cost) for name, cost in units["tenant"].items()}
-    for what, costs in (("tenants", tenants), ("disk nodes", nodes)):
-        for name, (fixed, cost) in costs.items():
-            for kind, limit in (("writes", PARTITION_WRITES), ("reads", PARTITION_READS)):
-                if name.startswith(f"table {kind} ") and not of_many(name) and cost > 0:
-                    found.append(((limit - fixed) / cost, what, f"{limit} {kind} a second of the partition {name.split(' ', 2)[2]!r}"))
-    cost = units["tenant"].get("cpu api", 0)
-    if cost > 0:
-        found.append(((1 - units["service"]["cpu api"]) / cost, "tenants", "one processor for firn-api, of this build on this machine"))
+def a_second(model, tenants):
+    """Counts a second with so many tenants, and NODES nodes."""
+    counts = predict(model["units"], to_be_done(model["cadence"], tenants, 1.0))
+    counts = {name: count for name, count in counts.items() if " disks " not in name}
+    return counts | (predict_nodes(model["node"], NODES) if model.get("node") else {})
+
+
+def limits(model):
+    """(How many until it is full, of what, which limit): partitions that all share and the fullest shards, in the order in which they break."""
+    found, bounds = [], (("writes", PARTITION_WRITES), ("reads", PARTITION_READS))
+    fixed, costs = summed(a_second(model, 0)), summed(a_second(model, 10**6))
+    for kind, limit in bounds:
+        for name, cost in costs.items():
+            if not name.startswith(f"table {kind} ") or " disks " in name:
+                continue
+            cost = (cost - fixed.get(name, 0.0)) / 10**6
+            if cost <= 0:
+                continue
+            what = name.split(" ", 2)[2]
+            if what.endswith(" in shards"):
+                group = what.removesuffix(" in shards")
+                alone = (limit - fixed.get(name, 0.0)) / cost
+                found.append((alone, "tenants", f"{limit} {kind} a second of {group!r}, were it not spread"))
+                if kind == "reads":
+                    continue
+                tenants = alone * SHARDS
+                for _ in range(20):
+                    tenants = alone * SHARDS / fullest(tenants * NAMES[group.rsplit("/", 1)[1]])
+                found.append((tenants, "tenants", f"{limit} {kind} a second of the fullest shard of {group!r}"))
+            else:
+                found.append(((limit - fixed.get(name, 0.0)) / cost, "tenants", f"{limit} {kind} a second of the partition {what!r}"))
+        for name, cost in (model.get("node") or {}).items():
+            if name.startswith(f"table {kind} ") and cost["node"] > 0:
+                found.append(((limit - cost["cluster"]) / cost["node"], "disk nodes", f"{limit} {kind} a second of the partition {name.split(' ', 2)[2]!r}"))
+    if cost := model.get("api_processors_per_request"):
+        each = predict(model["units"], to_be_done(model["cadence"], 1, 1.0)).get("api requests", 0.0)
+        found.append((1 / (cost * each), "tenants", "one processor for firn-api, of this build on this machine; an instance more takes as many again"))
     return sorted(found)
 
 
-def print_model(units, tenants=(10**3, 10**4, 10**5, 10**6)):
-    print(f"\nUnit costs of a tenant that writes every {units['seconds_between_writes']:g} s, from {units['calibrated_with']} tenants:")
-    for name, cost in sorted(summed(units["tenant"]).items()):
-        if cost > 0:
-            print(f"  {name:46} {cost:.5f}/s")
-    each = dollars_a_month(units["tenant"])
-    print("  money a month: " + ", ".join(f"{name} ${cost:.4f}" for name, cost in each.items() if cost) + f"; in all ${sum(each.values()):.4f}")
-    print("\n   tenants  store requests/s  table writes/s  table reads/s    $ a month")
+def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
+    """The model in Markdown."""
+    cadence = model["cadence"]
+    yield f"A tenant's client writes every {cadence['seconds_between_writes']:g} s; costs are from {model['calibrated_with']} tenants."
+    yield ""
+    yield "| of each | " + " | ".join(("requests to the store", "requests to the API", "units written", "units read")) + " |"
+    yield "|---|---|---|---|---|"
+    for by in DRIVERS:
+        once = {name: costs[by] for name, costs in model["units"].items() if by in costs}
+        sums = summed(once)
+        cells = (sum(count for name, count in sums.items() if name.startswith("store ")), sums.get("api requests", 0.0), sums["table writes"], sums["table reads"])
+        if any(cells):
+            yield f"| {WORDS[by]} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |"
+    yield ""
+    yield "| tenants | requests to the store a second | units written a second | units read a second | dollars a month |"
+    yield "|---|---|---|---|---|"
     for count in tenants:
-        counts = predict(units, count, NODES)
+        counts = a_second(model, count)
         sums = summed(counts)
         store = sum(value for name, value in sums.items() if name.startswith("store "))
-        print(f"{count:10}  {store:16.0f}  {sums['table writes']:14.0f}  {sums['table reads']:13.0f}  {sum(dollars_a_month(counts).values()):11.0f}")
-    print("\ndisk nodes   table writes/s  table reads/s    $ a month")
-    for nodes in (10**2, 10**3, 10**4):
-        counts = summed(predict_nodes(units["node"], nodes))
-        dollars = sum(counts[kind] * DOLLARS[kind] for kind in ("table writes", "table reads")) * SECONDS_A_MONTH
-        print(f"{nodes:10}   {counts['table writes']:14.0f}  {counts['table reads']:13.0f}  {dollars:11.0f}")
-    print("\nWhat breaks first:")
-    for count, what, limit in limits(units)[:8]:
-        print(f"  at {count:10.0f} {what}: {limit}")
+        yield f"| {count} | {store:.0f} | {sums['table writes']:.0f} | {sums['table reads']:.0f} | {sum(dollars(counts).values()) * SECONDS_A_MONTH:.0f} |"
+    if model.get("node"):
+        yield ""
+        yield "| disk nodes | units written a second | units read a second | dollars a month |"
+        yield "|---|---|---|---|"
+        for nodes in (10**2, 10**3, 10**4):
+            counts = predict_nodes(model["node"], nodes)
+            sums = summed(counts)
+            yield f"| {nodes} | {sums['table writes']:.0f} | {sums['table reads']:.0f} | {sum(dollars(counts).values()) * SECONDS_A_MONTH:.0f} |"
+    yield ""
+    yield "What breaks first:"
+    yield ""
+    for count, what, limit in limits(model)[:10]:
+        yield f"- at {count:.0f} {what}: {limit}"
+
+
+WORDS = {
+    "seconds": "second of the service", "folds": "fold of the ledger", "visits": "visit of the upkeep to a tenant", "commits": "commit",
+    "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
+    "requests": "request to the API",
+}
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__.splitlines()[0])
-    print_model(json.loads(pathlib.Path(sys.argv[1]).read_text()))
+    print("\n".join(described(json.loads(pathlib.Path(sys.argv[1]).read_text()))))

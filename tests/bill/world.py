@@ -89,14 +89,20 @@ class Person:
         return json.loads(done.stdout) if done.stdout.strip().startswith(("{", "[")) else done.stdout
 
     def signs_up(self):
-        mail = self.world.directory / "state/mail"
+        mail, address = self.world.directory / "state/mail", f"{self.name}@one.example"
         before = set(mail.glob("*"))
         child = subprocess.Popen(
-            self.command("signup", *self.world.server(), "--email", f"{self.name}@one.example", "--name", self.name, "--phrase-file", self.place / "phrase"),
+            self.command("signup", *self.world.server(), "--email", address, "--name", self.name, "--phrase-file", self.place / "phrase"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        # One that was just made may be empty still.
-        code = wait_for("a letter with a code", lambda: next((found for letter in set(mail.glob("*")) - before if (found := re.search(r"^Code: (.*)\n", letter.read_text(), re.M))), None))
+        # One that was just made may be empty still; others may sign up at the same time.
+        mine = rf"^To: {re.escape(address)}\n.*^Code: (.*?)\n"
+        def letter():
+            if child.poll() is not None:
+                raise LabError(f"{self.name} is not signed up: {child.stdout.read()}")
+            return next((found for path in set(mail.glob("*")) - before if (found := re.search(mine, path.read_text(), re.M | re.S))), None)
+
+        code = wait_for("a letter with a code", letter)
         said, _ = child.communicate(code.group(1) + "\n", timeout=READY_S)
         if child.returncode != 0:
             raise LabError(f"{self.name} is not signed up: {said}")
