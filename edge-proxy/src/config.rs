@@ -4,6 +4,7 @@
 mod audit;
 mod cleaner;
 mod file;
+mod parity;
 mod second;
 mod shares;
 mod snapshots;
@@ -11,6 +12,7 @@ mod snapshots;
 pub use audit::AuditSection;
 pub use cleaner::CleanerSection;
 pub use file::EdgeConfig;
+pub use parity::ParitySection;
 pub use second::SecondSection;
 pub use snapshots::SnapshotsSection;
 
@@ -61,6 +63,8 @@ pub struct Config {
     pub(crate) audit: AuditSection,
     /// The mirror of the volume's store, if there is one.
     pub(crate) second: Option<SecondSection>,
+    /// Parity groups in it, if they are wanted.
+    pub(crate) parity: Option<ParitySection>,
     pub(crate) keys: KeysSection,
     pub(crate) access_log: AccessLogSection,
 }

@@ -228,7 +228,7 @@ impl Life {
                 second,
                 parts.anchor.clone(),
                 &volume,
-                is_owned,
+                is_owned.then_some(config.parity.as_ref()),
             ))
         });
         if let Some(second) = &second {

@@ -150,7 +150,10 @@ impl Outside {
         Parts {
             env: self.env.clone(),
             store: self.stack.store.clone(),
-            second: self.second.as_ref().map(|second| second.stack.store.clone()),
+            second: self.second.as_ref().map(|second| {
+                let first = self.stack.store.clone();
+                second.parity(&self.env, first, family).reader()
+            }),
             anchor: self.anchor(family),
             keys,
             volume,
@@ -176,6 +179,7 @@ async fn open_second(env: &Env, section: &SecondSection, common: &Common) -> Res
         section: section.clone(),
         stack: stack(env, backend, common.upload_limit.clone()),
         queue: Arc::default(),
+        parity: std::sync::Mutex::default(),
     })
 }
 

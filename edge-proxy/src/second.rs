@@ -3,23 +3,39 @@
 //! The mirror itself is `firn_mirror`; readers come to the store through `firn_volume`. This is where both get it from, and the one place that
 //! knows how old the copy is.
 
-use crate::config::SecondSection;
+use crate::config::{ParitySection, SecondSection};
 use async_trait::async_trait;
 use bytes::Bytes;
 use firn_anchor::Anchor;
 use firn_env::Env;
-use firn_format::SegmentId;
-use firn_mirror::{LocalCopies, Mirror, MirrorOptions, MirrorState, Queue};
+use firn_format::{FamilyId, SegmentId};
+use firn_mirror::{LocalCopies, Mirror, MirrorOptions, MirrorState, Parity, Queue};
 use firn_store::{Meter, ProviderPrices, Route, Stack, Store, StoreUrl};
 use firn_volume::Volume;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The store, and what waits for it; outlives the volume's openings.
 pub struct SecondStore {
     pub section: SecondSection,
     pub stack: Stack,
     pub queue: Arc<Queue>,
+    /// The groups of the family that was opened last: readers and the mirror have one index of them.
+    pub parity: Mutex<Option<Parity>>,
+}
+
+impl SecondStore {
+    /// The parity groups of a family there.
+    pub fn parity(&self, env: &Env, first: Arc<dyn Store>, family: FamilyId) -> Parity {
+        let mut known = self.parity.lock().expect("no panic under this lock");
+        match &*known {
+            Some(parity) if parity.family() == family => parity.clone(),
+            Some(_) | None => {
+                let stores = (first, self.stack.store.clone());
+                known.insert(Parity::new(env, stores, family)).clone()
+            }
+        }
+    }
 }
 
 /// The mirror of an open volume.
@@ -27,12 +43,15 @@ pub struct Second {
     env: Env,
     url: String,
     pub mirror: Mirror,
+    /// As readers have it, parity groups included.
     pub store: Arc<dyn Store>,
     meter: Meter,
     book: Option<ProviderPrices>,
     volume: Volume,
     /// Whether this edge keeps the mirror; one that only reads the volume reads from it.
     is_kept: bool,
+    /// Whether this edge keeps parity groups.
+    has_parity: bool,
 }
 
 /// How the second store stands, as `status` and `/metrics` show it.
@@ -77,6 +96,35 @@ pub struct SecondPart {
     pub segments_read: u64,
     pub requests: u64,
     pub nanodollars: u64,
+    /// Absent if there are no parity groups, and none are wanted.
+    pub parity: Option<ParityPart>,
+}
+
+/// How the parity groups in the second store stand.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ParityPart {
+    pub groups: u64,
+    pub members: u64,
+    pub member_bytes: u64,
+    pub parity_bytes: u64,
+    /// Cold, and in no group yet.
+    pub waiting: u64,
+    pub waiting_bytes: u64,
+    /// Members whose deletion waits until their group has a generation without them.
+    pub held: u64,
+    /// Members that neither store has and a repair did not take care of yet.
+    pub absent: u64,
+    /// Groups that cannot be changed.
+    pub broken: u64,
+    /// Objects of older generations that could not be deleted.
+    pub undeleted: u64,
+    pub generations_written: u64,
+    pub rows_restored: u64,
+    pub rows_failed: u64,
+    /// Milliseconds since 1970.
+    pub passed_at_ms: Option<i64>,
+    pub last_error: Option<String>,
 }
 
 /// What a volume has on this machine.
@@ -98,15 +146,17 @@ pub fn usual_book(url: &StoreUrl) -> &'static str {
 }
 
 impl Second {
-    /// The mirror of a volume that is open; nothing is asked yet.
+    /// The mirror of a volume that is open; nothing is asked yet. `kept` if this edge keeps it, with parity groups or without.
     pub fn new(
         env: &Env,
         first: Arc<dyn Store>,
         second: &SecondStore,
         anchor: Anchor,
         volume: &Volume,
-        is_kept: bool,
+        kept: Option<Option<&ParitySection>>,
     ) -> Self {
+        let groups = kept.flatten();
+        let parity = second.parity(env, first.clone(), anchor.family());
         let options = MirrorOptions {
             keep_deleted: second.section.keep_deleted.0,
             compare_every: second.section.compare_every.0,
@@ -114,20 +164,22 @@ impl Second {
         Self {
             env: env.clone(),
             url: second.section.store.to_string(),
-            store: second.stack.store.clone(),
+            store: parity.reader(),
             mirror: Mirror::new(
                 env,
                 (first, second.stack.store.clone()),
                 anchor,
                 second.queue.clone(),
                 options,
-            ),
+            )
+            .with_parity(parity, groups.map(|groups| groups.after.0)),
             meter: second.stack.meter.clone(),
             book: ProviderPrices::named(usual_book(&second.section.store))
                 .ok()
                 .cloned(),
             volume: volume.clone(),
-            is_kept,
+            is_kept: kept.is_some(),
+            has_parity: groups.is_some(),
         }
     }
 
@@ -191,7 +243,30 @@ impl Second {
                 .book
                 .as_ref()
                 .map_or(0, |book| book.cost(&usage, Route::Internet).total().nanos()),
+            parity: self.parity_part(),
         }
+    }
+
+    fn parity_part(&self) -> Option<ParityPart> {
+        let status = self.mirror.parity().status();
+        let is_told = self.has_parity || status.groups + status.broken > 0;
+        is_told.then_some(ParityPart {
+            groups: status.groups,
+            members: status.members,
+            member_bytes: status.member_bytes,
+            parity_bytes: status.parity_bytes,
+            waiting: status.waiting,
+            waiting_bytes: status.waiting_bytes,
+            held: status.held,
+            absent: status.absent,
+            broken: status.broken,
+            undeleted: status.undeleted,
+            generations_written: status.generations_written,
+            rows_restored: status.rows_restored,
+            rows_failed: status.rows_failed,
+            passed_at_ms: status.passed_at_ms,
+            last_error: status.last_error,
+        })
     }
 }
 
@@ -250,6 +325,52 @@ impl SecondPart {
                 "{} members that are not needed any more cannot be deleted",
                 self.held
             ));
+        }
+        lines.extend(self.parity.iter().flat_map(ParityPart::lines));
+        lines
+    }
+}
+
+impl ParityPart {
+    fn lines(&self) -> Vec<String> {
+        let size = crate::report::size;
+        let mut lines = vec![format!(
+            "parities: {} groups with {} of {} members with {}; {} cold ones with {} wait for a group",
+            self.groups,
+            size(self.parity_bytes),
+            self.members,
+            size(self.member_bytes),
+            self.waiting,
+            size(self.waiting_bytes)
+        )];
+        if self.held > 0 {
+            lines.push(format!(
+                "parities: {} members that are not needed any more stay until their groups are written without them",
+                self.held
+            ));
+        }
+        if self.rows_restored + self.rows_failed + self.absent > 0 {
+            lines.push(format!(
+                "parities: {} segments are in neither store; {} rows were computed from others, {} could not be. firn-edge repair writes lost segments \
+                 anew",
+                self.absent, self.rows_restored, self.rows_failed
+            ));
+        }
+        if self.broken > 0 {
+            lines.push(format!(
+                "parities: {} groups cannot be changed: their object is damaged or of a newer version, or they lost more than they make up for",
+                self.broken
+            ));
+        }
+        if self.undeleted > 0 {
+            lines.push(format!(
+                "parities: {} objects of older generations cannot be deleted with these credentials; their groups are not changed until firn-cleaner \
+                 mirror, or an administrator, took them away",
+                self.undeleted
+            ));
+        }
+        if let Some(error) = &self.last_error {
+            lines.push(format!("parities: last error: {error}"));
         }
         lines
     }

@@ -70,6 +70,9 @@ fn volume(config: &Config) -> Result<(), String> {
     if let Some(second) = &config.second {
         second.check(&config.volume.store)?;
     }
+    if let Some(parity) = &config.parity {
+        parity.check(config.second.as_ref())?;
+    }
     config.retention()?;
     config.price_book().map_err(|error| error.to_string())?;
     Ok(())

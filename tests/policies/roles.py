@@ -255,6 +255,7 @@ RESOURCES = (
     | kinds(SECOND, SECOND_PREFIX, "second store")
     | {
         "second store: tombstones": ("object", family(SECOND, SECOND_PREFIX, "tombstone/log/1/2")),
+        "second store: parities": ("object", objects(f"{SECOND}/{SECOND_PREFIX}/parity/{FAMILY}/1/2/group")),
         "second store: nonces": ("object", objects(f"{SECOND}/{SECOND_PREFIX}/probe/0123")),
         "second store: listing below the prefix": ("listing", under(SECOND, f"{SECOND_PREFIX}/", f"{SECOND_PREFIX}/{FAMILY}/log/")),
         "second store: listing beside it": ("listing", under(SECOND, None, "", "other/")),

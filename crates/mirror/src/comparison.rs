@@ -6,7 +6,7 @@
 //! | there | there, as long | nothing; a tombstone goes |
 //! | there | there, of another length | whichever is no whole segment is damaged |
 //! | absent | marked, not long enough ago | waits |
-//! | absent | marked `keep_deleted` ago | deleted, then its tombstone |
+//! | absent | marked `keep_deleted` ago | deleted, then its tombstone; a member of a parity group waits until it left |
 //! | absent | retired | marked |
 //! | absent | not retired | lost: a suspect, for a repair to judge |
 //!
@@ -61,6 +61,8 @@ pub struct Comparison {
     pub deleted: u64,
     /// What the second would not delete: a lock, a missing permission.
     pub held: u64,
+    /// What would be deleted if it were in no parity group.
+    pub held_by_parity: u64,
 }
 
 impl Comparison {
@@ -85,6 +87,12 @@ impl Mirror {
         &self,
         local: &dyn LocalCopies,
     ) -> Result<(Comparison, Suspects), MirrorError> {
+        // Who is a member of a group is known before anything is deleted.
+        self.parity().refresh().await.map_err(MirrorError::Second)?;
+        if !self.keeps_groups() {
+            // For an edge that may not delete what its groups left behind.
+            self.parity().delete_left_over().await?;
+        }
         let family = self.family();
         let (first_store, second_store) = self.stores();
         let mut first = Listing::new(first_store, format!("{family}/"));
@@ -256,8 +264,13 @@ impl Work<'_> {
             let keep_ms = self.mirror.options().keep_deleted.as_millis();
             let is_over =
                 firn_env::planted!("mirror.delete_at_once") || i128::from(waited_ms) >= keep_ms as i128;
+            let segment = SegmentId::parse_key(copy.key.as_str()).map(|(_, segment)| segment);
+            let is_held = segment.is_some_and(|segment| self.mirror.parity().holds(segment))
+                && !firn_env::planted!("mirror.member_deleted_before_its_subtraction");
             if !is_over {
                 self.found.waiting += 1;
+            } else if is_held {
+                self.found.held_by_parity += 1;
             } else if self.remove(&copy.key).await? {
                 self.found.deleted += 1;
                 self.mirror.note_deleted();

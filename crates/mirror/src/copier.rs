@@ -11,7 +11,7 @@
 //! copied only if it is one whole segment of its name and family: damage is not mirrored.
 
 use crate::{
-    AliasError, Comparison, MirrorState, MirrorStatus, Queue, alias::check_not_an_alias,
+    AliasError, Comparison, MirrorState, MirrorStatus, Parity, Queue, alias::check_not_an_alias,
     comparison::Suspects, expiry,
 };
 use async_trait::async_trait;
@@ -20,7 +20,7 @@ use firn_anchor::{Anchor, AnchorError};
 use firn_env::{Backoff, Env};
 use firn_format::{FamilyId, MAX_SEGMENT_BYTES, SegmentId, decode_segment};
 use firn_store::{ObjectKey, PutMode, Store, StoreError};
-use futures::future::join;
+use futures::future::join3;
 use std::{
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -88,6 +88,8 @@ pub(crate) enum Copied {
 struct State {
     status: MirrorStatus,
     suspects: Suspects,
+    /// Members of parity groups that neither store has.
+    absent: Suspects,
 }
 
 struct Inner {
@@ -97,11 +99,16 @@ struct Inner {
     anchor: Anchor,
     queue: Arc<Queue>,
     options: MirrorOptions,
+    parity: Parity,
+    /// How old a segment must be to join a group; `None`: no groups are made.
+    group_after: Option<Duration>,
     state: Mutex<State>,
     /// One comparison at a time.
     comparing: tokio::sync::Mutex<()>,
     /// Somebody wants a comparison now.
     wanted: Notify,
+    /// A comparison has ended.
+    compared: Notify,
 }
 
 /// The mirror of one family; cheap to clone.
@@ -122,6 +129,8 @@ impl Mirror {
         Self {
             inner: Arc::new(Inner {
                 env: env.clone(),
+                parity: Parity::new(env, (first.clone(), second.clone()), anchor.family()),
+                group_after: None,
                 first,
                 second,
                 anchor,
@@ -130,8 +139,26 @@ impl Mirror {
                 state: Mutex::default(),
                 comparing: tokio::sync::Mutex::default(),
                 wanted: Notify::new(),
+                compared: Notify::new(),
             }),
         }
+    }
+
+    /// The same with the parity groups that readers have, too; with `group_after` segments of that age join them.
+    ///
+    /// # Panics
+    /// If the mirror was cloned before.
+    #[must_use]
+    pub fn with_parity(mut self, parity: Parity, group_after: Option<Duration>) -> Self {
+        let inner = Arc::get_mut(&mut self.inner).expect("a mirror is made whole before it is shared");
+        inner.parity = parity;
+        inner.group_after = group_after;
+        self
+    }
+
+    /// The parity groups in the second store.
+    pub fn parity(&self) -> &Parity {
+        &self.inner.parity
     }
 
     /// Copies and compares, for good; ends only if the second store is the first.
@@ -145,7 +172,12 @@ impl Mirror {
             failures += 1;
             AGAIN.wait(&self.inner.env, failures).await;
         }
-        join(self.copy_as_noted(&*local), self.compare_again_and_again(&*local)).await;
+        join3(
+            self.copy_as_noted(&*local),
+            self.compare_again_and_again(&*local),
+            self.group_again_and_again(),
+        )
+        .await;
     }
 
     /// Finds out whether the second store is another than the first.
@@ -182,14 +214,20 @@ impl Mirror {
         status
     }
 
-    /// Segments that the last comparison found in the second store and not, or not whole, in the first, with their lengths; nobody retired them.
+    /// Segments that the last comparison found in the second store and not, or not whole, in the first, and members of parity groups that neither
+    /// has, with their lengths; nobody retired them.
     pub fn suspects(&self) -> Suspects {
-        self.lock().suspects.clone()
+        let state = self.lock();
+        let mut suspects = state.suspects.clone();
+        suspects.extend(&state.absent);
+        suspects
     }
 
     /// A repair took care of it.
     pub fn forget_suspect(&self, segment: SegmentId) {
-        self.lock().suspects.remove(&segment);
+        let mut state = self.lock();
+        state.suspects.remove(&segment);
+        state.absent.remove(&segment);
     }
 
     /// A repair found that no root needs anything of a segment that the first store does not have.
@@ -224,8 +262,45 @@ impl Mirror {
         state.status.compared_at_ms = Some(self.env().wall().as_millis());
         state.suspects = suspects;
         drop(state);
+        self.inner.parity.note_held(comparison.held_by_parity);
         self.inner.queue.forget_overflow(began_ms);
+        self.inner.compared.notify_one();
         Ok(comparison)
+    }
+
+    /// Takes what is cold into parity groups, and out of them what is to be deleted; nothing without an age from which on segments are cold.
+    ///
+    /// # Errors
+    /// [`MirrorError`]; what was put before is there, and the next pass goes on.
+    pub async fn group(&self) -> Result<(), MirrorError> {
+        let inner = &self.inner;
+        let Some(after) = inner.group_after else {
+            return Ok(());
+        };
+        let absent = inner
+            .parity
+            .pass(&inner.anchor, after, inner.options.keep_deleted)
+            .await?;
+        self.lock().absent = absent;
+        Ok(())
+    }
+
+    /// Whether this one makes and changes parity groups.
+    pub(crate) fn keeps_groups(&self) -> bool {
+        self.inner.group_after.is_some()
+    }
+
+    /// After each comparison: by then both stores have what either had.
+    async fn group_again_and_again(&self) {
+        if !self.keeps_groups() {
+            return;
+        }
+        loop {
+            self.inner.compared.notified().await;
+            if let Err(error) = self.group().await {
+                tracing::warn!(%error, "parity groups are not kept for now; the next comparison is followed by another try");
+            }
+        }
     }
 
     async fn copy_as_noted(&self, local: &dyn LocalCopies) {

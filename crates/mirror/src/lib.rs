@@ -4,6 +4,7 @@
 //! put into the first ─▶ queue (bounded) ─▶ copied from the local disk, else from the first   (copier)
 //! listings of both, side by side ─▶ what lacks is copied; what the first lost is a suspect   (comparison)
 //!                                └▶ what the first retired is marked, and deleted D later    (expiry)
+//! cold segments in groups of 32 columns ─▶ three parities, from which what both lost is computed  (parity)
 //! nonce put into one, read through the other ─▶ two names of one store are refused           (alias)
 //! ```
 //!
@@ -18,6 +19,7 @@ mod copier;
 mod expiry;
 mod listing;
 mod noting;
+mod parity;
 mod queue;
 mod status;
 
@@ -26,5 +28,6 @@ pub use comparison::Comparison;
 pub use copier::{LocalCopies, Mirror, MirrorError, MirrorOptions, NoLocalCopies};
 pub use expiry::tombstone_key;
 pub use noting::Noting;
+pub use parity::{Parity, ParityStatus, Restoring};
 pub use queue::Queue;
 pub use status::{MirrorState, MirrorStatus};

@@ -12,8 +12,8 @@ mod tests;
 
 use super::{
     AuditSection, CleanerSection, Config, CostsSection, EdgePlace, ExportSection, LimitsSection, LogSection,
-    MetricsSection, MountSection, NfsSection, SecondSection, SnapshotsSection, TracesSection, VolumeSection,
-    default_edge, default_name, from_text, shares::Shares,
+    MetricsSection, MountSection, NfsSection, ParitySection, SecondSection, SnapshotsSection, TracesSection,
+    VolumeSection, default_edge, default_name, from_text, shares::Shares,
 };
 use crate::{
     access_log::AccessLogSection,
@@ -78,6 +78,8 @@ struct File {
     audit: AuditSection,
     #[serde(default)]
     second: Option<SecondSection>,
+    #[serde(default)]
+    parity: Option<ParitySection>,
     #[serde(default)]
     keys: KeysSection,
     #[serde(default)]
@@ -452,6 +454,7 @@ fn config(
         cleaner: file.cleaner.clone(),
         audit: file.audit.clone(),
         second: file.second.clone(),
+        parity: file.parity.clone(),
         keys: file.keys.clone(),
         access_log: file.access_log.clone(),
     }

@@ -71,11 +71,53 @@ pub(super) fn expose(out: &mut Families, second: Option<&SecondPart>) {
         "What the second store's requests and transfers cost at list prices.",
         second.nanodollars as f64 / 1e9,
     );
+    let Some(parity) = &second.parity else { return };
+    out.gauge(
+        "second_store_parity_members",
+        "Segments in parity groups of the second store.",
+        parity.members,
+    );
+    out.gauge(
+        "second_store_parity_member_bytes",
+        "Bytes of the segments in parity groups.",
+        parity.member_bytes,
+    );
+    out.gauge(
+        "second_store_parity_bytes",
+        "Bytes of parities and group objects in the second store.",
+        parity.parity_bytes,
+    );
+    out.gauge(
+        "second_store_parity_waiting",
+        "Cold segments that are in no parity group yet.",
+        parity.waiting,
+    );
+    out.gauge(
+        "second_store_parity_held",
+        "Members of parity groups whose deletion waits until their group is written without them.",
+        parity.held,
+    );
+    out.gauge(
+        "second_store_parity_absent",
+        "Members of parity groups that are in neither store and were not repaired yet.",
+        parity.absent,
+    );
+    out.gauge(
+        "second_store_parity_broken",
+        "Parity groups that cannot be changed: damaged, of a newer version, or with more losses than they make up for.",
+        parity.broken,
+    );
+    out.counter(
+        "second_store_parity_rows_restored_total",
+        "Rows of 64 KiB that were computed from parity groups.",
+        parity.rows_restored,
+    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::second::ParityPart;
     use firn_metrics::Metrics;
 
     fn told(second: Option<SecondPart>) -> String {
@@ -103,6 +145,10 @@ mod tests {
             state: "alias".into(),
             lost_segments: 3,
             behind_ms: 1500,
+            parity: Some(ParityPart {
+                held: 2,
+                ..ParityPart::default()
+            }),
             ..SecondPart::default()
         }));
         for (figure, expected) in [
@@ -110,6 +156,8 @@ mod tests {
             ("lost_segments", 3.0),
             ("behind_seconds", 1.5),
             ("refusing", 0.0),
+            ("parity_held", 2.0),
+            ("parity_broken", 0.0),
         ] {
             assert_eq!(value(&sick, figure), Some(expected), "{figure}: {sick}");
         }

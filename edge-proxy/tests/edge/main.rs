@@ -24,6 +24,7 @@ mod mounts;
 mod newer_data;
 mod noise;
 mod outage;
+mod parities;
 mod refusals;
 mod returns;
 mod rings;

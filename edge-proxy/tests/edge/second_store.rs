@@ -11,10 +11,10 @@ use std::{
 };
 
 /// A second store beside the first.
-struct Second(PathBuf);
+pub struct Second(pub PathBuf);
 
 impl Second {
-    fn beside(cloud: &Cloud) -> Self {
+    pub fn beside(cloud: &Cloud) -> Self {
         let path = cloud.path().join("second");
         std::fs::create_dir(&path).expect("a directory");
         Self(path)
@@ -36,7 +36,7 @@ impl Second {
     }
 
     /// The section, with `more` keys.
-    fn section(&self, more: &str) -> String {
+    pub fn section(&self, more: &str) -> String {
         format!("[second]\nstore = \"file://{}\"\n{more}\n", self.0.display())
     }
 }
@@ -72,7 +72,7 @@ fn assert_mirrored(cloud: &Cloud, second: &Second) {
     }
 }
 
-fn wait_until_current(edge: &Machine) -> serde_json::Value {
+pub fn wait_until_current(edge: &Machine) -> serde_json::Value {
     edge.wait_for_status(|seen| seen["second"]["state"] == "current")
 }
 
@@ -87,7 +87,7 @@ pub async fn commit(cloud: &Cloud, edge: &Machine, files: &Files, name: &str) ->
     new.into_iter().max_by_key(size).expect("a new segment")
 }
 
-fn content(name: &str) -> Vec<u8> {
+pub fn content(name: &str) -> Vec<u8> {
     let seed = name.bytes().fold(7_u64, |sum, byte| {
         sum.wrapping_mul(31).wrapping_add(u64::from(byte))
     });
@@ -95,7 +95,7 @@ fn content(name: &str) -> Vec<u8> {
 }
 
 /// Flips a bit in the middle of a segment that holds one large file.
-fn damage(segment: &Path) {
+pub fn damage(segment: &Path) {
     let mut bytes = std::fs::read(segment).expect("the segment");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -103,7 +103,7 @@ fn damage(segment: &Path) {
 }
 
 /// An edge that serves, with an empty second store and these lines in its section.
-async fn mirrored(settings: &str) -> (Cloud, Second, Machine, Files) {
+pub async fn mirrored(settings: &str) -> (Cloud, Second, Machine, Files) {
     let cloud = Cloud::new();
     let second = Second::beside(&cloud);
     let mut edge = Machine::new(&cloud, "a", "main");

@@ -124,7 +124,7 @@ impl Host {
                 let cleaner = known
                     .cleaner
                     .get_or_insert_with(|| Cleaner::new(&self.env, store, &anchor, limits));
-                let repaired = cleaner.repair(Some(second.store.clone()), &lost, false).await;
+                let repaired = cleaner.repair(Some(mirror.parity().reader()), &lost, false).await;
                 repaired.map_err(|error: CleanError| HostError::Clean {
                     target,
                     error: Box::new(error),
