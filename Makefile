@@ -20,6 +20,7 @@
 #   make simulate-followers  SEEDS=n FIRST_SEED=s: the same of an owner and its followers
 #   make simulate-members  SEEDS=n FIRST_SEED=s: the same of members that write a volume by turns
 #   make simulate-locks    SEEDS=n FIRST_SEED=s: the same of their clients' locks
+#   make check-leases    every history of the lease and commit protocol of shared volumes within bounds; ARGUMENTS="--bounds large" or --mutants
 #   make simulate-mutants  every planted bug must be caught
 #   make simulate-anchor HISTORIES=n: callers of the anchor service through a bad network and restarts; SEED=s repeats one
 #   make simulate-blockd SEEDS=n FIRST_SEED=s: virtual disks through crashes; -mutants and -exhaustive as well
@@ -54,7 +55,7 @@ LEVEL ?= test
 # The other processor needs a cross compiler; scripts/package-lambda says which.
 ARCHITECTURES ?= $(shell uname -m)
 
-.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-sharing bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
+.PHONY: demo story scenarios test test-all lint bench bench-full bench-blockd bench-control-plane bench-cleaner bench-mounts bench-sharing bench-build bench-regression bounds simulate simulate-followers simulate-members simulate-locks simulate-mutants simulate-anchor simulate-blockd simulate-blockd-mutants simulate-blockd-exhaustive check-leases check-disk-kernel check-offices check-postgres check-api check-policy check-roles check-flood check-user-data check-infra check-foreign load load-tenants packages release images lambda fuzz setup setup-test clean
 
 demo:
 	@scripts/setup demo
@@ -149,6 +150,9 @@ simulate-blockd-mutants:
 
 simulate-blockd-exhaustive:
 	@cargo run --locked --quiet --release -p firn-blockd-simulation -- --exhaustive 5
+
+check-leases:
+	@cargo run --locked --quiet --release -p firn-lease-model -- $(ARGUMENTS)
 
 check-disk-kernel:
 	@scripts/setup test

@@ -1,6 +1,7 @@
 //! The anchor's promises, one sentence a test.
 
 mod account;
+mod arenas;
 mod cleaning;
 mod histories;
 mod layouts;

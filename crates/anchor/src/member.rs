@@ -1,0 +1,179 @@
+//! The members of a volume that many write: the pure rules of a member's record.
+//!
+//! ```text
+//!  change     needs                                     the record afterwards
+//!  start      a writer incarnation above the last       that incarnation, present
+//!  beat       the incarnation                           beats + 1
+//!  commit     the incarnation, present                  beats + 1, the commit's id
+//!  leave      the incarnation                           away: all leases of the member are void
+//!  return     the incarnation, away                     present
+//!  break      present, an incarnation                   no incarnation (with the lease: [`Arena::broken`](crate::Arena::broken))
+//! ```
+//!
+//! **A record belongs to its member and to who breaks it.** A commit is one transaction with the volume's root, on the version of this record
+//! that was seen last. Two things follow: a broken member cannot commit any more, and a beat *fences* what its own member has under way: a
+//! request that was given up, and that the network delivers after the next acknowledged beat, does nothing.
+//!
+//! **Absent** is a member that is away or has no incarnation. Its leases may be taken without asking, by a transaction on the version of this
+//! record at which it was absent; without that condition a member that returns in the same instant would have its lease, and the taker too.
+//!
+//! Nothing calls these rules yet but `tests/lease-model`, which tries all histories of them.
+
+mod bytes;
+
+use crate::Unfit;
+use firn_format::{Version, WriterId};
+use std::fmt;
+
+/// A member of a shared volume, over all its restarts: the writer number that it drew when it joined. Inode numbers from that number times
+/// 2^32 on are its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberNumber(pub u32);
+
+impl fmt::Display for MemberNumber {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "member {}", self.0)
+    }
+}
+
+/// A commit that a member made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemberCommit {
+    /// Random, drawn for it: tells it from every other after a lost reply, also when others have committed since.
+    pub commit_id: [u8; 16],
+    /// Of the root.
+    pub version: Version,
+    /// Of the last segment that it names of this writer.
+    pub sequence: u64,
+}
+
+/// All the anchor knows of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct MemberRecord {
+    /// The writer that may commit; `None` before the first start and after a break.
+    pub incarnation: Option<WriterId>,
+    /// Whether it has published everything and left its leases to whoever wants them.
+    pub is_away: bool,
+    /// Signs of life: who waits sees by its own clock that the count does not change.
+    pub beats: u64,
+    /// The last commit, by whichever incarnation.
+    pub last_commit: Option<MemberCommit>,
+}
+
+/// A change that a member makes of its own record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// A new incarnation, at a start and after a break.
+    Start {
+        /// Which.
+        incarnation: WriterId,
+    },
+    /// A sign of life.
+    Beat {
+        /// Whose.
+        incarnation: WriterId,
+    },
+    /// In one transaction with the volume's root.
+    Commit {
+        /// Whose.
+        incarnation: WriterId,
+        /// Which.
+        commit: MemberCommit,
+    },
+    /// Everything is published, and no lease needed.
+    Leave {
+        /// Whose.
+        incarnation: WriterId,
+    },
+    /// Leases are needed again: then the arenas are asked, and then the root is read, in this order.
+    Return {
+        /// Whose.
+        incarnation: WriterId,
+    },
+}
+
+impl MemberRecord {
+    /// Whether its leases may be taken without asking.
+    pub fn is_absent(&self) -> bool {
+        self.is_away || self.incarnation.is_none()
+    }
+
+    /// Whether this commit happened: asked by its own member after a beat, which keeps a delayed request from happening later.
+    pub fn records_commit(&self, commit_id: &[u8; 16]) -> bool {
+        self.last_commit
+            .is_some_and(|commit| commit.commit_id == *commit_id)
+    }
+
+    /// The record after its member was broken.
+    ///
+    /// # Errors
+    /// [`Unfit`]: it is absent, so that there is nothing to break.
+    pub(crate) fn broken(&self) -> Result<Self, Unfit> {
+        if self.is_absent() {
+            return Err(Unfit(
+                "the holder is absent; its leases are taken without a break",
+            ));
+        }
+        Ok(Self {
+            incarnation: None,
+            ..self.clone()
+        })
+    }
+
+    fn of(&self, incarnation: WriterId) -> Result<Self, Unfit> {
+        if self.incarnation != Some(incarnation) {
+            return Err(Unfit("this incarnation of the member is over"));
+        }
+        Ok(Self {
+            beats: self.beats.saturating_add(1),
+            ..self.clone()
+        })
+    }
+}
+
+impl MemberChange {
+    /// The record after the change.
+    ///
+    /// # Errors
+    /// [`Unfit`] if it cannot be made of this one.
+    pub fn apply(&self, record: &MemberRecord) -> Result<MemberRecord, Unfit> {
+        match *self {
+            Self::Start { incarnation } => {
+                if record.incarnation.is_some_and(|before| before >= incarnation) {
+                    return Err(Unfit("the member has a newer incarnation"));
+                }
+                Ok(MemberRecord {
+                    incarnation: Some(incarnation),
+                    is_away: false,
+                    beats: record.beats.saturating_add(1),
+                    ..record.clone()
+                })
+            }
+            Self::Beat { incarnation } => record.of(incarnation),
+            Self::Commit { incarnation, commit } => {
+                let alive = record.of(incarnation)?;
+                if record.is_away {
+                    return Err(Unfit("a member that is away commits nothing"));
+                }
+                Ok(MemberRecord {
+                    last_commit: Some(commit),
+                    ..alive
+                })
+            }
+            Self::Leave { incarnation } => Ok(MemberRecord {
+                is_away: true,
+                ..record.of(incarnation)?
+            }),
+            Self::Return { incarnation } => {
+                let alive = record.of(incarnation)?;
+                if !record.is_away {
+                    return Err(Unfit("the member is present"));
+                }
+                Ok(MemberRecord {
+                    is_away: false,
+                    ..alive
+                })
+            }
+        }
+    }
+}
