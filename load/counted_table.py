@@ -49,7 +49,7 @@ class TableProxy(CountingProxy):
 
     def __init__(self, target):
         self.units, self.requests_of = {}, {}
-        self.done = {"commits": 0, "metered": 0, "reports": 0, "visits": 0, "folds": 0}
+        self.done = {"commits": 0, "metered": 0, "reports": 0, "visits": 0, "folds": 0, "beats": 0}
         # When the rare pass of the service was last seen at work.
         self.settling = None
         super().__init__(target)
@@ -107,13 +107,14 @@ class TableProxy(CountingProxy):
                 self._note(action, asked, items)
 
     def _note(self, action, asked, items):
-        for _, partition, sort, is_put in items:
+        for table, partition, sort, is_put in items:
             if is_put and partition.startswith("anchor/") and sort.startswith("volume/"):
                 self.done["commits"] += 1
             elif is_put and partition.startswith("billing/chunks/"):
                 self.done["reports" if partition.startswith("billing/chunks/edge/") else "metered"] += 1
             elif action == "GetItem" and sort == "capacity":
-                self.done["visits"] += 1
+                # That of a disk node has the same name, in another table.
+                self.done["visits" if table != "disks" else "beats"] += 1
             elif action == "Query" and partition == "billing/pending":
                 self.done["folds"] += 1
             elif action == "Query" and partition.startswith("billing/hours/") and asked.get("Limit") == 1:

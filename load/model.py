@@ -5,9 +5,9 @@
 
 What is done (DRIVERS) is counted in the run, so a machine that does half as much in a minute is no miss; what each costs is measured once, at a first stage:
 
-    the service alone               ─▶ per second; what the fold's queries take, per fold
+    the service alone               ─▶ per second
     tenants whose edges do nothing  ─▶ per visit of the service's upkeep to a tenant, which comes once a minute
-    tenants that work               ─▶ the rest: per commit, per batch of usage, per request to the API (DRIVER_OF)
+    tenants that work               ─▶ the rest: per commit, per batch of usage, per query of the fold that finds some, per request to the API (DRIVER_OF)
 
 What one partition of the table is for all tenants is held against what DynamoDB gives a partition; of the ledger's shards the fullest counts, whose share
 follows from throwing streams at random into 32 of them. All else grows with tenants and is only money. The pass that settles accounts every ten
@@ -33,14 +33,14 @@ NODES = 3
 # A prediction may be so far off; what came or was to come fewer times than that says nothing.
 WITHIN, LEAST = 0.25, 15
 # What costs depend on. `metered`: batches of usage that the service itself makes, of commits above all; `reports`: those of edges.
-DRIVERS = ("seconds", "folds", "visits", "commits", "metered", "reports", "batches", "requests")
+DRIVERS = ("seconds", "visits", "commits", "metered", "reports", "batches", "finds", "requests")
 # By the beginning of a count's name: of what its rest is a multiple.
 DRIVER_OF = (
     ("store ", "commits"),
     ("api requests", "commits"),
     (r"table \w+ anchor/\S+ counted", "metered"),
     (r"table \w+ anchor/", "commits"),
-    ("table reads billing/pending", "folds"),
+    ("table reads billing/pending", "finds"),
     (r"table \w+ billing/", "batches"),
     (r"table \w+ disks ", "seconds"),
     ("table ", "requests"),
@@ -67,7 +67,9 @@ def counted(name):
 
 
 def with_sums(done):
-    return done | {"batches": done["metered"] + done["reports"]}
+    """With what follows from it. A fold takes what waits in a shard by one query, however much that is: of the shards so many are found to have anything."""
+    batches, folds = done["metered"] + done["reports"], max(done["folds"], 1e-9)
+    return done | {"batches": batches, "finds": folds * SHARDS * (1 - math.exp(-batches / (SHARDS * folds)))}
 
 
 def calibrated(alone, idle, working):
@@ -80,7 +82,7 @@ def calibrated(alone, idle, working):
             counts, done = run
             return max(0.0, counts.get(name, 0.0) - sum(cost * done.get(by, 0.0) for by, cost in costs.items()))
 
-        for run, by in ((alone, "folds" if driver == "folds" else "seconds"), (idle, "visits"), (working, driver)):
+        for run, by in ((alone, "seconds"), (idle, "visits"), (working, driver)):
             if name == "api requests" and run is working:
                 # Each report is one.
                 costs["reports"] = 1.0
@@ -198,6 +200,8 @@ def a_second(model, tenants):
     """Counts a second with so many tenants, and NODES nodes."""
     counts = predict(model["units"], to_be_done(model["cadence"], tenants, 1.0))
     counts = {name: count for name, count in counts.items() if " disks " not in name}
+    # DynamoDB takes a unit for a query that finds nothing, DynamoDB Local none.
+    counts["table reads * queries of the fold that find nothing"] = max(0.0, (1 + SHARDS) / FOLD_S - with_sums(to_be_done(model["cadence"], tenants, 1.0))["finds"])
     return counts | (predict_nodes(model["node"], NODES) if model.get("node") else {})
 
 
@@ -228,9 +232,6 @@ def limits(model):
         for name, cost in (model.get("node") or {}).items():
             if name.startswith(f"table {kind} ") and cost["node"] > 0:
                 found.append(((limit - cost["cluster"]) / cost["node"], "disk nodes", f"{limit} {kind} a second of the partition {name.split(' ', 2)[2]!r}"))
-    if cost := model.get("api_processors_per_request"):
-        each = predict(model["units"], to_be_done(model["cadence"], 1, 1.0)).get("api requests", 0.0)
-        found.append((1 / (cost * each), "tenants", "one processor for firn-api, of this build on this machine; an instance more takes as many again"))
     return sorted(found)
 
 
@@ -271,7 +272,7 @@ def described(model, tenants=(10**3, 10**4, 10**5, 10**6)):
 
 
 WORDS = {
-    "seconds": "second of the service", "folds": "fold of the ledger", "visits": "visit of the upkeep to a tenant", "commits": "commit",
+    "seconds": "second of the service", "finds": "query of the fold that finds some", "visits": "visit of the upkeep to a tenant", "commits": "commit",
     "metered": "batch of usage that the service makes", "reports": "report of an edge", "batches": "batch of usage, whoever made it",
     "requests": "request to the API",
 }

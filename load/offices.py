@@ -39,11 +39,17 @@ class Tenant:
         profile.write_text(json.dumps(kept))
 
     def mounts(self, port, export):
+        self.mounted = port, export
         self.client = Client(port, export)
         self.file = self.client.create("work")
 
     def writes(self):
-        self.client.write(self.file, 0, os.urandom(FILE_BYTES))
+        try:
+            self.client.write(self.file, 0, os.urandom(FILE_BYTES))
+        except ConnectionError:
+            # An edge ends connections that were idle for minutes, and clients come again.
+            self.mounts(*self.mounted)
+            self.client.write(self.file, 0, os.urandom(FILE_BYTES))
 
 
 class Office:
