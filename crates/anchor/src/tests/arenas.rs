@@ -342,6 +342,13 @@ fn an_arena_is_these_bytes_and_nothing_else_is_read_as_one() {
         changed[place] = value;
         assert!(Arena::from_bytes(&changed).is_err(), "{value} at {place}");
     }
+    let mut crowd = bytes[..first + 14].to_vec();
+    (crowd[27], crowd[first + 9]) = (1, MAX_LEASE_QUEUE as u8);
+    crowd.extend((1..MAX_LEASE_QUEUE as u32).flat_map(|waiting| (100 + waiting).to_le_bytes()));
+    assert!(Arena::from_bytes(&crowd).is_ok(), "sixteen wait");
+    crowd[first + 9] += 1;
+    crowd.extend(99_u32.to_le_bytes());
+    assert!(Arena::from_bytes(&crowd).is_err(), "one too many waits");
     let mut swapped = bytes[..first].to_vec();
     swapped.extend_from_slice(&bytes[first + 14..]);
     swapped.extend_from_slice(&bytes[first..first + 14]);
