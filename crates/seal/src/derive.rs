@@ -45,12 +45,23 @@ impl DerivedKey {
     /// Seals in place; the last bytes of `buffer` are room for the tag.
     pub(crate) fn seal_in_place(&self, slot: u32, authenticated: &[u8], buffer: &mut [u8]) {
         let opened_bytes = buffer.len() - SEAL_TAG_BYTES;
-        let (payload, room) = buffer.split_at_mut(opened_bytes);
-        let tag = self
-            .0
-            .seal_in_place_separate_tag(nonce(slot), Aad::from(authenticated), payload)
-            .expect("lengths are far below what AES-GCM can seal");
-        room.copy_from_slice(tag.as_ref());
+        self.seal_with_tail(slot, authenticated, buffer, opened_bytes, &[]);
+    }
+
+    /// Seals the first `head_bytes` of `buffer` in place, and `tail` from where it is into what follows them; the last bytes of
+    /// `buffer` are room for the tag. The bytes are those of sealing head and tail as one.
+    pub(crate) fn seal_with_tail(
+        &self,
+        slot: u32,
+        authenticated: &[u8],
+        buffer: &mut [u8],
+        head_bytes: usize,
+        tail: &[u8],
+    ) {
+        let (head, sealed_tail) = buffer.split_at_mut(head_bytes);
+        self.0
+            .seal_in_place_scatter(nonce(slot), Aad::from(authenticated), head, tail, sealed_tail)
+            .expect("lengths agree and are far below what AES-GCM can seal");
     }
 
     /// Opens `sealed` into `opened`, which is exactly a tag shorter.

@@ -33,5 +33,5 @@ pub use keyring::{
 pub use keys::{EpochKey, Keys, NotTheNextKeys};
 pub use object::{Compression, ObjectOpener, ObjectSealer, OpenedObject};
 pub use phrase::{PhraseError, RecoveryPhrase};
-pub use record::{RecordContext, RecordOpener, RecordSealer, SEALED_OVERHEAD_BYTES};
+pub use record::{RecordContext, RecordOpener, RecordSealer, SEALED_OVERHEAD_BYTES, framed_bytes};
 pub use signing::{RootPublic, RootSigningKey};

@@ -230,27 +230,49 @@ impl RecordSealer {
         Ok(())
     }
 
-    /// Appends a whole framed record to `group`: the concatenation of `parts`, sealed where it will be written from.
+    /// Appends a whole framed record to `group`; see [`RecordSealer::seal_framed`].
     ///
     /// # Errors
     /// As [`RecordSealer::seal`]; then the buffer is as it was.
     pub fn append_framed(&self, slot: u32, parts: &[&[u8]], group: &mut BytesMut) -> Result<(), SealError> {
-        let opened_bytes = total_bytes(parts);
-        check_size(opened_bytes + SEAL_TAG_BYTES, MAX_RECORD_BYTES)?;
-        self.spend(slot)?;
-        group.reserve(opened_bytes + SEAL_TAG_BYTES + RECORD_OVERHEAD_BYTES);
         let start = group.len();
-        group.put_bytes(0, RECORD_HEAD_BYTES);
-        for part in parts {
-            group.put_slice(part);
+        group.resize(start + framed_bytes(parts), 0);
+        let sealed = self.seal_framed(slot, parts, &mut group[start..]);
+        if sealed.is_err() {
+            group.truncate(start);
         }
-        group.put_bytes(0, SEAL_TAG_BYTES);
-        let (head, sealed) = group[start..].split_at_mut(RECORD_HEAD_BYTES);
+        sealed
+    }
+
+    /// Seals the concatenation of `parts` where it will be written from: all of `room` becomes the framed record. The last part is
+    /// sealed from where it is, without a copy: of a large record, that is the data.
+    ///
+    /// # Errors
+    /// As [`RecordSealer::seal`].
+    ///
+    /// # Panics
+    /// If `room` has not [`framed_bytes`] of the parts.
+    pub fn seal_framed(&self, slot: u32, parts: &[&[u8]], room: &mut [u8]) -> Result<(), SealError> {
+        assert_eq!(room.len(), framed_bytes(parts), "room for exactly the record");
+        check_size(total_bytes(parts) + SEAL_TAG_BYTES, MAX_RECORD_BYTES)?;
+        self.spend(slot)?;
+        let (head, rest) = room.split_at_mut(RECORD_HEAD_BYTES);
+        let (sealed, checksum) = rest.split_at_mut(total_bytes(parts) + SEAL_TAG_BYTES);
+        let (tail, copied) = parts
+            .split_last()
+            .map_or((&[][..], parts), |(tail, copied)| (*tail, copied));
+        let mut at = 0;
+        for part in copied {
+            sealed[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
         let authenticated = self.opener.context.authenticated(&self.opener.family, slot);
-        self.opener.key.seal_in_place(slot, &authenticated, sealed);
+        self.opener
+            .key
+            .seal_with_tail(slot, &authenticated, sealed, at, tail);
         let frame = self.framing().frame(slot, sealed);
         head.copy_from_slice(&frame.head);
-        group.put_slice(&frame.tail);
+        checksum.copy_from_slice(&frame.tail);
         Ok(())
     }
 
@@ -270,6 +292,11 @@ impl RecordSealer {
             .map(drop)
             .map_err(|_| SealError::SlotSpent { slot })
     }
+}
+
+/// What the framed record of these parts takes.
+pub fn framed_bytes(parts: &[&[u8]]) -> usize {
+    total_bytes(parts) + SEAL_TAG_BYTES + RECORD_OVERHEAD_BYTES
 }
 
 fn total_bytes(parts: &[&[u8]]) -> usize {

@@ -101,6 +101,38 @@ fn a_record_opens_in_place_and_from_a_copy() {
     assert_eq!(&opener.open(1, sealed).unwrap()[..], b"again");
 }
 
+/// Parts are sealed from where they are; where they are cut must not be seen in the bytes.
+#[test]
+fn a_record_has_the_same_bytes_however_it_is_cut() {
+    let content: Vec<u8> = (0..5000_u32).map(|number| (number * 7 % 251) as u8).collect();
+    let context = RecordContext::journal(VolumeId([1; 16]), WriterId(2), 3);
+    let sealed = |parts: &[&[u8]]| {
+        // What stands in the room before is nothing to the record.
+        let mut room = vec![0xaa; framed_bytes(parts)];
+        let sealer = RecordSealer::new(&keys(), [5; 32], context);
+        sealer.seal_framed(9, parts, &mut room).unwrap();
+        room
+    };
+    let copied = {
+        let mut whole = BytesMut::from(&content[..]);
+        let sealer = RecordSealer::new(&keys(), [5; 32], context);
+        sealer.seal_in_place(9, &mut whole).unwrap();
+        whole
+    };
+    let whole = sealed(&[&content]);
+    assert_eq!(whole[RECORD_HEAD_BYTES..][..copied.len()], copied);
+    for cut in [0, 1, 15, 16, 17, 64, 255, 256, 257, 4096, 4999, 5000] {
+        let (head, tail) = content.split_at(cut);
+        assert_eq!(sealed(&[head, tail]), whole, "cut at {cut}");
+        let middle = tail.len() / 2;
+        assert_eq!(
+            sealed(&[head, &tail[..middle], &tail[middle..]]),
+            whole,
+            "cut at {cut} and behind"
+        );
+    }
+}
+
 #[test]
 fn a_slot_seals_once_and_only_if_it_was_reserved() {
     let sealer = ObjectSealer::new(&keys(), [1; 32], &SEGMENT);

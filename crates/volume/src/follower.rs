@@ -229,6 +229,7 @@ impl Volume {
             figures: Mutex::new(Figures::new(began, &root)),
         };
         let block_bytes = u64::from(payload.block_bytes);
+        let read_ahead = ReadAhead::new(&env, block_bytes, objects.memory_capacity_bytes());
         let inner = Arc::new(Inner {
             volume: parts.volume,
             file_system,
@@ -236,7 +237,7 @@ impl Volume {
             state: Mutex::new(state),
             journal: Journal::absent(&env, config.journal_file_bytes),
             objects,
-            read_ahead: ReadAhead::new(&env, block_bytes),
+            read_ahead,
             anchor: parts.anchor,
             serving: Serving::new(),
             checkpointer: Checkpointer::new(None, packer, local, times).of_follower(),

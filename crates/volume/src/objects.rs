@@ -296,6 +296,11 @@ impl Objects {
         self.inner.lock().memory.insert(pointer, object);
     }
 
+    /// How many bytes of opened objects are kept in memory at most.
+    pub(crate) fn memory_capacity_bytes(&self) -> u64 {
+        self.inner.lock().memory.capacity_bytes()
+    }
+
     /// Counters and sizes.
     pub fn statistics(&self) -> ObjectsStatistics {
         let fetched = self.inner.fetcher.counters();

@@ -194,7 +194,7 @@ impl ReadView<'_> {
         let end = start + length;
         let (first, last) = (start / self.block_bytes, (end - 1) / self.block_bytes);
         let file = (self.file_system, inode);
-        self.read_ahead.note(self.objects, file, root, start..end);
+        let passed = self.read_ahead.note(self.objects, file, root, start..end);
         let leaves = tree::range(self.objects, inode, root, first, last + 1, usize::MAX)
             .await
             .map_err(read_failed)?;
@@ -211,7 +211,9 @@ impl ReadView<'_> {
                 )
             })
             .collect();
-        let blocks = self.objects.get_all(&wanted).await.map_err(read_failed)?;
+        let kept_from = wanted.partition_point(|(_, place)| place.index < passed);
+        let blocks = self.objects.get_all_keeping(&wanted, kept_from).await;
+        let blocks = blocks.map_err(read_failed)?;
         let mut blocks = blocks.into_iter().peekable();
         for index in first..=last {
             let block_start = index * self.block_bytes;

@@ -13,6 +13,10 @@
 //! many bytes again as it read, and a seek begins with nothing. Random reads leave gaps: a stream of which less than half was
 //! read causes nothing.
 //!
+//! A stream that has read more than half of what the memory cache holds is a *scan*: it would push everything out of that cache
+//! and find nothing there itself. Blocks that a scan has passed are not kept in memory, only in the disk cache
+//! ([`ReadAhead::note`]); what it read before stays, and is found by who reads the file again.
+//!
 //! Nothing here can make a read wrong. Leaves are looked up in the committed tree that a read just used; what they name is
 //! fetched as sealed bytes of segments, which never change, and is verified by the pointer that a later read follows, whatever
 //! was written or committed meanwhile.
@@ -131,8 +135,9 @@ struct Streams {
 }
 
 impl Streams {
-    /// Notes a read; returns what to fetch ahead of the stream that it belongs to, and the stream's number.
-    fn note(&mut self, file: FileKey, read: &Range<u64>, block_bytes: u64) -> Option<(u64, Ahead)> {
+    /// Notes a read; returns how much the stream that it belongs to has read by now (0 if all of this was read before), and what to
+    /// fetch ahead of it, with its number.
+    fn note(&mut self, file: FileKey, read: &Range<u64>, block_bytes: u64) -> (u64, Option<(u64, Ahead)>) {
         self.uses += 1;
         let now = self.uses;
         let streams = self.by_file.entry(file).or_default();
@@ -144,12 +149,15 @@ impl Streams {
             self.order.remove(&stream.used_at);
             self.order.insert(now, file);
             stream.used_at = now;
+            let before = stream.read_bytes;
             let goes_on = stream.take(read);
-            return if goes_on {
-                stream.next(block_bytes).map(|ahead| (stream.number, ahead))
+            let ahead = goes_on.then(|| stream.next(block_bytes)).flatten();
+            let read_bytes = if stream.read_bytes > before {
+                stream.read_bytes
             } else {
-                None
+                0
             };
+            return (read_bytes, ahead.map(|ahead| (stream.number, ahead)));
         }
         if streams.len() >= STREAMS_OF_A_FILE
             && let Some(oldest) = streams.iter().map(|stream| stream.used_at).min()
@@ -177,7 +185,7 @@ impl Streams {
                 self.by_file.remove(&file);
             }
         }
-        None
+        (read.end - read.start, None)
     }
 
     /// A look ahead has come so far; returns what to fetch next.
@@ -199,22 +207,40 @@ impl Streams {
 pub(crate) struct ReadAhead {
     env: Env,
     block_bytes: u64,
+    /// A stream that has read more is a scan.
+    scan_bytes: u64,
     streams: Arc<Mutex<Streams>>,
 }
 
 impl ReadAhead {
-    pub fn new(env: &Env, block_bytes: u64) -> Self {
+    /// For a volume of blocks of `block_bytes` with a memory cache of `memory_cache_bytes`.
+    pub fn new(env: &Env, block_bytes: u64, memory_cache_bytes: u64) -> Self {
         Self {
             env: env.clone(),
             block_bytes,
+            scan_bytes: memory_cache_bytes / 2,
             streams: Arc::default(),
         }
     }
 
     /// These bytes of a file are being read, by the block map below `root`: what is likely to follow is fetched. Never waits.
-    pub fn note(&self, objects: &Objects, file: FileKey, root: &TreeRoot, read: Range<u64>) {
-        let next = lock(&self.streams).note(file, &read, self.block_bytes);
-        let Some((number, mut ahead)) = next else { return };
+    ///
+    /// Returns up to which block those are that nobody is likely to ask for again soon: of a scan, the blocks whose end the read has
+    /// reached; of any other reader, none.
+    pub fn note(&self, objects: &Objects, file: FileKey, root: &TreeRoot, read: Range<u64>) -> u64 {
+        let (read_bytes, next) = lock(&self.streams).note(file, &read, self.block_bytes);
+        let passed = match read_bytes > self.scan_bytes {
+            true => read.end / self.block_bytes,
+            false => 0,
+        };
+        let Some((number, ahead)) = next else {
+            return passed;
+        };
+        self.look_ahead(objects, file, root, number, ahead);
+        passed
+    }
+
+    fn look_ahead(&self, objects: &Objects, file: FileKey, root: &TreeRoot, number: u64, mut ahead: Ahead) {
         let (objects, root, streams) = (objects.clone(), *root, self.streams.clone());
         let (env, block_bytes) = (self.env.clone(), self.block_bytes);
         drop(self.env.spawn("read ahead", async move {
@@ -269,7 +295,7 @@ mod tests {
     /// Reads a mebibyte at each of these offsets; returns what is read ahead of each, looks ahead being done at once.
     fn read(streams: &mut Streams, offsets: impl IntoIterator<Item = u64>) -> Vec<Option<(u64, u64)>> {
         let one = |offset| {
-            let (number, ahead) = streams.note(FILE, &(offset..offset + MIB), BLOCK)?;
+            let (number, ahead) = streams.note(FILE, &(offset..offset + MIB), BLOCK).1?;
             let range = ahead.blocks;
             assert_eq!(streams.looked(FILE, number, range.end, BLOCK), None);
             Some((range.start, range.end))
@@ -336,17 +362,31 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_before_is_no_progress_and_what_was_overtaken_is() {
+        let mut streams = Streams::default();
+        let read = |streams: &mut Streams, number: u64| {
+            streams.note(FILE, &(number * MIB..(number + 1) * MIB), BLOCK).0
+        };
+        let order = [0, 2, 1, 3, 3, 0, 2];
+        let progress = order.map(|number| read(&mut streams, number) / MIB);
+        assert_eq!(progress, [1, 2, 3, 4, 0, 0, 0]);
+    }
+
+    #[test]
     fn where_a_look_ahead_got_nowhere_the_next_read_tries_again() {
         let mut streams = Streams::default();
-        assert_eq!(streams.note(FILE, &(0..MIB), BLOCK), None);
-        let (number, ahead) = streams.note(FILE, &(MIB..2 * MIB), BLOCK).expect("two reads");
+        assert_eq!(streams.note(FILE, &(0..MIB), BLOCK), (MIB, None));
+        let (number, ahead) = streams.note(FILE, &(MIB..2 * MIB), BLOCK).1.expect("two reads");
         assert_eq!(
-            streams.note(FILE, &(2 * MIB..3 * MIB), BLOCK),
+            streams.note(FILE, &(2 * MIB..3 * MIB), BLOCK).1,
             None,
             "one at a time"
         );
         assert_eq!(streams.looked(FILE, number, ahead.blocks.start, BLOCK), None);
-        let (_, again) = streams.note(FILE, &(3 * MIB..4 * MIB), BLOCK).expect("once more");
+        let (_, again) = streams
+            .note(FILE, &(3 * MIB..4 * MIB), BLOCK)
+            .1
+            .expect("once more");
         assert_eq!(again.blocks.start, 4 * MIB);
     }
 

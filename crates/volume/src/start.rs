@@ -166,6 +166,7 @@ impl Start {
             committed_to: covered,
             ..CheckpointTimes::default()
         };
+        let read_ahead = ReadAhead::new(&env, u64::from(block_bytes), self.objects.memory_capacity_bytes());
         let inner = Arc::new(Inner {
             volume: self.parts.volume,
             file_system: file_system_id(self.parts.volume),
@@ -173,7 +174,7 @@ impl Start {
             state: Mutex::new(loaded.state),
             journal,
             objects: self.objects,
-            read_ahead: ReadAhead::new(&env, u64::from(block_bytes)),
+            read_ahead,
             anchor: self.parts.anchor,
             serving: Serving::new(),
             checkpointer: Checkpointer::new(checkpointer, packer, self.local, times),

@@ -66,10 +66,10 @@ impl Batch {
     fn seal(&self, file: &JournalFile) -> Result<SealedBatch, JournalError> {
         let mut group = SealBuffer::new(self.framed_bytes as usize + 64, self.offset());
         if let Some(first) = self.opening {
-            file.seal_opening(first, group.bytes())?;
+            file.seal_opening(first, &mut group)?;
         }
         for pending in &self.records {
-            file.seal(pending.record.slot, &pending.parts, group.bytes())?;
+            file.seal(pending.record.slot, &pending.parts, &mut group)?;
         }
         Ok(group.freeze())
     }

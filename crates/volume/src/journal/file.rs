@@ -13,15 +13,16 @@ use super::{
     JournalError,
     layout::OPENING_BYTES,
     record::{RecordRef, Sequence},
+    seal_buffers::SealBuffer,
     zeroing::zeros,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use firn_env::{DiskError, DiskFile, Env, OpenMode};
 use firn_format::{
     Framing, JOURNAL_HEADER_BYTES, JournalFileHeader, JournalUse, MAX_RECORD_BYTES, RECORD_HEAD_BYTES,
     RECORD_OVERHEAD_BYTES, RecordScan, VolumeId, WriterId,
 };
-use firn_seal::{Keys, RecordContext, RecordOpener, RecordSealer, SealError};
+use firn_seal::{Keys, RecordContext, RecordOpener, RecordSealer, SealError, framed_bytes};
 use std::sync::Arc;
 
 const SUFFIX: &str = ".journal";
@@ -247,18 +248,23 @@ impl JournalFile {
     }
 
     /// Appends the opening record to `group`.
-    pub(super) fn seal_opening(&self, first: Sequence, group: &mut BytesMut) -> Result<(), JournalError> {
+    pub(super) fn seal_opening(&self, first: Sequence, group: &mut SealBuffer) -> Result<(), JournalError> {
         self.seal(0, &[Bytes::copy_from_slice(&first.0.to_le_bytes())], group)
     }
 
     /// Appends one sealed and framed record to `group`.
-    pub(super) fn seal(&self, slot: u32, parts: &[Bytes], group: &mut BytesMut) -> Result<(), JournalError> {
+    pub(super) fn seal(
+        &self,
+        slot: u32,
+        parts: &[Bytes],
+        group: &mut SealBuffer,
+    ) -> Result<(), JournalError> {
         let failed = |detail: String| JournalError::Failed { detail };
         match &self.keys {
             FileKeys::New(sealer) => {
                 let slices: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
                 sealer
-                    .append_framed(slot, &slices, group)
+                    .seal_framed(slot, &slices, group.room(framed_bytes(&slices)))
                     .map_err(|error| failed(error.to_string()))
             }
             FileKeys::Found(_) => Err(failed(format!(

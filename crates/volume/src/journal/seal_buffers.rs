@@ -6,7 +6,10 @@
 //! first of a batch begins as far behind a page as its place in the file does.
 
 use bytes::{Bytes, BytesMut};
-use std::sync::{Mutex, PoisonError};
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
 
 /// What the disk wants offsets and addresses to be a multiple of.
 const PAGE_BYTES: usize = 4096;
@@ -22,18 +25,18 @@ const KEPT: usize = 2;
 
 static BUFFERS: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
 
-/// A kept buffer that is large enough, or a new one.
+/// A kept buffer that is large enough, or a new one. All of its memory has a content, so that nothing has to be cleared before it is
+/// sealed into.
 fn take(kept: &mut Vec<BytesMut>, needed: usize) -> BytesMut {
-    match kept.iter().position(|buffer| buffer.capacity() >= needed) {
+    match kept.iter().position(|buffer| buffer.len() >= needed) {
         Some(found) => kept.swap_remove(found),
-        None => BytesMut::with_capacity(needed.max(BUFFER_BYTES)),
+        None => BytesMut::zeroed(needed.max(BUFFER_BYTES)),
     }
 }
 
 /// Keeps a buffer, unless there are enough or it is much larger than others.
-fn give_back(kept: &mut Vec<BytesMut>, mut bytes: BytesMut) {
-    if kept.len() < KEPT && bytes.capacity() <= 2 * BUFFER_BYTES {
-        bytes.clear();
+fn give_back(kept: &mut Vec<BytesMut>, bytes: BytesMut) {
+    if kept.len() < KEPT && bytes.len() <= 2 * BUFFER_BYTES {
         kept.push(bytes);
     }
 }
@@ -43,6 +46,8 @@ pub(super) struct SealBuffer {
     bytes: BytesMut,
     /// Before the batch, so that it is aligned as in the file.
     padding: usize,
+    /// Where the batch ends, as far as it is sealed.
+    end: usize,
 }
 
 impl SealBuffer {
@@ -50,31 +55,40 @@ impl SealBuffer {
     pub(super) fn new(batch_bytes: usize, offset: u64) -> Self {
         if batch_bytes < LEAST_BYTES {
             return Self {
-                bytes: BytesMut::with_capacity(batch_bytes),
+                bytes: BytesMut::zeroed(batch_bytes),
                 padding: 0,
+                end: 0,
             };
         }
         let needed = batch_bytes + 2 * PAGE_BYTES;
-        let mut bytes = take(
+        let bytes = take(
             &mut BUFFERS.lock().unwrap_or_else(PoisonError::into_inner),
             needed,
         );
         let page_start = bytes.as_ptr().align_offset(PAGE_BYTES);
         let padding = page_start + (offset % PAGE_BYTES as u64) as usize;
-        bytes.resize(padding, 0);
-        Self { bytes, padding }
+        Self {
+            bytes,
+            padding,
+            end: padding,
+        }
     }
 
-    /// Where the batch is appended.
-    pub(super) fn bytes(&mut self) -> &mut BytesMut {
-        &mut self.bytes
+    /// Room for what is appended to the batch; its content is anything.
+    ///
+    /// # Panics
+    /// If the batch becomes larger than was said.
+    pub(super) fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let start = self.end;
+        self.end += bytes;
+        &mut self.bytes[start..self.end]
     }
 
     /// The batch as it is written.
     pub(super) fn freeze(self) -> SealedBatch {
         SealedBatch {
             whole: self.bytes.freeze(),
-            padding: self.padding,
+            batch: self.padding..self.end,
         }
     }
 }
@@ -82,18 +96,18 @@ impl SealBuffer {
 /// One sealed batch; its memory is used again once it is dropped.
 pub(super) struct SealedBatch {
     whole: Bytes,
-    padding: usize,
+    batch: Range<usize>,
 }
 
 impl SealedBatch {
     pub(super) fn bytes(&self) -> Bytes {
-        self.whole.slice(self.padding..)
+        self.whole.slice(self.batch.clone())
     }
 }
 
 impl Drop for SealedBatch {
     fn drop(&mut self) {
-        if self.whole.len() - self.padding < LEAST_BYTES {
+        if self.whole.len() < LEAST_BYTES {
             return;
         }
         // Unless a write that nobody waits for any more still has it.
@@ -110,7 +124,7 @@ mod tests {
 
     fn sealed(bytes: usize, offset: u64) -> super::SealedBatch {
         let mut buffer = SealBuffer::new(bytes, offset);
-        buffer.bytes().extend_from_slice(&vec![7; bytes]);
+        buffer.room(bytes).fill(7);
         buffer.freeze()
     }
 
@@ -150,13 +164,13 @@ mod tests {
         give_back(&mut kept, first);
         let again = take(&mut kept, BUFFER_BYTES);
         assert_eq!((again.as_ptr(), kept.len()), (place, 0));
-        assert!(take(&mut kept, 2 * BUFFER_BYTES).capacity() >= 2 * BUFFER_BYTES);
+        assert!(take(&mut kept, 2 * BUFFER_BYTES).len() >= 2 * BUFFER_BYTES);
         for _ in 0..KEPT + 2 {
-            give_back(&mut kept, BytesMut::with_capacity(BUFFER_BYTES));
+            give_back(&mut kept, BytesMut::zeroed(BUFFER_BYTES));
         }
         assert_eq!(kept.len(), KEPT);
         kept.clear();
-        give_back(&mut kept, BytesMut::with_capacity(4 * BUFFER_BYTES));
+        give_back(&mut kept, BytesMut::zeroed(4 * BUFFER_BYTES));
         assert!(kept.is_empty());
     }
 }

@@ -134,6 +134,10 @@ impl MemoryCache {
         *self = Self::new(self.capacity_bytes);
     }
 
+    pub(super) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.blocks.bytes + self.others.bytes
     }

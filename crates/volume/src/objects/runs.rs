@@ -34,18 +34,39 @@ impl Objects {
     /// # Errors
     /// The first of those that [`Objects::get`] would give.
     pub async fn get_all(&self, wanted: &[(Pointer, Place)]) -> Result<Vec<Arc<Object>>, ReadError> {
+        self.get_all_keeping(wanted, 0).await
+    }
+
+    /// The same for who will not ask again for those before `kept_from`: if the disk cache has them, they are not kept in memory, where
+    /// they would push out what others ask for, and each buffer of a large file would be memory that no processor's cache holds.
+    ///
+    /// # Errors
+    /// As [`Objects::get_all`].
+    pub async fn get_all_keeping(
+        &self,
+        wanted: &[(Pointer, Place)],
+        kept_from: usize,
+    ) -> Result<Vec<Arc<Object>>, ReadError> {
+        let kept_from = match self.inner.disk.can_hold_anything() {
+            true => kept_from,
+            false => 0,
+        };
         let mut all = self.in_memory(wanted);
         let is_there = all.iter().all(|one| matches!(one, Wanted::Found(_)));
         let _waiting = (!is_there).then(|| self.inner.env.waits_for(Wait::Objects));
-        self.inner.read_near(wanted, &mut all).await;
+        self.inner.read_near(wanted, kept_from, &mut all).await;
         self.inner.fetch_runs(wanted, &all).await;
         self.load_absent(wanted, &mut all);
         let mut objects = Vec::with_capacity(all.len());
-        for (one, (pointer, place)) in all.into_iter().zip(wanted) {
+        for (index, (one, (pointer, place))) in all.into_iter().zip(wanted).enumerate() {
             objects.push(match one {
                 Wanted::Found(object) => at_place(object, pointer, *place)?,
                 Wanted::Loading(loading) => loaded(loading, pointer, *place).await?,
-                Wanted::Arriving(gets) => match self.inner.arrived(gets, pointer, *place).await {
+                Wanted::Arriving(gets) => match self
+                    .inner
+                    .arrived(gets, pointer, *place, index >= kept_from)
+                    .await
+                {
                     Ok(object) => object,
                     Err(Refusal::Store(StoreError::NotFound { .. })) => {
                         self.load_again(pointer, *place, Some(Asked::StoreHasNot)).await?
@@ -145,12 +166,13 @@ impl Inner {
         futures::future::join_all(started).await;
     }
 
-    /// Opens what was on its way, and keeps it in memory.
+    /// Opens what was on its way, and keeps it in memory if that is wanted.
     async fn arrived(
         &self,
         gets: InFlightGets,
         pointer: &Pointer,
         place: Place,
+        is_kept: bool,
     ) -> Result<Arc<Object>, Refusal> {
         let bytes = gets.bytes(&pointer.location).await?;
         let opened = self.open(bytes, pointer, place).await;
@@ -159,12 +181,14 @@ impl Inner {
         let mut state = self.lock();
         state.counters.window_hits += 1;
         state.counters.asked_bytes += u64::from(pointer.location.length);
-        state.memory.insert(pointer, object.clone());
+        if is_kept {
+            state.memory.insert(pointer, object.clone());
+        }
         Ok(object)
     }
 
-    /// Opens what is absent from bytes fetched a moment ago and from the disk cache, and keeps it in memory.
-    async fn read_near(&self, wanted: &[(Pointer, Place)], all: &mut [Wanted]) {
+    /// Opens what is absent from bytes fetched a moment ago and from the disk cache, and keeps those from `kept_from` on in memory.
+    async fn read_near(&self, wanted: &[(Pointer, Place)], kept_from: usize, all: &mut [Wanted]) {
         let mut asked = Vec::with_capacity(wanted.len());
         let mut opened = Vec::new();
         for (index, (pointer, place)) in wanted.iter().enumerate() {
@@ -196,7 +220,9 @@ impl Inner {
         for (index, object) in opened {
             let pointer = &wanted[index].0;
             state.counters.asked_bytes += u64::from(pointer.location.length);
-            state.memory.insert(pointer, object.clone());
+            if index >= kept_from {
+                state.memory.insert(pointer, object.clone());
+            }
             all[index] = Wanted::Found(object);
         }
     }

@@ -30,6 +30,8 @@ const FAMILY: FamilyId = FamilyId([1; 16]);
 const MIB: u64 = 1 << 20;
 /// What a Linux client reads with one call, and its calls in flight.
 const CALL_BYTES: u64 = MIB;
+/// A block of a file.
+const BLOCK_BYTES: u64 = 32 << 10;
 const QUEUE: usize = 8;
 /// The line: 500 MB/s, 12 ms away.
 const BITS_PER_SECOND: u64 = 4_000_000_000;
@@ -265,6 +267,35 @@ fn a_cold_sequential_read_takes_one_get_a_segment_at_the_rate_of_the_line() {
     // The round trips to the first block.
     let beginning = Duration::from_millis(5 * LATENCY_MS);
     assert!(fetched.took <= line(MIBS * MIB) + beginning, "{fetched:?}");
+}
+
+#[test]
+fn a_scan_of_a_large_file_leaves_what_others_read_in_memory() {
+    // Beyond the memory cache of 48 MiB, by its half from which a reader counts as a scan.
+    const MIBS: u64 = 96;
+    let simulation = Simulation::new(1);
+    let far = Far::new(&simulation);
+    let again = simulation
+        .run(async move {
+            let volume = far.open().await;
+            let small = filled(&far.env, &volume, "small", 1).await;
+            let large = filled(&far.env, &volume, "large", MIBS).await;
+            far.cold(&volume).await;
+            for _ in 0..2 {
+                is_as_written(&copy(&volume, small, 0..1, 1).await, 0);
+                is_as_written(&copy(&volume, large, 0..MIBS, QUEUE).await, 0);
+            }
+            let before = volume.status().objects;
+            is_as_written(&copy(&volume, small, 0..1, 1).await, 0);
+            let after = volume.status().objects;
+            (
+                after.memory_hits - before.memory_hits,
+                after.disk_hits - before.disk_hits,
+            )
+        })
+        .expect("the run ends");
+    // Its blocks, and the nodes that lead to them.
+    assert!(again.0 >= MIB / BLOCK_BYTES && again.1 == 0, "{again:?}");
 }
 
 #[test]

@@ -116,3 +116,39 @@ async fn an_object_at_a_wrong_place_is_refused_among_others() {
         all_are_right(&objects, &bench).await;
     }
 }
+
+#[tokio::test]
+async fn what_a_reader_has_passed_is_kept_by_the_disk_cache_alone() {
+    let bench = cached().await;
+    let objects = bench.objects_with(config(1 << 20)).await;
+    let wanted = wanted(&bench);
+    let passed = wanted.len() - 2;
+    for _ in 0..2 {
+        let all = objects.get_all_keeping(&wanted, passed).await.expect("readable");
+        for (index, object) in all.iter().enumerate() {
+            assert_eq!(object.payload, content(index as u64, BLOCK_BYTES));
+        }
+    }
+    let after = objects.statistics();
+    assert_eq!(after.memory_objects, 2, "those that were not passed");
+    assert_eq!((after.memory_hits, after.disk_hits), (2, 2 * passed as u64 + 2));
+}
+
+#[tokio::test]
+async fn without_a_disk_cache_what_a_reader_has_passed_is_kept_in_memory() {
+    let bench = Bench::new(2, &[BLOCK_BYTES; BLOCKS]).await;
+    let config = ObjectsConfig {
+        disk_cache_bytes: 0,
+        ..config(1 << 20)
+    };
+    let objects = bench.objects_with(config).await;
+    let wanted = wanted(&bench);
+    for _ in 0..2 {
+        objects
+            .get_all_keeping(&wanted, wanted.len())
+            .await
+            .expect("readable");
+    }
+    assert_eq!(objects.statistics().memory_objects, wanted.len() as u64);
+    assert_eq!(bench.gets(), wanted.len() as u64);
+}
