@@ -163,6 +163,7 @@ async fn real_a_disk_that_does_not_fit_brings_a_node_that_joins_by_its_user_data
             trust_domain: "firn.test".into(),
             token_generation: 0,
             disk_capability_seconds: firn_api::DISK_CAPABILITY_SECONDS,
+            spread_ledger: false,
             limits: Limits::default(),
         })
         .unwrap()

@@ -119,6 +119,7 @@ impl Lab {
             trust_domain: TRUST_DOMAIN.into(),
             token_generation: 0,
             disk_capability_seconds: self.capability_seconds,
+            spread_ledger: false,
             limits: Limits::default(),
         })
         .unwrap();
