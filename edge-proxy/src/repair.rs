@@ -3,6 +3,10 @@
 //! What is lost is known from readers, audits and verifications, and from the comparison of both stores (`--all` makes one first). The work is the cleaner's
 //! ([`firn_cleaner::Repair`]): nothing is put under an old name. Of what neither store has, the files are named by a walk over the trees that reads
 //! no other data.
+//!
+//! What read-back found with other bytes than were put is repaired without a second store, from the copy that this machine keeps (`own_copies.rs`).
+
+mod own_copies;
 
 use crate::{
     admin::{Client, Command, Reply},
@@ -10,6 +14,7 @@ use crate::{
     commands::unexpected,
     config::Config,
     failure::Failure,
+    repair::own_copies::OwnCopies,
     report,
     snapshot::Observed,
 };
@@ -88,14 +93,23 @@ fn refusal(config: &Config) -> Option<&'static str> {
 }
 
 impl Observed {
-    /// Segments that readers, audits or the last comparison found lost.
+    /// Segments that readers, read-back, audits or the last comparison found lost or altered.
     fn lost(&self) -> BTreeSet<SegmentId> {
         let mut lost: BTreeSet<SegmentId> = self.volume.lost_segments().into_iter().collect();
+        lost.extend(self.volume.altered_segments());
         if let Some(second) = &self.second {
             lost.extend(second.mirror.suspects().into_keys());
         }
         lost.extend(self.auditor.damaged_segments().iter());
         lost
+    }
+
+    /// What is repaired without being asked: without a second store, that of which this machine has the right bytes.
+    fn repaired_unasked(&self) -> BTreeSet<SegmentId> {
+        match &self.second {
+            Some(_) => self.lost(),
+            None => self.volume.altered_segments().into_iter().collect(),
+        }
     }
 
     /// Repairs, or tells what would be repaired.
@@ -116,15 +130,21 @@ impl Observed {
             return Err("whether the second store is another than the first is not known; `firn-edge status` says why. Nothing was changed".into());
         }
         let lost = self.lost();
-        let store = second.map(|second| second.store.clone());
-        let repaired = self.cleaner.repair(store, &lost, plan).await;
+        let behind = second.map(|second| second.store.clone());
+        let copies = OwnCopies::new(&self.env, &self.volume, self.volume.altered_segments(), behind);
+        let repaired = self.cleaner.repair(Some(Arc::new(copies)), &lost, plan).await;
         let found = repaired.map_err(|error| {
             format!("the repair ended early: {error}. What was retired before is repaired; ask again")
         })?;
         if !plan {
+            for segment in found.repaired.iter().chain(&found.retired) {
+                self.volume.was_relocated(*segment).await;
+            }
+            for segment in &found.unneeded {
+                self.volume.forget_lost(*segment);
+            }
             let settled = [&found.repaired, &found.unneeded, &found.retired];
             for segment in settled.into_iter().flatten() {
-                self.volume.forget_lost(*segment);
                 self.auditor.damaged_segments().remove(segment);
             }
             if let Some(second) = second {
@@ -227,11 +247,8 @@ impl RepairReport {
 
 /// Repairs whenever something was found lost, for as long as it is awaited; asks nobody while nothing is.
 pub async fn keep_repaired(env: Env, observed: Arc<Observed>) {
-    let wanted = observed
-        .config()
-        .second
-        .as_ref()
-        .is_some_and(|second| second.repair);
+    let second = observed.config().second.as_ref();
+    let wanted = second.is_none_or(|second| second.repair);
     if !wanted || refusal(observed.config()).is_some() {
         return;
     }
@@ -239,7 +256,7 @@ pub async fn keep_repaired(env: Env, observed: Arc<Observed>) {
     let mut tried_at = env.now();
     loop {
         env.sleep(LOOK_EVERY).await;
-        let lost = observed.lost();
+        let lost = observed.repaired_unasked();
         let is_due = lost != left || env.now().since(tried_at) >= AGAIN_EVERY;
         if lost.is_empty() || !is_due {
             continue;
@@ -254,6 +271,6 @@ pub async fn keep_repaired(env: Env, observed: Arc<Observed>) {
             }
             Err(error) => tracing::warn!(error, "lost segments are not repaired yet"),
         }
-        left = observed.lost();
+        left = observed.repaired_unasked();
     }
 }

@@ -218,7 +218,7 @@ pub fn status(snapshot: &Snapshot) -> String {
         row(
             "Altered",
             format!(
-                "{} segments of which the store has other bytes than were put, read from this disk: {}",
+                "{} segments of which the store has other bytes than were put, read from this disk until they are repaired (after the next commit): {}",
                 commits.altered_segments,
                 commits.altered_keys.join(", ")
             ),

@@ -1,5 +1,5 @@
 //! The second store of a volume, for whoever keeps it and repairs from it: what this machine has of a segment, and which segments readers
-//! found to be lost.
+//! and read-back found to be lost or altered.
 
 use crate::{checkpoint::kept_here, objects::SecondReads, volume::Volume};
 use bytes::Bytes;
@@ -19,6 +19,23 @@ impl Volume {
     /// Segments that readers found lost or altered since the start, whether the second store answered for them or nobody.
     pub fn lost_segments(&self) -> Vec<SegmentId> {
         self.inner.objects.lost_segments()
+    }
+
+    /// Segments that the store acknowledged and has with other bytes than were put: they are read from this machine.
+    pub fn altered_segments(&self) -> Vec<SegmentId> {
+        self.inner.checkpointer.packer.progress.uploads.altered()
+    }
+
+    /// A segment as it was put, if this machine keeps it until the store was seen to have it; not verified.
+    pub async fn pinned_segment(&self, segment: SegmentId) -> Option<Bytes> {
+        self.inner.objects.pinned_segment(segment).await
+    }
+
+    /// It was retired, and what is needed of it lies elsewhere: nobody asks for it any more.
+    pub async fn was_relocated(&self, segment: SegmentId) {
+        self.forget_lost(segment);
+        self.inner.checkpointer.packer.progress.uploads.was_retired(segment);
+        self.inner.objects.unpin(segment).await;
     }
 
     /// It was repaired, or is there again: the first store is asked.

@@ -1,10 +1,11 @@
-//! A store that acknowledges puts and drops them: the edge notices within minutes, puts them again from its disk, and no client sees an
-//! error, though the edge is killed in between.
+//! A store that acknowledges puts and drops them, or has other bytes: the edge notices within minutes, puts them again from its disk or writes
+//! them anew, and no client sees an error, though the edge is killed in between.
 
 use crate::{
     administration::http,
     machine::{Cloud, Machine, free_port, status},
     noise::noise,
+    second_store::{commit, content},
 };
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,48 @@ async fn puts_that_are_dropped_are_put_again_over_a_kill_and_no_client_sees_an_e
     for number in 0..FILES {
         let read = files.read(&format!("file{number}")).await;
         assert_eq!(read, Some(noise(number + 1, 30_000)), "file{number}");
+    }
+    edge.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_has_with_other_bytes_is_written_anew_and_retired() {
+    let cloud = Cloud::new();
+    let mut edge = Machine::new(&cloud, "a", "main");
+    edge.edit("checkpoint_trickle = \"1 h\"", "checkpoint_trickle = \"200 ms\"");
+    edge.format();
+    edge.start(&[]);
+    let files = edge.client().await;
+    let ledger = commit(&cloud, &edge, &files, "ledger").await;
+    // From now on the store answers with other bytes, of the same length.
+    let put = std::fs::read(&ledger).expect("the segment");
+    let wrong: Vec<u8> = put.iter().map(|byte| byte ^ 1).collect();
+    std::fs::write(&ledger, &wrong).expect("the damage");
+    // Its commit is not the newest one, so a round may judge it.
+    files.write("notes", &content("notes")).await;
+    edge.wait_for_status(|seen| seen["uncommitted"]["level"] == 2);
+    let began = Instant::now();
+    while !edge.log().contains("1 were written anew") {
+        assert!(began.elapsed() < NOTICED_WITHIN, "{}", edge.log());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let log = edge.log();
+    assert!(log.contains("has other bytes under its name"), "{log}");
+    let seen = edge.wait_for_status(|seen| seen["commits"]["unconfirmed_segments"] == 0);
+    assert_eq!(seen["commits"]["altered_segments"], 0, "{seen}");
+    assert_eq!(seen["commits"]["segments_put_again"], 0, "{seen}");
+    let found = std::fs::read(&ledger).expect("the segment");
+    assert!(found == wrong, "nothing is put under an old name");
+    edge.succeed(&["sync"]);
+    edge.succeed(&["verify"]);
+    edge.stop();
+
+    // From the bucket alone.
+    edge.wipe_cache();
+    edge.start(&[]);
+    let files = edge.client().await;
+    for name in ["ledger", "notes"] {
+        assert!(files.read(name).await == Some(content(name)), "{name}");
     }
     edge.stop();
 }

@@ -9,12 +9,16 @@
 //!                              ├ absent ─ retired by a cleaner ──────→ unpinned
 //!                              │        ├ put again from the pin ────→ read after another 60 s
 //!                              │        └ no copy here ──────────────→ lost: said and counted
-//!                              ├ others (three times) ───────────────→ altered: said, counted, read from the pin, looked at again
+//!                              ├ others (three times) ─ retired ─────→ unpinned: its objects were written anew, see below
+//!                              │                      └ not yet ─────→ altered: said, counted, read from the pin, looked at again
 //!                              └ no answer ──────────────────────────→ later
 //! ```
 //!
 //! The end is the footer, which has the checksums of header, objects and index and which a torn or foreign object has not, and as
 //! much of the index as fits. **Price**: a GET is 8 % of a PUT, and 1 KiB of traffic at most 2 %; a whole index would be 16 %.
+//!
+//! What is altered is not put again: nothing is ever put under an old name. Who may retire segments relocates its objects, with the pin as
+//! the source of their bytes ([`crate::Volume::altered_segments`]).
 //!
 //! Pins survive restarts ([`crate::objects`]), so what an earlier run put is read back by this one. A volume that is idle is asked
 //! about until all was read, which takes a minute, and then not any more (I9).
@@ -172,12 +176,14 @@ async fn look(context: &PackerContext, id: SegmentId, unread: &Unread) {
     let later = || context.env.now().after(LOOK_AGAIN.ceiling(unread.looks + 1));
     let found = match compare(context, id, unread.bytes, &unread.tail).await {
         _ if firn_env::planted!("volume.upload_not_read_back") => Ok(Found::Ours),
-        Ok(Found::Absent) => match is_retired(&*context.store, &context.anchor, context.family, id).await {
-            Ok(true) => Ok(Found::Ours),
-            Ok(false) => Ok(Found::Absent),
-            Err(error) => Err(error),
-        },
-        found => found,
+        Ok(found @ (Found::Absent | Found::Others)) => {
+            match is_retired(&*context.store, &context.anchor, context.family, id).await {
+                Ok(true) => Ok(Found::Ours),
+                Ok(false) => Ok(found),
+                Err(error) => Err(error),
+            }
+        }
+        found @ (Ok(Found::Ours) | Err(_)) => found,
     };
     let put = match found {
         Ok(Found::Ours) => {

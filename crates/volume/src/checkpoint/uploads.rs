@@ -216,6 +216,16 @@ impl Uploads {
         named(state.lost.keys().chain(state.altered()), family)
     }
 
+    /// Those that are in the store with other bytes than were put.
+    pub(crate) fn altered(&self) -> Vec<SegmentId> {
+        self.lock().altered().copied().collect()
+    }
+
+    /// Nobody needs it under its name any more.
+    pub(crate) fn was_retired(&self, id: SegmentId) {
+        self.seen(id);
+    }
+
     /// How the read-back stands; `pinned_bytes` is for the caller to say.
     pub(crate) fn read_back(&self, family: &FamilyId) -> ReadBackStatus {
         let state = self.lock();

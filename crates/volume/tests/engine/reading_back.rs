@@ -9,9 +9,9 @@ use firn_env::{
     mutants::planting,
     sim::{Simulation, SimulationError},
 };
-use firn_store::{MemoryStore, ObjectKey, PutMode, Store};
+use firn_store::{MemoryStore, ObjectKey, ProviderPrices, PutMode, Route, Store, Usage};
 use firn_vfs::Vfs;
-use firn_volume::Volume;
+use firn_volume::{Volume, VolumeConfig};
 use std::time::Duration;
 
 /// By then everything was read back that was put before.
@@ -235,33 +235,78 @@ fn what_was_altered_is_told_and_read_from_the_pin_and_put_again_once_it_is_remov
     simulation.run(work).expect("the run ends");
 }
 
-#[test]
-fn reading_back_costs_at_most_a_tenth_of_the_puts() {
+/// What was put and what read-back took, of writes of so many bytes each; then a day is idle.
+fn read_back_after(writes: u64, length: usize, pause: Duration, segment_bytes: u64) -> (Usage, Usage) {
     let simulation = Simulation::new(5);
     let world = World::new(&simulation);
-    let (meter, env, open) = (world.meter(), world.env(), world.format_and_open());
+    let (meter, env) = (world.meter(), world.env());
+    let open = world.format_and_open_with(VolumeConfig {
+        segment_bytes,
+        ..config()
+    });
     let work = async move {
         let volume = open.await;
         env.sleep(READ_BACK).await;
         let file = create(&volume, volume.root(), "ledger").await;
         let before = meter.usage();
-        for round in 0..50 {
-            write(&volume, file, round * 500_000, content(500_000)).await;
-            env.sleep(Duration::from_secs(20)).await;
+        for round in 0..writes {
+            write(&volume, file, round * length as u64, content(length)).await;
+            env.sleep(pause).await;
         }
         env.sleep(READ_BACK).await;
         let used = meter.usage().since(&before);
-        assert!(used.puts > 50, "{used:?}");
-        assert_eq!(
-            used.ranged_gets, used.puts,
-            "one for each, and nothing else was read: {used:?}"
-        );
-        assert!(used.bytes_down <= used.puts * 1024, "{used:?}");
-        // AWS: $5 for a million PUTs, $0.40 for a million GETs, $0.09 for a GB to the office.
-        let puts = used.puts as f64 * 5e-6;
-        let read_back = used.ranged_gets as f64 * 0.4e-6 + used.bytes_down as f64 * 0.09e-9;
-        assert!(read_back <= 0.1 * puts, "{:.1} %", 100.0 * read_back / puts);
-        assert_eq!((used.lists, used.heads), (0, 0));
+        assert_eq!(volume.status().read_back.unconfirmed, 0);
+        // All is confirmed: silence.
+        let before = meter.usage();
+        env.sleep(Duration::from_secs(86_400)).await;
+        assert_eq!(meter.usage().since(&before).requests(), 0);
+        let put = Usage {
+            puts: used.puts,
+            bytes_up: used.bytes_up,
+            ..Usage::default()
+        };
+        (put, used.since(&put))
     };
-    simulation.run(work).expect("the run ends");
+    simulation.run(work).expect("the run ends")
+}
+
+/// Money of what was read back for each of the money of what was put, in hundredths.
+fn percent_of_the_puts(book: &str, (put, read_back): &(Usage, Usage)) -> f64 {
+    let book = ProviderPrices::named(book).expect("a book");
+    let money = |usage: &Usage| book.cost(usage, Route::Internet).total().nanos() as f64;
+    100.0 * money(read_back) / money(put)
+}
+
+#[test]
+fn reading_back_costs_at_most_a_tenth_of_the_puts() {
+    let bulk = read_back_after(12, 8 << 20, Duration::from_secs(20), 4 << 20);
+    let mixed = read_back_after(50, 500_000, Duration::from_secs(20), config().segment_bytes);
+    let trickle = read_back_after(100, 100, Duration::from_secs(40), 4 << 20);
+    println!("| segments | put | read back | of the puts' money at Amazon's prices | at Azure's |\n|---|---|---|---|---|");
+    for (what, used) in [
+        ("of 4 MiB, 8 MiB each 20 s", bulk),
+        ("half a megabyte each 20 s", mixed),
+        ("of a trickle, a hundred bytes each 40 s", trickle),
+    ] {
+        let (put, read_back) = &used;
+        assert!(put.puts > 20, "{what}: {put:?}");
+        assert_eq!(
+            read_back.requests(),
+            put.puts,
+            "{what}: one for each, and nothing else was asked: {read_back:?}"
+        );
+        assert_eq!((read_back.ranged_gets, read_back.lists, read_back.heads), (put.puts, 0, 0));
+        assert!(read_back.bytes_down <= put.puts * 1024, "{what}: {read_back:?}");
+        let [s3, azure] = ["s3-us-east-1", "azure-hot-east-us"].map(|book| percent_of_the_puts(book, &used));
+        println!(
+            "| {what} | {} of {:.0} KB | {} of {:.0} bytes | {s3:.1} % | {azure:.1} % |",
+            put.puts,
+            put.bytes_up as f64 / put.puts as f64 / 1e3,
+            read_back.ranged_gets,
+            read_back.bytes_down as f64 / put.puts as f64,
+        );
+        for (book, percent) in [("Amazon", s3), ("Azure", azure)] {
+            assert!(percent <= 10.0, "{what}: {percent:.2} % at {book}'s prices");
+        }
+    }
 }

@@ -68,13 +68,21 @@ impl World {
     }
 
     pub fn format_and_open(&self) -> impl Future<Output = Volume> + Send + 'static {
+        self.format_and_open_with(config())
+    }
+
+    /// The same, with settings of its own.
+    pub fn format_and_open_with(
+        &self,
+        config: VolumeConfig,
+    ) -> impl Future<Output = Volume> + Send + 'static {
         let parts = self.parts(&self.env);
         async move {
             parts.anchor.create_family().await.expect("a new family");
-            Volume::format(&parts, "test", FormatOptions::default(), &config())
+            Volume::format(&parts, "test", FormatOptions::default(), &config)
                 .await
                 .expect("it is formatted");
-            Volume::open(parts, config()).await.expect("it opens").0
+            Volume::open(parts, config).await.expect("it opens").0
         }
     }
 
