@@ -158,7 +158,8 @@ impl Cleaner {
             && batch_bytes < self.limits.batch_bytes
             && let Some(segment) = open.pop_first()
         {
-            if objects.is_retired(segment).await? {
+            let is_blind = firn_env::planted!("cleaner.repair_of_a_retired_segment");
+            if objects.is_retired(segment).await? && !is_blind {
                 repair.retired.insert(segment);
                 continue;
             }

@@ -31,7 +31,7 @@ pub const MUTANTS: [&str; 13] = [
 ];
 
 /// Those that the histories with a second store must notice.
-pub const REPAIR_MUTANTS: [&str; 6] = [
+pub const REPAIR_MUTANTS: [&str; 7] = [
     // Nothing is read from the second store.
     "cleaner.repair_from_the_first_alone",
     // Moved bytes are not compared with their hash: what is damaged in the second store as well is written anew.
@@ -42,6 +42,8 @@ pub const REPAIR_MUTANTS: [&str; 6] = [
     "cleaner.no_forwarding_record",
     // A lost segment is retired although one of its live objects was not moved.
     "cleaner.forget_one_object",
+    // A segment that was retired meanwhile is judged and retired once more.
+    "cleaner.repair_of_a_retired_segment",
     // What the first store does not have is deleted from the second, whoever removed it.
     "mirror.absent_is_unneeded",
 ];

@@ -105,6 +105,7 @@ async fn outcome(
         Some((entry, read_bytes)) => Ok(Outcome::Entry(entry, read_bytes)),
         // The table forgets what was retired once nothing leads there; who goes by an older tree finds the record.
         None if !inner.objects.forwarded_to(segment).await?.is_empty() => Ok(Outcome::Retired),
+        None if firn_env::planted!("volume.gathering_believes_the_listing") => Ok(Outcome::Known),
         None => Ok(Outcome::Entry(ManifestEntry::unread(Version(0)), 0)),
     }
 }

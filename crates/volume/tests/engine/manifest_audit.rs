@@ -133,6 +133,31 @@ fn an_audit_that_believes_the_listing_does_not_find_what_was_altered() {
     );
 }
 
+/// An audit of a volume whose manifest begins with a segment that is lost and that no tree needs.
+fn audited_without_the_first() -> VolumeAudit {
+    let simulation = Simulation::new(81);
+    let world = World::new(&simulation);
+    let parts = world.own_parts();
+    let work = async move {
+        let volume = format_and_open(parts.clone(), WITH, config()).await;
+        churn(&volume, &parts).await;
+        let manifest = told(&parts).await.expect("a manifest");
+        let first = *manifest.segments.keys().next().expect("some");
+        let key = ObjectKey::new(&first.key(&parts.anchor.family()));
+        parts.store.delete(&key).await.expect("deleted");
+        audited(&parts, "1").await
+    };
+    simulation.run(work).expect("the run ends")
+}
+
+#[test]
+fn an_audit_that_forgets_an_entry_does_not_name_it() {
+    let found = audited_without_the_first();
+    assert_eq!((found.lost_segments.len(), found.damaged_nodes, found.damaged_draws), (1, 0, 0));
+    let forgetful = planting(Some("cleaner.audit_forgets_an_entry"), audited_without_the_first);
+    assert!(forgetful.is_intact(), "the planted bug has no effect: {forgetful:?}");
+}
+
 #[test]
 fn of_a_large_segment_the_index_and_an_object_are_compared() {
     let simulation = Simulation::new(82);

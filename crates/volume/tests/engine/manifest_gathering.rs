@@ -8,7 +8,7 @@ use crate::{
     world::{World, config},
 };
 use firn_cleaner::Cleaner;
-use firn_env::{mutants::planting, sim::Simulation};
+use firn_env::{mutants::planting, sim::{Simulation, SimulationError}};
 use firn_format::{GatheringStage, ManifestEntry, SegmentId};
 use firn_store::ObjectKey;
 use firn_vfs::Vfs;
@@ -280,8 +280,7 @@ fn a_cleaner_that_began_before_and_tells_no_round_has_all_gathered_anew() {
     }
 }
 
-#[test]
-fn what_a_tree_needs_and_the_store_lost_is_entered_and_named() {
+fn what_is_lost_is_entered() -> Result<(), SimulationError> {
     let simulation = Simulation::new(95);
     let world = World::new(&simulation);
     let parts = world.own_parts();
@@ -314,7 +313,13 @@ fn what_a_tree_needs_and_the_store_lost_is_entered_and_named() {
             let mode = firn_store::PutMode::Create;
             parts.store.put(&key, vec![bytes], mode).await.expect("put");
         })
-        .expect("the run ends");
+}
+
+#[test]
+fn what_a_tree_needs_and_the_store_lost_is_entered_and_named() {
+    what_is_lost_is_entered().expect("the run ends");
+    let planted = "volume.gathering_believes_the_listing";
+    planting(Some(planted), what_is_lost_is_entered).expect_err(planted);
 }
 
 #[test]
